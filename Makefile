@@ -1,0 +1,59 @@
+# `make help` lists the targets. Everything runs in .venv, which is made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One thread per process: these networks are too small for more, and chapters run side by side.
+export OMP_NUM_THREADS ?= 1
+NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 120
+
+.DEFAULT_GOAL := help
+.PHONY: help book test quick lint lab notebooks serve results verify benchmarks lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(VENV)/.installed: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), f"Python 3.11 to 3.13 is needed, this is {sys.version.split()[0]}; try make PYTHON=python3.12"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.txt
+	touch $@
+
+book: $(VENV)/.installed  ## execute the chapters and build the HTML
+	$(BIN)/python tools/build.py
+
+test: lint  ## all tests: code, claims, notebooks, built pages
+	$(BIN)/python -m pytest -q --doctest-modules attnbook tests
+	$(BIN)/python -m pytest -q $(NBVAL) chapters
+
+quick: $(VENV)/.installed  ## the tests that take under a minute
+	$(BIN)/python -m pytest -q -m "not slow" tests
+
+lint: $(VENV)/.installed  ## style, types and the arrows between modules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+lab: $(VENV)/.installed  ## open the chapters in JupyterLab
+	$(BIN)/jupyter lab chapters
+
+notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
+	$(BIN)/jupyter execute --inplace $$(find chapters -name '*.ipynb' -not -path '*/.*')
+
+serve: $(VENV)/.installed  ## show the built book at http://localhost:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000
+
+results: $(VENV)/.installed  ## run all experiments at book scale and store the results
+	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --scale book || exit 1; done
+
+verify: $(VENV)/.installed  ## run the claims again and compare with the stored verdicts
+	$(BIN)/attnbook verify
+
+benchmarks: $(VENV)/.installed  ## measure speed side by side and store the table
+	$(BIN)/python benchmarks/table_1_ensemble.py
+
+lock: $(VENV)/.installed  ## write requirements.lock from the installed versions
+	$(BIN)/python tools/lock.py
+
+clean:  ## remove everything that was built
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,143 @@
+"""Know when a chapter must run again.
+
+jupyter-cache knows a notebook by its code cells alone, and Sphinx reads a page again only when the
+page's own file changes. Neither sees a change in the package that the chapter imports. :func:`digest`
+does: it covers the source of every module a chapter imports, directly or not, and the ledger and
+results of its paper. ``tools/build.py`` stores it with the outputs of each run; the Sphinx extension
+below reads a page again when its digest has changed, and never runs a chapter itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+PACKAGE = "attnbook"
+KEY = "attnbook_digest"
+
+
+def digest(notebook: Path, root: Path) -> str:
+    """Return a fingerprint of everything but the notebook itself that its outputs depend on.
+
+    Args:
+        notebook: The chapter, ``<root>/chapters/<paper>/<chapter>.ipynb``.
+        root: Folder that holds the package, the ledger and the results.
+
+    Returns:
+        A SHA-256 in hexadecimal digits.
+    """
+    total = hashlib.sha256(os.environ.get("ATTNBOOK_SCALE", "book").encode())
+    for file in sources(notebook, root):
+        total.update(file.relative_to(root).as_posix().encode() + b"\0")
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def sources(notebook: Path, root: Path) -> list[Path]:
+    """Return the files that :func:`digest` covers: modules imported, the paper's ledger and results.
+
+    Args:
+        notebook: The chapter.
+        root: Folder that holds the package, the ledger and the results.
+
+    Returns:
+        Existing files, sorted.
+    """
+    paper = notebook.parent.name
+    files = {_file(module, root) for module in _closure(_imports(notebook), _graph(root))}
+    files.update((root / PACKAGE / "ledger" / "claims").glob(f"{paper}.toml"))
+    files.update((root / "results").rglob(f"{paper}.*.json"))
+    return sorted(files)
+
+
+def cached_digest(store: Any, notebook: Path) -> str | None:
+    """Return the digest under which the outputs of a chapter were stored.
+
+    Args:
+        store: A jupyter-cache.
+        notebook: The chapter.
+
+    Returns:
+        The digest; None when there are no outputs, or none that can be read.
+    """
+    try:
+        record = store.match_cache_notebook(nbformat.read(notebook, as_version=4))
+        store.get_cache_bundle(record.pk)  # a record whose file was never finished is no record
+    except (KeyError, ValueError, OSError):
+        return None
+    return (record.data or {}).get(KEY)
+
+
+def _imports(notebook: Path) -> set[str]:
+    """Names of package modules in the import statements of the code cells (and of attributes, which do no harm)."""
+    from IPython.core.inputtransformer2 import TransformerManager  # a magic such as %pip is not Python
+
+    found: set[str] = set()
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if cell.cell_type != "code":
+            continue
+        for node in ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return {name for name in found if name.split(".")[0] == PACKAGE}
+
+
+def _closure(start: set[str], graph: Any) -> set[str]:
+    seen: set[str] = set()
+    todo = list(start)
+    while todo:
+        module = todo.pop()
+        if module and module not in seen:
+            todo.append(module.rpartition(".")[0])  # importing a module runs the __init__ of each package above it
+            if module in graph.modules:
+                seen.add(module)
+                todo.extend(graph.find_modules_directly_imported_by(module))
+    return seen
+
+
+@cache
+def _graph(root: Path) -> Any:
+    import grimp
+
+    sys.path.insert(0, str(root))
+    try:
+        return grimp.build_graph(PACKAGE, exclude_type_checking_imports=True, cache_dir=None)
+    finally:
+        sys.path.remove(str(root))
+
+
+def _file(module: str, root: Path) -> Path:
+    stem = root.joinpath(*module.split("."))
+    return stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
+
+
+def read_again(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Name the pages whose digest is not the one they were last read with; refuse to build from stale outputs."""
+    from jupyter_cache import get_cache
+    from sphinx.errors import ExtensionError
+
+    if app.config.nb_execution_mode != "cache":
+        return []
+    root, store = Path(app.srcdir), get_cache(str(Path(app.outdir).parent / ".jupyter_cache"))
+    paths = {name: Path(env.doc2path(name)) for name in sorted(env.found_docs)}
+    now = {name: digest(path, root) for name, path in paths.items() if path.suffix == ".ipynb"}
+    stale = [name for name in now if cached_digest(store, paths[name]) != now[name]]
+    if stale:
+        raise ExtensionError(f"chapters not yet run with the present code: {', '.join(stale)}; run `make book`")
+    before, env.attnbook_digests = getattr(env, "attnbook_digests", {}), now
+    return [name for name in now if before.get(name) != now[name]]
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.connect("env-get-outdated", read_again)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

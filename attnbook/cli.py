@@ -1,0 +1,225 @@
+"""The command line: ``attnbook list | show | run | verify | doctor``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import attnbook
+from attnbook import ledger
+from attnbook.core import results, runtime
+from attnbook.core.runtime import Scale
+from attnbook.registry import experiment, experiments
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Look up, run and verify the claims of the book.",
+    pretty_exceptions_enable=False,
+)  # fmt: skip
+console = Console()
+
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+AtScale = Annotated[
+    Literal["smoke", "book", "paper"] | None,
+    typer.Option(help="Size of the run; default ATTNBOOK_SCALE, else book."),
+]
+OnDevice = Annotated[str | None, typer.Option(help="cuda, mps or cpu; default the first of these.")]
+
+
+@app.command("list")
+def list_claims(
+    paper: Annotated[str | None, typer.Option(help="Only this paper, for example global_attention.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only this outcome, for example pending.")] = None,
+    only_experiments: Annotated[bool, typer.Option("--experiments", help="The ids of experiments instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the claims with their recorded outcome."""
+    if only_experiments:
+        summaries = {name: e.summary for name, e in experiments().items()}
+        return _print_json(summaries) if as_json else typer.echo("\n".join(summaries))
+    with _clear_errors():
+        _one_of("paper", paper, [p.name for p in ledger.papers()])
+        _one_of("outcome", outcome, ledger.OUTCOMES)
+        verdicts = [_best_recorded(c) for c in ledger.claims() if paper in (None, c.paper)]
+        chosen = [v for v in verdicts if outcome in (None, v.outcome)]
+    if as_json:
+        return _print_json([_as_data(v) for v in chosen])
+    table = Table("claim", "where", "outcome", "measured", box=None)
+    for v in chosen:
+        table.add_row(v.claim.id, v.claim.where, v.outcome, ledger.render_values(v))
+    console.print(table)
+    console.print(f"{len(chosen)} claims; experiments: {', '.join(experiments())}")
+    return None
+
+
+@app.command()
+def show(
+    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-20000.")], as_json: Json = False
+) -> None:
+    """Show one claim: statement, rule, the paper's numbers and ours."""
+    with _clear_errors():
+        claim = ledger.claim(claim_id)
+        verdicts = [ledger.recorded(claim, scale) for scale in ("book", "paper")]
+    if as_json:
+        return _print_json({**asdict(claim), "recorded": [_as_data(v) for v in verdicts]})
+    for name, value in asdict(claim).items():
+        if value:
+            console.print(f"[bold]{name}[/]: {escape(str(value))}")
+    for v in verdicts:
+        console.print(f"[bold]{v.scale}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
+    return None
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="An experiment, for example global_attention.sample_complexity.")],
+    scale: AtScale = None,
+    device: OnDevice = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write; default the book's results folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment and store its result. Interrupted, the same command continues."""
+    with _clear_errors():
+        chosen, size = experiment(name), scale or runtime.scale()
+        path = output or results.stored_path(name, size)
+        _check_writable(path)
+        workdir = _folder_of_parts(chosen, size, path)
+        result = _run(chosen, size, device, workdir)
+        result.save(path)
+        shutil.rmtree(workdir, ignore_errors=True)
+    if as_json:
+        return _print_json({claim: asdict(m) for claim, m in result.measurements().items()})
+    for claim, m in result.measurements().items():
+        console.print(f"{claim}: " + ", ".join(f"{k} {v:.3g}" for k, v in m.values.items()), highlight=False)
+    console.print(f"{result.provenance.wall_seconds:.1f} s on {result.provenance.device}; stored {path.name}")
+    return None
+
+
+@app.command()
+def verify(
+    paper: Annotated[str | None, typer.Option(help="Only experiments of this paper.")] = None,
+    scale: AtScale = None,
+    device: OnDevice = None,
+    as_json: Json = False,
+) -> None:
+    """Run the experiments again and compare each verdict with the recorded one; exit 1 if one differs."""
+    with _clear_errors():
+        _one_of("paper", paper, [p.name for p in ledger.papers()])
+        size = scale or runtime.scale()
+        rows = []
+        for chosen in experiments().values():
+            if paper in (None, chosen.id.split(".")[0]):
+                rows += _compare(_run(chosen, size, device), size)
+    differing = [row for row in rows if not row["as_recorded"]]
+    if as_json:
+        _print_json(rows)
+    else:
+        for row in rows:
+            sign = "ok " if row["as_recorded"] else "DIFFERS"
+            console.print(f"{sign} {row['claim']}: {row['outcome']} (recorded: {row['recorded']})", highlight=False)
+        console.print(f"{len(rows) - len(differing)} of {len(rows)} claims hold as recorded")
+    if differing or not rows:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Print versions, device, scale and folders, and say what is missing."""
+    with _clear_errors():
+        found = {
+            "attnbook": attnbook.__version__,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            **{
+                name: _version(name) for name in ("torch", "numpy", "matplotlib", "ipywidgets", "jupyter-book", "nbval")
+            },
+            "device": str(runtime.device()),
+            "threads": torch.get_num_threads(),
+            "scale": runtime.scale(),
+            "stored results": sum(1 for _ in results.results_folder().glob("*/*.json")),
+            "claims": len(ledger.claims()),
+        }
+    if as_json:
+        return _print_json(found)
+    for name, value in found.items():
+        console.print(f"{name}: {value}", highlight=False)
+    return None
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn expected errors into one line on stderr and exit code 2."""
+    try:
+        yield
+    except (ValueError, FloatingPointError) as error:
+        typer.echo(f"attnbook: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _run(chosen: results.Experiment, size: Scale, device: str | None, workdir: Path | None = None) -> results.Result:
+    with runtime.progress_bar(chosen.id) as progress:
+        return chosen.run(chosen.settings_for(size), device=device, progress=progress, workdir=workdir)
+
+
+def _folder_of_parts(chosen: results.Experiment, size: Scale, path: Path) -> Path:
+    """Where an interrupted run left its finished parts; runs of other settings or versions have other folders."""
+    label = hashlib.sha256(f"{attnbook.__version__} {chosen.settings_for(size)!r}".encode()).hexdigest()[:12]
+    return path.parent / ".parts" / f"{chosen.id}-{label}"
+
+
+def _compare(result: results.Result, size: Scale) -> list[dict[str, Any]]:
+    rows = []
+    for verdict in ledger.check(result, scale=size).verdicts:
+        recorded = ledger.recorded(verdict.claim, size).outcome
+        same = recorded == verdict.outcome
+        rows.append({"claim": verdict.claim.id, "outcome": verdict.outcome, "recorded": recorded, "as_recorded": same})
+    return rows
+
+
+def _best_recorded(claim: ledger.Claim) -> ledger.Verdict:
+    """The book-scale verdict, or the paper-scale one for claims that only the full size shows."""
+    return ledger.recorded(claim, "paper" if claim.scale == "paper" else "book")
+
+
+def _as_data(v: ledger.Verdict) -> dict[str, Any]:
+    measured = asdict(v.measurement) if v.measurement else None
+    return {"id": v.claim.id, "where": v.claim.where, "scale": v.scale, "outcome": v.outcome, "measured": measured}
+
+
+def _check_writable(path: Path) -> None:
+    """Fail before the run, not after it, when the result could not be stored."""
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"output: no permission to write {path.name} in {folder}")
+
+
+def _one_of(name: str, value: str | None, allowed: list[str] | tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(allowed)}")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _print_json(data: Any) -> None:
+    typer.echo(json.dumps(data, indent=2))

@@ -1,0 +1,1 @@
+"""What all papers share: devices, random numbers, batched training, results, figures, sliders."""

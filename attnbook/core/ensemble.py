@@ -1,0 +1,307 @@
+"""Train many small networks as one batched program.
+
+Every parameter carries a leading *member* axis: ``(members, ...)``. There is one loss per member
+and an optimiser that acts on each entry alone, so members never mix: the result is exactly the
+training of each network by itself, at a fraction of the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbook.core.runtime import Progress
+
+__all__ = ["SGD", "Adam", "History", "Parameters", "autograd", "cosine", "log_spaced", "train"]
+
+Parameters: TypeAlias = dict[str, Tensor]
+"""Name to stacked tensor ``(members, ...)``."""
+
+Gradient: TypeAlias = Callable[[Parameters, Any], tuple[Tensor, Parameters]]
+"""(parameters, batch) to (loss of each member, gradient of each parameter)."""
+
+# Losses are looked at for divergence this often; the message still names the exact step.
+CHECK_EVERY = 64
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, with heavy-ball momentum when ``momentum`` is positive.
+
+    Attributes:
+        step_size: One number, or one per member.
+        momentum: In [0, 1); default 0, plain gradient descent.
+    """
+
+    step_size: float | Sequence[float]
+    momentum: float = 0.0
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the torch optimiser for these parameter groups."""
+        return torch.optim.SGD(groups, momentum=self.momentum, fused=True)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015) with bias correction.
+
+    Attributes:
+        step_size: One number, or one per member.
+        betas: Decay of the first and second moment; default as in the paper by Kingma and Ba.
+        eps: Added to the denominator; default as in the paper by Kingma and Ba.
+    """
+
+    step_size: float | Sequence[float]
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the torch optimiser for these parameter groups."""
+        return torch.optim.Adam(groups, betas=self.betas, eps=self.eps, fused=True)
+
+
+@dataclass(frozen=True)
+class History:
+    """What a training run leaves behind.
+
+    Attributes:
+        steps: Steps at which statistics were recorded, ``(records,)``.
+        records: Name to recorded statistic, ``(records, members, ...)``.
+        parameters: Final parameters, each ``(members, ...)``.
+        stopped_at: Number of steps each member took, ``(members,)``.
+    """
+
+    steps: np.ndarray
+    records: dict[str, np.ndarray]
+    parameters: Parameters
+    stopped_at: np.ndarray
+
+
+def autograd(losses: Callable[[Parameters, Any], Tensor]) -> Gradient:
+    """Turn a function that returns one loss per member into one that returns gradients too.
+
+    The sum of the losses is differentiated once; each member's gradient is that of its own loss.
+
+    Args:
+        losses: (parameters, batch) to losses ``(members,)``.
+
+    Returns:
+        A function for :func:`train`.
+    """
+
+    def value_and_grad(parameters: Parameters, batch: Any) -> tuple[Tensor, Parameters]:
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        with torch.enable_grad():
+            loss = losses(leaves, batch)
+            gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
+        return loss.detach(), dict(zip(leaves, gradients, strict=True))
+
+    return value_and_grad
+
+
+def cosine(steps: int) -> Callable[[int], float]:
+    """Return the schedule that lowers the step size from its full value to zero along half a cosine.
+
+    Args:
+        steps: Length of the run.
+
+    Returns:
+        Step number to a factor in (0, 1].
+    """
+    return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * step / steps)))
+
+
+def log_spaced(last: int, count: int, *, also: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return step numbers evenly spaced on a log axis, with 0 and the last step among them.
+
+    Args:
+        last: Last step, at least 1.
+        count: How many to aim for, at least 2; fewer where neighbours would coincide.
+        also: Steps to add, each between 0 and ``last``.
+
+    Returns:
+        Increasing steps.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> log_spaced(100, 4)
+        (0, 1, 10, 100)
+    """
+    if last < 1 or count < 2:
+        raise ValueError(f"last, count: expected at least 1 and 2, got {last} and {count}")
+    if any(not 0 <= step <= last for step in also):
+        raise ValueError(f"also: expected steps between 0 and {last}, got {tuple(also)}")
+    spaced = np.round(np.geomspace(1, last, count - 1)).astype(int).tolist()
+    return tuple(sorted({0, *spaced, *also, last}))
+
+
+@torch.no_grad()
+def train(
+    value_and_grad: Gradient,
+    parameters: Parameters,
+    batches: Callable[[int], Any],
+    *,
+    optimizer: SGD | Adam,
+    steps: int,
+    record: Callable[[Parameters], Mapping[str, Tensor]],
+    record_at: Sequence[int] | None = None,
+    project: Callable[[Parameters], None] | None = None,
+    stop: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
+    schedule: Callable[[int], float] | None = None,
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> History:
+    """Train all members together and record statistics along the way.
+
+    Args:
+        value_and_grad: (parameters, batch) to (loss ``(members,)``, gradients); a closed form, or
+            :func:`autograd` of a loss.
+        parameters: Initial values, each ``(members, ...)``; they are copied, not changed.
+        batches: Step number to batch, called with 0, 1, ..., ``steps - 1``.
+        optimizer: Rule and step sizes, one or one per member.
+        steps: Number of steps, at least 1.
+        record: Parameters to statistics, each ``(members, ...)``.
+        record_at: Steps to record at; default 12 log-spaced ones.
+        project: Changes the parameters in place after each step (a constraint); default none.
+        stop: Recorded statistics to a mask ``(members,)`` of members that are done: they keep
+            their values from then on; training ends when all are done. Default never.
+        schedule: Step number to a factor on the step sizes, for example :func:`cosine`; default constant.
+        names: What to call the members in messages; default their number.
+        progress: Told (steps done, steps in all) at each record.
+
+    Returns:
+        The history.
+
+    Raises:
+        ValueError: If an argument is outside its range or the shapes do not fit.
+        FloatingPointError: If a loss becomes NaN or infinite; names step, member and step size.
+    """
+    members = _count_members(parameters)
+    records_at = _check_schedule(steps, record_at)
+    step_sizes = _per_member(optimizer.step_size, members)
+    watch = _Watch(names or [f"member {i}" for i in range(members)], step_sizes)
+    parameters = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+    update = _Update(optimizer, parameters, step_sizes)
+    done = torch.zeros(members, dtype=torch.bool, device=update.device)
+    stopped_at = np.full(members, steps)
+    stopping = False
+    kept_steps: list[int] = []
+    kept: list[dict[str, np.ndarray]] = []
+
+    for step in range(steps + 1):
+        if step in records_at:
+            watch.look()
+            statistics = record(parameters)
+            kept_steps.append(step)
+            kept.append({name: value.double().cpu().numpy() for name, value in statistics.items()})
+            if progress:
+                progress(step, steps)
+            if stop is not None:
+                newly = stop(statistics) & ~done
+                stopped_at[newly.cpu().numpy()] = step
+                done = done | newly
+                if done.all():
+                    break
+                stopping = bool(done.any())
+        if step < steps:
+            losses, gradients = value_and_grad(parameters, batches(step))
+            watch.note(step, losses, done)
+            update(gradients, done if stopping else None, schedule(step) if schedule else 1.0)
+            if project is not None:
+                project(parameters)
+    watch.look()
+    records = {name: np.stack([entry[name] for entry in kept]) for name in kept[0]}
+    return History(np.array(kept_steps), records, parameters, stopped_at)
+
+
+class _Update:
+    """One step of the optimiser on the stacked tensors."""
+
+    def __init__(self, optimizer: SGD | Adam, parameters: Parameters, step_sizes: np.ndarray) -> None:
+        self.parameters = parameters
+        self.step_sizes = step_sizes
+        self.device = next(iter(parameters.values())).device
+        # Neighbours with equal step size share a group: usually one group of whole tensors.
+        self.groups: list[tuple[slice, dict[str, Tensor]]] = []
+        start = 0
+        for _, run in groupby(step_sizes):
+            part = slice(start, start + len(list(run)))
+            self.groups.append((part, {name: tensor[part] for name, tensor in parameters.items()}))
+            start = part.stop
+        self.optimizer = optimizer.build(
+            [{"params": list(views.values()), "lr": float(step_sizes[part.start])} for part, views in self.groups]
+        )
+
+    def __call__(self, gradients: Parameters, frozen: Tensor | None, factor: float) -> None:
+        before = {n: t[frozen] for n, t in self.parameters.items()} if frozen is not None else {}
+        for group, (part, views) in zip(self.optimizer.param_groups, self.groups, strict=True):
+            group["lr"] = float(self.step_sizes[part.start]) * factor
+            for name, view in views.items():
+                view.grad = gradients[name][part]
+        self.optimizer.step()
+        for name, rows in before.items():
+            self.parameters[name][frozen] = rows
+
+
+class _Watch:
+    """Keeps the latest losses and raises when one of them is not finite."""
+
+    def __init__(self, names: Sequence[str], step_sizes: np.ndarray) -> None:
+        self.names, self.step_sizes = names, step_sizes
+        self.noted: list[tuple[int, Tensor, Tensor]] = []
+
+    def note(self, step: int, losses: Tensor, done: Tensor) -> None:
+        if losses.shape != (len(self.names),):
+            raise ValueError(f"value_and_grad: expected one loss per member ({len(self.names)},), got {losses.shape}")
+        self.noted.append((step, losses, done))
+        if len(self.noted) == CHECK_EVERY:
+            self.look()
+
+    def look(self) -> None:
+        if not self.noted:
+            return
+        bad = torch.stack([~torch.isfinite(losses) & ~done for _, losses, done in self.noted]).cpu().numpy()
+        if bad.any():
+            row, member = np.argwhere(bad)[0]
+            step, losses, _ = self.noted[row]
+            raise FloatingPointError(
+                f"training diverged at step {step}: the loss of {self.names[member]} is {float(losses[member])} "
+                f"with step size {self.step_sizes[member]:g}; try a smaller step size"
+            )
+        self.noted.clear()
+
+
+def _count_members(parameters: Parameters) -> int:
+    sizes = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+    if not sizes or any(not shape for shape in sizes.values()) or len({shape[0] for shape in sizes.values()}) != 1:
+        raise ValueError(f"parameters: all need the same leading member axis, got shapes {sizes}")
+    for name, tensor in parameters.items():
+        if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
+            raise ValueError(f"parameters[{name!r}]: expected finite floating point numbers, got {tensor.dtype}")
+    return next(iter(sizes.values()))[0]
+
+
+def _check_schedule(steps: int, record_at: Sequence[int] | None) -> set[int]:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps: expected a whole number of at least 1, got {steps!r}")
+    wanted = log_spaced(steps, 12) if record_at is None else tuple(record_at)
+    if not wanted or any(not 0 <= step <= steps for step in wanted):
+        raise ValueError(f"record_at: expected steps between 0 and {steps}, got {wanted}")
+    return set(wanted)
+
+
+def _per_member(step_size: float | Sequence[float], members: int) -> np.ndarray:
+    sizes = np.asarray(step_size, dtype=np.float64)
+    if sizes.ndim and sizes.shape != (members,):
+        raise ValueError(f"step_size: expected one number or one per member ({members},), got shape {sizes.shape}")
+    if not (np.isfinite(sizes) & (sizes > 0)).all():
+        raise ValueError(f"step_size: expected positive numbers, got {step_size!r}")
+    return np.broadcast_to(sizes, (members,))

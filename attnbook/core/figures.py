@@ -1,0 +1,183 @@
+"""The house style of all figures: legible on light and dark pages, in grey and without colour vision.
+
+Every figure carries its own light background, every model keeps its colour, line and marker in all chapters, and no
+figure is shown without an alt text that states the finding.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["LOOKS", "Look", "Picture", "band", "png", "show", "style"]
+
+BACKGROUND = "#fbfaf7"
+INK = "#1f2328"
+DPI = 150
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one quantity looks in all chapters.
+
+    Attributes:
+        label: Its name in legends.
+        color: Its colour; dark enough on the background, and each a different grey.
+        line: Its line style.
+        marker: Its marker.
+    """
+
+    label: str
+    color: str
+    line: str
+    marker: str
+
+    def line_style(self) -> dict[str, Any]:
+        """Return the keyword arguments for ``Axes.plot``."""
+        return {"color": self.color, "linestyle": self.line, "marker": self.marker, "label": self.label}
+
+
+LOOKS: Mapping[str, Look] = {
+    "baseline": Look("baseline", "#5b5f66", "--", "s"),
+    "attention": Look("attention", "#0b5cad", "-", "o"),
+    "l1_attention": Look("L1-attention", "#c2410c", "-.", "^"),
+    "sum_to_one": Look("sum-to-one", "#7c3aed", ":", "D"),
+    "oracle": Look("known mask", "#15803d", (0, (5, 1)), "v"),  # type: ignore[arg-type]  # an on-off dash
+    "paper": Look("the paper", "#111111", "none", "x"),
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """Return the context in which figures are made in house style.
+
+    Returns:
+        A context manager for ``with style(): ...``.
+    """
+    import matplotlib as mpl
+
+    return mpl.rc_context(
+        {
+            "figure.figsize": (7.2, 3.8),
+            "figure.facecolor": BACKGROUND,
+            "axes.facecolor": BACKGROUND,
+            "savefig.facecolor": BACKGROUND,
+            "figure.constrained_layout.use": True,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": "#6b7280",
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#d9d7d0",
+            "grid.linewidth": 0.6,
+            "axes.axisbelow": True,
+            "font.size": 10.5,
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "legend.frameon": False,
+            "lines.linewidth": 1.8,
+            "lines.markersize": 5,
+            "image.cmap": "cividis",
+        }
+    )
+
+
+def band(axes: Axes, x: np.ndarray, samples: np.ndarray, look: Look) -> None:
+    """Draw the median over seeds as a line and the range over seeds as a band.
+
+    Args:
+        axes: Where to draw.
+        x: Abscissae, ``(points,)``.
+        samples: Values, ``(seeds, points)``.
+        look: How to draw it.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    x, samples = np.asarray(x), np.asarray(samples)
+    if samples.ndim != 2 or samples.shape[1:] != x.shape:
+        raise ValueError(f"samples: expected (seeds, {len(x)}), got {samples.shape}")
+    axes.fill_between(x, samples.min(axis=0), samples.max(axis=0), color=look.color, alpha=0.18, linewidth=0)
+    axes.plot(x, np.median(samples, axis=0), **look.line_style())
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as it is stored in a notebook: a small PNG and its alt text.
+
+    Attributes:
+        data: The PNG file.
+        alt: What the figure shows, stated as a finding.
+        width: Width in CSS pixels; the file has about one and a half times as many.
+    """
+
+    data: bytes
+    alt: str
+    width: int
+
+    def __repr__(self) -> str:
+        return f"Figure: {self.alt}"
+
+    def _repr_html_(self) -> str:
+        source = base64.b64encode(self.data).decode()
+        alt = html.escape(self.alt, quote=True)
+        return (
+            '<figure class="attnbook-figure"><img class="dark-light" '
+            f'style="width:{self.width}px;max-width:100%;height:auto" alt="{alt}" '
+            f'src="data:image/png;base64,{source}"></figure>'
+        )
+
+
+def show(figure: Figure, alt: str) -> Picture:
+    """Turn a figure into what a notebook cell shows; close the figure.
+
+    Args:
+        figure: A matplotlib figure.
+        alt: One or two sentences that state the finding to someone who cannot see it.
+
+    Returns:
+        The picture; make it the last line of the cell.
+
+    Raises:
+        ValueError: If the alt text is missing.
+    """
+    if not alt.strip():
+        raise ValueError("alt: every figure needs a text that states its finding, got an empty one")
+    width = round(figure.get_figwidth() * 100)
+    return Picture(png(figure), alt, width)
+
+
+def png(figure: Figure, *, dpi: int = DPI, colors: int = 64) -> bytes:
+    """Return a figure as a small PNG file and close it.
+
+    Args:
+        figure: A matplotlib figure.
+        dpi: Dots per inch; default 150, sharp at 720 pixels on most screens.
+        colors: Size of the palette; default 64, which keeps bands smooth and files small.
+
+    Returns:
+        The file's bytes.
+    """
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
+    raw, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(raw, format="png", dpi=dpi)
+    plt.close(figure)
+    flat = Image.open(raw).convert("RGB").quantize(colors, dither=Image.Dither.NONE)
+    flat.save(small, format="png", optimize=True)
+    return small.getvalue()

@@ -1,0 +1,114 @@
+"""Where and at what size an experiment runs: device, scale, threads, progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeAlias, get_args
+
+import torch
+
+__all__ = ["Progress", "Scale", "device", "progress_bar", "scale", "threads"]
+
+Scale: TypeAlias = Literal["smoke", "book", "paper"]
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (units of work done, units in all)."""
+
+
+def device(name: str | torch.device | None = None) -> torch.device:
+    """Return the device to compute on.
+
+    Args:
+        name: ``cuda``, ``cuda:1``, ``mps`` or ``cpu``. Default: the first of cuda, mps and cpu
+            that this machine has.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If the name is unknown or this machine has no such device.
+
+    Example:
+        >>> device("cpu")
+        device(type='cpu')
+    """
+    available = ["cpu"]
+    if torch.backends.mps.is_available():
+        available.insert(0, "mps")
+    if torch.cuda.is_available():
+        available.insert(0, "cuda")
+    if name is None:
+        return torch.device(available[0])
+    try:
+        wanted = torch.device(name)
+    except RuntimeError:
+        wanted = None
+    if wanted is None or wanted.type not in available:
+        raise ValueError(f"device: {str(name)!r} is not available here; expected one of {', '.join(available)}")
+    return wanted
+
+
+def scale() -> Scale:
+    """Return the size at which experiments run unless told otherwise.
+
+    The environment variable ``ATTNBOOK_SCALE`` picks it: ``smoke`` (a second, for tests), ``book``
+    (the default: any laptop) or ``paper`` (the paper's own size).
+
+    Returns:
+        The scale.
+
+    Raises:
+        ValueError: If the variable holds anything else.
+    """
+    value = os.environ.get("ATTNBOOK_SCALE", "book")
+    if value not in get_args(Scale):
+        raise ValueError(f"ATTNBOOK_SCALE: got {value!r}, expected one of {', '.join(get_args(Scale))}")
+    return value  # type: ignore[return-value]  # narrowed by the check above
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with this many CPU threads inside the ``with`` block.
+
+    Args:
+        count: At least 1.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: If ``count`` is not a positive whole number.
+    """
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"count: expected a whole number of at least 1, got {count!r}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress | None]:
+    """Show a progress bar on an interactive terminal, and nothing anywhere else.
+
+    Notebooks therefore store no trace of it, and logs stay readable.
+
+    Args:
+        title: Text before the bar.
+
+    Yields:
+        A function to call with (done, total), or None where no bar is shown.
+    """
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_jupyter:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,103 @@
+"""Small HTML tables for notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attnbook.core.results import Result
+
+__all__ = ["Measured", "Table", "cost", "provenance", "settings"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell whose text varies from machine to machine.
+
+    Attributes:
+        text: What the cell shows.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that a notebook shows and whose stored form compares equal on every machine.
+
+    Attributes:
+        columns: Column heads.
+        rows: Cells: texts, or :class:`Measured` texts, which are marked so that comparisons skip them.
+        caption: One sentence below the table.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Measured]]
+    caption: str
+
+    def __repr__(self) -> str:
+        return f"Table: {self.caption}"
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in self.rows)
+        return (
+            f'<div class="claim-card"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>'
+            f"<p>{html.escape(self.caption)}</p></div>"
+        )
+
+
+def _cell(cell: str | Measured) -> str:
+    if isinstance(cell, Measured):
+        return f'<td><span class="measured">{html.escape(cell.text)}</span></td>'
+    return f"<td>{html.escape(cell)}</td>"
+
+
+def cost(result: Result, networks: int) -> Table:
+    """Return how many networks an experiment trained, where and in what time.
+
+    Args:
+        result: Its result.
+        networks: Number of networks.
+
+    Returns:
+        A table of one row.
+    """
+    p = result.provenance
+    row: list[str | Measured] = [
+        f"{networks}",
+        Measured(f"{p.wall_seconds:.1f} s"),
+        Measured(f"{p.peak_memory_mib} MiB"),
+        Measured(p.device),
+    ]
+    columns = ["networks", "time", "peak memory of the process", "device"]
+    return Table(columns, [row], "All networks were trained together, as one program.")
+
+
+def settings(chosen: Any) -> Table:
+    """Return the settings of an experiment.
+
+    Args:
+        chosen: A frozen dataclass of settings.
+
+    Returns:
+        A table with one row per setting.
+    """
+    rows = [[name, ", ".join(map(str, v)) if isinstance(v, tuple) else str(v)] for name, v in asdict(chosen).items()]
+    return Table(["setting", "value"], rows, "Settings of this run; what each means stands in the reference.")
+
+
+def provenance(result: Result) -> Table:
+    """Return how a stored result was obtained.
+
+    Args:
+        result: A result.
+
+    Returns:
+        A table with one row per fact.
+    """
+    facts = asdict(result.provenance).items()
+    rows: list[list[str | Measured]] = [[name.replace("_", " "), Measured(str(value))] for name, value in facts]
+    return Table(["stored result", ""], rows, "How the stored result was obtained.")

@@ -1,0 +1,1 @@
+"""*Understanding Attention Mechanisms*: one attention mask for all samples, and what it saves."""

@@ -1,0 +1,87 @@
+"""Checks of the exercises of this part. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.rng import stream
+from attnbook.global_attention.theory import samples_needed
+
+__all__ = ["CHECKS"]
+
+
+def mask_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of the mean squared error over two with respect to the mask."""
+    rng = stream(1, "exercise", "GA-1")
+    x, y = rng.standard_normal((7, 5)), rng.standard_normal(7)
+    mask, hidden, decoder = rng.random(5) + 0.5, rng.standard_normal((3, 5)), rng.standard_normal(3)
+    pre = (x * mask) @ hidden.T
+    residual = np.maximum(pre, 0) @ decoder - y
+    terms = residual[:, None] * x * (((pre > 0) * decoder) @ hidden)
+    got = np.asarray(answer(x, y, mask, hidden, decoder), dtype=float)
+    if got.shape != (5,):
+        return f"one number per input is wanted, shape (5,), got {got.shape}"
+    if np.allclose(got, terms.mean(0)):
+        return None
+    likely = {
+        "it is the sum over samples, divide by their number": terms.sum(0),
+        "a factor 2 too many: the loss has 1/2 in front": 2 * terms.mean(0),
+        "the derivative of ReLU is missing: units that are off pass nothing back": (
+            residual[:, None] * x * (decoder @ hidden)
+        ).mean(0),
+        "the weights of the second layer are missing": (residual[:, None] * x * ((pre > 0) @ hidden)).mean(0),
+        "the inputs are masked once too often: x enters, not x times a": terms.mean(0) * mask,
+        "the sign is reversed: the residual is prediction minus label": -terms.mean(0),
+    }
+    return _first_match(got, likely)
+
+
+def on_the_simplex(answer: Callable[..., Any]) -> str | None:
+    """Check a network rewritten so that its mask sums to one."""
+    rng = stream(1, "exercise", "GA-2")
+    mask, hidden, decoder = rng.random(5) + 0.5, rng.standard_normal((3, 5)), rng.standard_normal(3)
+    inputs = rng.standard_normal((20, 5))
+
+    def function(a: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
+        return np.maximum((inputs * a) @ w.T, 0) @ v
+
+    new_mask, new_hidden, new_decoder = (np.asarray(part, dtype=float) for part in answer(mask, hidden, decoder))
+    if not np.isclose(new_mask.sum(), 1.0):
+        return f"the new mask sums to {new_mask.sum():.3g}, not to 1"
+    before, after = function(mask, hidden, decoder), function(new_mask, new_hidden, new_decoder)
+    if np.allclose(before, after):
+        return None
+    ratio = np.median(after / before)
+    return f"the function changed: its values are now {ratio:.3g} times what they were; some layer must make up for it"
+
+
+def samples_ratio(answer: Callable[..., Any]) -> str | None:
+    """Check how many times more samples the bound asks for without a mask."""
+    sizes = {"n_inputs": 64, "n_relevant": 8, "width": 16}
+    right = samples_needed("baseline", 0.01, **sizes) / samples_needed("attention", 0.01, **sizes)
+    got = np.asarray(answer(64, 8, 1.0, 0.1), dtype=float)
+    if np.allclose(got, right):
+        return None
+    logs = np.log(64 / 0.1) / np.log(8 / 0.1)
+    likely = {
+        "this is the inverse: the baseline needs more, so the ratio is above 1": np.asarray(1 / right),
+        "the logarithms are missing": np.asarray((64 / 8) ** 2),
+        "s_0 enters squared": np.asarray(64 / 8 * logs),
+        "gamma is the root of the error; inside the logarithm stands s_0 eta / gamma": np.asarray(
+            64 * np.log(64 / 0.01) / np.log(8 / 0.01)
+        ),
+    }
+    return _first_match(got, likely)
+
+
+def _first_match(got: np.ndarray, likely: dict[str, np.ndarray]) -> str:
+    for mistake, wrong in likely.items():
+        if np.allclose(got, wrong):
+            return mistake
+    return f"the numbers are different: got {np.round(got, 4)}"
+
+
+CHECKS = {"GA-1": mask_gradient, "GA-2": on_the_simplex, "GA-3": samples_ratio}

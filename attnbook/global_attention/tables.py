@@ -1,0 +1,55 @@
+"""The tables of this part, as notebooks show them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnbook.core.figures import LOOKS
+from attnbook.core.tables import Measured, Table
+from attnbook.global_attention.experiments import sample_complexity, sparsity
+
+__all__ = ["explorer_text", "samples_to_target", "table_1"]
+
+
+def table_1(result: sample_complexity.SampleComplexity) -> Table:
+    """Return Table 1: the paper's number, and ours times the common factor with its range over seeds."""
+    names = ("baseline", "attention", "L1-attention")
+    columns = ["samples", *(f"{name}: {whose}" for name in names for whose in ("paper", "ours"))]
+    ours = result.table * result.common_factor
+    rows = []
+    for i, size in enumerate(sample_complexity.PAPER_SIZES):
+        label = f"{size}" if size == result.settings.sizes[i] else f"{size} (here {result.settings.sizes[i]})"
+        row: list[str | Measured] = [label]
+        for j in range(len(names)):
+            losses = ours[:, i, j]
+            row += [
+                f"{sample_complexity.paper_losses()[i, j]:.4f}",
+                Measured(f"{np.median(losses):.2g} [{losses.min():.2g}, {losses.max():.2g}]"),
+            ]
+        rows.append(row)
+    caption = (
+        f"Test loss. Ours: median over {len(result.table)} seeds [smallest, largest], "
+        "all multiplied by one factor, the unknown label variance of the paper's teacher."
+    )
+    return Table(columns, rows, caption)
+
+
+def samples_to_target(result: sparsity.Sparsity) -> Table:
+    """Return the samples each model needs to reach the target error, by number of relevant inputs."""
+    needed = {model: result.samples_needed(model) for model in sparsity.MODELS}
+    rows = [
+        [f"{k} of {result.settings.n_inputs}"]
+        + [Measured(f"{n:.0f}" if np.isfinite(n) else "not reached") for n in (needed[m][i] for m in sparsity.MODELS)]
+        for i, k in enumerate(result.settings.sparsities)
+    ]
+    caption = f"Samples needed for a median test loss of {result.settings.target:g}, interpolated between sizes."
+    return Table(["relevant inputs", "baseline", "attention", "L1-attention"], rows, caption)
+
+
+def explorer_text(result: sparsity.Sparsity, n_relevant: int, n_samples: int) -> str:
+    """Return the numbers behind one picture of the sliders."""
+    s = result.settings
+    losses = result.test_loss[:, s.sparsities.index(n_relevant), s.sizes.index(n_samples)]
+    medians = np.median(losses, axis=0)
+    shown = ", ".join(f"{LOOKS[m].label} {medians[j]:.2g}" for j, m in enumerate(sparsity.MODELS))
+    return f"{n_relevant} relevant inputs, {n_samples} samples: test loss {shown}."

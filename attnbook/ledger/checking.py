@@ -1,0 +1,125 @@
+"""Judge measurements by the rules of the ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnbook.core.results import Measurement, Result, stored_measurements
+from attnbook.core.runtime import Scale
+from attnbook.ledger import rendering
+from attnbook.ledger.schema import Claim, LedgerError, claim
+
+__all__ = ["OUTCOMES", "Report", "Verdict", "check", "judge", "recorded"]
+
+OUTCOMES = ("reproduced", "reproduced in trend", "contradicted", "not reproduced", "not testable", "pending")
+
+FUNCTIONS = {"abs": abs, "min": min, "max": max, "sqrt": math.sqrt, "log": math.log, "log10": math.log10}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome for one claim.
+
+    Attributes:
+        claim: The claim.
+        scale: Scale of the measurement.
+        outcome: One of :data:`OUTCOMES`.
+        measurement: What was measured; None when nothing was.
+    """
+
+    claim: Claim
+    scale: Scale
+    outcome: str
+    measurement: Measurement | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Verdicts shown as a card in notebooks and as one stable line per claim in text.
+
+    Attributes:
+        verdicts: In the order of the ledger.
+    """
+
+    verdicts: tuple[Verdict, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{v.claim.id}: {v.outcome}" for v in self.verdicts)
+
+    def _repr_html_(self) -> str:
+        return rendering.card(self.verdicts)
+
+
+def judge(claim: Claim, measurement: Measurement, scale: Scale = "book") -> Verdict:
+    """Apply a claim's rule to what was measured.
+
+    Args:
+        claim: The claim.
+        measurement: Values under the names that the rule uses.
+        scale: Scale of the measurement.
+
+    Returns:
+        The verdict the claim earns when the rule holds, else ``not reproduced``.
+
+    Raises:
+        LedgerError: If the claim has no rule, the rule is malformed or uses a name that was not
+            measured, or a value is NaN.
+    """
+    from simpleeval import InvalidExpression, SimpleEval
+
+    if not claim.accept:
+        raise LedgerError(f"{claim.id}: has no rule to judge by ({claim.untestable or 'no accept'})")
+    bad = [name for name, value in measurement.values.items() if math.isnan(value)]
+    if bad:
+        raise LedgerError(f"{claim.id}: measured value {bad[0]!r} is NaN")
+    names = {**measurement.values, **{f"paper_{name}": value for name, value in claim.paper_value.items()}}
+    try:
+        holds = SimpleEval(functions=FUNCTIONS, names=names).eval(claim.accept)
+    except (InvalidExpression, SyntaxError, TypeError, ArithmeticError, ValueError) as error:
+        raise LedgerError(f"{claim.id}: rule {claim.accept!r} cannot be evaluated: {error}") from error
+    if not isinstance(holds, bool):
+        raise LedgerError(f"{claim.id}: rule {claim.accept!r} must be true or false, gave {holds!r}")
+    return Verdict(claim, scale, claim.verdict if holds else "not reproduced", measurement)
+
+
+def recorded(claim: Claim, scale: Scale = "book") -> Verdict:
+    """Return the verdict on the stored result.
+
+    Args:
+        claim: The claim.
+        scale: ``book`` or ``paper``.
+
+    Returns:
+        The verdict; ``pending`` while nothing is stored.
+
+    Raises:
+        ResultError: If the stored result is damaged.
+    """
+    if claim.untestable:
+        return Verdict(claim, scale, "not testable")
+    measurement = None if claim.pending else stored_measurements(claim.experiment, scale).get(claim.id)
+    return Verdict(claim, scale, "pending") if measurement is None else judge(claim, measurement, scale)
+
+
+def check(result: Result, only: Sequence[str] | None = None, scale: Scale = "book") -> Report:
+    """Judge everything a result measured.
+
+    Args:
+        result: A result of an experiment.
+        only: Claim ids, or beginnings of claim ids, to show; default all that were measured.
+        scale: Scale at which the result was obtained.
+
+    Returns:
+        A report; the last line of a notebook cell shows it.
+
+    Raises:
+        LedgerError: If a measured claim is not in the ledger, or ``only`` names none that was measured.
+    """
+    measured = result.measurements()
+    chosen = [i for i in measured if only is None or any(i.startswith(start) for start in only)]
+    missing = [start for start in only or () if not any(i.startswith(start) for i in measured)]
+    if missing:
+        raise LedgerError(f"only: {missing[0]!r} was not measured; this result measured {', '.join(measured)}")
+    return Report(tuple(judge(claim(i), measured[i], scale) for i in chosen))

@@ -1,0 +1,228 @@
+"""The claims ledger: what a paper states, where, and the rule by which we judge it.
+
+One TOML file per paper (``claims/<paper>.toml``) holds a ``[paper]`` table and a list of
+``[[claim]]`` tables. Reading one checks every field, so that a typing error is reported with
+the claim and the field it is in, and never turns into a claim that is silently not checked.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["KINDS", "Claim", "LedgerError", "Paper", "claim", "claims", "papers", "read_paper"]
+
+FOLDER = Path(__file__).parent / "claims"
+
+KINDS = {
+    "exact": "an identity or a closed form",
+    "theorem": "an inequality, a rate or a guarantee",
+    "number": "a cell of a table or a number in the text",
+    "figure": "what a figure shows",
+    "qualitative": "an order, a sign or a crossing",
+    "corrected": "a statement that needs a correction or a charitable reading",
+    "exploration": "a measurement of this book, not of the paper",
+}
+EARNED = ("reproduced", "reproduced in trend", "contradicted")
+ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
+
+
+class LedgerError(ValueError):
+    """A claim, a ledger file or a stored result is not what the ledger expects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One statement of a paper and the rule, fixed before the run, that decides about it.
+
+    Attributes:
+        id: Stable identifier as on the paper's card, for example ``GA-TAB1-20000``.
+        kind: One of :data:`KINDS`.
+        where: Place in the paper ("Table 1, n = 20000").
+        statement: What is claimed, Markdown with ``$LaTeX$``.
+        why: One sentence: why the rule is the right one, what the setting leaves open.
+        chapter: Notebook that shows it, ``paper/chapter`` without suffix.
+        experiment: Registered experiment that measures it; empty for a claim that is not testable.
+        accept: Expression in the names of the measured values and of ``paper_<name>`` for each
+            entry of ``paper_value``; true when the claim holds.
+        paper_value: The paper's numbers by name; empty when the paper gives none.
+        verdict: What a claim earns when its rule holds: ``reproduced``, ``reproduced in trend``
+            or ``contradicted`` (the rule then tests the corrected statement).
+        status: ``pending`` while its chapter is not written, else empty.
+        scale: ``book`` when every reader's machine measures it, ``paper`` when only the full size shows it.
+        untestable: Reason why it cannot be tested; empty for all others.
+        note: How to read the statement with care, in fair wording; may be empty.
+        paper: Short name of the paper, taken from the file.
+    """
+
+    id: str
+    kind: str
+    where: str
+    statement: str
+    why: str
+    chapter: str
+    experiment: str = ""
+    accept: str = ""
+    paper_value: Mapping[str, float] = field(default_factory=dict)
+    verdict: str = "reproduced"
+    status: str = ""
+    scale: str = "book"
+    untestable: str = ""
+    note: str = ""
+    paper: str = ""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the chapter of this claim is still to be written."""
+        return self.status == "pending"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper and its claims.
+
+    Attributes:
+        name: Folder name, for example ``global_attention``.
+        title: Title of the paper.
+        prefix: First two letters of its claim ids.
+        citation: Key in ``chapters/references.bib``.
+        claims: The claims in the order of the file.
+    """
+
+    name: str
+    title: str
+    prefix: str
+    citation: str
+    claims: tuple[Claim, ...]
+
+
+def read_paper(path: Path) -> Paper:
+    """Read and check one ledger file.
+
+    Args:
+        path: A file ``<paper>.toml``.
+
+    Returns:
+        The paper with its claims.
+
+    Raises:
+        LedgerError: If the file is not TOML, or a field is missing, unknown, of the wrong type or
+            has a value outside its range; the message names file, claim and field.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LedgerError(f"{path.name}: cannot be read as TOML: {error}") from error
+    _only_known(raw, {"paper", "claim"}, path.name)
+    head = raw.get("paper", {})
+    _only_known(head, {"title", "prefix", "citation"}, f"{path.name}, [paper]")
+    for name in ("title", "prefix", "citation"):
+        if not isinstance(head.get(name), str) or not head[name]:
+            raise LedgerError(f"{path.name}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
+    found = tuple(_claim(entry, path, number) for number, entry in enumerate(raw.get("claim", []), 1))
+    _no_repeats([c.id for c in found], path.name)
+    for c in found:
+        if not c.id.startswith(head["prefix"] + "-"):
+            raise LedgerError(f"{path.name}, {c.id}: id must start with {head['prefix']!r} and a hyphen")
+    return Paper(name=path.stem, claims=found, **head)
+
+
+def papers() -> tuple[Paper, ...]:
+    """Return all papers of the ledger, in the order of the book's parts."""
+    return _read_all(FOLDER)
+
+
+def claims() -> tuple[Claim, ...]:
+    """Return all claims of all papers."""
+    return tuple(c for paper in papers() for c in paper.claims)
+
+
+def claim(claim_id: str) -> Claim:
+    """Return the claim with this id.
+
+    Args:
+        claim_id: For example ``GA-TAB1-20000``.
+
+    Returns:
+        The claim.
+
+    Raises:
+        LedgerError: If no ledger file has such a claim; the message names the nearest ids.
+    """
+    import difflib
+
+    known = {c.id: c for c in claims()}
+    if claim_id not in known:
+        near = difflib.get_close_matches(str(claim_id), known, n=3, cutoff=0.4)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
+    return known[claim_id]
+
+
+@cache
+def _read_all(folder: Path) -> tuple[Paper, ...]:
+    order = ["global_attention", "multi_head", "mirror_descent", "softmax_ntk", "preconditioning"]
+    files = sorted(
+        folder.glob("*.toml"), key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem)
+    )
+    found = tuple(read_paper(f) for f in files)
+    _no_repeats([c.id for paper in found for c in paper.claims], "ledger")
+    return found
+
+
+def _claim(entry: Any, path: Path, number: int) -> Claim:
+    where = f"{path.name}, claim {number}" + (f" ({entry['id']})" if isinstance(entry, dict) and "id" in entry else "")
+    if not isinstance(entry, dict):
+        raise LedgerError(f"{where}: must be a table, got {type(entry).__name__}")
+    known = {f.name: f for f in fields(Claim) if f.name != "paper"}
+    _only_known(entry, set(known), where)
+    for name, spec in known.items():
+        required = spec.default is MISSING and spec.default_factory is MISSING
+        if required and not entry.get(name):
+            raise LedgerError(f"{where}: field {name!r} is missing or empty")
+        if name in entry and name != "paper_value" and not isinstance(entry[name], str):
+            raise LedgerError(f"{where}: field {name!r} must be a text, got {entry[name]!r}")
+    _check_values(entry, where)
+    return Claim(**entry, paper=path.stem)
+
+
+def _check_values(entry: Mapping[str, Any], where: str) -> None:
+    if not ID.fullmatch(entry["id"]):
+        raise LedgerError(f"{where}: field 'id' must look like GA-TAB1-20000, got {entry['id']!r}")
+    _one_of(entry["kind"], KINDS, "kind", where)
+    _one_of(entry.get("verdict", "reproduced"), EARNED, "verdict", where)
+    _one_of(entry.get("status", ""), ("", "pending"), "status", where)
+    _one_of(entry.get("scale", "book"), ("book", "paper"), "scale", where)
+    numbers = entry.get("paper_value", {})
+    if not isinstance(numbers, dict):
+        raise LedgerError(f"{where}: field 'paper_value' must be a table of numbers, got {numbers!r}")
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise LedgerError(f"{where}: paper_value.{name} must be a number, got {value!r}")
+    if entry.get("untestable"):
+        if entry.get("accept") or entry.get("experiment"):
+            raise LedgerError(f"{where}: an untestable claim has neither 'accept' nor 'experiment'")
+    elif not entry.get("accept") or not entry.get("experiment"):
+        raise LedgerError(f"{where}: fields 'accept' and 'experiment' are needed (or 'untestable' with a reason)")
+
+
+def _one_of(value: str, allowed: Iterable[str], name: str, where: str) -> None:
+    if value not in allowed:
+        raise LedgerError(f"{where}: field {name!r} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def _only_known(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise LedgerError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}")
+
+
+def _no_repeats(ids: list[str], where: str) -> None:
+    for one in ids:
+        if ids.count(one) > 1:
+            raise LedgerError(f"{where}: claim {one} is listed twice")

@@ -1,0 +1,222 @@
+"""What a reader finds when the built book is opened in a browser, with the network off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDE = 1280
+
+
+def toc_pages() -> list[str]:
+    """Names of all pages, as the table of contents gives them."""
+
+    def files(entry: dict) -> list[str]:
+        below = [inner for key in ("chapters", "sections") for inner in entry.get(key, [])]
+        return ([entry["file"]] if "file" in entry else []) + [name for inner in below for name in files(inner)]
+
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"], *(name for part in toc["parts"] for name in files(part))]
+
+
+PAGES = toc_pages()
+every_page = pytest.mark.parametrize("name", PAGES)
+
+
+@dataclass
+class Opened:
+    """A page of the book that is open in the browser."""
+
+    name: str
+    page: Any
+    problems: list[str]
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def opened(request: pytest.FixtureRequest, address: str, visit: Callable) -> Iterator[Opened]:
+    """Each page, served and opened once for all tests that look at it."""
+    here = visit(f"{address}{request.param}.html")
+    yield Opened(request.param, here.page, here.problems)
+    here.page.context.close()
+
+
+class Parsed(HTMLParser):
+    """The links, anchors and pictures of one page."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = {"", "top"}
+        self.images: list[dict[str, str | None]] = []
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what the element is or leads to."""
+        found = dict(attrs)
+        self.anchors.update(filter(None, (found.get("id"), found.get("name"))))
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"] or "")
+        if tag == "img":
+            self.images.append(found)
+
+
+def test_page_loads_without_network_and_errors(opened: Opened) -> None:
+    """Every page loads without failed or foreign requests and without errors on the console."""
+    assert opened.problems == []
+
+
+@every_page
+def test_page_opens_from_the_file_system(name: str, html: Path, visit: Callable) -> None:
+    """A double click on a page is enough: no server, no network, no errors."""
+    here = visit((html / f"{name}.html").as_uri())
+    assert here.problems == []
+    assert here.page.locator("article h1").count() == 1
+    here.page.context.close()
+
+
+def test_only_pages_of_the_contents_are_built(html: Path) -> None:
+    """Canary notebooks, drafts and readmes never become pages."""
+    built = {file.relative_to(html).with_suffix("").as_posix() for file in html.rglob("*.html")}
+    extra = {name for name in built if not name.startswith(("_static/", "_images/"))} - set(PAGES)
+    assert extra <= {"index", "genindex", "search", "py-modindex", "prf-prf"}
+    assert set(PAGES) <= built
+
+
+def test_every_internal_link_resolves(html: Path) -> None:
+    """A link inside the book leads to a file that exists, and to an anchor that exists in it."""
+    parsed = {file: Parsed(file) for file in html.rglob("*.html") if "_static" not in file.parts}
+    broken = []
+    for file, page in parsed.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            anchors = parsed[target].anchors if target in parsed else {unquote(parts.fragment)}
+            if not target.is_file() or unquote(parts.fragment) not in anchors:
+                broken.append(f"{file.relative_to(html)}: {link}")
+    assert broken == []
+
+
+def test_launch_buttons_lead_to_existing_notebooks(html: Path) -> None:
+    """The Colab button of a chapter names a notebook that is in the repository."""
+    for name in PAGES:
+        if (ROOT / f"{name}.ipynb").exists():
+            links = [link for link in Parsed(html / f"{name}.html").links if "colab.research.google.com" in link]
+            assert [link.split("/blob/main/")[1] for link in links] == [f"{name}.ipynb"]
+
+
+@every_page
+def test_pages_are_small(name: str, html: Path) -> None:
+    """A page, with the pictures inside it, is less than 3 MB."""
+    assert (html / f"{name}.html").stat().st_size < 3_000_000
+
+
+@every_page
+def test_every_picture_has_a_text(name: str, html: Path) -> None:
+    """Who cannot see a picture reads what it shows."""
+    assert [image.get("src", "")[:80] for image in Parsed(html / f"{name}.html").images if not image.get("alt")] == []
+
+
+def test_formulas_are_typeset(opened: Opened) -> None:
+    """No formula is left as source text or shown as an error."""
+    assert opened.page.locator(".math:not(:has(mjx-container))").count() == 0
+    assert opened.page.locator("mjx-merror").count() == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_is_legible(opened: Opened, theme: str) -> None:
+    """Text, links, code, claims and verdicts have a contrast of at least 4.5 in both themes."""
+    opened.page.emulate_media(color_scheme=theme)
+    opened.page.locator(f"html[data-theme={theme}]").wait_for(timeout=5_000)
+    assert opened.page.evaluate(FAINT_TEXT) == []
+
+
+def test_sliders_move_by_keyboard(opened: Opened) -> None:
+    """An arrow key changes the picture and the number beside it, on every slider that the chapter has stored."""
+    sliders = opened.page.locator(".attnbook-slider").all()
+    notebook = ROOT / f"{opened.name}.ipynb"
+    stored = notebook.read_text(encoding="utf-8") if notebook.exists() else ""
+    assert len(sliders) == stored.count('<div class=\\"attnbook-slider\\"')
+    for slider in sliders:
+        for handle in slider.locator("input[type=range]").all():
+            before = _shown(slider)
+            at_end = handle.evaluate("e => Number(e.value) >= Number(e.max)")
+            handle.press("ArrowLeft" if at_end else "ArrowRight")
+            after = _shown(slider)
+            assert after["picture"] != before["picture"]
+            assert after["text"] != before["text"]
+
+
+def test_phone_needs_no_sideways_scrolling(opened: Opened) -> None:
+    """At the width of a phone the page itself does not scroll sideways; wide tables scroll in their own box."""
+    opened.page.set_viewport_size({"width": 390, "height": 844})
+    wide = opened.page.evaluate("document.documentElement.scrollWidth")
+    opened.page.set_viewport_size({"width": WIDE, "height": 900})
+    assert wide <= 390
+
+
+def _shown(slider: Any) -> dict[str, str]:
+    return slider.evaluate(
+        """box => ({
+            picture: [...box.querySelectorAll('img')].filter(i => i.offsetParent).map(i => i.src).join(),
+            text: [...box.querySelectorAll('output')].map(o => o.textContent).join() })"""
+    )
+
+
+def test_search_finds_pages(address: str, visit: Callable) -> None:
+    """The search of the book works without a network."""
+    page = visit(f"{address}search.html?q=softmax").page
+    page.locator("#search-results li a").first.wait_for(timeout=10_000)
+    assert page.locator("#search-results li a").count() >= 1
+
+
+def test_ledger_can_be_filtered(address: str, visit: Callable) -> None:
+    """Paper, verdict and text narrow the list; the count says how many claims are left; all of it by keyboard."""
+    page = visit(f"{address}reference/claims.html").page
+    total = page.locator("section.claim").count()
+    page.get_by_label("Paper").select_option("global_attention")
+    some = page.locator("section.claim:visible").count()
+    assert 0 < some < total
+    page.get_by_label("Text").press_sequentially("ga-tab1")
+    few = page.locator("section.claim:visible").count()
+    assert 0 < few < some
+    assert page.locator(".claim-filter output").inner_text().startswith(f"{few} of {total} ")
+
+
+# Text whose contrast with what lies behind it is below 4.5 (3 for large text), one entry per kind of element.
+FAINT_TEXT = """() => {
+  const canvas = Object.assign(document.createElement('canvas'), {width: 1, height: 1});
+  const pen = canvas.getContext('2d', {willReadFrequently: true});
+  const colors = new Map(), backs = new Map();
+  const known = (map, key, make) => { if (!map.has(key)) map.set(key, make()); return map.get(key); };
+  const rgba = color => known(colors, color, () => {
+    pen.clearRect(0, 0, 1, 1); pen.fillStyle = color; pen.fillRect(0, 0, 1, 1);
+    return [...pen.getImageData(0, 0, 1, 1).data].map(v => v / 255);
+  });
+  const over = (top, below) => [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+  const behind = e => !e ? [1, 1, 1, 1]
+    : known(backs, e, () => over(rgba(getComputedStyle(e).backgroundColor), behind(e.parentElement)));
+  const light = c => c.slice(0, 3).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const found = {};
+  for (const e of document.querySelectorAll('.bd-article *, .bd-sidebar a, .bd-toc a, .prev-next-area *')) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    const style = getComputedStyle(e);
+    if (!own || style.visibility === 'hidden' || e.closest('mjx-container, .headerlink, svg, [hidden]')) continue;
+    const back = behind(e), text = over(rgba(style.color), back);
+    const [low, high] = [light(back), light(text)].sort((a, b) => a - b);
+    const ratio = (high + .05) / (low + .05), large = parseFloat(style.fontSize) >= 24;
+    const kind = `${e.tagName.toLowerCase()}.${e.className}`;
+    if (ratio < (large ? 3 : 4.5)) found[kind] ??= `${kind}: ${ratio.toFixed(2)} "${e.textContent.trim().slice(0, 30)}"`;
+  }
+  return Object.values(found);
+}"""

@@ -1,0 +1,186 @@
+"""A chapter runs again when something it depends on has changed, and only then; a stopped build continues."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("grimp")
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = {
+    "__init__.py": "",
+    "core/__init__.py": "",
+    "core/rng.py": "SEED = 7",
+    "core/figures.py": "",
+    "core/unused.py": "",
+    "alpha/__init__.py": "",
+    "alpha/models.py": "def draw():\n    from attnbook.core import rng\n    return rng.SEED",
+    "beta/__init__.py": "",
+    "beta/models.py": "",
+    "ledger/claims/alpha.toml": "",
+    "ledger/claims/beta.toml": "",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A small project of the same plan: a package, a ledger, results, one chapter that imports ``alpha.models``."""
+    for name, text in MODULES.items():
+        file = tmp_path / "attnbook" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    (tmp_path / "results" / "book").mkdir(parents=True)
+    for name in ("_ext", "tools"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "_config.yml").write_text("execute: {timeout: 60}\n", encoding="utf-8")
+    write_chapters(tmp_path, alpha=["%pip --version\nfrom attnbook.alpha import models", "import attnbook.core.figures"])
+    return tmp_path
+
+
+def write_chapters(project: Path, **chapters: list[str]) -> None:
+    """Write notebooks ``chapters/alpha/<name>.ipynb`` with these code cells, and a table of contents that names them."""
+    folder = project / "chapters" / "alpha"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, cells in chapters.items():
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(book, folder / f"{name}.ipynb")
+    lines = [f"  - file: chapters/alpha/{name}" for name in chapters]
+    toc = ["format: jb-book", "root: intro", "chapters:", *lines]
+    (project / "_toc.yml").write_text("\n".join(toc) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Call to get the digest of the chapter as the files are now."""
+    monkeypatch.syspath_prepend(str(ROOT / "_ext"))
+    for name in [name for name in sys.modules if name.split(".")[0] == "attnbook"]:
+        monkeypatch.delitem(sys.modules, name)  # else the import graph is that of the installed package
+    cache = importlib.import_module("chapter_cache")
+
+    def now() -> str:
+        cache._graph.cache_clear()
+        return cache.digest(project / "chapters" / "alpha" / "alpha.ipynb", project)
+
+    return now
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attnbook/alpha/models.py",  # imported
+        "attnbook/core/rng.py",  # imported by what is imported, inside a function
+        "attnbook/core/figures.py",  # imported in a later cell
+        "attnbook/__init__.py",  # run by every import
+        "attnbook/alpha/__init__.py",
+        "attnbook/core/__init__.py",
+        "attnbook/ledger/claims/alpha.toml",  # the claims of its paper
+        "results/book/alpha.first.json",  # the results of its paper
+    ],
+)
+def test_digest_changes_with_what_a_chapter_depends_on(name: str, project: Path, digest: Callable[[], str]) -> None:
+    """Modules imported directly or not, and the paper's ledger and results, are part of the digest."""
+    before = digest()
+    with (project / name).open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert digest() != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attnbook/core/unused.py",
+        "attnbook/beta/models.py",
+        "attnbook/ledger/claims/beta.toml",
+        "results/book/beta.first.json",
+        "results/book/alphabet.first.json",
+        "_config.yml",
+    ],
+)
+def test_digest_ignores_everything_else(name: str, project: Path, digest: Callable[[], str]) -> None:
+    """Other modules, other papers and the settings of the book leave the digest alone."""
+    before = digest()
+    with (project / name).open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert digest() == before
+
+
+def test_digest_depends_on_the_scale(digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs of a smoke run are never shown as those of the book."""
+    monkeypatch.delenv("ATTNBOOK_SCALE", raising=False)
+    book = digest()
+    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    assert digest() != book
+
+
+RUN_STALE = (
+    "from rich.console import Console; from run_chapters import run_stale;"
+    "failed = run_stale(Console(width=200), jobs=2, timeout=60); print('failed:', failed)"
+)
+
+
+def start(project: Path, *command: str) -> subprocess.Popen:
+    """Start Python in the project's ``tools``, its output in one pipe."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(project / "tools")}
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=project / "tools",
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def run_stale(project: Path) -> str:
+    """Run the stale chapters of the project and return what was printed."""
+    with start(project, "-c", RUN_STALE) as process:
+        return process.communicate(timeout=120)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="sends a Unix signal")
+def test_stopped_build_keeps_finished_chapters_and_continues(project: Path) -> None:
+    """Ctrl-C ends the build within seconds; the chapter that had ended does not run again, the others do."""
+    log = project / "log"
+    note = f"open({str(log)!r}, 'a').write('{{}}\\n')"
+    wait = f"import time, os\nif not os.path.exists({str(project / 'hurry')!r}): time.sleep(60)"
+    write_chapters(project, quick=[note.format("quick")], slow=[wait, note.format("slow")])
+    with start(project, "build.py", "--jobs", "2") as process:
+        while "quick:" not in (line := process.stdout.readline()):
+            assert line, "the build ended before its first chapter"
+        time.sleep(0.5)  # the line is printed just before the outputs are stored
+        stopped = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert "stopped" in process.communicate(timeout=30)[0]
+        assert process.returncode == 130
+        assert time.monotonic() - stopped < 20
+    (project / "hurry").touch()
+    printed = run_stale(project)
+    assert "1 of 2 chapters are up to date" in printed
+    assert "failed: []" in printed
+    assert log.read_text().split() == ["quick", "slow"]
+    assert "2 of 2 chapters are up to date" in run_stale(project)
+
+
+@pytest.mark.slow
+def test_failure_names_chapter_and_cell_and_keeps_the_rest(project: Path) -> None:
+    """A failing chapter is reported with cell and traceback, ends the build with 1 and is not stored."""
+    write_chapters(project, good=["1 + 1"], bad=["x = 0", "1 / x", "print('never')"])
+    with start(project, "build.py") as process:
+        printed = process.communicate(timeout=120)[0]
+        assert process.returncode == 1
+    assert "chapters/alpha/bad failed in cell 2 of 3" in printed
+    assert "ZeroDivisionError" in printed
+    assert "never" not in printed
+    assert "1 of 2 chapters are up to date" in run_stale(project)
