@@ -130,7 +130,7 @@ def _run_all(notebooks: list[Path], console: Console, jobs: int, timeout: int) -
                     yield notebook, run
         except BaseException:  # workers have their own session, so that Ctrl-C reaches this process alone
             for worker in multiprocessing.active_children():
-                worker.terminate()
+                worker.kill()  # their kernels notice and end too
             raise
 
 

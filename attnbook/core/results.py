@@ -116,7 +116,6 @@ class Provenance:
         numpy: Version of NumPy.
         system: Operating system and processor family.
         device: Device that trained, with its name for a GPU.
-        cpu_threads: Threads torch used on the CPU.
         wall_seconds: Elapsed time.
         cpu_seconds: Processor time of this process.
         peak_memory_mib: Largest memory of this process so far.
@@ -129,7 +128,6 @@ class Provenance:
     numpy: str
     system: str
     device: str
-    cpu_threads: int
     wall_seconds: float
     cpu_seconds: float
     peak_memory_mib: float
@@ -168,7 +166,6 @@ class Clock:
             numpy=np.__version__,
             system=f"{platform.system()} {platform.machine()}",
             device=device.type + gpu,
-            cpu_threads=torch.get_num_threads(),
             wall_seconds=round(self.spent()[0], 2),
             cpu_seconds=round(self.spent()[1], 2),
             peak_memory_mib=round(peak),

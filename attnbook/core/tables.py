@@ -17,10 +17,12 @@ class Measured:
     """A cell whose text varies from machine to machine.
 
     Attributes:
-        text: What the cell shows.
+        text: The part that varies.
+        before: The part in front of it that does not vary; default none.
     """
 
     text: str
+    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Table:
 
 def _cell(cell: str | Measured) -> str:
     if isinstance(cell, Measured):
-        return f'<td><span class="measured">{html.escape(cell.text)}</span></td>'
+        return f'<td>{html.escape(cell.before)}<span class="measured">{html.escape(cell.text)}</span></td>'
     return f"<td>{html.escape(cell)}</td>"
 
 

@@ -54,7 +54,7 @@ def on_the_simplex(answer: Callable[..., Any]) -> str | None:
     before, after = function(mask, hidden, decoder), function(new_mask, new_hidden, new_decoder)
     if np.allclose(before, after):
         return None
-    ratio = np.median(after / before)
+    ratio = np.linalg.norm(after) / np.linalg.norm(before)
     return f"the function changed: its values are now {ratio:.3g} times what they were; some layer must make up for it"
 
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from attnbook.core import ensemble
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.data import Setup, Teacher
 
 __all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "predict", "train_members"]
@@ -195,19 +195,21 @@ def train_members(
         positive = mask.clamp(min=0.0)
         mask.copy_(torch.where(projected.unsqueeze(1), positive / positive.mean(1, keepdim=True), mask))
 
-    return ensemble.train(
-        gradient,
-        _initial_parameters(members, setup, data),
-        data.batch,
-        optimizer=ensemble.Adam(training.step_size),
-        steps=training.steps,
-        record=lambda p: {"test_loss": data.test_loss(p), "effective_weights": effective_weights(p)},
-        record_at=training.record_at,
-        project=renormalise if projected.any() else None,
-        schedule=ensemble.cosine(training.steps) if training.decay else None,
-        names=[str(m) for m in members],
-        progress=progress,
-    )
+    # Matrices this small gain little from a second thread and lose much where another process wants the core.
+    with threads(1):
+        return ensemble.train(
+            gradient,
+            _initial_parameters(members, setup, data),
+            data.batch,
+            optimizer=ensemble.Adam(training.step_size),
+            steps=training.steps,
+            record=lambda p: {"test_loss": data.test_loss(p), "effective_weights": effective_weights(p)},
+            record_at=training.record_at,
+            project=renormalise if projected.any() else None,
+            schedule=ensemble.cosine(training.steps) if training.decay else None,
+            names=[str(m) for m in members],
+            progress=progress,
+        )
 
 
 class _MaskRule:

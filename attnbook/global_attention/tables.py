@@ -8,30 +8,26 @@ from attnbook.core.figures import LOOKS
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.experiments import sample_complexity, sparsity
 
-__all__ = ["explorer_text", "samples_to_target", "table_1"]
+__all__ = ["explorer_start", "explorer_text", "samples_to_target", "table_1"]
 
 
 def table_1(result: sample_complexity.SampleComplexity) -> Table:
     """Return Table 1: the paper's number, and ours times the common factor with its range over seeds."""
-    names = ("baseline", "attention", "L1-attention")
-    columns = ["samples", *(f"{name}: {whose}" for name in names for whose in ("paper", "ours"))]
     ours = result.table * result.common_factor
-    rows = []
+    rows: list[list[str | Measured]] = []
     for i, size in enumerate(sample_complexity.PAPER_SIZES):
-        label = f"{size}" if size == result.settings.sizes[i] else f"{size} (here {result.settings.sizes[i]})"
-        row: list[str | Measured] = [label]
-        for j in range(len(names)):
+        here = result.settings.sizes[i]
+        row: list[str | Measured] = [f"{size}" if size == here else f"{size} (here {here})"]
+        for j in range(len(sample_complexity.MODELS)):
             losses = ours[:, i, j]
-            row += [
-                f"{sample_complexity.paper_losses()[i, j]:.4f}",
-                Measured(f"{np.median(losses):.2g} [{losses.min():.2g}, {losses.max():.2g}]"),
-            ]
+            own = f"{np.median(losses):.2g} [{losses.min():.2g}, {losses.max():.2g}]"
+            row.append(Measured(own, before=f"paper {sample_complexity.paper_losses()[i, j]:.4f}, ours "))
         rows.append(row)
     caption = (
         f"Test loss. Ours: median over {len(result.table)} seeds [smallest, largest], "
         "all multiplied by one factor, the unknown label variance of the paper's teacher."
     )
-    return Table(columns, rows, caption)
+    return Table(["samples", *(LOOKS[m].label for m in sample_complexity.MODELS)], rows, caption)
 
 
 def samples_to_target(result: sparsity.Sparsity) -> Table:
@@ -53,3 +49,9 @@ def explorer_text(result: sparsity.Sparsity, n_relevant: int, n_samples: int) ->
     medians = np.median(losses, axis=0)
     shown = ", ".join(f"{LOOKS[m].label} {medians[j]:.2g}" for j, m in enumerate(sparsity.MODELS))
     return f"{n_relevant} relevant inputs, {n_samples} samples: test loss {shown}."
+
+
+def explorer_start(result: sparsity.Sparsity) -> dict[str, int]:
+    """Return where the sliders start: few relevant inputs and a middling number of samples."""
+    sparsities, sizes = result.settings.sparsities, result.settings.sizes
+    return {"n_relevant": sparsities[min(1, len(sparsities) - 1)], "n_samples": sizes[len(sizes) // 2]}

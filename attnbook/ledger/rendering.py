@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,32 +58,46 @@ def render_values(verdict: Verdict) -> str:
 
 
 def card(verdicts: Sequence[Verdict]) -> str:
-    """Return an HTML table: claim, the paper's numbers, ours, the rule, the verdict.
+    """Return an HTML table: statement and verdict of each claim, the paper's numbers beside ours, the rule.
 
     What varies from machine to machine stands in ``<span class="measured">``, so that stored
     notebooks can be compared without it.
     """
-    rows = "\n".join(_row(v) for v in verdicts)
+    rows = "\n".join(_block(v) for v in verdicts)
     seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
-    heads = "".join(f"<th>{head}</th>" for head in ("claim", "the paper", "ours", "rule", "verdict"))
     return (
-        f'<div class="claim-card"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table>'
-        f"<p>Medians over {seeds} seeds, [smallest, largest].</p></div>"
+        f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>'
+        f"<p>Medians over {seeds} seeds [smallest, largest]. Rules were fixed before the run.</p></div>"
     )
 
 
-def _row(v: Verdict) -> str:
+def _block(v: Verdict) -> str:
+    """Two rows: what is claimed and the verdict; what was measured and the rule."""
     style = v.outcome.replace(" ", "-")
     return (
-        f"<tr><td><b>{v.claim.id}</b><br>{html.escape(v.claim.where)}</td>"
-        f"<td>{_paper(v.claim.paper_value)}</td>"
-        f'<td><span class="measured">{html.escape(render_values(v))}</span></td>'
-        f"<td><code>{html.escape(v.claim.accept)}</code></td>"
-        f'<td><span class="verdict verdict-{style}">{SIGNS[v.outcome]} {v.outcome}</span></td></tr>'
+        f'<tr class="claim-head"><td><b>{v.claim.id}</b> <span class="claim-where">{_text(v.claim.where)}</span>'
+        f"<br>{_text(v.claim.statement)}</td>"
+        f'<td><span class="verdict verdict-{style}">{SIGNS[v.outcome]} {v.outcome}</span></td></tr>\n'
+        f'<tr class="claim-values"><td>{_values(v)}</td><td><code>{html.escape(v.claim.accept)}</code></td></tr>'
     )
 
 
-def _paper(values: Mapping[str, float]) -> str:
-    return (
-        html.escape("; ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in values.items())) or "no number"
-    )
+def _values(v: Verdict) -> str:
+    measured = v.measurement.values if v.measurement else {}
+    spread = v.measurement.spread if v.measurement else {}
+    lines = []
+    for name in dict.fromkeys([*v.claim.paper_value, *measured]):
+        parts = [f"<i>{html.escape(name.replace('_', ' '))}</i>"]
+        if name in v.claim.paper_value:
+            parts.append(f"paper {v.claim.paper_value[name]:g}")
+        if name in measured:
+            around = f" [{number(spread[name][0])}, {number(spread[name][1])}]" if name in spread else ""
+            parts.append(f'ours <b><span class="measured">{number(measured[name])}{around}</span></b>')
+        lines.append(" · ".join(parts))
+    return "<br>".join(lines)
+
+
+def _text(markdown: str) -> str:
+    r"""Escape a statement and give its formulas the delimiters \(...\) that every front end typesets."""
+    pieces = html.escape(" ".join(markdown.split()), quote=False).split("$")
+    return "".join(piece if i % 2 == 0 else rf"\({piece}\)" for i, piece in enumerate(pieces))

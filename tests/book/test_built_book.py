@@ -27,6 +27,7 @@ def toc_pages() -> list[str]:
     return [toc["root"], *(name for part in toc["parts"] for name in files(part))]
 
 
+pytestmark = pytest.mark.slow
 PAGES = toc_pages()
 every_page = pytest.mark.parametrize("name", PAGES)
 
@@ -216,7 +217,8 @@ FAINT_TEXT = """() => {
     const [low, high] = [light(back), light(text)].sort((a, b) => a - b);
     const ratio = (high + .05) / (low + .05), large = parseFloat(style.fontSize) >= 24;
     const kind = `${e.tagName.toLowerCase()}.${e.className}`;
-    if (ratio < (large ? 3 : 4.5)) found[kind] ??= `${kind}: ${ratio.toFixed(2)} "${e.textContent.trim().slice(0, 30)}"`;
+    const quote = e.textContent.trim().slice(0, 30);
+    if (ratio < (large ? 3 : 4.5)) found[kind] ??= `${kind}: ${ratio.toFixed(2)} "${quote}"`;
   }
   return Object.values(found);
 }"""

@@ -43,12 +43,13 @@ def project(tmp_path: Path) -> Path:
     for name in ("_ext", "tools"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "_config.yml").write_text("execute: {timeout: 60}\n", encoding="utf-8")
-    write_chapters(tmp_path, alpha=["%pip --version\nfrom attnbook.alpha import models", "import attnbook.core.figures"])
+    cells = ["%pip --version\nfrom attnbook.alpha import models", "import attnbook.core.figures"]
+    write_chapters(tmp_path, alpha=cells)
     return tmp_path
 
 
 def write_chapters(project: Path, **chapters: list[str]) -> None:
-    """Write notebooks ``chapters/alpha/<name>.ipynb`` with these code cells, and a table of contents that names them."""
+    """Write notebooks ``chapters/alpha/<name>.ipynb`` with these code cells, and a table of contents."""
     folder = project / "chapters" / "alpha"
     folder.mkdir(parents=True, exist_ok=True)
     for name, cells in chapters.items():

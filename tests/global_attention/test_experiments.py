@@ -1,0 +1,150 @@
+"""Every experiment passes the same checks; wrong models turn claims red."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from attnbook import ledger
+from attnbook.global_attention import figures, models, tables
+from attnbook.global_attention.experiments import sample_complexity, sparsity
+from attnbook.registry import experiments
+
+SMALL = dataclasses.replace(sample_complexity.Settings.book(), seeds=(0, 1, 2), n_test=512)
+
+
+@pytest.fixture(params=experiments().values(), ids=lambda e: e.id)
+def experiment(request):
+    return request.param
+
+
+def test_smoke_run_is_deterministic_and_survives_a_round_trip(experiment, tmp_path):
+    """Same settings, same numbers; what is saved is what is loaded."""
+    settings = experiment.settings_for("smoke")
+    first, second = experiment.run(settings, device="cpu"), experiment.run(settings, device="cpu")
+    assert first.measurements() == second.measurements()
+    first.save(tmp_path / "result.json")
+    loaded = experiment.result.load(tmp_path / "result.json")
+    assert loaded.settings == first.settings
+    for field in dataclasses.fields(first):
+        if isinstance(getattr(first, field.name), np.ndarray):
+            np.testing.assert_allclose(getattr(loaded, field.name), getattr(first, field.name), rtol=1e-5)
+
+
+def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(experiment):
+    result = experiment.run(experiment.settings_for("smoke"), device="cpu")
+    for verdict in ledger.check(result).verdicts:
+        assert verdict.claim.experiment == experiment.id
+        assert not verdict.claim.pending
+
+
+def test_smoke_book_and_paper_differ(experiment):
+    settings = [experiment.settings_for(scale) for scale in ("smoke", "book", "paper")]
+    assert len(set(map(repr, settings))) == 3
+
+
+def test_an_unavailable_device_is_refused(experiment):
+    with pytest.raises(ValueError, match="device"):
+        experiment.run(experiment.settings_for("smoke"), device="tpu")
+
+
+def test_progress_ends_at_the_total(experiment):
+    seen = []
+    experiment.run(
+        experiment.settings_for("smoke"), device="cpu", progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    "change", [{"sizes": (5, 7)}, {"snapshot": 0}, {"snapshot": 9999}, {"seeds": ()}, {"chunk": 0}]
+)
+def test_impossible_settings_are_refused_by_name(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(sample_complexity.Settings.book(), **change)
+
+
+def test_seeds_trained_in_chunks_give_the_same_table():
+    whole, parts = (
+        sample_complexity.run(dataclasses.replace(sample_complexity.Settings.smoke(), chunk=chunk), device="cpu")
+        for chunk in (2, 1)
+    )
+    np.testing.assert_allclose(whole.test_loss, parts.test_loss, rtol=1e-4)
+
+
+def test_samples_needed_are_interpolated_on_log_axes():
+    """Errors 1/n reach 0.02 at n = 50, wherever the sizes lie; an error that stays above never does."""
+    settings = sparsity.Settings.smoke()
+    losses = np.ones((2, 2, 3, 3))
+    losses[:, 0] = 1 / np.array(settings.sizes)[:, None] / 2  # 0.02 at n = 25, below the smallest size
+    result = dataclasses.replace(sparsity.run(settings, device="cpu"), test_loss=losses)
+    assert result.samples_needed("baseline").tolist() == pytest.approx([30.0, np.inf])
+    wide = dataclasses.replace(settings, target=1 / 70)
+    result = dataclasses.replace(result, settings=wide)
+    assert result.samples_needed("baseline")[0] == pytest.approx(35.0, rel=1e-12)
+
+
+def test_figures_and_tables_draw_from_a_smoke_result():
+    """Every plotting function of the room takes its result and returns a figure."""
+    results = {e.id.split(".")[1]: e.run(e.settings_for("smoke"), device="cpu") for e in experiments().values()}
+    drawn = [
+        *(draw(results["sample_complexity"]) for draw in (figures.table_1, figures.convergence, figures.race)),
+        figures.recovered_masks(results["sample_complexity"]),
+        figures.error_against_samples(results["error_rate"]),
+        *(draw(results["sparsity"]) for draw in (figures.sample_curves, figures.l1_path, figures.dense_teacher)),
+        figures.explorer_frame(results["sparsity"], 4, 40),
+    ]
+    for figure in drawn:
+        assert all(ax.get_xlabel() or figure.get_supxlabel() or ax.get_subplotspec() for ax in figure.axes)
+        figures.plt.close(figure)
+    assert "paper 2.1063" in tables.table_1(results["sample_complexity"])._repr_html_()
+
+
+@pytest.fixture(scope="module")
+def honest_outcomes():
+    return outcomes(sample_complexity.run(SMALL, device="cpu"))
+
+
+def outcomes(result):
+    return {v.claim.id: v.outcome for v in ledger.check(result).verdicts}
+
+
+@pytest.mark.slow
+def test_honest_models_pass(honest_outcomes):
+    assert "not reproduced" not in honest_outcomes.values()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutation", "red"),
+    [
+        ("mask never trained", ("GA-TAB1-10000", "GA-F7-attention", "GA-X-support")),
+        ("penalty with the wrong sign", ("GA-TAB1-10000", "GA-F7-l1", "GA-X-support")),
+        ("mask gradient with the wrong sign", ("GA-TAB1-14000", "GA-TAB1-headline")),
+    ],
+)
+def test_a_wrong_model_turns_claims_red(mutation, red, honest_outcomes, monkeypatch):
+    """Guards that the rules can fail: each mutation breaks the claims that depend on what it breaks."""
+    honest = models.loss_and_gradient
+
+    def gradient(parameters, batch):
+        losses, gradients = honest(parameters, batch)
+        if mutation == "mask gradient with the wrong sign":
+            gradients["mask"] = -gradients["mask"]
+        return losses, gradients
+
+    original = models._MaskRule.__init__
+
+    def rule(self, members, to):
+        original(self, members, to)
+        if mutation == "mask never trained":
+            self.trained.zero_()
+        if mutation == "penalty with the wrong sign":
+            self.penalty.neg_()
+
+    monkeypatch.setattr(models, "loss_and_gradient", gradient)
+    monkeypatch.setattr(models._MaskRule, "__init__", rule)
+    mutated = outcomes(sample_complexity.run(SMALL, device="cpu"))
+    for claim in red:
+        assert honest_outcomes[claim] != "not reproduced"
+        assert mutated[claim] == "not reproduced", claim
