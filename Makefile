@@ -53,6 +53,7 @@ benchmarks: $(VENV)/.installed  ## measure speed side by side and store the tabl
 	$(BIN)/python benchmarks/table_1_ensemble.py
 
 lock: $(VENV)/.installed  ## write requirements.lock from the installed versions
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet pip-tools
 	$(BIN)/python tools/lock.py
 
 clean:  ## remove everything that was built

@@ -1,0 +1,31 @@
+"""One thread, no display, shapes checked: set before the package or torch is imported."""
+
+import os
+
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"
+for name in ("ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
+os.environ["MPLBACKEND"] = "Agg"
+
+import jaxtyping
+import pytest
+import torch
+
+jaxtyping.install_import_hook("attnbook", "shapes.check")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def tmp_results(tmp_path, monkeypatch):
+    """An empty folder that takes the place of the stored results."""
+    monkeypatch.setenv("ATTNBOOK_RESULTS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def smoke_results():
+    """Experiment id to its result at smoke scale, run once for all tests that only read."""
+    from attnbook.registry import experiments
+
+    return {e.id: e.run(e.settings_for("smoke"), device="cpu") for e in experiments().values()}
