@@ -42,7 +42,7 @@ class Claims(SphinxDirective):
         papers = [p for p in ledger.papers() if self.options.get("paper", p.name) == p.name]
         if not papers:
             raise self.error(f"paper: the ledger has no paper {self.options.get('paper')!r}")
-        judged = [(c, ledger.recorded(c, c.scale).outcome) for paper in papers for c in paper.claims]
+        judged = [(c, ledger.standing(c).outcome) for paper in papers for c in paper.claims]
         return self.parse_text_to_nodes(self.text(papers, [pair for pair in judged if self.wanted(*pair)]))
 
     def wanted(self, claim: ledger.Claim, outcome: str) -> bool:

@@ -54,7 +54,7 @@ def list_claims(
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
         _one_of("outcome", outcome, ledger.OUTCOMES)
-        verdicts = [_best_recorded(c) for c in ledger.claims() if paper in (None, c.paper)]
+        verdicts = [ledger.standing(c) for c in ledger.claims() if paper in (None, c.paper)]
         chosen = [v for v in verdicts if outcome in (None, v.outcome)]
     if as_json:
         return _print_json([_as_data(v) for v in chosen])
@@ -188,11 +188,6 @@ def _compare(result: results.Result, size: Scale) -> list[dict[str, Any]]:
         same = recorded == verdict.outcome
         rows.append({"claim": verdict.claim.id, "outcome": verdict.outcome, "recorded": recorded, "as_recorded": same})
     return rows
-
-
-def _best_recorded(claim: ledger.Claim) -> ledger.Verdict:
-    """The book-scale verdict, or the paper-scale one for claims that only the full size shows."""
-    return ledger.recorded(claim, "paper" if claim.scale == "paper" else "book")
 
 
 def _as_data(v: ledger.Verdict) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class SGD:
     step_size: float | Sequence[float]
     momentum: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum!r}")
+
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the torch optimiser for these parameter groups."""
         return torch.optim.SGD(groups, momentum=self.momentum, fused=True)
@@ -114,7 +118,7 @@ def cosine(steps: int) -> Callable[[int], float]:
     Returns:
         Step number to a factor in (0, 1].
     """
-    return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * step / steps)))
+    return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * (step+1) / steps)))
 
 
 def log_spaced(last: int, count: int, *, also: Sequence[int] = ()) -> tuple[int, ...]:
@@ -187,8 +191,10 @@ def train(
     members = _count_members(parameters)
     records_at = _check_schedule(steps, record_at)
     step_sizes = _per_member(optimizer.step_size, members)
-    watch = _Watch(names or [f"member {i}" for i in range(members)], step_sizes)
-    parameters = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+    watch = _Watch(_check_names(names, members), step_sizes)
+    parameters = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in parameters.items()
+    }
     update = _Update(optimizer, parameters, step_sizes)
     done = torch.zeros(members, dtype=torch.bool, device=update.device)
     stopped_at = np.full(members, steps)
@@ -199,13 +205,13 @@ def train(
     for step in range(steps + 1):
         if step in records_at:
             watch.look()
-            statistics = record(parameters)
+            statistics = _check_statistics(record(parameters), members)
             kept_steps.append(step)
             kept.append({name: value.double().cpu().numpy() for name, value in statistics.items()})
             if progress:
                 progress(step, steps)
             if stop is not None:
-                newly = stop(statistics) & ~done
+                newly = _check_mask(stop(statistics), done) & ~done
                 stopped_at[newly.cpu().numpy()] = step
                 done = done | newly
                 if done.all():
@@ -214,6 +220,8 @@ def train(
         if step < steps:
             losses, gradients = value_and_grad(parameters, batches(step))
             watch.note(step, losses, done)
+            if step == 0:
+                _check_gradients(gradients, parameters)
             update(gradients, done if stopping else None, schedule(step) if schedule else 1.0)
             if project is not None:
                 project(parameters)
@@ -244,8 +252,9 @@ class _Update:
         before = {n: t[frozen] for n, t in self.parameters.items()} if frozen is not None else {}
         for group, (part, views) in zip(self.optimizer.param_groups, self.groups, strict=True):
             group["lr"] = float(self.step_sizes[part.start]) * factor
+            # Fused kernels walk through memory: gradients must be laid out as the parameters are.
             for name, view in views.items():
-                view.grad = gradients[name][part]
+                view.grad = gradients[name][part].contiguous()
         self.optimizer.step()
         for name, rows in before.items():
             self.parameters[name][frozen] = rows
@@ -283,10 +292,37 @@ def _count_members(parameters: Parameters) -> int:
     sizes = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
     if not sizes or any(not shape for shape in sizes.values()) or len({shape[0] for shape in sizes.values()}) != 1:
         raise ValueError(f"parameters: all need the same leading member axis, got shapes {sizes}")
+    if next(iter(sizes.values()))[0] == 0:
+        raise ValueError(f"parameters: expected at least one member, got shapes {sizes}")
     for name, tensor in parameters.items():
         if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
             raise ValueError(f"parameters[{name!r}]: expected finite floating point numbers, got {tensor.dtype}")
     return next(iter(sizes.values()))[0]
+
+
+def _check_names(names: Sequence[str] | None, members: int) -> Sequence[str]:
+    if names is not None and len(names) != members:
+        raise ValueError(f"names: expected one per member, {members}, got {len(names)}")
+    return names or [f"member {i}" for i in range(members)]
+
+
+def _check_statistics(statistics: Mapping[str, Tensor], members: int) -> Mapping[str, Tensor]:
+    for name, value in statistics.items():
+        if value.shape[:1] != (members,):
+            raise ValueError(f"record: {name!r} needs the leading member axis ({members}, ...), got {tuple(value.shape)}")
+    return statistics
+
+
+def _check_mask(mask: Tensor, done: Tensor) -> Tensor:
+    if mask.shape != done.shape or mask.dtype != torch.bool:
+        raise ValueError(f"stop: expected a mask {tuple(done.shape)} of bool, got {tuple(mask.shape)} of {mask.dtype}")
+    return mask
+
+
+def _check_gradients(gradients: Parameters, parameters: Parameters) -> None:
+    got, expected = ({name: tuple(t.shape) for name, t in tensors.items()} for tensors in (gradients, parameters))
+    if got != expected:
+        raise ValueError(f"value_and_grad: expected gradients of shapes {expected}, got {got}")
 
 
 def _check_schedule(steps: int, record_at: Sequence[int] | None) -> set[int]:

@@ -146,16 +146,18 @@ def l1_path(result: sparsity.Sparsity) -> Figure:
     return figure
 
 
-def dense_teacher(result: sparsity.Sparsity) -> Figure:
-    """Draw the errors when every input matters: no mask, a mask, a mask pushed to be sparse."""
-    s = result.settings
+def dense_teacher(result: sparsity.Sparsity, longer: sparsity.Sparsity) -> Figure:
+    """Draw the errors when every input matters, after short and after long training."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.4))
-        for j, model in enumerate(sparsity.MODELS):
-            band(ax, np.array(s.sizes), result.test_loss[:, -1, :, j], LOOKS[model])
-        ax.set(xscale="log", yscale="log", xlabel="training samples, noisy labels", ylabel=f"clean {LOSS}")
-        _name_ticks(ax, s.sizes)
-        ax.legend()
+        figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.6))
+        for ax, run in zip(axes, (result, longer), strict=True):
+            for j, model in enumerate(sparsity.MODELS):
+                band(ax, np.array(run.settings.sizes), run.test_loss[:, -1, :, j], LOOKS[model])
+            ax.set(xscale="log", yscale="log", title=f"{run.settings.steps} steps")
+            _name_ticks(ax, run.settings.sizes)
+        figure.supxlabel("training samples, noisy labels", fontsize=10.5)
+        axes[0].set_ylabel(f"clean {LOSS}")
+        axes[0].legend()
     return figure
 
 

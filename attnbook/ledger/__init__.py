@@ -1,6 +1,6 @@
 """The claims ledger: what the papers state, the rules that decide, and what was measured."""
 
-from attnbook.ledger.checking import OUTCOMES, Report, Verdict, check, judge, recorded
+from attnbook.ledger.checking import OUTCOMES, Report, Verdict, check, judge, recorded, standing
 from attnbook.ledger.rendering import render_values
 from attnbook.ledger.schema import KINDS, Claim, LedgerError, Paper, claim, claims, papers, read_paper
 
@@ -20,4 +20,5 @@ __all__ = [
     "read_paper",
     "recorded",
     "render_values",
+    "standing",
 ]

@@ -11,7 +11,7 @@ from attnbook.core.runtime import Scale
 from attnbook.ledger import rendering
 from attnbook.ledger.schema import Claim, LedgerError, claim
 
-__all__ = ["OUTCOMES", "Report", "Verdict", "check", "judge", "recorded"]
+__all__ = ["OUTCOMES", "Report", "Verdict", "check", "judge", "recorded", "standing"]
 
 OUTCOMES = ("reproduced", "reproduced in trend", "contradicted", "not reproduced", "not testable", "pending")
 
@@ -101,6 +101,19 @@ def recorded(claim: Claim, scale: Scale = "book") -> Verdict:
         return Verdict(claim, scale, "not testable")
     measurement = None if claim.pending else stored_measurements(claim.experiment, scale).get(claim.id)
     return Verdict(claim, scale, "pending") if measurement is None else judge(claim, measurement, scale)
+
+
+def standing(claim: Claim) -> Verdict:
+    """Return the verdict that counts: at the paper's own size where that was measured, else at book scale.
+
+    Args:
+        claim: The claim.
+
+    Returns:
+        The verdict.
+    """
+    at_full_size = recorded(claim, "paper")
+    return at_full_size if at_full_size.measurement else recorded(claim, "book")
 
 
 def check(result: Result, only: Sequence[str] | None = None, scale: Scale = "book") -> Report:

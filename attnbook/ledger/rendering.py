@@ -75,10 +75,10 @@ def _block(v: Verdict) -> str:
     """Two rows: what is claimed and the verdict; what was measured and the rule."""
     style = v.outcome.replace(" ", "-")
     return (
-        f'<tr class="claim-head"><td><b>{v.claim.id}</b> <span class="claim-where">{_text(v.claim.where)}</span>'
+        f'<tr class="card-head"><td><b>{v.claim.id}</b> <span class="claim-where">{_text(v.claim.where)}</span>'
         f"<br>{_text(v.claim.statement)}</td>"
         f'<td><span class="verdict verdict-{style}">{SIGNS[v.outcome]} {v.outcome}</span></td></tr>\n'
-        f'<tr class="claim-values"><td>{_values(v)}</td><td><code>{html.escape(v.claim.accept)}</code></td></tr>'
+        f'<tr class="card-values"><td>{_values(v)}</td><td><code>{html.escape(v.claim.accept)}</code></td></tr>'
     )
 
 

@@ -20,14 +20,14 @@ def first(seed, names):
 @pytest.mark.parametrize(
     ("arguments", "uniform", "normal"),
     [
-        ((0,), (), ()),
-        ((0, "inputs"), (), ()),
-        ((7, "batches", 10_000), (), ()),
+        ((0,), (0.6369616873214543, 0.2697867137638703), (0.1257302210933933, -0.1321048632913019)),
+        ((0, "inputs"), (0.8528885155994668, 0.7564551188786739), (0.9144221318184707, -0.05263590264252375)),
+        ((7, "batches", 10_000), (0.5420134744132253, 0.3510971122657699), (-0.1712211521899002, -2.094389233991916)),
     ],
 )
 def test_first_draws_never_change(arguments, uniform, normal):
     """Every stored result rests on these numbers."""
-    assert tuple(stream(*arguments).random(3)) == uniform
+    assert tuple(stream(*arguments).random(2)) == uniform
     np.testing.assert_allclose(stream(*arguments).standard_normal(2), normal, rtol=1e-15)
 
 

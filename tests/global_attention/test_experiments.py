@@ -91,7 +91,8 @@ def test_figures_and_tables_draw_from_a_smoke_result():
         *(draw(results["sample_complexity"]) for draw in (figures.table_1, figures.convergence, figures.race)),
         figures.recovered_masks(results["sample_complexity"]),
         figures.error_against_samples(results["error_rate"]),
-        *(draw(results["sparsity"]) for draw in (figures.sample_curves, figures.l1_path, figures.dense_teacher)),
+        *(draw(results["sparsity"]) for draw in (figures.sample_curves, figures.l1_path)),
+        figures.dense_teacher(results["sparsity"], results["sparsity"]),
         figures.explorer_frame(results["sparsity"], 4, 40),
     ]
     for figure in drawn:
