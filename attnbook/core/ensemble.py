@@ -118,7 +118,7 @@ def cosine(steps: int) -> Callable[[int], float]:
     Returns:
         Step number to a factor in (0, 1].
     """
-    return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * (step+1) / steps)))
+    return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * step / steps)))
 
 
 def log_spaced(last: int, count: int, *, also: Sequence[int] = ()) -> tuple[int, ...]:

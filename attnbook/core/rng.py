@@ -53,9 +53,10 @@ def to_tensor(
         A tensor that shares no memory with ``values``.
 
     Raises:
-        ValueError: If a value is NaN or infinite.
+        ValueError: If a value is NaN or infinite, or too large for the type.
     """
-    array = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"values: {int((~np.isfinite(array)).sum())} of {array.size} entries are NaN or infinite")
-    return torch.tensor(array, dtype=dtype, device=device)
+    tensor = torch.tensor(np.asarray(values, dtype=np.float64), dtype=dtype)
+    if not torch.isfinite(tensor).all():
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise ValueError(f"values: {bad} of {tensor.numel()} entries are NaN or infinite as {dtype}")
+    return tensor.to(device)

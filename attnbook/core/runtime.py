@@ -44,7 +44,8 @@ def device(name: str | torch.device | None = None) -> torch.device:
         wanted = torch.device(name)
     except RuntimeError:
         wanted = None
-    if wanted is None or wanted.type not in available:
+    beyond = wanted is not None and wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()
+    if wanted is None or wanted.type not in available or beyond:
         raise ValueError(f"device: {str(name)!r} is not available here; expected one of {', '.join(available)}")
     return wanted
 

@@ -118,7 +118,7 @@ class Explorer:
 
     @cached_property
     def widget(self) -> Any:
-        """The live form: sliders that call ``draw`` again through the kernel."""
+        """The live form, whose sliders call ``draw`` again through the kernel."""
         import ipywidgets as w
 
         picture = w.Image(value=self.frames[self.first], format="png", layout=w.Layout(align_self="flex-start"))

@@ -15,7 +15,7 @@ __all__ = ["SIGNS", "card", "number", "render_values"]
 SIGNS = {
     "reproduced": "✓",
     "reproduced in trend": "≈",
-    "contradicted": "✗",
+    "contradicted": "≠",
     "not reproduced": "✗",
     "not testable": "–",
     "pending": "…",
