@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -101,6 +101,8 @@ def run(
         result = _run(chosen, size, device, workdir)
         result.save(path)
         shutil.rmtree(workdir, ignore_errors=True)
+        with suppress(OSError):  # parts of other runs may wait beside them
+            workdir.parent.rmdir()
     if as_json:
         return _print_json({claim: asdict(m) for claim, m in result.measurements().items()})
     for claim, m in result.measurements().items():
@@ -197,6 +199,8 @@ def _as_data(v: ledger.Verdict) -> dict[str, Any]:
 
 def _check_writable(path: Path) -> None:
     """Fail before the run, not after it, when the result could not be stored."""
+    if path.is_dir():
+        raise ValueError(f"output: {path.name} is a folder, expected the name of a file")
     folder = path.parent
     while not folder.exists():
         folder = folder.parent

@@ -1,12 +1,6 @@
-"""One thread, no display, shapes checked: set before the package or torch is imported."""
+"""One thread, no display, no settings of the caller; shapes checked. Comes before the first import of the package."""
 
 import os
-
-for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
-for name in ("ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "FORCE_COLOR", "TTY_COMPATIBLE"):
-    os.environ.pop(name, None)
-os.environ["MPLBACKEND"] = "Agg"
 
 import jaxtyping
 import pytest
@@ -14,6 +8,9 @@ import torch
 
 jaxtyping.install_import_hook("attnbook", "shapes.check")
 torch.set_num_threads(1)
+os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+for name in ("ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
 
 
 @pytest.fixture

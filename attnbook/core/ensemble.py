@@ -309,7 +309,9 @@ def _check_names(names: Sequence[str] | None, members: int) -> Sequence[str]:
 def _check_statistics(statistics: Mapping[str, Tensor], members: int) -> Mapping[str, Tensor]:
     for name, value in statistics.items():
         if value.shape[:1] != (members,):
-            raise ValueError(f"record: {name!r} needs the leading member axis ({members}, ...), got {tuple(value.shape)}")
+            raise ValueError(
+                f"record: {name!r} needs the leading member axis ({members}, ...), got {tuple(value.shape)}"
+            )
     return statistics
 
 

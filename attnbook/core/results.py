@@ -227,7 +227,7 @@ class Result:
                 if f.name not in {"settings", "provenance"}
             }
             return cls(settings=settings, provenance=Provenance(**raw["provenance"]), **arrays)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ResultError(f"{path.name}: does not fit {cls.__name__}: {error}") from error
 
     @classmethod
@@ -309,10 +309,14 @@ def stored_measurements(experiment: str, scale: Scale) -> dict[str, Measurement]
     raw = _read(path, experiment)
     try:
         return {
-            claim: Measurement(m["values"], {k: (v[0], v[1]) for k, v in m["spread"].items()}, m["n_seeds"])
+            claim: Measurement(
+                {k: float(v) for k, v in m["values"].items()},
+                {k: (v[0], v[1]) for k, v in m["spread"].items()},
+                m["n_seeds"],
+            )
             for claim, m in raw["measurements"].items()
         }
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ResultError(f"{path.name}: damaged measurements: {error!r}") from error
 
 
@@ -349,8 +353,11 @@ def resumable(
         file = workdir / f"{part}.json" if workdir is not None else None
         kept = _read(file, part) if file is not None and file.exists() else None
         if kept is not None and kept.get("settings") == exact:
-            done[part] = {name: np.array(value, dtype=np.float64) for name, value in kept["arrays"].items()}
-            clock.add(*kept["seconds"])
+            try:
+                done[part] = {name: np.array(value, dtype=np.float64) for name, value in kept["arrays"].items()}
+                clock.add(*kept["seconds"])
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise ResultError(f"{part}.json: damaged part: {error!r}; delete it and run again") from error
             continue
         own = Clock()
         arrays = compute(part, _share(progress, number, len(parts)))
@@ -371,15 +378,14 @@ def _share(progress: Progress | None, number: int, parts: int) -> Progress | Non
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
             part = Path(file.name)
-            try:
-                file.write(_layout(content))
-            except BaseException:
-                part.unlink()
-                raise
-        part.chmod(0o644)
-        part.replace(path)
+        try:
+            part.write_text(_layout(content), encoding="utf-8")
+            part.chmod(0o644)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}") from error
 

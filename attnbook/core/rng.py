@@ -55,8 +55,9 @@ def to_tensor(
     Raises:
         ValueError: If a value is NaN or infinite, or too large for the type.
     """
-    tensor = torch.tensor(np.asarray(values, dtype=np.float64), dtype=dtype)
-    if not torch.isfinite(tensor).all():
-        bad = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"values: {bad} of {tensor.numel()} entries are NaN or infinite as {dtype}")
+    array = np.asarray(values, dtype=np.float64)
+    tensor = torch.tensor(array, dtype=dtype)
+    finite = np.isfinite(array) & torch.isfinite(tensor).numpy()
+    if not finite.all():
+        raise ValueError(f"values: {int((~finite).sum())} of {array.size} entries are NaN or infinite as {dtype}")
     return tensor.to(device)

@@ -32,29 +32,33 @@ class Table:
     Attributes:
         columns: Column heads.
         rows: Cells: texts, or :class:`Measured` texts, which are marked so that comparisons skip them.
-        caption: One sentence below the table.
+        caption: One sentence below the table; may end in a measured number.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Measured]]
-    caption: str
+    caption: str | Measured
 
     def __repr__(self) -> str:
-        return f"Table: {self.caption}"
+        return f"Table: {self.caption.before if isinstance(self.caption, Measured) else self.caption}"
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in self.rows)
         return (
             f'<div class="claim-card"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>'
-            f"<p>{html.escape(self.caption)}</p></div>"
+            f"<p>{_content(self.caption)}</p></div>"
         )
 
 
 def _cell(cell: str | Measured) -> str:
-    if isinstance(cell, Measured):
-        return f'<td>{html.escape(cell.before)}<span class="measured">{html.escape(cell.text)}</span></td>'
-    return f"<td>{html.escape(cell)}</td>"
+    return f"<td>{_content(cell)}</td>"
+
+
+def _content(text: str | Measured) -> str:
+    if isinstance(text, Measured):
+        return f'{html.escape(text.before)}<span class="measured">{html.escape(text.text)}</span>'
+    return html.escape(text)
 
 
 def cost(result: Result, networks: int) -> Table:

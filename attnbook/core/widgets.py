@@ -10,6 +10,7 @@ import base64
 import html
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def explore(
         What a notebook cell shows; make it the last line of the cell.
 
     Raises:
-        ValueError: If the grid is empty or too large, or ``start`` is not on it.
+        ValueError: If the grid is empty or too large, ``start`` is not on it, or a label belongs to no argument.
 
     Example:
         >>> explore(lambda n: None, text=str, n=[])
@@ -67,13 +68,16 @@ def explore(
     counts = {name: len(values) for name, values in grid.items()}
     if not counts or 0 in counts.values():
         raise ValueError(f"grid: every slider needs at least one value, got {counts}")
-    frames = len(list(itertools.product(*grid.values())))
+    frames = math.prod(counts.values())
     if frames > MOST_FRAMES:
         raise ValueError(f"grid: at most {MOST_FRAMES} pictures keep a page light, got {frames} from {counts}")
     first = {name: values[0] for name, values in grid.items()} | dict(start or {})
     for name, value in first.items():
         if value not in grid.get(name, ()):
             raise ValueError(f"start: {name} = {value!r} is not on the grid {dict(grid).get(name)}")
+    for name in labels or {}:
+        if name not in grid:
+            raise ValueError(f"labels: {name!r} is not an argument of the grid, expected one of {', '.join(grid)}")
     return Explorer(draw, text, first, {name: name for name in grid} | dict(labels or {}), dict(grid))
 
 

@@ -89,7 +89,7 @@ def recovered_masks(result: sample_complexity.SampleComplexity, seed: int = 0, s
             weights = result.weights[seed, size, j]
             _bars(ax, weights[order] / weights.max(), truth[order], LOOKS[model].color)
             ax.set_title(LOOKS[model].label)
-        axes[1].set_ylabel(r"$|a_k|\,\|w^{(1)}_k\|$, relative to the largest")
+        axes[1].set_ylabel(r"$|a_j|\,\|w^{(1)}_j\|$, relative to the largest")
         axes[2].set_xlabel("input, the relevant ones first")
     return figure
 
@@ -124,6 +124,7 @@ def sample_curves(result: sparsity.Sparsity) -> Figure:
             ax.axhline(result.settings.target, color=INK, linewidth=1, linestyle=":")
             ax.set(xscale="log", yscale="log", title=LOOKS[model].label)
             _name_ticks(ax, result.settings.sizes[::2])
+        axes[2].annotate("target", (sizes[0], result.settings.target), xytext=(0, 3), textcoords="offset points")
         axes[0].set_ylabel(f"clean {LOSS}")
         axes[1].set_xlabel("training samples, noisy labels")
         axes[0].legend(fontsize=8.5, title="relevant inputs")
@@ -137,11 +138,17 @@ def l1_path(result: sparsity.Sparsity) -> Figure:
     with style():
         figure, (left, right) = plt.subplots(1, 2)
         band(left, np.array(s.path_penalties), result.path_loss, LOOKS["l1_attention"])
-        left.set(xscale="log", yscale="log", xlabel=r"penalty $\lambda$", ylabel=f"clean {LOSS}", title="error")
+        left.set(
+            xscale="log",
+            yscale="log",
+            xlabel=r"penalty $\lambda$",
+            ylabel=f"clean {LOSS}",
+            title=f"error, k = {s.path_sparsity}, n = {s.path_size}",
+        )
         for k, weights in enumerate(result.path_weights.T):
             look = {"color": LOOKS["l1_attention"].color} if truth[k] else {"color": "#8a8f98", "linestyle": "--"}
             right.plot(s.path_penalties, weights, linewidth=1.2, **look)
-        right.set(xscale="log", xlabel=r"penalty $\lambda$", ylabel=r"$|a_k|\,\|w^{(1)}_k\|$")
+        right.set(xscale="log", xlabel=r"penalty $\lambda$", ylabel=r"$|a_j|\,\|w^{(1)}_j\|$")
         right.set_title("inputs: relevant —, others - -")
     return figure
 
@@ -173,12 +180,14 @@ def explorer_frame(result: sparsity.Sparsity, n_relevant: int, n_samples: int) -
         left = figure.add_subplot(grid[:, 0])
         losses = result.test_loss[:, i, n, :]
         for j, model in enumerate(sparsity.MODELS):
-            left.bar(j, np.median(losses[:, j]), color=LOOKS[model].color, width=0.65)
-            left.plot([j] * len(losses), losses[:, j], color=INK, marker="_", linestyle="none", markersize=12)
+            look = LOOKS[model]
+            left.plot([j] * len(losses), losses[:, j], color=look.color, marker="_", linestyle="none", markersize=18)
+            left.plot(j, np.median(losses[:, j]), color=look.color, marker=look.marker, markersize=10)
         left.set(
             yscale="log", ylim=(result.test_loss.min() / 1.5, result.test_loss.max() * 1.5), ylabel=f"clean {LOSS}"
         )
-        left.set_xticks(range(3), ["base-\nline", "attention", "L1"], fontsize=9)
+        left.set(xlim=(-0.5, 2.5), title="median and seeds")
+        left.set_xticks(range(3), ["base-\nline", "atten-\ntion", "L1"])
         for j, model in enumerate(sparsity.MODELS):
             ax = figure.add_subplot(grid[j, 1])
             weights = result.weights[i, n, j]

@@ -8,7 +8,7 @@ from attnbook.core.figures import LOOKS
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.experiments import sample_complexity, sparsity
 
-__all__ = ["explorer_start", "explorer_text", "samples_to_target", "table_1"]
+__all__ = ["explorer_start", "explorer_text", "samples_to_target", "table_1", "worth"]
 
 
 def table_1(result: sample_complexity.SampleComplexity) -> Table:
@@ -23,11 +23,23 @@ def table_1(result: sample_complexity.SampleComplexity) -> Table:
             own = f"{np.median(losses):.2g} [{losses.min():.2g}, {losses.max():.2g}]"
             row.append(Measured(own, before=f"paper {sample_complexity.paper_losses()[i, j]:.4f}, ours "))
         rows.append(row)
-    caption = (
-        f"Test loss. Ours: median over {len(result.table)} seeds [smallest, largest], "
-        "all multiplied by one factor, the unknown label variance of the paper's teacher."
+    caption = Measured(
+        f"{result.common_factor:.3g}.",
+        before=f"Test loss. Ours: median over {len(result.table)} seeds [smallest, largest], times one "
+        "fitted factor, which absorbs the unknown label variance of the paper's teacher and all else that differs: ",
     )
     return Table(["samples", *(LOOKS[m].label for m in sample_complexity.MODELS)], rows, caption)
+
+
+def worth(result: sample_complexity.SampleComplexity) -> Table:
+    """Return how many samples the baseline needs to be as good as the others with the fewest."""
+    fewest, most = sample_complexity.PAPER_SIZES[0], sample_complexity.PAPER_SIZES[-1]
+    rows: list[list[str | Measured]] = [
+        [LOOKS[model].label, f"{fewest}", Measured(f"about {n:.0f}" if np.isfinite(n) else f"more than {most}")]
+        for model, n in result.worth.items()
+    ]
+    caption = f"Read off our full-size table at step {result.settings.snapshot}, interpolated between sizes."
+    return Table(["a network with", "and this many samples", "is as good as none with"], rows, caption)
 
 
 def samples_to_target(result: sparsity.Sparsity) -> Table:
@@ -35,7 +47,10 @@ def samples_to_target(result: sparsity.Sparsity) -> Table:
     needed = {model: result.samples_needed(model) for model in sparsity.MODELS}
     rows = [
         [f"{k} of {result.settings.n_inputs}"]
-        + [Measured(f"{n:.0f}" if np.isfinite(n) else "not reached") for n in (needed[m][i] for m in sparsity.MODELS)]
+        + [
+            Measured(f"{n:.0f}" if np.isfinite(n) else f"not within {result.settings.sizes[-1]}")
+            for n in (needed[m][i] for m in sparsity.MODELS)
+        ]
         for i, k in enumerate(result.settings.sparsities)
     ]
     caption = f"Samples needed for a median test loss of {result.settings.target:g}, interpolated between sizes."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbook.core.results import Measurement, Result, stored_measurements
@@ -67,7 +68,7 @@ def judge(claim: Claim, measurement: Measurement, scale: Scale = "book") -> Verd
         LedgerError: If the claim has no rule, the rule is malformed or uses a name that was not
             measured, or a value is NaN.
     """
-    from simpleeval import InvalidExpression, SimpleEval
+    from simpleeval import InvalidExpression
 
     if not claim.accept:
         raise LedgerError(f"{claim.id}: has no rule to judge by ({claim.untestable or 'no accept'})")
@@ -76,12 +77,23 @@ def judge(claim: Claim, measurement: Measurement, scale: Scale = "book") -> Verd
         raise LedgerError(f"{claim.id}: measured value {bad[0]!r} is NaN")
     names = {**measurement.values, **{f"paper_{name}": value for name, value in claim.paper_value.items()}}
     try:
-        holds = SimpleEval(functions=FUNCTIONS, names=names).eval(claim.accept)
-    except (InvalidExpression, SyntaxError, TypeError, ArithmeticError, ValueError) as error:
+        holds = _evaluate(claim.accept, names)
+    except (InvalidExpression, SyntaxError, TypeError, ArithmeticError, LookupError, ValueError) as error:
         raise LedgerError(f"{claim.id}: rule {claim.accept!r} cannot be evaluated: {error}") from error
     if not isinstance(holds, bool):
         raise LedgerError(f"{claim.id}: rule {claim.accept!r} must be true or false, gave {holds!r}")
     return Verdict(claim, scale, claim.verdict if holds else "not reproduced", measurement)
+
+
+def _evaluate(rule: str, names: Mapping[str, float]) -> object:
+    from simpleeval import SimpleEval
+
+    # Names are looked up beforehand: `and` and `or` would hide a wrong one.
+    used = {node.id for node in ast.walk(ast.parse(rule, mode="eval")) if isinstance(node, ast.Name)}
+    unknown = sorted(used - set(names) - set(FUNCTIONS))
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is not among {', '.join(names)}")
+    return SimpleEval(functions=FUNCTIONS, names=names).eval(rule)
 
 
 def recorded(claim: Claim, scale: Scale = "book") -> Verdict:

@@ -22,6 +22,10 @@ SIGNS = {
 }
 
 
+# Longer cards show the verdicts at once and fold the numbers.
+MOST_OPEN = 4
+
+
 def number(value: float) -> str:
     """Return a number with three significant digits.
 
@@ -63,7 +67,8 @@ def card(verdicts: Sequence[Verdict]) -> str:
     What varies from machine to machine stands in ``<span class="measured">``, so that stored
     notebooks can be compared without it.
     """
-    rows = "\n".join(_block(v) for v in verdicts)
+    fold = len(verdicts) > MOST_OPEN
+    rows = "\n".join(_block(v, fold) for v in verdicts)
     seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
     return (
         f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>'
@@ -71,14 +76,20 @@ def card(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def _block(v: Verdict) -> str:
-    """Two rows: what is claimed and the verdict; what was measured and the rule."""
+def _block(v: Verdict, fold: bool) -> str:
+    """Two rows: what is claimed and the verdict; what was measured and the rule, folded in long cards."""
     style = v.outcome.replace(" ", "-")
+    kind = {"exploration": "this book's measurement", "exact": "algebra"}.get(v.claim.kind, "")
+    where = _text(v.claim.where) + (f" ({kind})" if kind else "")
+    values, rule = _values(v), f"<code>{html.escape(v.claim.accept)}</code>"
+    if fold:
+        values = f"<details><summary>numbers and rule</summary>{values}<br>rule {rule}</details>"
+        rule = ""
     return (
-        f'<tr class="card-head"><td><b>{v.claim.id}</b> <span class="claim-where">{_text(v.claim.where)}</span>'
+        f'<tr class="card-head"><td><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'
         f"<br>{_text(v.claim.statement)}</td>"
         f'<td><span class="verdict verdict-{style}">{SIGNS[v.outcome]} {v.outcome}</span></td></tr>\n'
-        f'<tr class="card-values"><td>{_values(v)}</td><td><code>{html.escape(v.claim.accept)}</code></td></tr>'
+        f'<tr class="card-values"><td>{values}</td><td>{rule}</td></tr>'
     )
 
 

@@ -7,6 +7,7 @@ the claim and the field it is in, and never turns into a claim that is silently 
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -119,12 +120,14 @@ def read_paper(path: Path) -> Paper:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise LedgerError(f"{path.name}: cannot be read as TOML: {error}") from error
     _only_known(raw, {"paper", "claim"}, path.name)
-    head = raw.get("paper", {})
+    head, entries = raw.get("paper", {}), raw.get("claim", [])
+    if not isinstance(head, dict) or not isinstance(entries, list):
+        raise LedgerError(f"{path.name}: needs one [paper] table and a list of [[claim]] tables")
     _only_known(head, {"title", "prefix", "citation"}, f"{path.name}, [paper]")
     for name in ("title", "prefix", "citation"):
         if not isinstance(head.get(name), str) or not head[name]:
             raise LedgerError(f"{path.name}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
-    found = tuple(_claim(entry, path, number) for number, entry in enumerate(raw.get("claim", []), 1))
+    found = tuple(_claim(entry, path, number) for number, entry in enumerate(entries, 1))
     _no_repeats([c.id for c in found], path.name)
     for c in found:
         if not c.id.startswith(head["prefix"] + "-"):
@@ -202,8 +205,8 @@ def _check_values(entry: Mapping[str, Any], where: str) -> None:
     if not isinstance(numbers, dict):
         raise LedgerError(f"{where}: field 'paper_value' must be a table of numbers, got {numbers!r}")
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise LedgerError(f"{where}: paper_value.{name} must be a number, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise LedgerError(f"{where}: paper_value.{name} must be a finite number, got {value!r}")
     if entry.get("untestable"):
         if entry.get("accept") or entry.get("experiment"):
             raise LedgerError(f"{where}: an untestable claim has neither 'accept' nor 'experiment'")

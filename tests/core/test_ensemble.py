@@ -234,7 +234,9 @@ def growing(parameters, batch):
     return parameters["weights"].square().sum(1), {"weights": -parameters["weights"]}
 
 
-@pytest.mark.parametrize("last", [CHECK_EVERY - 7, 5 * CHECK_EVERY + 1], ids=["before the first check", "between checks"])
+@pytest.mark.parametrize(
+    "last", [CHECK_EVERY - 7, 5 * CHECK_EVERY + 1], ids=["before the first check", "between checks"]
+)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_divergence_names_the_exact_step_member_and_step_size(last, bad):
     """The first bad loss is named, not one that follows from it."""
@@ -325,7 +327,7 @@ def test_what_does_not_fit_is_one_value_error_that_names_the_argument(change, na
 
 @pytest.mark.parametrize("momentum", [-0.5, 1.0, float("nan")])
 def test_momentum_out_of_range_is_refused_by_name(momentum):
-    with pytest.raises(ValueError, match="^momentum"):
+    with pytest.raises(ValueError, match=r"^momentum"):
         SGD(0.1, momentum=momentum)
 
 

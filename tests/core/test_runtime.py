@@ -19,7 +19,8 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("has", "expected"), [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": 1}, "cuda"), ({"cuda": 1, "mps": True}, "cuda")]
+    ("has", "expected"),
+    [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": 1}, "cuda"), ({"cuda": 1, "mps": True}, "cuda")],
 )
 def test_default_device_is_the_first_of_cuda_mps_and_cpu(has, expected, machine):
     machine(**has)

@@ -159,6 +159,21 @@ class SampleComplexity(Result):
         """The one factor that brings our median losses closest to the paper's, on a log scale."""
         return float(np.exp(np.mean(np.log(paper_losses() / np.median(self.table, axis=0)))))
 
+    @property
+    def worth(self) -> dict[str, float]:
+        """Samples at which the baseline's median loss is that of another model with the fewest samples.
+
+        Interpolated on log axes; infinite where the baseline does not get there at any size.
+        """
+        medians = np.median(self.table, axis=0)
+        falling = np.minimum.accumulate(np.log(medians[:, 0]))
+        found: dict[str, float] = {}
+        for j, model in enumerate(MODELS[1:], 1):
+            target = np.log(medians[0, j])
+            size = np.exp(np.interp(-target, -falling, np.log(PAPER_SIZES)))
+            found[model] = float(size) if falling[-1] <= target else float("inf")
+        return found
+
     def measurements(self) -> dict[str, Measurement]:
         """Return what Table 1, Figure 7 and the recovered mask say, by claim id."""
         measured = self._cells() | self._sentences() | self._figure_7()
@@ -167,8 +182,12 @@ class SampleComplexity(Result):
             off_over_on_attention=off[:, 1] / on[:, 1], off_over_on_l1=off[:, 2] / on[:, 2]
         )
         if self.settings.steps > self.settings.snapshot:
-            smallest = self.test_loss[:, :, 0, 0]
-            measured["GA-TAB1-race"] = over_seeds(baseline_recovery=smallest[-1] / self.table[:, 0, 0])
+            start, end = self.table[:, 0], self.test_loss[-1, :, 0]
+            measured["GA-TAB1-race"] = over_seeds(
+                baseline_recovery=end[:, 0] / start[:, 0],
+                gap_to_attention_at_snapshot=start[:, 0] / start[:, 1],
+                gap_to_attention_at_end=end[:, 0] / end[:, 1],
+            )
         return measured
 
     def _cells(self) -> dict[str, Measurement]:

@@ -1,0 +1,97 @@
+"""The 90 networks of Table 1 as plain arrays, the same for every variant that is measured.
+
+Drawn with the package's named streams of random numbers, so that they are the very data, batches and initial weights
+that ``attnbook.global_attention.models.train_members`` draws for itself; the check before the measurement would tell.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnbook.core.rng import stream
+from attnbook.global_attention.data import Setup
+from attnbook.global_attention.experiments.sample_complexity import Settings
+
+Arrays = dict[str, np.ndarray]
+
+BLOCK = 100
+
+
+def setup_of(settings: Settings, n_test: int) -> Setup:
+    """Return the sizes of teacher and network."""
+    s = settings
+    return Setup(s.n_inputs, s.outputs, s.teacher_width, s.width, noise=0.0, n_test=n_test)
+
+
+def draw(settings: Settings, steps: int) -> Arrays:
+    """Return everything a variant needs to train all networks for this many steps.
+
+    Args:
+        settings: Settings of Table 1.
+        steps: Number of steps to draw batches for.
+
+    Returns:
+        ``inputs (samples, inputs)`` and ``labels (samples, outputs)`` of all seeds, one below the other;
+        ``rows (steps, members, batch)``, the samples in the batches; ``hidden (members, width, inputs)`` and
+        ``decoder (members, outputs, width)``, the initial weights; ``mask_trained (members,)``; ``penalty
+        (members,)`` and ``step_size``.
+    """
+    members = settings.members(settings.seeds)
+    pools = [_pool(settings, seed) for seed in settings.seeds]
+    first_row = {seed: number * max(settings.sizes) for number, seed in enumerate(settings.seeds)}
+    batches = {
+        (seed, size): first_row[seed] + _batches(settings, seed, size, steps)
+        for seed in settings.seeds
+        for size in settings.sizes
+    }
+    weights = {seed: _initial_weights(settings, seed) for seed in settings.seeds}
+    return {
+        "inputs": np.concatenate([inputs for inputs, _ in pools]),
+        "labels": np.concatenate([labels for _, labels in pools]),
+        "rows": np.stack([batches[m.seed, m.n_samples] for m in members], axis=1),
+        "hidden": np.stack([weights[m.seed][0] for m in members]),
+        "decoder": np.stack([weights[m.seed][1] for m in members]),
+        "mask_trained": np.array([m.model != "baseline" for m in members], dtype=np.float64),
+        "penalty": np.array([m.penalty * (m.model == "l1_attention") for m in members]),
+        "step_size": np.array(settings.step_size),
+    }
+
+
+def held_out_losses(settings: Settings, parameters: Arrays) -> np.ndarray:
+    """Return the mean squared error ``(members,)`` of trained networks on samples that none has seen."""
+    losses = []
+    for number, member in enumerate(settings.members(settings.seeds)):
+        inputs = stream(member.seed, "benchmark").standard_normal((512, settings.n_inputs))
+        mask, hidden, decoder = (parameters[name][number].astype(np.float64) for name in ("mask", "hidden", "decoder"))
+        predicted = np.maximum((inputs * mask) @ hidden.T, 0.0) @ decoder.T
+        labels = setup_of(settings, 1).teacher(member.seed, settings.n_relevant)(inputs)
+        losses.append(np.square(predicted - labels).mean())
+    return np.array(losses)
+
+
+def flops_per_step(settings: Settings) -> tuple[int, str]:
+    """Return the floating point operations of all matrix products of a step, and the formula."""
+    networks = len(settings.members(settings.seeds))
+    p, w, o, b = settings.n_inputs, settings.width, settings.outputs, settings.batch_size
+    formula = (
+        "networks x batch x (4 width inputs + 6 width outputs): forward through both layers, back through the second, "
+        f"and both weight gradients = {networks} x {b} x (4 x {w} x {p} + 6 x {w} x {o})"
+    )
+    return networks * b * (4 * w * p + 6 * w * o), formula
+
+
+def _pool(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    inputs = stream(seed, "inputs").standard_normal((max(settings.sizes), settings.n_inputs))
+    return inputs, setup_of(settings, 1).teacher(seed, settings.n_relevant)(inputs)
+
+
+def _batches(settings: Settings, seed: int, size: int, steps: int) -> np.ndarray:
+    shape = (BLOCK, settings.batch_size)
+    blocks = [(stream(seed, "batches", size, n).random(shape) * size) for n in range(-(-steps // BLOCK))]
+    return np.concatenate(blocks).astype(np.int64)[:steps]
+
+
+def _initial_weights(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = stream(seed, "initial weights")
+    hidden = rng.standard_normal((settings.width, settings.n_inputs)) / np.sqrt(settings.n_inputs)
+    return hidden, rng.standard_normal((settings.outputs, settings.width)) / np.sqrt(settings.width)

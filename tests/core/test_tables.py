@@ -1,0 +1,47 @@
+"""Tables: escaped, and equal on every machine but for what is marked."""
+
+import re
+
+import pytest
+
+from attnbook.core.tables import Measured, Table, cost, provenance, settings
+
+
+def without_measured(html):
+    return re.sub(r'<span class="measured">[^<]*</span>', "*", html)
+
+
+def test_cells_heads_and_caption_are_escaped():
+    html = Table(["a < b"], [["<i>"], [Measured("<2>", before="&")]], "x > 1")._repr_html_()
+    assert "<th>a &lt; b</th>" in html
+    assert "<td>&lt;i&gt;</td>" in html
+    assert '<td>&amp;<span class="measured">&lt;2&gt;</span></td>' in html
+    assert "<p>x &gt; 1</p>" in html
+
+
+def test_measured_text_is_marked_and_nothing_else():
+    one, other = (Table(["loss"], [[Measured(text, before="ours ")]], "c")._repr_html_() for text in ("0.1", "0.2"))
+    assert one != other
+    assert without_measured(one) == without_measured(other)
+    assert "ours *" in without_measured(one)
+
+
+def test_a_table_in_text_is_its_caption():
+    assert repr(Table(["loss"], [["0.1"]], "What it costs.")) == "Table: What it costs."
+
+
+@pytest.mark.parametrize("make", [lambda r: cost(r, 7), provenance], ids=["cost", "provenance"])
+def test_time_machine_and_versions_are_marked_as_measured(make, smoke_results):
+    result = next(iter(smoke_results.values()))
+    p = result.provenance
+    html, stable = make(result)._repr_html_(), without_measured(make(result)._repr_html_())
+    assert f"{p.peak_memory_mib}" in html
+    assert not re.search(r"\d\.\d", stable)
+    assert f"<td>{p.device}</td>" not in stable
+
+
+def test_settings_have_one_row_each(smoke_results):
+    chosen = smoke_results["global_attention.sample_complexity"].settings
+    html = settings(chosen)._repr_html_()
+    assert html.count("<tr>") == len(vars(chosen)) + 1
+    assert "<td>sizes</td><td>30, 40, 50, 60, 70, 80</td>" in html

@@ -1,0 +1,87 @@
+"""The claims of the five papers: complete, unique, and each with a rule that can be evaluated."""
+
+import ast
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from attnbook import ledger
+from attnbook.core.results import Measurement
+from attnbook.ledger.checking import FUNCTIONS
+from attnbook.ledger.schema import FOLDER
+from attnbook.registry import experiments
+
+ROOT = Path(__file__).parents[2]
+PREFIXES = {
+    "global_attention": "GA", "multi_head": "MH", "mirror_descent": "MD", "softmax_ntk": "SN", "preconditioning": "PC",
+}  # fmt: skip
+LIVE = [c for c in ledger.claims() if not c.pending and not c.untestable]
+
+
+@pytest.fixture(params=ledger.papers(), ids=lambda paper: paper.name)
+def paper(request):
+    return request.param
+
+
+def test_the_five_papers_come_in_the_order_of_the_book():
+    assert {paper.name: paper.prefix for paper in ledger.papers()} == PREFIXES
+    assert [paper.name for paper in ledger.papers()] == list(PREFIXES)
+
+
+def test_ids_are_unique_across_papers_and_start_with_the_prefix():
+    """Read without the schema, so that its own check is not trusted."""
+    ids = Counter()
+    for file in FOLDER.glob("*.toml"):
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        assert all(entry["id"].startswith(PREFIXES[file.stem] + "-") for entry in raw["claim"])
+        ids.update(entry["id"] for entry in raw["claim"])
+    assert [name for name, count in ids.items() if count > 1] == []
+    assert set(ids) == {c.id for c in ledger.claims()}
+
+
+def test_every_rule_can_be_evaluated_and_uses_what_is_measured(paper):
+    for claim in (c for c in paper.claims if c.accept):
+        names = {node.id for node in ast.walk(ast.parse(claim.accept, mode="eval")) if isinstance(node, ast.Name)}
+        own = {name for name in names - set(FUNCTIONS) if not name.startswith("paper_")}
+        assert own, claim.id
+        dummy = Measurement({name: 0.3 + 0.1 * i for i, name in enumerate(sorted(own))})
+        assert ledger.judge(claim, dummy).outcome in {claim.verdict, "not reproduced"}
+
+
+def test_formulas_are_closed(paper):
+    for claim in paper.claims:
+        assert claim.statement.count("$") % 2 == 0, claim.id
+        assert claim.note.count("$") % 2 == 0, claim.id
+
+
+def test_every_paper_is_in_the_bibliography(paper):
+    references = (ROOT / "chapters" / "references.bib").read_text(encoding="utf-8")
+    assert f"{{{paper.citation}," in references
+
+
+def test_claims_belong_to_chapters_and_experiments_of_their_paper(paper):
+    for claim in paper.claims:
+        assert claim.chapter.startswith(f"{paper.name}/"), claim.id
+        assert claim.untestable or claim.experiment.startswith(f"{paper.name}."), claim.id
+
+
+@pytest.mark.parametrize("chapter", sorted({c.chapter for c in LIVE}))
+def test_every_chapter_of_a_live_claim_is_written(chapter):
+    assert (ROOT / "chapters" / f"{chapter}.ipynb").is_file()
+
+
+def test_what_is_measured_is_what_the_ledger_lists_as_live(smoke_results):
+    """No live claim without a measurement, no measurement without a claim; the names suit the rules."""
+    assert set(smoke_results) == set(experiments())
+    measured = {claim: name for name, result in smoke_results.items() for claim in result.measurements()}
+    assert measured == {c.id: c.experiment for c in LIVE}
+    for name, result in smoke_results.items():
+        assert {v.claim.experiment for v in ledger.check(result).verdicts} == {name}
+
+
+@pytest.mark.parametrize("claim", LIVE, ids=lambda c: c.id)
+def test_every_live_claim_has_a_verdict(claim):
+    """Pending means not written; a written chapter has its numbers."""
+    assert ledger.standing(claim).outcome in {claim.verdict, "not reproduced"}

@@ -1,0 +1,170 @@
+"""Ledger files: a typing error is reported with its place and never becomes a claim that nobody checks."""
+
+import json
+
+import pytest
+
+from attnbook.ledger import LedgerError, claim, papers, read_paper, schema
+
+CLAIM = {
+    "id": "XY-T1",
+    "kind": "theorem",
+    "where": "Theorem 1",
+    "statement": "Errors fall.",
+    "why": "It says so.",
+    "chapter": "toy/errors",
+    "experiment": "toy.errors",
+    "accept": "slope <= -1",
+}
+HEAD = {"title": "A Toy", "prefix": "XY", "citation": "toy"}
+ABSENT = object()
+
+
+def toml(value):
+    """A value in TOML; texts and lists are written as in JSON."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(v)}" for key, v in value.items()) + " }"
+    return str(value) if isinstance(value, float) else json.dumps(value)
+
+
+def table(head, entry):
+    return "\n".join([head, *(f"{key} = {toml(value)}" for key, value in entry.items() if value is not ABSENT), ""])
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Call to write a ledger file of these claims."""
+
+    def write(*claims, head=HEAD, name="toy"):
+        path = tmp_path / f"{name}.toml"
+        path.write_text("\n".join([table("[paper]", head), *(table("[[claim]]", c) for c in claims)]), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_file_gives_its_paper_and_claims_in_order(write):
+    other = CLAIM | {"id": "XY-T2", "paper_value": {"slope": -1, "width": 2.5}, "status": "pending"}
+    paper = read_paper(write(CLAIM, other))
+    assert (paper.name, paper.title, paper.prefix, paper.citation) == ("toy", "A Toy", "XY", "toy")
+    first, second = paper.claims
+    assert (first.id, first.paper, first.verdict, first.scale, first.pending) == (
+        "XY-T1", "toy", "reproduced", "book", False,
+    )  # fmt: skip
+    assert (second.id, second.paper_value, second.pending) == ("XY-T2", {"slope": -1, "width": 2.5}, True)
+
+
+def test_a_claim_may_be_untestable_with_a_reason(write):
+    gone = CLAIM | {"experiment": ABSENT, "accept": ABSENT, "untestable": "The data are not public."}
+    assert read_paper(write(gone)).claims[0].untestable == "The data are not public."
+
+
+@pytest.mark.parametrize("required", ["id", "kind", "where", "statement", "why", "chapter"])
+@pytest.mark.parametrize("value", [ABSENT, ""], ids=["missing", "empty"])
+def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
+    with pytest.raises(LedgerError, match=rf"^toy\.toml, claim 1.*: field '{required}' is missing or empty$"):
+        read_paper(write(CLAIM | {required: value}))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"acept": "slope <= -1"}, "unknown field 'acept'"),
+        ({"paper": "toy"}, "unknown field 'paper'"),
+        ({"accept": 3}, "'accept' must be a text"),
+        ({"where": ["Theorem 1"]}, "'where' must be a text"),
+        ({"status": True}, "'status' must be a text"),
+        ({"kind": "teorem"}, "'kind' must be one of 'exact'"),
+        ({"verdict": "not reproduced"}, "'verdict' must be one of 'reproduced'"),
+        ({"status": "done"}, "'status' must be one of '', 'pending'"),
+        ({"scale": "smoke"}, "'scale' must be one of 'book', 'paper'"),
+        ({"paper_value": 3}, "'paper_value' must be a table of numbers"),
+        ({"paper_value": {"slope": "steep"}}, "paper_value.slope must be a"),
+        ({"paper_value": {"slope": True}}, "paper_value.slope must be a"),
+        ({"paper_value": {"slope": float("nan")}}, "paper_value.slope must be a"),
+        ({"accept": ABSENT}, "'accept' and 'experiment' are needed"),
+        ({"experiment": ABSENT}, "'accept' and 'experiment' are needed"),
+        ({"untestable": "No data."}, "neither 'accept' nor 'experiment'"),
+        ({"untestable": "No data.", "experiment": ABSENT}, "neither 'accept' nor 'experiment'"),
+    ],
+)
+def test_a_wrong_field_is_named_with_file_and_claim(change, field, write):
+    with pytest.raises(LedgerError) as caught:
+        read_paper(write(CLAIM, CLAIM | {"id": "XY-T2"} | change))
+    message = str(caught.value)
+    assert message.startswith("toy.toml, claim 2 (XY-T2): ")
+    assert field in message
+
+
+@pytest.mark.parametrize("bad", ["XY T1", "xy-T1", "XYZ-T1", "XY-", "XY", "XY-T1\n", "XY-<b>"])
+def test_a_bad_id_is_refused(bad, write):
+    with pytest.raises(LedgerError) as caught:
+        read_paper(write(CLAIM | {"id": bad}))
+    assert str(caught.value).startswith(f"toy.toml, claim 1 ({bad}): field 'id'")
+
+
+def test_an_id_of_another_paper_is_refused(write):
+    with pytest.raises(LedgerError, match=r"^toy.toml, GA-T1: id must start with 'XY' and a hyphen$"):
+        read_paper(write(CLAIM | {"id": "GA-T1"}))
+
+
+def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, tmp_path, monkeypatch):
+    with pytest.raises(LedgerError, match=r"^toy.toml: claim XY-T1 is listed twice$"):
+        read_paper(write(CLAIM, CLAIM))
+    write(CLAIM), write(CLAIM, name="other")
+    monkeypatch.setattr(schema, "FOLDER", tmp_path)
+    with pytest.raises(LedgerError, match="claim XY-T1 is listed twice"):
+        papers()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"title": ABSENT}, "'title' must be a text"),
+        ({"prefix": ""}, "'prefix' must be a text"),
+        ({"citation": 3}, "'citation' must be a text"),
+        ({"titel": "A Toy"}, "unknown field 'titel'"),
+    ],
+)
+def test_a_wrong_head_is_named_with_file_and_field(change, message, write):
+    with pytest.raises(LedgerError, match=rf"^toy\.toml, \[paper\]: .*{message}"):
+        read_paper(write(CLAIM, head=HEAD | change))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[paper",
+        b"\xff\xfe",
+        b"paper = 3",
+        b"claim = 3",
+        b"claims = []",
+        b"[[paper]]",
+        b"",
+        b"title = 'no table'",
+        b"claim = {}\n[paper]\ntitle = 'A Toy'\nprefix = 'XY'\ncitation = 'toy'",
+    ],
+)
+def test_what_is_no_ledger_file_is_refused_by_name(content, tmp_path):
+    (tmp_path / "toy.toml").write_bytes(content)
+    with pytest.raises(LedgerError, match=r"^toy\.toml"):
+        read_paper(tmp_path / "toy.toml")
+
+
+def test_one_bracket_instead_of_two_is_refused(write):
+    path = write(CLAIM)
+    path.write_text(path.read_text(encoding="utf-8").replace("[[claim]]", "[claim]"), encoding="utf-8")
+    with pytest.raises(LedgerError, match=r"^toy\.toml: .*\[\[claim\]\]"):
+        read_paper(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(LedgerError, match=r"^toy\.toml: cannot be read"):
+        read_paper(tmp_path / "toy.toml")
+
+
+def test_an_unknown_claim_comes_with_the_nearest_ids():
+    with pytest.raises(LedgerError, match=r"no claim 'GA-TAB1-2000' .*; did you mean .*GA-TAB1-20000"):
+        claim("GA-TAB1-2000")
+    with pytest.raises(LedgerError, match=r"no claim '§' in the ledger$"):
+        claim("§")

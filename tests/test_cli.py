@@ -1,0 +1,267 @@
+"""The command line, from end to end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import attnbook
+from attnbook import cli, ledger
+from attnbook.global_attention.experiments import sample_complexity
+from attnbook.registry import experiment, experiments
+
+TABLE_1 = "global_attention.sample_complexity"
+BOUND = "GA-T1-bound"
+
+
+@pytest.fixture
+def call(tmp_results):
+    """Call with arguments; stored results are those of an empty folder."""
+
+    def call(*arguments, code=0, **environment):
+        done = CliRunner(env={"COLUMNS": "500", **environment}).invoke(cli.app, [str(a) for a in arguments])
+        assert done.exit_code == code, done.output
+        return done
+
+    return call
+
+
+@pytest.fixture
+def stored(smoke_results, tmp_results):
+    """The results of all experiments at smoke scale, stored as such and as those of the book."""
+    for name, result in smoke_results.items():
+        for scale in ("smoke", "book"):
+            result.save(tmp_results / scale / f"{name}.json")
+    return tmp_results
+
+
+def doctor_result(folder, claim, **values):
+    """Change what is stored for a claim."""
+    path = folder / f"{ledger.claim(claim).experiment}.json"
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw["measurements"][claim]["values"].update(values)
+    path.write_text(json.dumps(raw), encoding="utf-8")
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def numbers_in(path):
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    assert raw.pop("provenance")
+    return raw
+
+
+@pytest.fixture
+def only_error_rate(monkeypatch):
+    """Leave one experiment in the registry."""
+    name = "global_attention.error_rate"
+    monkeypatch.setattr(cli, "experiments", lambda: {name: experiment(name)})
+
+
+@pytest.mark.slow
+def test_the_installed_command_runs(tmp_path):
+    command = Path(sys.executable).with_name("attnbook")
+    done = subprocess.run([command, "show", "GA-BANANA"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    done = subprocess.run([command, "list", "--json"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [row["id"] for row in json.loads(done.stdout)] == [c.id for c in ledger.claims()]
+
+
+def test_list_shows_every_claim_with_its_outcome(call, stored):
+    lines = {line.split()[0]: line for line in call("list").stdout.splitlines() if "-" in line.split()[0]}
+    assert set(lines) == {c.id for c in ledger.claims()}
+    for row in json.loads(call("list", "--json").stdout):
+        assert row["outcome"] in lines[row["id"]]
+        assert row["where"] in lines[row["id"]]
+    assert "max error 0" in lines[BOUND]
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        (["--paper", "multi_head"], lambda c, outcome: c.paper == "multi_head"),
+        (["--outcome", "not testable"], lambda c, outcome: bool(c.untestable)),
+        (["--outcome", "pending"], lambda c, outcome: outcome == "pending"),
+        (["--paper", "global_attention", "--outcome", "contradicted"], lambda c, outcome: outcome == "contradicted"),
+    ],
+)
+def test_list_can_be_narrowed(options, chosen, call):
+    rows = json.loads(call("list", "--json", *options).stdout)
+    expected = [c.id for c in ledger.claims() if chosen(c, ledger.recorded(c).outcome)]
+    assert [row["id"] for row in rows] == expected
+
+
+def test_list_of_experiments(call):
+    assert call("list", "--experiments").stdout.split() == list(experiments())
+    summaries = json.loads(call("list", "--experiments", "--json").stdout)
+    assert summaries == {name: e.summary for name, e in experiments().items()}
+
+
+def test_show_has_statement_rule_and_numbers(call, stored):
+    shown, claim = call("show", "GA-TAB1-10000").stdout, ledger.claim("GA-TAB1-10000")
+    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 0.9", "paper: pending"):
+        assert text in shown.replace("\n", " ")
+    data = json.loads(call("show", "GA-TAB1-10000", "--json").stdout)
+    assert data["paper_value"] == claim.paper_value
+    assert [(v["scale"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced"), ("paper", "pending")]
+    assert set(data["recorded"][0]["measured"]["values"]) == set(claim.paper_value)
+
+
+def test_run_stores_its_result_where_told_and_leaves_nothing_else(call, tmp_path, smoke_results):
+    output = tmp_path / "deep" / "mine.json"
+    said = call("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", output)
+    assert "stored mine.json" in said.stdout
+    assert files_in(tmp_path) == ["deep", "deep/mine.json"]
+    loaded = sample_complexity.SampleComplexity.load(output)
+    assert loaded.settings == sample_complexity.Settings.smoke()
+    assert {line.split(":")[0] for line in said.stdout.splitlines()[:-1]} == set(loaded.measurements())
+
+
+def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, smoke_results):
+    measured = json.loads(call("run", TABLE_1, "--json", "--device", "cpu", ATTNBOOK_SCALE="smoke").stdout)
+    assert set(measured) == set(smoke_results[TABLE_1].measurements())
+    assert files_in(tmp_results) == ["smoke", f"smoke/{TABLE_1}.json"]
+
+
+def test_verify_holds_for_what_was_just_stored(call, stored):
+    said = call("verify", "--scale", "smoke", "--device", "cpu").stdout
+    live = sum(not c.pending and not c.untestable for c in ledger.claims())
+    assert f"{live} of {live} claims hold as recorded" in said
+    assert "DIFFERS" not in said
+
+
+def test_verify_fails_and_names_the_claim_whose_verdict_differs(call, stored, only_error_rate):
+    doctor_result(stored / "smoke", BOUND, max_error=1.0)
+    options = ("verify", "--paper", "global_attention", "--scale", "smoke", "--device", "cpu")
+    assert f"DIFFERS {BOUND}: reproduced (recorded: not reproduced)" in call(*options, code=1).stdout
+    rows = json.loads(call(*options, "--json", code=1).stdout)
+    assert [row["claim"] for row in rows if not row["as_recorded"]] == [BOUND]
+
+
+def test_verify_fails_where_nothing_was_stored(call, only_error_rate):
+    rows = json.loads(call("verify", "--scale", "smoke", "--device", "cpu", "--json", code=1).stdout)
+    assert {row["recorded"] for row in rows} == {"pending"}
+
+
+def test_verify_fails_where_there_is_nothing_to_verify(call, only_error_rate):
+    assert "0 of 0" in call("verify", "--paper", "multi_head", code=1).stdout
+
+
+def test_doctor_tells_versions_device_scale_and_folders(call, stored):
+    found = json.loads(call("doctor", "--json", ATTNBOOK_SCALE="paper").stdout)
+    assert found["attnbook"] == attnbook.__version__
+    assert found["torch"] == torch.__version__
+    assert found["scale"] == "paper"
+    assert found["stored results"] == 2 * len(experiments())
+    assert found["claims"] == len(ledger.claims())
+    lines = call("doctor").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == list(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["list", "--paper", "banana"], {}, "paper: got 'banana', expected one of global_attention, "),
+        (["list", "--outcome", "banana"], {}, "outcome: got 'banana', expected one of reproduced, "),
+        (["show", "GA-BANANA"], {}, "claim_id: no claim 'GA-BANANA'"),
+        (["run", "global_attention.sparsty"], {}, "did you mean global_attention.sparsity"),
+        (["run", "banana"], {}, "experiment: no experiment 'banana'"),
+        (["run", TABLE_1, "--device", "tpu"], {}, "device: 'tpu' is not available here; expected one of "),
+        (["run", TABLE_1], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
+        (["verify", "--paper", "banana"], {}, "paper: got 'banana'"),
+        (["verify", "--device", "tpu"], {}, "device: 'tpu'"),
+        (["verify"], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
+        (["doctor"], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_leaves_nothing(arguments, environment, message, call, tmp_results):
+    done = call(*arguments, code=2, **environment)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("attnbook: ")
+    assert message in line
+    assert files_in(tmp_results) == []
+
+
+@pytest.mark.parametrize("arguments", [["run", TABLE_1, "--scale", "banana"], ["banana"], ["show"], ["list", "--bana"]])
+def test_bad_usage_is_explained_without_a_traceback(arguments, call):
+    done = call(*arguments, code=2)
+    assert "Usage: " in done.stderr
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", BOUND], ["verify", "--scale", "smoke"]])
+def test_a_damaged_stored_result_is_named(arguments, call, stored, only_error_rate):
+    for scale in ("smoke", "book"):
+        (stored / scale / "global_attention.error_rate.json").write_text("{", encoding="utf-8")
+    done = call(*arguments, code=2)
+    assert "attnbook: global_attention.error_rate.json: damaged or unreadable" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    """Fail when a network is trained."""
+
+    def refuse(*_, **__):
+        pytest.fail("trained before looking whether the result can be stored")
+
+    monkeypatch.setattr(sample_complexity, "train_members", refuse)
+
+
+@pytest.mark.parametrize("place", ["file/mine.json", "file/deep/mine.json", "folder"])
+def test_an_impossible_output_is_refused_before_the_run(place, call, tmp_path, no_training):
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    done = call("run", TABLE_1, "--scale", "smoke", "--output", tmp_path / place, code=2)
+    assert done.stderr.startswith("attnbook: output: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert files_in(tmp_path) == ["file", "folder"]
+
+
+def test_an_output_without_permission_is_refused_before_the_run(call, tmp_path, no_training, monkeypatch):
+    monkeypatch.setattr(cli.os, "access", lambda *_: False)
+    done = call("run", TABLE_1, "--scale", "smoke", "--output", tmp_path / "mine.json", code=2)
+    assert done.stderr == f"attnbook: output: no permission to write mine.json in {tmp_path}\n"
+    assert files_in(tmp_path) == []
+
+
+def test_a_run_that_diverges_says_so_and_stores_nothing(call, tmp_path, monkeypatch):
+    def diverge(*_, **__):
+        raise FloatingPointError("training diverged at step 7: try a smaller step size")
+
+    monkeypatch.setattr(sample_complexity, "train_members", diverge)
+    done = call("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", tmp_path / "mine.json", code=2)
+    assert done.stderr == "attnbook: training diverged at step 7: try a smaller step size\n"
+    assert files_in(tmp_path) == []
+
+
+def test_a_run_broken_off_continues_to_the_numbers_of_one_that_was_not(call, tmp_path, monkeypatch, smoke_results):
+    """Seed 0 is trained once, before the interruption; seed 1 after it."""
+    honest, seeds, interruptions = sample_complexity.train_members, [], iter([KeyboardInterrupt])
+
+    def train(members, *arguments, **options):
+        (seed,) = {member.seed for member in members}
+        if seed == 1 and (interruption := next(interruptions, None)):
+            raise interruption
+        seeds.append(seed)
+        return honest(members, *arguments, **options)
+
+    monkeypatch.setattr(sample_complexity, "train_members", train)
+    output, whole = tmp_path / "mine.json", tmp_path / "whole.json"
+    command = ("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", output)
+    assert "Traceback" not in call(*command, code=130).output
+    assert not output.exists()
+    call(*command)
+    assert seeds == [0, 1]
+    smoke_results[TABLE_1].save(whole)
+    assert numbers_in(output) == numbers_in(whole)
+    assert files_in(tmp_path) == ["mine.json", "whole.json"]

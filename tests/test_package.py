@@ -1,0 +1,123 @@
+"""The package as a whole: light to import, documented, arrows one way, shapes checked."""
+
+import dataclasses
+import importlib
+import importlib.metadata
+import inspect
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from importlinter.cli import lint_imports
+
+import attnbook
+from attnbook.global_attention.data import Teacher
+from attnbook.global_attention.models import predict
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted(m.name for m in pkgutil.walk_packages(attnbook.__path__, "attnbook."))
+HEAVY = {"matplotlib", "ipywidgets", "scipy", "sklearn", "simpleeval", "typer", "IPython", "sphinx", "rich", "PIL"}
+SECTION = re.compile(r"^(\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
+
+
+def public(module):
+    """(name, object) of everything that a module offers, methods of classes included."""
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        yield name, value
+        if inspect.isclass(value):
+            for inner, member in vars(value).items():
+                member = getattr(member, "__func__", member)  # a classmethod
+                if inspect.isfunction(member) and not inner.startswith("_"):
+                    yield f"{name}.{inner}", member
+
+
+PUBLIC = {
+    f"{module}.{name}": value
+    for module in MODULES
+    for name, value in public(importlib.import_module(module))
+    if getattr(value, "__module__", None) == module
+}
+FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
+DATACLASSES = {name: value for name, value in PUBLIC.items() if dataclasses.is_dataclass(value)}
+
+
+def listed(value, section):
+    """Names under a section of a docstring; None without the section."""
+    sections = dict(SECTION.findall(inspect.cleandoc(value.__doc__) + "\n"))
+    if section not in sections:
+        return None
+    return re.findall(r"^    (\*{0,2}\w+): ", sections[section], re.MULTILINE)
+
+
+def test_there_is_something_to_test():
+    assert len(MODULES) > 15
+    assert len(FUNCTIONS) > 50
+    assert len(DATACLASSES) > 15
+
+
+@pytest.mark.parametrize("module", ["attnbook", *MODULES])
+def test_every_name_in_all_exists_and_every_module_says_what_it_is(module):
+    loaded = importlib.import_module(module)
+    assert loaded.__doc__
+    assert [name for name in getattr(loaded, "__all__", ()) if not hasattr(loaded, name)] == []
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_everything_public_says_what_it_is(name):
+    value = PUBLIC[name]
+    if callable(value):
+        assert value.__doc__
+        assert not value.__doc__.startswith(value.__name__ + "(")  # what a dataclass writes by itself
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_documented_arguments_are_those_of_the_signature(name):
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
+    expected = [stars.get(p.kind, "") + p.name for p in parameters if p.name not in ("self", "cls")]
+    assert listed(FUNCTIONS[name], "Args") in (None, expected)
+
+
+@pytest.mark.parametrize("name", DATACLASSES)
+def test_documented_attributes_are_the_fields(name):
+    own = [f.name for f in dataclasses.fields(DATACLASSES[name]) if f.name in DATACLASSES[name].__annotations__]
+    assert listed(DATACLASSES[name], "Attributes") == own
+
+
+@pytest.mark.parametrize(
+    ("statement", "needed"),
+    [("import attnbook", set()), ("from attnbook.registry import experiments; experiments()", {"torch", "numpy"})],
+)
+def test_a_machine_that_only_trains_loads_torch_and_numpy_only(statement, needed):
+    code = f"{statement}; import json, sys; print(json.dumps([name.split('.')[0] for name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert needed <= loaded
+    assert loaded & HEAVY == set()
+
+
+def test_the_version_is_the_installed_one():
+    assert attnbook.__version__ == importlib.metadata.version("attnbook")
+
+
+def test_the_arrows_between_modules_go_one_way(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
+
+
+def test_shapes_are_checked_while_tests_run():
+    """Guards the hook in conftest.py: arguments and fields of the wrong shape are refused."""
+    parameters = {"mask": torch.ones(2, 3), "hidden": torch.ones(2, 5, 3), "decoder": torch.ones(2, 7, 5)}
+    assert predict(parameters, torch.ones(2, 11, 3)).shape == (2, 7, 11)
+    with pytest.raises(jaxtyping.TypeCheckError):
+        predict(parameters, torch.ones(11, 3))
+    with pytest.raises(jaxtyping.TypeCheckError):
+        Teacher(np.ones(3), np.ones((5, 3)), np.ones((7, 2)))
