@@ -86,6 +86,7 @@ def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
         ({"experiment": ABSENT}, "'accept' and 'experiment' are needed"),
         ({"untestable": "No data."}, "neither 'accept' nor 'experiment'"),
         ({"untestable": "No data.", "experiment": ABSENT}, "neither 'accept' nor 'experiment'"),
+        ({"untestable": "No data.", "accept": ABSENT}, "neither 'accept' nor 'experiment'"),
     ],
 )
 def test_a_wrong_field_is_named_with_file_and_claim(change, field, write):
