@@ -50,7 +50,7 @@ verify: $(VENV)/.installed  ## run the claims again and compare with the stored 
 	$(BIN)/attnbook verify
 
 benchmarks: $(VENV)/.installed  ## measure speed side by side and store the table
-	$(BIN)/python benchmarks/table_1_ensemble.py
+	$(BIN)/python benchmarks/table_1_ensemble.py --store
 
 lock: $(VENV)/.installed  ## write requirements.lock from the installed versions
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet pip-tools

@@ -60,7 +60,7 @@ def list_claims(
         return _print_json([_as_data(v) for v in chosen])
     table = Table("claim", "where", "outcome", "measured", box=None)
     for v in chosen:
-        table.add_row(v.claim.id, v.claim.where, v.outcome, ledger.render_values(v))
+        table.add_row(*map(escape, (v.claim.id, v.claim.where, v.outcome, ledger.render_values(v))))
     console.print(table)
     console.print(f"{len(chosen)} claims; experiments: {', '.join(experiments())}")
     return None
@@ -97,7 +97,7 @@ def run(
         chosen, size = experiment(name), scale or runtime.scale()
         path = output or results.stored_path(name, size)
         _check_writable(path)
-        workdir = _folder_of_parts(chosen, size, path)
+        workdir = _folder_of_parts(chosen, size, path, runtime.device(device))
         result = _run(chosen, size, device, workdir)
         result.save(path)
         shutil.rmtree(workdir, ignore_errors=True)
@@ -152,6 +152,7 @@ def doctor(as_json: Json = False) -> None:
             "device": str(runtime.device()),
             "threads": torch.get_num_threads(),
             "scale": runtime.scale(),
+            "results folder": str(results.results_folder()),
             "stored results": sum(1 for _ in results.results_folder().glob("*/*.json")),
             "claims": len(ledger.claims()),
         }
@@ -177,18 +178,23 @@ def _run(chosen: results.Experiment, size: Scale, device: str | None, workdir: P
         return chosen.run(chosen.settings_for(size), device=device, progress=progress, workdir=workdir)
 
 
-def _folder_of_parts(chosen: results.Experiment, size: Scale, path: Path) -> Path:
-    """Where an interrupted run left its finished parts; runs of other settings or versions have other folders."""
-    label = hashlib.sha256(f"{attnbook.__version__} {chosen.settings_for(size)!r}".encode()).hexdigest()[:12]
+def _folder_of_parts(chosen: results.Experiment, size: Scale, path: Path, device: torch.device) -> Path:
+    """Where an interrupted run left its finished parts; other settings, versions or devices have other folders."""
+    label = hashlib.sha256(f"{attnbook.__version__} {device} {chosen.settings_for(size)!r}".encode()).hexdigest()[:12]
     return path.parent / ".parts" / f"{chosen.id}-{label}"
 
 
 def _compare(result: results.Result, size: Scale) -> list[dict[str, Any]]:
+    """Each verdict beside the recorded one; a recorded claim that is no longer measured differs too."""
+    found = {v.claim.id: v.outcome for v in ledger.check(result, scale=size).verdicts}
+    before = {claim: ledger.recorded(ledger.claim(claim), size).outcome for claim in found}
+    for claim in results.stored_measurements(result.experiment, size):
+        before.setdefault(claim, ledger.recorded(ledger.claim(claim), size).outcome)
     rows = []
-    for verdict in ledger.check(result, scale=size).verdicts:
-        recorded = ledger.recorded(verdict.claim, size).outcome
-        same = recorded == verdict.outcome
-        rows.append({"claim": verdict.claim.id, "outcome": verdict.outcome, "recorded": recorded, "as_recorded": same})
+    for claim, recorded in before.items():
+        outcome = found.get(claim, "not measured")
+        same = outcome == recorded
+        rows.append({"claim": claim, "outcome": outcome, "recorded": recorded, "as_recorded": same})
     return rows
 
 

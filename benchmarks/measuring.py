@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,13 +40,14 @@ class Worker:
     ) -> None:
         self.label, self.threads = label, threads
         self.is_jax = python is not None
+        self.memory = 0.0
         self.measured: list[dict[str, float]] = []
         command = [str(python or sys.executable), str(HERE / "worker.py"), *variant, str(arrays)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(threads)
         )
-        if self.is_jax and threads == 1 and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(self.process.pid, {max(os.sched_getaffinity(0))})
+        if self.is_jax and hasattr(os, "sched_setaffinity"):  # JAX has no setting for the number of threads
+            os.sched_setaffinity(self.process.pid, sorted(os.sched_getaffinity(0))[-threads:])
 
     def train(self, steps: int, dtype: str = "float32", save: Path | None = None) -> dict[str, float]:
         """Let it train all networks.
@@ -70,7 +72,8 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 
@@ -96,11 +99,21 @@ def peak_gflops() -> float:
 
 
 def provenance(jax_python: Path | None) -> dict[str, Any]:
-    """Return versions, system and day."""
+    """Find versions, system and day.
+
+    Returns:
+        Name to value.
+
+    Raises:
+        RuntimeError: If the Python for JAX cannot import it.
+    """
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     if jax_python is not None:
         asked = [str(jax_python), "-c", "import jax; print(jax.__version__)"]
-        versions["jax"] = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            raise RuntimeError(f"{jax_python}: cannot import jax; benchmarks/README.md says how to make an environment")
+        versions["jax"] = answer.stdout.strip()
     return {
         "attnbook": attnbook.__version__,
         **versions,

@@ -24,11 +24,7 @@ def setup_of(settings: Settings, n_test: int) -> Setup:
 
 
 def draw(settings: Settings, steps: int) -> Arrays:
-    """Return everything a variant needs to train all networks for this many steps.
-
-    Args:
-        settings: Settings of Table 1.
-        steps: Number of steps to draw batches for.
+    """Draw everything a variant needs to train all networks for this many steps.
 
     Returns:
         ``inputs (samples, inputs)`` and ``labels (samples, outputs)`` of all seeds, one below the other;
@@ -38,12 +34,7 @@ def draw(settings: Settings, steps: int) -> Arrays:
     """
     members = settings.members(settings.seeds)
     pools = [_pool(settings, seed) for seed in settings.seeds]
-    first_row = {seed: number * max(settings.sizes) for number, seed in enumerate(settings.seeds)}
-    batches = {
-        (seed, size): first_row[seed] + _batches(settings, seed, size, steps)
-        for seed in settings.seeds
-        for size in settings.sizes
-    }
+    batches = {(m.seed, m.n_samples): _batches(settings, m.seed, m.n_samples, steps) for m in members}
     weights = {seed: _initial_weights(settings, seed) for seed in settings.seeds}
     return {
         "inputs": np.concatenate([inputs for inputs, _ in pools]),
@@ -86,9 +77,9 @@ def _pool(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _batches(settings: Settings, seed: int, size: int, steps: int) -> np.ndarray:
-    shape = (BLOCK, settings.batch_size)
+    shape, first_row = (BLOCK, settings.batch_size), settings.seeds.index(seed) * max(settings.sizes)
     blocks = [(stream(seed, "batches", size, n).random(shape) * size) for n in range(-(-steps // BLOCK))]
-    return np.concatenate(blocks).astype(np.int64)[:steps]
+    return first_row + np.concatenate(blocks).astype(np.int64)[:steps]
 
 
 def _initial_weights(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,11 +22,13 @@ class Ours:
 
     def __init__(self, arrays: Arrays) -> None:
         self.settings = Settings.book()
-        # As every run of the book: the test set decides how much memory the process keeps for later steps.
-        self._run(1, "float32", self.settings.n_test)
+        self.calls = 0
 
     def train(self, steps: int, dtype: str) -> tuple[Seconds, Arrays]:
         """Train all networks together."""
+        self.calls += 1
+        if self.calls == 2:  # as in every run of the book: after a large test set malloc keeps memory for later steps
+            self._run(1, "float32", self.settings.n_test)
         return self._run(steps, dtype, n_test=1)
 
     def _run(self, steps: int, dtype: str, n_test: int) -> tuple[Seconds, Arrays]:

@@ -179,7 +179,7 @@ def train(
             their values from then on; training ends when all are done. Default never.
         schedule: Step number to a factor on the step sizes, for example :func:`cosine`; default constant.
         names: What to call the members in messages; default their number.
-        progress: Told (steps done, steps in all) at each record.
+        progress: Told (steps done, steps in all) about a hundred times.
 
     Returns:
         The history.
@@ -195,7 +195,7 @@ def train(
     parameters = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in parameters.items()
     }
-    update = _Update(optimizer, parameters, step_sizes)
+    update = _Update(optimizer, parameters, step_sizes, project)
     done = torch.zeros(members, dtype=torch.bool, device=update.device)
     stopped_at = np.full(members, steps)
     stopping = False
@@ -203,13 +203,15 @@ def train(
     kept: list[dict[str, np.ndarray]] = []
 
     for step in range(steps + 1):
+        if progress and (step % max(1, steps // 100) == 0 or step == steps):
+            progress(step, steps)
         if step in records_at:
             watch.look()
             statistics = _check_statistics(record(parameters), members)
             kept_steps.append(step)
-            kept.append({name: value.double().cpu().numpy() for name, value in statistics.items()})
-            if progress:
-                progress(step, steps)
+            # To the CPU first: not every device has float64.
+            kept.append({name: value.cpu().double().numpy() for name, value in statistics.items()})
+            watch.look_at(step, kept[-1])
             if stop is not None:
                 newly = _check_mask(stop(statistics), done) & ~done
                 stopped_at[newly.cpu().numpy()] = step
@@ -223,8 +225,6 @@ def train(
             if step == 0:
                 _check_gradients(gradients, parameters)
             update(gradients, done if stopping else None, schedule(step) if schedule else 1.0)
-            if project is not None:
-                project(parameters)
     watch.look()
     records = {name: np.stack([entry[name] for entry in kept]) for name in kept[0]}
     return History(np.array(kept_steps), records, parameters, stopped_at)
@@ -233,8 +233,15 @@ def train(
 class _Update:
     """One step of the optimiser on the stacked tensors."""
 
-    def __init__(self, optimizer: SGD | Adam, parameters: Parameters, step_sizes: np.ndarray) -> None:
+    def __init__(
+        self,
+        optimizer: SGD | Adam,
+        parameters: Parameters,
+        step_sizes: np.ndarray,
+        project: Callable[[Parameters], None] | None,
+    ) -> None:
         self.parameters = parameters
+        self.project = project
         self.step_sizes = step_sizes
         self.device = next(iter(parameters.values())).device
         # Neighbours with equal step size share a group: usually one group of whole tensors.
@@ -256,6 +263,8 @@ class _Update:
             for name, view in views.items():
                 view.grad = gradients[name][part].contiguous()
         self.optimizer.step()
+        if self.project is not None:
+            self.project(self.parameters)
         for name, rows in before.items():
             self.parameters[name][frozen] = rows
 
@@ -273,6 +282,17 @@ class _Watch:
         self.noted.append((step, losses, done))
         if len(self.noted) == CHECK_EVERY:
             self.look()
+
+    def look_at(self, step: int, statistics: Mapping[str, np.ndarray]) -> None:
+        """Raise when a recorded statistic is not finite: the last step's damage shows in no later loss."""
+        for name, values in statistics.items():
+            bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+            if bad.any():
+                member = int(np.flatnonzero(bad)[0])
+                raise FloatingPointError(
+                    f"training diverged before step {step}: {name} of {self.names[member]} is not finite "
+                    f"with step size {self.step_sizes[member]:g}; try a smaller step size"
+                )
 
     def look(self) -> None:
         if not self.noted:

@@ -31,6 +31,8 @@ __all__ = [
     "Provenance",
     "Result",
     "ResultError",
+    "by_seeds",
+    "check_seeds",
     "over_seeds",
     "ratio_over_seeds",
     "results_folder",
@@ -369,6 +371,51 @@ def resumable(
     return done
 
 
+def by_seeds(
+    settings: Any,
+    train: Callable[[tuple[int, ...], Progress | None], Mapping[str, np.ndarray]],
+    *,
+    clock: Clock,
+    workdir: Path | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, np.ndarray]]:
+    """Train a few seeds at a time, keeping what is finished on disk.
+
+    Args:
+        settings: Settings with ``seeds`` and ``chunk``, the number of seeds trained together.
+        train: (seeds, progress) to named arrays.
+        clock: As for :func:`resumable`.
+        workdir: As for :func:`resumable`.
+        progress: As for :func:`resumable`.
+
+    Returns:
+        The arrays of each group of seeds, in order.
+    """
+    starts = range(0, len(settings.seeds), settings.chunk)
+    groups = {f"seeds-from-{start}": settings.seeds[start : start + settings.chunk] for start in starts}
+    parts = resumable(
+        list(groups),
+        lambda part, inner: train(groups[part], inner),
+        settings=settings,
+        clock=clock,
+        workdir=workdir,
+        progress=progress,
+    )
+    return list(parts.values())
+
+
+def check_seeds(seeds: tuple[int, ...], chunk: int) -> None:
+    """Refuse settings without seeds, with a seed twice, or with an empty group of seeds.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds: expected at least one and no repeats, got {seeds}")
+    if chunk < 1:
+        raise ValueError(f"chunk: expected at least one seed, got {chunk}")
+
+
 def _share(progress: Progress | None, number: int, parts: int) -> Progress | None:
     if progress is None:
         return None
@@ -392,7 +439,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 def _layout(content: Mapping[str, Any]) -> str:
     """One line per top-level entry: short files, readable differences."""
-    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -421,6 +468,8 @@ def _plain(value: Any, digits: int | None = 6) -> Any:
         return {str(k): _plain(v, digits) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v, digits) for v in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item(), digits)
     if isinstance(value, float) and digits is not None:
         return float(f"{value:.{digits}g}")
     return value

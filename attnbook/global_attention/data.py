@@ -63,6 +63,13 @@ class Setup:
     noise: float
     n_test: int
 
+    def __post_init__(self) -> None:
+        for name in ("n_inputs", "outputs", "teacher_width", "width", "n_test"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
+
     def teacher(self, seed: int, n_relevant: int) -> Teacher:
         """Return the teacher of a seed with this many relevant inputs.
 

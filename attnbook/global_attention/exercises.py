@@ -21,7 +21,7 @@ def mask_gradient(answer: Callable[..., Any]) -> str | None:
     pre = (x * mask) @ hidden.T
     residual = np.maximum(pre, 0) @ decoder - y
     terms = residual[:, None] * x * (((pre > 0) * decoder) @ hidden)
-    got = np.asarray(answer(x, y, mask, hidden, decoder), dtype=float)
+    got = np.asarray(answer(*(a.copy() for a in (x, y, mask, hidden, decoder))), dtype=float)
     if got.shape != (5,):
         return f"one number per input is wanted, shape (5,), got {got.shape}"
     if np.allclose(got, terms.mean(0)):
@@ -48,7 +48,11 @@ def on_the_simplex(answer: Callable[..., Any]) -> str | None:
     def function(a: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
         return np.maximum((inputs * a) @ w.T, 0) @ v
 
-    new_mask, new_hidden, new_decoder = (np.asarray(part, dtype=float) for part in answer(mask, hidden, decoder))
+    parts = answer(mask.copy(), hidden.copy(), decoder.copy())
+    shapes = [np.shape(part) for part in parts]
+    if shapes != [(5,), (3, 5), (3,)]:
+        return f"mask, hidden and decoder are wanted, of shapes (5,), (3, 5), (3,), got {shapes}"
+    new_mask, new_hidden, new_decoder = (np.asarray(part, dtype=float) for part in parts)
     if not np.isclose(new_mask.sum(), 1.0):
         return f"the new mask sums to {new_mask.sum():.3g}, not to 1"
     before, after = function(mask, hidden, decoder), function(new_mask, new_hidden, new_decoder)

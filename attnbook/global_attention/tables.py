@@ -35,10 +35,17 @@ def worth(result: sample_complexity.SampleComplexity) -> Table:
     """Return how many samples the baseline needs to be as good as the others with the fewest."""
     fewest, most = sample_complexity.PAPER_SIZES[0], sample_complexity.PAPER_SIZES[-1]
     rows: list[list[str | Measured]] = [
-        [LOOKS[model].label, f"{fewest}", Measured(f"about {n:.0f}" if np.isfinite(n) else f"more than {most}")]
+        [
+            LOOKS[model].label,
+            f"{fewest}",
+            Measured(f"about {round(n, -3):.0f}" if np.isfinite(n) else f"more than {most}"),
+        ]
         for model, n in result.worth.items()
     ]
-    caption = f"Read off our full-size table at step {result.settings.snapshot}, interpolated between sizes."
+    caption = (
+        f"Read off the medians of our table at step {result.settings.snapshot}, interpolated between sizes. "
+        "The ranges over seeds overlap, and the numbers depend on the step."
+    )
     return Table(["a network with", "and this many samples", "is as good as none with"], rows, caption)
 
 

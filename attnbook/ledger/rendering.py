@@ -22,6 +22,13 @@ SIGNS = {
 }
 
 
+# What of a claim is this book's own, by kind.
+OWN = {
+    "exploration": "this book's measurement",
+    "exact": "algebra",
+    "theorem": "this book's test of it",
+    "qualitative": "this book's test of it",
+}
 # Longer cards show the verdicts at once and fold the numbers.
 MOST_OPEN = 4
 
@@ -79,7 +86,7 @@ def card(verdicts: Sequence[Verdict]) -> str:
 def _block(v: Verdict, fold: bool) -> str:
     """Two rows: what is claimed and the verdict; what was measured and the rule, folded in long cards."""
     style = v.outcome.replace(" ", "-")
-    kind = {"exploration": "this book's measurement", "exact": "algebra"}.get(v.claim.kind, "")
+    kind = OWN.get(v.claim.kind, "")
     where = _text(v.claim.where) + (f" ({kind})" if kind else "")
     values, rule = _values(v), f"<code>{html.escape(v.claim.accept)}</code>"
     if fold:

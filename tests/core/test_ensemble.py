@@ -166,11 +166,41 @@ def test_records_hold_the_values_at_their_steps_the_first_and_the_last_among_the
     assert history.stopped_at.tolist() == [STEPS] * MEMBERS
 
 
-def test_records_are_log_spaced_by_default_and_progress_follows_them():
+def test_records_are_log_spaced_by_default_and_progress_moves_with_the_steps():
     seen = []
     history = run(SGD(0.05), progress=lambda done, total: seen.append((done, total)))
     assert tuple(history.steps) == log_spaced(STEPS, 12)
-    assert seen == [(step, STEPS) for step in history.steps]
+    assert seen == [(step, STEPS) for step in range(STEPS + 1)]
+
+
+def test_stopped_members_keep_their_values_under_a_constraint():
+    """The constraint is applied before the values of stopped members are put back."""
+    weights = {"w": torch.ones(2, 3)}
+    history = train(
+        autograd(lambda p, _: (p["w"] ** 2).sum(1)),
+        weights,
+        lambda step: None,
+        optimizer=SGD(0.01),
+        steps=5,
+        record=lambda p: {"w": p["w"].sum(1)},
+        project=lambda p: p["w"].mul_(0.9),
+        stop=lambda _: torch.tensor([True, False]),
+    )
+    assert torch.equal(history.parameters["w"][0], weights["w"][0])
+    assert history.parameters["w"][1].max() < 0.6
+
+
+def test_divergence_in_the_last_step_is_noticed():
+    """No later loss shows it, but the recorded statistic does."""
+    with pytest.raises(FloatingPointError, match="member 0"):
+        train(
+            autograd(lambda p, _: (p["w"] ** 2).sum(1)),
+            {"w": torch.ones(1, 3)},
+            lambda step: None,
+            optimizer=SGD(3e38),
+            steps=1,
+            record=lambda p: {"w": p["w"].sum(1)},
+        )
 
 
 def test_batches_are_asked_for_once_per_step_in_order():

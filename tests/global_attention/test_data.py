@@ -63,3 +63,12 @@ def test_setup_gives_the_same_teacher_each_time_and_another_for_another_seed():
     setup = Setup(n_inputs=7, outputs=2, teacher_width=3, width=5, noise=0.0, n_test=11)
     np.testing.assert_array_equal(setup.teacher(0, 3).hidden, setup.teacher(0, 3).hidden)
     assert not np.array_equal(setup.teacher(0, 3).hidden, setup.teacher(1, 3).hidden)
+
+
+@pytest.mark.parametrize(
+    "change", [{"n_inputs": 0}, {"outputs": -1}, {"width": 0}, {"n_test": 0}, {"noise": -1.0}, {"noise": float("nan")}]
+)
+def test_impossible_setups_are_refused_by_name(change):
+    sizes = {"n_inputs": 7, "outputs": 2, "teacher_width": 3, "width": 5, "noise": 0.0, "n_test": 11}
+    with pytest.raises(ValueError, match=next(iter(change))):
+        Setup(**(sizes | change))

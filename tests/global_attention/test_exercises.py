@@ -15,6 +15,12 @@ def gradient(x, y, mask, hidden, decoder, *, forget=""):
     return {"mean": terms.sum(0), "sign": -terms.mean(0), "factor": 2 * terms.mean(0)}.get(forget, terms.mean(0))
 
 
+def in_place(mask, hidden, decoder):
+    """A wrong answer that would pass if the check compared with the arrays it handed out."""
+    mask /= mask.sum()
+    return mask, hidden, decoder
+
+
 RIGHT = {
     "GA-1": gradient,
     "GA-2": lambda a, w, v: (a / a.sum(), w * a.sum(), v),
@@ -31,6 +37,8 @@ WRONG = [
     ("GA-1", lambda *a: np.zeros(5), "different"),
     ("GA-1", lambda x: x, "raised TypeError"),
     ("GA-2", lambda a, w, v: (a, w, v), "sums to"),
+    ("GA-2", in_place, "function changed"),
+    ("GA-2", lambda a, w, v: (a / a.sum(), w), "of shapes"),
     ("GA-2", lambda a, w, v: (a / a.sum(), w, v), "function changed"),
     ("GA-3", lambda p, s, eta, gamma: (p / s) ** 2, "logarithms"),
     ("GA-3", lambda p, s, eta, g: (p / s) * np.log(p * eta / g) / np.log(s * eta / g), "squared"),

@@ -57,11 +57,22 @@ def test_progress_ends_at_the_total(experiment):
 
 
 @pytest.mark.parametrize(
-    "change", [{"sizes": (5, 7)}, {"snapshot": 0}, {"snapshot": 9999}, {"seeds": ()}, {"chunk": 0}]
+    "change", [{"sizes": (5, 7)}, {"snapshot": 0}, {"snapshot": 9999}, {"seeds": ()}, {"seeds": (1, 1)}, {"chunk": 0}]
 )
 def test_impossible_settings_are_refused_by_name(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         dataclasses.replace(sample_complexity.Settings.book(), **change)
+
+
+def test_support_is_not_judged_when_every_input_matters():
+    dense = dataclasses.replace(sample_complexity.Settings.smoke(), n_relevant=32)
+    assert "GA-X-support" not in sample_complexity.run(dense, device="cpu").measurements()
+
+
+def test_every_experiment_states_a_time_budget_of_under_a_minute(experiment):
+    """The budget that a chapter's experiments share; the stored book run shows the time each one took."""
+    stored = experiment.result.load_stored("book").provenance
+    assert stored.cpu_seconds <= experiment.budget_seconds <= 60
 
 
 def test_seeds_trained_in_chunks_give_the_same_table():

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, resumable
+from attnbook.core.results import Clock, Measurement, Result, by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
@@ -66,10 +66,9 @@ class Settings:
     chunk: int = 5
 
     def __post_init__(self) -> None:
-        if len(self.sizes) < 3 or sorted(self.sizes) != list(self.sizes):
+        if len(self.sizes) < 3 or sorted(set(self.sizes)) != list(self.sizes):
             raise ValueError(f"sizes: expected at least three increasing numbers, got {self.sizes}")
-        if not self.seeds or self.chunk < 1:
-            raise ValueError(f"seeds, chunk: expected at least one of each, got {self.seeds}, {self.chunk}")
+        check_seeds(self.seeds, self.chunk)
 
     @classmethod
     def smoke(cls) -> Self:
@@ -182,18 +181,16 @@ def run(
         settings.n_inputs, settings.outputs, settings.teacher_width, settings.width, settings.noise, settings.n_test
     )
     training = Training(settings.steps, settings.batch_size, settings.step_size, (settings.steps,), decay=True)
-    starts = range(0, len(settings.seeds), settings.chunk)
-    chunks = {f"seeds-from-{start}": settings.seeds[start : start + settings.chunk] for start in starts}
 
-    def train(part: str, inner: Progress | None) -> dict[str, np.ndarray]:
-        history = train_members(settings.members(chunks[part]), setup, training, device=where, progress=inner)
+    def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
+        history = train_members(settings.members(seeds), setup, training, device=where, progress=inner)
         return {"test_loss": history.records["test_loss"][-1].reshape(-1, len(settings.sizes), len(MODELS))}
 
-    parts = resumable(list(chunks), train, settings=settings, clock=clock, workdir=workdir, progress=progress)
+    parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     return ErrorRate(
         settings=settings,
         provenance=clock.provenance(where),
-        test_loss=np.concatenate([part["test_loss"] for part in parts.values()]),
+        test_loss=np.concatenate([part["test_loss"] for part in parts]),
     )
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from attnbook import ledger
 from attnbook.core import runtime
 from attnbook.core.ensemble import log_spaced
-from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_over_seeds, resumable
+from attnbook.core.results import Clock, Measurement, Result, by_seeds, check_seeds, over_seeds, ratio_over_seeds
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
 from attnbook.global_attention.models import Member, Model, Training, train_members
@@ -72,8 +72,7 @@ class Settings:
             raise ValueError(f"sizes: expected {len(PAPER_SIZES)}, one for each row of Table 1, got {self.sizes}")
         if not 1 <= self.snapshot <= self.steps:
             raise ValueError(f"snapshot: expected between 1 and steps = {self.steps}, got {self.snapshot}")
-        if not self.seeds or self.chunk < 1:
-            raise ValueError(f"seeds, chunk: expected at least one of each, got {self.seeds}, {self.chunk}")
+        check_seeds(self.seeds, self.chunk)
 
     @classmethod
     def smoke(cls) -> Self:
@@ -177,10 +176,10 @@ class SampleComplexity(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return what Table 1, Figure 7 and the recovered mask say, by claim id."""
         measured = self._cells() | self._sentences() | self._figure_7()
-        off, on = self._off_and_on_support()
-        measured["GA-X-support"] = over_seeds(
-            off_over_on_attention=off[:, 1] / on[:, 1], off_over_on_l1=off[:, 2] / on[:, 2]
-        )
+        if self.settings.n_relevant < self.settings.n_inputs:
+            off, on = self._off_and_on_support()
+            ratio = off / on
+            measured["GA-X-support"] = over_seeds(off_over_on_attention=ratio[:, 1], off_over_on_l1=ratio[:, 2])
         if self.settings.steps > self.settings.snapshot:
             start, end = self.table[:, 0], self.test_loss[-1, :, 0]
             measured["GA-TAB1-race"] = over_seeds(
@@ -263,24 +262,22 @@ def run(
     )
     training = Training(settings.steps, settings.batch_size, settings.step_size, settings.record_at)
 
-    def train(part: str, inner: Progress | None) -> dict[str, np.ndarray]:
-        history = train_members(settings.members(chunks[part]), setup, training, device=where, progress=inner)
-        shape = (-1, len(chunks[part]), len(settings.sizes), len(MODELS))
+    def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
+        history = train_members(settings.members(seeds), setup, training, device=where, progress=inner)
+        shape = (-1, len(seeds), len(settings.sizes), len(MODELS))
         weights = history.records["effective_weights"][settings.record_at.index(settings.snapshot)]
         return {
             "test_loss": history.records["test_loss"].reshape(shape),
             "weights": weights.reshape(*shape[1:], settings.n_inputs),
         }
 
-    starts = range(0, len(settings.seeds), settings.chunk)
-    chunks = {f"seeds-from-{start}": settings.seeds[start : start + settings.chunk] for start in starts}
-    parts = resumable(list(chunks), train, settings=settings, clock=clock, workdir=workdir, progress=progress)
+    parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     return SampleComplexity(
         settings=settings,
         provenance=clock.provenance(where),
         steps=np.array(settings.record_at, dtype=np.float64),
-        test_loss=np.concatenate([part["test_loss"] for part in parts.values()], axis=1),
-        weights=np.concatenate([part["weights"] for part in parts.values()]),
+        test_loss=np.concatenate([part["test_loss"] for part in parts], axis=1),
+        weights=np.concatenate([part["weights"] for part in parts]),
         truth=np.stack([setup.teacher(seed, settings.n_relevant).mask for seed in settings.seeds]),
     )
 

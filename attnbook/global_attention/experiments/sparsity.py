@@ -15,7 +15,16 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Provenance, Result, over_seeds, ratio_over_seeds, resumable
+from attnbook.core.results import (
+    Clock,
+    Measurement,
+    Provenance,
+    Result,
+    by_seeds,
+    check_seeds,
+    over_seeds,
+    ratio_over_seeds,
+)
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
 from attnbook.global_attention.models import Member, Model, Training, train_members
@@ -78,8 +87,7 @@ class Settings:
             raise ValueError(f"dense_size: expected one of sizes {self.sizes}, got {self.dense_size}")
         if self.sparsities[-1] != self.n_inputs:
             raise ValueError(f"sparsities: expected n_inputs = {self.n_inputs} last, got {self.sparsities}")
-        if not self.seeds or self.chunk < 1:
-            raise ValueError(f"seeds, chunk: expected at least one of each, got {self.seeds}, {self.chunk}")
+        check_seeds(self.seeds, self.chunk)
 
     @classmethod
     def smoke(cls) -> Self:
@@ -181,7 +189,7 @@ class Sparsity(Result):
         most = self.settings.sizes[-1]
         baseline, l1 = (np.minimum(self.samples_needed(m), most) for m in ("baseline", "l1_attention"))
         ratios = baseline / l1
-        values = {"samples_ratio_sparse": float(ratios[0]), "samples_ratio_dense": float(ratios[-1])}
+        values = {"samples_ratio_sparse": float(ratios[0]), "samples_ratio_dense_at_most": float(ratios[-1])}
         return Measurement(values, n_seeds=len(self.settings.seeds))
 
 
@@ -212,27 +220,23 @@ def run(
         settings.n_inputs, settings.outputs, settings.teacher_width, settings.width, settings.noise, settings.n_test
     )
     training = Training(settings.steps, settings.batch_size, settings.step_size, (settings.steps,), decay=True)
-    starts = range(0, len(settings.seeds), settings.chunk)
-    chunks = {f"seeds-from-{start}": settings.seeds[start : start + settings.chunk] for start in starts}
 
-    def train(part: str, inner: Progress | None) -> dict[str, np.ndarray]:
+    def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         arrays = {}
         for name, members in {"grid": settings.grid_members, "path": settings.path_members}.items():
-            records = train_members(members(chunks[part]), setup, training, device=where, progress=inner).records
-            arrays[f"{name}_loss"] = records["test_loss"][-1].reshape(len(chunks[part]), -1)
+            records = train_members(members(seeds), setup, training, device=where, progress=inner).records
+            arrays[f"{name}_loss"] = records["test_loss"][-1].reshape(len(seeds), -1)
             weights = records["effective_weights"][-1]
-            arrays[f"{name}_weights"] = weights.reshape(len(chunks[part]), -1, settings.n_inputs)
+            arrays[f"{name}_weights"] = weights.reshape(len(seeds), -1, settings.n_inputs)
         return arrays
 
-    parts = resumable(list(chunks), train, settings=settings, clock=clock, workdir=workdir, progress=progress)
+    parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     return _collect(settings, setup, parts, clock.provenance(where))
 
 
-def _collect(
-    settings: Settings, setup: Setup, parts: dict[str, dict[str, np.ndarray]], provenance: Provenance
-) -> Sparsity:
-    grid, path = (np.concatenate([part[f"{name}_loss"] for part in parts.values()]) for name in ("grid", "path"))
-    first = next(iter(parts.values()))
+def _collect(settings: Settings, setup: Setup, parts: list[dict[str, np.ndarray]], provenance: Provenance) -> Sparsity:
+    grid, path = (np.concatenate([part[f"{name}_loss"] for part in parts]) for name in ("grid", "path"))
+    first = parts[0]
     shape = (len(settings.sparsities), len(settings.sizes), len(MODELS))
     return Sparsity(
         settings=settings,
