@@ -1,4 +1,4 @@
-"""All experiments of all papers, by id. The one place that knows the rooms."""
+"""All experiments of all papers, by id."""
 
 from __future__ import annotations
 
