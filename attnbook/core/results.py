@@ -6,15 +6,13 @@ A result file is small JSON: settings, plain arrays, measurements by claim id, a
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,7 +20,8 @@ import numpy as np
 import torch
 
 import attnbook
-from attnbook.core.runtime import Progress, Scale
+from attnbook.core.runtime import Scale
+from attnbook.core.storage import FORMAT, ResultError, plain, read_json, tuples, write_json
 
 __all__ = [
     "Clock",
@@ -30,22 +29,12 @@ __all__ = [
     "Measurement",
     "Provenance",
     "Result",
-    "ResultError",
-    "by_seeds",
-    "check_seeds",
     "over_seeds",
     "ratio_over_seeds",
     "results_folder",
-    "resumable",
     "stored_measurements",
     "stored_path",
 ]
-
-FORMAT = 1
-
-
-class ResultError(ValueError):
-    """A result file is missing, damaged, of another experiment or of another format."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +194,7 @@ class Result:
         """
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         measured = {claim: asdict(m) for claim, m in self.measurements().items()}
-        _write(path, {"format": FORMAT, "experiment": self.experiment, "measurements": measured, **_plain(own)})
+        write_json(path, {"format": FORMAT, "experiment": self.experiment, "measurements": measured, **plain(own)})
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -220,9 +209,9 @@ class Result:
         Raises:
             ResultError: If the file is missing, damaged, of another experiment or of another format.
         """
-        raw = _read(path, cls.experiment)
+        raw = read_json(path, cls.experiment)
         try:
-            settings = cls.settings_type(**{k: _tuples(v) for k, v in raw["settings"].items()})
+            settings = cls.settings_type(**{k: tuples(v) for k, v in raw["settings"].items()})
             arrays = {
                 f.name: np.array(raw[f.name], dtype=np.float64)
                 for f in fields(cls)
@@ -308,7 +297,7 @@ def stored_measurements(experiment: str, scale: Scale) -> dict[str, Measurement]
     path = stored_path(experiment, scale)
     if not path.exists():
         return {}
-    raw = _read(path, experiment)
+    raw = read_json(path, experiment)
     try:
         return {
             claim: Measurement(
@@ -320,160 +309,3 @@ def stored_measurements(experiment: str, scale: Scale) -> dict[str, Measurement]
         }
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ResultError(f"{path.name}: damaged measurements: {error!r}") from error
-
-
-def resumable(
-    parts: Sequence[str],
-    compute: Callable[[str, Progress | None], Mapping[str, np.ndarray]],
-    *,
-    settings: Any,
-    clock: Clock,
-    workdir: Path | None = None,
-    progress: Progress | None = None,
-) -> dict[str, dict[str, np.ndarray]]:
-    """Compute the parts of a long run, keeping each finished part on disk.
-
-    A killed run continues with the first missing part and ends with the same numbers.
-
-    Args:
-        parts: Names of the parts, usable as file names.
-        compute: (part, progress) to named arrays; must depend on the name and the settings only.
-        settings: Frozen settings; parts of other settings are not used.
-        clock: Clock of the run; the time that kept parts took is added to it.
-        workdir: Folder for the finished parts; default none, nothing is kept.
-        progress: Told (work done, work in all), where every part counts the same.
-
-    Returns:
-        Part to named arrays.
-
-    Raises:
-        ResultError: If the folder cannot be written, or a kept part is damaged.
-    """
-    exact = _plain(settings, digits=None)
-    done = {}
-    for number, part in enumerate(parts):
-        file = workdir / f"{part}.json" if workdir is not None else None
-        kept = _read(file, part) if file is not None and file.exists() else None
-        if kept is not None and kept.get("settings") == exact:
-            try:
-                done[part] = {name: np.array(value, dtype=np.float64) for name, value in kept["arrays"].items()}
-                clock.add(*kept["seconds"])
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise ResultError(f"{part}.json: damaged part: {error!r}; delete it and run again") from error
-            continue
-        own = Clock()
-        arrays = compute(part, _share(progress, number, len(parts)))
-        done[part] = {name: np.asarray(value, dtype=np.float64) for name, value in arrays.items()}
-        if file is not None:
-            arrays_exact = _plain(done[part], digits=None)
-            head = {"format": FORMAT, "experiment": part, "settings": exact, "seconds": own.spent()}
-            _write(file, {**head, "arrays": arrays_exact})
-    return done
-
-
-def by_seeds(
-    settings: Any,
-    train: Callable[[tuple[int, ...], Progress | None], Mapping[str, np.ndarray]],
-    *,
-    clock: Clock,
-    workdir: Path | None = None,
-    progress: Progress | None = None,
-) -> list[dict[str, np.ndarray]]:
-    """Train a few seeds at a time, keeping what is finished on disk.
-
-    Args:
-        settings: Settings with ``seeds`` and ``chunk``, the number of seeds trained together.
-        train: (seeds, progress) to named arrays.
-        clock: As for :func:`resumable`.
-        workdir: As for :func:`resumable`.
-        progress: As for :func:`resumable`.
-
-    Returns:
-        The arrays of each group of seeds, in order.
-    """
-    starts = range(0, len(settings.seeds), settings.chunk)
-    groups = {f"seeds-from-{start}": settings.seeds[start : start + settings.chunk] for start in starts}
-    parts = resumable(
-        list(groups),
-        lambda part, inner: train(groups[part], inner),
-        settings=settings,
-        clock=clock,
-        workdir=workdir,
-        progress=progress,
-    )
-    return list(parts.values())
-
-
-def check_seeds(seeds: tuple[int, ...], chunk: int) -> None:
-    """Refuse settings without seeds, with a seed twice, or with an empty group of seeds.
-
-    Raises:
-        ValueError: If that is so.
-    """
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ValueError(f"seeds: expected at least one and no repeats, got {seeds}")
-    if chunk < 1:
-        raise ValueError(f"chunk: expected at least one seed, got {chunk}")
-
-
-def _share(progress: Progress | None, number: int, parts: int) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(number * total + done, parts * total)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            part = Path(file.name)
-        try:
-            part.write_text(_layout(content), encoding="utf-8")
-            part.chmod(0o644)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}") from error
-
-
-def _layout(content: Mapping[str, Any]) -> str:
-    """One line per top-level entry: short files, readable differences."""
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _read(path: Path, experiment: str) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ResultError(f"path: no result file {path.name}; make it with `attnbook run {experiment}`") from None
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path.name}: damaged or unreadable: {error}; delete it and run again") from error
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        found = raw.get("format") if isinstance(raw, dict) else None
-        raise ResultError(f"{path.name}: written in format {found!r}, this version reads {FORMAT}; run it again")
-    if raw.get("experiment") != experiment:
-        raise ResultError(f"{path.name}: holds {raw.get('experiment')!r}, expected {experiment!r}")
-    return raw
-
-
-def _plain(value: Any, digits: int | None = 6) -> Any:
-    """Turn settings and arrays into JSON values, floats rounded to significant digits."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), None) for f in fields(value)}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist(), digits)
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v, digits) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v, digits) for v in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item(), digits)
-    if isinstance(value, float) and digits is not None:
-        return float(f"{value:.{digits}g}")
-    return value
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -20,11 +20,11 @@ batches, so that every difference comes from the mask. Weights follow torch's co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ from attnbook.global_attention.data import Setup, Teacher
 __all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "predict", "train_members"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
+
+Key = TypeVar("Key", bound=Hashable)
 
 # Indices of this many batches are drawn at a time.
 BLOCK = 100
@@ -333,6 +335,6 @@ def _rows(table: Tensor, rows: Tensor) -> Tensor:
     return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
-def _unique(keys: object) -> dict:
+def _unique(keys: Iterable[Key]) -> dict[Key, int]:
     """Number distinct keys in the order of their first appearance."""
-    return {key: number for number, key in enumerate(dict.fromkeys(keys))}  # type: ignore[call-overload]
+    return {key: number for number, key in enumerate(dict.fromkeys(keys))}

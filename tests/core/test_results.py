@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnbook
-from attnbook.core import results
+from attnbook.core import storage
 from attnbook.core.results import (
     Clock,
     Experiment,
     Measurement,
     Result,
-    ResultError,
     over_seeds,
     ratio_over_seeds,
     results_folder,
-    resumable,
     stored_measurements,
     stored_path,
 )
+from attnbook.core.resuming import resumable
+from attnbook.core.storage import ResultError
 from attnbook.registry import experiments
 
 STORED = [(path.parent.name, path.stem) for path in sorted(results_folder().glob("*/*.json"))]
@@ -82,7 +82,7 @@ def test_what_is_saved_is_what_is_loaded(result, file):
 
 def test_a_result_file_is_short_readable_json_that_anyone_may_read(file):
     raw = json.loads(file.read_text(encoding="utf-8"))
-    assert (raw["format"], raw["experiment"]) == (results.FORMAT, "toy.losses")
+    assert (raw["format"], raw["experiment"]) == (storage.FORMAT, "toy.losses")
     assert len(file.read_text(encoding="utf-8").splitlines()) == len(raw) + 2
     assert file.stat().st_mode & 0o777 == 0o644
     assert left_in(file.parent) == ["result.json"]
@@ -222,7 +222,7 @@ def test_saving_that_breaks_off_keeps_the_old_file_and_leaves_no_part(error, res
     def break_off(_):
         raise error
 
-    monkeypatch.setattr(results, "_layout", break_off)
+    monkeypatch.setattr(storage, "_layout", break_off)
     with pytest.raises((KeyboardInterrupt, TypeError, ResultError)):
         result.save(file)
     assert file.read_bytes() == before

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, by_seeds, check_seeds
+from attnbook.core.results import Clock, Measurement, Result
+from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup

@@ -19,7 +19,8 @@ from jaxtyping import Float
 from attnbook import ledger
 from attnbook.core import runtime
 from attnbook.core.ensemble import log_spaced
-from attnbook.core.results import Clock, Measurement, Result, by_seeds, check_seeds, over_seeds, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_over_seeds
+from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
 from attnbook.global_attention.models import Member, Model, Training, train_members

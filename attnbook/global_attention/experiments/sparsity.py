@@ -20,11 +20,10 @@ from attnbook.core.results import (
     Measurement,
     Provenance,
     Result,
-    by_seeds,
-    check_seeds,
     over_seeds,
     ratio_over_seeds,
 )
+from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
 from attnbook.global_attention.models import Member, Model, Training, train_members
