@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Feedback", "check"]
+from attnbook.rooms import ROOMS
 
-ROOMS = {"GA": "attnbook.global_attention.exercises"}
+__all__ = ["Feedback", "check"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def check(exercise: str, answer: Callable[..., Any]) -> Feedback:
         TypeError: If ``answer`` is not a function.
     """
     room = ROOMS.get(str(exercise).split("-")[0])
-    checks = import_module(room).CHECKS if room else {}
+    checks = import_module(f"{room}.exercises").CHECKS if room else {}
     if exercise not in checks:
-        known = [name for module in ROOMS.values() for name in import_module(module).CHECKS]
+        known = [name for paper in ROOMS.values() for name in import_module(f"{paper}.exercises").CHECKS]
         raise ValueError(f"exercise: no exercise {exercise!r}; there are {', '.join(known)}")
     if not callable(answer):
         raise TypeError(f"answer: expected a function, got {type(answer).__name__}")

@@ -7,16 +7,15 @@ from functools import cache
 from importlib import import_module
 
 from attnbook.core.results import Experiment
+from attnbook.rooms import ROOMS
 
 __all__ = ["experiment", "experiments"]
-
-ROOMS = ("attnbook.global_attention.experiments",)
 
 
 @cache
 def experiments() -> dict[str, Experiment]:
     """Return the experiments by id, in the order of the book."""
-    return {e.id: e for room in ROOMS for e in import_module(room).EXPERIMENTS}
+    return {e.id: e for room in ROOMS.values() for e in import_module(f"{room}.experiments").EXPERIMENTS}
 
 
 def experiment(name: str) -> Experiment:

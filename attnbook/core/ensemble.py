@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnbook.core.runtime import Progress
 
-__all__ = ["SGD", "Adam", "History", "Parameters", "autograd", "cosine", "log_spaced", "train"]
+__all__ = ["SGD", "Adam", "History", "Parameters", "Rule", "autograd", "cosine", "log_spaced", "per_member", "train"]
 
 Parameters: TypeAlias = dict[str, Tensor]
 """Name to stacked tensor ``(members, ...)``."""
@@ -28,6 +28,42 @@ Gradient: TypeAlias = Callable[[Parameters, Any], tuple[Tensor, Parameters]]
 
 # Losses are looked at for divergence this often; the message still names the exact step.
 CHECK_EVERY = 64
+
+
+class Rule(Protocol):
+    """An update rule: its options for each member, and the torch optimiser that obeys them."""
+
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return the options of each member, ``lr`` among them; neighbours with equal options share a group."""
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the optimiser for parameter groups that carry these options; it must act on each member alone."""
+
+
+def per_member(name: str, value: float | Sequence[float], members: int) -> np.ndarray:
+    """Spread a positive option over the members.
+
+    Args:
+        name: What to call it in messages.
+        value: One number for all, or one per member.
+        members: Number of members.
+
+    Returns:
+        One number per member, ``(members,)``.
+
+    Raises:
+        ValueError: If there are as many numbers as neither one nor the members, or one is not positive and finite.
+
+    Example:
+        >>> per_member("step_size", 0.5, 2)
+        array([0.5, 0.5])
+    """
+    values = np.asarray(value, dtype=np.float64)
+    if values.ndim and values.shape != (members,):
+        raise ValueError(f"{name}: expected one number or one per member ({members},), got shape {values.shape}")
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError(f"{name}: expected positive numbers, got {value!r}")
+    return np.broadcast_to(values, (members,))
 
 
 @dataclass(frozen=True)
@@ -45,6 +81,10 @@ class SGD:
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum!r}")
+
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return the step size of each member."""
+        return _step_sizes(self.step_size, members)
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the torch optimiser for these parameter groups."""
@@ -65,6 +105,10 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return the step size of each member."""
+        return _step_sizes(self.step_size, members)
+
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the torch optimiser for these parameter groups."""
         return torch.optim.Adam(groups, betas=self.betas, eps=self.eps, fused=True)
@@ -79,12 +123,14 @@ class History:
         records: Name to recorded statistic, ``(records, members, ...)``.
         parameters: Final parameters, each ``(members, ...)``.
         stopped_at: Number of steps each member took, ``(members,)``.
+        diverged: Whether the loss or a statistic of the member became NaN or infinite, ``(members,)``.
     """
 
     steps: np.ndarray
     records: dict[str, np.ndarray]
     parameters: Parameters
     stopped_at: np.ndarray
+    diverged: np.ndarray
 
 
 def autograd(losses: Callable[[Parameters, Any], Tensor]) -> Gradient:
@@ -153,13 +199,14 @@ def train(
     parameters: Parameters,
     batches: Callable[[int], Any],
     *,
-    optimizer: SGD | Adam,
+    optimizer: Rule,
     steps: int,
     record: Callable[[Parameters], Mapping[str, Tensor]],
     record_at: Sequence[int] | None = None,
     project: Callable[[Parameters], None] | None = None,
     stop: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
     schedule: Callable[[int], float] | None = None,
+    on_divergence: Literal["raise", "record"] = "raise",
     names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> History:
@@ -170,7 +217,7 @@ def train(
             :func:`autograd` of a loss.
         parameters: Initial values, each ``(members, ...)``; they are copied, not changed.
         batches: Step number to batch, called with 0, 1, ..., ``steps - 1``.
-        optimizer: Rule and step sizes, one or one per member.
+        optimizer: :class:`SGD`, :class:`Adam` or any other :class:`Rule`, with its options for each member.
         steps: Number of steps, at least 1.
         record: Parameters to statistics, each ``(members, ...)``.
         record_at: Steps to record at; default 12 log-spaced ones.
@@ -178,6 +225,8 @@ def train(
         stop: Recorded statistics to a mask ``(members,)`` of members that are done: they keep
             their values from then on; training ends when all are done. Default never.
         schedule: Step number to a factor on the step sizes, for example :func:`cosine`; default constant.
+        on_divergence: ``raise``, or ``record`` where divergence is a result: statistics that are not finite are
+            recorded as infinity, and the history tells which members diverged. Default ``raise``.
         names: What to call the members in messages; default their number.
         progress: Told (steps done, steps in all) about a hundred times.
 
@@ -186,16 +235,17 @@ def train(
 
     Raises:
         ValueError: If an argument is outside its range or the shapes do not fit.
-        FloatingPointError: If a loss becomes NaN or infinite; names step, member and step size.
+        FloatingPointError: If a loss or a statistic becomes NaN or infinite (unless that is to be recorded); names
+            step, member and step size.
     """
     members = _count_members(parameters)
     records_at = _check_schedule(steps, record_at)
-    step_sizes = _per_member(optimizer.step_size, members)
-    watch = _Watch(_check_names(names, members), step_sizes)
+    options = optimizer.options(members)
+    watch = _Watch(_check_names(names, members), options, raising=on_divergence == "raise")
     parameters = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in parameters.items()
     }
-    update = _Update(optimizer, parameters, step_sizes, project)
+    update = _Update(optimizer, parameters, options, project)
     done = torch.zeros(members, dtype=torch.bool, device=update.device)
     stopped_at = np.full(members, steps)
     stopping = False
@@ -210,8 +260,7 @@ def train(
             statistics = _check_statistics(record(parameters), members)
             kept_steps.append(step)
             # To the CPU first: not every device has float64.
-            kept.append({name: value.cpu().double().numpy() for name, value in statistics.items()})
-            watch.look_at(step, kept[-1])
+            kept.append(watch.look_at(step, {n: value.cpu().double().numpy() for n, value in statistics.items()}))
             if stop is not None:
                 newly = _check_mask(stop(statistics), done) & ~done
                 stopped_at[newly.cpu().numpy()] = step
@@ -227,7 +276,7 @@ def train(
             update(gradients, done if stopping else None, schedule(step) if schedule else 1.0)
     watch.look()
     records = {name: np.stack([entry[name] for entry in kept]) for name in kept[0]}
-    return History(np.array(kept_steps), records, parameters, stopped_at)
+    return History(np.array(kept_steps), records, parameters, stopped_at, watch.diverged)
 
 
 class _Update:
@@ -235,30 +284,30 @@ class _Update:
 
     def __init__(
         self,
-        optimizer: SGD | Adam,
+        optimizer: Rule,
         parameters: Parameters,
-        step_sizes: np.ndarray,
+        options: list[dict[str, float]],
         project: Callable[[Parameters], None] | None,
     ) -> None:
         self.parameters = parameters
         self.project = project
-        self.step_sizes = step_sizes
+        self.options = options
         self.device = next(iter(parameters.values())).device
-        # Neighbours with equal step size share a group: usually one group of whole tensors.
+        # Neighbours with equal options share a group: usually one group of whole tensors.
         self.groups: list[tuple[slice, dict[str, Tensor]]] = []
         start = 0
-        for _, run in groupby(step_sizes):
+        for _, run in groupby(options):
             part = slice(start, start + len(list(run)))
             self.groups.append((part, {name: tensor[part] for name, tensor in parameters.items()}))
             start = part.stop
         self.optimizer = optimizer.build(
-            [{"params": list(views.values()), "lr": float(step_sizes[part.start])} for part, views in self.groups]
+            [{"params": list(views.values()), **options[part.start]} for part, views in self.groups]
         )
 
     def __call__(self, gradients: Parameters, frozen: Tensor | None, factor: float) -> None:
         before = {n: t[frozen] for n, t in self.parameters.items()} if frozen is not None else {}
         for group, (part, views) in zip(self.optimizer.param_groups, self.groups, strict=True):
-            group["lr"] = float(self.step_sizes[part.start]) * factor
+            group["lr"] = self.options[part.start]["lr"] * factor
             # Fused kernels walk through memory: gradients must be laid out as the parameters are.
             for name, view in views.items():
                 view.grad = gradients[name][part].contiguous()
@@ -270,10 +319,11 @@ class _Update:
 
 
 class _Watch:
-    """Keeps the latest losses and raises when one of them is not finite."""
+    """Keeps the latest losses; raises, or takes note, when one of them is not finite."""
 
-    def __init__(self, names: Sequence[str], step_sizes: np.ndarray) -> None:
-        self.names, self.step_sizes = names, step_sizes
+    def __init__(self, names: Sequence[str], options: list[dict[str, float]], *, raising: bool) -> None:
+        self.names, self.options, self.raising = names, options, raising
+        self.diverged = np.zeros(len(names), dtype=bool)
         self.noted: list[tuple[int, Tensor, Tensor]] = []
 
     def note(self, step: int, losses: Tensor, done: Tensor) -> None:
@@ -283,16 +333,14 @@ class _Watch:
         if len(self.noted) == CHECK_EVERY:
             self.look()
 
-    def look_at(self, step: int, statistics: Mapping[str, np.ndarray]) -> None:
-        """Raise when a recorded statistic is not finite: the last step's damage shows in no later loss."""
+    def look_at(self, step: int, statistics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Look at recorded statistics too: the last step's damage shows in no later loss."""
         for name, values in statistics.items():
             bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
             if bad.any():
-                member = int(np.flatnonzero(bad)[0])
-                raise FloatingPointError(
-                    f"training diverged before step {step}: {name} of {self.names[member]} is not finite "
-                    f"with step size {self.step_sizes[member]:g}; try a smaller step size"
-                )
+                self.report(bad, f"before step {step}: {name} of {{name}} is not finite")
+                statistics[name] = np.where(np.isfinite(values), values, np.inf)
+        return statistics
 
     def look(self) -> None:
         if not self.noted:
@@ -301,11 +349,19 @@ class _Watch:
         if bad.any():
             row, member = np.argwhere(bad)[0]
             step, losses, _ = self.noted[row]
-            raise FloatingPointError(
-                f"training diverged at step {step}: the loss of {self.names[member]} is {float(losses[member])} "
-                f"with step size {self.step_sizes[member]:g}; try a smaller step size"
+            self.report(
+                bad.any(axis=0), f"at step {step}: the loss of {{name}} is {float(losses[member])}", int(member)
             )
         self.noted.clear()
+
+    def report(self, bad: np.ndarray, what: str, first: int | None = None) -> None:
+        self.diverged |= bad
+        if self.raising:
+            member = int(np.flatnonzero(bad)[0]) if first is None else first
+            raise FloatingPointError(
+                f"training diverged {what.format(name=self.names[member])} "
+                f"with step size {self.options[member]['lr']:g}; try a smaller step size"
+            )
 
 
 def _count_members(parameters: Parameters) -> int:
@@ -356,10 +412,5 @@ def _check_schedule(steps: int, record_at: Sequence[int] | None) -> set[int]:
     return set(wanted)
 
 
-def _per_member(step_size: float | Sequence[float], members: int) -> np.ndarray:
-    sizes = np.asarray(step_size, dtype=np.float64)
-    if sizes.ndim and sizes.shape != (members,):
-        raise ValueError(f"step_size: expected one number or one per member ({members},), got shape {sizes.shape}")
-    if not (np.isfinite(sizes) & (sizes > 0)).all():
-        raise ValueError(f"step_size: expected positive numbers, got {step_size!r}")
-    return np.broadcast_to(sizes, (members,))
+def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[str, float]]:
+    return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]

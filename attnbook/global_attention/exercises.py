@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.global_attention.theory import samples_needed
 
@@ -36,7 +37,7 @@ def mask_gradient(answer: Callable[..., Any]) -> str | None:
         "the inputs are masked once too often: x enters, not x times a": terms.mean(0) * mask,
         "the sign is reversed: the residual is prediction minus label": -terms.mean(0),
     }
-    return _first_match(got, likely)
+    return likely_mistake(got, likely)
 
 
 def on_the_simplex(answer: Callable[..., Any]) -> str | None:
@@ -78,14 +79,7 @@ def samples_ratio(answer: Callable[..., Any]) -> str | None:
             64 * np.log(64 / 0.01) / np.log(8 / 0.01)
         ),
     }
-    return _first_match(got, likely)
-
-
-def _first_match(got: np.ndarray, likely: dict[str, np.ndarray]) -> str:
-    for mistake, wrong in likely.items():
-        if np.allclose(got, wrong):
-            return mistake
-    return f"the numbers are different: got {np.round(got, 4)}"
+    return likely_mistake(got, likely)
 
 
 CHECKS = {"GA-1": mask_gradient, "GA-2": on_the_simplex, "GA-3": samples_ratio}

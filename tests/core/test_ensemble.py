@@ -393,3 +393,44 @@ def test_log_spaced_refuses_sizes_out_of_range(arguments, name):
 def test_log_spaced_refuses_steps_beyond_the_run(also):
     with pytest.raises(ValueError, match="also"):
         log_spaced(7, 3, also=also)
+
+
+def test_divergence_can_be_a_result():
+    """The growing member is marked and recorded as infinity; the other trains on as if alone."""
+
+    def growing(parameters, _):
+        return parameters["w"].square().sum(1), {"w": -2 * parameters["w"]}
+
+    start = {"w": torch.ones(2, 3, dtype=torch.float64)}
+    history = train(
+        growing,
+        start,
+        lambda _: None,
+        optimizer=SGD([1e-9, 1.0]),
+        steps=1000,
+        record_at=(0, 10, 1000),
+        record=lambda p: {"norm": p["w"].norm(dim=1), "change": p["w"] - p["w"]},
+        on_divergence="record",
+    )
+    assert history.diverged.tolist() == [False, True]
+    assert np.isfinite(history.records["norm"]).tolist() == [[True, True], [True, True], [True, False]]
+    assert not np.isnan(history.records["change"]).any()
+
+
+class TwoOptions:
+    """A rule with an option of its own."""
+
+    def options(self, members):
+        return [{"lr": 0.05, "momentum": m} for m in (0.0, 0.5, 0.5)[:members]]
+
+    def build(self, groups):
+        assert [group["momentum"] for group in groups] == [0.0, 0.5]
+        return torch.optim.SGD(groups)
+
+
+def test_a_rule_may_have_options_of_its_own_for_each_member():
+    history = run(TwoOptions())
+    for member, momentum in enumerate((0.0, 0.5, 0.5)):
+        alone = run(SGD(0.05, momentum=momentum))
+        for name, tensor in history.parameters.items():
+            torch.testing.assert_close(tensor[member], alone.parameters[name][member], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,1 @@
+"""Optimizing Attention with Mirror Descent: data, models, theory and experiments."""

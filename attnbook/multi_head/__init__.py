@@ -1,0 +1,1 @@
+"""On the Optimization and Generalization of Multi-head Attention: data, models, theory and experiments."""

@@ -1,0 +1,1 @@
+"""Training Dynamics of Softmax Self-Attention: data, models, theory and experiments."""

@@ -1,0 +1,1 @@
+"""Exploring the Frontiers of Softmax: data, models, theory and experiments."""
