@@ -349,9 +349,8 @@ class _Watch:
         if bad.any():
             row, member = np.argwhere(bad)[0]
             step, losses, _ = self.noted[row]
-            self.report(
-                bad.any(axis=0), f"at step {step}: the loss of {{name}} is {float(losses[member])}", int(member)
-            )
+            what = f"at step {step}: the loss of {{name}} is {float(losses[member])}"
+            self.report(np.asarray(bad.any(axis=0)), what, int(member))
         self.noted.clear()
 
     def report(self, bad: np.ndarray, what: str, first: int | None = None) -> None:
