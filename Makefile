@@ -51,6 +51,7 @@ verify: $(VENV)/.installed  ## run the claims again and compare with the stored 
 
 benchmarks: $(VENV)/.installed  ## measure speed side by side and store the table
 	$(BIN)/python benchmarks/table_1_ensemble.py --store
+	$(BIN)/python benchmarks/side_by_side.py --store
 
 lock: $(VENV)/.installed  ## write requirements.lock from the installed versions
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet pip-tools

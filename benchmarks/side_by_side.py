@@ -1,0 +1,184 @@
+"""Ways of computing the same thing, measured in turn in one process: the harness and its command line.
+
+A case names the ways; the first is ours. Before anything is measured all must give the same numbers.
+Run it from the root of the repository; ``--help`` lists the options.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from measuring import HERE, markdown_table, provenance, span
+from rich.console import Console
+from rich.progress import track
+from worker import Seconds, peak_memory
+
+CASES = ("case_multi_head", "case_mirror_descent", "case_softmax_ntk", "case_preconditioning")
+STORED = HERE / "side_by_side.json"
+COLUMNS = ("variant", "wall, ms", "CPU, ms", "wall / ours", "CPU / ours", "memory, MiB")
+console = Console()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Several ways to the same numbers.
+
+    Attributes:
+        title: Heading of its table.
+        what: What one run computes, for the reader of the table, in a sentence or two.
+        variants: Label to a function without arguments that returns an array; the first is ours.
+        tolerance: Largest relative difference to ours that counts as the same, in the largest entry.
+        aim: Smallest acceptable ratio of each label's wall time to ours; default none is set.
+        repeat: Runs that are timed together.
+    """
+
+    title: str
+    what: str
+    variants: Mapping[str, Callable[[], np.ndarray]]
+    tolerance: float
+    aim: Mapping[str, float]
+    repeat: int = 1
+
+
+def check(case: Case) -> dict[str, float]:
+    """Compare what all variants compute.
+
+    Returns:
+        The largest relative difference to ours for each label.
+
+    Raises:
+        RuntimeError: If a variant computes something else.
+    """
+    (_, ours), *others = case.variants.items()
+    expected, errors = np.asarray(ours()), {}
+    for label, run in others:
+        error = float(np.abs(np.asarray(run()) - expected).max() / np.abs(expected).max())
+        if not error <= case.tolerance:
+            raise RuntimeError(f"{case.title}: {label} differs from ours by {error:.1e}")
+        errors[label] = error
+    return errors
+
+
+def memory(run: Callable[[], np.ndarray]) -> float | None:
+    """Return by how much one run raises the peak memory of a process of its own, in MiB; None where none can fork."""
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+
+    def child() -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at the present size
+        before = peak_memory()
+        run()
+        send.send(peak_memory() - before)
+
+    process = context.Process(target=child)
+    process.start()
+    process.join()
+    return round(receive.recv(), 1)
+
+
+def measure(case: Case, rounds: int) -> dict[str, Any]:
+    """Check a case, then run its variants in turn for some rounds."""
+    errors = check(case)
+    grown = {label: memory(run) for label, run in case.variants.items()}
+    rows: dict[str, dict[str, Any]] = {label: {"wall_ms": [], "cpu_ms": []} for label in case.variants}
+    for _ in track(range(rounds), case.title, console=Console(stderr=True), transient=True):
+        for label, run in case.variants.items():
+            start = Seconds.now()
+            for _ in range(case.repeat):
+                run()
+            spent = Seconds.since(start)
+            rows[label]["wall_ms"].append(round(1e3 * spent.wall / case.repeat, 4))
+            rows[label]["cpu_ms"].append(round(1e3 * spent.cpu / case.repeat, 4))
+    for label, row in rows.items():
+        row |= {"memory_mib": grown[label], "error": errors.get(label, 0.0), "aim": case.aim.get(label)}
+    return {"what": case.what, "rounds": rounds, "rows": rows, "provenance": provenance(None)}
+
+
+def cells(rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the rows of the table; ratios are taken within a round."""
+    ours = next(iter(rows.values()))
+    table = []
+    for label, row in rows.items():
+        medians = [f"{statistics.median(row[clock]):.3g}" for clock in ("wall_ms", "cpu_ms")]
+        ratios = ["1", "1"]
+        if row is not ours:
+            pairs = [zip(row[clock], ours[clock], strict=True) for clock in ("wall_ms", "cpu_ms")]
+            ratios = [span([mine / base for mine, base in pair], 1) for pair in pairs]
+        grown = "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}"
+        table.append([label, *medians, *ratios, grown])
+    return table
+
+
+def aims(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say for each variant with an aim whether the median ratio reaches it."""
+    base = next(iter(rows.values()))["wall_ms"]
+    sentences = []
+    for label, row in rows.items():
+        if row["aim"] is not None:
+            ratio = statistics.median(mine / ours for mine, ours in zip(row["wall_ms"], base, strict=True))
+            outcome = "reached" if ratio >= row["aim"] else "missed"
+            sentences.append(f"Aim, at least {row['aim']:g} times faster than {label}: {outcome}.")
+    return sentences
+
+
+def as_markdown(stored: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the sections of the performance page."""
+    parts = ["<!-- Written by benchmarks/side_by_side.py from side_by_side.json. -->"]
+    for title, case in stored.items():
+        rows = case["rows"]
+        same = ", ".join(f"{row['error']:.0e} for {label}" for label, row in rows.items() if row["error"])
+        facts = ", ".join(f"{name} {value}" for name, value in case["provenance"].items())
+        parts += [
+            f"## {title}",
+            markdown_table(COLUMNS, cells(rows)),
+            f"{case['what']} Median of {case['rounds']} rounds on one thread, in each of which every variant runs in "
+            "turn; ratios are taken within a round: median (smallest to largest). Memory is what one run adds to the "
+            f"peak of a process of its own. {' '.join(aims(rows))}",
+            f"Checked before: largest relative difference to ours {same or 'zero'}.",
+            f"Measured with {facts}.",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Argument(help="Words in the titles of the cases; default: all.")] = None,
+    rounds: Annotated[int, typer.Option(min=5, help="Rounds in which every variant runs once.")] = 7,
+    quick: Annotated[bool, typer.Option(help="Two rounds, to try it.")] = False,
+    store: Annotated[bool, typer.Option(help="Write benchmarks/side_by_side.json and .md.")] = False,
+) -> None:
+    """Measure the algorithms behind the chapters beside what a reader would use instead.
+
+    Raises:
+        typer.BadParameter: If a quick try is to be stored, or no case fits.
+    """
+    if quick and store:
+        raise typer.BadParameter("--quick is too short to be stored", param_hint="--store")
+    torch.set_num_threads(1)
+    cases = [case for module in CASES for case in importlib.import_module(module).cases()]
+    chosen = [case for case in cases if not only or any(word.lower() in case.title.lower() for word in only)]
+    if not chosen:
+        raise typer.BadParameter(f"no title holds {only}; there are {', '.join(case.title for case in cases)}")
+    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+    measured = {case.title: measure(case, 2 if quick else rounds) for case in chosen}
+    console.print(as_markdown(measured), markup=False, highlight=False)
+    if store:
+        merged = {case.title: (stored | measured).get(case.title) for case in cases}
+        lines = [f"  {json.dumps(title)}: {json.dumps(value)}" for title, value in merged.items() if value]
+        STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        STORED.with_suffix(".md").write_text(as_markdown({t: v for t, v in merged.items() if v}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,37 @@
+"""The harness of the benchmarks: wrong variants are refused, the table says what was measured."""
+
+import json
+
+import numpy as np
+import pytest
+import side_by_side
+from side_by_side import Case, as_markdown, check, measure
+
+CASE = Case(
+    "Sums",
+    "The sum of 7 numbers.",
+    {"numpy": lambda: np.arange(7).sum(), "loop": lambda: np.array(float(sum(range(7))))},
+    tolerance=1e-12,
+    aim={"loop": 0.0},
+    repeat=3,
+)
+
+
+def test_a_variant_that_computes_something_else_is_refused():
+    wrong = Case("Sums", "", CASE.variants | {"wrong": lambda: np.array(22.0)}, tolerance=1e-2, aim={})
+    with pytest.raises(RuntimeError, match=r"Sums: wrong differs from ours by 4\.8e-02"):
+        check(wrong)
+
+
+def test_every_variant_is_measured_in_every_round_and_shown():
+    measured = measure(CASE, 2)
+    assert [len(row["wall_ms"]) for row in measured["rows"].values()] == [2, 2]
+    page = as_markdown({"Sums": json.loads(json.dumps(measured))})
+    assert "## Sums" in page
+    assert "Aim, at least 0 times faster than loop: reached." in page
+    assert page.count("\n| ") == 2 + 2
+
+
+def test_memory_is_that_of_the_run_alone():
+    grown = side_by_side.memory(lambda: np.ones(2**23))  # 64 MiB
+    assert grown is None or 60 <= grown <= 80
