@@ -19,7 +19,7 @@ from importlinter.cli import lint_imports
 
 import attnbook
 from attnbook.global_attention.data import Teacher
-from attnbook.global_attention.models import predict
+from attnbook.global_attention.models.masks import predict
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(m.name for m in pkgutil.walk_packages(attnbook.__path__, "attnbook."))

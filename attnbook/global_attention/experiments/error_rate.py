@@ -20,8 +20,8 @@ from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models import Member, Model, Training, predict, train_members
-from attnbook.global_attention.theory import samples_needed, to_simplex
+from attnbook.global_attention.models.masks import Member, Model, Training, predict, train_members
+from attnbook.global_attention.theory.sample_sizes import samples_needed, to_simplex
 
 __all__ = ["MODELS", "ErrorRate", "Settings", "run"]
 

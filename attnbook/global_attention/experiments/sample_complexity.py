@@ -23,7 +23,7 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models import Member, Model, Training, train_members
+from attnbook.global_attention.models.masks import Member, Model, Training, train_members
 
 __all__ = ["MODELS", "PAPER_SIZES", "SampleComplexity", "Settings", "paper_losses", "run"]
 

@@ -26,7 +26,7 @@ from attnbook.core.results import (
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models import Member, Model, Training, train_members
+from attnbook.global_attention.models.masks import Member, Model, Training, train_members
 
 __all__ = ["MODELS", "Settings", "Sparsity", "run"]
 
