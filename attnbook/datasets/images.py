@@ -30,7 +30,7 @@ class Images:
     """Images of ten classes, with labels.
 
     Attributes:
-        train: Training images, 0 to 255, ``(train, height, width)`` or, in colour, ``(train, height, width, 3)``.
+        train: Training images in uint8, ``(train, height, width)`` or, in colour, ``(train, height, width, 3)``.
         train_labels: Their classes, 0 to 9.
         test: Test images, of the same size.
         test_labels: Their classes.
@@ -39,9 +39,9 @@ class Images:
         stand_in: Whether they only take the place of the real images.
     """
 
-    train: UInt8[np.ndarray, "train height width *colours"]
+    train: np.ndarray
     train_labels: UInt8[np.ndarray, " train"]
-    test: UInt8[np.ndarray, "test height width *colours"]
+    test: np.ndarray
     test_labels: UInt8[np.ndarray, " test"]
     classes: tuple[str, ...]
     source: str
