@@ -1,1 +1,1 @@
-"""Exploring the Frontiers of Softmax: data, models, theory and experiments."""
+"""*Exploring the Frontiers of Softmax*: two-layer networks with a softmax over their neurons, and their kernels."""

@@ -1,0 +1,82 @@
+r"""The data of the convergence theorems: inputs and labels of norm at most one.
+
+===============  ====================  =======================================
+paper            name here             shape
+===============  ====================  =======================================
+$x_i$            ``inputs``            ``(samples, inputs)``, norm at most 1
+$y_i$            ``labels``            ``(outputs, samples)``, norm at most 1
+===============  ====================  =======================================
+
+The paper asks for bounded norms only; which data it has in mind is left open. Here inputs and labels are independent
+and uniform on unit spheres: there is nothing to learn but the sample itself, the hardest case for training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.core.rng import stream
+
+__all__ = ["Sample", "draw_sample", "sphere"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A training set.
+
+    Attributes:
+        inputs: One row per sample, ``(samples, inputs)``.
+        labels: One column per sample, as the network returns its outputs, ``(outputs, samples)``.
+    """
+
+    inputs: Float[np.ndarray, "samples inputs"]
+    labels: Float[np.ndarray, "outputs samples"]
+
+
+def sphere(count: int, dimension: int, *, rng: np.random.Generator) -> Float[np.ndarray, "count dimension"]:
+    """Draw points uniformly on the unit sphere.
+
+    Args:
+        count: Number of points, at least 1.
+        dimension: Dimension of the space, at least 1; in dimension 1 the points are 1 and -1.
+        rng: Source of randomness.
+
+    Returns:
+        One point per row.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Example:
+        >>> points = sphere(3, 5, rng=np.random.default_rng(0))
+        >>> bool(np.allclose(np.linalg.norm(points, axis=1), 1))
+        True
+    """
+    for name, size in {"count": count, "dimension": dimension}.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+    points = rng.standard_normal((count, dimension))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def draw_sample(n_samples: int, n_inputs: int, n_outputs: int, *, seed: int) -> Sample:
+    """Draw the training set of a seed; one of other size has none of its numbers in common.
+
+    Args:
+        n_samples: Number of samples $n$.
+        n_inputs: Number of inputs $d_{in}$.
+        n_outputs: Number of outputs $d$.
+        seed: Its seed.
+
+    Returns:
+        Inputs and labels, independent and uniform on unit spheres.
+
+    Raises:
+        ValueError: If a size is not positive.
+    """
+    sizes = (n_samples, n_inputs, n_outputs)
+    inputs = sphere(n_samples, n_inputs, rng=stream(seed, "inputs", *sizes))
+    return Sample(inputs, sphere(n_samples, n_outputs, rng=stream(seed, "labels", *sizes)).T.copy())

@@ -1,0 +1,253 @@
+r"""Kernels at infinite width, and what Theorem 4.2 and Lemma 5.3 ask for and promise, as plain functions.
+
+=============================  ==========================  ====================================================
+paper                          name here                   meaning
+=============================  ==========================  ====================================================
+$n$, $d$, $d_{in}$             ``n_samples``, ...          samples, outputs, inputs
+$m$                            ``width``                   neurons, in pairs
+$w_r$                          ``first_layer``             trained weights of neuron $r$, ``(inputs, width)``
+$a_{\ell r}$                   ``signs``                   frozen signs, ``(outputs, width)``
+$\sigma$                       ``scale``                   standard deviation of the initial weights
+$\eta$                         ``step_size``               step size of gradient descent
+$H(W)$, $H^*$                  ``kernel``                  $\frac1mJJ^\top$ now and at the start, output-major
+$\lambda$                      ``smallest_eigenvalue``     smallest eigenvalue of $H^*$, assumed positive
+$B$                            ``exponent``                bounds every $|\langle w_r, x_i\rangle|$; at least 1
+$\epsilon$, $\delta$           ``error``, ``failure``      squared error asked for; probability of failure
+$D$                            ``movement``                bound on $\|w_r(t) - w_r(0)\|$
+=============================  ==========================  ====================================================
+
+In the text available to us the equations are missing. Every formula of the theorem and the lemma is our
+reconstruction; the powers of $e^B$ are recalled, and constants the paper hides are taken as 1. The kernels at infinite
+width are not in the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+__all__ = [
+    "Activation",
+    "check_activation",
+    "check_positive",
+    "infinite_kernel",
+    "loss_envelope",
+    "movement_bound",
+    "step_size_of_theorem",
+    "steps_of_theorem",
+    "width_of_theorem",
+]
+
+Activation: TypeAlias = Literal["softmax", "exp", "relu"]
+
+
+def infinite_kernel(
+    activation: Activation,
+    inputs: Float[np.ndarray, "samples inputs"],
+    others: Float[np.ndarray, "others inputs"] | None = None,
+    *,
+    scale: float = 1.0,
+) -> Float[np.ndarray, "samples others"]:
+    r"""Return the neural tangent kernel of a paired network at initialisation, as the width grows without bound.
+
+    Per output, and zero between different outputs (this book's formulas; the paper works at finite width):
+    $K_{\rm softmax} = \langle x,x'\rangle e^{\sigma^2\langle x,x'\rangle}$,
+    $K_{\exp} = \langle x,x'\rangle e^{\sigma^2\|x+x'\|^2/2}$ and
+    $K_{\rm relu} = \langle x,x'\rangle(\pi-\theta)/2\pi$ with $\theta$ the angle between $x$ and $x'$.
+
+    Args:
+        activation: Which network.
+        inputs: One input per row.
+        others: Second arguments; default the inputs themselves.
+        scale: Standard deviation $\sigma$ of the initial weights; default 1. ReLU does not depend on it.
+
+    Returns:
+        The kernel.
+
+    Raises:
+        ValueError: If the activation is unknown, the scale is not positive or an input is not finite.
+
+    Example:
+        >>> infinite_kernel("relu", np.eye(2)).tolist()
+        [[0.5, 0.0], [0.0, 0.5]]
+    """
+    check_activation(activation)
+    check_positive(scale=scale)
+    others = inputs if others is None else others
+    if not (np.isfinite(inputs).all() and np.isfinite(others).all()):
+        raise ValueError("inputs, others: expected finite numbers, got NaN or infinity")
+    products = inputs @ others.T
+    squares, other_squares = (inputs**2).sum(1), (others**2).sum(1)
+    if activation == "softmax":
+        return products * np.exp(scale**2 * products)
+    if activation == "exp":
+        return products * np.exp(scale**2 * (products + (squares[:, None] + other_squares) / 2))
+    norms = np.sqrt(np.outer(squares, other_squares))
+    cosine = np.clip(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0), -1.0, 1.0)
+    return products * (np.pi - np.arccos(cosine)) / (2 * np.pi)
+
+
+def width_of_theorem(
+    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, exponent: float = 1.0, failure: float = 0.1
+) -> float:
+    r"""Return the width of Theorem 4.2, $m = \lambda^{-2}n^2d^2e^{18B}\log^2(nd/\delta)$ (reconstructed).
+
+    Args:
+        smallest_eigenvalue: $\lambda$, positive.
+        n_samples: $n$.
+        n_outputs: $d$.
+        exponent: $B$, at least 1; default 1, the smallest value that the paper's definition allows.
+        failure: $\delta$ in (0, 1); default 0.1, the largest the theorem speaks of.
+
+    Returns:
+        The width, without the hidden constant.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> f"{width_of_theorem(0.5, n_samples=16, n_outputs=1):.0e}"
+        '2e+12'
+    """
+    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
+    if not 0 < failure < 1:
+        raise ValueError(f"failure: expected a probability between 0 and 1, got {failure}")
+    nd = n_samples * n_outputs
+    return float((nd / smallest_eigenvalue) ** 2 * np.exp(18 * exponent) * np.log(nd / failure) ** 2)
+
+
+def step_size_of_theorem(
+    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, width: int, exponent: float = 1.0
+) -> float:
+    r"""Return the step size of Theorem 4.2, $\eta = 0.1\lambda/(mn^2d^2e^{16B})$ (reconstructed).
+
+    Args:
+        smallest_eigenvalue: $\lambda$, positive.
+        n_samples: $n$.
+        n_outputs: $d$.
+        width: $m$.
+        exponent: $B$, at least 1; default 1, the smallest value that the paper's definition allows.
+
+    Returns:
+        The step size.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
+    check_positive(width=width)
+    return float(0.1 * smallest_eigenvalue / (width * (n_samples * n_outputs) ** 2 * np.exp(16 * exponent)))
+
+
+def steps_of_theorem(
+    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, error: float, exponent: float = 1.0
+) -> float:
+    r"""Return the number of steps of Theorem 4.2, $\hat T = \lambda^{-2}n^2d^2e^{16B}\log(nd/\epsilon)$ (reconstructed).
+
+    Args:
+        smallest_eigenvalue: $\lambda$, positive.
+        n_samples: $n$.
+        n_outputs: $d$.
+        error: Squared error $\epsilon$ to reach, positive and below $nd$.
+        exponent: $B$, at least 1; default 1, the smallest value that the paper's definition allows.
+
+    Returns:
+        The number of steps, without the hidden constant.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
+    nd = n_samples * n_outputs
+    if not 0 < error < nd:
+        raise ValueError(f"error: expected a positive number below n_samples * n_outputs = {nd}, got {error}")
+    return float((nd / smallest_eigenvalue) ** 2 * np.exp(16 * exponent) * np.log(nd / error))
+
+
+def loss_envelope(
+    steps: Float[np.ndarray, " records"], *, smallest_eigenvalue: float, step_size: float, width: int
+) -> Float[np.ndarray, " records"]:
+    r"""Return Lemma 5.3's envelope of the loss over its first value, $(1 - m\eta\lambda/2)^t$ (reconstructed).
+
+    Args:
+        steps: Numbers of steps $t$.
+        smallest_eigenvalue: $\lambda$, positive.
+        step_size: $\eta$, with $m\eta\lambda < 2$.
+        width: $m$.
+
+    Returns:
+        The envelope.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> loss_envelope(np.array([0.0, 2.0]), smallest_eigenvalue=0.5, step_size=0.1, width=4).tolist()
+        [1.0, 0.81]
+    """
+    check_positive(smallest_eigenvalue=smallest_eigenvalue, step_size=step_size, width=width)
+    rate = width * step_size * smallest_eigenvalue / 2
+    if rate >= 1:
+        raise ValueError(f"step_size: the envelope needs width * step_size * eigenvalue below 2, got {2 * rate:g}")
+    return (1 - rate) ** np.asarray(steps, dtype=np.float64)
+
+
+def movement_bound(
+    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, width: int, exponent: float, residual: float
+) -> float:
+    r"""Return Lemma 5.3's bound on the movement of a neuron, $D = 8\lambda^{-1}e^{3B}\sqrt{nd}\,\|F(0)-Y\|_F/m$.
+
+    The form is our derivation, from Lemma D.1 and a geometric sum; the paper's powers of $e^B$ and $d$ may differ.
+
+    Args:
+        smallest_eigenvalue: $\lambda$, positive.
+        n_samples: $n$.
+        n_outputs: $d$.
+        width: $m$.
+        exponent: $B$, here the largest $|\\langle w_r, x_i\\rangle|$ and at least 1.
+        residual: $\|F(0)-Y\|_F$, positive.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
+    check_positive(width=width, residual=residual)
+    return float(8 / smallest_eigenvalue * np.exp(3 * exponent) * np.sqrt(n_samples * n_outputs) * residual / width)
+
+
+def check_activation(activation: str) -> None:
+    """Refuse a name that is no activation.
+
+    Args:
+        activation: The name.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    if activation not in get_args(Activation):
+        raise ValueError(f"activation: expected one of {', '.join(get_args(Activation))}, got {activation!r}")
+
+
+def check_positive(**numbers: float) -> None:
+    """Refuse numbers that are not positive and finite.
+
+    Args:
+        **numbers: Name to value.
+
+    Raises:
+        ValueError: If one is zero, negative, infinite or NaN; names it.
+    """
+    for name, value in numbers.items():
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+
+
+def _check_theorem(smallest_eigenvalue: float, n_samples: int, n_outputs: int, exponent: float) -> None:
+    check_positive(smallest_eigenvalue=smallest_eigenvalue, n_samples=n_samples, n_outputs=n_outputs)
+    if not 1 <= exponent < float("inf"):
+        raise ValueError(f"exponent: B is at least 1 by its definition, got {exponent}")
