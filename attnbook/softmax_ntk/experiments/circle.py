@@ -1,7 +1,7 @@
 r"""A picture of lazy training: five points on a circle, networks of growing width, and the kernel machine beside them.
 
-Inputs are $(\cos\theta, \sin\theta, 1)/\sqrt2$: the constant coordinate is needed because every paired network is zero at
-the zero input and, without it, ReLU could not fit odd patterns. This book's experiment.
+Inputs are $(\cos\theta, \sin\theta, 1)/\sqrt2$. Without the constant coordinate the ReLU network could not fit every
+pattern of labels. This book's experiment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import Sample
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, precision, slope_over_seeds, train
-from attnbook.softmax_ntk.models import predict
+from attnbook.softmax_ntk.models.two_layer import predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_descent, ntk_gram
 
 __all__ = ["Circle", "Settings", "run"]
@@ -97,8 +97,8 @@ class Circle(Result):
         reached: 1 where the target was reached, else 0.
         points: Angles of the training points, ``(samples,)``.
         labels: Their labels, ``(samples,)``.
-        before: First two weights of the shown neurons before training, ``(networks, widths, shown, 2)``; where there are
-            fewer, the last repeats.
+        before: First two weights of the shown neurons before training, ``(networks, widths, shown, 2)``; where there
+            are fewer, the last repeats.
         after: The same after training.
         network: Predictions of the trained networks, ``(networks, widths, angles)``.
         machine: Predictions of the kernel machines.
@@ -126,9 +126,7 @@ class Circle(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return how fast the gap to the kernel machine closes, by claim id."""
         widths = self.settings.widths
-        slopes = {
-            f"slope_{name}": slope_over_seeds(widths, self.gap[:, :, j]) for j, name in enumerate(ACTIVATIONS)
-        }
+        slopes = {f"slope_{name}": slope_over_seeds(widths, self.gap[:, :, j]) for j, name in enumerate(ACTIVATIONS)}
         values, spread = ({k: v[i] for k, v in slopes.items()} for i in (0, 1))
         return {"SN-LAZY-prediction": Measurement(values, spread, len(self.gap))}  # type: ignore[arg-type]
 
@@ -167,9 +165,7 @@ def run(
         with runtime.threads(1):
             for done, (width, activation) in enumerate(groups, 1):
                 problem = Problem(activation, width, s.n_samples, 3, scale=s.scale)
-                trained = train(
-                    problem, seeds, device=where, max_steps=s.max_steps, target=s.target, samples=samples
-                )
+                trained = train(problem, seeds, device=where, max_steps=s.max_steps, target=s.target, samples=samples)
                 found.append(_statistics(trained, s))
                 if inner:
                     inner(done, len(groups))
@@ -197,10 +193,12 @@ def _statistics(run: Run, s: Settings) -> dict[str, np.ndarray]:
     everywhere = to_tensor(on_circle(s.angles), device=run.inputs.device, dtype=precision(run.inputs.device))
     grid = everywhere.expand(n_seeds, -1, -1)
     cross, labels = ntk_gram(run.start, grid, run.inputs), run.labels.flatten(1)
-    machine = torch.stack([
-        kernel_gradient_descent(k, y, float(eta) * run.start.width, [int(t)], cross=c)[0]
-        for k, y, eta, t, c in zip(run.kernel, labels, run.step_size, run.descent.steps, cross, strict=True)
-    ])
+    machine = torch.stack(
+        [
+            kernel_gradient_descent(k, y, float(eta) * run.start.width, [int(t)], cross=c)[0]
+            for k, y, eta, t, c in zip(run.kernel, labels, run.step_size, run.descent.steps, cross, strict=True)
+        ]
+    )
     network = predict(trained, grid)[:, 0]
     shown = [min(i, run.start.width - 1) for i in range(s.shown)]
     tensors = {

@@ -20,9 +20,16 @@ from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, worst
-from attnbook.softmax_ntk.models import Networks, Start, draw_weights, gradient_descent, loss_and_gradient, predict
+from attnbook.softmax_ntk.models.two_layer import (
+    Networks,
+    Start,
+    draw_weights,
+    gradient_descent,
+    loss_and_gradient,
+    predict,
+)
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory import Activation
+from attnbook.softmax_ntk.theory.lazy_training import Activation
 
 __all__ = ["Identities", "Settings", "run"]
 

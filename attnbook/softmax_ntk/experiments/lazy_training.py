@@ -28,14 +28,24 @@ from attnbook.softmax_ntk.experiments.runs import (
     worst,
 )
 from attnbook.softmax_ntk.ntk import kernel_gradient_descent
-from attnbook.softmax_ntk.theory import Activation, infinite_kernel, loss_envelope, movement_bound
+from attnbook.softmax_ntk.theory.lazy_training import Activation, infinite_kernel, loss_envelope, movement_bound
 
 __all__ = ["LazyTraining", "Settings", "run"]
 
 # What is kept of every run, one number each.
 KEPT = (
-    "steps", "reached", "monotone", "bound_ratio", "exponent_ratio", "rms_movement", "largest_movement",
-    "movement_bound", "longest_step", "drift", "smallest_eigenvalue", "largest_eigenvalue",
+    "steps",
+    "reached",
+    "monotone",
+    "bound_ratio",
+    "exponent_ratio",
+    "rms_movement",
+    "largest_movement",
+    "movement_bound",
+    "longest_step",
+    "drift",
+    "smallest_eigenvalue",
+    "largest_eigenvalue",
 )
 # Kernels whose smallest eigenvalue is below this part of the largest count as singular: the theorem excludes them.
 SINGULAR = 1e-9  # fmt: skip
@@ -92,8 +102,8 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         return cls(
-            n_samples=5, n_inputs=7, outputs=(1,), widths=(16, 32, 64), small_widths=(2,), trained_from=32, flat_from=32, lazy_from=16,
-            short_steps_from=32, target=0.1, max_steps=300, curve_width=32, curve_steps=5, seeds=(0, 1), chunk=1,
+            n_samples=5, n_inputs=7, outputs=(1,), widths=(16, 32, 64), small_widths=(2,), trained_from=32,
+            flat_from=32, lazy_from=16, short_steps_from=32, target=0.1, max_steps=300, curve_width=32, curve_steps=5, seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
     @classmethod
@@ -207,7 +217,10 @@ class LazyTraining(Result):
             found[f"SN-TM-{name}"] = _ratio("max_over_min_mean_steps", means.max() / means.min(), each)
         found["SN-TM-small"] = Measurement(
             {f"steps_{name}": float(smallest[:, j].mean()) for j, name in enumerate(ACTIVATIONS)},
-            {f"steps_{name}": (float(c.min()), float(c.max())) for name, c in zip(ACTIVATIONS, smallest.T, strict=True)},
+            {
+                f"steps_{name}": (float(c.min()), float(c.max()))
+                for name, c in zip(ACTIVATIONS, smallest.T, strict=True)
+            },
             len(smallest),
         )
         widest = flat[:, -1]
@@ -238,7 +251,7 @@ def _ratio(name: str, value: float, each: np.ndarray) -> Measurement:
 
 def _range(name: str, slopes: dict[Activation, tuple[float, tuple[float, float]]], n_seeds: int) -> Measurement:
     """Smaller and larger of the slopes of softmax and exp, each with its range over seeds."""
-    both = sorted(slopes[name] for name in ("softmax", "exp"))  # type: ignore[index]  # mypy sees str
+    both = sorted(slopes[name] for name in ("softmax", "exp"))
     values = {f"{end}_{name}": found for end, found in zip(("min", "max"), both, strict=True)}
     return Measurement({k: v[0] for k, v in values.items()}, {k: v[1] for k, v in values.items()}, n_seeds)
 
@@ -303,9 +316,7 @@ def _statistics(run: Run, n_outputs: int) -> dict[str, np.ndarray]:
         loss = descent.loss[: steps + 1, k] / descent.loss[0, k]
         singular = eigenvalue < SINGULAR * run.eigenvalues[k, -1]
         eigenvalue = SINGULAR * run.eigenvalues[k, -1] if singular else eigenvalue
-        envelope = loss_envelope(
-            np.arange(steps + 1.0), smallest_eigenvalue=eigenvalue, step_size=eta, width=width
-        )
+        envelope = loss_envelope(np.arange(steps + 1.0), smallest_eigenvalue=eigenvalue, step_size=eta, width=width)
         half = steps // 2
         found["monotone"][k] = (np.diff(loss) <= 0).all()
         found["bound_ratio"][k] = (loss / envelope).max()

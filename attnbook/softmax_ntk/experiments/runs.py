@@ -14,9 +14,9 @@ from torch import Tensor
 from attnbook.core.results import Measurement
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import Sample, draw_sample
-from attnbook.softmax_ntk.models import Descent, Networks, Start, draw_weights, gradient_descent, predict
+from attnbook.softmax_ntk.models.two_layer import Descent, Networks, Start, draw_weights, gradient_descent, predict
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory import Activation
+from attnbook.softmax_ntk.theory.lazy_training import Activation
 
 __all__ = ["ACTIVATIONS", "Problem", "Run", "precision", "slope", "slope_over_seeds", "train", "worst"]
 
@@ -110,9 +110,7 @@ def train(
     """
     p, to = problem, {"device": device, "dtype": precision(device)}
     weights = [
-        draw_weights(
-            p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start
-        )
+        draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
         for s in seeds
     ]
     start = Networks.stack(p.activation, weights, **to)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """What do the pairs of the symmetric start buy? Kernel drift at equal residual for three starts.
 
-This book's experiment. A network that does not start at zero fits its initial output plus the labels, so that all starts
-have the same residual to remove; fitting the labels themselves would mix in the initial output, which grows with the width.
+This book's experiment. A network that does not start at zero fits its initial output plus the labels, so that all
+starts have the same residual to remove; fitting the labels themselves would mix in the initial output, which grows with
+the width.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, slope_over_seeds, train
-from attnbook.softmax_ntk.models import Start
-from attnbook.softmax_ntk.theory import Activation
+from attnbook.softmax_ntk.models.two_layer import Start
+from attnbook.softmax_ntk.theory.lazy_training import Activation
 
 __all__ = ["STARTS", "Settings", "Starts", "run"]
 

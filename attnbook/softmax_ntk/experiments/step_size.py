@@ -19,7 +19,7 @@ from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, train, worst
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory import Activation, step_size_of_theorem
+from attnbook.softmax_ntk.theory.lazy_training import Activation, step_size_of_theorem
 
 __all__ = ["Settings", "StepSize", "run"]
 
@@ -44,7 +44,7 @@ class Settings:
         max_steps: Steps after which to give up.
         curve_fractions: Step sizes whose loss curves are kept, some of ``fractions``.
         curve_steps: Steps of the curves.
-        seeds: Seeds of data and weights; other than those of the trial run in which the claim on the catapult was formed.
+        seeds: Seeds of data and weights; others than those of the trial in which the claim on the catapult was formed.
         chunk: Seeds trained together.
     """
 
@@ -98,7 +98,8 @@ class StepSize(Result):
         reached: 1 where the target was reached, else 0.
         diverged: 1 where the loss blew up, else 0.
         monotone: 1 where the loss never rose, else 0.
-        final_sharpness: $m\eta\lambda_{\max}(H)$ where training ended; above 2 a linear model diverges. 0 after divergence.
+        final_sharpness: $m\eta\lambda_{\max}(H)$ where training ended; above 2 a linear model diverges. 0 where the
+            network diverged.
         practical: The step size $1/(m\lambda_{\max}(H^*))$, ``(seeds, networks)``.
         theorem: The step size of Theorem 4.2 with $B=1$, for softmax, ``(seeds,)``.
         curves: Loss over its first value, first seed, ``(curve fractions, networks, steps + 1)``; stopped or diverged
@@ -162,9 +163,7 @@ def run(
         with runtime.threads(1):
             for done, (fraction, activation) in enumerate(groups, 1):
                 problem = Problem(activation, s.width, s.n_samples, s.n_inputs, s.n_outputs)
-                trained = train(
-                    problem, seeds, device=where, max_steps=s.max_steps, target=s.target, fraction=fraction
-                )
+                trained = train(problem, seeds, device=where, max_steps=s.max_steps, target=s.target, fraction=fraction)
                 found.append(_statistics(trained, fraction, s))
                 if inner:
                     inner(done, len(groups))

@@ -35,6 +35,7 @@ __all__ = [
     "infinite_kernel",
     "loss_envelope",
     "movement_bound",
+    "row_of_table_1",
     "step_size_of_theorem",
     "steps_of_theorem",
     "width_of_theorem",
@@ -144,7 +145,7 @@ def step_size_of_theorem(
 def steps_of_theorem(
     smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, error: float, exponent: float = 1.0
 ) -> float:
-    r"""Return the number of steps of Theorem 4.2, $\hat T = \lambda^{-2}n^2d^2e^{16B}\log(nd/\epsilon)$ (reconstructed).
+    r"""Return Theorem 4.2's number of steps, $\hat T = \lambda^{-2}n^2d^2e^{16B}\log(nd/\epsilon)$ (reconstructed).
 
     Args:
         smallest_eigenvalue: $\lambda$, positive.
@@ -164,6 +165,35 @@ def steps_of_theorem(
     if not 0 < error < nd:
         raise ValueError(f"error: expected a positive number below n_samples * n_outputs = {nd}, got {error}")
     return float((nd / smallest_eigenvalue) ** 2 * np.exp(16 * exponent) * np.log(nd / error))
+
+
+def row_of_table_1(
+    activation: Activation, smallest_eigenvalue: float, *, n_samples: int, error: float
+) -> tuple[float, float]:
+    r"""Return width and number of steps in a network's row of Table 1 (reconstructed), read as charitably as possible.
+
+    $\lambda^{-2}n^2\log n$ for ReLU and $\lambda^{-2}n^{2+o(1)}\log^2n$ for softmax and exp; steps
+    $\lambda^{-2}n^2\log(n/\epsilon)$ and $\lambda^{-2}n^{2+o(1)}\log(n/\epsilon)$. Hidden constants are 1 and $o(1)$ is
+    0, although it stands for powers of $e^B$.
+
+    Args:
+        activation: Which row.
+        smallest_eigenvalue: $\lambda$ of this network's own kernel, positive.
+        n_samples: $n$, at least 2.
+        error: Squared error $\epsilon$ to reach, positive and below $n$.
+
+    Returns:
+        Width and number of steps.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    check_activation(activation)
+    check_positive(smallest_eigenvalue=smallest_eigenvalue)
+    if n_samples < 2 or not 0 < error < n_samples:
+        raise ValueError(f"n_samples, error: expected at least 2 and a positive number below, got {n_samples}, {error}")
+    square, log = (n_samples / smallest_eigenvalue) ** 2, np.log(n_samples)
+    return float(square * (log if activation == "relu" else log**2)), float(square * np.log(n_samples / error))
 
 
 def loss_envelope(

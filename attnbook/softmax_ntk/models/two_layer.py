@@ -29,9 +29,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnbook.core.rng import to_tensor
-from attnbook.softmax_ntk.theory import Activation, check_activation, check_positive
+from attnbook.softmax_ntk.theory.lazy_training import Activation, check_activation, check_positive
 
-__all__ = ["Descent", "Networks", "Start", "Weights", "draw_weights", "gradient_descent", "loss_and_gradient", "predict"]
+__all__ = [
+    "Descent",
+    "Networks",
+    "Start",
+    "Weights",
+    "draw_weights",
+    "gradient_descent",
+    "loss_and_gradient",
+    "predict",
+]
 
 Start: TypeAlias = Literal["paired", "opposite_signs", "independent"]
 

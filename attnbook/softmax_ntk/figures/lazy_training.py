@@ -1,0 +1,213 @@
+"""The pictures of the chapter on lazy training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.softmax_ntk.experiments import circle, lazy_training, samples, starts, step_size
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from attnbook.softmax_ntk.theory.lazy_training import Activation
+
+__all__ = [
+    "LOOKS",
+    "STARTS",
+    "circle_frame",
+    "drift_by_start",
+    "envelope",
+    "exponents",
+    "lazier",
+    "loss_by_step_size",
+    "steps_against_samples",
+    "steps_against_width",
+]
+
+LOOKS: Mapping[str, Look] = {
+    "softmax": Look("softmax", "#0b5cad", "-", "o"),
+    "exp": Look("exp", "#c2410c", "-.", "^"),
+    "relu": Look("ReLU", "#5b5f66", "--", "s"),
+}
+STARTS: Mapping[str, Look] = {
+    "paired": Look("pairs", "#0b5cad", "-", "o"),
+    "opposite_signs": Look("opposite signs only", "#7c3aed", "-.", "D"),
+    "independent": Look("independent", "#5b5f66", "--", "s"),
+}
+
+
+def lazier(result: lazy_training.LazyTraining) -> Figure:
+    """Draw how far weights and kernel have moved when the loss has fallen to the target, against the width."""
+    widths = np.array(result.settings.widths)
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.0), sharex=True)
+        for j, name in enumerate(ACTIVATIONS):
+            band(left, widths, result.rms_movement[:, 0, :, j], LOOKS[name])
+            band(right, widths, np.maximum(result.drift[:, 0, :, j], 1e-16), LOOKS[name])
+        _reference(left, widths, 0.05 * np.median(result.rms_movement[:, 0, 0, 0]), -1)
+        _reference(right, widths, 0.2 * np.median(result.drift[:, 0, 0, 0]), -2)
+        _reference(right, widths, 2.5 * np.median(result.drift[:, 0, 0, 2]), -1)
+        left.set(title="weights", ylabel="movement of a neuron (rms)")
+        right.set(title="kernel", ylabel="change, relative")
+        for ax in (left, right):
+            ax.set_yscale("log")
+            _log_widths(ax, widths[::2])
+        left.legend()
+    return figure
+
+
+def envelope(result: lazy_training.LazyTraining) -> Figure:
+    """Draw loss curves, those of the kernel machine and the envelope of Lemma 5.3, one panel per network."""
+    with style():
+        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.8), sharey=True)
+        steps = np.arange(result.curve.shape[2])
+        for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
+            ax.plot(steps, np.median(result.envelope[:, j], axis=0), color=INK, linestyle=":", label="Lemma 5.3")
+            ax.plot(steps, np.median(result.kernel_curve[:, j], axis=0), color="#c9a227", linewidth=5, alpha=0.7,
+                    label="kernel machine")  # fmt: skip
+            band(ax, steps, result.curve[:, j], LOOKS[name])
+            ax.lines[-1].set(marker="none", label="network")
+            ax.set(yscale="log", title=LOOKS[name].label, ylim=(1e-9, 4))
+        axes[0].set_ylabel("loss / first loss")
+        axes[1].set_xlabel(f"steps, width {result.settings.curve_width}")
+        axes[0].legend(fontsize=9, loc="lower left")
+    return figure
+
+
+def exponents(result: lazy_training.LazyTraining) -> Figure:
+    """Draw how many times faster than its envelope the late loss falls, against the width."""
+    widths = np.array(result.settings.widths)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        for j, name in enumerate(ACTIVATIONS):
+            ratios = result.exponent_ratio[:, :, :, j].reshape(-1, len(widths))
+            ratios = np.where(ratios > 0, ratios, np.nan)
+            ax.fill_between(
+                widths, np.nanmin(ratios, 0), np.nanmax(ratios, 0), color=LOOKS[name].color, alpha=0.18, linewidth=0
+            )
+            ax.plot(widths, np.nanmin(ratios, axis=0), **LOOKS[name].line_style())
+        ax.axhline(4, color=INK, linestyle=":", linewidth=1)
+        ax.axhline(1, color=INK, linestyle="-", linewidth=1)
+        for height, text in ((4, "a kernel that does not move: at least 4"), (1, "the envelope: 1")):
+            ax.annotate(text, (widths[-1], height), xytext=(0, -13), textcoords="offset points", ha="right")
+        ax.set(ylabel="exponent / envelope's", ylim=(0, 8))
+        _log_widths(ax, widths)
+        ax.legend(loc="upper right", ncols=3, title="smallest over seeds")
+    return figure
+
+
+def steps_against_width(result: lazy_training.LazyTraining) -> Figure:
+    """Draw the number of steps to the target against the width, one dot per network, the mean as a line."""
+    widths = np.array(result.settings.widths)
+    with style():
+        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.6), sharey=True)
+        for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
+            look, steps = LOOKS[name], result.steps[:, 0, :, j]
+            failed = result.reached[:, 0, :, j] == 0
+            spread = np.broadcast_to(widths, steps.shape) * np.linspace(0.87, 1.15, len(steps))[:, None]
+            ax.plot(spread[~failed], steps[~failed], ".", color=look.color, alpha=0.5)
+            ax.plot(spread[failed], steps[failed], "x", color=INK, markersize=8, markeredgewidth=2)
+            ax.plot(widths, steps.mean(axis=0), **look.line_style())
+            ax.set(yscale="log", title=look.label)
+            _log_widths(ax, widths[::3], label="width" if j == 1 else "")
+        axes[0].set_ylabel("steps to a thousandth")
+    return figure
+
+
+def steps_against_samples(result: samples.Samples) -> Figure:
+    """Draw the number of steps against the number of samples, with the theorem's square as a slope."""
+    sizes = np.array(result.settings.sizes)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        for j, name in enumerate(ACTIVATIONS):
+            band(ax, sizes, result.steps[:, :, j], LOOKS[name])
+        start = np.median(result.steps[:, 0]) * 1.5
+        for power in (1, 2):
+            line = start * (sizes / sizes[0]) ** float(power)
+            ax.plot(sizes, line, color=INK, linewidth=1, linestyle=":")
+            ax.annotate(f"slope {power}", (sizes[2], line[2]), xytext=(-6, 4), textcoords="offset points", ha="right")
+        ax.set(xscale="log", yscale="log", xlabel="samples", ylabel="steps to a thousandth")
+        ax.set_xticks(sizes, [str(n) for n in sizes])
+        ax.minorticks_off()
+        ax.legend(loc="lower right")
+    return figure
+
+
+def loss_by_step_size(result: step_size.StepSize) -> Figure:
+    """Draw loss curves of one seed for step sizes below and beyond the limit of linear theory."""
+    with style():
+        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.8), sharey=True)
+        shades = plt.get_cmap("cividis")(np.linspace(0.75, 0, len(result.settings.curve_fractions)))
+        lines = ("-", "--", "-.", ":")
+        for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
+            for i, fraction in enumerate(result.settings.curve_fractions):
+                curve = np.minimum(result.curves[i, j], 1e4)
+                ended = result.steps[0, result.settings.fractions.index(fraction), j]
+                upto = int(min(ended, len(curve) - 1)) + 1
+                ax.plot(curve[:upto], color=shades[i], linestyle=lines[i % 4], label=f"{fraction:g}")
+            ax.axhline(1, color=INK, linewidth=0.8)
+            ax.set(yscale="log", title=LOOKS[name].label)
+        axes[0].set_ylabel("loss / first loss")
+        axes[1].set_xlabel("steps")
+        axes[2].legend(title=r"$m\eta\lambda_{\max}(H^*)$", fontsize=9)
+    return figure
+
+
+def drift_by_start(result: starts.Starts) -> Figure:
+    """Draw the drift of the kernel at equal residual for three starts, softmax and ReLU."""
+    widths = np.array(result.settings.widths)
+    shown: tuple[Activation, ...] = ("softmax", "relu")
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.8), sharey=True)
+        for ax, name in zip(axes, shown, strict=True):
+            for i, start in enumerate(starts.STARTS):
+                drift = np.maximum(result.drift[:, :, i, ACTIVATIONS.index(name)], 1e-16)
+                band(ax, widths, drift, STARTS[start])
+            ax.set(yscale="log", title=LOOKS[name].label)
+            _log_widths(ax, widths[::2])
+        axes[0].set_ylabel("change of the kernel, relative")
+        axes[0].legend(fontsize=9.5)
+    return figure
+
+
+def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
+    """Draw neurons before and after training, the change of the kernel, and both predictions on the circle."""
+    s = result.settings
+    i, j = s.widths.index(width), ACTIVATIONS.index(network)
+    before, after = result.before[j, i, : min(width, s.shown)], result.after[j, i, : min(width, s.shown)]
+    degrees, look = np.degrees(s.angles), LOOKS[network]
+    with style():
+        figure, (neurons, prediction) = plt.subplots(1, 2, figsize=(7.2, 3.4), width_ratios=(1, 1.5))
+        for start, end in zip(before, after, strict=True):
+            neurons.plot(*zip(start, end, strict=True), color=look.color, linewidth=1.5)
+        neurons.plot(*before.T, ".", color="#8a8f98", markersize=4)
+        neurons.plot(*after.T, look.marker, color=look.color, markersize=4)
+        neurons.set(xlim=(-5, 5), ylim=(-5, 5), aspect="equal", title="neurons", xlabel="first weight")
+        neurons.set_ylabel("second weight")
+        prediction.plot(degrees, result.machine[j, i], color="#c9a227", linewidth=5, alpha=0.7, label="kernel machine")
+        prediction.plot(degrees, result.network[j, i], color=look.color, label="network")
+        prediction.plot(np.degrees(result.points), result.labels, "x", color=INK, markersize=9, markeredgewidth=2)
+        prediction.set(ylim=(-1.6, 1.6), xlim=(0, 360), title=f"prediction, {width} neurons", xlabel="angle (degrees)")
+        prediction.set_xticks((0, 90, 180, 270, 360))
+        prediction.legend(fontsize=9, loc="upper right", ncols=2)
+    return figure
+
+
+def _reference(ax: Axes, widths: np.ndarray, start: float, power: int) -> None:
+    """A dotted line of a whole-number slope, named."""
+    line = start * (widths / widths[0]) ** float(power)
+    ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
+    ax.annotate(f"slope \u2212{-power}", (widths[3], line[3]), xytext=(5, 2), textcoords="offset points", fontsize=10)
+
+
+def _log_widths(ax: Axes, widths: np.ndarray, *, label: str = "width") -> None:
+    ax.set(xscale="log", xlabel=label)
+    ax.set_xticks(widths, [str(m) for m in widths])
+    ax.minorticks_off()
