@@ -34,6 +34,7 @@ class Settings:
     Attributes:
         n_samples: Points on the circle.
         widths: Numbers of neurons, increasing and even.
+        slope_from: Smallest width in the slope of the gap; at the narrowest not every network can fit.
         scale: Standard deviation of the initial weights.
         target: Fraction of the first loss to stop at.
         max_steps: Steps after which to give up.
@@ -44,7 +45,8 @@ class Settings:
     """
 
     n_samples: int = 5
-    widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
+    widths: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    slope_from: int = 8
     scale: float = 1.5
     target: float = 1e-3
     max_steps: int = 3000
@@ -54,8 +56,10 @@ class Settings:
     chunk: int = 10
 
     def __post_init__(self) -> None:
-        if len(self.widths) < 2 or sorted(set(self.widths)) != list(self.widths):
-            raise ValueError(f"widths: expected at least two increasing numbers, got {self.widths}")
+        if sorted(set(self.widths)) != list(self.widths):
+            raise ValueError(f"widths: expected increasing numbers, got {self.widths}")
+        if sum(m >= self.slope_from for m in self.widths) < 2:
+            raise ValueError(f"slope_from: expected at least two widths from there on, got {self.slope_from}")
         check_seeds(self.seeds, self.chunk)
 
     @classmethod
@@ -125,8 +129,11 @@ class Circle(Result):
 
     def measurements(self) -> dict[str, Measurement]:
         """Return how fast the gap to the kernel machine closes, by claim id."""
-        widths = self.settings.widths
-        slopes = {f"slope_{name}": slope_over_seeds(widths, self.gap[:, :, j]) for j, name in enumerate(ACTIVATIONS)}
+        widths = [m for m in self.settings.widths if m >= self.settings.slope_from]
+        slopes = {
+            f"slope_{name}": slope_over_seeds(widths, self.gap[:, -len(widths) :, j])
+            for j, name in enumerate(ACTIVATIONS)
+        }
         values, spread = ({k: v[i] for k, v in slopes.items()} for i in (0, 1))
         return {"SN-LAZY-prediction": Measurement(values, spread, len(self.gap))}  # type: ignore[arg-type]
 

@@ -20,11 +20,11 @@ from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, worst
+from attnbook.softmax_ntk.models.descent import gradient_descent
 from attnbook.softmax_ntk.models.two_layer import (
     Networks,
     Start,
     draw_weights,
-    gradient_descent,
     loss_and_gradient,
     predict,
 )

@@ -6,7 +6,7 @@ that movements and drifts are compared at equal residual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -101,10 +101,9 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        return cls(
-            n_samples=5, n_inputs=7, outputs=(1,), widths=(16, 32, 64), small_widths=(2,), trained_from=32,
-            flat_from=32, lazy_from=16, short_steps_from=32, target=0.1, max_steps=300, curve_width=32, curve_steps=5, seeds=(0, 1), chunk=1,
-        )  # fmt: skip
+        few = {"n_samples": 5, "n_inputs": 7, "outputs": (1,), "widths": (16, 32, 64), "small_widths": (2,)}
+        short = {"target": 0.1, "max_steps": 300, "curve_width": 32, "curve_steps": 5, "seeds": (0, 1), "chunk": 1}
+        return cls(**few, **short, flat_from=32, lazy_from=16, short_steps_from=32)  # type: ignore[arg-type]
 
     @classmethod
     def book(cls) -> Self:
@@ -174,6 +173,11 @@ class LazyTraining(Result):
         failed = [np.flatnonzero(~column) for column in works.T]
         widths = np.array([*self.settings.small_widths, *self.settings.widths, np.inf])
         return np.array([widths[at[-1] + 1] if len(at) else widths[0] for at in failed])
+
+    def first_seeds(self, count: int) -> Self:
+        """Return the result that the first few seeds alone would have given."""
+        arrays = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.type.startswith("Float")}
+        return replace(self, settings=replace(self.settings, seeds=self.settings.seeds[:count]), **arrays)
 
     def measurements(self) -> dict[str, Measurement]:
         """Return convergence, envelope, steps, movement and drift, by claim id."""

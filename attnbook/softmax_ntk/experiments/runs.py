@@ -14,7 +14,8 @@ from torch import Tensor
 from attnbook.core.results import Measurement
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import Sample, draw_sample
-from attnbook.softmax_ntk.models.two_layer import Descent, Networks, Start, draw_weights, gradient_descent, predict
+from attnbook.softmax_ntk.models.descent import Descent, gradient_descent
+from attnbook.softmax_ntk.models.two_layer import Networks, Start, draw_weights, predict
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.theory.lazy_training import Activation
 

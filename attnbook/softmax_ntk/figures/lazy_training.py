@@ -89,17 +89,14 @@ def exponents(result: lazy_training.LazyTraining) -> Figure:
         for j, name in enumerate(ACTIVATIONS):
             ratios = result.exponent_ratio[:, :, :, j].reshape(-1, len(widths))
             ratios = np.where(ratios > 0, ratios, np.nan)
-            ax.fill_between(
-                widths, np.nanmin(ratios, 0), np.nanmax(ratios, 0), color=LOOKS[name].color, alpha=0.18, linewidth=0
-            )
             ax.plot(widths, np.nanmin(ratios, axis=0), **LOOKS[name].line_style())
         ax.axhline(4, color=INK, linestyle=":", linewidth=1)
         ax.axhline(1, color=INK, linestyle="-", linewidth=1)
         for height, text in ((4, "a kernel that does not move: at least 4"), (1, "the envelope: 1")):
             ax.annotate(text, (widths[-1], height), xytext=(0, -13), textcoords="offset points", ha="right")
-        ax.set(ylabel="exponent / envelope's", ylim=(0, 8))
+        ax.set(ylabel="exponent / envelope's", ylim=(0, 6.4))
         _log_widths(ax, widths)
-        ax.legend(loc="upper right", ncols=3, title="smallest over seeds")
+        ax.legend(loc="upper right", ncols=3, title="smallest over seeds and outputs")
     return figure
 
 
@@ -148,7 +145,7 @@ def loss_by_step_size(result: step_size.StepSize) -> Figure:
         lines = ("-", "--", "-.", ":")
         for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
             for i, fraction in enumerate(result.settings.curve_fractions):
-                curve = np.minimum(result.curves[i, j], 1e4)
+                curve = np.minimum(result.curves[i, j], 1e7)
                 ended = result.steps[0, result.settings.fractions.index(fraction), j]
                 upto = int(min(ended, len(curve) - 1)) + 1
                 ax.plot(curve[:upto], color=shades[i], linestyle=lines[i % 4], label=f"{fraction:g}")
@@ -178,25 +175,29 @@ def drift_by_start(result: starts.Starts) -> Figure:
 
 
 def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
-    """Draw neurons before and after training, the change of the kernel, and both predictions on the circle."""
+    """Draw neurons before and after training, kernel entries before and after, and both predictions on the circle."""
     s = result.settings
     i, j = s.widths.index(width), ACTIVATIONS.index(network)
     before, after = result.before[j, i, : min(width, s.shown)], result.after[j, i, : min(width, s.shown)]
     degrees, look = np.degrees(s.angles), LOOKS[network]
     with style():
-        figure, (neurons, prediction) = plt.subplots(1, 2, figsize=(7.2, 3.4), width_ratios=(1, 1.5))
+        figure, (neurons, kernel, prediction) = plt.subplots(1, 3, figsize=(7.2, 3.2), width_ratios=(1, 1, 1.5))
         for start, end in zip(before, after, strict=True):
             neurons.plot(*zip(start, end, strict=True), color=look.color, linewidth=1.5)
-        neurons.plot(*before.T, ".", color="#8a8f98", markersize=4)
-        neurons.plot(*after.T, look.marker, color=look.color, markersize=4)
-        neurons.set(xlim=(-5, 5), ylim=(-5, 5), aspect="equal", title="neurons", xlabel="first weight")
-        neurons.set_ylabel("second weight")
+        neurons.plot(*before.T, "o", color="#5b5f66", markersize=6, markerfacecolor="none", markeredgewidth=0.8)
+        neurons.plot(*after.T, ".", color=look.color, markersize=4)
+        neurons.set(xlim=(-4.5, 4.5), ylim=(-4.5, 4.5), title="weights", xlabel="first weight", ylabel="second weight")
+        entries = np.stack([result.kernel_before[j, i].ravel(), result.kernel_after[j, i].ravel()])
+        low, high = min(entries.min(), 0.0), 1.08 * entries.max()
+        kernel.plot([low, high], [low, high], color=INK, linewidth=0.8)
+        kernel.plot(*entries, look.marker, color=look.color, markersize=4)
+        kernel.set(title="kernel", xlabel="entry before", ylabel="entry after")
         prediction.plot(degrees, result.machine[j, i], color="#c9a227", linewidth=5, alpha=0.7, label="kernel machine")
         prediction.plot(degrees, result.network[j, i], color=look.color, label="network")
         prediction.plot(np.degrees(result.points), result.labels, "x", color=INK, markersize=9, markeredgewidth=2)
-        prediction.set(ylim=(-1.6, 1.6), xlim=(0, 360), title=f"prediction, {width} neurons", xlabel="angle (degrees)")
+        prediction.set(ylim=(-1.6, 2.4), xlim=(0, 360), title=f"prediction, width {width}", xlabel="angle (degrees)")
         prediction.set_xticks((0, 90, 180, 270, 360))
-        prediction.legend(fontsize=9, loc="upper right", ncols=2)
+        prediction.legend(fontsize=9, loc="upper right")
     return figure
 
 

@@ -1,4 +1,4 @@
-r"""Two-layer networks with softmax, exponential or ReLU neurons, and gradient descent on their first layer.
+r"""Two-layer networks with softmax, exponential or ReLU neurons, their loss and its gradient in closed form.
 
 All three networks of the paper's Table 1 are written in one scaling,
 $F_\ell(x) = \sum_r a_{\ell r}\,\phi_r(x)$ with frozen signs $a_{\ell r}$ and
@@ -25,27 +25,15 @@ from typing import Literal, Self, TypeAlias, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnbook.core.rng import to_tensor
 from attnbook.softmax_ntk.theory.lazy_training import Activation, check_activation, check_positive
 
-__all__ = [
-    "Descent",
-    "Networks",
-    "Start",
-    "Weights",
-    "draw_weights",
-    "gradient_descent",
-    "loss_and_gradient",
-    "predict",
-]
+__all__ = ["Networks", "Start", "Weights", "draw_weights", "loss_and_gradient", "neuron_derivatives", "predict"]
 
 Start: TypeAlias = Literal["paired", "opposite_signs", "independent"]
-
-# A loss that has grown by this factor will not come back.
-DIVERGED = 1e12
 
 
 @dataclass(frozen=True)
@@ -218,96 +206,28 @@ def loss_and_gradient(
     expected = (*networks.signs.shape[:2], inputs.shape[1])
     if labels.shape != expected:
         raise ValueError(f"labels: expected (members, outputs, samples) = {expected}, got {tuple(labels.shape)}")
-    return _loss_and_gradient(networks, inputs, labels)
+    neurons = _neurons(networks, inputs)
+    outputs = _outputs(networks, neurons)
+    residual = outputs - labels
+    back = torch.bmm(residual.mT, networks.signs)
+    if networks.activation == "softmax":
+        back -= (residual * outputs).sum(1).div_(networks.width).unsqueeze(2)
+    back *= neurons.sign_() if networks.activation == "relu" else neurons
+    return residual.square().sum((1, 2)) / 2, torch.bmm(inputs.mT, back)
 
 
-@dataclass(frozen=True)
-class Descent:
-    """What gradient descent did to each network.
-
-    Attributes:
-        loss: Loss at every step from 0 on, ``(steps + 1, members)``; a network that has stopped keeps its last one.
-        steps: Steps that each network took, ``(members,)``.
-        reached: Whether it reached the target.
-        diverged: Whether its loss became infinite, NaN or astronomically large.
-        longest_step: Longest single step of a single neuron, its change in Euclidean norm, ``(members,)``.
-        networks: The networks where they stopped; those that diverged are back at their start.
-    """
-
-    loss: Float[np.ndarray, "records members"]
-    steps: Int[np.ndarray, " members"]
-    reached: Bool[np.ndarray, " members"]
-    diverged: Bool[np.ndarray, " members"]
-    longest_step: Float[np.ndarray, " members"]
-    networks: Networks
-
-
-@torch.no_grad()
-def gradient_descent(
-    networks: Networks,
-    inputs: Float[Tensor, "members samples inputs"],
-    labels: Float[Tensor, "members outputs samples"],
-    step_size: Float[Tensor, " members"],
-    *,
-    max_steps: int,
-    target: float = 0.0,
-) -> Descent:
-    r"""Train first layers by gradient descent on the whole sample (Definition 3.5), one step size per network.
-
-    A network stops when its loss has fallen to ``target`` times its first value, or diverges; divergence is a result
-    here and no error. Networks that have stopped cost nothing from then on.
+def neuron_derivatives(
+    networks: Networks, inputs: Float[Tensor, "members samples inputs"]
+) -> Float[Tensor, "members samples width"]:
+    r"""Return the factor $g$ of each neuron's derivative for each sample.
 
     Args:
-        networks: Where to start; they are not changed.
-        inputs: Samples of each network.
-        labels: Their labels.
-        step_size: Step size $\eta$ of each network, positive. A useful one is $1/(m\lambda_{\max}(H^*))$.
-        max_steps: Steps after which to give up, at least 1.
-        target: Fraction of the first loss to stop at; default 0, never.
+        networks: The networks.
+        inputs: Samples of each of them.
 
     Returns:
-        Losses at every step, and the trained networks.
-
-    Raises:
-        ValueError: If the shapes do not fit, a label is not finite, a step size is not positive or a number is
-            outside its range.
+        $m\,\mathrm{softmax}(W^\top x)$, $e^{\langle w_r,x\rangle}$ or $1[\langle w_r,x\rangle>0]$.
     """
-    _check_inputs(networks, inputs)
-    _check_descent(networks, labels, step_size, max_steps, target)
-    final = networks.first_layer.clone()
-    active = torch.arange(len(final), device=final.device)
-    longest = torch.zeros(len(final), dtype=final.dtype, device=final.device)
-    steps = np.full(len(final), max_steps)
-    reached, diverged = np.zeros((2, len(final)), dtype=bool)
-    now, x, y, eta = replace(networks, first_layer=final.clone()), inputs, labels, step_size[:, None, None]
-    history: list[np.ndarray] = []
-    for step in range(max_steps + 1):
-        losses, gradient = _loss_and_gradient(now, x, y)
-        who = active.cpu().numpy()
-        row = history[-1].copy() if history else np.zeros(len(final))
-        row[who] = losses.cpu().numpy()
-        history.append(row)
-        reached[who] = row[who] <= target * history[0][who]
-        diverged[who] = ~(row[who] <= DIVERGED * np.maximum(history[0][who], 1e-30))
-        stop = reached[who] | diverged[who] | (step == max_steps)
-        if stop.any():
-            final[active] = now.first_layer
-            steps[who[stop]] = step
-            keep = torch.as_tensor(~stop, device=final.device)
-            if not keep.any():
-                break
-            active, x, y, eta, gradient = (t[keep] for t in (active, x, y, eta, gradient))
-            now = replace(now, first_layer=now.first_layer[keep], signs=now.signs[keep])
-        gradient *= eta
-        now.first_layer.sub_(gradient)
-        longest[active] = torch.maximum(longest[active], gradient.norm(dim=1).amax(1))
-    kept = torch.as_tensor(~diverged, device=final.device)[:, None, None]
-    trained = replace(networks, first_layer=torch.where(kept, final, networks.first_layer))
-    return Descent(np.stack(history), steps, reached, diverged, longest.cpu().double().numpy(), trained)
-
-
-def neuron_derivatives(networks: Networks, inputs: Tensor) -> Tensor:
-    """Return the factor $g$ of each neuron's derivative for each sample, ``(members, samples, width)``."""
     logits = torch.bmm(inputs, networks.first_layer)
     if networks.activation == "softmax":
         return torch.softmax(logits, dim=2).mul_(networks.width)
@@ -325,17 +245,6 @@ def _outputs(networks: Networks, neurons: Tensor) -> Tensor:
     return torch.bmm(networks.signs, neurons.mT)
 
 
-def _loss_and_gradient(networks: Networks, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    neurons = _neurons(networks, inputs)
-    outputs = _outputs(networks, neurons)
-    residual = outputs - labels
-    back = torch.bmm(residual.mT, networks.signs)
-    if networks.activation == "softmax":
-        back -= (residual * outputs).sum(1).div_(networks.width).unsqueeze(2)
-    back *= neurons.sign_() if networks.activation == "relu" else neurons
-    return residual.square().sum((1, 2)) / 2, torch.bmm(inputs.mT, back)
-
-
 def _check_inputs(networks: Networks, inputs: Tensor) -> None:
     members, n_inputs, _ = networks.first_layer.shape
     if inputs.ndim != 3 or inputs.shape[0] != members or inputs.shape[2] != n_inputs:
@@ -344,20 +253,3 @@ def _check_inputs(networks: Networks, inputs: Tensor) -> None:
         )
     if not torch.isfinite(inputs).all():
         raise ValueError("inputs: expected finite numbers, got NaN or infinity")
-
-
-def _check_descent(networks: Networks, labels: Tensor, step_size: Tensor, max_steps: int, target: float) -> None:
-    members = len(networks.first_layer)
-    if labels.ndim != 3 or labels.shape[:2] != networks.signs.shape[:2]:
-        raise ValueError(
-            f"labels: expected (members, outputs, samples) = ({members}, {networks.signs.shape[1]}, any), "
-            f"got {tuple(labels.shape)}"
-        )
-    if not torch.isfinite(labels).all():
-        raise ValueError("labels: expected finite numbers, got NaN or infinity")
-    if step_size.shape != (members,) or not (torch.isfinite(step_size) & (step_size > 0)).all():
-        raise ValueError(f"step_size: expected one positive number per network ({members},), got {step_size}")
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
-    if not 0 <= target < 1:
-        raise ValueError(f"target: expected a fraction of the first loss, at least 0 and below 1, got {target}")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from attnbook.core import tables
+from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments import circle, lazy_training, starts, step_size
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
 from attnbook.softmax_ntk.theory.lazy_training import Activation, row_of_table_1
 
-__all__ = ["circle_text", "one_heavy_neuron", "slopes_by_start", "step_sizes", "table_1"]
+__all__ = ["circle_text", "cost", "one_heavy_neuron", "slopes_by_start", "step_sizes", "table_1"]
+
+
+def cost(result: Result, networks: int) -> Table:
+    """Return how many networks an experiment trained, where and in what time."""
+    shared = "Networks of one width and one activation were trained together, as one program."
+    return replace(tables.cost(result, networks), caption=shared)
 
 
 def table_1(result: lazy_training.LazyTraining) -> Table:
@@ -82,9 +92,10 @@ def circle_text(result: circle.Circle, width: int, network: str) -> str:
     """Return the numbers behind one picture of the slider."""
     i, j = result.settings.widths.index(width), ACTIVATIONS.index(network)
     movement, drift, gap = (float(np.median(a[:, i, j])) for a in (result.movement, result.drift, result.gap))
+    fitted = f"{int(result.reached[:, i, j].sum())} of {len(result.gap)} seeds fitted"
     return (
-        f"{LOOKS[network].label}, {width} neurons, medians over {len(result.gap)} seeds: a neuron "
-        f"moves by {movement:.2g}, the kernel changes by {100 * drift:.2g} %, the largest gap to the kernel machine is {gap:.2g}."
+        f"{LOOKS[network].label}, {width} neurons, {fitted}. Medians: a neuron moves by {movement:.2g}, "
+        f"the kernel changes by {100 * drift:.2g} %, the largest gap to the machine is {gap:.2g}."
     )
 
 
