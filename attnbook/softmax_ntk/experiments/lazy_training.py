@@ -21,6 +21,7 @@ from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.runs import (
     ACTIVATIONS,
+    ROUNDING,
     Problem,
     Run,
     slope_over_seeds,
@@ -49,6 +50,8 @@ KEPT = (
 )
 # Kernels whose smallest eigenvalue is below this part of the largest count as singular: the theorem excludes them.
 SINGULAR = 1e-9  # fmt: skip
+# Stands for the loss of a network that diverged.
+BLOWN_UP = 1e30
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class LazyTraining(Result):
     def _lemma(self) -> dict[str, Measurement]:
         s, n = self.settings, len(self.settings.seeds)
         wide = self._from(s.short_steps_from)
-        slack = (self.movement_bound / self.largest_movement)[..., 0]
+        slack = (self.movement_bound / np.maximum(self.largest_movement, ROUNDING))[..., 0]
         exponents = np.where(self.exponent_ratio > 0, self.exponent_ratio, np.inf)
         return {
             "SN-5.3L": worst(n, np.max, max_ratio_to_bound=self.bound_ratio),
@@ -317,7 +320,7 @@ def _statistics(run: Run, n_outputs: int) -> dict[str, np.ndarray]:
     exponents = torch.bmm(run.inputs, run.start.first_layer).abs().amax((1, 2)).cpu().double().numpy()
     for k, (eigenvalue, eta) in enumerate(zip(smallest, run.step_size.tolist(), strict=True)):
         steps = descent.steps[k]
-        loss = descent.loss[: steps + 1, k] / descent.loss[0, k]
+        loss = np.nan_to_num(descent.loss[: steps + 1, k] / descent.loss[0, k], nan=BLOWN_UP, posinf=BLOWN_UP)
         singular = eigenvalue < SINGULAR * run.eigenvalues[k, -1]
         eigenvalue = SINGULAR * run.eigenvalues[k, -1] if singular else eigenvalue
         envelope = loss_envelope(np.arange(steps + 1.0), smallest_eigenvalue=eigenvalue, step_size=eta, width=width)
@@ -349,7 +352,8 @@ def _curves(s: Settings, seeds: tuple[int, ...], device: torch.device) -> dict[s
         run = train(s.problem(activation, s.curve_width, s.outputs[0]), seeds, device=device, max_steps=s.curve_steps)
         labels = run.labels.flatten(1)
         linear = kernel_gradient_descent(run.kernel, labels, run.step_size * s.curve_width, times) - labels
-        curves.append((run.descent.loss / run.descent.loss[0]).T)
+        missing = len(times) - len(run.descent.loss)  # after divergence of all
+        curves.append(np.pad(run.descent.loss / run.descent.loss[0], ((0, missing), (0, 0)), mode="edge").T)
         kernel_curves.append((linear.square().sum(2) / labels.square().sum(1)).T.cpu().double().numpy())
         rates = run.eigenvalues[:, 0] / run.eigenvalues[:, -1]
         envelopes.append((1 - rates[:, None] / 2) ** np.array(times))

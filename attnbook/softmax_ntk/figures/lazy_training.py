@@ -205,7 +205,13 @@ def _reference(ax: Axes, widths: np.ndarray, start: float, power: int) -> None:
     """A dotted line of a whole-number slope, named."""
     line = start * (widths / widths[0]) ** float(power)
     ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
-    ax.annotate(f"slope \u2212{-power}", (widths[3], line[3]), xytext=(5, 2), textcoords="offset points", fontsize=10)
+    ax.annotate(
+        f"slope \u2212{-power}",
+        (widths[len(widths) // 2 - 1], line[len(widths) // 2 - 1]),
+        xytext=(5, 2),
+        textcoords="offset points",
+        fontsize=10,
+    )
 
 
 def _log_widths(ax: Axes, widths: np.ndarray, *, label: str = "width") -> None:

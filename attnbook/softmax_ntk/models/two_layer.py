@@ -25,7 +25,7 @@ from typing import Literal, Self, TypeAlias, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import to_tensor
@@ -156,7 +156,7 @@ class Networks:
         """Number of neurons of each network."""
         return self.first_layer.shape[2]
 
-    def subset(self, members: Int[np.ndarray, " chosen"]) -> Self:
+    def subset(self, members: np.ndarray) -> Self:
         """Return some of the networks, by their numbers."""
         return replace(self, first_layer=self.first_layer[members], signs=self.signs[members])
 
