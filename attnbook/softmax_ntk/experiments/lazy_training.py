@@ -24,6 +24,7 @@ from attnbook.softmax_ntk.experiments.runs import (
     ROUNDING,
     Problem,
     Run,
+    place,
     slope_over_seeds,
     train,
     worst,
@@ -284,7 +285,7 @@ def run(
     Raises:
         ValueError: If the device is not available.
     """
-    clock, where = Clock(), runtime.device(device)
+    clock, where = Clock(), place(device)
 
     def part(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         with runtime.threads(1):

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnbook.core import runtime
 from attnbook.core.results import Measurement
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import Sample, draw_sample
@@ -19,7 +20,7 @@ from attnbook.softmax_ntk.models.two_layer import Networks, Start, draw_weights,
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.theory.lazy_training import Activation
 
-__all__ = ["ACTIVATIONS", "Problem", "Run", "precision", "slope", "slope_over_seeds", "train", "worst"]
+__all__ = ["ACTIVATIONS", "Problem", "Run", "place", "slope", "slope_over_seeds", "train", "worst"]
 
 ROUNDING = 1e-16
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
@@ -109,7 +110,7 @@ def train(
     Returns:
         The networks before and after.
     """
-    p, to = problem, {"device": device, "dtype": precision(device)}
+    p, to = problem, {"device": device, "dtype": torch.float64}
     weights = [
         draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
         for s in seeds
@@ -125,9 +126,22 @@ def train(
     return Run(start, inputs, labels, kernel, eigenvalues.cpu().double().numpy(), step_size, descent)
 
 
-def precision(device: torch.device) -> torch.dtype:
-    """Return the type to compute in: float64 where the device has it, since late losses and drifts are small."""
-    return torch.float32 if device.type == "mps" else torch.float64
+def place(name: str | torch.device | None) -> torch.device:
+    """Return the device to compute on: as :func:`attnbook.core.runtime.device`, but the CPU in place of mps.
+
+    Late losses and small drifts need float64, and kernels need eigenvalues; mps has neither.
+
+    Args:
+        name: Name of a device; default the first that this machine has.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If the device is not available.
+    """
+    where = runtime.device(name)
+    return torch.device("cpu") if where.type == "mps" else where
 
 
 def slope(x: Sequence[float] | np.ndarray, y: np.ndarray) -> float:

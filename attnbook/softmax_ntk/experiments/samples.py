@@ -17,7 +17,7 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, slope, train
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slope, train
 
 __all__ = ["Samples", "Settings", "run"]
 
@@ -116,7 +116,7 @@ def run(
     Raises:
         ValueError: If the device is not available.
     """
-    clock, where, s = Clock(), runtime.device(device), settings
+    clock, where, s = Clock(), place(device), settings
 
     def part(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         groups = [Problem(a, s.width, n, s.n_inputs) for n in s.sizes for a in ACTIVATIONS]

@@ -19,7 +19,7 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, slope_over_seeds, train
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slope_over_seeds, train
 from attnbook.softmax_ntk.models.two_layer import Start
 from attnbook.softmax_ntk.theory.lazy_training import Activation
 
@@ -126,7 +126,7 @@ def run(
     Raises:
         ValueError: If the device is not available.
     """
-    clock, where, s = Clock(), runtime.device(device), settings
+    clock, where, s = Clock(), place(device), settings
 
     def part(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         groups = [(m, start, a) for m in s.widths for start in STARTS for a in ACTIVATIONS]

@@ -17,7 +17,7 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, train, worst
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, place, train, worst
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.theory.lazy_training import Activation, step_size_of_theorem
 
@@ -126,7 +126,7 @@ class StepSize(Result):
         smooth = [ACTIVATIONS.index(name) for name in SMOOTH]
         rises, reached = 1 - self.monotone[:, beyond, smooth], self.reached[:, beyond, smooth]
         catapult = worst(n, np.mean, share_reached=reached, share_with_a_rise=rises)
-        flat = worst(n, np.max, max_final_sharpness=self.final_sharpness[:, beyond, smooth])
+        flat = worst(n, np.min, min_room_below_two=2 - self.final_sharpness[:, beyond, smooth])
         return {
             "SN-ETA": over_seeds(practical_step_size=self.practical[:, 0], theorem_step_size=self.theorem),
             "SN-ETA-usable": worst(n, np.mean, share_monotone_and_reached=both),
@@ -155,7 +155,7 @@ def run(
     Raises:
         ValueError: If the device is not available.
     """
-    clock, where, s = Clock(), runtime.device(device), settings
+    clock, where, s = Clock(), place(device), settings
 
     def part(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         groups = [(fraction, activation) for fraction in s.fractions for activation in ACTIVATIONS]

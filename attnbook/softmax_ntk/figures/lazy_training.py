@@ -187,6 +187,7 @@ def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
         neurons.plot(*before.T, "o", color="#5b5f66", markersize=6, markerfacecolor="none", markeredgewidth=0.8)
         neurons.plot(*after.T, ".", color=look.color, markersize=4)
         neurons.set(xlim=(-4.5, 4.5), ylim=(-4.5, 4.5), title="weights", xlabel="first weight", ylabel="second weight")
+        neurons.set_xticks((-4, 0, 4))
         entries = np.stack([result.kernel_before[j, i].ravel(), result.kernel_after[j, i].ravel()])
         low, high = min(entries.min(), 0.0), 1.08 * entries.max()
         kernel.plot([low, high], [low, high], color=INK, linewidth=0.8)

@@ -68,8 +68,9 @@ def step_sizes(result: step_size.StepSize) -> Table:
         cells: list[str | Measured] = []
         for j in range(len(ACTIVATIONS)):
             reached, diverged = result.reached[:, i, j] == 1, result.diverged[:, i, j] == 1
-            typical = f", {np.median(result.steps[reached, i, j]):g} steps" if reached.any() else ""
-            cells.append(Measured(f"{reached.sum()} trained{typical}; {diverged.sum()} blew up"))
+            typical = f" in {np.median(result.steps[reached, i, j]):.0f} steps" if reached.any() else ""
+            blown = f", {diverged.sum()} blew up" if diverged.any() else ""
+            cells.append(Measured(f"{reached.sum()} trained{typical}{blown}"))
         rows.append([f"{fraction:g}", *cells])
     caption = (
         f"Of {len(result.settings.seeds)} networks each, at most {result.settings.max_steps} steps. "
