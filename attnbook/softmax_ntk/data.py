@@ -8,7 +8,7 @@ $y_i$            ``labels``            ``(outputs, samples)``, norm at most 1
 ===============  ====================  =======================================
 
 The paper asks for bounded norms only; which data it has in mind is left open. Here inputs and labels are independent
-and uniform on unit spheres: there is nothing to learn but the sample itself, the hardest case for training.
+and uniform on unit spheres: there is nothing to learn but the sample itself.
 """
 
 from __future__ import annotations
