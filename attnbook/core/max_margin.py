@@ -1,11 +1,11 @@
 r"""Maximum margin in any norm: the smallest $\|w\|_p$ with $Aw\ge1$, for many problems at once.
 
-With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge\mathbf 1^\top\lambda/\|A^\top\lambda\|_q$ for all feasible $w$.
-So a pair $(w,\lambda)$ carries its own certificate, whatever method found it; and where no feasible $w$ exists, some $\lambda$
-has $A^\top\lambda=0$ (Gordan), which proves that.
+With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge\mathbf 1^\top\lambda/\|A^\top\lambda\|_q$ for all
+feasible $w$. So a pair $(w,\lambda)$ carries its own certificate, whatever method found it; and where no feasible $w$
+exists, some $\lambda$ has $A^\top\lambda=0$ (Gordan), which proves that.
 
-The method is a primal-dual interior point method on $\frac12\|w\|_p^2$. For $p\le2$ it works in $\lambda$, where the dual
-objective is twice differentiable, and for $p>2$ in $(w,\lambda)$.
+The method is a primal-dual interior point method on $\frac12\|w\|_p^2$. For $p\le2$ it works in $\lambda$, where the
+dual objective is twice differentiable, and for $p>2$ in $(w,\lambda)$.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MOST_STEPS = 100
 # Accepted where rounding keeps a problem from the tolerance asked for.
 WORST_GAP = 1e-8
 CENTRING = 0.1
+BOLDEST = 1e-2
+# Curvature of the norm counts as at least this much: at zero entries, p > 2, it has none.
+FLAT = 1e-10
 TO_BOUNDARY = 0.995
 
 
@@ -39,8 +42,8 @@ class InfeasibleError(ValueError):
     def __init__(self, problem: int, combination: np.ndarray, residual: float) -> None:
         self.problem, self.combination = problem, combination
         super().__init__(
-            f"constraints: problem {problem} is infeasible: a convex combination of {int((combination > 0).sum())} of "
-            f"its {len(combination)} constraints is zero (to {residual:.0e}), so no w has a positive margin on all of them"
+            f"constraints: problem {problem} is infeasible: a convex combination of {int((combination > 0).sum())} "
+            f"of its {len(combination)} rows is zero (to {residual:.0e}), so no w has a positive margin on all of them"
         )
 
 
@@ -50,7 +53,8 @@ class MaxMargin:
 
     Attributes:
         weights: Solutions, ``(problems, dimension)``; feasible to rounding.
-        multipliers: Dual solutions $\lambda\ge0$ scaled to $\mathbf 1^\top\lambda=\|w\|_p^2$, ``(problems, constraints)``.
+        multipliers: Dual solutions $\lambda\ge0$ scaled to $\mathbf 1^\top\lambda=\|w\|_p^2$, ``(problems,
+            constraints)``.
         norm: $\|w\|_p$, ``(problems,)``; the margin of $w/\|w\|_p$ is its inverse.
         gap: Certificate: no feasible weights have a norm below ``(1 - gap) * norm``, ``(problems,)``.
         steps: Newton steps taken, ``(problems,)``.
@@ -112,65 +116,96 @@ class _Dual:
 
     def __init__(self, rows: np.ndarray, p: np.ndarray) -> None:
         self.rows, self.p, self.q = rows, p[:, None], (p / (p - 1))[:, None]
+        # At p = 2 the curvature is the same everywhere.
+        self.gram = rows @ rows.mT if (p == 2).all() else None
 
     def keep(self, which: np.ndarray) -> None:
         self.rows, self.p, self.q = self.rows[which], self.p[which], self.q[which]
+        self.gram = None if self.gram is None else self.gram[which]
 
     def start(self) -> State:
-        length = _norm(_up(self.rows, np.ones(self.rows.shape[:2])), self.q)
-        lam = np.broadcast_to(self.rows.shape[1] / np.maximum(length, 1e-6) ** 2, self.rows.shape[:2])
-        state = {"lam": lam.copy()}
-        return state | {"s": np.maximum(_down(self.rows, self.weights(state)) - 1, 0.5)}
+        lam = np.ones(self.rows.shape[:2])
+        length = np.maximum(_norm(_up(self.rows, lam), self.q), 1e-6)
+        lam *= self.rows.shape[1] / length**2
+        found = self.look({"lam": lam, "s": np.zeros_like(lam)})
+        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - 1, 0.5)})
 
-    def weights(self, state: State) -> np.ndarray:
-        return _gradient(_up(self.rows, state["lam"]), self.q)
+    def look(self, state: State) -> State:
+        """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
+        pull = _up(self.rows, state["lam"])
+        length = _norm(pull, self.q)
+        share = np.abs(pull / length)
+        unit = np.sign(pull) * share ** (self.q - 1)
+        achieved = _down(self.rows, length * unit)
+        found = {"pull": pull, "pull_norm": length, "share": share, "unit": unit, "w": length * unit, "w_norm": length}
+        return state | found | {"achieved": achieved, "short": achieved - 1 - state["s"]}
 
     def residuals(self, state: State) -> list[np.ndarray]:
-        return [_down(self.rows, self.weights(state)) - 1 - state["s"]]
+        return [state["short"]]
 
     def direction(self, state: State, centre: np.ndarray) -> State:
-        lam, s, (r,) = state["lam"], state["s"], self.residuals(state)
-        matrix = _congruence(self.rows, *_hessian(_up(self.rows, lam), self.q))
+        lam, s = state["lam"], state["s"]
+        if self.gram is None:
+            # (q - 1) diag(share^(q - 2)) + (2 - q) y y' is the Hessian of half the squared q-norm.
+            along = _down(self.rows, state["unit"])
+            matrix = (self.rows * ((self.q - 1) * state["share"] ** (self.q - 2))[:, None, :]) @ self.rows.mT
+            matrix += (2 - self.q)[..., None] * along[:, :, None] * along[:, None, :]
+        else:
+            matrix = self.gram.copy()
         _add_to_diagonal(matrix, s / lam)
-        change = _solve(matrix, (centre - lam * s) / lam - r)
-        return {"lam": change, "s": (centre - lam * s - s * change) / lam}
+        missing = centre - lam * s
+        change = _solve(matrix, missing / lam - state["short"])
+        return {"lam": change, "s": (missing - s * change) / lam}
 
 
 class _Primal(_Dual):
     """Newton's method in weights, multipliers and slacks: for p above 2."""
 
-    def start(self) -> State:
-        state = super().start()
-        return state | {"w": super().weights(state)}
-
-    def weights(self, state: State) -> np.ndarray:
-        return state["w"] if "w" in state else super().weights(state)
+    def look(self, state: State) -> State:
+        if "w" not in state:
+            state = state | {"w": super().look(state)["w"]}
+        w, pull = state["w"], _up(self.rows, state["lam"])
+        length = _norm(w, self.p)
+        share = np.abs(w / length)
+        unit = np.sign(w) * share ** (self.p - 1)
+        found = {"pull": pull, "pull_norm": _norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
+        achieved = _down(self.rows, w)
+        balance = {"achieved": achieved, "short": achieved - 1 - state["s"], "torn": length * unit - pull}
+        return state | found | balance
 
     def residuals(self, state: State) -> list[np.ndarray]:
-        pull = _gradient(state["w"], self.p) - _up(self.rows, state["lam"])
-        return [_down(self.rows, state["w"]) - 1 - state["s"], pull]
+        return [state["short"], state["torn"]]
 
     def direction(self, state: State, centre: np.ndarray) -> State:
-        lam, s, (r, pull) = state["lam"], state["s"], self.residuals(state)
-        diagonal, outer, factor = _hessian(state["w"], self.p)
-        matrix = (self.rows * (lam / s)[..., None]).mT @ self.rows
-        matrix += factor[..., None] * outer[:, :, None] * outer[:, None, :]
-        # A dimension that no constraint uses has no curvature at zero.
-        _add_to_diagonal(matrix, diagonal + 1e-16 * np.trace(matrix, axis1=1, axis2=2)[:, None])
-        missing = (centre - lam * s - lam * r) / s
-        change = _solve(matrix, _up(self.rows, missing) - pull)
-        slack = _down(self.rows, change) + r
-        return {"w": change, "lam": (centre - lam * s - lam * slack) / s, "s": slack}
+        lam, s = state["lam"], state["s"]
+        # The inverse of the Hessian (p - 1) diag(share^(p - 2)) + (2 - p) y y' of half the squared p-norm.
+        inverse = 1 / np.maximum((self.p - 1) * state["share"] ** (self.p - 2), FLAT)
+        ray = state["w"] / state["w_norm"]
+        share = (self.p - 2) / (self.p - 1)
+        along = _down(self.rows, ray)
+        matrix = (self.rows * inverse[:, None, :]) @ self.rows.mT
+        matrix += share[..., None] * along[:, :, None] * along[:, None, :]
+        _add_to_diagonal(matrix, s / lam)
+        missing = centre - lam * s
+
+        def solve_hessian(vector: np.ndarray) -> np.ndarray:
+            return inverse * vector + share * ray * (ray * vector).sum(1, keepdims=True)
+
+        right = missing / lam - state["short"] + _down(self.rows, solve_hessian(state["torn"]))
+        change = _solve(matrix, right)
+        moved = solve_hessian(_up(self.rows, change) - state["torn"])
+        return {"w": moved, "lam": change, "s": (missing - s * change) / lam}
 
 
 def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
     """Follow the central path of all problems together; a finished problem drops out."""
     problems, count, dimension = kernel.rows.shape
-    best = {"w": np.zeros((problems, dimension)), "lam": np.zeros((problems, count))}
+    best: State = {"w": np.zeros((problems, dimension)), "lam": np.zeros((problems, count))}
     best |= {"norm": np.full(problems, np.inf), "gap": np.full(problems, np.inf), "steps": np.zeros(problems)}
     state, which, since = kernel.start(), np.arange(problems), np.zeros(problems, dtype=int)
+    centring = np.full((problems, 1), CENTRING)
     for step in range(MOST_STEPS):
-        found = _certify(kernel, state)
+        found = _certify(state)
         better, clearly = found["gap"] < best["gap"][which], found["gap"] < 0.9 * best["gap"][which]
         for name, value in found.items():
             best[name][which[better]] = value[better]
@@ -181,47 +216,49 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
         if not going.any():
             break
         if not going.all():
-            which, state = which[going], {name: value[going] for name, value in state.items()}
+            which, centring = which[going], centring[going]
+            state = {name: value[going] for name, value in state.items()}
             kernel.keep(going)
-        centre = CENTRING * (state["lam"] * state["s"]).mean(1, keepdims=True)
-        state = _move(kernel, state, kernel.direction(state, centre), centre)
+        centre = centring * (state["lam"] * state["s"]).mean(1, keepdims=True)
+        state, length = _move(kernel, state, kernel.direction(state, centre), centre)
+        # The farther a step went, the bolder the next.
+        centring = np.clip((1 - length) ** 2, BOLDEST, CENTRING)
     return best
 
 
-def _move(kernel: _Dual, state: State, change: State, centre: np.ndarray) -> State:
+def _move(kernel: _Dual, state: State, change: State, centre: np.ndarray) -> tuple[State, np.ndarray]:
     """Go along the direction, staying inside and halving each problem's step until its residuals fall."""
     length = np.ones_like(centre)
     for name in ("lam", "s"):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            room = np.where(change[name] < 0, -state[name] / change[name], np.inf).min(1, keepdims=True)
-        length = np.minimum(length, TO_BOUNDARY * room)
+        # The largest relative loss of any entry.
+        loss = (-change[name] / state[name]).max(1, keepdims=True)
+        length = np.minimum(length, TO_BOUNDARY / np.maximum(loss, 1e-300))
     before, farthest = _merit(kernel, state, centre), length
     for _ in range(12):
-        moved = {name: value + length * change[name] for name, value in state.items()}
+        moved = kernel.look({name: state[name] + length * step for name, step in change.items()})
         worse = _merit(kernel, moved, centre) > (1 - 1e-4 * length[:, 0]) * before
         if not worse.any():
-            return moved
+            return moved, length
         length = np.where(worse[:, None], length / 2, length)
     # Where the norm's derivative has a kink no short step helps; a long one leaves it.
     length = np.where(worse[:, None], farthest, length)
-    return {name: value + length * change[name] for name, value in state.items()}
+    return kernel.look({name: state[name] + length * step for name, step in change.items()}), length
 
 
 def _merit(kernel: _Dual, state: State, centre: np.ndarray) -> np.ndarray:
     parts = [*kernel.residuals(state), state["lam"] * state["s"] - centre]
-    return np.sqrt(sum(np.square(part).sum(1) for part in parts))
+    return np.sqrt(sum(np.einsum("pi,pi->p", part, part) for part in parts))
 
 
-def _certify(kernel: _Dual, state: State) -> dict[str, np.ndarray]:
+def _certify(state: State) -> State:
     """Scale the weights to feasibility and the multipliers to the best bound they prove."""
-    weights, lam = kernel.weights(state), state["lam"]
-    margin = _down(kernel.rows, weights).min(1, keepdims=True)
+    margin, total = state["achieved"].min(1, keepdims=True), state["lam"].sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        weights = np.where(margin > 0, weights / margin, 0.0)
-        norm = np.where(margin[:, 0] > 0, _norm(weights, kernel.p)[:, 0], np.inf)
-        bound = lam.sum(1) / _norm(_up(kernel.rows, lam), kernel.q)[:, 0]
+        norm = np.where(margin > 0, state["w_norm"] / margin, np.inf)[:, 0]
+        bound = total / state["pull_norm"][:, 0]
         gap = np.where(np.isfinite(norm) & np.isfinite(bound), np.abs(1 - bound / norm), np.inf)
-        lam = lam * (norm**2 / lam.sum(1))[:, None]
+        weights = np.where(margin > 0, state["w"] / margin, 0.0)
+        lam = state["lam"] * (norm**2 / total)[:, None]
     return {"w": weights, "lam": lam, "norm": norm, "gap": gap}
 
 
@@ -236,24 +273,9 @@ def _explain(problem: int, rows: np.ndarray, gap: float) -> None:
     if residual < 1e-9:
         combination = combination / combination.sum()
         raise InfeasibleError(problem, combination, float(np.linalg.norm(scaled.T @ combination)))
-    raise RuntimeError(f"problem {problem} was solved to a gap of {gap:.1e} only; is it nearly infeasible, or p extreme?")
-
-
-def _gradient(x: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """Return the gradient of half the squared r-norm."""
-    length = _norm(x, r)
-    return length * np.sign(x) * np.abs(x / length) ** (r - 1)
-
-
-def _hessian(x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the Hessian of half the squared r-norm, r >= 2, as diagonal, vector and factor: diag + factor * vv'."""
-    share = np.abs(x / _norm(x, r))
-    return (r - 1) * share ** (r - 2), np.sign(x) * share ** (r - 1), 2 - r
-
-
-def _congruence(rows: np.ndarray, diagonal: np.ndarray, outer: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    along = _down(rows, outer)
-    return (rows * diagonal[:, None, :]) @ rows.mT + factor[..., None] * along[:, :, None] * along[:, None, :]
+    raise RuntimeError(
+        f"problem {problem} was solved to a gap of {gap:.1e} only; is it nearly infeasible, or p extreme?"
+    )
 
 
 def _norm(x: np.ndarray, r: np.ndarray) -> np.ndarray:

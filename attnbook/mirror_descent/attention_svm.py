@@ -1,6 +1,7 @@
 r"""The $\ell_p$ attention SVM: the smallest key-query matrix that picks given tokens with margin one.
 
-$$W^\alpha_{mm}=\arg\min_W\|W\|_{p,p}\quad\text{subject to}\quad(X_{i\alpha_i}-X_{it})^\top Wz_i\ge1\ \text{ for all } i\text{ and }t\ne\alpha_i.$$
+$$W^\alpha_{mm}=\arg\min_W\|W\|_{p,p}\quad\text{subject to}\quad(X_{i\alpha_i}-X_{it})^\top Wz_i\ge1\ \text{ for all }
+i\text{ and }t\ne\alpha_i.$$
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ class AttentionSVM:
     Attributes:
         weight: $W^\alpha_{mm}$, ``(problems, dimension, dimension)``.
         norm: $\|W^\alpha_{mm}\|_{p,p}$, ``(problems,)``.
-        margins: $(X_{i\alpha_i}-X_{it})^\top W^\alpha_{mm}z_i$, ``(problems, samples, tokens)``; infinite at the selected token.
-        multipliers: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared norm.
+        margins: $(X_{i\alpha_i}-X_{it})^\top W^\alpha_{mm}z_i$, ``(problems, samples, tokens)``; infinite at the
+            selected token.
+        multipliers: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared
+            norm.
         support: Support tokens (Definition 3): margin one up to 1e-6, ``(problems, samples, tokens)``.
         gap: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``.
     """

@@ -10,8 +10,8 @@ $v$                 ``decoder``           ``(dimension,)``
 $\gamma_{it}$       ``token_scores``      ``(samples, tokens)``
 ==================  ====================  ==================================
 
-The text available to us gives no sizes. Six samples of eight tokens in ten dimensions, all vectors independent and uniform on the unit
-sphere, agree with an early public state of the first author's code.
+The text available to us gives no sizes. Six samples of eight tokens in ten dimensions, all vectors independent and
+uniform on the unit sphere, agree with an early public state of the first author's code.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def plane_toy() -> Problems:
     r"""Return one sample of three tokens in the plane, with query $(1, 0)$; this book's.
 
     Only the first column of the key-query matrix ever moves, so that its whole path can be drawn. The first token has
-    the highest score, and at the solution only the second token is at the margin: the constraint is $1.2\,w_1+0.5\,w_2\ge1$.
+    the highest score, and at the solution only the second token is at the margin: the constraint is
+    $1.2\,w_1+0.5\,w_2\ge1$.
 
     Returns:
         A stack of one problem.

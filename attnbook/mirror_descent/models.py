@@ -1,8 +1,8 @@
 r"""One layer of attention with a query per sample, its loss and gradient, and training by mirror descent.
 
-The model is $f(X,z)=v^\top X^\top\sigma(XWz)$ with the key-query matrix $W$ trained and the head $v$ fixed. The training loss is
-$\mathcal L(W)=\frac1n\sum_i\ell(\gamma_i^\top s_i)$ with $s_i=\sigma(X_iWz_i)$, token scores $\gamma_{it}=y_iv^\top X_{it}$ and the logistic loss
-$\ell(m)=\log(1+e^{-m})$. Matrices carry a leading member axis.
+The model is $f(X,z)=v^\top X^\top\sigma(XWz)$ with the key-query matrix $W$ trained and the head $v$ fixed. The
+training loss is $\mathcal L(W)=\frac1n\sum_i\ell(\gamma_i^\top s_i)$ with $s_i=\sigma(X_iWz_i)$, token scores
+$\gamma_{it}=y_iv^\top X_{it}$ and the logistic loss $\ell(m)=\log(1+e^{-m})$. Matrices carry a leading member axis.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def train_loss(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"
 def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
     r"""Return the training loss of each member and its gradient in closed form (Lemma 17).
 
-    $\nabla\mathcal L(W)=\frac1n\sum_i\ell'(\gamma_i^\top s_i)\,X_i^\top\sigma'(X_iWz_i)\gamma_iz_i^\top$ with $\sigma'=\mathrm{diag}(s)-ss^\top$.
+    $\nabla\mathcal L(W)=\frac1n\sum_i\ell'(\gamma_i^\top s_i)\,X_i^\top\sigma'(X_iWz_i)\gamma_iz_i^\top$ with
+    $\sigma'=\mathrm{diag}(s)-ss^\top$.
 
     Args:
         parameters: ``key_query (members, dimension, dimension)``.
@@ -102,8 +103,9 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
 def scale_free_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
     """Return the training loss of each member and a positive multiple of its gradient.
 
-    Where attention is nearly saturated the gradient is smaller than any float; its direction is not. The multiple divides
-    out the largest exponential, so that the direction keeps its digits at any norm. For normalised steps, which do not see it.
+    Where attention is nearly saturated the gradient is smaller than any float; its direction is not. The multiple
+    divides out the largest exponential, so that the direction keeps its digits at any norm. For normalised steps, which
+    do not see it.
 
     Args:
         parameters: ``key_query (members, dimension, dimension)``.
@@ -175,10 +177,8 @@ def _logits(key_query: Tensor, batch: Batch) -> Tensor:
 
 
 def _scaled_gradient(key_query: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses, gradients times exp(-log_scale), and log_scale per member.
-
-    The token attended most has weight 1 minus something tiny; it is kept as "minus the sum of the others" throughout.
-    """
+    """Losses, gradients times exp(-log_scale), and log_scale per member."""
+    # The token attended most has weight 1 minus something tiny: it is kept as minus the sum of the others throughout.
     logits = _logits(key_query, batch)
     highest, top = logits.max(-1, keepdim=True)
     below = (logits - highest).scatter_(-1, top, -torch.inf)

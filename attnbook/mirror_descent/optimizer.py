@@ -1,7 +1,8 @@
 r"""Mirror descent with an $\ell_p$ potential, as a torch optimiser.
 
-One step is $\theta\leftarrow\theta-\eta\nabla\mathcal L(W)$ in the mirror space, where $\theta=\nabla\psi(W)=\mathrm{sign}(W)|W|^{p-1}$;
-then $W=\mathrm{sign}(\theta)|\theta|^{q-1}$ with $\frac1p+\frac1q=1$. For $p=2$ it is gradient descent.
+One step is $\theta\leftarrow\theta-\eta\nabla\mathcal L(W)$ in the mirror space, where
+$\theta=\nabla\psi(W)=\mathrm{sign}(W)|W|^{p-1}$; then $W=\mathrm{sign}(\theta)|\theta|^{q-1}$ with $\frac1p+\frac1q=1$.
+For $p=2$ it is gradient descent.
 """
 
 from __future__ import annotations
@@ -20,26 +21,29 @@ __all__ = ["MirrorDescent", "MirrorRule", "precision"]
 
 
 class MirrorDescent(torch.optim.Optimizer):
-    r"""$\ell_p$ mirror descent: $\nabla\psi(W)\leftarrow\nabla\psi(W)-\eta\nabla\mathcal L(W)$ with $\psi=\frac1p\|\cdot\|_{p,p}^p$.
+    r"""Mirror descent with the potential $\psi=\frac1p\|\cdot\|_{p,p}^p$, for any torch model.
+
+    One step is $\nabla\psi(W)\leftarrow\nabla\psi(W)-\eta\nabla\mathcal L(W)$ ($\ell_p$-AttGD).
 
     The state is kept in the mirror space in float64 (float32 on devices without it), because a round trip through the
-    weights would lose small entries for $p$ near 1. It is read from the weights at the first step; weights that are changed
-    from outside afterwards are overwritten by the next step.
+    weights would lose small entries for $p$ near 1. It is read from the weights at the first step; weights that are
+    changed from outside afterwards are overwritten by the next step.
 
-    Weights that are exactly zero (biases, shifts of a layer norm) hardly move for $p$ near 1: give them a group of their own with
-    ``p=2``.
+    Weights that are exactly zero (biases, shifts of a layer norm) hardly move for $p$ near 1: give them a group of
+    their own with ``p=2``.
 
     Args:
         params: Parameters, or groups of them, each with its own ``lr``, ``p``, ``momentum`` or ``normalized``.
         lr: Step size, not negative.
         p: Exponent of the potential, above 1 and finite; default 2, gradient descent.
         momentum: Heavy-ball momentum of the gradient, in [0, 1), as in ``torch.optim.SGD``; default 0.
-        normalized: Whether to take scale-free steps: each gradient is divided by its dual norm $\|\cdot\|_{q,q}$ and the step
-            is multiplied by $\max(1,\|W\|_{p,p})^{p-2}$, so that the weights move by about ``lr``, however small the gradient.
+        normalized: Whether to take scale-free steps: each gradient is divided by its dual norm $\|\cdot\|_{q,q}$ and
+            the step is multiplied by $\max(1,\|W\|_{p,p})^{p-2}$, so that the weights move by about ``lr``, however
+            small the gradient.
         stacked: Whether the first axis of every parameter counts separate models, each with norms of its own
             (only matters when ``normalized``); default false.
-        foreach: Whether to update all tensors of a group with torch's multi-tensor kernels; default where all of them lie
-            on a CUDA device. Not together with ``normalized``.
+        foreach: Whether to update all tensors of a group with torch's multi-tensor kernels; default where all of them
+            lie on a CUDA device. Not together with ``normalized``.
 
     Raises:
         ValueError: If an option is outside its range.
@@ -65,7 +69,7 @@ class MirrorDescent(torch.optim.Optimizer):
         foreach: bool | None = None,
     ) -> None:
         defaults = {"lr": lr, "p": p, "momentum": momentum, "normalized": normalized, "stacked": stacked}
-        super().__init__(params, defaults | {"foreach": foreach})  # type: ignore[arg-type]  # torch's own annotation
+        super().__init__(params, defaults | {"foreach": foreach})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters with options of its own.
@@ -125,8 +129,8 @@ class MirrorDescent(torch.optim.Optimizer):
                 continue
             if any(w.grad.is_sparse for w in weights):
                 raise RuntimeError(
-                    "MirrorDescent: got a sparse gradient, which it does not support: the mirror map would have to visit "
-                    "every entry; use nn.Embedding(..., sparse=False)"
+                    "MirrorDescent: got a sparse gradient, which it does not support: the mirror map would have to "
+                    "visit every entry; use nn.Embedding(..., sparse=False)"
                 )
             mirrored = [self._mirrored(w, group["p"]) for w in weights]
             gradients = [w.grad.to(m.dtype) for w, m in zip(weights, mirrored, strict=True)]

@@ -1,7 +1,8 @@
 r"""Which direction do the iterates take, which tokens do they select, how sparse do they become?
 
-All runs start at zero and take scale-free steps, which reach norms that plain steps would not reach in any lifetime. Queries are independent
-of the tokens, as in an early state of the first author's code; the same runs with the first token as the query are kept beside them.
+All runs start at zero and take scale-free steps, which reach norms that plain steps would not reach in any lifetime.
+Queries are independent of the tokens, as in an early state of the first author's code; the same runs with the first
+token as the query are kept beside them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent import theory
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
 from attnbook.mirror_descent.data import Problems, Queries, draw_problems, joined
 from attnbook.mirror_descent.models import Batch, attention_weights, descend
+from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["CROSSED", "QUERIES", "Direction", "Settings", "run"]
 
@@ -100,8 +101,8 @@ class Direction(Result):
             ``(queries, seeds, ps, records)``.
         cosine: Cosine of the same two matrices, ``(queries, seeds, ps, records)``.
         relative_norm: $\|W(k)\|_{p,p}/\|W_{mm}\|_{p,p}$, ``(queries, seeds, ps, records)``.
-        cross: Divergence, in the geometry of the target, of each run to the max-margin solution of its tokens for each target's
-            exponent, ``(queries, seeds, ps of the run, ps of the target)``.
+        cross: Divergence, in the geometry of the target, of each run to the max-margin solution of its tokens for each
+            target's exponent, ``(queries, seeds, ps of the run, ps of the target)``.
         cross_cosine: Cosine of the same matrices, ``(queries, seeds, ps of the run, ps of the target)``.
         same_tokens: Whether a run selects the tokens of another, ``(queries, seeds, ps, ps)``.
         locally_optimal: Whether the tokens attended last satisfy Definition 3, ``(queries, seeds, ps)``.
@@ -144,7 +145,10 @@ class Direction(Result):
         for p in CROSSED:
             ratio = self.own_over_smallest_other(p)
             found[f"MD-cross-p{p:g}"] = Measurement(
-                {"max_own_divergence_over_smallest_other": float(ratio.max()), "median_over_seeds": float(np.median(ratio))},
+                {
+                    "max_own_divergence_over_smallest_other": float(ratio.max()),
+                    "median_over_seeds": float(np.median(ratio)),
+                },
                 {"median_over_seeds": (float(ratio.min()), float(ratio.max()))},
                 len(ratio),
             )
@@ -252,16 +256,16 @@ def _looked_at(
     last = path[-1]
     selected = attention_weights(torch.tensor(last), Batch.of(problems)).argmax(dim=-1).numpy()
     solution = attention_svm(problems.tokens, problems.queries, selected, ps)
-    unit, ray = theory.normalised(path, ps), theory.normalised(solution.weight, ps)
+    unit, ray = mirror.normalised(path, ps), mirror.normalised(solution.weight, ps)
     rays = np.broadcast_to(ray, path.shape)
     found = {
-        "divergence": np.moveaxis(theory.bregman_divergence(rays, unit, ps), 0, -1),
+        "divergence": np.moveaxis(mirror.bregman_divergence(rays, unit, ps), 0, -1),
         "cosine": np.moveaxis(_cosine(rays, path), 0, -1),
-        "relative_norm": np.moveaxis(theory.entrywise_norm(path, ps) / solution.norm, 0, -1),
+        "relative_norm": np.moveaxis(mirror.entrywise_norm(path, ps) / solution.norm, 0, -1),
         "locally_optimal": locally_optimal(problems.token_scores, selected, solution.support).astype(float),
         "globally_optimal": (selected == problems.best_tokens).all(axis=1).astype(float),
-        "effective_dimension": theory.effective_dimension(last),
-        "share": theory.share_above(last),
+        "effective_dimension": mirror.effective_dimension(last),
+        "share": mirror.share_above(last),
     }
     found |= _crossed(last, problems, selected, np.unique(ps))
     arrays = {name: np.moveaxis(a.reshape(*shape, *a.shape[1:]), 0, 2) for name, a in found.items()}
@@ -275,20 +279,18 @@ def _looked_at(
 def _crossed(
     last: np.ndarray, problems: Problems, selected: np.ndarray, targets: np.ndarray
 ) -> dict[str, Float[np.ndarray, "members targets"]]:
-    """Divergence and cosine of each run to the solution, for every exponent, of the tokens that this run selects itself.
-
-    So a run that selects other tokens than the target's own run is not far away for that reason alone.
-    """
+    """Divergence and cosine of each run to the solution of its own tokens, for every exponent."""
+    # Its own tokens: so a run is not far away for the reason alone that the target's run selects others.
     found: dict[str, list[np.ndarray]] = {"cross": [], "cross_cosine": []}
     for p in targets.tolist():
         weight = attention_svm(problems.tokens, problems.queries, selected, p).weight
-        found["cross"].append(theory.bregman_divergence(theory.normalised(weight, p), theory.normalised(last, p), p))
+        found["cross"].append(mirror.bregman_divergence(mirror.normalised(weight, p), mirror.normalised(last, p), p))
         found["cross_cosine"].append(_cosine(weight, last))
     return {name: np.stack(columns, axis=1) for name, columns in found.items()}
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return (theory.normalised(first, 2.0) * theory.normalised(second, 2.0)).sum(axis=(-2, -1))
+    return (mirror.normalised(first, 2.0) * mirror.normalised(second, 2.0)).sum(axis=(-2, -1))
 
 
 def _mean_share(name: str, by_seed: np.ndarray) -> Measurement:

@@ -17,10 +17,10 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent import theory
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
 from attnbook.mirror_descent.models import Batch, attention_weights
+from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["CLOSED_FORM", "Geometry", "Settings", "run"]
 
@@ -98,10 +98,12 @@ class Geometry(Result):
         """Return the angles of the toy and the order of the densities, by claim id."""
         angles = dict(zip(self.settings.ps, np.degrees(np.arctan2(*self.plane.T[::-1])), strict=True))
         wrong = [abs(angle - CLOSED_FORM[p]) for p, angle in angles.items() if p in CLOSED_FORM]
-        rising = (np.diff(self.effective_dimension, axis=1) > 0).all(axis=1)
+        rising = np.all(np.diff(self.effective_dimension, axis=1) > 0, axis=1)
         return {
             "MD-2d-target": Measurement({"max_angle_difference_degrees": float(max(wrong))}),
-            "MD-sparse-svm": Measurement({"share_strictly_increasing": float(rising.mean())}, n_seeds=len(rising)),
+            "MD-sparse-svm": Measurement(
+                {"share_strictly_increasing": float(rising.mean())}, n_seeds=len(self.effective_dimension)
+            ),
         }
 
 
@@ -148,8 +150,8 @@ def run(
         settings=settings,
         provenance=clock.provenance(torch.device("cpu")),
         plane=plane.weight[:, :, 0],
-        effective_dimension=theory.effective_dimension(found.weight).reshape(by_seed).T,
-        share=theory.share_above(found.weight).reshape(by_seed).T,
+        effective_dimension=mirror.effective_dimension(found.weight).reshape(by_seed).T,
+        share=mirror.share_above(found.weight).reshape(by_seed).T,
         weights=first,
         attention=np.stack(attention, axis=1),
         selected=one.best_tokens[0].astype(np.float64),

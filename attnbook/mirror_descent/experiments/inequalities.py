@@ -18,9 +18,9 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent import theory
 from attnbook.mirror_descent.data import draw_problems, joined
 from attnbook.mirror_descent.models import descend
+from attnbook.mirror_descent.theory import inequalities, mirror
 
 __all__ = ["Inequalities", "Settings", "run"]
 
@@ -112,7 +112,7 @@ class Inequalities(Result):
             "MD-L13a+": {"min_ratio_to_bound": sharp[small].min()},
             "MD-L13a+-attained": {"max_over_p_of_min_ratio_to_bound": sharp[small].max()},
             "MD-L13b": {"min_ratio_to_bound": self._at_two_by_the_powers(lemma)[large].min()},
-            "MD-L13b+": {"min_ratio_to_bound": sharp[large].min(), "constant_p2": theory.best_constant(2.0)},
+            "MD-L13b+": {"min_ratio_to_bound": sharp[large].min(), "constant_p2": inequalities.best_constant(2.0)},
             "MD-L13b+-lower": {"min_ratio_to_lower_bound": self.constants.min(), "ratio_p2": self.constants[0]},
             "MD-L14": {"max_relative_violation": self.violations[:, 0].max()},
             "MD-L15": {"max_relative_violation": self.violations[:, 1].max()},
@@ -159,7 +159,7 @@ def run(
     return Inequalities(
         settings=settings,
         provenance=clock.provenance(where),
-        constants=np.array([theory.best_constant(p) * p * (2 ** (p - 1) - 1) for p in large]),
+        constants=np.array([inequalities.best_constant(p) * p * (2 ** (p - 1) - 1) for p in large]),
         identity=identity,
         **arrays,
     )
@@ -168,21 +168,21 @@ def run(
 def _lemmas(settings: Settings, p: float) -> dict[str, np.ndarray]:
     """All that concerns one exponent but Lemma 26."""
     matrices = _matrices(settings)
-    norm = theory.entrywise_norm(matrices, p)
-    low, high = theory.norm_bounds(matrices, p)
+    norm = mirror.entrywise_norm(matrices, p)
+    low, high = inequalities.norm_bounds(matrices, p)
     u, v = _pairs(settings, p)
     # Pairs that coincide but for rounding say nothing.
-    apart = theory.entrywise_norm(u - v, p) > 1e-4
+    apart = mirror.entrywise_norm(u - v, p) > 1e-4
     u, v = u[apart], v[apart]
-    divergence = theory.bregman_divergence(u, v, p)
-    bounds = [theory.divergence_bound(u, v, p, sharp=sharp) for sharp in (False, True)]
+    divergence = mirror.bregman_divergence(u, v, p)
+    bounds = [inequalities.divergence_bound(u, v, p, sharp=sharp) for sharp in (False, True)]
     every = slice(None, None, max(1, len(u) // settings.shown))
     return {
         "norm_slack": np.minimum(1 - low / norm, high / norm - 1).min(),
         "norm_attained": _attained(settings.dimension, p),
         "ratios": np.array([(divergence / bound).min() for bound in bounds]),
         "violations": _scalar_violations(settings, p),
-        "distance": np.resize(theory.entrywise_norm(u - v, p)[every], settings.shown),
+        "distance": np.resize(mirror.entrywise_norm(u - v, p)[every], settings.shown),
         "divergence": np.resize(divergence[every], settings.shown),
     }
 
@@ -201,18 +201,18 @@ def _matrices(settings: Settings) -> np.ndarray:
 
 
 def _pairs(settings: Settings, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs on the unit sphere: random ones at all distances, and pairs that differ by signs, the worst case for p < 2."""
+    """Pairs on the unit sphere: random ones at all distances, and ones that differ by signs, the worst for p < 2."""
     rng = stream(settings.seeds[0], "pairs")
     v = _matrices(settings)
     size = 10 ** rng.uniform(-3, 1, (settings.pairs, 1, 1))
-    other = theory.normalised(v, p) + size * theory.normalised(v[rng.permutation(settings.pairs)], p)
+    other = mirror.normalised(v, p) + size * mirror.normalised(v[rng.permutation(settings.pairs)], p)
     signs = rng.choice([-1.0, 1.0], v.shape)
     flipped = v * (1 + np.minimum(size, 1) * signs)
     which = np.arange(settings.pairs) % 2 == 0
     u = np.where(which[:, None, None], other, flipped)
     # Entries of one size, half of them pulled each way: to the last digit the extreme case of the classical inequality.
     u[0], v[0] = 1 + 1e-3 * _balanced(settings.dimension), np.ones_like(v[0])
-    return theory.normalised(u, p), theory.normalised(v, p)
+    return mirror.normalised(u, p), mirror.normalised(v, p)
 
 
 def _balanced(dimension: int) -> np.ndarray:
@@ -224,12 +224,12 @@ def _balanced(dimension: int) -> np.ndarray:
 
 
 def _attained(dimension: int, p: float) -> np.ndarray:
-    """Relative slack of Lemma 12 where equality is claimed: one entry meets the Euclidean side, a constant the other."""
+    """Relative slack of Lemma 12 where equality is claimed: one entry at the Euclidean end, a constant at the other."""
     single, constant = np.zeros((2, dimension, dimension))
     single[0, 0], constant[:] = 3.0, 0.7
     other = max if p <= 2 else min
-    pairs = [(single, theory.entrywise_norm(single, 2.0)), (constant, other(*theory.norm_bounds(constant, p)))]
-    return np.array([float(theory.entrywise_norm(m, p) / bound) - 1 for m, bound in pairs])
+    pairs = [(single, mirror.entrywise_norm(single, 2.0)), (constant, other(*inequalities.norm_bounds(constant, p)))]
+    return np.array([float(mirror.entrywise_norm(m, p) / bound) - 1 for m, bound in pairs])
 
 
 def _scalar_violations(settings: Settings, p: float) -> np.ndarray:
@@ -237,12 +237,14 @@ def _scalar_violations(settings: Settings, p: float) -> np.ndarray:
     x = 10 ** rng.uniform(-3, 3, settings.scalars)
     # Ratios of x to y from one and a millionth to a thousand.
     y = x / (1 + 10 ** rng.uniform(-6, 3, settings.scalars))
-    found = []
-    for (left, middle, right), scale in ((theory.power_bounds(x, y, p), x**p), (theory.slope_bounds(x, y, p), None)):
-        # Lemma 15 has terms of very different size; each side is compared with the larger of its two.
-        unit = scale if scale is not None else np.maximum(np.abs(right), np.abs(middle))
-        found.append(float(np.maximum((left - middle) / unit, (middle - right) / unit).max()))
-    return np.array(found)
+    powers, slopes = inequalities.power_bounds(x, y, p), inequalities.slope_bounds(x, y, p)
+    # The sides of Lemma 15 vary over many decades; they are compared with the largest of the three.
+    return np.array([_violation(powers, x**p), _violation(slopes, np.maximum(slopes[1], slopes[2]))])
+
+
+def _violation(sides: tuple[np.ndarray, np.ndarray, np.ndarray], unit: np.ndarray) -> float:
+    left, middle, right = sides
+    return float(np.maximum((left - middle) / unit, (middle - right) / unit).max())
 
 
 def _three_points(settings: Settings, device: torch.device) -> Float[np.ndarray, "seeds ps"]:
@@ -261,5 +263,5 @@ def _three_points(settings: Settings, device: torch.device) -> Float[np.ndarray,
     path = history.records["key_query"]
     drawn = np.stack([stream(s, "third point").standard_normal((dimension, dimension)) for s in settings.seeds])
     third = np.tile(drawn, (len(settings.ps), 1, 1))
-    errors = theory.three_point_error(np.broadcast_to(third, path[1:].shape), path[:-1], path[1:], ps)
+    errors = inequalities.three_point_error(np.broadcast_to(third, path[1:].shape), path[:-1], path[1:], ps)
     return np.abs(errors).max(axis=0).reshape(len(settings.ps), seeds).T

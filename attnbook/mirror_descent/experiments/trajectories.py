@@ -1,4 +1,4 @@
-r"""Paths in the plane that turn to their max-margin ray, and the case in which the direction is exact from the first step."""
+"""Paths in the plane that turn to their max-margin ray, and a case in which the direction is exact at once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent import theory
 from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
 from attnbook.mirror_descent.models import descend
+from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["Settings", "Trajectories", "run"]
 
@@ -147,7 +147,7 @@ def run(
     ps = np.array(settings.ps)
     return Trajectories(
         settings=settings,
-        target=theory.single_constraint(np.repeat(constraint, len(ps), axis=0), ps)[..., 0],
+        target=mirror.single_constraint(np.repeat(constraint, len(ps), axis=0), ps)[..., 0],
         exact=_one_constraint(settings, where),
         provenance=clock.provenance(where),
         **paths,
@@ -192,10 +192,10 @@ def _one_constraint(settings: Settings, device: torch.device) -> Float[np.ndarra
     best = problems.best_tokens[:, 0]
     rows = np.arange(len(ps))
     difference = problems.tokens[rows, 0, best] - problems.tokens[rows, 0, 1 - best]
-    solution = theory.single_constraint(difference[:, :, None] * problems.queries[:, 0, None, :], ps)
-    iterates = theory.normalised(history.records["key_query"], ps)
-    divergence = theory.bregman_divergence(
-        np.broadcast_to(theory.normalised(solution, ps), iterates.shape), iterates, ps
+    solution = mirror.single_constraint(difference[:, :, None] * problems.queries[:, 0, None, :], ps)
+    iterates = mirror.normalised(history.records["key_query"], ps)
+    divergence = mirror.bregman_divergence(
+        np.broadcast_to(mirror.normalised(solution, ps), iterates.shape), iterates, ps
     )
     return divergence.max(axis=0).reshape(len(settings.ps), seeds).T
 
