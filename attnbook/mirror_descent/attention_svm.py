@@ -110,6 +110,11 @@ def _constraints(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) 
     problems, samples, n_tokens, dimension = tokens.shape
     if queries.shape != (problems, samples, dimension):
         raise ValueError(f"queries: expected {(problems, samples, dimension)} to fit the tokens, got {queries.shape}")
+    for name, values in (("tokens", tokens), ("queries", queries)):
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{name}: expected finite numbers, got {int((~np.isfinite(values)).sum())} NaN or infinite"
+            )
     if selected.shape != (problems, samples) or not np.issubdtype(selected.dtype, np.integer):
         raise ValueError(
             f"selected: expected whole numbers {(problems, samples)}, got {selected.dtype} {selected.shape}"

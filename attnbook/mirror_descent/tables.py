@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
+from attnbook.core import tables
 from attnbook.core.tables import Measured, Table
-from attnbook.mirror_descent.experiments import direction, geometry
+from attnbook.mirror_descent.experiments import direction, geometry, trajectories
 
-__all__ = ["explorer_text", "tokens"]
+__all__ = ["cost", "explorer_text", "tokens"]
 
 NAMES = {"independent": "queries of their own", "first_token": "first token as query"}
+
+
+def cost(result: trajectories.Trajectories, networks: int) -> Table:
+    """Return how many paths were trained, where and in what time.
+
+    Args:
+        result: The paths.
+        networks: Their number.
+
+    Returns:
+        A table of one row.
+    """
+    caption = "Scale-free paths, plain paths and runs with one constraint: three programs."
+    return dataclasses.replace(tables.cost(result, networks), caption=caption)
 
 
 def tokens(result: direction.Direction) -> Table:

@@ -44,7 +44,7 @@ def norm_bounds(weights: Float[np.ndarray, "*batch d d"], p: Exponents) -> tuple
     """
     euclidean = entrywise_norm(weights, 2.0)
     other = float(weights.shape[-1]) ** (2 / check_exponents(p) - 1) * euclidean
-    return np.minimum(euclidean, other), np.maximum(euclidean, other)
+    return np.asarray(np.minimum(euclidean, other)), np.asarray(np.maximum(euclidean, other))
 
 
 def divergence_bound(
@@ -73,8 +73,8 @@ def divergence_bound(
     """
     check_exponents(p)
     if p <= 2:
-        return (p - 1) / 2 * entrywise_norm(u - v, p if sharp else 2.0) ** 2
-    return (best_constant(p) if sharp else 1 / (p * 2**p)) * entrywise_norm(u - v, p) ** p
+        return np.asarray((p - 1) / 2 * entrywise_norm(u - v, p if sharp else 2.0) ** 2)
+    return np.asarray((best_constant(p) if sharp else 1 / (p * 2**p)) * entrywise_norm(u - v, p) ** p)
 
 
 def best_constant(p: float) -> float:
@@ -177,4 +177,4 @@ def three_point_error(u: np.ndarray, v: np.ndarray, w: np.ndarray, p: Exponents)
     """
     product = ((mirror_map(w, p) - mirror_map(v, p)) * (u - w)).sum(axis=(-2, -1))
     left = bregman_divergence(u, v, p)
-    return left - bregman_divergence(u, w, p) - bregman_divergence(w, v, p) - product
+    return np.asarray(left - bregman_divergence(u, w, p) - bregman_divergence(w, v, p) - product)

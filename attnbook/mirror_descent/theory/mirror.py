@@ -97,7 +97,7 @@ def entrywise_norm(weights: Float[np.ndarray, "*batch rows columns"], p: Exponen
     r = check_exponents(p)
     largest = np.maximum(np.abs(weights).max(axis=(-2, -1)), np.finfo(float).tiny)
     scaled = np.abs(weights / largest[..., None, None]) ** r[..., None, None]
-    return largest * scaled.sum(axis=(-2, -1)) ** (1 / r)
+    return np.asarray(largest * scaled.sum(axis=(-2, -1)) ** (1 / r))
 
 
 def normalised(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
@@ -130,7 +130,7 @@ def potential(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -
         ValueError: If an exponent is not a finite number above 1.
     """
     r = check_exponents(p)
-    return (np.abs(weights) ** r[..., None, None]).sum(axis=(-2, -1)) / r
+    return np.asarray((np.abs(weights) ** r[..., None, None]).sum(axis=(-2, -1)) / r)
 
 
 def mirror_map(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
@@ -171,7 +171,7 @@ def inverse_mirror_map(mirrored: Float[np.ndarray, "*batch rows columns"], p: Ex
 
 def bregman_divergence(
     u: Float[np.ndarray, "*batch rows columns"], v: Float[np.ndarray, "*#batch rows columns"], p: Exponents
-) -> np.ndarray:
+) -> Float[np.ndarray, "*batch"]:
     r"""Return $D_\psi(U,V)=\psi(U)-\psi(V)-\langle\nabla\psi(V),U-V\rangle$ (Definition 1).
 
     Entry by entry the terms are non-negative; they are summed as such, so that tiny divergences keep their digits. On
@@ -190,7 +190,7 @@ def bregman_divergence(
     """
     r = check_exponents(p)[..., None, None]
     terms = (np.abs(u) ** r - np.abs(v) ** r) / r - _signed_power(v, check_exponents(p) - 1) * (u - v)
-    return np.maximum(terms, 0.0).sum(axis=(-2, -1))
+    return np.asarray(np.maximum(terms, 0.0).sum(axis=(-2, -1)))
 
 
 def single_constraint(constraint: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
@@ -228,10 +228,10 @@ def effective_dimension(weights: Float[np.ndarray, "*batch rows columns"]) -> Fl
     """
     count = weights.shape[-1] * weights.shape[-2]
     size = np.abs(weights)
-    return size.sum(axis=(-2, -1)) ** 2 / (count * np.square(size).sum(axis=(-2, -1)))
+    return np.asarray(size.sum(axis=(-2, -1)) ** 2 / (count * np.square(size).sum(axis=(-2, -1))))
 
 
-def share_above(weights: Float[np.ndarray, "*batch rows columns"], share: float = 0.01) -> np.ndarray:
+def share_above(weights: Float[np.ndarray, "*batch rows columns"], share: float = 0.01) -> Float[np.ndarray, "*batch"]:
     """Return the share of entries larger in size than a share of the largest.
 
     Args:
@@ -242,7 +242,7 @@ def share_above(weights: Float[np.ndarray, "*batch rows columns"], share: float 
         Shares between 0 and 1.
     """
     size = np.abs(weights)
-    return (size > share * size.max(axis=(-2, -1), keepdims=True)).mean(axis=(-2, -1))
+    return np.asarray((size > share * size.max(axis=(-2, -1), keepdims=True)).mean(axis=(-2, -1)))
 
 
 def _signed_power(values: np.ndarray, exponent: np.ndarray) -> np.ndarray:
