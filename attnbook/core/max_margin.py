@@ -39,11 +39,11 @@ class InfeasibleError(ValueError):
         combination: Non-negative multipliers with sum 1 whose combination of the constraints is zero.
     """
 
-    def __init__(self, problem: int, combination: np.ndarray, residual: float) -> None:
+    def __init__(self, problem: int, combination: np.ndarray) -> None:
         self.problem, self.combination = problem, combination
         super().__init__(
             f"constraints: problem {problem} is infeasible: a convex combination of {int((combination > 0).sum())} "
-            f"of its {len(combination)} rows is zero (to {residual:.0e}), so no w has a positive margin on all of them"
+            f"of its {len(combination)} rows is zero, so no w has a positive margin on all of them"
         )
 
 
@@ -271,8 +271,8 @@ def _explain(problem: int, rows: np.ndarray, gap: float) -> None:
     system = np.concatenate([scaled.T, np.ones((1, count))])
     combination, residual = nnls(system, np.append(np.zeros(dimension), 1.0))
     if residual < 1e-9:
-        combination = combination / combination.sum()
-        raise InfeasibleError(problem, combination, float(np.linalg.norm(scaled.T @ combination)))
+        combination[combination < 1e-12 * combination.max()] = 0.0
+        raise InfeasibleError(problem, combination / combination.sum())
     raise RuntimeError(
         f"problem {problem} was solved to a gap of {gap:.1e} only; is it nearly infeasible, or p extreme?"
     )

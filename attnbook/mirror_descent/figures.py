@@ -117,7 +117,7 @@ def cross_table(result: direction.Direction) -> Figure:
                         linestyle="none", markersize=7)  # fmt: skip
             ax.set(yscale="log", xlim=(-0.5, 2.5), title=f"target: p = {target:g}")
             ax.set_xticks(range(3), [f"{p:g}" for p in direction.CROSSED])
-        axes[0].set_ylabel("divergence, as the target's p sees it")
+        axes[0].set_ylabel("divergence to the target")
         axes[1].set_xlabel("p of the run")
     return figure
 
@@ -183,12 +183,13 @@ def explorer_frame(result: geometry.Geometry, p: float, scale: float) -> Figure:
     with style():
         figure, (ball, matrix, attention) = plt.subplots(1, 3, figsize=(7.2, 2.7), width_ratios=(1.1, 1, 1))
         _ball(ball, result.plane[at], p)
-        weights = result.weights[at] / np.abs(result.weights[at]).max()
-        matrix.imshow(weights, cmap="PuOr", vmin=-1, vmax=1)
-        matrix.set(title="solution", xticks=[], yticks=[], xlabel=r"entries of $W_{mm}$")
+        matrix.imshow(np.abs(result.weights[at]), vmin=0, cmap="Greys")
+        matrix.set(title="solution", xticks=[], yticks=[], xlabel=r"size of $W_{mm}$'s entries")
         attention.imshow(result.attention[at, level], vmin=0, vmax=1, cmap="Greys", aspect="auto")
         rows = np.arange(len(result.selected))
-        attention.plot(result.selected, rows, "o", color="#c2410c", markerfacecolor="none", markersize=9)
+        attention.plot(
+            result.selected, rows, "o", color="#c2410c", markerfacecolor="none", markersize=10, markeredgewidth=2
+        )
         attention.set(title="attention", xticks=[], yticks=[], xlabel="token", ylabel="sample")
         for ax in (matrix, attention):
             ax.grid(visible=False)

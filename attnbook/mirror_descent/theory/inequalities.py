@@ -88,7 +88,7 @@ def best_constant(p: float) -> float:
         p: Exponent, at least 2.
 
     Returns:
-        The constant: 1/2 for p = 2, falling with p.
+        The constant, 1/2 for p = 2 and falling with p.
 
     Raises:
         ValueError: If the exponent is not a finite number of at least 2.

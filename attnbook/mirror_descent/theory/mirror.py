@@ -224,7 +224,7 @@ def effective_dimension(weights: Float[np.ndarray, "*batch rows columns"]) -> Fl
         weights: Matrices, not zero.
 
     Returns:
-        Shares between 0 and 1: how many entries count, a measure of density without a threshold.
+        Shares between 0 and 1, a measure without a threshold of how many entries count.
     """
     count = weights.shape[-1] * weights.shape[-2]
     size = np.abs(weights)
