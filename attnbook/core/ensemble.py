@@ -259,8 +259,9 @@ def train(
             watch.look()
             statistics = _check_statistics(record(parameters), members)
             kept_steps.append(step)
-            # To the CPU first: not every device has float64.
-            kept.append(watch.look_at(step, {n: value.cpu().double().numpy() for n, value in statistics.items()}))
+            # To the CPU first: not every device has float64. A copy: a statistic may be the parameter itself.
+            copies = {name: value.cpu().double().numpy().copy() for name, value in statistics.items()}
+            kept.append(watch.look_at(step, copies))
             if stop is not None:
                 newly = _check_mask(stop(statistics), done) & ~done
                 stopped_at[newly.cpu().numpy()] = step

@@ -1,1 +1,1 @@
-"""Optimizing Attention with Mirror Descent: data, models, theory and experiments."""
+"""*Optimizing Attention with Mirror Descent*: the optimiser chooses the geometry of attention."""

@@ -1,8 +1,100 @@
-"""Checks of the exercises of this part."""
+"""Checks of the exercises of this part. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+from attnbook.mirror_descent.theory import mirror
+
 __all__ = ["CHECKS"]
 
-CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {}
+
+def mirror_step(answer: Callable[..., Any]) -> str | None:
+    """Check one step of mirror descent."""
+    rng = stream(1, "exercise", "MD-1")
+    weights, gradient = rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
+    lr, p = 0.7, 1.6
+    mirrored = mirror.mirror_map(weights, p)
+    right = mirror.inverse_mirror_map(mirrored - lr * gradient, p)
+    got = np.asarray(answer(weights.copy(), gradient.copy(), lr, p), dtype=float)
+    if got.shape != right.shape:
+        return f"the new weights have the shape of the old ones, {right.shape}, got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    plain = mirrored - lr * gradient
+    with np.errstate(invalid="ignore"):
+        unsigned = np.abs(plain) ** (1 / (p - 1))
+        lost = np.sign(plain) * np.abs(np.abs(weights) ** (p - 1) - lr * gradient) ** (1 / (p - 1))
+    return likely_mistake(
+        got,
+        {
+            "this is the point in the mirror space: map it back to the weights": plain,
+            "the step was taken in the weights, not in the mirror space: that is gradient descent": weights
+            - lr * gradient,
+            "the sign is reversed: descent subtracts the gradient": mirror.inverse_mirror_map(
+                mirrored + lr * gradient, p
+            ),
+            "the signs are lost on the way back": unsigned,
+            "the signs are lost on the way there": lost,
+            "the way back has the exponent 1 / (p - 1), not p - 1": mirror.mirror_map(plain, p),
+        },
+    )
+
+
+def one_constraint(answer: Callable[..., Any]) -> str | None:
+    """Check the smallest vector that meets one constraint."""
+    rng = stream(1, "exercise", "MD-2")
+    constraint, p = rng.standard_normal(6), 1.4
+    q = p / (p - 1)
+    right = mirror.single_constraint(constraint[:, None], p)[:, 0]
+    got = np.asarray(answer(constraint.copy(), p), dtype=float)
+    if got.shape != right.shape:
+        return f"one number per entry is wanted, shape {right.shape}, got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    direction = np.sign(constraint) * np.abs(constraint) ** (q - 1)
+    likely = {
+        "the direction is right, but the product with the constraint must be 1": direction,
+        "this is the Euclidean solution: the norm is the p-norm": constraint / (constraint @ constraint),
+        "the exponent is q - 1, not p - 1": np.sign(constraint)
+        * np.abs(constraint) ** (p - 1)
+        / (np.abs(constraint) ** p).sum(),
+        "the signs are lost": np.abs(right),
+    }
+    if np.isclose(got @ constraint, 1.0):
+        mistake = likely_mistake(got, likely)
+        return mistake if "different" not in mistake else "it meets the constraint, but a shorter vector does so too"
+    return likely_mistake(got, likely)
+
+
+def divergence_of_directions(answer: Callable[..., Any]) -> str | None:
+    """Check the Bregman divergence of two directions."""
+    rng = stream(1, "exercise", "MD-3")
+    u, v, p = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), 3.0
+    unit_u, unit_v = mirror.normalised(u, p), mirror.normalised(v, p)
+    right = mirror.bregman_divergence(unit_u, unit_v, p)
+    got = np.asarray(answer(u.copy(), v.copy(), p), dtype=float)
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "the arguments are exchanged: the mirror map belongs to the second one": mirror.bregman_divergence(
+            unit_v, unit_u, p
+        ),
+        "the matrices are not normalised: divide each by its p-norm first": mirror.bregman_divergence(u, v, p),
+        "this is one minus the cosine, the divergence for p = 2": 1
+        - (mirror.normalised(u, 2.0) * mirror.normalised(v, 2.0)).sum(),
+        "this is the product; the divergence is one minus it": 1 - right,
+    }
+    return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
+
+
+CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
+    "MD-1": mirror_step,
+    "MD-2": one_constraint,
+    "MD-3": divergence_of_directions,
+}

@@ -434,3 +434,11 @@ def test_a_rule_may_have_options_of_its_own_for_each_member():
         alone = run(SGD(0.05, momentum=momentum))
         for name, tensor in history.parameters.items():
             torch.testing.assert_close(tensor[member], alone.parameters[name][member], rtol=1e-12, atol=1e-12)
+
+
+def test_a_recorded_parameter_is_a_copy_of_its_time():
+    """Float64 on the CPU is not converted: without a copy every record would show the last step."""
+    history = run(SGD(0.05), record=lambda parameters: {"hidden": parameters["hidden"]}, record_at=(0, STEPS))
+    first, last = history.records["hidden"]
+    assert np.array_equal(first, stacked()["hidden"].numpy())
+    assert not np.array_equal(first, last)

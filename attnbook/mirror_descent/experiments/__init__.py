@@ -1,7 +1,41 @@
-"""The experiments of this paper."""
+"""The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
+from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "direction", "geometry", "inequalities", "trajectories"]
 
-EXPERIMENTS: tuple[Experiment, ...] = ()
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        id="mirror_descent.geometry",
+        summary="The attention SVM by norm: solution, attention and sparsity as p falls to 1",
+        settings=geometry.Settings,
+        result=geometry.Geometry,
+        run=geometry.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="mirror_descent.trajectories",
+        summary="Paths in the plane that turn to their max-margin ray; one constraint is exact",
+        settings=trajectories.Settings,
+        result=trajectories.Trajectories,
+        run=trajectories.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="mirror_descent.direction",
+        summary="Direction, selected tokens, cross table and sparsity of runs with several p",
+        settings=direction.Settings,
+        result=direction.Direction,
+        run=direction.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="mirror_descent.inequalities",
+        summary="Lemmas 12 to 15 and 26 on random and worst-case matrices",
+        settings=inequalities.Settings,
+        result=inequalities.Inequalities,
+        run=inequalities.run,
+        budget_seconds=15,
+    ),
+)

@@ -1,0 +1,199 @@
+r"""One layer of attention with a query per sample, its loss and gradient, and training by mirror descent.
+
+The model is $f(X,z)=v^\top X^\top\sigma(XWz)$ with the key-query matrix $W$ trained and the head $v$ fixed. The
+training loss is $\mathcal L(W)=\frac1n\sum_i\ell(\gamma_i^\top s_i)$ with $s_i=\sigma(X_iWz_i)$, token scores
+$\gamma_{it}=y_iv^\top X_{it}$ and the logistic loss $\ell(m)=\log(1+e^{-m})$. Matrices carry a leading member axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.core import ensemble
+from attnbook.core.ensemble import History, Parameters
+from attnbook.core.rng import to_tensor
+from attnbook.core.runtime import Progress, threads
+from attnbook.mirror_descent.data import Problems
+from attnbook.mirror_descent.optimizer import MirrorRule, precision
+
+__all__ = ["Batch", "attention_weights", "descend", "loss_and_gradient", "scale_free_gradient", "train_loss"]
+
+
+class Batch(NamedTuple):
+    """What the loss needs of the problems, one per member.
+
+    Attributes:
+        tokens: ``(members, samples, tokens, dimension)``.
+        queries: ``(members, samples, dimension)``.
+        token_scores: ``(members, samples, tokens)``.
+    """
+
+    tokens: Tensor
+    queries: Tensor
+    token_scores: Tensor
+
+    @classmethod
+    def of(cls, problems: Problems, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Batch:
+        """Return the problems as tensors.
+
+        Args:
+            problems: One problem per member.
+            device: Where the tensors are wanted.
+            dtype: Their type; default float64.
+
+        Returns:
+            The batch.
+        """
+        parts = (problems.tokens, problems.queries, problems.token_scores)
+        return cls(*(to_tensor(part, device=device, dtype=dtype) for part in parts))
+
+
+def attention_weights(
+    key_query: Float[Tensor, "members dimension dimension"], batch: Batch
+) -> Float[Tensor, "members samples tokens"]:
+    r"""Return $\sigma(X_iWz_i)$ of each sample.
+
+    Args:
+        key_query: One matrix $W$ per member.
+        batch: One problem per member.
+
+    Returns:
+        Attention weights; each row sums to one.
+    """
+    return _logits(key_query, batch).softmax(-1)
+
+
+def train_loss(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
+    """Return the training loss of each member.
+
+    Args:
+        parameters: ``key_query (members, dimension, dimension)``.
+        batch: One problem per member.
+
+    Returns:
+        Logistic losses, mean over samples.
+    """
+    margins = (attention_weights(parameters["key_query"], batch) * batch.token_scores).sum(-1)
+    return torch.nn.functional.softplus(-margins).mean(-1)
+
+
+def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
+    r"""Return the training loss of each member and its gradient in closed form (Lemma 17).
+
+    $\nabla\mathcal L(W)=\frac1n\sum_i\ell'(\gamma_i^\top s_i)\,X_i^\top\sigma'(X_iWz_i)\gamma_iz_i^\top$ with
+    $\sigma'=\mathrm{diag}(s)-ss^\top$.
+
+    Args:
+        parameters: ``key_query (members, dimension, dimension)``.
+        batch: One problem per member.
+
+    Returns:
+        Losses, and the gradient of each loss.
+    """
+    losses, gradients, log_scale = _scaled_gradient(parameters["key_query"], batch)
+    return losses, {"key_query": gradients * log_scale.exp()[:, None, None]}
+
+
+def scale_free_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
+    """Return the training loss of each member and a positive multiple of its gradient.
+
+    Where attention is nearly saturated the gradient is smaller than any float; its direction is not. The multiple
+    divides out the largest exponential, so that the direction keeps its digits at any norm. For normalised steps, which
+    do not see it.
+
+    Args:
+        parameters: ``key_query (members, dimension, dimension)``.
+        batch: One problem per member.
+
+    Returns:
+        Losses, and a positive multiple of each gradient.
+    """
+    losses, gradients, _ = _scaled_gradient(parameters["key_query"], batch)
+    return losses, {"key_query": gradients}
+
+
+def descend(
+    problems: Problems,
+    p: Float[np.ndarray, " members"],
+    *,
+    steps: int,
+    step_size: float | Sequence[float],
+    normalized: bool = False,
+    start: Float[np.ndarray, "members dimension dimension"] | None = None,
+    record_at: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> History:
+    r"""Train one key-query matrix per member by $\ell_p$ mirror descent, all as one program.
+
+    Args:
+        problems: One problem per member; put members of equal ``p`` side by side, they are updated together.
+        p: Exponent of each member, above 1.
+        steps: Number of steps.
+        step_size: Step size $\eta$; with ``normalized`` about how far the weights move per step.
+        normalized: Whether steps are scale-free; see :class:`~attnbook.mirror_descent.optimizer.MirrorDescent`.
+        start: Initial matrices; default zero, which is legal in the mirror space for every ``p``.
+        record_at: Steps to record at; default 12 log-spaced ones.
+        device: Where to compute.
+        progress: Told (steps done, steps in all).
+
+    Returns:
+        History with the record ``key_query`` ``(records, members, dimension, dimension)``.
+
+    Raises:
+        ValueError: If an argument is outside its range or the shapes do not fit.
+        FloatingPointError: If a member diverges.
+    """
+    members, dimension = problems.decoder.shape
+    initial = np.zeros((members, dimension, dimension)) if start is None else start
+    if initial.shape != (members, dimension, dimension):
+        raise ValueError(f"start: expected {(members, dimension, dimension)} to fit the problems, got {initial.shape}")
+    dtype = precision(torch.device(device))
+    batch = Batch.of(problems, device=device, dtype=dtype)
+    # Matrices this small gain nothing from a second thread.
+    with threads(1):
+        return ensemble.train(
+            scale_free_gradient if normalized else loss_and_gradient,
+            {"key_query": to_tensor(initial, device=device, dtype=dtype)},
+            lambda _: batch,
+            optimizer=MirrorRule(step_size, p.tolist(), normalized=normalized),
+            steps=steps,
+            record=lambda parameters: {"key_query": parameters["key_query"]},
+            record_at=record_at,
+            names=[f"p = {exponent:g} (member {i})" for i, exponent in enumerate(p)],
+            progress=progress,
+        )
+
+
+def _logits(key_query: Tensor, batch: Batch) -> Tensor:
+    keys = batch.queries @ key_query.mT
+    return (batch.tokens @ keys.unsqueeze(-1)).squeeze(-1)
+
+
+def _scaled_gradient(key_query: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses, gradients times exp(-log_scale), and log_scale per member."""
+    # The token attended most has weight 1 minus something tiny: it is kept as minus the sum of the others throughout.
+    logits = _logits(key_query, batch)
+    highest, top = logits.max(-1, keepdim=True)
+    below = (logits - highest).scatter_(-1, top, -torch.inf)
+    log_scale = below.amax((1, 2), keepdim=True)
+    others = (below - log_scale).exp_()
+    unit = log_scale.exp()
+    # Scores relative to the top token's, and attention on the others over exp(log_scale).
+    relative = batch.token_scores - batch.token_scores.gather(-1, top)
+    others = others / (1 + unit * others.sum(-1, keepdim=True))
+    mean = (others * relative).sum(-1, keepdim=True)
+    margins = (batch.token_scores.gather(-1, top) + unit * mean).squeeze(-1)
+    coefficients = others * (relative - unit * mean)
+    coefficients.scatter_(-1, top, -coefficients.sum(-1, keepdim=True))
+    slopes = torch.sigmoid(-margins).neg_().div_(margins.shape[1])
+    along = (coefficients * slopes.unsqueeze(-1)).unsqueeze(-2) @ batch.tokens
+    gradients = along.squeeze(-2).mT @ batch.queries
+    losses = torch.nn.functional.softplus(-margins).mean(-1)
+    return losses, gradients, log_scale[:, 0, 0]

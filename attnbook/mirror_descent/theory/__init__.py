@@ -1,0 +1,1 @@
+"""The formulas of this paper as plain functions."""

@@ -1,0 +1,249 @@
+r"""The potential, its mirror map, the Bregman divergence, and how sparse a matrix is.
+
+================================  ==========================  ======================================
+paper                             name here                   shape
+================================  ==========================  ======================================
+$W$                               ``weights``                 ``(..., rows, columns)``
+$p$, $q=p/(p-1)$                  ``p``, :func:`conjugate`    one number, or one per matrix ``(...)``
+$\|W\|_{p,p}$                     :func:`entrywise_norm`      ``(...)``
+$\psi(W)=\frac1p\|W\|_{p,p}^p$    :func:`potential`           ``(...)``
+$\nabla\psi(W)$, its inverse      :func:`mirror_map`, ...     as ``weights``
+$D_\psi(U,V)$                     :func:`bregman_divergence`  ``(...)``
+$W_{mm}$ of one constraint        :func:`single_constraint`   as the constraint
+================================  ==========================  ======================================
+
+The text available to us has no equations; the formulas are reconstructed from the words of its proofs. Everything is
+float64 and batched over all leading axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+__all__ = [
+    "Exponents",
+    "bregman_divergence",
+    "check_exponents",
+    "conjugate",
+    "effective_dimension",
+    "entrywise_norm",
+    "inverse_mirror_map",
+    "mirror_map",
+    "normalised",
+    "potential",
+    "share_above",
+    "single_constraint",
+]
+
+Exponents: TypeAlias = float | Sequence[float] | np.ndarray
+"""One exponent, or an array of them that broadcasts against the leading axes."""
+
+
+def check_exponents(p: Exponents) -> np.ndarray:
+    """Return exponents as an array.
+
+    Args:
+        p: Exponents above 1.
+
+    Returns:
+        The same exponents, float64.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    exponents = np.asarray(p, dtype=np.float64)
+    if not ((exponents > 1) & np.isfinite(exponents)).all():
+        raise ValueError(f"p: expected finite numbers above 1, got {p!r}")
+    return exponents
+
+
+def conjugate(p: Exponents) -> np.ndarray:
+    """Return the conjugate exponent ``q = p / (p - 1)``.
+
+    Args:
+        p: Exponents above 1.
+
+    Returns:
+        Exponents above 1, as an array.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+
+    Example:
+        >>> float(conjugate(3.0))
+        1.5
+    """
+    exponents = check_exponents(p)
+    return exponents / (exponents - 1)
+
+
+def entrywise_norm(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> Float[np.ndarray, "*batch"]:
+    r"""Return $\|W\|_{p,p}=(\sum_{ab}|W_{ab}|^p)^{1/p}$, without overflow.
+
+    Args:
+        weights: Matrices.
+        p: Exponents above 1.
+
+    Returns:
+        Norms.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    r = check_exponents(p)
+    largest = np.maximum(np.abs(weights).max(axis=(-2, -1)), np.finfo(float).tiny)
+    scaled = np.abs(weights / largest[..., None, None]) ** r[..., None, None]
+    return np.asarray(largest * scaled.sum(axis=(-2, -1)) ** (1 / r))
+
+
+def normalised(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
+    r"""Return the direction $\bar W=W/\|W\|_{p,p}$; zero stays zero.
+
+    Args:
+        weights: Matrices.
+        p: Exponents above 1.
+
+    Returns:
+        Matrices on the unit sphere of the norm.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    return weights / np.maximum(entrywise_norm(weights, p), np.finfo(float).tiny)[..., None, None]
+
+
+def potential(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> Float[np.ndarray, "*batch"]:
+    r"""Return $\psi(W)=\frac1p\|W\|_{p,p}^p$.
+
+    Args:
+        weights: Matrices.
+        p: Exponents above 1.
+
+    Returns:
+        Values of the potential.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    r = check_exponents(p)
+    return np.asarray((np.abs(weights) ** r[..., None, None]).sum(axis=(-2, -1)) / r)
+
+
+def mirror_map(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
+    r"""Return $\nabla\psi(W)=\mathrm{sign}(W)|W|^{p-1}$, entry by entry.
+
+    Args:
+        weights: Matrices.
+        p: Exponents above 1.
+
+    Returns:
+        Matrices of the mirror space.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+
+    Example:
+        >>> mirror_map(np.array([[-2.0, 3.0]]), p=3.0).tolist()
+        [[-4.0, 9.0]]
+    """
+    return _signed_power(weights, check_exponents(p) - 1)
+
+
+def inverse_mirror_map(mirrored: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
+    r"""Return $W=\mathrm{sign}(\theta)|\theta|^{q-1}$, the weights whose mirror image is $\theta$.
+
+    Args:
+        mirrored: Matrices of the mirror space.
+        p: Exponents above 1.
+
+    Returns:
+        Weights.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    return _signed_power(mirrored, conjugate(p) - 1)
+
+
+def bregman_divergence(
+    u: Float[np.ndarray, "*batch rows columns"], v: Float[np.ndarray, "*#batch rows columns"], p: Exponents
+) -> Float[np.ndarray, "*batch"]:
+    r"""Return $D_\psi(U,V)=\psi(U)-\psi(V)-\langle\nabla\psi(V),U-V\rangle$ (Definition 1).
+
+    Entry by entry the terms are non-negative; they are summed as such, so that tiny divergences keep their digits. On
+    the unit sphere it is $1-\langle\nabla\psi(V),U\rangle$, for $p=2$ one minus the cosine.
+
+    Args:
+        u: Matrices, for example the max-margin direction.
+        v: Matrices, for example the direction of the iterate.
+        p: Exponents above 1.
+
+    Returns:
+        Divergences, not negative.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    r = check_exponents(p)[..., None, None]
+    terms = (np.abs(u) ** r - np.abs(v) ** r) / r - _signed_power(v, check_exponents(p) - 1) * (u - v)
+    return np.asarray(np.maximum(terms, 0.0).sum(axis=(-2, -1)))
+
+
+def single_constraint(constraint: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
+    r"""Return the smallest $W$ with $\langle A,W\rangle\ge1$: $\mathrm{sign}(A)|A|^{q-1}/\|A\|_{q,q}^q$.
+
+    Args:
+        constraint: Matrices $A$, not zero.
+        p: Exponents above 1.
+
+    Returns:
+        Max-margin solutions in closed form.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1, or a constraint is zero.
+
+    Example:
+        >>> single_constraint(np.array([[3.0], [4.0]]), p=2.0).round(4).tolist()
+        [[0.12], [0.16]]
+    """
+    q = conjugate(p)
+    length = entrywise_norm(constraint, q)
+    if not (length > np.finfo(float).tiny).all():
+        raise ValueError("constraint: expected matrices that are not zero, got a zero matrix")
+    return _signed_power(constraint / length[..., None, None], q - 1) / length[..., None, None]
+
+
+def effective_dimension(weights: Float[np.ndarray, "*batch rows columns"]) -> Float[np.ndarray, "*batch"]:
+    r"""Return $\|W\|_1^2/(N\|W\|_2^2)$ for $N$ entries: 1 for entries of equal size, $1/N$ for a single one.
+
+    Args:
+        weights: Matrices, not zero.
+
+    Returns:
+        Shares between 0 and 1, a measure without a threshold of how many entries count.
+    """
+    count = weights.shape[-1] * weights.shape[-2]
+    size = np.abs(weights)
+    return np.asarray(size.sum(axis=(-2, -1)) ** 2 / (count * np.square(size).sum(axis=(-2, -1))))
+
+
+def share_above(weights: Float[np.ndarray, "*batch rows columns"], share: float = 0.01) -> Float[np.ndarray, "*batch"]:
+    """Return the share of entries larger in size than a share of the largest.
+
+    Args:
+        weights: Matrices.
+        share: The share of the largest entry; default one per cent, a convention of this book.
+
+    Returns:
+        Shares between 0 and 1.
+    """
+    size = np.abs(weights)
+    return np.asarray((size > share * size.max(axis=(-2, -1), keepdims=True)).mean(axis=(-2, -1)))
+
+
+def _signed_power(values: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    return np.sign(values) * np.abs(values) ** exponent[..., None, None]

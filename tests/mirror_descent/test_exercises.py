@@ -1,0 +1,58 @@
+"""The checks of the exercises accept right answers and name likely mistakes."""
+
+import numpy as np
+import pytest
+
+import attnbook
+
+
+def step(weights, gradient, lr, p, *, back=None):
+    mirrored = np.sign(weights) * np.abs(weights) ** (p - 1) - lr * gradient
+    return np.sign(mirrored) * np.abs(mirrored) ** (1 / (p - 1) if back is None else back(p))
+
+
+def shortest(a, p):
+    q = p / (p - 1)
+    return np.sign(a) * np.abs(a) ** (q - 1) / (np.abs(a) ** q).sum()
+
+
+def divergence(u, v, p, *, unit=True):
+    if unit:
+        u, v = (w / (np.abs(w) ** p).sum() ** (1 / p) for w in (u, v))
+    power = np.sign(v) * np.abs(v) ** (p - 1)
+    return ((np.abs(u) ** p - np.abs(v) ** p) / p - power * (u - v)).sum()
+
+
+RIGHT = {"MD-1": step, "MD-2": shortest, "MD-3": divergence}
+WRONG = [
+    ("MD-1", lambda w, g, lr, p: w - lr * g, "gradient descent"),
+    ("MD-1", lambda w, g, lr, p: step(w, -g, lr, p), "sign"),
+    ("MD-1", lambda w, g, lr, p: np.abs(step(w, g, lr, p)), "on the way back"),
+    ("MD-1", lambda w, g, lr, p: step(w, g, lr, p, back=lambda p: p - 1), "exponent"),
+    ("MD-1", lambda w, g, lr, p: np.sign(w) * np.abs(w) ** (p - 1) - lr * g, "map it back"),
+    ("MD-1", lambda w, g, lr, p: w[0], "shape"),
+    ("MD-1", lambda w, g, lr, p: 0 * w, "different"),
+    ("MD-2", lambda a, p: a / (a @ a), "Euclidean"),
+    ("MD-2", lambda a, p: np.abs(shortest(a, p)), "signs"),
+    ("MD-2", lambda a, p: 2 * shortest(a, p), "different"),
+    ("MD-2", lambda a, p: shortest(a, p) * (np.abs(a) ** 3.5).sum(), "must be 1"),
+    ("MD-2", lambda a, p: np.eye(6)[0] / a[0], "shorter"),
+    ("MD-2", lambda a, p: a[:2], "shape"),
+    ("MD-3", lambda u, v, p: divergence(v, u, p), "exchanged"),
+    ("MD-3", lambda u, v, p: divergence(u, v, p, unit=False), "normalised"),
+    ("MD-3", lambda u, v, p: divergence(u, v, 2.0), "cosine"),
+    ("MD-3", lambda u, v, p: 1 - divergence(u, v, p), "one minus"),
+    ("MD-3", lambda u: u, "raised TypeError"),
+]
+
+
+@pytest.mark.parametrize("exercise", RIGHT)
+def test_right_answers_pass(exercise):
+    assert attnbook.check(exercise, RIGHT[exercise]).right
+
+
+@pytest.mark.parametrize(("exercise", "answer", "mistake"), WRONG)
+def test_likely_mistakes_are_named(exercise, answer, mistake):
+    feedback = attnbook.check(exercise, answer)
+    assert not feedback.right
+    assert mistake in feedback.message
