@@ -46,7 +46,8 @@ def rule(claim: ledger.Claim, pages: Iterable[str]) -> str:
     page = f"chapters/{claim.chapter}"
     chapter = f"{{doc}}`/{page}`" if page in pages else f"`{claim.chapter}` (coming)"
     judged = f"Not testable: {claim.untestable}" if claim.untestable else f"Accepted when `{claim.accept}`"
-    parts = [judged, f"Why this rule: {claim.why}", f"Chapter: {chapter}"]
+    trial = [f"The rule was set after {claim.trial}."] if claim.trial else []
+    parts = [judged, f"Why this rule: {claim.why}", *trial, f"Chapter: {chapter}"]
     return "\n\n".join(["<details><summary>Rule and chapter</summary>", *parts, "</details>"])
 
 

@@ -79,8 +79,17 @@ def card(verdicts: Sequence[Verdict]) -> str:
     seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
     return (
         f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>'
-        f"<p>Medians over {seeds} seeds [smallest, largest]. Rules were fixed before the run.</p></div>"
+        f"<p>Medians over {seeds} seeds [smallest, largest]. {_when(verdicts)}</p></div>"
     )
+
+
+def _when(verdicts: Sequence[Verdict]) -> str:
+    """Say when the rules were set: before any number was known, or after a trial."""
+    after = [f"The rule of {v.claim.id} was set after {_text(v.claim.trial)}." for v in verdicts if v.claim.trial]
+    others = ["Rules were fixed before the run."] if len(after) < len(verdicts) else []
+    if after and others:
+        others = ["All other rules were fixed before the run."]
+    return " ".join(after + others)
 
 
 def _block(v: Verdict, fold: bool) -> str:

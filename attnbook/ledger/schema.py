@@ -39,7 +39,7 @@ class LedgerError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement of a paper and the rule, fixed before the run, that decides about it.
+    """One statement of a paper and the rule, fixed before the stored run, that decides about it.
 
     Attributes:
         id: Stable identifier as on the paper's card, for example ``GA-TAB1-20000``.
@@ -58,6 +58,8 @@ class Claim:
         scale: ``book`` when every reader's machine measures it, ``paper`` when only the full size shows it.
         untestable: Reason why it cannot be tested; empty for all others.
         note: How to read the statement with care, in fair wording; may be empty.
+        trial: What had been measured in a trial when the rule was set, as an end of the sentence "The rule was set
+            after ..."; empty for a rule set without one.
         paper: Short name of the paper, taken from the file.
     """
 
@@ -75,6 +77,7 @@ class Claim:
     scale: str = "book"
     untestable: str = ""
     note: str = ""
+    trial: str = ""
     paper: str = ""
 
     @property

@@ -214,3 +214,17 @@ def test_a_card_escapes_and_sets_formulas():
 def test_every_outcome_has_a_sign_and_a_class_so_that_colour_is_not_needed(outcome):
     html = Report((Verdict(made(), "book", outcome),))._repr_html_()
     assert f'class="verdict verdict-{outcome.replace(" ", "-")}">{SIGNS[outcome]} {outcome}<' in html
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        (("", ""), "Rules were fixed before the run."),
+        (("", "one seed"), "The rule of XY-1 was set after one seed. All other rules were fixed before the run."),
+        (("one seed",), "The rule of XY-0 was set after one seed."),
+    ],
+)
+def test_a_card_says_which_rules_were_set_after_a_trial(trials, said):
+    claims = [made("loss < 1", id=f"XY-{i}", trial=trial) for i, trial in enumerate(trials)]
+    html = card([judge(one, measured(loss=0.1)) for one in claims])
+    assert re.search(r"smallest, largest\]\. (.*)</p></div>$", html).group(1) == said
