@@ -15,7 +15,7 @@ from attnbook.mirror_descent import figures, models, optimizer, tables
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
 from attnbook.mirror_descent.theory import mirror
 
-PLANE = dataclasses.replace(trajectories.Settings.book(), steps=300, records=4, seeds=(0, 1), exact_steps=20)
+PLANE = dataclasses.replace(trajectories.Settings.book(), steps=600, records=4, seeds=(0, 1), exact_steps=20)
 RUNS = dataclasses.replace(direction.Settings.book(), steps=700, read_at=700, records=4, seeds=(0, 2))
 
 
@@ -62,7 +62,7 @@ def wrong_direction(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("mutate", [wrong_way_back, wrong_direction])
 def test_a_wrong_model_turns_the_claims_of_the_plane_red(mutate, monkeypatch):
-    """At this short length p = 1.5 and above pass with honest code."""
+    """At this short length p = 3 passes with honest code."""
     honest = failed(trajectories.run(PLANE, device="cpu"))
     mutate(monkeypatch)
     mutated = failed(trajectories.run(PLANE, device="cpu"))

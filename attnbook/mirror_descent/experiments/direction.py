@@ -186,11 +186,10 @@ class Direction(Result):
         """What takes more steps than the others: the smallest exponent, and the table of all exponents."""
         at = int(np.flatnonzero(self.steps == self.settings.read_at)[0])
         first, last = (self.divergence[0, :, self.of(1.1), i] for i in (at, -1))
-        named = {f"divergence_{self.settings.read_at}": first, f"divergence_{self.settings.steps}": last}
         # Cosines, because divergences of different exponents are not comparable.
         nearest = self.cross_cosine[0].argmax(axis=2) == np.arange(len(self.settings.ps))
         return {
-            "MD-dir-p1.1": over_seeds(**named),
+            "MD-dir-p1.1": over_seeds(divergence_when_read=first, divergence_at_end=last),
             "MD-local-p1.1": _mean_share("share_locally_optimal", self.locally_optimal[0, :, self.of(1.1)]),
             "MD-cross-nearest": _mean_share("share_own_nearest", nearest.mean(axis=1)),
         }
