@@ -79,7 +79,7 @@ def card(verdicts: Sequence[Verdict]) -> str:
     seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
     return (
         f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>'
-        f"<p>Medians over {seeds} seeds [smallest, largest]. {_when(verdicts)}</p></div>"
+        f"<p>Over {seeds} seeds: median, or what the name says [smallest, largest]. {_when(verdicts)}</p></div>"
     )
 
 

@@ -191,7 +191,7 @@ def test_a_card_marks_what_was_measured_and_nothing_else():
     assert shown(one) == shown(other)
     assert "paper 0.2" in shown(one)
     assert "[0.04, 0.06]" in one
-    assert "Medians over 5 seeds" in one
+    assert "Over 5 seeds: median" in one
     assert shown(one) != shown(card([judge(made(), measured(loss=0.5))]))
 
 
