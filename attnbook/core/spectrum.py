@@ -1,0 +1,212 @@
+r"""Eigenvalues of Hessians, small and large.
+
+A symmetric matrix is known here by what it does to a vector (a *product*). Small ones are written out and decomposed;
+for large ones Lanczos' method finds the extreme eigenvalues from a few dozen products. Hessians of losses over several
+separate groups of parameters have more structure (:class:`BlocksPlusLowRank`), and then their eigenvalues can be
+*counted* at any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnbook.core.ensemble import Parameters
+from attnbook.core.rng import stream
+
+__all__ = ["BlocksPlusLowRank", "Product", "dense", "extreme_eigenvalues", "hessian_product"]
+
+Product: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""A symmetric matrix as a function: vector ``(size,)`` to vector ``(size,)``, float64."""
+
+
+def hessian_product(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[Product, int]:
+    """Return the product of a loss's Hessian with a vector, by differentiating twice.
+
+    The first derivative is computed once; each product then costs about as much as one more gradient.
+
+    Args:
+        loss: Parameters to a scalar tensor.
+        parameters: Where the Hessian is taken; the order of names and entries is that of the vectors.
+
+    Returns:
+        The product and the size of its vectors. Vectors are float64 on the CPU, whatever type and device the
+        parameters have.
+
+    Raises:
+        ValueError: If the loss is not a finite scalar.
+
+    Example:
+        >>> product, size = hessian_product(lambda p: p["w"].square().sum(), {"w": torch.zeros(2, 3)})
+        >>> size, product(np.ones(6)).tolist()
+        (6, [2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    """
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
+    first = next(iter(leaves.values()))
+    with torch.enable_grad():
+        value = loss(leaves)
+        if value.numel() != 1 or not torch.isfinite(value).all():
+            raise ValueError(f"loss: expected a finite scalar, got {value.detach().cpu()}")
+        gradients = torch.autograd.grad(value.sum(), list(leaves.values()), create_graph=True)
+        gradient = torch.cat([g.reshape(-1) for g in gradients])
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        moved = torch.as_tensor(np.asarray(vector).ravel(), dtype=first.dtype, device=first.device)
+        rows = torch.autograd.grad(gradient, list(leaves.values()), moved, retain_graph=True)
+        return torch.cat([row.reshape(-1) for row in rows]).cpu().double().numpy()
+
+    return product, gradient.numel()
+
+
+def dense(product: Product, size: int) -> Float[np.ndarray, "size size"]:
+    """Write a symmetric matrix out, one product per column.
+
+    Args:
+        product: The matrix.
+        size: Its number of rows.
+
+    Returns:
+        The matrix, with the rounding errors of its two halves averaged.
+    """
+    columns = np.stack([product(column) for column in np.eye(size)], axis=1)
+    return (columns + columns.T) / 2
+
+
+def extreme_eigenvalues(
+    product: Product, size: int, *, dense_below: int = 2000, tolerance: float = 1e-4, seed: int = 0
+) -> tuple[float, float]:
+    """Return the smallest and the largest eigenvalue of a symmetric matrix.
+
+    Args:
+        product: The matrix.
+        size: Its number of rows, at least 1.
+        dense_below: Matrices with fewer rows are written out and decomposed; default 2000, a few seconds.
+        tolerance: Relative accuracy of Lanczos' method; default 1e-4. Matrices written out are exact to rounding.
+        seed: Seed of the starting vector; default 0, so that results repeat.
+
+    Returns:
+        The smallest and the largest eigenvalue.
+
+    Raises:
+        ValueError: If a number is outside its range or the matrix has entries that are not finite.
+        RuntimeError: If Lanczos' method does not converge.
+
+    Example:
+        >>> extreme_eigenvalues(lambda v: np.array([3.0, -1.0]) * v, 2)
+        (-1.0, 3.0)
+    """
+    if size < 1:
+        raise ValueError(f"size: expected at least 1, got {size}")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance: expected between 0 and 1, got {tolerance}")
+    if size < max(dense_below, 3):  # Lanczos needs room for more vectors than eigenvalues
+        matrix = dense(product, size)
+        _finite(matrix)
+        values = np.linalg.eigvalsh(matrix)
+        return float(values[0]), float(values[-1])
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    start = stream(seed, "Lanczos").standard_normal(size)
+    _finite(product(start))
+    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    found = []
+    for which in ("SA", "LA"):
+        try:
+            (value,) = eigsh(operator, k=1, which=which, v0=start, tol=tolerance, return_eigenvectors=False)
+        except ArpackNoConvergence as error:
+            raise RuntimeError(f"extreme_eigenvalues: no convergence at tolerance {tolerance:g}: {error}") from error
+        found.append(float(value))
+    return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class BlocksPlusLowRank:
+    r"""The symmetric matrix $A=B+F^\top CF$ with $B$ block-diagonal and $C$ diagonal and positive.
+
+    The Hessian of an average of $r$ convex losses of a *sum* of parts has this form: $F$ holds the gradients of the
+    $r$ outputs, $C$ the curvatures of the losses, and $B$ the curvature of the parts, each with itself only.
+
+    Attributes:
+        blocks: The diagonal blocks of $B$, each symmetric.
+        rows: $F$.
+        weights: The diagonal of $C$, positive.
+
+    Raises:
+        ValueError: If the shapes do not fit, an entry is not finite, or a weight is not positive.
+
+    Example:
+        >>> matrix = BlocksPlusLowRank(-np.eye(2)[None], np.array([[1.0, 0.0]]), np.array([3.0]))
+        >>> matrix.dense().tolist(), matrix.count_below(np.array([0.0])).tolist()
+        ([[2.0, 0.0], [0.0, -1.0]], [1])
+    """
+
+    blocks: Float[np.ndarray, "blocks block block"]
+    rows: Float[np.ndarray, "rank size"]
+    weights: Float[np.ndarray, " rank"]
+
+    def __post_init__(self) -> None:
+        count, block, _ = self.blocks.shape
+        if self.rows.shape != (len(self.weights), count * block):
+            expected = (len(self.weights), count * block)
+            raise ValueError(f"rows: expected {expected}, (weights, all rows of the blocks), got {self.rows.shape}")
+        for name in ("blocks", "rows", "weights"):
+            _finite(getattr(self, name), name)
+        if not (self.weights > 0).all():
+            raise ValueError(f"weights: expected positive numbers, got {self.weights.min()}")
+
+    @property
+    def size(self) -> int:
+        """Number of rows of $A$."""
+        return self.rows.shape[1]
+
+    def product(self, vector: Float[np.ndarray, "..."]) -> Float[np.ndarray, " size"]:
+        """Return $A$ times a vector."""
+        flat = np.asarray(vector).ravel()
+        on_blocks = np.matmul(self.blocks, flat.reshape(*self.blocks.shape[:2], 1)).ravel()
+        return on_blocks + self.rows.T @ (self.weights * (self.rows @ flat))
+
+    def dense(self) -> Float[np.ndarray, "size size"]:
+        """Return $A$ written out."""
+        matrix = (self.rows.T * self.weights) @ self.rows
+        step = self.blocks.shape[1]
+        for i, block in enumerate(self.blocks):
+            at = slice(i * step, (i + 1) * step)
+            matrix[at, at] += block
+        return matrix
+
+    def count_below(self, thresholds: Float[np.ndarray, " thresholds"]) -> Int[np.ndarray, " thresholds"]:
+        r"""Return how many eigenvalues of $A$ lie below each threshold, without computing them.
+
+        By Sylvester's law of inertia, applied to both Schur complements of
+        $\bigl(\begin{smallmatrix}B-\mu&F^\top\\F&-C^{-1}\end{smallmatrix}\bigr)$, the number of eigenvalues of
+        $A$ below $\mu$ is that of $B$ plus that of negative eigenvalues of $-C^{-1}-F(B-\mu)^{-1}F^\top$ minus the
+        rank. Only matrices of the size of a block or of the rank are decomposed.
+
+        Args:
+            thresholds: Values $\mu$, not exactly eigenvalues of a block.
+
+        Returns:
+            One count per threshold.
+        """
+        values, vectors = np.linalg.eigh(self.blocks)
+        count, block = values.shape
+        rotated = np.einsum("rbk,bkj->rbj", self.rows.reshape(-1, count, block), vectors, optimize=True)
+        rotated, poles = rotated.reshape(len(self.rows), -1), values.ravel()
+        counts = []
+        for threshold in thresholds:
+            small = -np.diag(1 / self.weights) - (rotated / (poles - threshold)) @ rotated.T
+            negative = int((np.linalg.eigvalsh(small) < 0).sum())
+            counts.append(int((poles < threshold).sum()) + negative - len(self.weights))
+        return np.array(counts)
+
+
+def _finite(array: np.ndarray, name: str = "product") -> None:
+    bad = array.size - int(np.isfinite(array).sum())
+    if bad:
+        raise ValueError(f"{name}: {bad} of {array.size} entries are NaN or infinite")

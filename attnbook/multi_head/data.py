@@ -1,0 +1,195 @@
+r"""The data of this paper: tokens that are patterns, some of which carry the label.
+
+==================  ======================  ====================================================
+paper               name here               meaning, shape
+==================  ======================  ====================================================
+$T$, $d$            ``n_tokens``,           tokens of a sample, dimension of a token
+                    ``dimension``
+$\mu_+,\mu_-$       ``label_patterns``      one pattern for each label, ``(2, dimension)``
+$\nu_1..\nu_M$      ``other_patterns``      patterns that say nothing, ``(n_patterns, dimension)``
+$S$                 ``pattern_norm``        norm of every pattern
+$\zeta$             ``relevant_fraction``   share of tokens that carry the label
+$Z_\mu$             ``label_noise``         bound on $|\langle z,\mu_\pm\rangle|$
+$Z_\nu$             ``other_noise``         bound on $M|\langle z,\nu_\ell\rangle|$
+$Z$                 ``noise_norm``          bound on $\|z\|$
+$R$                 ``token_norm``          bound on $\|x_t\|$, at least 1
+==================  ======================  ====================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+__all__ = ["Mixture", "Patterns", "Samples", "draw_patterns", "draw_samples"]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    r"""Sizes of the tokenised mixture (the paper's data model with Assumption 3).
+
+    A relevant token is the pattern of its label, $x_t=\mu_y$, without noise. Any other is $x_t=\nu_j+z_t$ with $j$
+    uniform. The noise is ours, made so that every bound holds on every draw:
+    $z=\sum_p\frac{a_p}{S^2}p+Z_\perp v$ with $a_p$ uniform up to the bound for pattern $p$, and $v$ uniform on the unit
+    sphere orthogonal to all patterns.
+
+    Attributes:
+        n_tokens: Tokens of a sample, at least 1.
+        dimension: Dimension of a token: at least ``n_patterns + 2``, one more when ``free_noise`` is positive.
+        n_patterns: Number $M$ of patterns that say nothing, at least 1.
+        pattern_norm: Norm $S$ of every pattern, positive; default 1.
+        relevant_fraction: Share $\zeta$ of relevant tokens; ``n_tokens`` times it must be whole and at least 1.
+        label_noise: Bound $Z_\mu$ on the product of noise and a label pattern; default 0.
+        other_noise: Bound $Z_\nu$ on $M$ times the product of noise and another pattern; default 0.
+        free_noise: Norm $Z_\perp$ of the noise orthogonal to all patterns; default 0.
+    """
+
+    n_tokens: int
+    dimension: int
+    n_patterns: int
+    pattern_norm: float = 1.0
+    relevant_fraction: float = 0.2
+    label_noise: float = 0.0
+    other_noise: float = 0.0
+    free_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("n_tokens", "dimension", "n_patterns"):
+            if isinstance(getattr(self, name), bool) or getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected a whole number of at least 1, got {getattr(self, name)!r}")
+        for name in ("label_noise", "other_noise", "free_noise"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a finite number of at least 0, got {getattr(self, name)}")
+        if not 0 < self.pattern_norm < math.inf:
+            raise ValueError(f"pattern_norm: expected a finite positive number, got {self.pattern_norm}")
+        if not 0 < self.relevant_fraction <= 1:
+            raise ValueError(f"relevant_fraction: expected above 0 and at most 1, got {self.relevant_fraction}")
+        relevant = self.relevant_fraction * self.n_tokens
+        if abs(relevant - round(relevant)) > 1e-9 or round(relevant) < 1:
+            raise ValueError(
+                f"relevant_fraction: n_tokens * relevant_fraction must be a whole number of at least 1, "
+                f"got {self.n_tokens} * {self.relevant_fraction} = {relevant:g}"
+            )
+        needed = self.n_patterns + 2 + (self.free_noise > 0)
+        if self.dimension < needed:
+            raise ValueError(
+                f"dimension: {self.n_patterns + 2} orthogonal patterns"
+                f"{' and free noise' if self.free_noise else ''} need at least {needed}, got {self.dimension}"
+            )
+
+    @property
+    def n_relevant(self) -> int:
+        r"""Relevant tokens of a sample, $\zeta T$."""
+        return round(self.relevant_fraction * self.n_tokens)
+
+    @property
+    def noise_norm(self) -> float:
+        r"""The bound $Z$ on the norm of the noise, $Z^2=(2Z_\mu^2+Z_\nu^2/M)/S^2+Z_\perp^2$."""
+        on_patterns = 2 * self.label_noise**2 + self.other_noise**2 / self.n_patterns
+        return math.sqrt(on_patterns / self.pattern_norm**2 + self.free_noise**2)
+
+    @property
+    def token_norm(self) -> float:
+        r"""The bound on the norm of a token, $R=\max(1,\sqrt{S^2+Z^2+2Z_\nu/M})$ (Assumption 1 asks for $R\ge1$)."""
+        square = self.pattern_norm**2 + self.noise_norm**2 + 2 * self.other_noise / self.n_patterns
+        return max(1.0, math.sqrt(square))
+
+
+@dataclass(frozen=True)
+class Patterns:
+    r"""Orthogonal patterns of equal norm.
+
+    Attributes:
+        label: $\mu_+$ and $\mu_-$, in this order.
+        other: $\nu_1,\dots,\nu_M$.
+    """
+
+    label: Float[np.ndarray, "2 dimension"]
+    other: Float[np.ndarray, "patterns dimension"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled samples.
+
+    Attributes:
+        tokens: The tokens.
+        labels: 1 or -1.
+        relevant: Which tokens carry the label.
+    """
+
+    tokens: Float[np.ndarray, "samples tokens dimension"]
+    labels: Float[np.ndarray, " samples"]
+    relevant: Bool[np.ndarray, "samples tokens"]
+
+
+def draw_patterns(mixture: Mixture, *, rng: np.random.Generator) -> Patterns:
+    """Draw orthogonal patterns of norm ``pattern_norm`` in a uniformly random orientation.
+
+    Args:
+        mixture: Sizes.
+        rng: Source of randomness.
+
+    Returns:
+        The patterns.
+
+    Example:
+        >>> patterns = draw_patterns(Mixture(5, 7, 3), rng=np.random.default_rng(0))
+        >>> patterns.label.shape, patterns.other.shape
+        ((2, 7), (3, 7))
+    """
+    basis, triangle = np.linalg.qr(rng.standard_normal((mixture.dimension, mixture.dimension)))
+    basis = basis * np.sign(np.diag(triangle))  # without the signs the law would not be uniform
+    rows = mixture.pattern_norm * basis.T[: mixture.n_patterns + 2]
+    return Patterns(rows[:2], rows[2:])
+
+
+def draw_samples(mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: np.random.Generator) -> Samples:
+    """Draw labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
+
+    Args:
+        mixture: Sizes and noise.
+        patterns: Patterns of this mixture.
+        n_samples: How many, at least 1.
+        rng: Source of randomness.
+
+    Returns:
+        The samples.
+
+    Raises:
+        ValueError: If ``n_samples`` is not positive or the patterns do not fit the mixture.
+
+    Example:
+        >>> mixture, rng = Mixture(5, 7, 3), np.random.default_rng(0)
+        >>> samples = draw_samples(mixture, draw_patterns(mixture, rng=rng), 4, rng=rng)
+        >>> samples.tokens.shape, samples.relevant.sum(1).tolist()
+        ((4, 5, 7), [1, 1, 1, 1])
+    """
+    if n_samples < 1:
+        raise ValueError(f"n_samples: expected at least 1, got {n_samples}")
+    if patterns.other.shape != (mixture.n_patterns, mixture.dimension):
+        expected = (mixture.n_patterns, mixture.dimension)
+        raise ValueError(f"patterns: expected other patterns of shape {expected}, got {patterns.other.shape}")
+    labels = rng.choice([1.0, -1.0], n_samples)
+    order = rng.random((n_samples, mixture.n_tokens)).argsort(axis=1)
+    relevant = order < mixture.n_relevant
+    of_label = patterns.label[(labels < 0).astype(int)][:, None]
+    plain = patterns.other[rng.integers(mixture.n_patterns, size=relevant.shape)]
+    tokens = np.where(relevant[..., None], of_label, plain + _noise(mixture, patterns, relevant.shape, rng))
+    return Samples(tokens, labels, relevant)
+
+
+def _noise(mixture: Mixture, patterns: Patterns, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    everything = np.concatenate([patterns.label, patterns.other])
+    bounds = np.full(len(everything), mixture.other_noise / mixture.n_patterns)
+    bounds[:2] = mixture.label_noise
+    on_patterns = rng.uniform(-1.0, 1.0, (*shape, len(everything))) * bounds
+    free = rng.standard_normal((*shape, mixture.dimension))
+    if mixture.free_noise == 0:
+        return on_patterns @ everything / mixture.pattern_norm**2
+    free -= free @ everything.T @ everything / mixture.pattern_norm**2
+    free *= mixture.free_noise / np.linalg.norm(free, axis=-1, keepdims=True)
+    return on_patterns @ everything / mixture.pattern_norm**2 + free

@@ -1,0 +1,270 @@
+r"""The network of this paper, equation (2), its loss, and gradient descent on it.
+
+.. math:: \tilde\Phi(X)=\frac1{\sqrt H}\sum_{h=1}^H\langle U_h,\varphi(XW_hX^\top)X\rangle
+
+===============  ===============  ==============================================
+paper            name here        shape
+===============  ===============  ==============================================
+$U_h$            ``decoder``      ``(members, heads, tokens, dimension)``
+$W_h$            ``key_query``    ``(members, heads, dimension, dimension)``
+$X_i$            ``tokens``       ``(members, samples, tokens, dimension)``
+$y_i$            ``labels``       ``(members, samples)``, 1 or -1
+===============  ===============  ==============================================
+
+A *member* is one network with its own samples. All members of a stack have the same number of heads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from attnbook.core import ensemble
+from attnbook.core.ensemble import History, Parameters
+from attnbook.core.runtime import Progress, threads
+
+__all__ = [
+    "attention_weights",
+    "draw_parameters",
+    "gradient_descent",
+    "largest_head_norm",
+    "loss_and_gradient",
+    "losses",
+    "predict",
+]
+
+Batch = tuple[Float[Tensor, "members samples tokens dimension"], Float[Tensor, "members samples"]]
+
+
+def draw_parameters(
+    n_heads: int, n_tokens: int, dimension: int, *, scale: float, rng: np.random.Generator
+) -> dict[str, Float[np.ndarray, "heads rows dimension"]]:
+    r"""Draw one network with independent normal entries.
+
+    Args:
+        n_heads: Number of heads $H$, at least 1.
+        n_tokens: Tokens of a sample, at least 1.
+        dimension: Dimension of a token, at least 1.
+        scale: Standard deviation of every entry, at least 0.
+        rng: Source of randomness. The first heads are the same whatever ``n_heads`` is.
+
+    Returns:
+        ``decoder (heads, tokens, dimension)`` and ``key_query (heads, dimension, dimension)``.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> two = draw_parameters(2, 5, 3, scale=0.5, rng=np.random.default_rng(0))
+        >>> two["decoder"].shape, two["key_query"].shape
+        ((2, 5, 3), (2, 3, 3))
+    """
+    for name, size in {"n_heads": n_heads, "n_tokens": n_tokens, "dimension": dimension}.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"{name}: expected a whole number of at least 1, got {size!r}")
+    if not 0 <= scale < math.inf:
+        raise ValueError(f"scale: expected a finite number of at least 0, got {scale}")
+    entries = scale * rng.standard_normal((n_heads, n_tokens + dimension, dimension))
+    return {"decoder": entries[:, :n_tokens], "key_query": entries[:, n_tokens:]}
+
+
+def attention_weights(
+    parameters: Parameters, tokens: Float[Tensor, "members samples tokens dimension"]
+) -> Float[Tensor, "members samples heads tokens tokens"]:
+    r"""Return $\varphi(XW_hX^\top)$: for each head and query token (row) how much it attends to each token.
+
+    Args:
+        parameters: As in the table above.
+        tokens: Samples of each member.
+
+    Returns:
+        Weights that sum to one along the last axis.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    members, heads, n_tokens, _ = _check(parameters, tokens)
+    by_key = _attention(parameters["key_query"], tokens)
+    return by_key.view(members, -1, n_tokens, n_tokens, heads).permute(0, 1, 4, 3, 2)
+
+
+def predict(
+    parameters: Parameters, tokens: Float[Tensor, "members samples tokens dimension"]
+) -> Float[Tensor, "members samples"]:
+    r"""Return $\tilde\Phi(X_i)$ of each member for its own samples.
+
+    Args:
+        parameters: As in the table above.
+        tokens: Samples of each member.
+
+    Returns:
+        Predictions; their sign is the predicted label.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    _check(parameters, tokens)
+    attended = _attend(_attention(parameters["key_query"], tokens), tokens)
+    return _read(parameters["decoder"], attended, tokens)
+
+
+def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
+    r"""Return the logistic loss $\hat L=\frac1n\sum_i\log(1+e^{-y_i\tilde\Phi(X_i)})$ of each member.
+
+    Args:
+        parameters: As in the table above.
+        batch: Samples and labels of each member.
+
+    Returns:
+        The losses; differentiable, for automatic differentiation of any order.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    tokens, labels = batch
+    _check(parameters, tokens, labels)
+    return -logsigmoid(labels * predict(parameters, tokens)).mean(1)
+
+
+def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
+    r"""Return the logistic loss of each member and its gradient, in closed form.
+
+    Lemma 1 for all heads at once: with $A=\varphi(XW_hX^\top)$, $G=U_hX^\top$ and
+    $D=A\odot(G-\mathrm{rowsum}(A\odot G))$ one has $\nabla_{U_h}\langle U_h,AX\rangle=AX$ and
+    $\nabla_{W_h}\langle U_h,AX\rangle=X^\top DX$; no softmax Jacobian is formed.
+
+    Args:
+        parameters: As in the table above.
+        batch: Samples and labels of each member.
+
+    Returns:
+        The losses and the gradients.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    tokens, labels = batch
+    members, heads, n_tokens, dimension = _check(parameters, tokens, labels)
+    samples = tokens.shape[1]
+    attention = _attention(parameters["key_query"], tokens)
+    attended = _attend(attention, tokens)
+    outputs = labels * _read(parameters["decoder"], attended, tokens)
+    weights = labels * torch.sigmoid(-outputs).mul(-1.0 / (samples * math.sqrt(heads)))
+    decoder = torch.bmm(weights.unsqueeze(1), attended.view(members, samples, -1))
+
+    stacked = tokens.reshape(members, -1, dimension)
+    values = torch.bmm(stacked, _columns(parameters["decoder"]).mT).view_as(attention)
+    weighted = attention * values
+    weighted.addcmul_(attention, weighted.sum(1, keepdim=True), value=-1.0)
+    pulled = _attend(weighted, tokens).view(members, samples * n_tokens, -1)
+    key_query = torch.bmm((stacked * weights.repeat_interleave(n_tokens, 1).unsqueeze(2)).mT, pulled)
+    return -logsigmoid(outputs).mean(1), {
+        "decoder": decoder.view(members, n_tokens, heads, dimension).transpose(1, 2),
+        "key_query": key_query.view(members, dimension, heads, dimension).transpose(1, 2),
+    }
+
+
+def gradient_descent(
+    parameters: Parameters,
+    batch: Batch,
+    *,
+    step_size: float,
+    steps: int,
+    progress: Progress | None = None,
+) -> History:
+    r"""Train every member by plain gradient descent, $\tilde\theta^{(k+1)}=\tilde\theta^{(k)}-\eta\nabla\hat L$.
+
+    Args:
+        parameters: Start, as in the table above; copied, not changed.
+        batch: Samples and labels of each member.
+        step_size: The constant $\eta$, positive.
+        steps: Number of steps, at least 1.
+        progress: Told (steps done, steps in all).
+
+    Returns:
+        History with the record ``train_loss`` ``(records, members)`` and the final parameters.
+
+    Raises:
+        ValueError: If the shapes do not fit, an entry is not finite, a label is not 1 or -1, or a number is outside
+            its range.
+        FloatingPointError: If a member diverges.
+    """
+    if not 0 < step_size < math.inf:
+        raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
+    tokens, labels = batch
+    _check(parameters, tokens, labels)
+    if not torch.isfinite(tokens).all():
+        raise ValueError(f"tokens: {int((~torch.isfinite(tokens)).sum())} of {tokens.numel()} entries are not finite")
+    if not (labels.abs() == 1).all():
+        raise ValueError(f"labels: expected 1 or -1, got {labels[labels.abs() != 1][0].item()}")
+    # Small matrices: a second thread costs more than it gains.
+    with threads(1):
+        return ensemble.train(
+            loss_and_gradient,
+            parameters,
+            lambda step: batch,
+            optimizer=ensemble.SGD(step_size),
+            steps=steps,
+            record=lambda p: {"train_loss": losses(p, batch)},
+            progress=progress,
+        )
+
+
+def largest_head_norm(parameters: Parameters) -> Float[Tensor, " members"]:
+    r"""Return $\|\tilde\theta\|_{2,\infty}=\max_h\|(U_h,W_h)\|$ of each member."""
+    squares = parameters["decoder"].square().sum((2, 3)) + parameters["key_query"].square().sum((2, 3))
+    return squares.amax(1).sqrt()
+
+
+# Below, the rows of one sample are ordered (query token, head), and attention is stored with the key token first,
+# (members * samples, keys, queries * heads): a softmax over a short last axis takes six times as long as over this one.
+
+
+def _attention(key_query: Tensor, tokens: Tensor) -> Tensor:
+    members, _, n_tokens, dimension = tokens.shape
+    queries = torch.bmm(tokens.reshape(members, -1, dimension), key_query.transpose(1, 2).flatten(2))
+    queries = queries.view(-1, n_tokens, queries.shape[2] // dimension, dimension).flatten(1, 2)
+    return torch.bmm(tokens.reshape(-1, n_tokens, dimension), queries.mT).softmax(1)
+
+
+def _attend(weights: Tensor, tokens: Tensor) -> Tensor:
+    return torch.bmm(weights.mT, tokens.reshape(-1, *tokens.shape[2:]))
+
+
+def _read(decoder: Tensor, attended: Tensor, tokens: Tensor) -> Tensor:
+    members, heads = decoder.shape[:2]
+    by_sample = attended.view(members, tokens.shape[1], -1)
+    return torch.bmm(by_sample, _columns(decoder).reshape(members, -1, 1)).squeeze(2) / math.sqrt(heads)
+
+
+def _columns(decoder: Tensor) -> Tensor:
+    """Reorder ``(members, heads, tokens, dimension)`` to ``(members, tokens * heads, dimension)``."""
+    return decoder.transpose(1, 2).flatten(1, 2)
+
+
+def _check(parameters: Parameters, tokens: Tensor, labels: Tensor | None = None) -> tuple[int, int, int, int]:
+    """Return members, heads, tokens and dimension, or say which shape does not fit."""
+    if tokens.ndim != 4:
+        raise ValueError(f"tokens: expected (members, samples, tokens, dimension), got {tuple(tokens.shape)}")
+    missing = {"decoder", "key_query"} - set(parameters)
+    if missing:
+        raise ValueError(f"parameters: {sorted(missing)[0]!r} is missing, got {sorted(parameters)}")
+    members, samples, n_tokens, dimension = tokens.shape
+    heads = parameters["decoder"].shape[1] if parameters["decoder"].ndim > 1 else 0
+    if heads < 1:
+        raise ValueError(f"parameters['decoder']: expected at least one head, got {tuple(parameters['decoder'].shape)}")
+    expected = {
+        "decoder": (members, heads, n_tokens, dimension),
+        "key_query": (members, heads, dimension, dimension),
+    }
+    for name, shape in expected.items():
+        if tuple(parameters[name].shape) != shape:
+            raise ValueError(f"parameters[{name!r}]: expected {shape}, got {tuple(parameters[name].shape)}")
+    if labels is not None and tuple(labels.shape) != (members, samples):
+        raise ValueError(f"labels: expected {(members, samples)}, got {tuple(labels.shape)}")
+    return members, heads, n_tokens, dimension
