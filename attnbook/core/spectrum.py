@@ -105,7 +105,7 @@ def extreme_eigenvalues(
         raise ValueError(f"size: expected at least 1, got {size}")
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance: expected between 0 and 1, got {tolerance}")
-    if size < max(dense_below, 3):  # Lanczos needs room for more vectors than eigenvalues
+    if size < max(dense_below, 4):  # Lanczos needs room for more vectors than eigenvalues
         matrix = dense(product, size)
         _finite(matrix)
         values = np.linalg.eigvalsh(matrix)
@@ -115,14 +115,11 @@ def extreme_eigenvalues(
     start = stream(seed, "Lanczos").standard_normal(size)
     _finite(product(start))
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
-    found = []
-    for which in ("SA", "LA"):
-        try:
-            (value,) = eigsh(operator, k=1, which=which, v0=start, tol=tolerance, return_eigenvectors=False)
-        except ArpackNoConvergence as error:
-            raise RuntimeError(f"extreme_eigenvalues: no convergence at tolerance {tolerance:g}: {error}") from error
-        found.append(float(value))
-    return found[0], found[1]
+    try:
+        both = eigsh(operator, k=2, which="BE", v0=start, tol=tolerance, return_eigenvectors=False)
+    except ArpackNoConvergence as error:
+        raise RuntimeError(f"extreme_eigenvalues: no convergence at tolerance {tolerance:g}: {error}") from error
+    return float(both.min()), float(both.max())
 
 
 @dataclass(frozen=True)
@@ -165,8 +162,8 @@ class BlocksPlusLowRank:
         """Number of rows of $A$."""
         return self.rows.shape[1]
 
-    def product(self, vector: Float[np.ndarray, "..."]) -> Float[np.ndarray, " size"]:
-        """Return $A$ times a vector."""
+    def product(self, vector: np.ndarray) -> np.ndarray:
+        """Return $A$ times a vector ``(size,)``."""
         flat = np.asarray(vector).ravel()
         on_blocks = np.matmul(self.blocks, flat.reshape(*self.blocks.shape[:2], 1)).ravel()
         return on_blocks + self.rows.T @ (self.weights * (self.rows @ flat))
@@ -189,7 +186,7 @@ class BlocksPlusLowRank:
         rank. Only matrices of the size of a block or of the rank are decomposed.
 
         Args:
-            thresholds: Values $\mu$, not exactly eigenvalues of a block.
+            thresholds: Values $\mu$. None may be an eigenvalue of $A$ or of a block, to rounding; zero often is one.
 
         Returns:
             One count per threshold.

@@ -22,7 +22,7 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.spectrum import BlocksPlusLowRank
 from attnbook.multi_head import models
 
-__all__ = ["head_gradients", "head_hessians", "loss_hessian"]
+__all__ = ["block_weights", "head_gradients", "head_hessians", "loss_hessian"]
 
 
 def head_gradients(
@@ -53,8 +53,8 @@ def head_hessians(
     r"""Return $\sum_ic_i\nabla^2\Phi_h(X_i)$ for each head, in closed form (Lemma 1).
 
     Per sample, with $J_t$ the softmax Jacobian, $q_t=J_tXu_t$ and
-    $K_t=\mathrm{diag}(q_t)-q_t\varphi_t^\top-\varphi_tq_t^\top$: the decoder has no curvature of its own, the mixed part is
-    $x_t\otimes X^\top J_tX$, and the key-query part is $\sum_tx_tx_t^\top\otimes X^\top K_tX$.
+    $K_t=\mathrm{diag}(q_t)-q_t\varphi_t^\top-\varphi_tq_t^\top$: the decoder has no curvature of its own, the mixed
+    part is $x_t\otimes X^\top J_tX$, and the key-query part is $\sum_tx_tx_t^\top\otimes X^\top K_tX$.
 
     Args:
         parameters: As for :func:`head_gradients`.
@@ -86,7 +86,7 @@ def head_hessians(
 
 
 def loss_hessian(
-    parameters: Parameters,
+    parameters: dict[str, Float[Tensor, "heads rows dimension"]],
     tokens: Float[Tensor, "samples tokens dimension"],
     labels: Float[Tensor, " samples"],
 ) -> BlocksPlusLowRank:
@@ -105,13 +105,37 @@ def loss_hessian(
     Raises:
         ValueError: If the shapes do not fit or an entry is not finite.
     """
-    stacked = {name: tensor.unsqueeze(0) for name, tensor in parameters.items()}
-    outputs = labels * models.predict(stacked, tokens.unsqueeze(0))[0]
-    samples, heads = len(labels), parameters["decoder"].shape[0]
-    wrong = torch.sigmoid(-outputs)
-    blocks = head_hessians(parameters, tokens, -wrong * labels / (samples * math.sqrt(heads)))
-    gradients = head_gradients(parameters, tokens).flatten(1) / math.sqrt(heads)
-    return BlocksPlusLowRank(_numpy(blocks), _numpy(gradients), _numpy(wrong * torch.sigmoid(outputs) / samples))
+    blocks = head_hessians(parameters, tokens, block_weights(parameters, tokens, labels))
+    gradients = head_gradients(parameters, tokens).flatten(1) / math.sqrt(len(parameters["decoder"]))
+    outputs = _outputs(parameters, tokens)
+    curvatures = torch.sigmoid(outputs) * torch.sigmoid(-outputs) / len(labels)
+    return BlocksPlusLowRank(_numpy(blocks), _numpy(gradients), _numpy(curvatures))
+
+
+def block_weights(
+    parameters: dict[str, Float[Tensor, "heads rows dimension"]],
+    tokens: Float[Tensor, "samples tokens dimension"],
+    labels: Float[Tensor, " samples"],
+) -> Float[Tensor, " samples"]:
+    r"""Return $c_i/\sqrt H$, the weights with which the curvatures of one head enter the Hessian of the loss.
+
+    Args:
+        parameters: As for :func:`head_gradients`.
+        tokens: Samples.
+        labels: 1 or -1.
+
+    Returns:
+        For logistic loss $-y_i\,\sigma(-y_i\tilde\Phi_i)/(n\sqrt H)$ with $\sigma$ the logistic function.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    wrong = torch.sigmoid(-labels * _outputs(parameters, tokens))
+    return -labels * wrong / (len(labels) * math.sqrt(len(parameters["decoder"])))
+
+
+def _outputs(parameters: Parameters, tokens: Tensor) -> Tensor:
+    return models.predict({name: tensor.unsqueeze(0) for name, tensor in parameters.items()}, tokens.unsqueeze(0))[0]
 
 
 def _attention_and_values(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:

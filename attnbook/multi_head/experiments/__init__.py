@@ -1,7 +1,33 @@
-"""The experiments of this paper."""
+"""The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
+from attnbook.multi_head.experiments import curvature, eigenvalues, single_head
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "single_head"]
 
-EXPERIMENTS: tuple[Experiment, ...] = ()
+EXPERIMENTS = (
+    Experiment(
+        id="multi_head.single_head",
+        summary="Lemma 1 and Proposition 1: derivatives of one head and bounds on them",
+        settings=single_head.Settings,
+        result=single_head.SingleHead,
+        run=single_head.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.curvature",
+        summary="Corollary 1: extreme curvature of the loss against the number of heads",
+        settings=curvature.Settings,
+        result=curvature.Curvature,
+        run=curvature.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.eigenvalues",
+        summary="All eigenvalues of the Hessian, counted, for many numbers of heads",
+        settings=eigenvalues.Settings,
+        result=eigenvalues.Eigenvalues,
+        run=eigenvalues.run,
+        budget_seconds=20,
+    ),
+)

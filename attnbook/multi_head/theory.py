@@ -1,0 +1,312 @@
+r"""The paper's formulas and bounds on curvature, as plain functions of one sample or of norms.
+
+=====================================  ========================  ==================================================
+paper                                  name here                 meaning, shape
+=====================================  ========================  ==================================================
+$X=[x_1,\dots,x_T]^\top$               ``tokens``                one sample, ``(tokens, dimension)``
+$U$, $u_t$                             ``decoder``               one head's decoder and its rows, as ``tokens``
+$W$                                    ``key_query``             one head's matrix, ``(dimension, dimension)``
+$\varphi$, $J_t$                       --, ``softmax_jacobian``  softmax of a row of $XWX^\top$; its Jacobian
+$\Vert X\Vert_{2,\infty}$, $R$         ``token_norm``            largest norm of a token (of all samples; at least 1)
+$\Vert X\Vert_{1,\infty}$              --                        largest entry in absolute value
+$\Vert\tilde\theta\Vert_{2,\infty}$    ``largest_head_norm``     largest norm of a head $(U_h,W_h)$
+$\beta_1,\beta_2,\beta_3$              ``gradient``, ...         constants of Corollary 1, see :class:`LossConstants`
+$H$, $T$, $d$                          ``n_heads``, ...          numbers of heads and tokens, dimension of a token
+=====================================  ========================  ==================================================
+
+Everything is float64 on the CPU. A query is a row: token $t$ attends with $\varphi(XW^\top x_t)$.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+__all__ = [
+    "LossConstants",
+    "attention",
+    "curvature_in_key_query",
+    "decoder_gradient",
+    "dimension_free_hessian_bound",
+    "gradient_bound",
+    "hessian_bound",
+    "key_query_gradient",
+    "loss_constants",
+    "mixed_curvature",
+    "printed_softmax_jacobian",
+    "softmax_jacobian",
+]
+
+
+def attention(
+    tokens: Float[np.ndarray, "tokens dimension"], key_query: Float[np.ndarray, "dimension dimension"]
+) -> Float[np.ndarray, "tokens tokens"]:
+    r"""Return $\varphi(XWX^\top)$, the attention weights of every query (row)."""
+    return _softmax(_logits(tokens, key_query))
+
+
+def softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.ndarray, "*batch tokens tokens"]:
+    r"""Return the Jacobian of softmax, $\mathrm{diag}(\varphi(v))-\varphi(v)\varphi(v)^\top$.
+
+    Args:
+        logits: The $v$, along the last axis.
+
+    Returns:
+        One symmetric matrix per row of logits, with no negative eigenvalue; its rows sum to zero.
+
+    Raises:
+        ValueError: If a logit is NaN or infinite.
+
+    Example:
+        >>> softmax_jacobian(np.zeros(2)).tolist()
+        [[0.25, -0.25], [-0.25, 0.25]]
+    """
+    weights = _softmax(logits)
+    return weights[..., None] * np.eye(weights.shape[-1]) - weights[..., None] * weights[..., None, :]
+
+
+def printed_softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.ndarray, "*batch tokens tokens"]:
+    r"""Return $\mathrm{diag}(\varphi(v))-vv^\top$, the Jacobian as the text available to us shows it.
+
+    It is *not* the Jacobian of softmax: $vv^\top$ stands where $\varphi(v)\varphi(v)^\top$ is meant.
+
+    Args:
+        logits: The $v$, along the last axis.
+
+    Returns:
+        One matrix per row of logits.
+
+    Raises:
+        ValueError: If a logit is NaN or infinite.
+    """
+    weights = _softmax(logits)
+    return weights[..., None] * np.eye(weights.shape[-1]) - logits[..., None] * logits[..., None, :]
+
+
+def decoder_gradient(
+    tokens: Float[np.ndarray, "tokens dimension"], key_query: Float[np.ndarray, "dimension dimension"]
+) -> Float[np.ndarray, "tokens dimension"]:
+    r"""Return $\nabla_U\Phi=\varphi(XWX^\top)X$ (Lemma 1)."""
+    return attention(tokens, key_query) @ tokens
+
+
+def key_query_gradient(
+    tokens: Float[np.ndarray, "tokens dimension"],
+    decoder: Float[np.ndarray, "tokens dimension"],
+    key_query: Float[np.ndarray, "dimension dimension"],
+    *,
+    jacobian: Callable[[np.ndarray], np.ndarray] = softmax_jacobian,
+) -> Float[np.ndarray, "dimension dimension"]:
+    r"""Return $\nabla_W\Phi=\sum_tx_tu_t^\top X^\top J_tX$ (Lemma 1).
+
+    Args:
+        tokens: $X$.
+        decoder: $U$.
+        key_query: $W$.
+        jacobian: Logits ``(tokens, tokens)``, one query per row, to the $J_t$; default the true ones.
+
+    Returns:
+        The gradient.
+    """
+    values = decoder @ tokens.T
+    pulled = np.einsum("ts,tsr,rj->tj", values, jacobian(_logits(tokens, key_query)), tokens)
+    return tokens.T @ pulled
+
+
+def mixed_curvature(
+    tokens: Float[np.ndarray, "tokens dimension"],
+    key_query: Float[np.ndarray, "dimension dimension"],
+    a: Float[np.ndarray, " tokens"],
+    b: Float[np.ndarray, " dimension"],
+) -> Float[np.ndarray, "dimension dimension"]:
+    r"""Return $\nabla_W\langle a,\nabla_U\Phi\,b\rangle=\sum_ta_tx_tb^\top X^\top J_tX$ (Lemma 1).
+
+    Args:
+        tokens: $X$.
+        key_query: $W$.
+        a: Any vector, one entry per query.
+        b: Any vector in token space.
+
+    Returns:
+        The second derivative in the decoder and the key-query matrix, contracted with $a$ and $b$.
+    """
+    jacobians = softmax_jacobian(_logits(tokens, key_query))
+    return tokens.T @ (a[:, None] * np.einsum("s,tsr,rj->tj", tokens @ b, jacobians, tokens))
+
+
+def curvature_in_key_query(
+    tokens: Float[np.ndarray, "tokens dimension"],
+    decoder: Float[np.ndarray, "tokens dimension"],
+    key_query: Float[np.ndarray, "dimension dimension"],
+    b: Float[np.ndarray, " dimension"],
+    c: Float[np.ndarray, " dimension"],
+) -> Float[np.ndarray, "dimension dimension"]:
+    r"""Return $\nabla_W\langle c,\nabla_W\Phi\,b\rangle=\sum_t(c^\top x_t)\,x_t\mathbf d_t^\top J_tX$ (Lemma 1).
+
+    Here $\mathbf d_t=\mathrm{diag}(Xb)Xu_t-(b^\top X^\top\varphi)\,Xu_t-(u_t^\top X^\top\varphi)\,Xb$.
+
+    Args:
+        tokens: $X$.
+        decoder: $U$.
+        key_query: $W$.
+        b: Any vector in token space.
+        c: Any vector in token space.
+
+    Returns:
+        The second derivative in the key-query matrix, contracted with $b$ and $c$.
+    """
+    logits = _logits(tokens, key_query)
+    weights, along, values = _softmax(logits), tokens @ b, decoder @ tokens.T
+    d = along * values - (weights @ along)[:, None] * values - (weights * values).sum(1)[:, None] * along
+    return tokens.T @ ((tokens @ c)[:, None] * np.einsum("ts,tsr,rj->tj", d, softmax_jacobian(logits), tokens))
+
+
+def gradient_bound(
+    tokens: Float[np.ndarray, "tokens dimension"], decoder: Float[np.ndarray, "tokens dimension"]
+) -> float:
+    r"""Return the bound of Proposition 1 on $\|\nabla_\theta\Phi\|$.
+
+    $2\|X\|_{2,\infty}^2\sum_t\|Xu_t\|_\infty+\sqrt T\,\|X\|_{2,\infty}$.
+
+    Args:
+        tokens: $X$.
+        decoder: $U$.
+
+    Returns:
+        The bound, whatever the key-query matrix is.
+
+    Raises:
+        ValueError: If an entry is NaN or infinite.
+    """
+    norm, values = _norm_and_values(tokens, decoder)
+    return 2 * norm**2 * values + math.sqrt(len(tokens)) * norm
+
+
+def hessian_bound(
+    tokens: Float[np.ndarray, "tokens dimension"], decoder: Float[np.ndarray, "tokens dimension"]
+) -> float:
+    r"""Return the bound of Proposition 1 on $\|\nabla^2_\theta\Phi\|$.
+
+    $6d\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}^2\sum_t\|Xu_t\|_\infty+2\sqrt{Td}\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}$.
+
+    Args:
+        tokens: $X$.
+        decoder: $U$.
+
+    Returns:
+        The bound, whatever the key-query matrix is.
+
+    Raises:
+        ValueError: If an entry is NaN or infinite.
+    """
+    norm, values = _norm_and_values(tokens, decoder)
+    n_tokens, dimension = tokens.shape
+    entry = float(np.abs(tokens).max())
+    return 6 * dimension * norm**2 * entry**2 * values + 2 * math.sqrt(n_tokens * dimension) * norm**2 * entry
+
+
+def dimension_free_hessian_bound(
+    tokens: Float[np.ndarray, "tokens dimension"], decoder: Float[np.ndarray, "tokens dimension"]
+) -> float:
+    r"""Return this book's bound on $\|\nabla^2_\theta\Phi\|$, which has no factor $d$.
+
+    $2R^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$. At most half of :func:`hessian_bound`, since
+    $R^2\le d\,\|X\|_{1,\infty}^2$.
+
+    Args:
+        tokens: $X$.
+        decoder: $U$.
+
+    Returns:
+        The bound, whatever the key-query matrix is.
+
+    Raises:
+        ValueError: If an entry is NaN or infinite.
+
+    Example:
+        >>> x = np.array([[1.0, 0.0], [-1.0, 0.0]])
+        >>> dimension_free_hessian_bound(x, x), hessian_bound(x, x)
+        (5.414213562373095, 28.0)
+    """
+    norm, values = _norm_and_values(tokens, decoder)
+    return 2 * norm**4 * values + math.sqrt(len(tokens)) * norm**3
+
+
+@dataclass(frozen=True)
+class LossConstants:
+    r"""The constants of Corollary 1, for logistic loss.
+
+    Attributes:
+        gradient: $\beta_1$: $\|\nabla\hat L\|\le\beta_1\hat L$.
+        smoothness: $\beta_2=\beta_3/\sqrt H+\beta_1^2/4$: $\|\nabla^2\hat L\|\le\beta_2$.
+        curvature: $\beta_3$: $\lambda_{\min}(\nabla^2\hat L)\ge-\beta_3\hat L/\sqrt H$.
+        dimension_free_curvature: $\beta_3'$, this book's smaller constant in the place of $\beta_3$.
+    """
+
+    gradient: float
+    smoothness: float
+    curvature: float
+    dimension_free_curvature: float
+
+
+def loss_constants(
+    *, n_tokens: int, dimension: int, n_heads: int, token_norm: float, largest_head_norm: float
+) -> LossConstants:
+    r"""Return the constants of Corollary 1.
+
+    With $B=\|\tilde\theta\|_{2,\infty}$: $\beta_1=\sqrt TR(2R^2B+1)$,
+    $\beta_3=2\sqrt{Td}\,R^3(3\sqrt d\,R^2B+1)$, $\beta_2=\beta_3/\sqrt H+\beta_1^2/4$, and ours
+    $\beta_3'=\sqrt TR^3(2R^2B+1)$.
+
+    Args:
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1.
+        n_heads: $H$, at least 1.
+        token_norm: $R$, at least 1 (Assumption 1).
+        largest_head_norm: $B$, at least 0.
+
+    Returns:
+        The constants.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> loss_constants(n_tokens=1, dimension=1, n_heads=4, token_norm=1.0, largest_head_norm=0.5)
+        LossConstants(gradient=2.0, smoothness=3.5, curvature=5.0, dimension_free_curvature=2.0)
+    """
+    for name, size in {"n_tokens": n_tokens, "dimension": dimension, "n_heads": n_heads}.items():
+        if not size >= 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+    if not 1 <= token_norm < math.inf:
+        raise ValueError(f"token_norm: Assumption 1 asks for a finite number of at least 1, got {token_norm}")
+    if not 0 <= largest_head_norm < math.inf:
+        raise ValueError(f"largest_head_norm: expected a finite number of at least 0, got {largest_head_norm}")
+    root, r, reach = math.sqrt(n_tokens), token_norm, token_norm**2 * largest_head_norm
+    beta_1 = root * r * (2 * reach + 1)
+    beta_3 = 2 * root * math.sqrt(dimension) * r**3 * (3 * math.sqrt(dimension) * reach + 1)
+    smoothness = beta_3 / math.sqrt(n_heads) + beta_1**2 / 4
+    return LossConstants(beta_1, smoothness, beta_3, root * r**3 * (2 * reach + 1))
+
+
+def _logits(tokens: np.ndarray, key_query: np.ndarray) -> np.ndarray:
+    return tokens @ key_query @ tokens.T
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    if not np.isfinite(logits).all():
+        raise ValueError(f"logits: {int((~np.isfinite(logits)).sum())} of {logits.size} entries are NaN or infinite")
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def _norm_and_values(tokens: np.ndarray, decoder: np.ndarray) -> tuple[float, float]:
+    r"""The largest token norm, and $\sum_t\|Xu_t\|_\infty$."""
+    for name, array in {"tokens": tokens, "decoder": decoder}.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name}: {int((~np.isfinite(array)).sum())} of {array.size} entries are NaN or infinite")
+    return float(np.linalg.norm(tokens, axis=1).max()), float(np.abs(decoder @ tokens.T).max(axis=1).sum())
