@@ -1,0 +1,209 @@
+"""The pictures of this part. Each function takes a result and computes nothing but medians."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.multi_head.experiments import curvature, eigenvalues, single_head
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "LOOKS",
+    "bound_ladder",
+    "curvature_and_bounds",
+    "curvature_without_the_loss",
+    "explorer_frame",
+    "lone_head",
+    "single_head_bounds",
+    "typical_and_largest_head",
+]
+
+LOOKS: Mapping[str, Look] = {
+    "random": Look("random points", "#c2410c", "-.", "^"),
+    "trained": Look("trained points", "#0b5cad", "-", "o"),
+    "lone": Look("one head does the work", "#7c3aed", ":", "D"),
+    "curvature": Look("the paper's bound", "#111111", (0, (1, 1)), "X"),  # type: ignore[arg-type]  # on-off dashes
+    "dimension_free_curvature": Look("bound without dimension", "#15803d", (0, (5, 1)), "v"),  # type: ignore[arg-type]
+    "typical": Look("the typical head", "#5b5f66", "--", "s"),
+}
+"""How each quantity of this part looks in all of its chapters."""
+
+RELATIVE = r"$-\lambda_{\min}/\hat L$"
+HEADS = "number of heads H"
+
+
+def curvature_and_bounds(result: curvature.Curvature) -> Figure:
+    """Draw the most negative curvature relative to the loss against the number of heads, alone and below its bounds."""
+    heads = np.array(result.settings.heads)
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.9))
+        for point in ("trained", "random"):
+            samples = result.relative[:, curvature.POINTS.index(point)]
+            band(left, heads, samples, LOOKS[point])
+            band(right, heads, samples, LOOKS[point])
+        start = np.median(result.relative[:, curvature.POINTS.index("trained"), 0]) * 1.5
+        _slope(left, heads, start, -0.5, "slope −1/2")
+        trained = curvature.POINTS.index("trained")
+        for name in ("curvature", "dimension_free_curvature"):
+            stated = result.constants(name)[:, trained] / np.sqrt(heads)
+            band(right, heads, stated, LOOKS[name])
+        left.set(title="measured", ylabel=f"most negative curvature {RELATIVE}")
+        right.set(title="beside the bounds")
+        for ax in (left, right):
+            _head_axis(ax, heads)
+            ax.set_yscale("log")
+        right.set_ylim(top=right.get_ylim()[1] * 30)
+        left.legend(loc="lower left", fontsize=9)
+        lines, names = right.get_legend_handles_labels()
+        right.legend(lines[2:], names[2:], loc="upper right", fontsize=9)
+    return figure
+
+
+def single_head_bounds(result: single_head.SingleHead) -> Figure:
+    """Draw how much of each Hessian bound is used, by dimension and by the size of the decoder."""
+    dimensions = np.array(result.settings.dimensions)
+    labels = {"hessian": "curvature", "dimension_free_hessian": "dimension_free_curvature"}
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
+        for bound, name in labels.items():
+            look = LOOKS[name]
+            band(left, dimensions, result.of(bound, "random").max(axis=2), look)
+            ratios = result.of(bound, "lopsided").ravel()
+            shares = result.decoder_share[:, :, single_head.KINDS.index("lopsided")].ravel()
+            right.plot(shares, ratios, color=look.color, marker=look.marker, linestyle="none", markersize=3.2)
+        left.set(title="random draws", xscale="log", yscale="log", xlabel="dimension of a token d")
+        left.set_ylabel("measured / stated, largest draw")
+        left.set_xticks(dimensions, [f"{d}" for d in dimensions])
+        left.minorticks_off()
+        left.set_ylim(top=1.5)
+        right.set(title="lopsided draws", xlabel="share of the decoder's term", ylabel="measured / stated")
+        right.set_ylim(0, 1.08)
+        for ax in (left, right):
+            ax.axhline(1, color=INK, linewidth=1, linestyle=":")
+        left.annotate(
+            "the bound", (dimensions[-1], 1), ha="right", va="top", xytext=(0, -3), textcoords="offset points"
+        )
+        left.legend(fontsize=9, loc="lower left")
+    return figure
+
+
+def bound_ladder(one: single_head.SingleHead, loss: curvature.Curvature) -> Figure:
+    """Draw how far below each bound the measured values lie, one rung per bound."""
+    ratios = loss.ratios
+    rungs = {
+        "Prop. 1, gradient": one.of("gradient", "random"),
+        "Prop. 1, Hessian": one.of("hessian", "random"),
+        "Hessian, no dimension": one.of("dimension_free_hessian", "random"),
+        "Cor. 1 (1), gradient": ratios["gradient"],
+        "Cor. 1 (2), smoothness": ratios["smoothness"],
+        "Cor. 1 (3), $\\lambda_{\\min}$": ratios["curvature"],
+        "$\\lambda_{\\min}$, no dimension": ratios["dimension_free_curvature"],
+    }
+    ours = {"Hessian, no dimension", "$\\lambda_{\\min}$, no dimension"}
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        for height, (name, values) in enumerate(reversed(rungs.items())):
+            look = LOOKS["dimension_free_curvature" if name in ours else "curvature"]
+            low, middle, high = values.min(), np.median(values), values.max()
+            ax.plot([high, 1], [height, height], color=look.color, linewidth=1, linestyle=":", marker="")
+            ax.plot([low, high], [height, height], color=look.color, linewidth=6, alpha=0.35, solid_capstyle="butt")
+            ax.plot(middle, height, color=look.color, marker="|", markersize=12, markeredgewidth=2)
+            ax.plot(high, height, color=look.color, marker=look.marker, markersize=7)
+        ax.axvline(1, color=INK, linewidth=1.4)
+        ax.annotate("the bound", (1, len(rungs) - 0.45), ha="right", xytext=(-4, 0), textcoords="offset points")
+        ax.set_yticks(range(len(rungs)), list(reversed(rungs)))
+        ax.set(xscale="log", xlabel="measured / stated: all points, their median, and the largest", xlim=(None, 2))
+        ax.set_ylim(-0.6, len(rungs) - 0.1)
+        ax.grid(visible=False, axis="y")
+    return figure
+
+
+def typical_and_largest_head(result: curvature.Curvature) -> Figure:
+    r"""Draw the curvature of the whole loss and of a typical head's block at random points, both times $\sqrt H$."""
+    heads, at = np.array(result.settings.heads), curvature.POINTS.index("random")
+    root = np.sqrt(heads)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        band(ax, heads, result.scaled[:, at], Look("the whole loss", *_rest(LOOKS["random"])))
+        band(ax, heads, (result.typical_head / result.loss)[:, at] * root, LOOKS["typical"])
+        _head_axis(ax, heads)
+        ax.set(ylabel=r"$-\lambda_{\min}\sqrt{H}/\hat L$, random points", ylim=(0, None))
+        ax.legend(loc="lower right")
+    return figure
+
+
+def curvature_without_the_loss(result: curvature.Curvature) -> Figure:
+    r"""Draw the loss and the most negative eigenvalue itself against the number of heads, at trained points."""
+    heads, at = np.array(result.settings.heads), curvature.POINTS.index("trained")
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5))
+        band(left, heads, result.loss[:, at], LOOKS["trained"])
+        band(right, heads, -result.smallest[:, at], LOOKS["trained"])
+        _slope(right, heads, np.median(-result.smallest[:, at, 0]) * 3, -0.5, "slope −1/2")
+        left.set(title=f"loss after {result.settings.steps} steps", ylabel=r"training loss $\hat L$")
+        right.set(title="curvature itself", ylabel=r"$-\lambda_{\min}$")
+        for ax in (left, right):
+            _head_axis(ax, heads)
+            ax.set_yscale("log")
+    return figure
+
+
+def lone_head(result: curvature.Curvature) -> Figure:
+    """Draw the curvature where training spread the work over the heads and where one head does it all."""
+    heads = np.array(result.settings.heads)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        for point, label in {"trained": "all heads trained", "lone": LOOKS["lone"].label}.items():
+            look = Look(label, *_rest(LOOKS[point]))
+            band(ax, heads, result.relative[:, curvature.POINTS.index(point)], look)
+        _head_axis(ax, heads)
+        ax.set(yscale="log", ylabel=RELATIVE)
+        ax.legend(loc="lower left")
+    return figure
+
+
+def explorer_frame(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> Figure:
+    """Draw how many eigenvalues lie where, for one kind of point and one number of heads."""
+    settings = result.settings
+    i, j = curvature.POINTS.index(point), settings.heads.index(n_heads)
+    middles = settings.bin_width * np.arange(-settings.bins_below, settings.bins_above + 1)
+    counts = result.counts[0, i, j]
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.2))
+        negative = middles < settings.bin_width / 2
+        for chosen, color in ((negative, LOOKS["random"].color), (~negative, LOOKS["trained"].color)):
+            ax.bar(middles[chosen], counts[chosen], width=settings.bin_width * 0.9, color=color)
+        smallest = result.smallest[0, i, j]
+        ax.plot([smallest] * 2, [0.7, 3e4], color=INK, linewidth=1.2, linestyle="--")
+        side = {"ha": "right", "xytext": (-4, 0)} if smallest < -0.06 else {"ha": "right", "xytext": (-6, 0)}
+        ax.annotate("smallest", (smallest, 1.2e4), textcoords="offset points", **side)
+        ax.set(yscale="log", ylim=(0.7, 3e4), xlim=(middles[0] * 1.05, middles[-1] * 1.02))
+        ax.set(xlabel=r"eigenvalue of the Hessian, in units of the loss $\hat L$", ylabel="eigenvalues in the bin")
+        ax.set_title(f"{LOOKS[point].label}, H = {n_heads}")
+    return figure
+
+
+def _rest(look: Look) -> tuple[str, str, str]:
+    return look.color, look.line, look.marker
+
+
+def _head_axis(ax: Axes, heads: np.ndarray) -> None:
+    ax.set(xscale="log", xlabel=HEADS)
+    ax.set_xticks(heads, [f"{h}" for h in heads])
+    ax.minorticks_off()
+
+
+def _slope(ax: Axes, heads: np.ndarray, start: float, power: float, text: str) -> None:
+    """Draw a reference slope and name it."""
+    ax.plot(heads, start * (heads / heads[0]) ** power, color=INK, linewidth=1, linestyle=":", marker="")
+    middle = len(heads) // 2
+    at = (heads[middle], start * (heads[middle] / heads[0]) ** power)
+    ax.annotate(text, at, xytext=(3, 5), textcoords="offset points", fontsize=10)

@@ -1,0 +1,60 @@
+"""The tables of this part, as notebooks show them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnbook.core.tables import Measured, Table
+from attnbook.multi_head.experiments import curvature, eigenvalues
+from attnbook.multi_head.figures import LOOKS
+
+__all__ = ["explorer_text", "slopes", "step_sizes"]
+
+
+def slopes(result: curvature.Curvature) -> Table:
+    """Return how fast curvature falls with the number of heads, at each kind of point."""
+    quantities = {
+        "relative to the loss": result.slopes,
+        "a typical head's own, relative to the loss": result.slopes_of(result.typical_head / result.loss),
+        "not divided by the loss": result.slopes_of(-result.smallest),
+    }
+    rows: list[list[str | Measured]] = [
+        [name, *(Measured(_range(values[:, i])) for i in range(len(curvature.POINTS)))]
+        for name, values in quantities.items()
+    ]
+    caption = (
+        f"Slope of the logarithm of the most negative curvature in log H, over H = {result.settings.heads[0]} to "
+        f"{result.settings.heads[-1]}: median over {len(result.loss)} seeds [smallest, largest]."
+    )
+    return Table(["most negative curvature", *(LOOKS[point].label for point in curvature.POINTS)], rows, caption)
+
+
+def step_sizes(result: curvature.Curvature) -> Table:
+    """Return the step size that the smoothness bound asks for beside the one that the true curvature allows."""
+    smoothness, largest = result.constants("smoothness"), result.largest
+    rows: list[list[str | Measured]] = [
+        [
+            LOOKS[point].label,
+            Measured(f"{1 / np.median(smoothness[:, i]):.1g}"),
+            Measured(f"{1 / np.median(largest[:, i]):.2g}"),
+        ]
+        for i, point in enumerate(curvature.POINTS[:2])
+    ]
+    caption = f"Medians over seeds and numbers of heads. Training here used step size {result.settings.step_size:g}."
+    return Table(["at", "1 / β₂, from the bound", "1 / largest eigenvalue"], rows, caption)
+
+
+def explorer_text(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> str:
+    """Return the numbers behind one picture of the sliders."""
+    i, j = curvature.POINTS.index(point), result.settings.heads.index(n_heads)
+    total = n_heads * result.settings.n_parameters
+    smallest = result.smallest[0, i, j]
+    return (
+        f"{LOOKS[point].label}, {n_heads} heads: smallest eigenvalue {smallest:.2g} times the loss, times the root of H "
+        f"{smallest * np.sqrt(n_heads):.2g}. {result.negative[0, i, j]:.0f} of {total} eigenvalues are below minus a "
+        "thousandth of the loss."
+    )
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{np.median(values):.2f} [{values.min():.2f}, {values.max():.2f}]"
