@@ -84,7 +84,7 @@ def single_head_bounds(result: single_head.SingleHead) -> Figure:
         left.set_xticks(dimensions, [f"{d}" for d in dimensions])
         left.minorticks_off()
         left.set_ylim(top=1.5)
-        right.set(title="lopsided draws", xlabel="share of the decoder's term", ylabel="measured / stated")
+        right.set(title="lopsided draws", xlabel="share of the term in U", ylabel="measured / stated")
         right.set_ylim(0, 1.08)
         for ax in (left, right):
             ax.axhline(1, color=INK, linewidth=1, linestyle=":")
@@ -112,15 +112,15 @@ def bound_ladder(one: single_head.SingleHead, loss: curvature.Curvature) -> Figu
         figure, ax = plt.subplots(figsize=(7.2, 3.6))
         for height, (name, values) in enumerate(reversed(rungs.items())):
             look = LOOKS["dimension_free_curvature" if name in ours else "curvature"]
-            low, middle, high = values.min(), np.median(values), values.max()
+            middle, high = np.median(values), values.max()
             ax.plot([high, 1], [height, height], color=look.color, linewidth=1, linestyle=":", marker="")
-            ax.plot([low, high], [height, height], color=look.color, linewidth=6, alpha=0.35, solid_capstyle="butt")
+            ax.plot([middle, high], [height, height], color=look.color, linewidth=5, alpha=0.35, solid_capstyle="butt")
             ax.plot(middle, height, color=look.color, marker="|", markersize=12, markeredgewidth=2)
             ax.plot(high, height, color=look.color, marker=look.marker, markersize=7)
         ax.axvline(1, color=INK, linewidth=1.4)
         ax.annotate("the bound", (1, len(rungs) - 0.45), ha="right", xytext=(-4, 0), textcoords="offset points")
         ax.set_yticks(range(len(rungs)), list(reversed(rungs)))
-        ax.set(xscale="log", xlabel="measured / stated: all points, their median, and the largest", xlim=(None, 2))
+        ax.set(xscale="log", xlabel="measured / stated: from the median to the largest", xlim=(None, 2))
         ax.set_ylim(-0.6, len(rungs) - 0.1)
         ax.grid(visible=False, axis="y")
     return figure
@@ -147,7 +147,7 @@ def curvature_without_the_loss(result: curvature.Curvature) -> Figure:
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5))
         band(left, heads, result.loss[:, at], LOOKS["trained"])
         band(right, heads, -result.smallest[:, at], LOOKS["trained"])
-        _slope(right, heads, np.median(-result.smallest[:, at, 0]) * 3, -0.5, "slope −1/2")
+        _slope(right, heads, np.median(-result.smallest[:, at, 0]) * 0.8, -0.5, "slope −1/2", below=True)
         left.set(title=f"loss after {result.settings.steps} steps", ylabel=r"training loss $\hat L$")
         right.set(title="curvature itself", ylabel=r"$-\lambda_{\min}$")
         for ax in (left, right):
@@ -178,13 +178,14 @@ def explorer_frame(result: eigenvalues.Eigenvalues, point: str, n_heads: int) ->
     counts = result.counts[0, i, j]
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.2))
-        negative = middles < settings.bin_width / 2
-        for chosen, color in ((negative, LOOKS["random"].color), (~negative, LOOKS["trained"].color)):
-            ax.bar(middles[chosen], counts[chosen], width=settings.bin_width * 0.9, color=color)
+        sides = ((middles < -1e-9, "random"), (abs(middles) < 1e-9, "typical"), (middles > 1e-9, "trained"))
+        for chosen, name in sides:
+            ax.bar(middles[chosen], counts[chosen], width=settings.bin_width * 0.9, color=LOOKS[name].color)
         smallest = result.smallest[0, i, j]
         ax.plot([smallest] * 2, [0.7, 3e4], color=INK, linewidth=1.2, linestyle="--")
-        side = {"ha": "right", "xytext": (-4, 0)} if smallest < -0.06 else {"ha": "right", "xytext": (-6, 0)}
-        ax.annotate("smallest", (smallest, 1.2e4), textcoords="offset points", **side)
+        ax.annotate("smallest", (smallest, 1.4e4), xytext=(4, 0), textcoords="offset points")
+        last = (f"{middles[-1]:.2g} and above", (middles[-1], 0.7))
+        ax.annotate(*last, xytext=(0, 40), textcoords="offset points", ha="right", fontsize=9)
         ax.set(yscale="log", ylim=(0.7, 3e4), xlim=(middles[0] * 1.05, middles[-1] * 1.02))
         ax.set(xlabel=r"eigenvalue of the Hessian, in units of the loss $\hat L$", ylabel="eigenvalues in the bin")
         ax.set_title(f"{LOOKS[point].label}, H = {n_heads}")
@@ -201,9 +202,10 @@ def _head_axis(ax: Axes, heads: np.ndarray) -> None:
     ax.minorticks_off()
 
 
-def _slope(ax: Axes, heads: np.ndarray, start: float, power: float, text: str) -> None:
+def _slope(ax: Axes, heads: np.ndarray, start: float, power: float, text: str, *, below: bool = False) -> None:
     """Draw a reference slope and name it."""
     ax.plot(heads, start * (heads / heads[0]) ** power, color=INK, linewidth=1, linestyle=":", marker="")
     middle = len(heads) // 2
     at = (heads[middle], start * (heads[middle] / heads[0]) ** power)
-    ax.annotate(text, at, xytext=(3, 5), textcoords="offset points", fontsize=10)
+    offset, side = ((-4, -12), "right") if below else ((3, 5), "left")
+    ax.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=10, ha=side)

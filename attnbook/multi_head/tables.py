@@ -48,11 +48,11 @@ def explorer_text(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> 
     """Return the numbers behind one picture of the sliders."""
     i, j = curvature.POINTS.index(point), result.settings.heads.index(n_heads)
     total = n_heads * result.settings.n_parameters
-    smallest = result.smallest[0, i, j]
+    smallest, negative = result.smallest[0, i, j], result.negative[0, i, j]
     return (
-        f"{LOOKS[point].label}, {n_heads} heads: smallest eigenvalue {smallest:.2g} times the loss, times the root of H "
-        f"{smallest * np.sqrt(n_heads):.2g}. {result.negative[0, i, j]:.0f} of {total} eigenvalues are below minus a "
-        "thousandth of the loss."
+        f"{LOOKS[point].label}, {n_heads} heads: smallest eigenvalue {smallest:.2g} times the loss; times the root of "
+        f"H, {smallest * np.sqrt(n_heads):.2g}. {negative:.0f} of {total} eigenvalues are below minus a thousandth of "
+        "the loss."
     )
 
 

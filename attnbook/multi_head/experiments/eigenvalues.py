@@ -37,9 +37,9 @@ class Settings(curvature.Settings):
 
     heads: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     seeds: tuple[int, ...] = (0,)
-    bin_width: float = 0.0125
-    bins_below: int = 15
-    bins_above: int = 120
+    bin_width: float = 0.00625
+    bins_below: int = 26
+    bins_above: int = 48
 
     def __post_init__(self) -> None:
         super().__post_init__()
