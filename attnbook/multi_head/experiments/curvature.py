@@ -25,9 +25,9 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head import hessians, models
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
-from attnbook.multi_head.theory import LossConstants, loss_constants
+from attnbook.multi_head.models import hessians, network
+from attnbook.multi_head.theory.curvature import LossConstants, loss_constants
 
 __all__ = ["POINTS", "Curvature", "Settings", "double_device", "draw_batch", "draw_points", "run"]
 
@@ -244,7 +244,7 @@ def double_device(name: str | torch.device | None = None) -> torch.device:
     return torch.device("cpu") if found.type == "mps" else found
 
 
-def draw_batch(settings: Settings, seeds: tuple[int, ...], *, device: torch.device) -> models.Batch:
+def draw_batch(settings: Settings, seeds: tuple[int, ...], *, device: torch.device) -> network.Batch:
     """Draw the training samples of some seeds.
 
     Args:
@@ -263,7 +263,9 @@ def draw_batch(settings: Settings, seeds: tuple[int, ...], *, device: torch.devi
     return _double(tokens, device), _double(labels, device)
 
 
-def draw_points(settings: Settings, n_heads: int, seeds: tuple[int, ...], batch: models.Batch) -> dict[str, Parameters]:
+def draw_points(
+    settings: Settings, n_heads: int, seeds: tuple[int, ...], batch: network.Batch
+) -> dict[str, Parameters]:
     """Return networks at the points of :data:`POINTS`; the heads of a smaller random network are those of a larger one.
 
     Args:
@@ -280,7 +282,7 @@ def draw_points(settings: Settings, n_heads: int, seeds: tuple[int, ...], batch:
     """
 
     def train(start: Parameters) -> Parameters:
-        return models.gradient_descent(start, batch, step_size=settings.step_size, steps=settings.steps).parameters
+        return network.gradient_descent(start, batch, step_size=settings.step_size, steps=settings.steps).parameters
 
     random, single = (_draw_start(settings, count, seeds, batch[0].device) for count in (n_heads, 1))
     lone = {name: torch.zeros_like(tensor) for name, tensor in random.items()}
@@ -336,7 +338,7 @@ def run(
 
 def _draw_start(settings: Settings, n_heads: int, seeds: tuple[int, ...], device: torch.device) -> Parameters:
     drawn = [
-        models.draw_parameters(
+        network.draw_parameters(
             n_heads, settings.n_tokens, settings.dimension, scale=settings.scale, rng=stream(seed, "random point")
         )
         for seed in seeds
@@ -344,9 +346,9 @@ def _draw_start(settings: Settings, n_heads: int, seeds: tuple[int, ...], device
     return {name: _double(np.stack([one[name] for one in drawn]), device) for name in drawn[0]}
 
 
-def _measure_point(settings: Settings, parameters: Parameters, batch: models.Batch) -> dict[str, np.ndarray]:
+def _measure_point(settings: Settings, parameters: Parameters, batch: network.Batch) -> dict[str, np.ndarray]:
     """What is measured at one point, each ``(members,)``."""
-    loss, gradients = models.loss_and_gradient(parameters, batch)
+    loss, gradients = network.loss_and_gradient(parameters, batch)
     squares = sum(g.square().flatten(1).sum(1) for g in gradients.values())
     extremes = np.array([_extreme_curvature(parameters, batch, member) for member in range(len(loss))])
     typical = [_typical_head(parameters, batch, member, settings.inspected) for member in range(len(loss))]
@@ -356,11 +358,11 @@ def _measure_point(settings: Settings, parameters: Parameters, batch: models.Bat
         "largest": extremes[:, 1],
         "loss": loss.cpu().numpy(),
         "gradient_norm": torch.as_tensor(squares).sqrt().cpu().numpy(),
-        "head_norm": models.largest_head_norm(parameters).cpu().numpy(),
+        "head_norm": network.largest_head_norm(parameters).cpu().numpy(),
     }
 
 
-def _extreme_curvature(parameters: Parameters, batch: models.Batch, member: int) -> tuple[float, float]:
+def _extreme_curvature(parameters: Parameters, batch: network.Batch, member: int) -> tuple[float, float]:
     own, tokens, labels = _of_member(parameters, batch, member)
     product: spectrum.Product
     if own["decoder"][0].numel() + own["key_query"][0].numel() <= LARGEST_BLOCK:
@@ -370,13 +372,13 @@ def _extreme_curvature(parameters: Parameters, batch: models.Batch, member: int)
 
         def loss(p: Parameters) -> Tensor:
             stacked = {name: tensor.unsqueeze(0) for name, tensor in p.items()}
-            return models.losses(stacked, (tokens.unsqueeze(0), labels.unsqueeze(0)))[0]
+            return network.losses(stacked, (tokens.unsqueeze(0), labels.unsqueeze(0)))[0]
 
         product, size = spectrum.hessian_product(loss, own)
     return spectrum.extreme_eigenvalues(product, size, dense_below=300, tolerance=1e-3)
 
 
-def _typical_head(parameters: Parameters, batch: models.Batch, member: int, inspected: int) -> float:
+def _typical_head(parameters: Parameters, batch: network.Batch, member: int, inspected: int) -> float:
     """Median over the first heads of the most negative eigenvalue of a head's own block, times minus one."""
     own, tokens, labels = _of_member(parameters, batch, member)
     weights = hessians.block_weights(own, tokens, labels)
@@ -388,7 +390,7 @@ def _typical_head(parameters: Parameters, batch: models.Batch, member: int, insp
     return float(np.median(found))
 
 
-def _of_member(parameters: Parameters, batch: models.Batch, member: int) -> tuple[Parameters, Tensor, Tensor]:
+def _of_member(parameters: Parameters, batch: network.Batch, member: int) -> tuple[Parameters, Tensor, Tensor]:
     return {name: tensor[member] for name, tensor in parameters.items()}, batch[0][member], batch[1][member]
 
 

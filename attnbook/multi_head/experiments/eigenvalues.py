@@ -17,8 +17,8 @@ from attnbook.core import spectrum
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head import hessians, models
 from attnbook.multi_head.experiments import curvature
+from attnbook.multi_head.models import hessians, network
 
 __all__ = ["Eigenvalues", "Settings", "run"]
 
@@ -131,11 +131,11 @@ def run(
 
 
 def _count(
-    settings: Settings, parameters: dict[str, torch.Tensor], batch: models.Batch, member: int
+    settings: Settings, parameters: dict[str, torch.Tensor], batch: network.Batch, member: int
 ) -> dict[str, np.ndarray]:
     own = {name: tensor[member] for name, tensor in parameters.items()}
     hessian = hessians.loss_hessian(own, batch[0][member], batch[1][member])
-    loss = float(models.losses(parameters, batch)[member])
+    loss = float(network.losses(parameters, batch)[member])
     below = hessian.count_below(loss * np.append(settings.edges[1:-1], -1e-3))
     counts = np.diff(below[:-1], prepend=0, append=hessian.size)
     smallest, _ = spectrum.extreme_eigenvalues(hessian.product, hessian.size, dense_below=300, tolerance=1e-3)

@@ -21,7 +21,8 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head import hessians, models, theory
+from attnbook.multi_head.models import hessians, network
+from attnbook.multi_head.theory import curvature as theory
 
 __all__ = ["BOUNDS", "FORMULAS", "KINDS", "Settings", "SingleHead", "run"]
 
@@ -206,14 +207,14 @@ def _all_heads_error(settings: Settings, seed: int, draw: int) -> float:
     """Relative error of the gradient of the loss of a whole network, all heads and samples at once."""
     rng = stream(seed, "all heads", draw)
     t, d = settings.n_tokens, settings.formula_dimension
-    drawn = models.draw_parameters(settings.n_heads, t, d, scale=1.0, rng=rng)
+    drawn = network.draw_parameters(settings.n_heads, t, d, scale=1.0, rng=rng)
     parameters = {name: to_tensor(array[None], dtype=torch.float64) for name, array in drawn.items()}
     batch = (
         to_tensor(rng.standard_normal((1, 7, t, d)), dtype=torch.float64),
         to_tensor(rng.choice([-1.0, 1.0], (1, 7)), dtype=torch.float64),
     )
-    automatic = ensemble.autograd(models.losses)(parameters, batch)[1]
-    closed = models.loss_and_gradient(parameters, batch)[1]
+    automatic = ensemble.autograd(network.losses)(parameters, batch)[1]
+    closed = network.loss_and_gradient(parameters, batch)[1]
     one, other = (torch.cat([g[name].flatten() for name in drawn]) for g in (closed, automatic))
     return _relative_error(one.numpy(), other)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.spectrum import BlocksPlusLowRank
-from attnbook.multi_head import models
+from attnbook.multi_head.models import network
 
 __all__ = ["block_weights", "head_gradients", "head_hessians", "loss_hessian"]
 
@@ -135,13 +135,13 @@ def block_weights(
 
 
 def _outputs(parameters: Parameters, tokens: Tensor) -> Tensor:
-    return models.predict({name: tensor.unsqueeze(0) for name, tensor in parameters.items()}, tokens.unsqueeze(0))[0]
+    return network.predict({name: tensor.unsqueeze(0) for name, tensor in parameters.items()}, tokens.unsqueeze(0))[0]
 
 
 def _attention_and_values(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Attention and $U_hX^T$, both ``(samples, heads, queries, keys)``."""
     stacked = {name: tensor.unsqueeze(0) for name, tensor in parameters.items()}
-    attention = models.attention_weights(stacked, tokens.unsqueeze(0))[0]
+    attention = network.attention_weights(stacked, tokens.unsqueeze(0))[0]
     return attention, torch.einsum("htd,nsd->nhts", parameters["decoder"], tokens)
 
 

@@ -1,8 +1,7 @@
-"""The pictures of this part. Each function takes a result and computes nothing but medians."""
+"""The pictures of the chapter on curvature."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -10,13 +9,13 @@ import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.multi_head.experiments import curvature, eigenvalues, single_head
+from attnbook.multi_head.figures.looks import LOOKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
-    "LOOKS",
     "bound_ladder",
     "curvature_and_bounds",
     "curvature_without_the_loss",
@@ -25,16 +24,6 @@ __all__ = [
     "single_head_bounds",
     "typical_and_largest_head",
 ]
-
-LOOKS: Mapping[str, Look] = {
-    "random": Look("random points", "#c2410c", "-.", "^"),
-    "trained": Look("trained points", "#0b5cad", "-", "o"),
-    "lone": Look("one head does the work", "#7c3aed", ":", "D"),
-    "curvature": Look("the paper's bound", "#111111", (0, (1, 1)), "X"),  # type: ignore[arg-type]  # on-off dashes
-    "dimension_free_curvature": Look("bound without dimension", "#15803d", (0, (5, 1)), "v"),  # type: ignore[arg-type]
-    "typical": Look("the typical head", "#5b5f66", "--", "s"),
-}
-"""How each quantity of this part looks in all of its chapters."""
 
 RELATIVE = r"$-\lambda_{\min}/\hat L$"
 HEADS = "number of heads H"

@@ -1,4 +1,4 @@
-"""The tables of this part, as notebooks show them."""
+"""The tables of the chapter on curvature."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments import curvature, eigenvalues
-from attnbook.multi_head.figures import LOOKS
+from attnbook.multi_head.figures.looks import LOOKS
 
 __all__ = ["explorer_text", "slopes", "step_sizes"]
 

@@ -1,0 +1,129 @@
+"""Eigenvalues: exact where small, close where large, counted where structured."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnbook.core import spectrum
+
+SEED = np.random.default_rng(0)
+
+
+def structured(rng, blocks=3, block=5, rank=7):
+    inner = rng.standard_normal((blocks, block, block))
+    return spectrum.BlocksPlusLowRank(
+        inner + inner.transpose(0, 2, 1), rng.standard_normal((rank, blocks * block)), rng.random(rank) + 0.1
+    )
+
+
+def test_hessian_of_a_quadratic_by_hand():
+    """x^2 + 3 x y has the Hessian ((2, 3), (3, 0)), wherever it is taken."""
+    parameters = {"x": torch.tensor([5.0], dtype=torch.float64), "y": torch.tensor([[7.0]], dtype=torch.float64)}
+    product, size = spectrum.hessian_product(lambda p: (p["x"].square() + 3 * p["x"] * p["y"]).sum(), parameters)
+    assert spectrum.dense(product, size).tolist() == [[2.0, 3.0], [3.0, 0.0]]
+
+
+def test_hessian_product_is_the_derivative_of_the_gradient():
+    """Central differences of the gradient of a loss with all kinds of terms."""
+    weights = torch.tensor(SEED.standard_normal((3, 5)))
+
+    def loss(p):
+        return torch.sin(p["a"] @ weights).square().sum() + p["b"].exp().prod()
+
+    point = {"a": torch.tensor(SEED.standard_normal((2, 3))), "b": torch.tensor(SEED.standard_normal(2))}
+    product, size = spectrum.hessian_product(loss, point)
+    direction = SEED.standard_normal(size)
+
+    def gradient(step):
+        moved = {
+            "a": point["a"] + step * torch.tensor(direction[:6]).view(2, 3),
+            "b": point["b"] + step * torch.tensor(direction[6:]),
+        }
+        leaves = {name: tensor.requires_grad_() for name, tensor in moved.items()}
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss(leaves), list(leaves.values()))]).numpy()
+
+    slope = (gradient(1e-6) - gradient(-1e-6)) / 2e-6
+    np.testing.assert_allclose(product(direction), slope, rtol=1e-6, atol=1e-7)
+
+
+def test_hessian_product_leaves_the_parameters_alone():
+    parameters = {"w": torch.ones(3, dtype=torch.float64)}
+    spectrum.hessian_product(lambda p: p["w"].square().sum(), parameters)
+    assert not parameters["w"].requires_grad
+
+
+@pytest.mark.parametrize("loss", [lambda p: p["w"] * 2, lambda p: p["w"].sum() * float("nan")])
+def test_a_loss_that_is_not_a_finite_scalar_is_refused(loss):
+    with pytest.raises(ValueError, match="loss: expected a finite scalar"):
+        spectrum.hessian_product(loss, {"w": torch.ones(2)})
+
+
+@pytest.mark.parametrize("dense_below", [0, 1000])
+def test_extreme_eigenvalues_are_those_of_the_matrix(dense_below):
+    """By Lanczos' method and by decomposition, with a spectrum on both sides of zero."""
+    basis, _ = np.linalg.qr(SEED.standard_normal((97, 97)))
+    values = np.concatenate([[-3.0], np.linspace(-1, 1, 95), [11.0]])
+    matrix = basis * values @ basis.T
+    got = spectrum.extreme_eigenvalues(matrix.__matmul__, 97, dense_below=dense_below, tolerance=1e-6)
+    assert got == pytest.approx((-3.0, 11.0), rel=1e-6)
+
+
+def test_lanczos_repeats_itself_to_the_bit():
+    matrix = structured(np.random.default_rng(3), blocks=19)
+    found = [spectrum.extreme_eigenvalues(matrix.product, matrix.size, dense_below=0) for _ in range(2)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"size": 0}, "size"),
+        ({"tolerance": 0.0}, "tolerance"),
+        ({"tolerance": 2.0}, "tolerance"),
+        ({"product": lambda v: v * np.nan}, "product"),
+        ({"product": lambda v: v * np.nan, "dense_below": 0}, "product"),
+    ],
+)
+def test_impossible_arguments_are_refused_by_name(arguments, name):
+    with pytest.raises(ValueError, match=f"{name}: "):
+        spectrum.extreme_eigenvalues(**({"product": lambda v: v, "size": 5} | arguments))
+
+
+def test_structured_matrix_by_hand():
+    """diag(-1, 2) + 3 (1, 1)(1, 1)^T."""
+    matrix = spectrum.BlocksPlusLowRank(np.array([[[-1.0]], [[2.0]]]), np.array([[1.0, 1.0]]), np.array([3.0]))
+    assert matrix.dense().tolist() == [[2.0, 3.0], [3.0, 5.0]]
+    assert matrix.product(np.array([1.0, 1.0])).tolist() == [5.0, 8.0]
+
+
+@given(seed=st.integers(0, 10**6), blocks=st.integers(1, 4), block=st.integers(1, 5), rank=st.integers(1, 23))
+@settings(max_examples=40, deadline=None)
+def test_structured_matrix_agrees_with_itself_written_out(seed, blocks, block, rank):
+    """Products and counts, also where the rank exceeds the size."""
+    rng = np.random.default_rng(seed)
+    matrix = structured(rng, blocks, block, rank)
+    full, vector = matrix.dense(), rng.standard_normal(matrix.size)
+    np.testing.assert_allclose(matrix.product(vector), full @ vector, atol=1e-9)
+    values = np.linalg.eigvalsh(full)
+    thresholds = rng.uniform(values[0] - 1, values[-1] + 1, 7)
+    expected = [int((values < threshold).sum()) for threshold in thresholds]
+    assert matrix.count_below(thresholds).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": np.ones((2, 7))}, "rows: expected (2, 6)"),
+        ({"weights": np.array([1.0, 0.0])}, "weights: expected positive"),
+        ({"weights": np.array([1.0, np.nan])}, "weights: 1 of 2 entries"),
+        ({"blocks": np.full((2, 3, 3), np.inf)}, "blocks: 18 of 18 entries"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_by_name(change, message):
+    parts = {"blocks": np.zeros((2, 3, 3)), "rows": np.ones((2, 6)), "weights": np.ones(2)} | change
+    with pytest.raises(ValueError, match=re.escape(message)):
+        spectrum.BlocksPlusLowRank(**parts)

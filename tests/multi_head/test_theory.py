@@ -1,0 +1,119 @@
+"""Lemma 1 against automatic differentiation, bounds at points whose answer is known."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnbook.multi_head.models import hessians
+from attnbook.multi_head.theory import curvature as theory
+
+RNG = np.random.default_rng(0)
+X, U, W = RNG.standard_normal((7, 5)), RNG.standard_normal((7, 5)), RNG.standard_normal((5, 5))
+A, B, C = RNG.standard_normal(7), RNG.standard_normal(5), RNG.standard_normal(5)
+
+
+def derivatives():
+    x, u, w = (torch.tensor(array) for array in (X, U, W))
+    u.requires_grad_()
+    w.requires_grad_()
+    output = (u * ((x @ w @ x.T).softmax(1) @ x)).sum()
+    in_u, in_w = torch.autograd.grad(output, (u, w), create_graph=True)
+    (mixed,) = torch.autograd.grad(torch.tensor(A) @ in_u @ torch.tensor(B), w, retain_graph=True)
+    (curved,) = torch.autograd.grad(torch.tensor(C) @ in_w @ torch.tensor(B), w)
+    return {"decoder": in_u, "key_query": in_w, "mixed": mixed, "curved": curved}
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("decoder", lambda: theory.decoder_gradient(X, W)),
+        ("key_query", lambda: theory.key_query_gradient(X, U, W)),
+        ("mixed", lambda: theory.mixed_curvature(X, W, A, B)),
+        ("curved", lambda: theory.curvature_in_key_query(X, U, W, B, C)),
+    ],
+)
+def test_formulas_of_lemma_1_are_those_of_autograd(name, formula):
+    np.testing.assert_allclose(formula(), derivatives()[name].detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_printed_jacobian_gives_another_gradient():
+    wrong = theory.key_query_gradient(X, U, W, jacobian=theory.printed_softmax_jacobian)
+    right = theory.key_query_gradient(X, U, W)
+    assert np.linalg.norm(wrong - right) > np.linalg.norm(right)
+
+
+def test_softmax_jacobian_is_that_of_autograd_and_has_rows_that_sum_to_zero():
+    logits = RNG.standard_normal(7) * 3
+    expected = torch.autograd.functional.jacobian(lambda v: v.softmax(0), torch.tensor(logits)).numpy()
+    got = theory.softmax_jacobian(logits)
+    np.testing.assert_allclose(got, expected, atol=1e-15)
+    np.testing.assert_allclose(got.sum(1), 0, atol=1e-15)
+
+
+def test_softmax_survives_large_logits():
+    np.testing.assert_allclose(theory.softmax_jacobian(np.array([1e4, 0.0])), 0)
+
+
+def norms(tokens, decoder, key_query):
+    x = torch.tensor(tokens)[None]
+    head = {"decoder": torch.tensor(decoder)[None], "key_query": torch.tensor(key_query)[None]}
+    matrix = hessians.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
+    return float(hessians.head_gradients(head, x).norm()), float(torch.linalg.matrix_norm(matrix, 2))
+
+
+@given(seed=st.integers(0, 10**6), size=st.floats(0.1, 10), dimension=st.sampled_from([1, 2, 3, 5]))
+@settings(max_examples=40, deadline=None)
+def test_bounds_hold_and_the_dimension_free_one_is_at_most_half(seed, size, dimension):
+    rng = np.random.default_rng(seed)
+    tokens, decoder = size * rng.standard_normal((3, dimension)), rng.standard_normal((3, dimension)) / size
+    gradient, hessian = norms(tokens, decoder, rng.standard_normal((dimension, dimension)) / size)
+    assert gradient <= theory.gradient_bound(tokens, decoder)
+    assert hessian <= theory.dimension_free_hessian_bound(tokens, decoder) * (1 + 1e-12)
+    ours, paper = (f(tokens, decoder) for f in (theory.dimension_free_hessian_bound, theory.hessian_bound))
+    assert 2 * ours <= paper * (1 + 1e-12)
+
+
+def test_dimension_free_bound_is_attained():
+    """Half of the tokens each way, no decoder, uniform attention: the norm is sqrt(T) R^3, exactly."""
+    tokens = 1.3 * np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    _, hessian = norms(tokens, np.zeros((4, 2)), np.zeros((2, 2)))
+    assert hessian == pytest.approx(theory.dimension_free_hessian_bound(tokens, np.zeros((4, 2))), rel=1e-12)
+
+
+def test_constants_by_hand():
+    """T = 4, d = 9, H = 16, R = 1, B = 1: beta_1 = 2 * 3, beta_3 = 12 (9 + 1), beta_2 = 30 + 9, beta_3' = 6."""
+    got = theory.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=1.0, largest_head_norm=1.0)
+    assert got == theory.LossConstants(6.0, 39.0, 120.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"n_heads": 0}, "n_heads"),
+        ({"n_tokens": 0}, "n_tokens"),
+        ({"dimension": -1}, "dimension"),
+        ({"token_norm": 0.5}, "token_norm"),
+        ({"token_norm": float("nan")}, "token_norm"),
+        ({"largest_head_norm": -1.0}, "largest_head_norm"),
+        ({"largest_head_norm": float("inf")}, "largest_head_norm"),
+    ],
+)
+def test_arguments_out_of_range_are_refused_by_name(change, name):
+    good = {"n_tokens": 2, "dimension": 3, "n_heads": 5, "token_norm": 1.0, "largest_head_norm": 1.0}
+    with pytest.raises(ValueError, match=f"{name}: "):
+        theory.loss_constants(**(good | change))
+
+
+@pytest.mark.parametrize("bound", [theory.gradient_bound, theory.hessian_bound, theory.dimension_free_hessian_bound])
+def test_entries_that_are_not_finite_are_refused_by_name(bound):
+    with pytest.raises(ValueError, match="tokens: 35 of 35"):
+        bound(X * np.nan, U)
+    with pytest.raises(ValueError, match="decoder: 35 of 35"):
+        bound(X, U * np.inf)
+
+
+def test_logits_that_are_not_finite_are_refused_by_name():
+    with pytest.raises(ValueError, match="logits: 49 of 49"):
+        theory.attention(X, W * np.nan)
