@@ -186,7 +186,9 @@ def test_figures_and_tables_draw_from_smoke_results(smoke_results):
         figures.plt.close(figure)
     assert "relative to the loss" in tables.slopes(loss)._repr_html_()
     assert "from the bound" in tables.step_sizes(loss)._repr_html_()
-    assert "4 heads" in tables.explorer_text(counts, "lone", 4)
+    assert "about" in tables.heads_promised(loss)._repr_html_()
+    assert "Hessians" in tables.cost(loss, "Hessians", 3)._repr_html_()
+    assert "H = 4" in tables.explorer_text(counts, "lone", 4)
 
 
 def test_looks_of_this_part_differ_in_more_than_colour_and_are_legible():

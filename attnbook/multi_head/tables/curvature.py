@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments import curvature, eigenvalues
 from attnbook.multi_head.figures.looks import LOOKS
 
-__all__ = ["explorer_text", "slopes", "step_sizes"]
+__all__ = ["cost", "explorer_text", "heads_promised", "slopes", "step_sizes"]
+
+
+def cost(result: Result, what: str, count: int) -> Table:
+    """Return how long an experiment took.
+
+    Args:
+        result: Its result.
+        what: What was computed, in the plural.
+        count: How many of them.
+
+    Returns:
+        A table of one row.
+    """
+    p = result.provenance
+    row: list[str | Measured] = [
+        f"{count}",
+        Measured(f"{p.wall_seconds:.1f} s"),
+        Measured(f"{p.peak_memory_mib:.0f} MiB"),
+        Measured(p.device),
+    ]
+    return Table([what, "time", "peak memory of the process", "device"], [row], "Computed in float64, on one thread.")
 
 
 def slopes(result: curvature.Curvature) -> Table:
@@ -44,16 +66,35 @@ def step_sizes(result: curvature.Curvature) -> Table:
     return Table(["at", "1 / β₂, from the bound", "1 / largest eigenvalue"], rows, caption)
 
 
+def heads_promised(result: curvature.Curvature) -> Table:
+    """Return for which number of heads each bound promises what trained networks with one head have."""
+    at = curvature.POINTS.index("trained")
+    measured = np.median(result.relative[:, at, 0])
+    rows: list[list[str | Measured]] = [
+        [LOOKS[name].label, Measured(_words((np.median(result.constants(name)[:, at]) / measured) ** 2))]
+        for name in ("curvature", "dimension_free_curvature")
+    ]
+    caption = (
+        "Where the bound on the most negative curvature, relative to the loss, equals the median measured at H = 1."
+    )
+    return Table(["bound", "heads needed"], rows, caption)
+
+
 def explorer_text(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> str:
     """Return the numbers behind one picture of the sliders."""
     i, j = curvature.POINTS.index(point), result.settings.heads.index(n_heads)
     total = n_heads * result.settings.n_parameters
     smallest, negative = result.smallest[0, i, j], result.negative[0, i, j]
     return (
-        f"{LOOKS[point].label}, {n_heads} heads: smallest eigenvalue {smallest:.2g} times the loss; times the root of "
+        f"{LOOKS[point].label}, H = {n_heads}: smallest eigenvalue {smallest:.2g} times the loss; times the root of "
         f"H, {smallest * np.sqrt(n_heads):.2g}. {negative:.0f} of {total} eigenvalues are below minus a thousandth of "
         "the loss."
     )
+
+
+def _words(number: float) -> str:
+    """Write a large number with one significant digit, in groups of three."""
+    return f"about {float(f'{number:.0e}'):,.0f}".replace(",", "\u2009")
 
 
 def _range(values: np.ndarray) -> str:
