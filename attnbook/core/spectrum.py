@@ -23,7 +23,7 @@ from attnbook.core.rng import stream
 __all__ = ["BlocksPlusLowRank", "Product", "dense", "extreme_eigenvalues", "hessian_product"]
 
 Product: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""A symmetric matrix as a function: vector ``(size,)`` to vector ``(size,)``, float64."""
+"""A symmetric matrix as a function from vectors ``(size,)`` to vectors ``(size,)``, float64."""
 
 
 def hessian_product(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[Product, int]:

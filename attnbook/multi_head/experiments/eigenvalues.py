@@ -60,7 +60,7 @@ class Settings(curvature.Settings):
 
     @property
     def edges(self) -> Float[np.ndarray, " edges"]:
-        """Ends of the bins, in units of the loss. None is zero: that is an eigenvalue, and cannot be counted at."""
+        """Ends of the bins, in units of the loss; never zero, which is an eigenvalue and cannot be counted at."""
         return self.bin_width * (np.arange(-self.bins_below, self.bins_above + 2) - 0.5)
 
 
