@@ -134,6 +134,15 @@ def test_every_eigenvalue_is_counted_once():
     assert (result.smallest < 0).all()
 
 
+def test_counts_repeat_and_survive_a_round_trip(tmp_path):
+    first, second = (eigenvalues.run(eigenvalues.Settings.smoke(), device="cpu") for _ in range(2))
+    first.save(tmp_path / "result.json")
+    loaded = eigenvalues.Eigenvalues.load(tmp_path / "result.json")
+    for name in ("counts", "negative", "smallest"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+        np.testing.assert_allclose(getattr(loaded, name), getattr(first, name), rtol=1e-5)
+
+
 def test_slopes_are_those_of_power_laws(honest):
     result = honest[1]
     law = 3.0 * np.array(POINTS.heads) ** -0.7 * np.ones_like(result.loss)
@@ -166,7 +175,8 @@ def test_impossible_settings_are_refused_by_name(settings, change):
 
 def test_figures_and_tables_draw_from_smoke_results(smoke_results):
     """Every plotting function of the chapter takes its result and returns a figure."""
-    one, loss, counts = (smoke_results[f"multi_head.{n}"] for n in ("single_head", "curvature", "eigenvalues"))
+    one, loss = (smoke_results[f"multi_head.{n}"] for n in ("single_head", "curvature"))
+    counts = eigenvalues.run(eigenvalues.Settings.smoke(), device="cpu")
     drawn = [
         figures.single_head_bounds(one),
         figures.bound_ladder(one, loss),

@@ -25,7 +25,7 @@ __all__ = ["Eigenvalues", "Settings", "run"]
 
 @dataclass(frozen=True)
 class Settings(curvature.Settings):
-    """Sizes of the experiment: those of the experiment on curvature, with more numbers of heads and one seed.
+    """Sizes: those of the experiment on curvature, with more numbers of heads and one seed.
 
     Attributes:
         heads: Numbers of heads, increasing.
