@@ -17,14 +17,14 @@ from attnbook.core import spectrum
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.experiments import curvature
+from attnbook.multi_head.experiments import points
 from attnbook.multi_head.models import hessians, network
 
 __all__ = ["Eigenvalues", "Settings", "run"]
 
 
 @dataclass(frozen=True)
-class Settings(curvature.Settings):
+class Settings(points.Settings):
     """Sizes: those of the experiment on curvature, with more numbers of heads and one seed.
 
     Attributes:
@@ -109,14 +109,14 @@ def run(
         ValueError: If the device is not available.
         FloatingPointError: If training diverges.
     """
-    clock, where = Clock(), curvature.double_device(device)
+    clock, where = Clock(), points.double_device(device)
 
     def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        batch = curvature.draw_batch(settings, seeds, device=where)
+        batch = points.draw_batch(settings, seeds, device=where)
         rows = []
         for number, n_heads in enumerate(settings.heads, 1):
-            points = curvature.draw_points(settings, n_heads, seeds, batch)
-            rows.append([[_count(settings, points[name], batch, member) for name in curvature.POINTS]
+            found = points.draw_points(settings, n_heads, seeds, batch)
+            rows.append([[_count(settings, found[name], batch, member) for name in points.POINTS]
                          for member in range(len(seeds))])  # fmt: skip
             if inner:
                 inner(number, len(settings.heads))

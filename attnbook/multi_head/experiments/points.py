@@ -1,0 +1,193 @@
+"""The networks whose curvature is measured: sizes, samples, and three kinds of points.
+
+*Random* points; *trained* ones (gradient descent from there); and *lone* ones, where the first of $H$ heads does the
+work of a trained single head and the others are zero: the same function for every $H$.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbook.core import runtime
+from attnbook.core.ensemble import Parameters
+from attnbook.core.resuming import check_seeds
+from attnbook.core.rng import stream, to_tensor
+from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
+from attnbook.multi_head.models import network
+
+__all__ = ["POINTS", "Settings", "double_device", "draw_batch", "draw_points"]
+
+POINTS = ("random", "trained", "lone")
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""Sizes of the experiment; the paper's own are not in the text available to us.
+
+    Attributes:
+        n_tokens: Tokens of a sample.
+        dimension: Dimension of a token.
+        n_patterns: Patterns that say nothing.
+        pattern_norm: Norm of every pattern.
+        relevant_fraction: Share of tokens that carry the label.
+        noise: Bound on the noise along patterns, $Z_\mu=Z_\nu$.
+        free_noise: Norm of the noise orthogonal to all patterns.
+        n_samples: Training samples.
+        heads: Numbers of heads, increasing.
+        scale: Standard deviation of the entries at random points, where training also starts.
+        step_size: Step size of gradient descent; not tuned.
+        steps: Steps from a random to a trained point.
+        inspected: Heads of each network, the first ones, whose own blocks are looked at; at most all.
+        seeds: Seeds of patterns, samples and random points.
+        chunk: Seeds trained together as one program.
+    """
+
+    n_tokens: int = 5
+    dimension: int = 8
+    n_patterns: int = 3
+    pattern_norm: float = 1.0
+    relevant_fraction: float = 0.2
+    noise: float = 0.1
+    free_noise: float = 0.3
+    n_samples: int = 40
+    heads: tuple[int, ...] = (1, 4, 16, 64, 256)
+    scale: float = 0.5
+    step_size: float = 1.0
+    steps: int = 100
+    inspected: int = 8
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    chunk: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.heads) < 2 or list(self.heads) != sorted(set(self.heads)) or self.heads[0] < 1:
+            raise ValueError(f"heads: expected at least two increasing numbers of at least 1, got {self.heads}")
+        for name in ("n_samples", "steps", "inspected"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_seeds(self.seeds, self.chunk)
+        _ = self.mixture
+
+    @classmethod
+    def smoke(cls) -> Self:
+        """Return settings that run in a second and show little; larger tokens, so that all claims are measured."""
+        return cls(dimension=9, heads=(1, 4, 8), steps=10, seeds=(0, 1))
+
+    @classmethod
+    def book(cls) -> Self:
+        """Return settings for any laptop."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> Self:
+        """Return a larger network, up to 192 000 parameters."""
+        return cls(
+            n_tokens=10,
+            dimension=50,
+            n_patterns=20,
+            n_samples=50,
+            heads=(1, 4, 16, 64),
+            inspected=2,
+        )
+
+    @property
+    def mixture(self) -> Mixture:
+        """The data model."""
+        return Mixture(
+            self.n_tokens,
+            self.dimension,
+            self.n_patterns,
+            self.pattern_norm,
+            self.relevant_fraction,
+            self.noise,
+            self.noise,
+            self.free_noise,
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """Parameters of one head."""
+        return (self.n_tokens + self.dimension) * self.dimension
+
+
+def double_device(name: str | torch.device | None = None) -> torch.device:
+    """Return the device to compute on in float64: as ``runtime.device``, but the CPU in the place of mps.
+
+    Args:
+        name: A device; default cuda where there is one, else the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If this machine has no such device.
+    """
+    found = runtime.device(name)
+    return torch.device("cpu") if found.type == "mps" else found
+
+
+def draw_batch(settings: Settings, seeds: tuple[int, ...], *, device: torch.device) -> network.Batch:
+    """Draw the training samples of some seeds.
+
+    Args:
+        settings: Sizes.
+        seeds: Seeds, one member each.
+        device: Where they are wanted.
+
+    Returns:
+        Tokens ``(seeds, samples, tokens, dimension)`` and labels ``(seeds, samples)``.
+    """
+    drawn = []
+    for seed in seeds:
+        patterns = draw_patterns(settings.mixture, rng=stream(seed, "patterns"))
+        drawn.append(draw_samples(settings.mixture, patterns, settings.n_samples, rng=stream(seed, "samples")))
+    tokens, labels = (np.stack([getattr(one, name) for one in drawn]) for name in ("tokens", "labels"))
+    return _double(tokens, device), _double(labels, device)
+
+
+def draw_points(
+    settings: Settings, n_heads: int, seeds: tuple[int, ...], batch: network.Batch
+) -> dict[str, Parameters]:
+    """Return networks at the points of :data:`POINTS`; the heads of a smaller random network are those of a larger one.
+
+    Args:
+        settings: Sizes, scale and training.
+        n_heads: Number of heads.
+        seeds: Seeds, one member each.
+        batch: Their samples.
+
+    Returns:
+        Point to stacked parameters, on the device of the samples.
+
+    Raises:
+        FloatingPointError: If training diverges.
+    """
+
+    def train(start: Parameters) -> Parameters:
+        return network.gradient_descent(start, batch, step_size=settings.step_size, steps=settings.steps).parameters
+
+    random, single = (_draw_start(settings, count, seeds, batch[0].device) for count in (n_heads, 1))
+    lone = {name: torch.zeros_like(tensor) for name, tensor in random.items()}
+    for name, tensor in train(single).items():
+        lone[name][:, :1] = tensor
+    lone["decoder"] *= math.sqrt(n_heads)
+    return {"random": random, "trained": train(random), "lone": lone}
+
+
+def _draw_start(settings: Settings, n_heads: int, seeds: tuple[int, ...], device: torch.device) -> Parameters:
+    drawn = [
+        network.draw_parameters(
+            n_heads, settings.n_tokens, settings.dimension, scale=settings.scale, rng=stream(seed, "random point")
+        )
+        for seed in seeds
+    ]
+    return {name: _double(np.stack([one[name] for one in drawn]), device) for name in drawn[0]}
+
+
+def _double(values: np.ndarray, device: torch.device) -> Tensor:
+    return to_tensor(values, device=device, dtype=torch.float64)
