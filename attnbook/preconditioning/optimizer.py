@@ -111,7 +111,7 @@ class StructureAwareGD(torch.optim.Optimizer):
         >>> optimizer = StructureAwareGD(value, key_query, covariance=torch.eye(1), step_size=0.5)
         >>> (value @ key_query - 0.25).square().sum().div(2).backward()
         >>> optimizer.step()
-        >>> float(value)
+        >>> value.item()
         0.625
     """
 
