@@ -34,7 +34,7 @@ LARGEST_SIGNAL = 0.5
 
 
 def spectral_init(
-    x: Float[Tensor, "*batch samples dimension"], y: Float[Tensor, "*batch samples outputs"]
+    x: Float[Tensor, "*batch samples dimension"], y: Float[Tensor, "*batch labels outputs"]
 ) -> tuple[Float[Tensor, "*batch outputs dimension"], Float[Tensor, "*batch dimension dimension"]]:
     r"""Return the start of Algorithm 1, read off one singular value decomposition.
 

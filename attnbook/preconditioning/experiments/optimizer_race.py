@@ -51,8 +51,8 @@ METHODS: dict[str, Method] = {
     "left": Method("sgd", "left", 1.0),
     "sgd": Method("sgd"),
     "sgd_regularised": Method("sgd", penalty=1.0),
-    "adam": Method("adam"),
-    "adam_regularised": Method("adam", penalty=1.0),
+    "adam": Method("adam", largest=0.8),
+    "adam_regularised": Method("adam", penalty=1.0, largest=0.8),
     "muon": Method("muon"),
     "muon_regularised": Method("muon", penalty=1.0),
     "shampoo": Method("shampoo", largest=6.4),
@@ -91,7 +91,7 @@ class Settings:
     noise: tuple[float, ...] = (0.02, 0.1)
     steps: tuple[int, ...] = (150, 75)
     records: int = 75
-    n_step_sizes: int = 8
+    n_step_sizes: int = 7
     tuning_seeds: tuple[int, ...] = (100,)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     full: bool = False
@@ -120,7 +120,7 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return the race that the book quotes; the paper has none."""
-        return cls(steps=(1500, 600), tuning_seeds=(100, 101, 102), seeds=tuple(range(10)), full=True)
+        return cls(steps=(1500, 600), tuning_seeds=(100, 101, 102, 103, 104), seeds=tuple(range(10)), full=True)
 
     def setup(self, problem: int) -> Setup:
         """Return the sizes of one problem."""
