@@ -64,9 +64,7 @@ def spectral_start(answer: Callable[..., Any]) -> str | None:
                 return mistake
         return "U times the covariance times V is not the least squares map"
     if not np.allclose(value.T @ value, key_query @ covariance @ key_query.T):
-        return (
-            "the product is right, but U^T U differs from V S V^T: split D evenly, and take the SVD of A S^(1/2)"
-        )
+        return "the product is right, but U^T U differs from V S V^T: split D evenly, and take the SVD of A S^(1/2)"
     return None
 
 
@@ -94,7 +92,7 @@ def preconditioned_step(answer: Callable[..., Any]) -> str | None:
         "that is the one-sided preconditioner": step(one, one, inverse),
         "V needs the inverse on both sides": step(inverse, one, inverse),
         "U needs the inverse as well": step(one, inverse, inverse),
-        "multiply with the inverse of the covariance, not with the covariance": step(covariance, covariance, covariance),
+        "use the inverse of the covariance, not the covariance": step(covariance, covariance, covariance),
         "the sign is wrong: go down": step(inverse, inverse, inverse, -0.1),
     }
     return likely_mistake(got, likely)

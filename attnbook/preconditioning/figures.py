@@ -80,6 +80,9 @@ def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: in
                 band(ax, result.steps[problem, kept], samples, LOOKS[name])
             _steps_axis(ax, result.steps[problem])
         axes[0].set(ylabel=f"keys per query, of {result.settings.batch_size}", yscale="log", title="saturation")
+        shares = [result.settings.batch_size * percent / 100 for percent in (2, 5, 10, 20, 50, 100)]
+        axes[0].set_yticks(shares, [f"{share:g}" for share in shares])
+        axes[0].minorticks_off()
         axes[1].set(ylabel="imbalance, 0 to 1", ylim=(0, 1.05), title="balance")
         axes[0].legend(fontsize=9)
         figure.supxlabel("steps", fontsize=11.5)
@@ -87,7 +90,7 @@ def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: in
 
 
 def population_gradient(result: structure_aware_descent.StructureAwareDescent, problem: int = 1) -> Figure:
-    """Draw training on the population loss: each seed a line, which ends where the seed diverges."""
+    """Draw training on the population loss: each seed a line, without those that diverge."""
     steps = result.steps[problem]
     scale = result.settings.setup(problem).best_loss
     with style():
@@ -97,11 +100,12 @@ def population_gradient(result: structure_aware_descent.StructureAwareDescent, p
             for seed, excess in enumerate(result.population[problem, :, i].T):
                 shown = np.where(excess < 1e9, excess / scale, np.nan)
                 ax.plot(steps, shown, **(look | ({"label": None} if seed else {})))
-                gone = np.flatnonzero(np.isnan(shown))
-                if gone.size:
-                    ax.plot(steps[gone[0] - 1], 1e9, marker="x", color=LOOKS[name].color, clip_on=False)
+            lost = int((~np.isfinite(result.population[problem, -1, i])).sum())
+            if lost:
+                words = f"{LOOKS[name].label}: {lost} of {len(result.settings.seeds)} seeds diverge"
+                ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", fontsize=9.5)
         ax.set(yscale="log", xlabel="steps", ylabel=EXCESS, ylim=(1e-5, 1e9))
-        ax.legend(fontsize=9.5, loc="center right", bbox_to_anchor=(1.0, 0.62))
+        ax.legend(fontsize=9.5, loc="upper right", bbox_to_anchor=(1.0, 0.9))
     return figure
 
 
@@ -139,8 +143,8 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Figure:
                 y = row + offset
                 color = LOOKS["algorithm_1" if name in ("algorithm_1", "left") else "sgd"].color
                 ends, times = result.ends(problem, racer) - 1, result.times(problem, racer)
-                _whisker(left, ends, y, marker, color)
-                _whisker(right, times, y, marker, color)
+                _whisker(left, ends, y, marker, color, "diverged")
+                _whisker(right, times, y, marker, color, "never")
         left.axvline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
         left.set(xscale="log", xlabel=f"final {EXCESS}", title="how low?")
         right.set(
@@ -187,9 +191,10 @@ def _curves(
 def _steps_axis(ax: Axes, steps: np.ndarray) -> None:
     """An axis of steps that shows the start and, from the first record on, grows multiplicatively."""
     ax.set_xscale("symlog", linthresh=float(steps[1]))
-    ticks = [0, *(t for t in (20, 100, 500, 2000) if steps[1] <= t <= steps[-1])]
+    ticks = [0, *(t for t in (20, 100, 500, 1000, 2000) if steps[1] <= t <= steps[-1] and t != steps[-1] // 2)]
     ax.set_xticks(ticks, [f"{t}" for t in ticks])
     ax.minorticks_off()
+    ax.set_xlim(-0.15 * steps[1], 1.15 * steps[-1])
 
 
 def _thin(steps: np.ndarray) -> np.ndarray:
@@ -205,7 +210,7 @@ def _entries(name: str) -> list[tuple[str, float, str]]:
     return [("o", 0.15, f"{name}_regularised"), ("s", -0.15, name)]
 
 
-def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str) -> None:
+def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str, lost: str) -> None:
     """Median and range over the seeds that are finite; how many are not stands at the right."""
     finite = samples[np.isfinite(samples)]
     fill: Literal["full", "none"] = "full" if marker == "o" else "none"
@@ -215,5 +220,5 @@ def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str) -
     if np.isfinite(median):
         ax.plot(median, y, marker, color=color, fillstyle=fill, markersize=7)
     if finite.size < samples.size:
-        ax.annotate(f"{samples.size - finite.size} never", (1.0, y), xycoords=("axes fraction", "data"), ha="right",
+        ax.annotate(f"{samples.size - finite.size} {lost}", (1.0, y), xycoords=("axes fraction", "data"), ha="right",
                     va="center", fontsize=8.5, color=color)  # fmt: skip

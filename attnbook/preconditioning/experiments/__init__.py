@@ -12,7 +12,7 @@ EXPERIMENTS = (
         settings=structure_aware_descent.Settings,
         result=structure_aware_descent.StructureAwareDescent,
         run=structure_aware_descent.run,
-        budget_seconds=20,
+        budget_seconds=25,
     ),
     Experiment(
         id="preconditioning.ablation",
@@ -20,7 +20,7 @@ EXPERIMENTS = (
         settings=ablation.Settings,
         result=ablation.Ablation,
         run=ablation.run,
-        budget_seconds=40,
+        budget_seconds=60,
     ),
     Experiment(
         id="preconditioning.optimizer_race",
