@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
@@ -138,11 +138,11 @@ class Ablation(Result):
     experiment: ClassVar[str] = "preconditioning.ablation"
     settings_type: ClassVar[type] = Settings
 
-    weak: Float[np.ndarray, "problems records step_sizes parts seeds"]
-    strong: Float[np.ndarray, "problems records step_sizes parts seeds"]
-    spectral: Float[np.ndarray, "problems records parts seeds"]
+    weak: Float[np.ndarray, "weak records weak_sizes parts seeds"]
+    strong: Float[np.ndarray, "strong records strong_sizes parts seeds"]
+    spectral: Float[np.ndarray, "spectral records parts seeds"]
 
-    def best(self, curves: Float[np.ndarray, "records step_sizes parts seeds"]) -> Float[np.ndarray, " parts"]:
+    def best(self, curves: Float[np.ndarray, "records step_sizes parts seeds"]) -> Int[np.ndarray, " parts"]:
         """Return the position of the step size with the lowest median final ratio, for each variant."""
         return np.median(curves[-1], axis=-1).argmin(axis=0)
 

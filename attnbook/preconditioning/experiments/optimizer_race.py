@@ -2,7 +2,7 @@
 
 This book's experiment. Every method gets the same effort: as many step sizes, a factor two apart, each constant and
 along a cosine, tuned on seeds of their own. Two configurations of each method then run on fresh seeds: the one with the
-lowest median final loss and the one that is near the optimum first.
+lowest median final loss and the one that is near the optimum first, among those at which no tuning seed diverges.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class OptimizerRace(Result):
         tuned_end: Median final ratio on the tuning seeds, ``(problems, methods, schedules, step_sizes)``.
         tuned_lowest: Lowest median ratio at any recorded step, same shape.
         tuned_time: Median first step near the optimum, same shape.
+        tuned_lost: Number of tuning seeds that diverged, same shape.
         curves: Ratios on the reported seeds, ``(problems, aims, records, methods, seeds)``.
     """
 
@@ -160,6 +161,7 @@ class OptimizerRace(Result):
     tuned_end: Float[np.ndarray, "problems methods schedules step_sizes"]
     tuned_lowest: Float[np.ndarray, "problems methods schedules step_sizes"]
     tuned_time: Float[np.ndarray, "problems methods schedules step_sizes"]
+    tuned_lost: Float[np.ndarray, "problems methods schedules step_sizes"]
     curves: Float[np.ndarray, "problems aims records methods seeds"]
 
     def chosen(self, problem: int, aim: str, name: str) -> tuple[bool, float]:
@@ -173,12 +175,16 @@ class OptimizerRace(Result):
         Returns:
             The schedule and the step size.
         """
-        schedule, size = _choose(self.tuned_end, self.tuned_time, problem, aim, name)
+        schedule, size = self._position(problem, aim, name)
         return SCHEDULES[schedule], float(self.settings.step_sizes(name)[size])
 
     def at_edge(self, problem: int, name: str) -> bool:
         """Return whether the step size with the lowest final loss is the smallest or largest one tried."""
-        return _choose(self.tuned_end, self.tuned_time, problem, "lowest", name)[1] in (0, self.tuned_end.shape[-1] - 1)
+        return self._position(problem, "lowest", name)[1] in (0, self.tuned_end.shape[-1] - 1)
+
+    def _position(self, problem: int, aim: str, name: str) -> tuple[int, int]:
+        at = (problem, list(METHODS).index(name))
+        return _choose(aim, self.tuned_end[at], self.tuned_time[at], self.tuned_lost[at])
 
     def ends(self, problem: int, name: str) -> Float[np.ndarray, " seeds"]:
         """Return the final ratios of a method tuned for the lowest one, on the reported seeds."""
@@ -255,13 +261,14 @@ def run(
     found = keep(list(tuning), lambda part, inner: _tune(settings, *tuning[part], where, inner), progress=half)
     tuned = {
         f"tuned_{key}": np.stack([np.stack([found[f"tune-{p}-{name}"][key] for name in METHODS]) for p in problems])
-        for key in ("end", "lowest", "time")
+        for key in ("end", "lowest", "time", "lost")
     }
     racing = {f"race-{p}-{name}": (p, name) for p, name in product(problems, METHODS)}
 
     def race(part: str, inner: Progress | None) -> dict[str, np.ndarray]:
         p, name = racing[part]
-        choices = [_choose(tuned["tuned_end"], tuned["tuned_time"], p, aim, name) for aim in AIMS]
+        seen = found[f"tune-{p}-{name}"]
+        choices = [_choose(aim, seen["end"], seen["time"], seen["lost"]) for aim in AIMS]
         return {"curves": np.stack([_race(settings, p, name, choice, where) for choice in choices])}
 
     half = (lambda done, total: progress(total + done, 2 * total)) if progress else None
@@ -275,15 +282,16 @@ def run(
 def _tune(
     settings: Settings, problem: int, name: str, device: torch.device, progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    """Medians over the tuning seeds, ``(schedules, step_sizes)``."""
+    """Medians over the tuning seeds and how many diverged, ``(schedules, step_sizes)``."""
     recorded = settings.recorded(problem)
     sizes = settings.step_sizes(name)
-    summaries: dict[str, list[np.ndarray]] = {"end": [], "lowest": [], "time": []}
+    summaries: dict[str, list[np.ndarray]] = {"end": [], "lowest": [], "time": [], "lost": []}
     for decay in SCHEDULES:
         ratios = _train(settings, problem, name, sizes, settings.tuning_seeds, decay, device, progress)
         summaries["end"].append(np.median(ratios[-1], axis=-1))
         summaries["lowest"].append(np.median(ratios, axis=-1).min(axis=0))
         summaries["time"].append(np.median(first_time(recorded, ratios), axis=-1))
+        summaries["lost"].append((~np.isfinite(ratios[-1])).sum(axis=-1))
     return {key: np.stack(rows) for key, rows in summaries.items()}
 
 
@@ -312,11 +320,11 @@ def _train(
     return loss_ratio(records["excess_loss"].reshape(-1, len(sizes), len(seeds)), setup.best_loss)
 
 
-def _choose(end: np.ndarray, time: np.ndarray, problem: int, aim: str, name: str) -> tuple[int, int]:
-    """Positions of schedule and step size; where no configuration comes near the optimum, the lowest is the fastest."""
-    i = list(METHODS).index(name)
-    by_end, by_time = end[problem, i], time[problem, i]
-    score = by_time if aim == "fastest" and np.isfinite(by_time).any() else by_end
+def _choose(aim: str, end: np.ndarray, time: np.ndarray, lost: np.ndarray) -> tuple[int, int]:
+    """Positions of schedule and step size; where no stable one comes near the optimum, the lowest is the fastest."""
+    stable = lost == lost.min()
+    scores = [np.where(stable, values, np.inf) for values in (time, end)]
+    score = scores[0] if aim == "fastest" and np.isfinite(scores[0]).any() else scores[1]
     schedule, size = np.unravel_index(int(score.argmin()), score.shape)
     return int(schedule), int(size)
 

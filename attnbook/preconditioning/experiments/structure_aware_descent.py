@@ -159,7 +159,7 @@ class StructureAwareDescent(Result):
     excess_loss: Float[np.ndarray, "problems records descents seeds"]
     imbalance: Float[np.ndarray, "problems records descents seeds"]
     effective_keys: Float[np.ndarray, "problems records descents seeds"]
-    population: Float[np.ndarray, "problems records descents seeds"]
+    population: Float[np.ndarray, "problems records trained seeds"]
     gradient_errors: Float[np.ndarray, " losses"]
 
     def ratio(self, problem: int, name: str) -> Float[np.ndarray, "records seeds"]:
