@@ -148,7 +148,7 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Figure:
         left.axvline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
         left.set(xscale="log", xlabel=f"final {EXCESS}", title="how low?")
         right.set(
-            xlim=(0, result.settings.steps[problem] * 1.08), xlabel=rf"steps to ${NEAR:g}\,L^*$", title="how soon?"
+            xlim=(0, result.settings.steps[problem] * 1.35), xlabel=rf"steps to ${NEAR:g}\,L^*$", title="how soon?"
         )
         left.set_yticks(range(len(RACERS)), list(reversed(RACERS.values())))
         left.plot([], [], "o", color=INK, label="with regulariser")

@@ -38,7 +38,7 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Table:
         rows.append(
             [
                 _racer(name),
-                Measured(f"{size:.2g}{' cosine' if decay else ''}"),
+                Measured(f"{size:.2g}{' cosine' if decay else ''}{' (edge)' if result.at_edge(problem, name) else ''}"),
                 Measured(_spread(ends)),
                 Measured(f"{fast_size:.2g}{' cosine' if fast_decay else ''}"),
                 Measured(f"{np.median(times):.0f}" if np.isfinite(np.median(times)) else "not reached"),
@@ -50,7 +50,7 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Table:
     caption = Measured(
         f"{_racer(lowest)}; first: {_racer(soonest)}.",
         before=f"Tuned on {len(result.settings.tuning_seeds)} seeds, reported on {len(result.settings.seeds)} others; "
-        "a median that is not reached means that half of the seeds or more never get there. Lowest: ",
+        "an edge is the smallest or largest step size of the grid. Lowest: ",
     )
     columns = ["method", "tuned for the end", "final L/L*", "tuned for speed", f"steps to {NEAR:g} L*", "seeds there"]
     return Table(columns, rows, caption)
