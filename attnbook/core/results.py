@@ -193,7 +193,7 @@ class Result:
             ResultError: If the folder or file cannot be written.
         """
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        measured = {claim: asdict(m) for claim, m in self.measurements().items()}
+        measured = plain({claim: asdict(m) for claim, m in self.measurements().items()}, digits=None)
         write_json(path, {"format": FORMAT, "experiment": self.experiment, "measurements": measured, **plain(own)})
 
     @classmethod
@@ -302,7 +302,7 @@ def stored_measurements(experiment: str, scale: Scale) -> dict[str, Measurement]
         return {
             claim: Measurement(
                 {k: float(v) for k, v in m["values"].items()},
-                {k: (v[0], v[1]) for k, v in m["spread"].items()},
+                {k: (float(v[0]), float(v[1])) for k, v in m["spread"].items()},
                 m["n_seeds"],
             )
             for claim, m in raw["measurements"].items()

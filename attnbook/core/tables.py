@@ -61,12 +61,13 @@ def _content(text: str | Measured) -> str:
     return html.escape(text)
 
 
-def cost(result: Result, networks: int) -> Table:
+def cost(result: Result, networks: int, *, programs: int = 1) -> Table:
     """Return how many networks an experiment trained, where and in what time.
 
     Args:
         result: Its result.
         networks: Number of networks.
+        programs: Number of batched programs they were trained in; default 1.
 
     Returns:
         A table of one row.
@@ -79,7 +80,9 @@ def cost(result: Result, networks: int) -> Table:
         Measured(p.device),
     ]
     columns = ["networks", "time", "peak memory of the process", "device"]
-    return Table(columns, [row], "All networks were trained together, as one program.")
+    together = "All networks were trained together, as one program."
+    several = f"The networks were trained as {programs} programs, each of them a batch."
+    return Table(columns, [row], together if programs == 1 else several)
 
 
 def settings(chosen: Any) -> Table:

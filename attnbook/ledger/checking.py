@@ -133,7 +133,8 @@ def check(result: Result, only: Sequence[str] | None = None, scale: Scale = "boo
 
     Args:
         result: A result of an experiment.
-        only: Claim ids, or beginnings of claim ids, to show; default all that were measured.
+        only: Claim ids, or beginnings of claim ids, to show; default all that were measured. Whole parts win:
+            ``PC-F1`` shows ``PC-F1`` and ``PC-F1-start`` and not ``PC-F10``, unless only the latter was measured.
         scale: Scale at which the result was obtained.
 
     Returns:
@@ -143,8 +144,14 @@ def check(result: Result, only: Sequence[str] | None = None, scale: Scale = "boo
         LedgerError: If a measured claim is not in the ledger, or ``only`` names none that was measured.
     """
     measured = result.measurements()
-    chosen = [i for i in measured if only is None or any(i.startswith(start) for start in only)]
-    missing = [start for start in only or () if not any(i.startswith(start) for i in measured)]
-    if missing:
-        raise LedgerError(f"only: {missing[0]!r} was not measured; this result measured {', '.join(measured)}")
+    named = {start: _beginning_with(start, list(measured)) for start in only or ()}
+    for start, found in named.items():
+        if not found:
+            raise LedgerError(f"only: {start!r} was not measured; this result measured {', '.join(measured)}")
+    chosen = [i for i in measured if only is None or any(i in found for found in named.values())]
     return Report(tuple(judge(claim(i), measured[i], scale) for i in chosen))
+
+
+def _beginning_with(start: str, ids: Sequence[str]) -> list[str]:
+    whole = [i for i in ids if f"{i}-".startswith(f"{start}-")]
+    return whole or [i for i in ids if i.startswith(start)]

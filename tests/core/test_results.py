@@ -264,6 +264,15 @@ def test_a_ratio_does_not_depend_on_the_unit(pairs, unit):
     assert scaled.values["r"] == pytest.approx(plain.values["r"], rel=1e-12)
 
 
+def test_infinity_survives_a_round_trip(result, tmp_path, monkeypatch):
+    """A member that diverged counts as infinite: in arrays, in values and in their range."""
+    monkeypatch.setenv("ATTNBOOK_RESULTS", str(tmp_path))
+    diverged = replace(result, losses=np.array([[np.inf], [np.inf], [1.0]]))
+    diverged.save(stored_path("toy.losses", "book"))
+    np.testing.assert_array_equal(Losses.load(stored_path("toy.losses", "book")).losses, diverged.losses)
+    assert stored_measurements("toy.losses", "book")["TY-1"] == diverged.measurements()["TY-1"]
+
+
 def test_provenance_says_where_and_how_long():
     clock = Clock()
     clock.add(30.0, 20.0)

@@ -129,6 +129,15 @@ def test_a_check_can_be_narrowed_to_ids_and_beginnings(only, ids, error_rate):
     assert [v.claim.id for v in check(error_rate, only=only).verdicts] == ids
 
 
+def test_whole_parts_of_an_id_win_over_mere_beginnings(smoke_results):
+    """PC-F1 is not PC-F10; what was measured under no whole part is found by its beginning."""
+    result = smoke_results["preconditioning.structure_aware_descent"]
+    figure_1 = [v.claim.id for v in check(result, only=["PC-F1"]).verdicts]
+    assert figure_1 == ["PC-F1", "PC-F1-stays", "PC-F1-sgd-start", "PC-F1-sgd-end"]
+    assert figure_1[1:] == [v.claim.id for v in check(result, only=["PC-F1-"]).verdicts]
+    assert [v.claim.id for v in check(result, only=["PC-F2b-s"]).verdicts] == ["PC-F2b-sgd"]
+
+
 @pytest.mark.parametrize("only", [["GA-T1", "GA-TAB1"], ["ga-t1"], "GA-T1-bound"])
 def test_asking_for_what_was_not_measured_is_an_error(only, error_rate):
     with pytest.raises(LedgerError, match=r"^only: .* was not measured; this result measured GA-T1-rate, "):

@@ -1,0 +1,64 @@
+"""What the experiments of this part read off their training curves."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.core.runtime import Progress
+
+__all__ = ["NEAR", "first_time", "loss_ratio", "stage"]
+
+NEAR = 1.25
+"""A loss counts as near-optimal from this multiple of the best one on."""
+
+
+def loss_ratio(excess_loss: np.ndarray, best_loss: float) -> np.ndarray:
+    """Return $L/L^*$ from the excess $L-L^*$.
+
+    Args:
+        excess_loss: Any shape; infinite where a member has diverged.
+        best_loss: $L^*$, positive.
+
+    Returns:
+        The ratios, at least 1.
+    """
+    return 1 + excess_loss / best_loss
+
+
+def first_time(
+    steps: Float[np.ndarray, " records"], ratios: Float[np.ndarray, "records ..."], level: float = NEAR
+) -> np.ndarray:
+    """Return the first recorded step at which each member's ratio is at most ``level``.
+
+    Args:
+        steps: Recorded steps, increasing.
+        ratios: $L/L^*$.
+        level: What to reach; default 1.25.
+
+    Returns:
+        Steps; infinite for members that never get there.
+
+    Example:
+        >>> first_time(np.array([0.0, 10.0, 20.0]), np.array([[9.0, 9.0], [1.2, 8.0], [1.1, 7.0]]))
+        array([10., inf])
+    """
+    reached = ratios <= level
+    times = steps[reached.argmax(axis=0)]
+    return np.where(reached.any(axis=0), times, np.inf)
+
+
+def stage(progress: Progress | None, number: int, stages: int) -> Progress | None:
+    """Return what one of several stages of equal weight reports its progress to.
+
+    Args:
+        progress: What the stages report to together; None for nothing.
+        number: Stages before this one.
+        stages: Number of stages.
+
+    Returns:
+        A function for the stage, or None.
+    """
+    if progress is None:
+        return None
+    return lambda done, total: progress(round(1000 * (number + done / total)), 1000 * stages)

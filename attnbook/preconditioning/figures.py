@@ -1,0 +1,224 @@
+"""The pictures of this part. Each function takes a result and computes nothing but medians."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.preconditioning.experiments import ablation, optimizer_race, structure_aware_descent
+from attnbook.preconditioning.experiments.curves import NEAR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "LOOKS",
+    "ablation_by_step_size",
+    "conditioning_frame",
+    "larger_problem",
+    "mechanism",
+    "population_gradient",
+    "race",
+    "training_curves",
+]
+
+LOOKS: Mapping[str, Look] = {
+    "spectral": Look("Algorithm 1, spectral start", "#15803d", "-.", "v"),
+    "algorithm_1": Look("Algorithm 1, random start", "#0b5cad", "-", "o"),
+    "left": Look("one-sided preconditioner", "#7c3aed", (0, (5, 1)), "D"),  # type: ignore[arg-type]  # a dash
+    "sgd_regularised": Look("regulariser only", "#8a4b08", (0, (3, 1, 1, 1)), "P"),  # type: ignore[arg-type]
+    "unregularised": Look("preconditioner only", "#c2410c", ":", "^"),
+    "left_unregularised": Look("one-sided, no regulariser", "#9d174d", (0, (1, 1)), "X"),  # type: ignore[arg-type]
+    "sgd": Look("SGD", "#4b5058", "--", "s"),
+}
+# Names of the six ablations, in the order of their axis.
+PARTS = ("sgd", "left_unregularised", "unregularised", "sgd_regularised", "left", "algorithm_1")
+RACERS = {"algorithm_1": "Algorithm 1", "left": "one-sided", "sgd": "SGD", "adam": "Adam", "muon": "Muon-like",
+          "shampoo": "Shampoo-like"}  # fmt: skip
+EXCESS = r"excess loss $(L-L^*)/L^*$"
+
+
+def training_curves(result: structure_aware_descent.StructureAwareDescent, problem: int = 0) -> Figure:
+    """Draw Figures 1 and 2: excess loss against steps, from the spectral and from a random start."""
+    with style():
+        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 4.2))
+        panels = {"Figure 1: the start": ("spectral", "sgd"), "Figure 2: the method": ("algorithm_1", "left", "sgd")}
+        for ax, (title, names) in zip(axes, panels.items(), strict=True):
+            _curves(ax, result, problem, names)
+            ax.set_title(title)
+            ax.legend(fontsize=9, loc="upper right")
+        axes[0].set_ylabel(EXCESS)
+        figure.supxlabel("steps", fontsize=11.5)
+    return figure
+
+
+def larger_problem(result: structure_aware_descent.StructureAwareDescent) -> Figure:
+    """Draw excess loss against steps for the larger problem, both starts in one panel."""
+    with style():
+        figure, ax = plt.subplots()
+        _curves(ax, result, 0, ("spectral", "algorithm_1", "sgd"))
+        ax.set(xlabel="steps", ylabel=EXCESS)
+        ax.legend(fontsize=9.5)
+    return figure
+
+
+def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: int = 1) -> Figure:
+    """Draw how many keys a query attends to, and how unequal the layers are, along training."""
+    names = ("algorithm_1", "unregularised", "sgd")
+    keys, imbalance = result.effective_keys[problem], result.imbalance[problem]
+    with style():
+        figure, axes = plt.subplots(1, 2, sharex=True)
+        kept = _thin(result.steps[problem])
+        for ax, values in zip(axes, (keys, imbalance), strict=True):
+            for name in names:
+                samples = values[kept, structure_aware_descent.DESCENTS.index(name)].T
+                band(ax, result.steps[problem, kept], samples, LOOKS[name])
+            _steps_axis(ax, result.steps[problem])
+        axes[0].set(ylabel=f"keys per query, of {result.settings.batch_size}", yscale="log", title="saturation")
+        shares = [result.settings.batch_size * percent / 100 for percent in (2, 5, 10, 20, 50, 100)]
+        axes[0].set_yticks(shares, [f"{share:g}" for share in shares])
+        axes[0].minorticks_off()
+        axes[1].set(ylabel="imbalance, 0 to 1", ylim=(0, 1.05), title="balance")
+        axes[0].legend(fontsize=9)
+        figure.supxlabel("steps", fontsize=11.5)
+    return figure
+
+
+def population_gradient(result: structure_aware_descent.StructureAwareDescent, problem: int = 1) -> Figure:
+    """Draw training on the population loss: each seed a line, without those that diverge."""
+    steps = result.steps[problem]
+    scale = result.settings.setup(problem).best_loss
+    with style():
+        figure, ax = plt.subplots()
+        for i, name in enumerate(structure_aware_descent.POPULATION):
+            look = LOOKS[name].line_style() | {"linewidth": 1.1, "markevery": 10, "markersize": 4}
+            for seed, excess in enumerate(result.population[problem, :, i].T):
+                shown = np.where(excess < 1e9, excess / scale, np.nan)
+                ax.plot(steps, shown, **(look | ({"label": None} if seed else {})))
+            lost = int((~np.isfinite(result.population[problem, -1, i])).sum())
+            if lost:
+                words = f"{LOOKS[name].label}: {lost} of {len(result.settings.seeds)} seeds diverge"
+                ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", fontsize=9.5)
+        ax.set(yscale="log", xlabel="steps", ylabel=EXCESS, ylim=(1e-5, 1e9))
+        ax.legend(fontsize=9.5, loc="upper right", bbox_to_anchor=(1.0, 0.9))
+    return figure
+
+
+def ablation_by_step_size(result: ablation.Ablation) -> Figure:
+    """Draw the final excess of the six variants against the step size, for the two problems with a weak signal."""
+    s = result.settings
+    with style():
+        figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 4.6))
+        for ax, kappa, sizes, curves in zip(axes, s.weak_conditions, s.weak_step_sizes, result.weak, strict=True):
+            ends = curves[-1] - 1
+            for part, name in enumerate(PARTS):
+                median, finite = np.median(ends[:, part], axis=-1), np.isfinite(ends[:, part])
+                shown = np.where(np.isfinite(median), median, np.nan)
+                ax.plot(sizes, shown, **LOOKS[name].line_style())
+                for x, y, alive in zip(sizes, shown, finite, strict=True):
+                    if not alive.all() and np.isfinite(y):
+                        ax.annotate(f"{int((~alive).sum())}", (x, y), xytext=(0, 5), textcoords="offset points",
+                                    ha="center", fontsize=9.5, color=LOOKS[name].color)  # fmt: skip
+            ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+            ax.set(xscale="log", yscale="log", title=rf"$\kappa$ = {kappa:g}")
+            ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
+            ax.minorticks_off()
+        axes[0].set_ylabel(f"final {EXCESS}")
+        figure.supxlabel("step size", fontsize=11.5)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=9.5)
+    return figure
+
+
+def race(result: optimizer_race.OptimizerRace, problem: int) -> Figure:
+    """Draw final excess and time to the optimum of every method, with and without the regulariser."""
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.9))
+        for row, name in enumerate(reversed(RACERS)):
+            for marker, offset, racer in _entries(name):
+                y = row + offset
+                color = LOOKS["algorithm_1" if name in ("algorithm_1", "left") else "sgd"].color
+                ends, times = result.ends(problem, racer) - 1, result.times(problem, racer)
+                _whisker(left, ends, y, marker, color, "diverged")
+                _whisker(right, times, y, marker, color, "never")
+        left.axvline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+        left.set(xscale="log", xlabel=f"final {EXCESS}", title="how low?")
+        right.set(
+            xlim=(0, result.settings.steps[problem] * 1.35), xlabel=rf"steps to ${NEAR:g}\,L^*$", title="how soon?"
+        )
+        left.set_yticks(range(len(RACERS)), list(reversed(RACERS.values())))
+        left.plot([], [], "o", color=INK, label="with regulariser")
+        left.plot([], [], "s", color=INK, fillstyle="none", label="without")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=9.5)
+    return figure
+
+
+def conditioning_frame(result: ablation.Ablation, condition_number: float, step_size: float) -> Figure:
+    """Draw the excess of the six variants along training for one condition number and step size."""
+    s = result.settings
+    curves = result.strong[s.strong_conditions.index(condition_number), :, s.strong_step_sizes.index(step_size)]
+    steps = np.array(s.record_at(s.strong_steps))
+    every = np.arange(0, len(steps), 5)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.9))
+        for part, name in enumerate(PARTS):
+            median = np.median(curves[:, part], axis=-1) - 1
+            shown = np.where(median < 1e6, median, np.nan)
+            ax.plot(steps[every], shown[every], **LOOKS[name].line_style())
+        ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+        ax.set(yscale="log", ylim=(0.05, 1e5), xlim=(0, steps[-1]), xlabel="steps", ylabel=EXCESS)
+        ax.legend(fontsize=9, ncols=2, loc="upper right")
+    return figure
+
+
+def _curves(
+    ax: Axes, result: structure_aware_descent.StructureAwareDescent, problem: int, names: tuple[str, ...]
+) -> None:
+    steps = result.steps[problem]
+    kept = _thin(steps)
+    for name in names:
+        band(ax, steps[kept], result.ratio(problem, name)[kept].T - 1, LOOKS[name])
+    ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+    ax.annotate(f"{NEAR:g} $L^*$", (0, NEAR - 1), xytext=(3, 3), textcoords="offset points", fontsize=9.5)
+    _steps_axis(ax, steps)
+    ax.set(yscale="log")
+
+
+def _steps_axis(ax: Axes, steps: np.ndarray) -> None:
+    """An axis of steps that shows the start and, from the first record on, grows multiplicatively."""
+    ax.set_xscale("symlog", linthresh=float(steps[1]))
+    ticks = [0, *(t for t in (20, 100, 500, 1000, 2000) if steps[1] <= t <= steps[-1] and t != steps[-1] // 2)]
+    ax.set_xticks(ticks, [f"{t}" for t in ticks])
+    ax.minorticks_off()
+    ax.set_xlim(-0.15 * steps[1], 1.15 * steps[-1])
+
+
+def _thin(steps: np.ndarray) -> np.ndarray:
+    """Positions of the start and of about a dozen records evenly spaced on a log axis."""
+    spaced = np.round(np.geomspace(1, len(steps) - 1, 13)).astype(int)
+    return np.unique(np.concatenate([[0], spaced]))
+
+
+def _entries(name: str) -> list[tuple[str, float, str]]:
+    """Marker, vertical offset and racer: with and, where there is one, without the regulariser."""
+    if name in ("algorithm_1", "left"):
+        return [("o", 0.0, name)]
+    return [("o", 0.15, f"{name}_regularised"), ("s", -0.15, name)]
+
+
+def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str, lost: str) -> None:
+    """Median and range over the seeds that are finite; how many are not stands at the right."""
+    finite = samples[np.isfinite(samples)]
+    fill: Literal["full", "none"] = "full" if marker == "o" else "none"
+    median = float(np.median(samples))
+    if finite.size:
+        ax.plot([finite.min(), finite.max()], [y, y], color=color, linewidth=1.4)
+    if np.isfinite(median):
+        ax.plot(median, y, marker, color=color, fillstyle=fill, markersize=7)
+    if finite.size < samples.size:
+        ax.annotate(f"{samples.size - finite.size} {lost}", (1.0, y), xycoords=("axes fraction", "data"), ha="right",
+                    va="center", fontsize=8.5, color=color)  # fmt: skip

@@ -1,0 +1,308 @@
+r"""Algorithm 1 as tools for your own code, and the rivals it is compared with.
+
+:func:`spectral_init` and :class:`StructureAwareGD` work on any pair of a value matrix $U$ and a key-query matrix $V$
+with a score $x_j^\top Vx_i$ and an output $Us_i$: train your own attention layer with them. :class:`MuonLike` and
+:class:`ShampooLike` are small batched versions of two optimisers that precondition without knowing the covariance.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.core.ensemble import per_member
+from attnbook.preconditioning.theory import (
+    Preconditioner,
+    check_covariance,
+    penalty_gradient,
+    precondition,
+    sample_covariance,
+    spectral_factors,
+)
+
+__all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "inverse_fourth_root", "polar_factor", "spectral_init"]
+
+# Above it E exp(q) is infinite at the optimum and the error no longer falls like 1/n (this book's reading of
+# Assumption 3, whose constant is missing in the text available to us).
+LARGEST_SIGNAL = 0.5
+
+
+def spectral_init(
+    x: Float[Tensor, "*batch samples dimension"], y: Float[Tensor, "*batch labels outputs"]
+) -> tuple[Float[Tensor, "*batch outputs dimension"], Float[Tensor, "*batch dimension dimension"]]:
+    r"""Return the start of Algorithm 1, read off one singular value decomposition.
+
+    Lines 1 and 2: $\hat\Sigma=X^\top X/n$, $\hat A=Y^\top X(X^\top X)^{-1}$, $\hat A\hat\Sigma^{1/2}=PDR^\top$, then
+    $U_0=PD^{1/2}\hat\Sigma^{-1/2}$ and $V_0=\hat\Sigma^{-1/2}D^{1/2}R^\top\hat\Sigma^{-1/2}$. So $U_0\hat\Sigma V_0$ is
+    the least squares map and the layers are in balance.
+
+    Args:
+        x: Inputs with mean zero, one sample per row.
+        y: Labels.
+
+    Returns:
+        ``value`` and ``key_query``, in the dtype of ``x`` (computed in float64).
+
+    Raises:
+        ValueError: If the inputs are not finite, the numbers of samples differ, or there are too few samples for a
+            covariance of full rank.
+
+    Warns:
+        UserWarning: If there are fewer outputs than inputs (Assumption 2 fails), or the largest singular value of
+            $\hat A\hat\Sigma^{1/2}$ is at least 1/2 (Assumption 3 surely fails).
+
+    Example:
+        >>> x = torch.eye(2).repeat(3, 1)
+        >>> value, key_query = spectral_init(x, x @ torch.tensor([[0.1, 0.0], [0.0, 0.2]]))
+        >>> bool(torch.allclose(value @ (x.T @ x / 6) @ key_query, torch.tensor([[0.1, 0.0], [0.0, 0.2]])))
+        True
+    """
+    if x.shape[-2] != y.shape[-2]:
+        raise ValueError(f"y: expected one label per input, {x.shape[-2]}, got {y.shape[-2]}")
+    if not torch.isfinite(y).all():
+        raise ValueError("y: expected finite numbers, got NaN or infinity")
+    inputs, labels = x.double(), y.double()
+    covariance = sample_covariance(inputs)
+    check_covariance(covariance)
+    least_squares = torch.linalg.solve(covariance, inputs.mT @ labels / x.shape[-2]).mT
+    value, key_query, singular = spectral_factors(least_squares, covariance)
+    _warn_about_shapes(y.shape[-1], x.shape[-1])
+    if (singular[..., 0] >= LARGEST_SIGNAL).any():
+        warnings.warn(
+            f"y: the largest singular value of A Sigma^(1/2) is {float(singular.max()):.3g}; from {LARGEST_SIGNAL} on "
+            "the moments of the attention weights are infinite (Assumption 3); divide the labels by a constant",
+            stacklevel=2,
+        )
+    return value.to(x.dtype), key_query.to(x.dtype)
+
+
+class StructureAwareGD(torch.optim.Optimizer):
+    r"""Algorithm 1: gradient descent with a balance penalty and a preconditioner made from the covariance.
+
+    Each step takes the gradients that ``backward`` left behind, adds the gradient of $\lambda\mathcal R$
+    (:func:`~attnbook.preconditioning.theory.penalty_gradient`), preconditions the sum and subtracts ``step_size`` times
+    the result. The penalty needs no autograd: leave it out of your loss.
+
+    Args:
+        value: $U$, ``(..., n_outputs, dimension)``; a leaf that requires a gradient.
+        key_query: $V$, ``(..., dimension, dimension)``, with score $x_j^\top Vx_i$; likewise.
+        covariance: $\Sigma$, or :func:`~attnbook.preconditioning.theory.sample_covariance` of your inputs.
+        step_size: $\eta$, positive; near the minima the method is stable below $1/s_1$, one over the largest singular
+            value of $A\Sigma^{1/2}$. It stands as ``lr`` in ``param_groups``, where schedulers find it.
+        preconditioner: ``two`` (both sides, the default: the rate is free of the condition number), ``left`` (one side,
+            the literal reading of the text available to us) or ``none``.
+        penalty: Weight $\lambda$ of the regulariser, at least 0; default 1, the algorithm's.
+
+    Raises:
+        ValueError: If shapes do not fit, a number is outside its range, or the covariance is not symmetric and positive
+            definite.
+
+    Warns:
+        UserWarning: If there are fewer outputs than inputs: Assumption 2 fails.
+
+    Example:
+        >>> value, key_query = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1, requires_grad=True)
+        >>> optimizer = StructureAwareGD(value, key_query, covariance=torch.eye(1), step_size=0.5)
+        >>> (value @ key_query - 0.25).square().sum().div(2).backward()
+        >>> optimizer.step()
+        >>> value.item()
+        0.625
+    """
+
+    def __init__(
+        self,
+        value: Tensor,
+        key_query: Tensor,
+        *,
+        covariance: Tensor,
+        step_size: float,
+        preconditioner: Preconditioner = "two",
+        penalty: float = 1.0,
+    ) -> None:
+        _check_layers(value, key_query, covariance)
+        per_member("step_size", step_size, 1)
+        if preconditioner not in get_args(Preconditioner):
+            known = ", ".join(get_args(Preconditioner))
+            raise ValueError(f"preconditioner: expected one of {known}, got {preconditioner!r}")
+        if not 0 <= penalty < float("inf"):
+            raise ValueError(f"penalty: expected a finite number of at least 0, got {penalty}")
+        check_covariance(covariance)
+        _warn_about_shapes(value.shape[-2], value.shape[-1])
+        self.covariance = covariance.detach().to(value)
+        self.inverse = torch.linalg.inv(covariance.detach().double()).to(value)
+        super().__init__([value, key_query], {"lr": step_size, "preconditioner": preconditioner, "penalty": penalty})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step.
+
+        Args:
+            closure: Evaluates the loss again and returns it; default none.
+
+        Returns:
+            What the closure returned, or None.
+
+        Raises:
+            RuntimeError: If one of the two matrices has no gradient.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        (group,) = self.param_groups
+        value, key_query = group["params"]
+        if value.grad is None or key_query.grad is None:
+            raise RuntimeError("step: value and key_query need gradients; call backward() on a loss that uses both")
+        penalty = penalty_gradient(value, key_query, covariance=self.covariance)
+        sums = (value.grad + group["penalty"] * penalty[0], key_query.grad + group["penalty"] * penalty[1])
+        for matrix, direction in zip(
+            (value, key_query), precondition(sums, self.inverse, group["preconditioner"]), strict=True
+        ):
+            matrix.sub_(direction, alpha=group["lr"])
+        return loss
+
+
+def polar_factor(matrix: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
+    r"""Return the matrix with all singular values replaced by one: $G=PDR^\top\mapsto PR^\top$.
+
+    Args:
+        matrix: Any finite matrices.
+
+    Returns:
+        Their polar factors.
+
+    Example:
+        >>> polar_factor(torch.diag(torch.tensor([3.0, -0.5]))).round()
+        tensor([[ 1.,  0.],
+                [ 0., -1.]])
+    """
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    return left @ right
+
+
+def inverse_fourth_root(matrix: Float[Tensor, "*batch size size"], floor: float) -> Float[Tensor, "*batch size size"]:
+    """Return the inverse fourth root of symmetric matrices, with eigenvalues raised to a floor.
+
+    Args:
+        matrix: Symmetric, positive semi-definite.
+        floor: Smallest eigenvalue to use, positive.
+
+    Returns:
+        The roots.
+
+    Example:
+        >>> inverse_fourth_root(16 * torch.eye(2), 1e-6).diag()
+        tensor([0.5000, 0.5000])
+    """
+    eigenvalues, axes = torch.linalg.eigh(matrix)
+    return (axes * eigenvalues.clamp(min=floor).pow(-0.25).unsqueeze(-2)) @ axes.mT
+
+
+@dataclass(frozen=True)
+class MuonLike:
+    """Nesterov momentum, then the polar factor of each matrix: Muon with an exact singular value decomposition.
+
+    Attributes:
+        step_size: One number, or one per member.
+        momentum: In [0, 1); default 0.95, as in Muon.
+    """
+
+    step_size: float | Sequence[float]
+    momentum: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum!r}")
+
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return the step size of each member."""
+        return [{"lr": float(size)} for size in per_member("step_size", self.step_size, members)]
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the torch optimiser for these parameter groups."""
+        return _Muon(groups, {"momentum": self.momentum})
+
+
+@dataclass(frozen=True)
+class ShampooLike:
+    r"""Shampoo: $L^{-1/4}GR^{-1/4}$ with sums $L$ of $GG^\top$ and $R$ of $G^\top G$, the roots fresh at every step.
+
+    Attributes:
+        step_size: One number, or one per member.
+        floor: Smallest eigenvalue used in a root; default 1e-6.
+    """
+
+    step_size: float | Sequence[float]
+    floor: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.floor > 0:
+            raise ValueError(f"floor: expected a positive number, got {self.floor!r}")
+
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return the step size of each member."""
+        return [{"lr": float(size)} for size in per_member("step_size", self.step_size, members)]
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the torch optimiser for these parameter groups."""
+        return _Shampoo(groups, {"floor": self.floor})
+
+
+class _PerMatrix(torch.optim.Optimizer):
+    """An optimiser whose direction for a stack of matrices comes from :meth:`direction`."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # torch overloads it
+        for group in self.param_groups:
+            for stack in group["params"]:
+                # A member that has diverged keeps its NaN; the decompositions of the others must not fail on it.
+                gradient = torch.nan_to_num(stack.grad, nan=0.0, posinf=0.0, neginf=0.0)
+                stack.sub_(self.direction(gradient, self.state[stack], group), alpha=group["lr"])
+
+    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
+        raise NotImplementedError
+
+
+class _Muon(_PerMatrix):
+    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
+        velocity = state.setdefault("velocity", torch.zeros_like(gradient))
+        velocity.mul_(group["momentum"]).add_(gradient)
+        return polar_factor(gradient + group["momentum"] * velocity)
+
+
+class _Shampoo(_PerMatrix):
+    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
+        exact = gradient.double()  # sums of squares span more orders of magnitude than float32 resolves
+        grams = {"left": exact @ exact.mT, "right": exact.mT @ exact}
+        for name, gram in grams.items():
+            state[name] = state[name] + gram if name in state else gram
+        left, right = (inverse_fourth_root(state[name], group["floor"]) for name in grams)
+        return (left @ exact @ right).to(gradient)
+
+
+def _check_layers(value: Tensor, key_query: Tensor, covariance: Tensor) -> None:
+    for name, tensor in {"value": value, "key_query": key_query}.items():
+        if tensor.ndim < 2 or not torch.isfinite(tensor).all():
+            raise ValueError(f"{name}: expected finite matrices, got shape {tuple(tensor.shape)}")
+    dimension = value.shape[-1]
+    for name, tensor in {"key_query": key_query, "covariance": covariance}.items():
+        if tensor.shape[-2:] != (dimension, dimension):
+            raise ValueError(
+                f"{name}: expected (..., {dimension}, {dimension}) to fit value {tuple(value.shape)}, "
+                f"got {tuple(tensor.shape)}"
+            )
+
+
+def _warn_about_shapes(outputs: int, dimension: int) -> None:
+    if outputs < dimension:
+        warnings.warn(
+            f"fewer outputs ({outputs}) than inputs ({dimension}): Assumption 2 fails; the smallest singular value of "
+            "A Sigma^(1/2) is zero, so the guaranteed rate degenerates to zero",
+            stacklevel=3,
+        )

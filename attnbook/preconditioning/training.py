@@ -1,0 +1,245 @@
+"""Training many variants on many seeds as one program: Algorithm 1, its ablations, and its rivals.
+
+Everything that a seed decides (problem, data, batches, random start) is drawn once and shared by all variants, so that
+every difference between variants comes from how they are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbook.core import ensemble
+from attnbook.core.ensemble import History, Parameters
+from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import Progress, threads
+from attnbook.preconditioning.data import Setup
+from attnbook.preconditioning.models import effective_keys, loss_and_gradient
+from attnbook.preconditioning.optimizer import MuonLike, ShampooLike, spectral_init
+from attnbook.preconditioning.theory import (
+    Preconditioner,
+    excess_loss,
+    excess_loss_gradient,
+    imbalance,
+    penalty_gradient,
+    precondition,
+    sample_covariance,
+)
+
+__all__ = ["Optimizer", "Training", "Variant", "train_variants"]
+
+Optimizer: TypeAlias = Literal["sgd", "adam", "muon", "shampoo"]
+RULES = {"sgd": ensemble.SGD, "adam": ensemble.Adam, "muon": MuonLike, "shampoo": ShampooLike}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train.
+
+    Attributes:
+        step_size: Step size.
+        preconditioner: What the gradient is multiplied with; ``none`` for plain gradients.
+        penalty: Weight of the balance penalty; 1 in Algorithm 1, 0 for none.
+        start: ``random`` (standard normal entries) or ``spectral``.
+    """
+
+    step_size: float
+    preconditioner: Preconditioner = "none"
+    penalty: float = 0.0
+    start: Literal["random", "spectral"] = "random"
+
+    def __post_init__(self) -> None:
+        if self.preconditioner not in get_args(Preconditioner):
+            known = ", ".join(get_args(Preconditioner))
+            raise ValueError(f"preconditioner: expected one of {known}, got {self.preconditioner!r}")
+        if self.start not in ("random", "spectral"):
+            raise ValueError(f"start: expected random or spectral, got {self.start!r}")
+        if not 0 <= self.penalty < float("inf"):
+            raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty}")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long, on which batches and by which rule.
+
+    Attributes:
+        steps: Number of steps.
+        batch_size: Samples per step, drawn without replacement; they are the keys as well as the queries.
+        record_at: Steps at which statistics are recorded.
+        optimizer: Rule that the gradients are fed to; Algorithm 1 is ``sgd`` on preconditioned gradients.
+        decay: Whether step sizes fall to zero along a cosine.
+        population: Whether to use the gradient of the population loss in place of the batch's.
+    """
+
+    steps: int
+    batch_size: int
+    record_at: tuple[int, ...]
+    optimizer: Optimizer = "sgd"
+    decay: bool = False
+    population: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1:
+            raise ValueError(f"steps, batch_size: expected at least 1, got {self.steps}, {self.batch_size}")
+        if self.optimizer not in RULES:
+            raise ValueError(f"optimizer: expected one of {', '.join(RULES)}, got {self.optimizer!r}")
+
+
+def train_variants(
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    setup: Setup,
+    training: Training,
+    *,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> History:
+    """Train every variant on the problem of every seed as one program; all variants of a seed see the same batches.
+
+    Args:
+        variants: Ways to train; neighbours with equal step size are updated together.
+        seeds: Seeds of problem, data, batches and random start.
+        setup: Sizes.
+        training: Steps, batches and rule.
+        device: Where to compute.
+        dtype: Type of the computation; default float32.
+        progress: Told (steps done, steps in all).
+
+    Returns:
+        History whose members are ordered by variant, then seed, with the records ``excess_loss`` over the best
+        population loss, ``imbalance`` (both with the true covariance, in closed form) and ``effective_keys`` on the
+        first samples; infinite from the step at which a member diverges.
+
+    Raises:
+        ValueError: If there are no variants or seeds, or the batch is larger than the data set.
+    """
+    if not variants or not seeds:
+        raise ValueError(f"variants, seeds: expected at least one of each, got {len(variants)} and {len(seeds)}")
+    if training.batch_size > setup.n_samples:
+        raise ValueError(
+            f"batch_size: expected at most the number of samples, {setup.n_samples}, as batches are drawn without "
+            f"replacement; got {training.batch_size}"
+        )
+    data = _Data(variants, seeds, setup, training, device, dtype)
+    with threads(1):
+        return ensemble.train(
+            data.population_gradient if training.population else data.gradient,
+            data.start,
+            data.batch,
+            optimizer=RULES[training.optimizer]([v.step_size for v in variants for _ in seeds]),
+            steps=training.steps,
+            record=data.record,
+            record_at=training.record_at,
+            schedule=ensemble.cosine(training.steps) if training.decay else None,
+            on_divergence="record",
+            names=[f"{variant}, seed {seed}" for variant in variants for seed in seeds],
+            progress=progress,
+        )
+
+
+class _Data:
+    """Problems, samples, batches and starts of all members; each drawn once per seed."""
+
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        seeds: Sequence[int],
+        setup: Setup,
+        training: Training,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.variants, self.seeds, self.setup, self.training = variants, seeds, setup, training
+        self.to = partial(to_tensor, device=device, dtype=dtype)
+        samples = [setup.draw(seed) for seed in seeds]
+        exact = [torch.as_tensor(np.stack(arrays)) for arrays in zip(*samples, strict=True)]
+        self.inputs, self.labels = (self.to(t.numpy()) for t in exact)
+        estimate = sample_covariance(exact[0])
+        self.covariance = self.to(estimate.numpy())
+        self.inverse = self.to(torch.linalg.inv(estimate).numpy())
+        problems = [setup.problem(seed) for seed in seeds]
+        self.true_covariance = torch.as_tensor(np.stack([p.covariance for p in problems]))
+        self.true_map = torch.as_tensor(np.stack([p.true_map for p in problems]))
+        starts = _starts(variants, seeds, spectral_init(*exact))
+        self.start = {name: self.to(array) for name, array in starts.items()}
+        self.probe = self.inputs[:, : training.batch_size]
+        self.batches: list[np.random.Generator] = [stream(seed, "batches", setup.n_samples) for seed in seeds]
+        self.offsets = torch.arange(len(seeds), device=device).unsqueeze(1) * setup.n_samples
+        self.penalties = self.to([v.penalty for v in variants]).view(-1, 1, 1, 1)
+        self.penalised = [i for i, v in enumerate(variants) if v.penalty]
+        both: tuple[Preconditioner, ...] = ("left", "two")
+        kinds = {kind: [i for i, v in enumerate(variants) if v.preconditioner == kind] for kind in both}
+        self.preconditioned = {kind: chosen for kind, chosen in kinds.items() if chosen}
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Draw the next batch of every seed; training asks for each step once, in order."""
+        n, size = self.setup.n_samples, self.training.batch_size
+        drawn = np.stack([rng.choice(n, size, replace=False, shuffle=False) for rng in self.batches])
+        rows = (torch.as_tensor(drawn, device=self.offsets.device) + self.offsets).flatten()
+        shape = (len(self.seeds), size)
+        inputs, labels = (t.flatten(0, 1).index_select(0, rows) for t in (self.inputs, self.labels))
+        return inputs.unflatten(0, shape), labels.unflatten(0, shape)
+
+    def gradient(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
+        losses, gradients = loss_and_gradient(parameters, batch)
+        return losses, self._directions(parameters, gradients)
+
+    def population_gradient(self, parameters: Parameters, _: object) -> tuple[Tensor, Parameters]:
+        value, key_query = self._layers(parameters)
+        true = {"covariance": self.true_covariance.to(value), "true_map": self.true_map.to(value)}
+        losses = excess_loss(value, key_query, **true)
+        for_value, for_key_query = excess_loss_gradient(value, key_query, **true)
+        gradients = {"value": for_value.flatten(0, 1), "key_query": for_key_query.flatten(0, 1)}
+        return losses.flatten(), self._directions(parameters, gradients)
+
+    def record(self, parameters: Parameters) -> dict[str, Tensor]:
+        layers = self._layers(parameters)
+        exact = [layer.cpu().double() for layer in layers]  # not every device has float64
+        excess = excess_loss(exact[0], exact[1], covariance=self.true_covariance, true_map=self.true_map)
+        return {
+            "excess_loss": excess.flatten(),
+            "imbalance": imbalance(exact[0], exact[1], covariance=self.true_covariance).flatten(),
+            "effective_keys": torch.cat([effective_keys(one, self.probe) for one in layers[1]]),
+        }
+
+    def _directions(self, parameters: Parameters, gradients: Parameters) -> Parameters:
+        """Add the penalty's gradient and precondition, each variant in its own way."""
+        layers, sums = self._layers(parameters), self._layers(gradients)
+        if self.penalised:
+            weights = self.penalties[self.penalised]
+            mine = (layer[self.penalised] for layer in layers)
+            for total, extra in zip(sums, penalty_gradient(*mine, covariance=self.covariance), strict=True):
+                total[self.penalised] += weights * extra
+        for kind, chosen in self.preconditioned.items():
+            directions = precondition((sums[0][chosen], sums[1][chosen]), self.inverse, kind)
+            for total, direction in zip(sums, directions, strict=True):
+                total[chosen] = direction
+        return {"value": sums[0].flatten(0, 1), "key_query": sums[1].flatten(0, 1)}
+
+    def _layers(self, stacked: Parameters) -> tuple[Tensor, Tensor]:
+        """Members as ``(variants, seeds, ...)``: value, key_query."""
+        shape = (len(self.variants), len(self.seeds))
+        return stacked["value"].unflatten(0, shape), stacked["key_query"].unflatten(0, shape)
+
+
+def _starts(
+    variants: Sequence[Variant], seeds: Sequence[int], spectral: tuple[Tensor, Tensor]
+) -> dict[str, np.ndarray]:
+    """Initial values of all members, ordered by variant, then seed."""
+    values, key_queries = (np.empty(layer.shape) for layer in spectral)
+    for i, seed in enumerate(seeds):
+        rng = stream(seed, "random start")
+        values[i], key_queries[i] = rng.standard_normal(values[i].shape), rng.standard_normal(key_queries[i].shape)
+    random = {"value": values, "key_query": key_queries}
+    read_off = {"value": spectral[0].numpy(), "key_query": spectral[1].numpy()}
+    return {
+        name: np.concatenate([(read_off if v.start == "spectral" else random)[name] for v in variants])
+        for name in random
+    }
