@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbook import ledger
-from attnbook.core.results import Measurement
+from attnbook.core.results import Measurement, stored_measurements
 from attnbook.ledger.checking import FUNCTIONS
 from attnbook.ledger.schema import FOLDER
 from attnbook.registry import experiments
@@ -73,12 +73,19 @@ def test_every_chapter_of_a_live_claim_is_written(chapter):
 
 
 def test_what_is_measured_is_what_the_ledger_lists_as_live(smoke_results):
-    """No live claim without a measurement, no measurement without a claim; the names suit the rules."""
+    """No live claim without a measurement, no measurement without a claim; the names suit the rules.
+
+    What only the full size shows may be missing from a small run; its full-size result is stored.
+    """
     assert set(smoke_results) == set(experiments())
     measured = {claim: name for name, result in smoke_results.items() for claim in result.measurements()}
-    assert measured == {c.id: c.experiment for c in LIVE}
+    live = {c.id: c.experiment for c in LIVE}
+    assert measured.items() <= live.items()
+    for claim in live.keys() - measured.keys():
+        assert ledger.claim(claim).scale == "paper"
+        assert claim in stored_measurements(live[claim], "paper")
     for name, result in smoke_results.items():
-        assert {v.claim.experiment for v in ledger.check(result).verdicts} == {name}
+        assert {v.claim.experiment for v in ledger.check(result).verdicts} <= {name}
 
 
 @pytest.mark.parametrize("claim", LIVE, ids=lambda c: c.id)
