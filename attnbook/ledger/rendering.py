@@ -77,9 +77,10 @@ def card(verdicts: Sequence[Verdict]) -> str:
     fold = len(verdicts) > MOST_OPEN
     rows = "\n".join(_block(v, fold) for v in verdicts)
     seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
+    over = f"Over {seeds} seeds: median, or what the name says [smallest, largest]. " if seeds > 1 else ""
     return (
         f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>'
-        f"<p>Over {seeds} seeds: median, or what the name says [smallest, largest]. {_when(verdicts)}</p></div>"
+        f"<p>{over}{_when(verdicts)}</p></div>"
     )
 
 

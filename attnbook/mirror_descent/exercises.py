@@ -27,9 +27,11 @@ def mirror_step(answer: Callable[..., Any]) -> str | None:
     if np.allclose(got, right):
         return None
     plain = mirrored - lr * gradient
+    if np.isnan(got).any():
+        return "a power of a negative number is not defined (nan): take the power of the size, and put the sign back"
     with np.errstate(invalid="ignore"):
         unsigned = np.abs(plain) ** (1 / (p - 1))
-        lost = np.sign(plain) * np.abs(np.abs(weights) ** (p - 1) - lr * gradient) ** (1 / (p - 1))
+        lost = mirror.inverse_mirror_map(np.abs(weights) ** (p - 1) - lr * gradient, p)
     return likely_mistake(
         got,
         {
@@ -81,6 +83,11 @@ def divergence_of_directions(answer: Callable[..., Any]) -> str | None:
     got = np.asarray(answer(u.copy(), v.copy(), p), dtype=float)
     if np.allclose(got, right):
         return None
+
+    def short(u: np.ndarray, v: np.ndarray) -> float:
+        return float(1 - (mirror.mirror_map(v, p) * u).sum())
+
+    euclidean = mirror.normalised(u, 2.0), mirror.normalised(v, 2.0)
     likely = {
         "the arguments are exchanged: the mirror map belongs to the second one": mirror.bregman_divergence(
             unit_v, unit_u, p
@@ -89,6 +96,11 @@ def divergence_of_directions(answer: Callable[..., Any]) -> str | None:
         "this is one minus the cosine, the divergence for p = 2": 1
         - (mirror.normalised(u, 2.0) * mirror.normalised(v, 2.0)).sum(),
         "this is the product; the divergence is one minus it": 1 - right,
+        "the short formula holds on the unit sphere only: divide each matrix by its p-norm first": short(u, v),
+        "the matrices are divided by their 2-norms: the sphere is that of the p-norm": short(*euclidean),
+        "the matrices are divided by their 2-norms, and the sphere is that of the p-norm": mirror.bregman_divergence(
+            *euclidean, p
+        ),
     }
     return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
 

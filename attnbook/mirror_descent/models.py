@@ -136,7 +136,7 @@ def descend(
         problems: One problem per member; put members of equal ``p`` side by side, they are updated together.
         p: Exponent of each member, above 1.
         steps: Number of steps.
-        step_size: Step size $\eta$; with ``normalized`` about how far the weights move per step.
+        step_size: Step size $\eta$; with ``normalized`` the weights move by about ``step_size / (p - 1)`` per step.
         normalized: Whether steps are scale-free; see :class:`~attnbook.mirror_descent.optimizer.MirrorDescent`.
         start: Initial matrices; default zero, which is legal in the mirror space for every ``p``.
         record_at: Steps to record at; default 12 log-spaced ones.

@@ -38,8 +38,9 @@ class MirrorDescent(torch.optim.Optimizer):
         p: Exponent of the potential, above 1 and finite; default 2, gradient descent.
         momentum: Heavy-ball momentum of the gradient, in [0, 1), as in ``torch.optim.SGD``; default 0.
         normalized: Whether to take scale-free steps: each gradient is divided by its dual norm $\|\cdot\|_{q,q}$ and
-            the step is multiplied by $\max(1,\|W\|_{p,p})^{p-2}$, so that the weights move by about ``lr``, however
-            small the gradient.
+            the step is multiplied by $\max(1,\|W\|_{p,p})^{p-2}$. Then the length of a step does not depend on the
+            size of the gradient: steps that keep the direction move weights of norm above 1 by ``lr / (p - 1)``, up to
+            terms of higher order in ``lr``. Multiply ``lr`` by ``p - 1`` for equal distances at different ``p``.
         stacked: Whether the first axis of every parameter counts separate models, each with norms of its own
             (only matters when ``normalized``); default false.
         foreach: Whether to update all tensors of a group with torch's multi-tensor kernels; default where all of them
@@ -221,7 +222,7 @@ def _update_together(
 
 
 def _scale_free(theta: Tensor, gradient: Tensor, p: float, stacked: bool) -> tuple[Tensor, Tensor]:
-    """Return the gradient over its dual norm, and the factor that makes a unit step move the weights by about one."""
+    """Return the gradient over its dual norm, and the factor that makes a unit step move the weights by 1 / (p - 1)."""
     axes = tuple(range(1 if stacked else 0, theta.ndim))
     q = p / (p - 1)
     tiny = torch.finfo(theta.dtype).tiny

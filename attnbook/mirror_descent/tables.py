@@ -10,7 +10,7 @@ from attnbook.core import tables
 from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.experiments import direction, geometry, trajectories
 
-__all__ = ["cost", "explorer_text", "tokens"]
+__all__ = ["cost", "explorer_text", "nearest", "tokens"]
 
 NAMES = {"independent": "queries of their own", "first_token": "first token as query"}
 
@@ -30,20 +30,36 @@ def cost(result: trajectories.Trajectories, networks: int) -> Table:
 
 
 def tokens(result: direction.Direction) -> Table:
-    """Return, by exponent and kind of query, how often the tokens attended last are locally and globally optimal."""
+    """Return, by exponent and kind of query, how many runs end at locally and at globally optimal tokens, and when."""
     rows: list[list[str | Measured]] = []
+    kinds = range(len(direction.QUERIES))
     for at, p in enumerate(result.settings.ps):
-        row: list[str | Measured] = [f"{p:g}"]
-        for kind in range(len(direction.QUERIES)):
-            local = result.locally_optimal[kind, :, at]
-            best = result.globally_optimal[kind, :, at]
-            row.append(Measured(f"{local.sum():.0f} and {best.sum():.0f} of {len(local)}"))
-        rows.append(row)
+        counts = [
+            found[kind, :, at].sum() for kind in kinds for found in (result.locally_optimal, result.globally_optimal)
+        ]
+        latest = result.settled_at()[0, :, at].max()
+        rows.append([f"{p:g}", *(Measured(f"{count:.0f}") for count in counts), Measured(f"{latest:.0f}")])
     caption = (
-        "Runs whose tokens attended last are locally optimal (Definition 3), and runs in which every sample attends "
-        "to its best token."
+        f"Of {len(result.settings.seeds)} runs each: how many end at locally optimal tokens (Definition 3), how many "
+        "attend to the best token in every sample, and, with queries of their own, the first recorded step after the "
+        "last change of a token in any run."
     )
-    return Table(["p", *(f"{NAMES[kind]}: local, global" for kind in direction.QUERIES)], rows, caption)
+    heads = [f"{NAMES[kind]}: {what}" for kind in direction.QUERIES for what in ("local", "global")]
+    return Table(["p", *heads, "latest change before step"], rows, caption)
+
+
+def nearest(result: direction.Direction) -> Table:
+    """Return, by exponent, in how many runs the own solution and the own run are nearest, by two measures."""
+    by_divergence, by_cosine = result.own_is_nearest(), result.own_has_largest_cosine()
+    rows: list[list[str | Measured]] = [
+        [f"{p:g}", Measured(f"{by_divergence[:, at].sum():.0f}"), Measured(f"{by_cosine[:, at].sum():.0f}")]
+        for at, p in enumerate(result.settings.ps)
+    ]
+    caption = (
+        f"Of {len(by_cosine)} seeds. First: target fixed, as in the cross table; the run with its p has the smallest "
+        "divergence of all runs. Second: run fixed; the target with its p has the largest cosine of all targets."
+    )
+    return Table(["p", "own run nearest (divergence)", "own target nearest (cosine)"], rows, caption)
 
 
 def explorer_text(result: geometry.Geometry, p: float, scale: float) -> str:
@@ -57,5 +73,5 @@ def explorer_text(result: geometry.Geometry, p: float, scale: float) -> str:
     return (
         f"p = {p:g}: the toy's solution has angle {angle:.3g} degrees; {share:.0%} of the matrix's entries are above "
         f"one per cent of the largest; at {scale:g} times the norm of the solution the "
-        f"selected tokens get between {chosen.min():.0%} and {chosen.max():.0%} of the attention."
+        f"other tokens get at most {1 - chosen.min():.2g} of a sample's attention."
     )

@@ -23,6 +23,20 @@ def divergence(u, v, p, *, unit=True):
     return ((np.abs(u) ** p - np.abs(v) ** p) / p - power * (u - v)).sum()
 
 
+def bare(weights, gradient, lr, p):
+    with np.errstate(invalid="ignore"):
+        return (np.sign(weights) * np.abs(weights) ** (p - 1) - lr * gradient) ** (1 / (p - 1))
+
+
+def one_sided(weights, gradient, lr, p):
+    moved = np.abs(weights) ** (p - 1) - lr * gradient
+    return np.sign(moved) * np.abs(moved) ** (1 / (p - 1))
+
+
+def short(u, v, p):
+    return 1 - (np.sign(v) * np.abs(v) ** (p - 1) * u).sum()
+
+
 RIGHT = {"MD-1": step, "MD-2": shortest, "MD-3": divergence}
 WRONG = [
     ("MD-1", lambda w, g, lr, p: w - lr * g, "gradient descent"),
@@ -30,6 +44,8 @@ WRONG = [
     ("MD-1", lambda w, g, lr, p: np.abs(step(w, g, lr, p)), "on the way back"),
     ("MD-1", lambda w, g, lr, p: step(w, g, lr, p, back=lambda p: p - 1), "exponent"),
     ("MD-1", lambda w, g, lr, p: np.sign(w) * np.abs(w) ** (p - 1) - lr * g, "map it back"),
+    ("MD-1", one_sided, "on the way there"),
+    ("MD-1", bare, "nan"),
     ("MD-1", lambda w, g, lr, p: w[0], "shape"),
     ("MD-1", lambda w, g, lr, p: 0 * w, "different"),
     ("MD-2", lambda a, p: a / (a @ a), "Euclidean"),
@@ -42,6 +58,9 @@ WRONG = [
     ("MD-3", lambda u, v, p: divergence(u, v, p, unit=False), "normalised"),
     ("MD-3", lambda u, v, p: divergence(u, v, 2.0), "cosine"),
     ("MD-3", lambda u, v, p: 1 - divergence(u, v, p), "one minus"),
+    ("MD-3", short, "unit sphere only"),
+    ("MD-3", lambda u, v, p: short(u / np.linalg.norm(u), v / np.linalg.norm(v), p), "2-norms"),
+    ("MD-3", lambda u, v, p: divergence(u / np.linalg.norm(u), v / np.linalg.norm(v), p, unit=False), "2-norms"),
     ("MD-3", lambda u: u, "raised TypeError"),
 ]
 

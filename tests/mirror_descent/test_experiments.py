@@ -107,6 +107,37 @@ def test_a_wrong_inequality_turns_its_claims_red(name, red, monkeypatch):
     assert red <= failed(inequalities.run(settings, device="cpu"))
 
 
+def test_a_constant_of_lemma_13_that_is_slightly_too_large_is_noticed_at_every_exponent(monkeypatch):
+    settings = dataclasses.replace(inequalities.Settings.book(), pairs=300, scalars=10, steps=1, seeds=(0,))
+    honest = inequalities.inequalities.best_constant
+    monkeypatch.setattr(inequalities.inequalities, "best_constant", lambda p: 1.02 * honest(p))
+    result = inequalities.run(settings, device="cpu")
+    above = np.array(settings.ps) > 2
+    assert (result.ratios[above, 1] < 0.99).all()
+    assert "MD-L13b+" in failed(result)
+
+
+def test_tokens_settle_when_they_equal_the_last_ones_for_good(smoke):
+    """Equal, different, equal, equal: settled at the third record."""
+    result = smoke[direction]
+    unchanged = np.ones_like(result.unchanged)
+    unchanged[0, 0, 0, 1] = 0.0
+    found = dataclasses.replace(result, unchanged=unchanged).settled_at()
+    assert found[0, 0, 0] == result.steps[2]
+    assert found[0, 1, 0] == result.steps[0]
+
+
+def test_the_nearest_run_and_the_nearest_target_are_counted_by_hand(smoke):
+    """Rows of the cross table are runs, columns are targets."""
+    result = smoke[direction]
+    size = len(result.settings.ps)
+    far = np.ones_like(result.cross) - np.eye(size)
+    far[0, 0, 3, 0] = -1.0  # the run of the fourth exponent is closer to the first target than its own run
+    found = dataclasses.replace(result, cross=far, cross_cosine=1 - far)
+    assert found.own_is_nearest()[0].tolist() == [0.0] + [1.0] * (size - 1)
+    assert found.own_has_largest_cosine()[0].tolist() == [1.0, 1.0, 1.0, 0.0, *[1.0] * (size - 4)]
+
+
 def test_a_transposed_norm_turns_the_claims_on_solutions_red(monkeypatch):
     """Solving with the conjugate exponent: solutions get denser, not sparser, as p falls."""
     honest = geometry.attention_svm
@@ -153,7 +184,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke):
         figures.convergence(smoke[direction]),
         figures.cross_table(smoke[direction]),
         figures.entries(smoke[direction]),
-        figures.sparsity(smoke[geometry], smoke[direction]),
+        figures.sparsity(smoke[direction]),
         figures.microscope(inequalities.run(lemmas, device="cpu")),
         figures.explorer_frame(smoke[geometry], 1.5, 3.0),
     ]
@@ -161,7 +192,8 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke):
     for figure in drawn:
         plt.close(figure)
     assert "p = 1.5" in tables.explorer_text(smoke[geometry], 1.5, 3.0)
-    assert len(tables.tokens(smoke[direction]).rows) == len(smoke[direction].settings.ps)
+    for table in (tables.tokens(smoke[direction]), tables.nearest(smoke[direction])):
+        assert len(table.rows) == len(smoke[direction].settings.ps)
     assert "three programs" in tables.cost(smoke[trajectories], 7).caption
 
 

@@ -112,6 +112,16 @@ def test_a_normalized_step_is_the_formula_with_the_dual_norm(p):
     np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("p", [1.3, 2.0, 3.0])
+def test_a_normalized_step_that_keeps_the_direction_moves_the_weights_by_the_step_over_p_minus_one(p):
+    before = 100 * START.numpy() / mirror.entrywise_norm(START.numpy(), p)
+    weight = nn.Parameter(torch.tensor(before))
+    weight.grad = -torch.tensor(mirror.mirror_map(before, p))
+    MirrorDescent([weight], lr=0.01, p=p, normalized=True).step()
+    moved = mirror.entrywise_norm(weight.detach().numpy() - before, p)
+    assert moved == pytest.approx(0.01 / (p - 1), rel=1e-3)
+
+
 def test_a_zero_gradient_moves_nothing():
     weight = nn.Parameter(START.clone())
     weight.grad = torch.zeros_like(weight)

@@ -20,18 +20,17 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
-from attnbook.mirror_descent.data import Problems, Queries, draw_problems, joined
-from attnbook.mirror_descent.models import Batch, attention_weights, descend
-from attnbook.mirror_descent.theory import mirror
+from attnbook.mirror_descent.data import Queries, draw_problems, joined
+from attnbook.mirror_descent.experiments.comparing import compared
+from attnbook.mirror_descent.models import descend
 
 __all__ = ["CROSSED", "QUERIES", "Direction", "Settings", "run"]
 
 QUERIES: tuple[Queries, ...] = get_args(Queries)
 CROSSED = (1.75, 2.0, 3.0)
-# Exponents that the claims name, and those whose token choice has settled at book scale.
+# Exponents that the claims name, and the smallest one of the claims on tokens; below it a trial had failed.
 NEEDED = (1.1, 1.25, 1.5, *CROSSED)
-SETTLED = 1.25
+SMALLEST = 1.25
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,8 @@ class Settings:
         n_samples: Samples per problem; 6 in an early state of the first author's code.
         n_tokens: Tokens per sample; 8 in the same source.
         dimension: Dimension of a token; 10 in the same source.
-        step_size: How far a scale-free step moves the weights.
+        step_size: Step size of the scale-free steps, the same for every exponent; far from zero such a step moves the
+            weights by about ``step_size / (p - 1)``.
         steps: Steps in all.
         read_at: Step at which the direction is read; the paper's number of iterations is not known.
         records: How many steps are recorded, about.
@@ -58,7 +58,7 @@ class Settings:
     step_size: float = 0.2
     steps: int = 4000
     read_at: int = 4000
-    records: int = 16
+    records: int = 24
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 5
 
@@ -107,8 +107,11 @@ class Direction(Result):
         same_tokens: Whether a run selects the tokens of another, ``(queries, seeds, ps, ps)``.
         locally_optimal: Whether the tokens attended last satisfy Definition 3, ``(queries, seeds, ps)``.
         globally_optimal: Whether they all have the highest score, ``(queries, seeds, ps)``.
-        effective_dimension: Of the last matrix, ``(queries, seeds, ps)``.
-        share: Share of its entries above one per cent of the largest, ``(queries, seeds, ps)``.
+        unchanged: Whether the tokens attended at a recorded step are those attended last,
+            ``(queries, seeds, ps, records)``.
+        least_attention: Smallest attention that a sample pays to its token at the end, ``(queries, seeds, ps)``.
+        effective_dimension: Of the last matrix and of the max-margin solution, ``(queries, seeds, ps, 2)``.
+        share: Share of entries above one per cent of the largest, of the same two, ``(queries, seeds, ps, 2)``.
         weights: Last matrices of the first seed, independent queries, each over its largest entry,
             ``(ps, dimension, dimension)``.
     """
@@ -125,13 +128,28 @@ class Direction(Result):
     same_tokens: Float[np.ndarray, "queries seeds ps ps"]
     locally_optimal: Float[np.ndarray, "queries seeds ps"]
     globally_optimal: Float[np.ndarray, "queries seeds ps"]
-    effective_dimension: Float[np.ndarray, "queries seeds ps"]
-    share: Float[np.ndarray, "queries seeds ps"]
+    unchanged: Float[np.ndarray, "queries seeds ps records"]
+    least_attention: Float[np.ndarray, "queries seeds ps"]
+    effective_dimension: Float[np.ndarray, "queries seeds ps 2"]
+    share: Float[np.ndarray, "queries seeds ps 2"]
     weights: Float[np.ndarray, "ps dimension dimension"]
 
     def of(self, p: float) -> int:
         """Return the place of an exponent."""
         return self.settings.ps.index(p)
+
+    def settled_at(self) -> Float[np.ndarray, "queries seeds ps"]:
+        """Return the first recorded step from which on a run attends to its last tokens."""
+        since = np.logical_and.accumulate(self.unchanged[..., ::-1] == 1, axis=-1).sum(axis=-1)
+        return self.steps[len(self.steps) - since]
+
+    def own_is_nearest(self) -> Float[np.ndarray, "seeds ps"]:
+        """Return whether, of all runs, the one with the target's exponent has the smallest divergence to the target."""
+        return (self.cross[0].argmin(axis=1) == np.arange(len(self.settings.ps))).astype(float)
+
+    def own_has_largest_cosine(self) -> Float[np.ndarray, "seeds ps"]:
+        """Return whether, of all targets, a run has the largest cosine with the one of its own exponent."""
+        return (self.cross_cosine[0].argmax(axis=2) == np.arange(len(self.settings.ps))).astype(float)
 
     def own_over_smallest_other(self, p: float) -> Float[np.ndarray, " seeds"]:
         """Return the divergence of the run with this exponent to its target over the smallest of the other two runs."""
@@ -147,9 +165,9 @@ class Direction(Result):
             found[f"MD-cross-p{p:g}"] = Measurement(
                 {
                     "max_own_divergence_over_smallest_other": float(ratio.max()),
-                    "median_over_seeds": float(np.median(ratio)),
+                    "own_divergence_over_smallest_other": float(np.median(ratio)),
                 },
-                {"median_over_seeds": (float(ratio.min()), float(ratio.max()))},
+                {"own_divergence_over_smallest_other": (float(ratio.min()), float(ratio.max()))},
                 len(ratio),
             )
         if self.settings.steps > self.settings.read_at:
@@ -160,14 +178,15 @@ class Direction(Result):
         at = int(np.flatnonzero(self.steps == self.settings.read_at)[0])
         found = {}
         for p in (1.25, 1.5, *CROSSED):
-            values = {"divergence": self.divergence[0, :, self.of(p), at], "cosine": self.cosine[0, :, self.of(p), at]}
+            divergence, cosine = self.divergence[0, :, self.of(p)], self.cosine[0, :, self.of(p), at]
+            values = {"divergence": divergence[:, at], "cosine": cosine, "divergence_at_end": divergence[:, -1]}
             found[f"MD-dir-p{p:g}"] = over_seeds(**values)
         return found
 
     def _tokens(self) -> dict[str, Measurement]:
-        settled = np.array(self.settings.ps) >= SETTLED
-        local = self.locally_optimal[0][:, settled].mean(axis=1)
-        best = self.globally_optimal[0][:, settled].mean(axis=1)
+        asked = np.array(self.settings.ps) >= SMALLEST
+        local = self.locally_optimal[0][:, asked].mean(axis=1)
+        best = self.globally_optimal[0][:, asked].mean(axis=1)
         return {
             "MD-local": _mean_share("share_locally_optimal", local),
             "MD-local-global": _mean_share("share_globally_optimal", best),
@@ -175,23 +194,41 @@ class Direction(Result):
 
     def _sparsity(self) -> dict[str, Measurement]:
         upto = [i for i, p in enumerate(self.settings.ps) if p <= 3]
-        rising = (np.diff(self.effective_dimension[0][:, upto], axis=1) > 0).all(axis=1)
-        shares = {f"share_p{p:g}".replace(".", "_"): self.share[0, :, self.of(p)] for p in (1.1, 1.5, 3.0)}
+        rising = (np.diff(self.effective_dimension[0][:, upto, 0], axis=1) > 0).all(axis=1)
+        shares = {f"share_p{p:g}".replace(".", "_"): self.share[0, :, self.of(p), 0] for p in (1.1, 1.5, 3.0)}
+        ratio = self.effective_dimension[0, :, :, 0] / self.effective_dimension[0, :, :, 1]
+        ratios = {f"ratio_p{p:g}".replace(".", "_"): ratio[:, self.of(p)] for p in (1.1, 1.25, 2.0)}
         return {
             "MD-sparse": Measurement({"share_strictly_increasing": float(rising.mean())}, n_seeds=len(rising)),
             "MD-sparse-share": over_seeds(**shares),
+            "MD-sparse-own": over_seeds(**ratios),
         }
 
     def _longer(self) -> dict[str, Measurement]:
         """What takes more steps than the others: the smallest exponent, and the table of all exponents."""
         at = int(np.flatnonzero(self.steps == self.settings.read_at)[0])
-        first, last = (self.divergence[0, :, self.of(1.1), i] for i in (at, -1))
-        # Cosines, because divergences of different exponents are not comparable.
-        nearest = self.cross_cosine[0].argmax(axis=2) == np.arange(len(self.settings.ps))
+        small, n_seeds = self.of(1.1), len(self.settings.seeds)
+        first, last = (self.divergence[0, :, small, i] for i in (at, -1))
+        by_cosine, nearest = self.own_has_largest_cosine(), self.own_is_nearest()
+        elsewhere = self.locally_optimal[0, :, small] == 0
+        settled = self.settled_at()[0, :, small] / self.settings.steps
+        tokens = {
+            "share_locally_optimal": float(1 - elsewhere.mean()),
+            "max_of_others_settled_at": float(settled[elsewhere].max(initial=0.0)),
+            "min_of_others_attention": float(self.least_attention[0, elsewhere, small].min(initial=1.0)),
+        }
+        asked = np.array(self.settings.ps) >= SMALLEST
+        cosines = {"share_own_nearest": float(by_cosine.mean()), "min_share_of_one_p": float(by_cosine.mean(0).min())}
         return {
-            "MD-dir-p1.1": over_seeds(divergence_when_read=first, divergence_at_end=last),
-            "MD-local-p1.1": _mean_share("share_locally_optimal", self.locally_optimal[0, :, self.of(1.1)]),
-            "MD-cross-nearest": _mean_share("share_own_nearest", nearest.mean(axis=1)),
+            "MD-dir-p1.1": over_seeds(
+                divergence_when_read=first, divergence_at_end=last, cosine_at_end=self.cosine[0, :, small, -1]
+            ),
+            "MD-local-p1.1": Measurement(tokens, n_seeds=n_seeds),
+            "MD-cross-nearest": Measurement(cosines, n_seeds=n_seeds),
+            "MD-cross-run": Measurement(
+                {"min_share_of_one_p": float(nearest[:, asked].mean(0).min())}, n_seeds=n_seeds
+            ),
+            "MD-cross-run-p1.1": Measurement({"share_own_nearest": float(nearest[:, small].mean())}, n_seeds=n_seeds),
         }
 
 
@@ -234,7 +271,7 @@ def run(
             progress=inner,
         )
         with runtime.threads(1):
-            return _looked_at(history.records["key_query"], problems, ps, (len(settings.ps), len(QUERIES), len(seeds)))
+            return compared(history.records["key_query"], problems, ps, (len(settings.ps), len(QUERIES), len(seeds)))
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     weights = parts[0].pop("weights")
@@ -246,50 +283,6 @@ def run(
         weights=weights,
         **arrays,
     )
-
-
-def _looked_at(
-    path: Float[np.ndarray, "records members d d"], problems: Problems, ps: np.ndarray, shape: tuple[int, int, int]
-) -> dict[str, np.ndarray]:
-    """Compare each run with the max-margin solutions of the tokens it attends to last."""
-    last = path[-1]
-    selected = attention_weights(torch.tensor(last), Batch.of(problems)).argmax(dim=-1).numpy()
-    solution = attention_svm(problems.tokens, problems.queries, selected, ps)
-    unit, ray = mirror.normalised(path, ps), mirror.normalised(solution.weight, ps)
-    rays = np.broadcast_to(ray, path.shape)
-    found = {
-        "divergence": np.moveaxis(mirror.bregman_divergence(rays, unit, ps), 0, -1),
-        "cosine": np.moveaxis(_cosine(rays, path), 0, -1),
-        "relative_norm": np.moveaxis(mirror.entrywise_norm(path, ps) / solution.norm, 0, -1),
-        "locally_optimal": locally_optimal(problems.token_scores, selected, solution.support).astype(float),
-        "globally_optimal": (selected == problems.best_tokens).all(axis=1).astype(float),
-        "effective_dimension": mirror.effective_dimension(last),
-        "share": mirror.share_above(last),
-    }
-    found |= _crossed(last, problems, selected, np.unique(ps))
-    arrays = {name: np.moveaxis(a.reshape(*shape, *a.shape[1:]), 0, 2) for name, a in found.items()}
-    tokens = np.moveaxis(selected.reshape(*shape, -1), 0, 2)
-    arrays["same_tokens"] = (tokens[:, :, :, None] == tokens[:, :, None]).all(axis=-1).astype(float)
-    first = last.reshape(*shape, *last.shape[1:])[:, 0, 0]
-    arrays["weights"] = first / np.abs(first).max(axis=(1, 2), keepdims=True)
-    return arrays
-
-
-def _crossed(
-    last: np.ndarray, problems: Problems, selected: np.ndarray, targets: np.ndarray
-) -> dict[str, Float[np.ndarray, "members targets"]]:
-    """Divergence and cosine of each run to the solution of its own tokens, for every exponent."""
-    # Its own tokens: so a run is not far away for the reason alone that the target's run selects others.
-    found: dict[str, list[np.ndarray]] = {"cross": [], "cross_cosine": []}
-    for p in targets.tolist():
-        weight = attention_svm(problems.tokens, problems.queries, selected, p).weight
-        found["cross"].append(mirror.bregman_divergence(mirror.normalised(weight, p), mirror.normalised(last, p), p))
-        found["cross_cosine"].append(_cosine(weight, last))
-    return {name: np.stack(columns, axis=1) for name, columns in found.items()}
-
-
-def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return (mirror.normalised(first, 2.0) * mirror.normalised(second, 2.0)).sum(axis=(-2, -1))
 
 
 def _mean_share(name: str, by_seed: np.ndarray) -> Measurement:

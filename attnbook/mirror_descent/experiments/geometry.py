@@ -18,7 +18,7 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.attention_svm import attention_svm
-from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
+from attnbook.mirror_descent.data import Problems, draw_problems, joined, plane_toy
 from attnbook.mirror_descent.models import Batch, attention_weights
 from attnbook.mirror_descent.theory import mirror
 
@@ -140,8 +140,7 @@ def run(
         plane = attention_svm(toy.tokens, toy.queries, toy.best_tokens, ps)
         found = attention_svm(problems.tokens, problems.queries, problems.best_tokens, np.repeat(ps, count))
         first = found.weight.reshape(len(ps), count, settings.dimension, settings.dimension)[:, 0]
-        shown = Batch.of(draw_problems(settings.seeds[:1], n_samples=settings.n_samples, n_tokens=settings.n_tokens,
-                                       dimension=settings.dimension).repeated(len(ps)))  # fmt: skip
+        shown = Batch.of(Problems(*(part[::count] for part in vars(problems).values())))
         attention = [attention_weights(torch.tensor(first * scale), shown).numpy() for scale in settings.scales]
     if progress:
         progress(1, 1)

@@ -24,6 +24,9 @@ from attnbook.mirror_descent.theory import inequalities, mirror
 
 __all__ = ["Inequalities", "Settings", "run"]
 
+# Worst-case pairs for p > 2.
+EXTREME = 8
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -50,8 +53,8 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
     def __post_init__(self) -> None:
-        if 2.0 not in self.ps or list(self.ps) != sorted(set(self.ps)) or self.ps[0] <= 1:
-            raise ValueError(f"ps: expected increasing numbers above 1 with 2 among them, got {self.ps}")
+        if 2.0 not in self.ps or list(self.ps) != sorted(set(self.ps)) or not self.ps[0] > 1 or self.ps[-1] <= 2:
+            raise ValueError(f"ps: expected increasing numbers from above 1 to above 2, with 2, got {self.ps}")
         if not 1 <= self.shown <= self.pairs:
             raise ValueError(f"shown: expected between 1 and pairs = {self.pairs}, got {self.shown}")
         check_seeds(self.seeds, 1)
@@ -101,8 +104,9 @@ class Inequalities(Result):
 
     def measurements(self) -> dict[str, Measurement]:
         """Return the worst case of each lemma, by claim id."""
+        # At p = 2 the two cases of Lemma 13 have different constants, and the second one is an identity there.
         ps = np.array(self.settings.ps)
-        small, large = ps <= 2, ps >= 2
+        small, large, above = ps <= 2, ps >= 2, ps > 2
         lemma, sharp = self.ratios.T
         worst = {
             "MD-L12-above2": {"min_relative_slack": self.norm_slack[large].min()},
@@ -111,18 +115,15 @@ class Inequalities(Result):
             "MD-L13a": {"min_ratio_to_bound": lemma[small].min()},
             "MD-L13a+": {"min_ratio_to_bound": sharp[small].min()},
             "MD-L13a+-attained": {"max_over_p_of_min_ratio_to_bound": sharp[small].max()},
-            "MD-L13b": {"min_ratio_to_bound": self._at_two_by_the_powers(lemma)[large].min()},
-            "MD-L13b+": {"min_ratio_to_bound": sharp[large].min(), "constant_p2": inequalities.best_constant(2.0)},
+            "MD-L13b": {"min_ratio_to_bound": lemma[above].min(), "ratio_p2": lemma[ps == 2].item() * 4},
+            "MD-L13b+": {"min_ratio_to_bound": sharp[above].min(), "constant_p2": inequalities.best_constant(2.0)},
+            "MD-L13b+-attained": {"max_over_p_of_min_ratio_to_bound": sharp[above].max()},
             "MD-L13b+-lower": {"min_ratio_to_lower_bound": self.constants.min(), "ratio_p2": self.constants[0]},
             "MD-L14": {"max_relative_violation": self.violations[:, 0].max()},
             "MD-L15": {"max_relative_violation": self.violations[:, 1].max()},
         }
         found = {claim: Measurement({k: float(v) for k, v in values.items()}) for claim, values in worst.items()}
         return found | {"MD-L26": Measurement({"max_error": float(self.identity.max())}, n_seeds=len(self.identity))}
-
-    def _at_two_by_the_powers(self, lemma: np.ndarray) -> np.ndarray:
-        """At p = 2 the two cases of Lemma 13 have different constants; return the ratios by the second."""
-        return np.where(np.array(self.settings.ps) == 2, lemma * 4, lemma)
 
 
 def run(
@@ -176,14 +177,15 @@ def _lemmas(settings: Settings, p: float) -> dict[str, np.ndarray]:
     u, v = u[apart], v[apart]
     divergence = mirror.bregman_divergence(u, v, p)
     bounds = [inequalities.divergence_bound(u, v, p, sharp=sharp) for sharp in (False, True)]
-    every = slice(None, None, max(1, len(u) // settings.shown))
+    every = np.linspace(0, len(u) - 1, settings.shown).astype(int)
+    every[: EXTREME + 1] = np.arange(EXTREME + 1)[: settings.shown]
     return {
         "norm_slack": np.minimum(1 - low / norm, high / norm - 1).min(),
         "norm_attained": _attained(settings.dimension, p),
         "ratios": np.array([(divergence / bound).min() for bound in bounds]),
         "violations": _scalar_violations(settings, p),
-        "distance": np.resize(mirror.entrywise_norm(u - v, p)[every], settings.shown),
-        "divergence": np.resize(divergence[every], settings.shown),
+        "distance": mirror.entrywise_norm(u - v, p)[every],
+        "divergence": divergence[every],
     }
 
 
@@ -201,7 +203,7 @@ def _matrices(settings: Settings) -> np.ndarray:
 
 
 def _pairs(settings: Settings, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs on the unit sphere: random ones at all distances, and ones that differ by signs, the worst for p < 2."""
+    """Pairs on the unit sphere: random ones at all distances, scaled by factors around one, and the worst ones."""
     rng = stream(settings.seeds[0], "pairs")
     v = _matrices(settings)
     size = 10 ** rng.uniform(-3, 1, (settings.pairs, 1, 1))
@@ -210,8 +212,15 @@ def _pairs(settings: Settings, p: float) -> tuple[np.ndarray, np.ndarray]:
     flipped = v * (1 + np.minimum(size, 1) * signs)
     which = np.arange(settings.pairs) % 2 == 0
     u = np.where(which[:, None, None], other, flipped)
-    # Entries of one size, half of them pulled each way: to the last digit the extreme case of the classical inequality.
+    # For p < 2: entries of one size, half of them pulled each way.
     u[0], v[0] = 1 + 1e-3 * _balanced(settings.dimension), np.ones_like(v[0])
+    # For p > 2: one tiny entry beside a large one, changed by what attains the best constant.
+    tiny = slice(1, EXTREME + 1) if p > 2 else slice(0)
+    u[tiny], v[tiny] = 0.0, 0.0
+    u[tiny, 0, 0] = v[tiny, 0, 0] = 1.0
+    if p > 2:
+        v[tiny, 0, 1] = np.geomspace(0.02, 0.3, EXTREME)
+        u[tiny, 0, 1] = v[tiny, 0, 1] * (1 - inequalities.extreme_change(p))
     return mirror.normalised(u, p), mirror.normalised(v, p)
 
 

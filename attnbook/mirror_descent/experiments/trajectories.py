@@ -34,7 +34,8 @@ class Settings:
         starts: Number of starts, evenly spaced on a circle.
         start_norm: Euclidean norm of the starts.
         steps: Steps of each path.
-        step_size: How far a scale-free step moves the weights.
+        step_size: Step size of the scale-free steps, the same for every exponent; far from zero such a step moves the
+            weights by about ``step_size / (p - 1)``.
         plain_step_size: Step size of the plain paths, which take as many steps.
         records: Points kept of each path, about.
         exact_steps: Steps of the runs with one constraint.
@@ -54,9 +55,9 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
     def __post_init__(self) -> None:
-        missing = [p for p in (*CLAIMED, 1.1) if p not in self.ps]
-        if missing or list(self.ps) != sorted(set(self.ps)) or self.ps[0] <= 1:
-            raise ValueError(f"ps: expected increasing numbers above 1 with {missing} among them, got {self.ps}")
+        needed = {*CLAIMED, 1.1}
+        if needed - set(self.ps) or list(self.ps) != sorted(set(self.ps)) or self.ps[0] <= 1:
+            raise ValueError(f"ps: expected increasing numbers above 1 with {sorted(needed)} among them, got {self.ps}")
         check_seeds(self.seeds, 1)
 
     @classmethod

@@ -20,6 +20,7 @@ from attnbook.mirror_descent.theory.mirror import (
 __all__ = [
     "best_constant",
     "divergence_bound",
+    "extreme_change",
     "norm_bounds",
     "power_bounds",
     "slope_bounds",
@@ -81,8 +82,8 @@ def best_constant(p: float) -> float:
     r"""Return $c_p^\star$, the largest $c$ with $D_\psi(U,V)\ge c\|U-V\|_{p,p}^p$ for all matrices, $p\ge2$.
 
     Entry by entry the inequality is homogeneous, so $c_p^\star=\min_s\big(\frac1p|1-s|^p-\frac1p+s\big)/|s|^p$. Setting
-    the derivative to zero gives $(s-1)^{p-1}+1=(p-1)s$ and there $c_p^\star=\frac{p-1}p\,s^{2-p}$ (this book's; the
-    proof text suggests $1/(p2^p)$).
+    the derivative to zero gives $(s-1)^{p-1}+1=(p-1)s$, $s>1$, and there $c_p^\star=\frac{p-1}p\,s^{2-p}$ (this
+    book's; the proof text suggests $1/(p2^p)$).
 
     Args:
         p: Exponent, at least 2.
@@ -97,17 +98,35 @@ def best_constant(p: float) -> float:
         >>> best_constant(2.0), round(best_constant(3.0), 4)
         (0.5, 0.1953)
     """
+    change = extreme_change(p)
+    return float((p - 1) / p * change ** (2 - p))
+
+
+def extreme_change(p: float) -> float:
+    r"""Return the $s>1$ at which :func:`best_constant` is attained: an entry $v$ changed to $(1-s)v$.
+
+    It is the largest root of $(s-1)^{p-1}+1=(p-1)s$.
+
+    Args:
+        p: Exponent, at least 2.
+
+    Returns:
+        The change, 2 for p = 2 (where every change attains the constant).
+
+    Raises:
+        ValueError: If the exponent is not a finite number of at least 2.
+    """
     if not 2 <= p < np.inf:
         raise ValueError(f"p: expected a finite number of at least 2, got {p!r}")
     if p == 2:
-        return 0.5
+        return 2.0
     # Bisection in log(s - 1): the convex left side starts below the right one and ends above it.
     low, high = -60.0, 60.0
     for _ in range(200):
         middle = (low + high) / 2
         below = np.exp((p - 1) * middle) + 1 < (p - 1) * (1 + np.exp(middle))
         low, high = (middle, high) if below else (low, middle)
-    return float((p - 1) / p * (1 + np.exp(low)) ** (2 - p))
+    return float(1 + np.exp(low))
 
 
 def power_bounds(
