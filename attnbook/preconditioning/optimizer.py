@@ -122,7 +122,7 @@ class StructureAwareGD(torch.optim.Optimizer):
         *,
         covariance: Tensor,
         step_size: float,
-        preconditioner: Preconditioner = "two",
+        preconditioner: str = "two",
         penalty: float = 1.0,
     ) -> None:
         _check_layers(value, key_query, covariance)

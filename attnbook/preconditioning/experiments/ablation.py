@@ -25,10 +25,9 @@ from attnbook.preconditioning.training import Training, Variant, train_variants
 
 __all__ = ["PARTS", "Ablation", "Settings", "run"]
 
-PARTS: tuple[tuple[Preconditioner, float], ...] = tuple(
-    (kind, penalty) for penalty in (0.0, 1.0) for kind in ("none", "left", "two")
-)
-"""The six variants: preconditioner and weight of the regulariser. The last one is Algorithm 1."""
+# The six variants: preconditioner and weight of the regulariser; the last one is Algorithm 1.
+KINDS: tuple[Preconditioner, ...] = ("none", "left", "two")
+PARTS = tuple((kind, penalty) for penalty in (0.0, 1.0) for kind in KINDS)
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ class Ablation(Result):
         """Return what the ablations say, by claim id."""
         seeds = len(self.settings.seeds)
         ends = [np.median(self.at_best(curves)[-1], axis=-1) for curves in self.weak]
-        fastest = dict(zip(("none", "left", "two"), self.fastest(0)[3:], strict=True))
+        fastest = dict(zip(KINDS, self.fastest(0)[3:], strict=True))
         hard = self.at_best(self.strong[self.settings.strong_conditions.index(self.settings.hard_condition)])[-1]
         excess = (np.median(hard, axis=-1) - 1) * self.settings.strong(self.settings.hard_condition).best_loss
         values = {

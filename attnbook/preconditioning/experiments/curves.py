@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
 
 from attnbook.core.runtime import Progress
 
 __all__ = ["NEAR", "first_time", "loss_ratio", "stage"]
 
+# A loss counts as near-optimal from this multiple of the best one on.
 NEAR = 1.25
-"""A loss counts as near-optimal from this multiple of the best one on."""
 
 
 def loss_ratio(excess_loss: np.ndarray, best_loss: float) -> np.ndarray:
@@ -26,18 +25,16 @@ def loss_ratio(excess_loss: np.ndarray, best_loss: float) -> np.ndarray:
     return 1 + excess_loss / best_loss
 
 
-def first_time(
-    steps: Float[np.ndarray, " records"], ratios: Float[np.ndarray, "records ..."], level: float = NEAR
-) -> np.ndarray:
+def first_time(steps: np.ndarray, ratios: np.ndarray, level: float = NEAR) -> np.ndarray:
     """Return the first recorded step at which each member's ratio is at most ``level``.
 
     Args:
-        steps: Recorded steps, increasing.
-        ratios: $L/L^*$.
+        steps: Recorded steps, increasing, ``(records,)``.
+        ratios: $L/L^*$, ``(records, ...)``.
         level: What to reach; default 1.25.
 
     Returns:
-        Steps; infinite for members that never get there.
+        Steps, ``(...)``; infinite for members that never get there.
 
     Example:
         >>> first_time(np.array([0.0, 10.0, 20.0]), np.array([[9.0, 9.0], [1.2, 8.0], [1.1, 7.0]]))
