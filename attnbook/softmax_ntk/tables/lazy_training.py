@@ -138,7 +138,7 @@ def one_heavy_pair(result: lazy_training.LazyTraining) -> Table:
     arrays = {
         "steps": result.steps, "smallest eigenvalue": result.smallest_eigenvalue,
         "largest eigenvalue": result.largest_eigenvalue, "largest diagonal entry": result.largest_diagonal,
-        "share of the heaviest pair in it": result.heaviest_pair,
+        "largest share of one pair in such an entry": result.heaviest_pair,
     }  # fmt: skip
     rows: list[Row] = [
         [name, Measured(f"{np.median(a[:, 0, chosen, 0]):.3g}"), Measured(f"{a[seed, 0, chosen, 0]:.3g}")]
@@ -152,22 +152,16 @@ def one_heavy_pair(result: lazy_training.LazyTraining) -> Table:
 
 def by_seeds(result: lazy_training.LazyTraining, first: int) -> Table:
     """Return what the rules on steps and drift test, from the first few seeds, the others, and all."""
-    chosen = {
-        f"{name} of {network}": (claim, f"{value}_{network}")
-        for name, claim, value, networks in (
-            ("largest over smallest mean steps", "SN-TM-{}", "max_over_min_of_mean_steps", ACTIVATIONS),
-            ("slope of the median drift", "SN-DH", "slope_of_medians", ("softmax", "exp")),
-        )
-        for network in networks
-        for claim in [claim.format(network)]
-    }
+    chosen = {f"steps of {LOOKS[name].label}": (f"SN-TM-{name}", f"max_over_min_of_mean_steps_{name}") for name in ACTIVATIONS}
+    chosen |= {f"drift of {LOOKS[name].label}": ("SN-DH", f"slope_of_medians_{name}") for name in ("softmax", "exp")}
     n = len(result.settings.seeds)
     parts = [result.some_seeds(part).measurements() for part in (slice(first), slice(first, n), slice(n))]
+    caption = "What the rules test. Steps: largest over smallest mean, over widths. Drift: slope of the medians."
     rows: list[Row] = [
         [name, *(Measured(f"{part[claim].values[value]:.3f}") for part in parts)]
         for name, (claim, value) in chosen.items()
     ]
-    return Table(["one output", f"first {first} seeds", f"other {n - first}", f"all {n}"], rows, "What the rules test.")
+    return Table(["one output", f"first {first} seeds", f"other {n - first}", f"all {n}"], rows, caption)
 
 
 def growth(result: samples.Samples) -> Table:
