@@ -53,27 +53,22 @@ def costs(results: Mapping[str, tuple[Result, int]]) -> Table:
 def arrived(result: lazy_training.LazyTraining) -> Table:
     """Return how many networks of small width reached the target, and how many of their losses rose on the way."""
     s, n = result.settings, len(result.settings.seeds)
-    rows: list[Row] = [
-        [
-            str(m),
-            *(Measured(f"{c.sum():g}") for c in result.small_reached[:, i].T),
-            *["" for _ in ACTIVATIONS] * (len(s.outputs) > 1),
-        ]
-        for i, m in enumerate(s.small_widths)
-    ]
+    rows: list[Row] = []
+    for i, m in enumerate(s.small_widths):
+        rows.append([str(m), *(Measured(f"{count:g}") for count in result.small_reached[:, i].sum(axis=0))])
     for i, m in enumerate(s.widths[:3]):
-        row: Row = [str(m)]
-        for k in range(len(s.outputs)):
-            for j in range(len(ACTIVATIONS)):
-                rose = int((result.monotone[:, k, i, j] == 0).sum())
-                row.append(Measured(f"{result.reached[:, k, i, j].sum():g}" + f" ({rose} rose)" * (rose > 0)))
-        rows.append(row)
-    heads = [f"{LOOKS[name].label}, {d} output" + "s" * (d > 1) for d in s.outputs for name in ACTIVATIONS]
+        rose = (result.monotone[:, :, i] == 0).sum(axis=0)
+        counts = result.reached[:, :, i].sum(axis=0)
+        texts = [
+            " / ".join(f"{c:g}" + f" ({r} rose)" * bool(r) for c, r in zip(counts[:, j], rose[:, j], strict=True))
+            for j in range(len(ACTIVATIONS))
+        ]
+        rows.append([str(m), *map(Measured, texts)])
     caption = (
-        f"Networks of {n} that reached a thousandth of the loss within {s.max_steps} steps (in brackets: whose loss "
-        f"rose on the way). Of the wider ones all did. Widths below {s.widths[0]} were tried with one output only."
+        f"One / two outputs: networks of {n} that reached a thousandth of the loss within {s.max_steps} steps (in "
+        f"brackets: whose loss rose on the way). Of the wider ones all did. Below {s.widths[0]}: one output only."
     )
-    return Table(["width", *heads], rows, caption)
+    return Table(["width", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
 
 def promised(result: lazy_training.LazyTraining) -> Table:
@@ -91,9 +86,7 @@ def promised(result: lazy_training.LazyTraining) -> Table:
         "Softmax. Longest step: over all seeds and outputs, the lemma allows 0.01. The other columns: one output, "
         f"medians over {len(s.seeds)} seeds; B is the largest |⟨w, x⟩| of each network."
     )
-    return Table(
-        ["width", "longest step", "largest movement", "bound D", "D over movement", "of this, e^3B"], rows, caption
-    )
+    return Table(["width", "longest step", "largest movement", "bound D", "ratio", "e^3B in it"], rows, caption)
 
 
 def table_1(result: lazy_training.LazyTraining) -> Table:
@@ -120,13 +113,13 @@ def steps_by_width(result: lazy_training.LazyTraining) -> Table:
     """Return median numbers of steps, by width and number of outputs, and how far the networks are apart."""
     s = result.settings
     rows: list[Row] = []
-    for k, d in enumerate(s.outputs):
-        for i in sorted({0, *(i for i, m in enumerate(s.widths) if m >= s.lazy_from)}):
-            medians = np.median(result.steps[:, k, i], axis=0)
-            numbers = (*(f"{m:g}" for m in medians), f"{medians.max() / medians.min():.2g}")
-            rows.append([str(d), str(s.widths[i]), *map(Measured, numbers)])
-    caption = f"Median steps over {len(s.seeds)} seeds; a network that never arrived counts with {s.max_steps}."
-    return Table(["outputs", "width", *(LOOKS[name].label for name in ACTIVATIONS), "most over fewest"], rows, caption)
+    for i in sorted({0, *(i for i, m in enumerate(s.widths) if m >= s.lazy_from)}):
+        medians = np.median(result.steps[:, :, i], axis=0)
+        cells = [" / ".join(f"{m:g}" for m in column) for column in medians.T]
+        apart = " / ".join(f"{row.max() / row.min():.2g}" for row in medians)
+        rows.append([str(s.widths[i]), *map(Measured, (*cells, apart))])
+    caption = f"One / two outputs: median steps of {len(s.seeds)} seeds; one that never arrived has {s.max_steps}."
+    return Table(["width", *(LOOKS[name].label for name in ACTIVATIONS), "most over fewest"], rows, caption)
 
 
 def one_heavy_pair(result: lazy_training.LazyTraining) -> Table:
@@ -152,7 +145,9 @@ def one_heavy_pair(result: lazy_training.LazyTraining) -> Table:
 
 def by_seeds(result: lazy_training.LazyTraining, first: int) -> Table:
     """Return what the rules on steps and drift test, from the first few seeds, the others, and all."""
-    chosen = {f"steps of {LOOKS[name].label}": (f"SN-TM-{name}", f"max_over_min_of_mean_steps_{name}") for name in ACTIVATIONS}
+    chosen = {
+        f"steps of {LOOKS[name].label}": (f"SN-TM-{name}", f"max_over_min_of_mean_steps_{name}") for name in ACTIVATIONS
+    }
     chosen |= {f"drift of {LOOKS[name].label}": ("SN-DH", f"slope_of_medians_{name}") for name in ("softmax", "exp")}
     n = len(result.settings.seeds)
     parts = [result.some_seeds(part).measurements() for part in (slice(first), slice(first, n), slice(n))]
