@@ -71,7 +71,7 @@ def ntk_gram(
 def kernel_gradient_descent(
     kernel: Float[Tensor, "*members rows rows"],
     labels: Float[Tensor, "*members rows"],
-    step_size: Float[Tensor, "*members"] | float,
+    scaled_step_size: Float[Tensor, "*members"] | float,
     steps: Sequence[int],
     *,
     cross: Float[Tensor, "*members points rows"] | None = None,
@@ -85,7 +85,8 @@ def kernel_gradient_descent(
     Args:
         kernel: Symmetric positive semi-definite matrix $H$ of the training points.
         labels: $\mathrm{vec}(Y)$; a network that does not start at zero has $\mathrm{vec}(Y - F(0))$ here.
-        step_size: $\eta m$, the step size of the linear model; positive. Above $2/\lambda_{\max}$ it diverges.
+        scaled_step_size: $\eta m$, the width times the step size of the network; positive. Above $2/\lambda_{\max}$ it
+            diverges.
         steps: Numbers of steps $t$, at least 0.
         cross: $K(x, X)$ of the points to predict at; default the training points.
 
@@ -102,9 +103,9 @@ def kernel_gradient_descent(
     """
     if not (torch.isfinite(kernel).all() and torch.isfinite(labels).all()):
         raise ValueError("kernel, labels: expected finite numbers, got NaN or infinity")
-    eta = torch.as_tensor(step_size, dtype=kernel.dtype, device=kernel.device).unsqueeze(-1)
+    eta = torch.as_tensor(scaled_step_size, dtype=kernel.dtype, device=kernel.device).unsqueeze(-1)
     if not (torch.isfinite(eta) & (eta > 0)).all():
-        raise ValueError(f"step_size: expected positive numbers, got {step_size}")
+        raise ValueError(f"scaled_step_size: expected positive numbers, got {scaled_step_size}")
     if not len(steps) or min(steps) < 0:
         raise ValueError(f"steps: expected at least one number of steps, none negative, got {list(steps)}")
     eigenvalues, vectors = torch.linalg.eigh(kernel)

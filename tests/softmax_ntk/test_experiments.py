@@ -30,6 +30,7 @@ SMALL = dataclasses.replace(
         (lazy_training.Settings, {"seeds": ()}),
         (samples.Settings, {"sizes": (4,)}),
         (starts.Settings, {"widths": (4, 4)}),
+        (starts.Settings, {"light_widths": (4,)}),
         (step_size.Settings, {"usable": 1.7}),
         (step_size.Settings, {"curve_fractions": (7.0,)}),
         (circle.Settings, {"widths": (8, 4)}),
@@ -51,11 +52,23 @@ def test_seeds_in_chunks_give_the_same_numbers(smoke_results):
 
 
 def test_a_few_seeds_of_a_result_are_the_result_of_a_few_seeds(smoke_results):
-    first = smoke_results["softmax_ntk.lazy_training"].first_seeds(1)
+    first = smoke_results["softmax_ntk.lazy_training"].some_seeds(slice(1))
     alone = lazy_training.run(dataclasses.replace(lazy_training.Settings.smoke(), seeds=(0,)), device="cpu")
     assert {k: m.values for k, m in first.measurements().items()} == pytest.approx(
         {k: pytest.approx(dict(m.values)) for k, m in alone.measurements().items()}
     )
+
+
+def test_the_bound_on_the_movement_is_its_exponential_factor_times_the_rest(smoke_results):
+    result = smoke_results["softmax_ntk.lazy_training"]
+    s = result.settings
+    rest = 8 / result.smallest_eigenvalue[..., 0] * s.n_samples / np.array(s.widths)  # labels of norm one
+    np.testing.assert_allclose(result.exponential_of_bound() * rest, result.movement_bound[..., 0])
+
+
+def test_heaviest_pair_is_all_of_a_network_of_two_neurons():
+    run = runs.train(runs.Problem("softmax", 2, 3, 5), (0,), device=CPU, max_steps=1)
+    np.testing.assert_allclose(lazy_training._heaviest_pair(run), 1)
 
 
 def test_smallest_working_width_is_the_one_from_which_on_all_seeds_arrive(smoke_results):
@@ -76,6 +89,8 @@ def test_networks_that_do_not_start_at_zero_fit_their_output_plus_the_labels():
 def test_slope_of_a_power_is_its_exponent():
     x = np.array([2.0, 3.0, 5.0])
     assert runs.slope(x, 7 * x**-1.5) == pytest.approx(-1.5)
+    named = runs.slopes(x, cube=np.stack([x**-3, x**-3]))
+    assert named.values["slope_of_medians_cube"] == pytest.approx(-3)
     value, (low, high) = runs.slope_over_seeds(x, np.stack([x**-1, x**-2, x**-3]))
     assert (low, high) == (pytest.approx(-3), pytest.approx(-1))
     assert value == pytest.approx(-2)
@@ -95,7 +110,9 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
     for figure in drawn:
         assert figure.axes
         plt.close(figure)
-    for table in (tables.table_1(lazy), tables.one_heavy_neuron(lazy), tables.step_sizes(steps)):
+    made = [make(lazy) for make in (tables.table_1, tables.one_heavy_pair, tables.arrived, tables.promised)]
+    made += [tables.steps_by_width(lazy), tables.by_seeds(lazy, 1), tables.growth(more), tables.step_sizes(steps)]
+    for table in (*made, tables.costs({"lazy": (lazy, 7)})):
         assert "<table>" in table._repr_html_()
     assert "pairs" in tables.slopes_by_start(three)._repr_html_()
     assert "8 neurons" in tables.circle_text(round_, 8, "relu")

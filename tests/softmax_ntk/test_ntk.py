@@ -102,8 +102,8 @@ def test_kernel_descent_takes_members_and_their_own_step_sizes():
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"step_size": 0.0}, "step_size"),
-        ({"step_size": math.nan}, "step_size"),
+        ({"scaled_step_size": 0.0}, "scaled_step_size"),
+        ({"scaled_step_size": math.nan}, "scaled_step_size"),
         ({"steps": []}, "steps"),
         ({"steps": [-1]}, "steps"),
         ({"kernel": torch.full((2, 2), math.nan)}, "kernel"),
@@ -111,7 +111,7 @@ def test_kernel_descent_takes_members_and_their_own_step_sizes():
     ],
 )
 def test_impossible_kernel_descent_is_refused_by_name(change, name):
-    arguments = {"kernel": torch.eye(2), "labels": torch.ones(2), "step_size": 0.1, "steps": [1]} | change
+    arguments = {"kernel": torch.eye(2), "labels": torch.ones(2), "scaled_step_size": 0.1, "steps": [1]} | change
     with pytest.raises(ValueError, match=name):
         kernel_gradient_descent(**arguments)
 

@@ -20,7 +20,7 @@ from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import Sample
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, place, slope_over_seeds, train
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, place, slopes, train
 from attnbook.softmax_ntk.models.two_layer import predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_descent, ntk_gram
 
@@ -130,12 +130,8 @@ class Circle(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return how fast the gap to the kernel machine closes, by claim id."""
         widths = [m for m in self.settings.widths if m >= self.settings.slope_from]
-        slopes = {
-            f"slope_{name}": slope_over_seeds(widths, self.gap[:, -len(widths) :, j])
-            for j, name in enumerate(ACTIVATIONS)
-        }
-        values, spread = ({k: v[i] for k, v in slopes.items()} for i in (0, 1))
-        return {"SN-LAZY-prediction": Measurement(values, spread, len(self.gap))}  # type: ignore[arg-type]
+        gaps = {name: self.gap[:, -len(widths) :, j] for j, name in enumerate(ACTIVATIONS)}
+        return {"SN-LAZY-prediction": slopes(widths, **gaps)}
 
 
 def on_circle(angles: Float[np.ndarray, " points"]) -> Float[np.ndarray, "points 3"]:

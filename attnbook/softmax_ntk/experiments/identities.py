@@ -19,7 +19,7 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, worst
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs
 from attnbook.softmax_ntk.models.descent import gradient_descent
 from attnbook.softmax_ntk.models.two_layer import (
     Networks,
@@ -106,14 +106,14 @@ class Identities(Result):
         """Return the largest errors, by claim id."""
         n = len(self.settings.seeds)
         return {
-            "SN-GRAD": worst(n, np.max, max_relative_error=self.gradient_error),
-            "SN-GRAD-others": worst(n, np.max, max_relative_error=self.other_gradient_error),
-            "SN-NTK": worst(n, np.max, max_relative_error=self.kernel_error),
-            "SN-NTK-fast": worst(n, np.max, max_relative_error=self.fast_kernel_error),
-            "SN-INIT": worst(n, np.max, max_output=self.output),
-            "SN-INV-mean": worst(n, np.max, max_mean_weight_change=self.mean_weight_change),
-            "SN-INV-shift": worst(n, np.max, max_relative_change=self.shift_change),
-            "SN-INV-origin": worst(n, np.max, max_output=self.origin_output),
+            "SN-GRAD": over_runs(n, np.max, max_relative_error=self.gradient_error),
+            "SN-GRAD-others": over_runs(n, np.max, max_relative_error=self.other_gradient_error),
+            "SN-NTK": over_runs(n, np.max, max_relative_error=self.kernel_error),
+            "SN-NTK-fast": over_runs(n, np.max, max_relative_error=self.fast_kernel_error),
+            "SN-INIT": over_runs(n, np.max, max_output=self.output),
+            "SN-INV-mean": over_runs(n, np.max, max_mean_weight_change=self.mean_weight_change),
+            "SN-INV-shift": over_runs(n, np.max, max_relative_change=self.shift_change),
+            "SN-INV-origin": over_runs(n, np.max, max_output=self.origin_output),
         }
 
 

@@ -24,11 +24,12 @@ from attnbook.softmax_ntk.experiments.runs import (
     ROUNDING,
     Problem,
     Run,
+    over_runs,
     place,
-    slope_over_seeds,
+    slopes,
     train,
-    worst,
 )
+from attnbook.softmax_ntk.models.two_layer import neuron_derivatives
 from attnbook.softmax_ntk.ntk import kernel_gradient_descent
 from attnbook.softmax_ntk.theory.lazy_training import Activation, infinite_kernel, loss_envelope, movement_bound
 
@@ -48,6 +49,8 @@ KEPT = (
     "drift",
     "smallest_eigenvalue",
     "largest_eigenvalue",
+    "largest_diagonal",
+    "heaviest_pair",
 )
 # Kernels whose smallest eigenvalue is below this part of the largest count as singular: the theorem excludes them.
 SINGULAR = 1e-9  # fmt: skip
@@ -65,7 +68,7 @@ class Settings:
         outputs: Numbers of outputs; the first one is that of Corollary 4.3 and Table 1.
         widths: Numbers of neurons, increasing.
         small_widths: Smaller ones, trained with one output in search of the smallest that works.
-        trained_from: Width from which on every network must reach the target.
+        trained_from: Width from which on every softmax network must reach the target.
         flat_from: Width from which on the number of steps should no longer depend on it.
         lazy_from: Smallest width in the slopes of movement and drift.
         short_steps_from: Smallest width at which single steps must be short.
@@ -133,7 +136,7 @@ class LazyTraining(Result):
         steps: Steps to the target.
         reached: 1 where the target was reached, else 0.
         monotone: 1 where the loss never rose, else 0.
-        bound_ratio: Largest ratio over steps of the loss to the envelope of Lemma 5.3.
+        bound_ratio: Largest ratio of the loss to the envelope of Lemma 5.3, from the first step on.
         exponent_ratio: Exponent of the loss over the second half of the steps, over that of the envelope; 0 where the
             kernel at the start is singular.
         rms_movement: Root mean square over neurons of $\|w_r(T)-w_r(0)\|$.
@@ -143,6 +146,8 @@ class LazyTraining(Result):
         drift: $\|H(T)-H(0)\|_F/\|H(0)\|_F$.
         smallest_eigenvalue: $\lambda$ of $H(0)$.
         largest_eigenvalue: Largest eigenvalue of $H(0)$.
+        largest_diagonal: Largest diagonal entry of $H(0)$: the sample that the heaviest neurons answer to.
+        heaviest_pair: Largest share of one pair of neurons in a sample's sum of squared derivatives, at the start.
         curve: Loss over its first value at one width, one output, ``(seeds, networks, steps + 1)``.
         kernel_curve: The same for gradient descent on the kernel at the start.
         envelope: The envelope of Lemma 5.3 for the same networks.
@@ -165,6 +170,8 @@ class LazyTraining(Result):
     drift: Float[np.ndarray, "seeds outputs widths networks"]
     smallest_eigenvalue: Float[np.ndarray, "seeds outputs widths networks"]
     largest_eigenvalue: Float[np.ndarray, "seeds outputs widths networks"]
+    largest_diagonal: Float[np.ndarray, "seeds outputs widths networks"]
+    heaviest_pair: Float[np.ndarray, "seeds outputs widths networks"]
     curve: Float[np.ndarray, "seeds networks records"]
     kernel_curve: Float[np.ndarray, "seeds networks records"]
     envelope: Float[np.ndarray, "seeds networks records"]
@@ -178,10 +185,17 @@ class LazyTraining(Result):
         widths = np.array([*self.settings.small_widths, *self.settings.widths, np.inf])
         return np.array([widths[at[-1] + 1] if len(at) else widths[0] for at in failed])
 
-    def first_seeds(self, count: int) -> Self:
-        """Return the result that the first few seeds alone would have given."""
-        arrays = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.type.startswith("Float")}
-        return replace(self, settings=replace(self.settings, seeds=self.settings.seeds[:count]), **arrays)
+    def some_seeds(self, which: slice) -> Self:
+        """Return the result that a part of the seeds alone would have given."""
+        arrays = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.type.startswith("Float")}
+        return replace(self, settings=replace(self.settings, seeds=self.settings.seeds[which]), **arrays)
+
+    def exponential_of_bound(self) -> Float[np.ndarray, "seeds outputs widths"]:
+        """Return the factor $e^{3B}$ in the bound $D$ of the softmax networks, with the measured $B$."""
+        s = self.settings
+        count = s.n_samples * np.sqrt(np.array(s.outputs, dtype=float))[:, None]
+        width = np.array(s.widths, dtype=float)
+        return (self.movement_bound * self.smallest_eigenvalue)[..., 0] * width / (8 * count)
 
     def measurements(self) -> dict[str, Measurement]:
         """Return convergence, envelope, steps, movement and drift, by claim id."""
@@ -194,12 +208,18 @@ class LazyTraining(Result):
         s, n = self.settings, len(self.settings.seeds)
         trained = self._from(s.trained_from)
         reached = self.reached[:, :, trained, 0]
-        ratios = self.infinite_eigenvalue.max(axis=1) / self.infinite_eigenvalue.min(axis=1)
+        unit = np.eye(1, s.n_inputs)
+        diagonal = np.array([infinite_kernel(name, unit)[0, 0] for name in ACTIVATIONS])
+        raw, scaled = (
+            e.max(axis=1) / e.min(axis=1) for e in (self.infinite_eigenvalue, self.infinite_eigenvalue / diagonal)
+        )
         return {
-            "SN-T4.2": worst(n, np.mean, share_converged=reached),
-            "SN-T4.2-monotone": worst(n, np.mean, share_monotone=self.monotone[..., 0]),
-            "SN-C4.3": worst(n, np.mean, share_converged_one_output=reached[:, 0]),
-            "SN-TAB1-lambda": over_seeds(max_over_min_smallest_eigenvalue=ratios),
+            "SN-T4.2": over_runs(n, np.mean, share_converged_softmax=reached),
+            "SN-T4.2-monotone": over_runs(n, np.mean, share_monotone_softmax=self.monotone[..., 0]),
+            "SN-C4.3": over_runs(n, np.mean, share_converged_softmax_one_output=reached[:, 0]),
+            "SN-TAB1-lambda": over_seeds(
+                median_max_over_min_eigenvalue=raw, median_max_over_min_eigenvalue_over_diagonal=scaled
+            ),
         }
 
     def _lemma(self) -> dict[str, Measurement]:
@@ -208,11 +228,11 @@ class LazyTraining(Result):
         slack = (self.movement_bound / np.maximum(self.largest_movement, ROUNDING))[..., 0]
         exponents = np.where(self.exponent_ratio > 0, self.exponent_ratio, np.inf)
         return {
-            "SN-5.3L": worst(n, np.max, max_ratio_to_bound=self.bound_ratio),
-            "SN-5.3L-slack": worst(n, np.min, min_exponent_ratio=exponents),
-            "SN-5.3W": worst(n, np.min, min_bound_over_movement=slack),
-            "SN-5.3W-size": worst(n, np.min, min_bound_over_movement=slack),
-            "SN-5.3G": worst(n, np.max, max_step_length=self.longest_step[:, :, wide, 0]),
+            "SN-5.3L": over_runs(n, np.max, max_ratio_to_bound_all_networks=self.bound_ratio),
+            "SN-5.3L-slack": over_runs(n, np.min, min_exponent_ratio_all_networks=exponents),
+            "SN-5.3W": over_runs(n, np.min, min_bound_over_movement_softmax=slack),
+            "SN-5.3W-size": over_runs(n, np.min, min_bound_over_movement_softmax=slack),
+            "SN-5.3G": over_runs(n, np.max, max_step_length_softmax=self.longest_step[:, :, wide, 0]),
         }
 
     def _steps(self) -> dict[str, Measurement]:
@@ -222,11 +242,11 @@ class LazyTraining(Result):
         for j, name in enumerate(ACTIVATIONS):
             each = flat[:, :, j].max(axis=1) / flat[:, :, j].min(axis=1)
             means = flat[:, :, j].mean(axis=0)
-            found[f"SN-TM-{name}"] = _ratio("max_over_min_mean_steps", means.max() / means.min(), each)
+            found[f"SN-TM-{name}"] = _ratio(f"max_over_min_of_mean_steps_{name}", means.max() / means.min(), each)
         found["SN-TM-small"] = Measurement(
-            {f"steps_{name}": float(smallest[:, j].mean()) for j, name in enumerate(ACTIVATIONS)},
+            {f"mean_steps_{name}": float(smallest[:, j].mean()) for j, name in enumerate(ACTIVATIONS)},
             {
-                f"steps_{name}": (float(c.min()), float(c.max()))
+                f"mean_steps_{name}": (float(c.min()), float(c.max()))
                 for name, c in zip(ACTIVATIONS, smallest.T, strict=True)
             },
             len(smallest),
@@ -234,34 +254,25 @@ class LazyTraining(Result):
         widest = flat[:, -1]
         medians = np.median(widest, axis=0)
         each = widest.max(axis=1) / widest.min(axis=1)
-        return found | {"SN-TAB1": _ratio("max_over_min_steps", medians.max() / medians.min(), each)}
+        return found | {"SN-TAB1": _ratio("max_over_min_of_median_steps", medians.max() / medians.min(), each)}
 
     def _slopes(self) -> dict[str, Measurement]:
         part = self._from(self.settings.lazy_from)
         widths = self.settings.widths[part]
-        rms, largest, drift = (
-            {name: slope_over_seeds(widths, values[:, 0, part, j]) for j, name in enumerate(ACTIVATIONS)}
-            for values in (self.rms_movement, self.largest_movement, self.drift)
-        )
-        n = len(self.settings.seeds)
-        each = {f"slope_{name}": found for name, found in rms.items()}
+
+        def of(values: np.ndarray, *names: Activation) -> Measurement:
+            return slopes(widths, **{name: values[:, 0, part, ACTIVATIONS.index(name)] for name in names})
+
         return {
-            "SN-LAZY": Measurement({k: v[0] for k, v in each.items()}, {k: v[1] for k, v in each.items()}, n),
-            "SN-LAZY-max": _range("slope_smooth", largest, n),
-            "SN-DH": _range("slope", drift, n),
-            "SN-DH-relu": Measurement({"slope_relu": drift["relu"][0]}, {"slope_relu": drift["relu"][1]}, n),
+            "SN-LAZY": of(self.rms_movement, *ACTIVATIONS),
+            "SN-LAZY-max": of(self.largest_movement, "softmax", "exp"),
+            "SN-DH": of(self.drift, "softmax", "exp"),
+            "SN-DH-relu": of(self.drift, "relu"),
         }
 
 
 def _ratio(name: str, value: float, each: np.ndarray) -> Measurement:
     return Measurement({name: float(value)}, {name: (float(each.min()), float(each.max()))}, len(each))
-
-
-def _range(name: str, slopes: dict[Activation, tuple[float, tuple[float, float]]], n_seeds: int) -> Measurement:
-    """Smaller and larger of the slopes of softmax and exp, each with its range over seeds."""
-    both = sorted(slopes[name] for name in ("softmax", "exp"))
-    values = {f"{end}_{name}": found for end, found in zip(("min", "max"), both, strict=True)}
-    return Measurement({k: v[0] for k, v in values.items()}, {k: v[1] for k, v in values.items()}, n_seeds)
 
 
 def run(
@@ -327,7 +338,7 @@ def _statistics(run: Run, n_outputs: int) -> dict[str, np.ndarray]:
         envelope = loss_envelope(np.arange(steps + 1.0), smallest_eigenvalue=eigenvalue, step_size=eta, width=width)
         half = steps // 2
         found["monotone"][k] = (np.diff(loss) <= 0).all()
-        found["bound_ratio"][k] = (loss / envelope).max()
+        found["bound_ratio"][k] = (loss / envelope)[1:].max()
         if not singular:
             found["exponent_ratio"][k] = np.log(loss[-1] / loss[half]) / np.log(envelope[-1] / envelope[half])
         found["movement_bound"][k] = movement_bound(
@@ -343,7 +354,15 @@ def _statistics(run: Run, n_outputs: int) -> dict[str, np.ndarray]:
         "drift": run.drift(),
         "smallest_eigenvalue": smallest,
         "largest_eigenvalue": run.eigenvalues[:, -1],
+        "largest_diagonal": run.kernel.diagonal(dim1=1, dim2=2).amax(1).cpu().double().numpy(),
+        "heaviest_pair": _heaviest_pair(run),
     }
+
+
+def _heaviest_pair(run: Run) -> np.ndarray:
+    squares = neuron_derivatives(run.start, run.inputs).square().unflatten(2, (-1, 2)).sum(3)
+    shares = squares / squares.sum(2, keepdim=True).clamp(min=ROUNDING)
+    return shares.amax((1, 2)).cpu().double().numpy()
 
 
 def _curves(s: Settings, seeds: tuple[int, ...], device: torch.device) -> dict[str, np.ndarray]:

@@ -20,8 +20,20 @@ from attnbook.softmax_ntk.models.two_layer import Networks, Start, draw_weights,
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.theory.lazy_training import Activation
 
-__all__ = ["ACTIVATIONS", "Problem", "Run", "place", "slope", "slope_over_seeds", "train", "worst"]
+__all__ = [
+    "ACTIVATIONS",
+    "ROUNDING",
+    "Problem",
+    "Run",
+    "over_runs",
+    "place",
+    "slope",
+    "slope_over_seeds",
+    "slopes",
+    "train",
+]
 
+# Stands for zero on logarithmic axes.
 ROUNDING = 1e-16
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
@@ -163,8 +175,23 @@ def slope_over_seeds(x: Sequence[float] | np.ndarray, samples: np.ndarray) -> tu
     return slope(x, np.median(samples, axis=0)), (min(each), max(each))
 
 
-def worst(n_seeds: int, pick: Callable[..., np.ndarray], **samples: np.ndarray) -> Measurement:
-    """Return the extreme of each quantity over all runs, with the range of the extremes of single seeds.
+def slopes(x: Sequence[float] | np.ndarray, **samples: np.ndarray) -> Measurement:
+    """Return log-log slopes of medians over seeds, named ``slope_of_medians_<name>``, with the range of single seeds.
+
+    Args:
+        x: Abscissae, ``(points,)``.
+        **samples: Name to positive values, ``(seeds, points)``.
+
+    Returns:
+        The measurement.
+    """
+    found = {f"slope_of_medians_{name}": slope_over_seeds(x, values) for name, values in samples.items()}
+    n_seeds = len(next(iter(samples.values())))
+    return Measurement({k: v[0] for k, v in found.items()}, {k: v[1] for k, v in found.items()}, n_seeds)
+
+
+def over_runs(n_seeds: int, pick: Callable[..., np.ndarray], **samples: np.ndarray) -> Measurement:
+    """Return the extreme, or the share, of each quantity over all runs, with its range over single seeds.
 
     Args:
         n_seeds: Number of seeds, the length of the first axis.

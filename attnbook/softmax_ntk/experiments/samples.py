@@ -84,15 +84,12 @@ class Samples(Result):
 
     def measurements(self) -> dict[str, Measurement]:
         """Return the slopes of the mean number of steps, by claim id."""
-        sizes = self.settings.sizes
-        slopes = [slope(sizes, self.steps[:, :, j].mean(axis=0)) for j in range(len(ACTIVATIONS))]
-        each = np.array([[slope(sizes, row) for row in seed.T] for seed in self.steps])
-        lowest, highest = each.min(axis=1), each.max(axis=1)
-        spread = {
-            "min_slope": (float(lowest.min()), float(lowest.max())),
-            "max_slope": (float(highest.min()), float(highest.max())),
-        }
-        return {"SN-TN": Measurement({"min_slope": min(slopes), "max_slope": max(slopes)}, spread, len(self.steps))}
+        sizes, values, spread = self.settings.sizes, {}, {}
+        for j, name in enumerate(ACTIVATIONS):
+            each = [slope(sizes, row) for row in self.steps[:, :, j]]
+            values[f"slope_of_means_{name}"] = slope(sizes, self.steps[:, :, j].mean(axis=0))
+            spread[f"slope_of_means_{name}"] = (min(each), max(each))
+        return {"SN-TN": Measurement(values, spread, len(self.steps))}
 
 
 def run(

@@ -19,13 +19,14 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slope_over_seeds, train
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slopes, train
 from attnbook.softmax_ntk.models.two_layer import Start
 from attnbook.softmax_ntk.theory.lazy_training import Activation
 
 __all__ = ["STARTS", "Settings", "Starts", "run"]
 
 STARTS: tuple[Start, ...] = get_args(Start)
+SMOOTH: tuple[Activation, ...] = ("softmax", "exp")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Settings:
         n_samples: Number of samples.
         n_inputs: Number of inputs.
         widths: Numbers of neurons, increasing and even.
+        light_scale: Standard deviation of light initial weights, for which no neuron dominates; the others have 1.
+        light_widths: Numbers of neurons of softmax and exp networks with light weights.
         target: Fraction of the first loss to stop at.
         max_steps: Steps after which to give up.
         seeds: Seeds of data and weights.
@@ -45,20 +48,25 @@ class Settings:
     n_samples: int = 16
     n_inputs: int = 16
     widths: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    light_scale: float = 0.3
+    light_widths: tuple[int, ...] = (128, 256, 512, 1024)
     target: float = 1e-3
     max_steps: int = 3000
     seeds: tuple[int, ...] = tuple(range(20))
     chunk: int = 20
 
     def __post_init__(self) -> None:
-        if len(self.widths) < 2 or sorted(set(self.widths)) != list(self.widths):
-            raise ValueError(f"widths: expected at least two increasing numbers, got {self.widths}")
+        for name in ("widths", "light_widths"):
+            widths = getattr(self, name)
+            if len(widths) < 2 or sorted(set(widths)) != list(widths):
+                raise ValueError(f"{name}: expected at least two increasing numbers, got {widths}")
         check_seeds(self.seeds, self.chunk)
 
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        return cls(n_samples=5, n_inputs=7, widths=(16, 32, 64), target=0.1, max_steps=100, seeds=(0, 1), chunk=1)
+        few = {"widths": (16, 32, 64), "light_widths": (16, 32), "seeds": (0, 1), "chunk": 1}
+        return cls(n_samples=5, n_inputs=7, target=0.1, max_steps=100, **few)  # type: ignore[arg-type]
 
     @classmethod
     def book(cls) -> Self:
@@ -68,7 +76,8 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a larger run of this book's experiment; the paper has none."""
-        return cls(n_samples=64, n_inputs=64, widths=(512, 1024, 2048, 4096, 8192, 16384), chunk=1)
+        widths = (512, 1024, 2048, 4096, 8192, 16384)
+        return cls(n_samples=64, n_inputs=64, widths=widths, light_widths=widths, chunk=1)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class Starts(Result):
 
     Attributes:
         drift: Relative drift, ``(seeds, widths, starts, networks)``.
+        light_drift: The same with light weights, ``(seeds, light widths, starts, softmax and exp)``.
         initial_norm: Squared norm of the outputs before training, ``(seeds, widths, starts, networks)``.
     """
 
@@ -84,24 +94,33 @@ class Starts(Result):
     settings_type: ClassVar[type] = Settings
 
     drift: Float[np.ndarray, "seeds widths starts networks"]
+    light_drift: Float[np.ndarray, "seeds light_widths starts smooth"]
     initial_norm: Float[np.ndarray, "seeds widths starts networks"]
 
-    def slope(self, start: Start, activation: Activation) -> tuple[float, tuple[float, float]]:
-        """Return the log-log slope of the median drift against the width, and its range over single seeds."""
-        drift = self.drift[:, :, STARTS.index(start), ACTIVATIONS.index(activation)]
-        return slope_over_seeds(self.settings.widths, drift)
+    def of(self, start: Start, activation: Activation, *, light: bool = False) -> Float[np.ndarray, "seeds widths"]:
+        """Return the drift of one start and one network, with weights of scale 1 or light ones."""
+        drift = self.light_drift if light else self.drift
+        return drift[:, :, STARTS.index(start), ACTIVATIONS.index(activation)]
 
     def measurements(self) -> dict[str, Measurement]:
         """Return the slopes of the drift, by claim id."""
-        n = len(self.settings.seeds)
-        paired, signs, free = (self.slope(start, "softmax") for start in STARTS)
-        relu = [self.slope(start, "relu") for start in STARTS]
-        norm = slope_over_seeds(self.settings.widths, self.initial_norm[:, :, STARTS.index("independent"), 0])
+
+        def of(activation: Activation, *which: Start, light: bool = False) -> Measurement:
+            widths = self.settings.light_widths if light else self.settings.widths
+            return slopes(widths, **{f"{activation}_{s}": self.of(s, activation, light=light) for s in which})
+
+        light = [of(name, "paired", "independent", light=True) for name in SMOOTH]
+        norm = self.initial_norm[:, :, STARTS.index("independent"), 0]
         return {
-            "SN-UNP": _slopes({"slope_paired": paired, "slope_independent": free}, n),
-            "SN-UNP-signs": _slopes({"slope_opposite_signs": signs}, n),
-            "SN-UNP-relu": _slopes({"slope_paired": relu[0], "slope_independent": relu[2]}, n),
-            "SN-UNP-norm": _slopes({"slope": norm}, n),
+            "SN-UNP": of("softmax", "paired", "independent"),
+            "SN-UNP-signs": of("softmax", "opposite_signs"),
+            "SN-UNP-relu": of("relu", "paired", "independent"),
+            "SN-UNP-norm": slopes(self.settings.widths, softmax=norm),
+            "SN-UNP-light": Measurement(
+                {k: v for m in light for k, v in m.values.items()},
+                {k: v for m in light for k, v in m.spread.items()},
+                len(norm),
+            ),
         }
 
 
@@ -129,26 +148,25 @@ def run(
     clock, where, s = Clock(), place(device), settings
 
     def part(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        groups = [(m, start, a) for m in s.widths for start in STARTS for a in ACTIVATIONS]
+        unit = [(1.0, m, start, a) for m in s.widths for start in STARTS for a in ACTIVATIONS]
+        light = [(s.light_scale, m, start, a) for m in s.light_widths for start in STARTS for a in SMOOTH]
         drift, norm = [], []
         with runtime.threads(1):
-            for done, (width, start, activation) in enumerate(groups, 1):
-                problem = Problem(activation, width, s.n_samples, s.n_inputs, start=start)
+            for done, (scale, width, start, activation) in enumerate(unit + light, 1):
+                problem = Problem(activation, width, s.n_samples, s.n_inputs, scale=scale, start=start)
                 trained = train(problem, seeds, device=where, max_steps=s.max_steps, target=s.target)
                 drift.append(trained.drift())
                 norm.append(trained.first_outputs().square().sum((1, 2)).cpu().double().numpy())
                 if inner:
-                    inner(done, len(groups))
-        shape = (len(seeds), len(s.widths), len(STARTS), len(ACTIVATIONS))
+                    inner(done, len(unit + light))
+        drifts, norms, count = np.stack(drift, axis=1), np.stack(norm, axis=1), len(unit)
+        shape = (len(seeds), -1, len(STARTS))
         return {
-            "drift": np.stack(drift, axis=1).reshape(shape),
-            "initial_norm": np.stack(norm, axis=1).reshape(shape),
+            "drift": drifts[:, :count].reshape(*shape, len(ACTIVATIONS)),
+            "light_drift": drifts[:, count:].reshape(*shape, len(SMOOTH)),
+            "initial_norm": norms[:, :count].reshape(*shape, len(ACTIVATIONS)),
         }
 
     parts = by_seeds(s, part, clock=clock, workdir=workdir, progress=progress)
     arrays = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
     return Starts(settings=s, provenance=clock.provenance(where), **arrays)
-
-
-def _slopes(found: dict[str, tuple[float, tuple[float, float]]], n_seeds: int) -> Measurement:
-    return Measurement({k: v[0] for k, v in found.items()}, {k: v[1] for k, v in found.items()}, n_seeds)

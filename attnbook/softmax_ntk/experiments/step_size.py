@@ -17,7 +17,7 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, place, train, worst
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, over_runs, place, train
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.theory.lazy_training import Activation, step_size_of_theorem
 
@@ -125,11 +125,15 @@ class StepSize(Result):
         both = self.reached[:, :usable] * self.monotone[:, :usable]
         smooth = [ACTIVATIONS.index(name) for name in SMOOTH]
         rises, reached = 1 - self.monotone[:, beyond, smooth], self.reached[:, beyond, smooth]
-        catapult = worst(n, np.mean, share_reached=reached, share_with_a_rise=rises)
-        flat = worst(n, np.min, min_room_below_two=2 - self.final_sharpness[:, beyond, smooth])
+        catapult = over_runs(n, np.mean, share_reached_softmax_exp=reached, share_with_a_rise_softmax_exp=rises)
+        flat = over_runs(n, np.min, min_room_below_two_softmax_exp=2 - self.final_sharpness[:, beyond, smooth])
         return {
-            "SN-ETA": over_seeds(practical_step_size=self.practical[:, 0], theorem_step_size=self.theorem),
-            "SN-ETA-usable": worst(n, np.mean, share_monotone_and_reached=both),
+            "SN-ETA": over_seeds(
+                median_practical_step_size_softmax=self.practical[:, 0],
+                median_theorem_step_size=self.theorem,
+                median_ratio=self.practical[:, 0] / self.theorem,
+            ),
+            "SN-ETA-usable": over_runs(n, np.mean, share_monotone_and_reached_all_networks=both),
             "SN-ETA-catapult": Measurement({**catapult.values, **flat.values}, {**catapult.spread, **flat.spread}, n),
         }
 

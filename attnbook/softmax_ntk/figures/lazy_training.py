@@ -10,7 +10,7 @@ import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.softmax_ntk.experiments import circle, lazy_training, samples, starts, step_size
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,9 +37,9 @@ LOOKS: Mapping[str, Look] = {
     "relu": Look("ReLU", "#5b5f66", "--", "s"),
 }
 STARTS: Mapping[str, Look] = {
-    "paired": Look("pairs", "#0b5cad", "-", "o"),
+    "paired": Look("pairs", "#15803d", "-", "v"),
     "opposite_signs": Look("opposite signs only", "#7c3aed", "-.", "D"),
-    "independent": Look("independent", "#5b5f66", "--", "s"),
+    "independent": Look("independent", "#8a5a00", "--", "P"),
 }
 
 
@@ -50,7 +50,7 @@ def lazier(result: lazy_training.LazyTraining) -> Figure:
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.0), sharex=True)
         for j, name in enumerate(ACTIVATIONS):
             band(left, widths, result.rms_movement[:, 0, :, j], LOOKS[name])
-            band(right, widths, np.maximum(result.drift[:, 0, :, j], 1e-16), LOOKS[name])
+            band(right, widths, np.maximum(result.drift[:, 0, :, j], ROUNDING), LOOKS[name])
         _reference(left, widths, 0.05 * np.median(result.rms_movement[:, 0, 0, 0]), -1)
         _reference(right, widths, 0.2 * np.median(result.drift[:, 0, 0, 0]), -2)
         _reference(right, widths, 2.5 * np.median(result.drift[:, 0, 0, 2]), -1)
@@ -66,7 +66,7 @@ def lazier(result: lazy_training.LazyTraining) -> Figure:
 def envelope(result: lazy_training.LazyTraining) -> Figure:
     """Draw loss curves, those of the kernel machine and the envelope of Lemma 5.3, one panel per network."""
     with style():
-        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.8), sharey=True)
+        figure, axes = plt.subplots(1, 3, figsize=(6.4, 3.6), sharey=True)
         steps = np.arange(result.curve.shape[2])
         for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
             ax.plot(steps, np.median(result.envelope[:, j], axis=0), color=INK, linestyle=":", label="Lemma 5.3")
@@ -74,7 +74,7 @@ def envelope(result: lazy_training.LazyTraining) -> Figure:
                     label="kernel machine")  # fmt: skip
             band(ax, steps, result.curve[:, j], LOOKS[name])
             ax.lines[-1].set(marker="none", label="network")
-            ax.set(yscale="log", title=LOOKS[name].label, ylim=(1e-9, 4))
+            ax.set(yscale="log", title=LOOKS[name].label, ylim=(1e-9, 4), xticks=(0, 20, 40))
         axes[0].set_ylabel("loss / first loss")
         axes[1].set_xlabel(f"steps, width {result.settings.curve_width}")
         axes[0].legend(fontsize=9, loc="lower left")
@@ -96,25 +96,28 @@ def exponents(result: lazy_training.LazyTraining) -> Figure:
             ax.annotate(text, (widths[-1], height), xytext=(0, -13), textcoords="offset points", ha="right")
         ax.set(ylabel="exponent / envelope's", ylim=(0, 6.4))
         _log_widths(ax, widths)
-        ax.legend(loc="upper right", ncols=3, title="smallest over seeds and outputs")
+        ax.legend(loc="upper right", ncols=3, title="smallest over seeds and outputs, singular kernels left out")
     return figure
 
 
 def steps_against_width(result: lazy_training.LazyTraining) -> Figure:
-    """Draw the number of steps to the target against the width, one dot per network, the mean as a line."""
-    widths = np.array(result.settings.widths)
+    """Draw the number of steps to the target against the width, one dot per network, means as lines."""
+    widths, outputs = np.array(result.settings.widths), result.settings.outputs
     with style():
-        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.6), sharey=True)
-        for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
-            look, steps = LOOKS[name], result.steps[:, 0, :, j]
-            failed = result.reached[:, 0, :, j] == 0
-            spread = np.broadcast_to(widths, steps.shape) * np.linspace(0.87, 1.15, len(steps))[:, None]
-            ax.plot(spread[~failed], steps[~failed], ".", color=look.color, alpha=0.5)
-            ax.plot(spread[failed], steps[failed], "x", color=INK, markersize=8, markeredgewidth=2)
-            ax.plot(widths, steps.mean(axis=0), **look.line_style())
-            ax.set(yscale="log", title=look.label)
-            _log_widths(ax, widths[::3], label="width" if j == 1 else "")
-        axes[0].set_ylabel("steps to a thousandth")
+        figure, axes = plt.subplots(1, len(outputs), figsize=(7.2, 3.8), sharey=True, squeeze=False)
+        for i, ax in enumerate(axes[0]):
+            for j, name in enumerate(ACTIVATIONS):
+                look, steps = LOOKS[name], result.steps[:, i, :, j]
+                failed = result.reached[:, i, :, j] == 0
+                shift = np.linspace(-0.09, 0.09, len(steps)) + 0.25 * (j - 1)
+                at = widths * 2 ** np.broadcast_to(shift[:, None], steps.shape)
+                ax.plot(at[~failed], steps[~failed], ".", color=look.color, alpha=0.4)
+                ax.plot(at[failed], steps[failed], "x", color=look.color, markersize=7, markeredgewidth=1.5)
+                ax.plot(widths, steps.mean(axis=0), **look.line_style())
+            ax.set(yscale="log", title=f"{outputs[i]} output" + "s" * (outputs[i] > 1))
+            _log_widths(ax, widths[::2])
+        axes[0, 0].set_ylabel("steps to a thousandth")
+        axes[0, 0].legend()
     return figure
 
 
@@ -140,7 +143,7 @@ def steps_against_samples(result: samples.Samples) -> Figure:
 def loss_by_step_size(result: step_size.StepSize) -> Figure:
     """Draw loss curves of one seed for step sizes below and beyond the limit of linear theory."""
     with style():
-        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.8), sharey=True)
+        figure, axes = plt.subplots(1, 3, figsize=(6.4, 3.8), sharex=True, sharey=True)
         shades = plt.get_cmap("cividis")(np.linspace(0.75, 0, len(result.settings.curve_fractions)))
         lines = ("-", "--", "-.", ":")
         for j, (ax, name) in enumerate(zip(axes, ACTIVATIONS, strict=True)):
@@ -158,19 +161,30 @@ def loss_by_step_size(result: step_size.StepSize) -> Figure:
 
 
 def drift_by_start(result: starts.Starts) -> Figure:
-    """Draw the drift of the kernel at equal residual for three starts, softmax and ReLU."""
-    widths = np.array(result.settings.widths)
-    shown: tuple[Activation, ...] = ("softmax", "relu")
+    """Draw the drift of the kernel at equal residual for three starts, with weights of scale 1 and with light ones."""
+    widths, light_widths = np.array(result.settings.widths), np.array(result.settings.light_widths)
+    light = result.settings.light_scale
+    shown: tuple[tuple[Activation, bool], ...] = (
+        ("softmax", False),
+        ("exp", False),
+        ("softmax", True),
+        ("relu", False),
+    )
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.8), sharey=True)
-        for ax, name in zip(axes, shown, strict=True):
-            for i, start in enumerate(starts.STARTS):
-                drift = np.maximum(result.drift[:, :, i, ACTIVATIONS.index(name)], 1e-16)
-                band(ax, widths, drift, STARTS[start])
-            ax.set(yscale="log", title=LOOKS[name].label)
+        figure, axes = plt.subplots(2, 2, figsize=(6.8, 6.0), sharex=True, sharey=True)
+        for ax, (name, is_light) in zip(axes.flat, shown, strict=True):
+            for start in starts.STARTS:
+                drift = np.maximum(result.of(start, name, light=is_light), ROUNDING)
+                band(ax, light_widths if is_light else widths, drift, STARTS[start])
+            ax.set(yscale="log", title=f"{LOOKS[name].label}, scale {light if is_light else 1:g}")
+        for start, power in (("paired", 2), ("independent", 1.5)):
+            first = np.median(result.of(start, "softmax", light=True)[:, 0])
+            _reference(axes[1, 0], light_widths, 0.5 * first, -power)
+        _reference(axes[1, 1], widths, 0.4 * np.median(result.of("paired", "relu")[:, 0]), -1)
+        for ax in axes[1]:
             _log_widths(ax, widths[::2])
-        axes[0].set_ylabel("change of the kernel, relative")
-        axes[0].legend(fontsize=9.5)
+        figure.supylabel("change of the kernel, relative", fontsize=11.5)
+        axes[0, 1].legend(fontsize=9.5)
     return figure
 
 
@@ -181,7 +195,8 @@ def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
     before, after = result.before[j, i, : min(width, s.shown)], result.after[j, i, : min(width, s.shown)]
     degrees, look = np.degrees(s.angles), LOOKS[network]
     with style():
-        figure, (neurons, kernel, prediction) = plt.subplots(1, 3, figsize=(7.2, 3.2), width_ratios=(1, 1, 1.5))
+        figure, axes = plt.subplot_mosaic([["neurons", "kernel"], ["prediction"] * 2], figsize=(6.0, 5.4))
+        neurons, kernel, prediction = (axes[part] for part in ("neurons", "kernel", "prediction"))
         for start, end in zip(before, after, strict=True):
             neurons.plot(*zip(start, end, strict=True), color=look.color, linewidth=1.5)
         neurons.plot(*before.T, "o", color="#5b5f66", markersize=6, markerfacecolor="none", markeredgewidth=0.8)
@@ -202,12 +217,12 @@ def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
     return figure
 
 
-def _reference(ax: Axes, widths: np.ndarray, start: float, power: int) -> None:
-    """A dotted line of a whole-number slope, named."""
+def _reference(ax: Axes, widths: np.ndarray, start: float, power: float) -> None:
+    """A dotted line of a falling power, named."""
     line = start * (widths / widths[0]) ** float(power)
     ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
     ax.annotate(
-        f"slope \u2212{-power}",
+        f"slope \u2212{-power:g}",
         (widths[len(widths) // 2 - 1], line[len(widths) // 2 - 1]),
         xytext=(5, 2),
         textcoords="offset points",

@@ -2,91 +2,208 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attnbook.core import tables
 from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
-from attnbook.softmax_ntk.experiments import circle, lazy_training, starts, step_size
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
+from attnbook.softmax_ntk.experiments import circle, lazy_training, samples, starts, step_size
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope, slope_over_seeds
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
-from attnbook.softmax_ntk.theory.lazy_training import Activation, row_of_table_1
+from attnbook.softmax_ntk.theory.lazy_training import infinite_kernel, row_of_table_1
 
-__all__ = ["circle_text", "cost", "one_heavy_neuron", "slopes_by_start", "step_sizes", "table_1"]
+__all__ = [
+    "arrived",
+    "by_seeds",
+    "circle_text",
+    "costs",
+    "growth",
+    "one_heavy_pair",
+    "promised",
+    "slopes_by_start",
+    "step_sizes",
+    "steps_by_width",
+    "table_1",
+]
+
+Row = list[str | Measured]
 
 
-def cost(result: Result, networks: int) -> Table:
-    """Return how many networks an experiment trained, where and in what time."""
-    shared = "Networks of one width and one activation were trained together, as one program."
-    return replace(tables.cost(result, networks), caption=shared)
+def costs(results: Mapping[str, tuple[Result, int]]) -> Table:
+    """Return how many networks each experiment trained, where and in what time.
+
+    Args:
+        results: Name to result and number of networks.
+
+    Returns:
+        A table with one row per experiment.
+    """
+    rows: list[Row] = []
+    for name, (result, networks) in results.items():
+        p = result.provenance
+        facts = (f"{p.wall_seconds:.1f} s", f"{p.cpu_seconds:.1f} s", f"{p.peak_memory_mib:.0f} MiB", p.device)
+        rows.append([name, str(networks), *map(Measured, facts)])
+    caption = "Networks of one width and one activation are trained together, as one program, on one thread."
+    return Table(
+        ["experiment", "networks", "time", "of the processor", "peak memory of the process", "device"], rows, caption
+    )
+
+
+def arrived(result: lazy_training.LazyTraining) -> Table:
+    """Return how many networks of small width reached the target, and how many of their losses rose on the way."""
+    s, n = result.settings, len(result.settings.seeds)
+    rows: list[Row] = []
+    for i, m in enumerate(s.small_widths):
+        rows.append([str(m), *(Measured(f"{count:g}") for count in result.small_reached[:, i].sum(axis=0))])
+    for i, m in enumerate(s.widths[:3]):
+        rose = (result.monotone[:, :, i] == 0).sum(axis=0)
+        counts = result.reached[:, :, i].sum(axis=0)
+        texts = [
+            " / ".join(f"{c:g}" + f" ({r} rose)" * bool(r) for c, r in zip(counts[:, j], rose[:, j], strict=True))
+            for j in range(len(ACTIVATIONS))
+        ]
+        rows.append([str(m), *map(Measured, texts)])
+    caption = (
+        f"One / two outputs: networks of {n} that reached a thousandth of the loss within {s.max_steps} steps (in "
+        f"brackets: whose loss rose on the way). Of the wider ones all did. Below {s.widths[0]}: one output only."
+    )
+    return Table(["width", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
+
+
+def promised(result: lazy_training.LazyTraining) -> Table:
+    """Return steps and movements of softmax beside what Lemma 5.3 promises, one output."""
+    s = result.settings
+    exponential = result.exponential_of_bound()[:, 0]
+    shown = sorted({0, *(i for i, m in enumerate(s.widths) if m >= s.flat_from)})
+    rows: list[Row] = []
+    for i in shown:
+        longest = result.longest_step[:, :, i, 0].max()
+        moved, bound = result.largest_movement[:, 0, i, 0], result.movement_bound[:, 0, i, 0]
+        numbers = (longest, np.median(moved), np.median(bound), np.median(bound / moved), np.median(exponential[:, i]))
+        rows.append([str(s.widths[i]), *(Measured(f"{number:.2g}") for number in numbers)])
+    caption = (
+        "Softmax. Longest step: over all seeds and outputs, the lemma allows 0.01. The other columns: one output, "
+        f"medians over {len(s.seeds)} seeds; B is the largest |⟨w, x⟩| of each network."
+    )
+    return Table(["width", "longest step", "largest movement", "bound D", "ratio", "e^3B in it"], rows, caption)
 
 
 def table_1(result: lazy_training.LazyTraining) -> Table:
     """Return Table 1 as measured: what each network needed, beside its row evaluated on the same data."""
     s, working = result.settings, result.smallest_working_width()
-    rows: list[list[str | Measured]] = []
+    rows: list[Row] = []
     for j, name in enumerate(ACTIVATIONS):
         eigenvalue = float(np.median(result.infinite_eigenvalue[:, j]))
+        diagonal = float(infinite_kernel(name, np.eye(1, s.n_inputs))[0, 0])
         width, steps = row_of_table_1(name, eigenvalue, n_samples=s.n_samples, error=s.target * s.n_samples)
-        widest = result.steps[:, 0, -1, j]
-        taken = f"{np.median(widest):g} [{widest.min():g}, {widest.max():g}]"
-        numbers = (f"{eigenvalue:.2g}", f"{width:.2g}", f"{working[j]:g}", f"{steps:.2g}", taken)
-        rows.append([LOOKS[name].label, *map(Measured, numbers)])
-    head = ["network", "λ", "width, its row", "width that sufficed", "steps, its row", "steps taken"]
+        taken = _with_range(result.steps[:, 0, -1, j], "g")
+        first = (f"{number:.2g}" for number in (eigenvalue, eigenvalue / diagonal, width))
+        rows.append([LOOKS[name].label, *map(Measured, (*first, f"{working[j]:g}", f"{steps:.2g}", taken))])
+    head = ["network", "λ", "λ over diagonal", "width, its row", "width that sufficed", "steps, its row", "steps taken"]
     caption = (
         "One output. Rows: in the form we reconstructed, hidden constants 1 and o(1) = 0, with λ of the kernel at "
-        f"infinite width. Sufficed: from this width on all {len(s.seeds)} seeds reached a thousandth of the loss. "
+        f"infinite width (median). Sufficed: from this width on all {len(s.seeds)} seeds reached a thousandth. "
         f"Steps taken: at width {s.widths[-1]}, median [fewest, most] over seeds, at the practical step size."
     )
     return Table(head, rows, caption)
 
 
-def one_heavy_neuron(result: lazy_training.LazyTraining) -> Table:
+def steps_by_width(result: lazy_training.LazyTraining) -> Table:
+    """Return median numbers of steps, by width and number of outputs, and how far the networks are apart."""
+    s = result.settings
+    rows: list[Row] = []
+    for i in sorted({0, *(i for i, m in enumerate(s.widths) if m >= s.lazy_from)}):
+        medians = np.median(result.steps[:, :, i], axis=0)
+        cells = [" / ".join(f"{m:g}" for m in column) for column in medians.T]
+        apart = " / ".join(f"{row.max() / row.min():.2g}" for row in medians)
+        rows.append([str(s.widths[i]), *map(Measured, (*cells, apart))])
+    caption = f"One / two outputs: median steps of {len(s.seeds)} seeds; one that never arrived has {s.max_steps}."
+    return Table(["width", *(LOOKS[name].label for name in ACTIVATIONS), "most over fewest"], rows, caption)
+
+
+def one_heavy_pair(result: lazy_training.LazyTraining) -> Table:
     """Return the slowest wide softmax network beside the median one: what is different about its kernel?"""
     s = result.settings
     wide = [i for i, m in enumerate(s.widths) if m >= s.flat_from]
     seed, at = np.unravel_index(np.argmax(result.steps[:, 0, wide, 0]), (len(s.seeds), len(wide)))
     chosen = wide[at]
     arrays = {
-        "steps": result.steps, "largest eigenvalue": result.largest_eigenvalue,
-        "smallest eigenvalue": result.smallest_eigenvalue,
+        "steps": result.steps, "smallest eigenvalue": result.smallest_eigenvalue,
+        "largest eigenvalue": result.largest_eigenvalue, "largest diagonal entry": result.largest_diagonal,
+        "largest share of one pair in such an entry": result.heaviest_pair,
     }  # fmt: skip
-    rows: list[list[str | Measured]] = [
+    rows: list[Row] = [
         [name, Measured(f"{np.median(a[:, 0, chosen, 0]):.3g}"), Measured(f"{a[seed, 0, chosen, 0]:.3g}")]
         for name, a in arrays.items()
     ]
-    caption = Measured(f"{s.widths[chosen]}.", before="Softmax, one output; the slowest network has width ")
+    caption = Measured(
+        f"{s.widths[chosen]}, seed {s.seeds[seed]}.", before="Softmax, one output; the slowest network has width "
+    )
     return Table(["of the kernel at the start", "median of its width", "slowest network"], rows, caption)
+
+
+def by_seeds(result: lazy_training.LazyTraining, first: int) -> Table:
+    """Return what the rules on steps and drift test, from the first few seeds, the others, and all."""
+    chosen = {
+        f"steps of {LOOKS[name].label}": (f"SN-TM-{name}", f"max_over_min_of_mean_steps_{name}") for name in ACTIVATIONS
+    }
+    chosen |= {f"drift of {LOOKS[name].label}": ("SN-DH", f"slope_of_medians_{name}") for name in ("softmax", "exp")}
+    n = len(result.settings.seeds)
+    parts = [result.some_seeds(part).measurements() for part in (slice(first), slice(first, n), slice(n))]
+    caption = "What the rules test. Steps: largest over smallest mean, over widths. Drift: slope of the medians."
+    rows: list[Row] = [
+        [name, *(Measured(f"{part[claim].values[value]:.3f}") for part in parts)]
+        for name, (claim, value) in chosen.items()
+    ]
+    return Table(["one output", f"first {first} seeds", f"other {n - first}", f"all {n}"], rows, caption)
+
+
+def growth(result: samples.Samples) -> Table:
+    """Return with which power of the number of samples steps, condition number and bound grow."""
+    sizes = np.array(result.settings.sizes)
+    rows: list[Row] = []
+    for j, name in enumerate(ACTIVATIONS):
+        low, high = result.smallest_eigenvalue[:, :, j], result.largest_eigenvalue[:, :, j]
+        grown = [slope(sizes, np.median(a, axis=0)) for a in (result.steps[:, :, j], high / low, (sizes / low) ** 2)]
+        rows.append([LOOKS[name].label, *(Measured(f"{power:.2f}") for power in grown)])
+    s = result.settings
+    caption = f"Log-log slopes against n of medians over {len(s.seeds)} seeds; width {s.width}, one output."
+    return Table(["network", "steps", "λ_max/λ", "n²/λ²"], rows, caption)
 
 
 def step_sizes(result: step_size.StepSize) -> Table:
     """Return how often each step size reached the target, rose on the way or blew up."""
-    rows: list[list[str | Measured]] = []
-    for i, fraction in enumerate(result.settings.fractions):
-        cells: list[str | Measured] = []
+    s = result.settings
+    rows: list[Row] = []
+    for i, fraction in enumerate(s.fractions):
+        cells: Row = []
         for j in range(len(ACTIVATIONS)):
             reached, diverged = result.reached[:, i, j] == 1, result.diverged[:, i, j] == 1
-            typical = f" in {np.median(result.steps[reached, i, j]):.0f} steps" if reached.any() else ""
+            typical = f" in {_with_range(result.steps[reached, i, j], '.0f')}" if reached.any() else ""
             blown = f", {diverged.sum()} blew up" if diverged.any() else ""
-            cells.append(Measured(f"{reached.sum()} trained{typical}{blown}"))
+            cells.append(Measured(f"{reached.sum()}{typical}{blown}"))
         rows.append([f"{fraction:g}", *cells])
     caption = (
-        f"Of {len(result.settings.seeds)} networks each, at most {result.settings.max_steps} steps. "
-        "What neither trained nor blew up was still on its way, or stuck."
+        f"Networks of {len(s.seeds)} that reached the target, in how many steps (median [fewest, most] of these), of "
+        f"{s.max_steps} at most. What neither arrived nor blew up was on its way, or stuck. Width {s.width}, "
+        f"{s.n_outputs} outputs."
     )
-    return Table(["step size × mλ_max(H*)", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
+    return Table(["step size × mλ_max", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
 
 def slopes_by_start(result: starts.Starts) -> Table:
-    """Return the slopes of the drift against the width, by start and network."""
-    rows: list[list[str | Measured]] = [
-        [STARTS[start].label, *(Measured(_slope(result, start, name)) for name in ACTIVATIONS)]
-        for start in starts.STARTS
-    ]
+    """Return the slopes of the drift against the width, by scale of the weights, start and network."""
+    s = result.settings
+    rows: list[Row] = []
+    for light in (False, True):
+        scale, widths = (s.light_scale, s.light_widths) if light else (1.0, s.widths)
+        for start in starts.STARTS:
+            drifts = [result.of(start, name, light=light) for name in (starts.SMOOTH if light else ACTIVATIONS)]
+            cells: Row = [Measured(_slope(widths, drift)) for drift in drifts]
+            rows.append([f"{scale:g}", STARTS[start].label, *cells, *[""] * light])
     caption = "Log-log slope of the median drift against the width [slopes of single seeds]."
-    return Table(["start", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
+    return Table(["weight scale", "start", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
 
 def circle_text(result: circle.Circle, width: int, network: str) -> str:
@@ -95,11 +212,15 @@ def circle_text(result: circle.Circle, width: int, network: str) -> str:
     movement, drift, gap = (float(np.median(a[:, i, j])) for a in (result.movement, result.drift, result.gap))
     fitted = f"{int(result.reached[:, i, j].sum())} of {len(result.gap)} seeds fitted"
     return (
-        f"{LOOKS[network].label}, {width} neurons, {fitted}. Medians: a neuron moves by {movement:.2g}, "
+        f"{LOOKS[network].label}, {width} neurons, {fitted}. Medians over all: a neuron moves by {movement:.2g}, "
         f"the kernel changes by {100 * drift:.2g} %, the largest gap to the machine is {gap:.2g}."
     )
 
 
-def _slope(result: starts.Starts, start: str, name: Activation) -> str:
-    value, (low, high) = result.slope(start, name)  # type: ignore[arg-type]
+def _slope(widths: Sequence[int], drift: np.ndarray) -> str:
+    value, (low, high) = slope_over_seeds(widths, drift)
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _with_range(values: np.ndarray, form: str) -> str:
+    return f"{np.median(values):{form}} [{values.min():{form}}, {values.max():{form}}]"
