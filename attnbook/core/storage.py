@@ -78,7 +78,7 @@ def read_json(path: Path, experiment: str) -> dict[str, Any]:
     return raw
 
 
-def plain(value: Any, digits: int | None = 6) -> Any:
+def plain(value: Any, digits: int | None = 9) -> Any:
     """Turn settings and arrays into JSON values, floats rounded to significant digits, infinity as a text."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name), None) for f in fields(value)}
