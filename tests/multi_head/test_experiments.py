@@ -9,7 +9,7 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
-from attnbook.multi_head.experiments import curvature, eigenvalues, points, single_head
+from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, points, single_head
 from attnbook.multi_head.figures import curvature as figures
 from attnbook.multi_head.figures.looks import LOOKS
 from attnbook.multi_head.models import hessians, network
@@ -18,7 +18,7 @@ from attnbook.multi_head.theory import curvature as theory
 
 CPU = torch.device("cpu")
 HEADS = dataclasses.replace(single_head.Settings.book(), seeds=(0, 1), formula_draws=2, bound_draws=15)
-POINTS = dataclasses.replace(curvature.Settings.book(), seeds=(0, 1), heads=(1, 4, 16), inspected=1)
+POINTS = dataclasses.replace(curvature.Settings.book(), seeds=(0, 1), heads=(1, 4, 16))
 
 
 def outcomes(result):
@@ -40,7 +40,9 @@ def test_honest_formulas_and_bounds_pass(honest):
 def test_every_claim_of_the_chapter_is_measured(honest):
     """Those on the derivatives, on one head, and on the loss; one at the larger size only."""
     measured = set(honest[0].measurements()) | set(honest[1].measurements())
-    expected = {claim.id for claim in ledger.claims() if claim.id.startswith(("MH-L1.", "MH-P1.", "MH-C1."))}
+    expected = {
+        claim.id for claim in ledger.claims() if claim.id.startswith(("MH-L1.", "MH-P1.", "MH-C1.", "MH-B13.12"))
+    }
     assert expected - measured == {"MH-C1.4-full-size"}
     assert measured <= expected
 
@@ -126,6 +128,24 @@ def test_seeds_in_chunks_give_the_same_curvature():
     np.testing.assert_allclose(whole.loss, parts.loss, rtol=1e-10)
 
 
+def test_equal_points_have_equal_loss_and_worst_heads_are_worse_than_typical(honest):
+    result = honest[1]
+    at = points.POINTS.index("equal")
+    assert (result.loss[:, at] <= POINTS.equal_loss).all()
+    assert (result.loss[:, at] > 0.85 * POINTS.equal_loss).all()
+    assert (result.worst_head >= result.typical_head).all()
+    # The bowl only lifts: the whole is at most as negative as its worst block.
+    assert (-result.smallest <= result.worst_head * 1.002).all()
+
+
+def test_large_weights_measure_the_same_network_under_other_names():
+    """Same run, other claim ids."""
+    settings = dataclasses.replace(large_weights.Settings.smoke(), seeds=(0,))
+    result = large_weights.run(settings, device="cpu")
+    assert settings.scale == 2.0
+    assert set(result.measurements()) == {f"MH-SCALE-{name}" for name in ("bound", "slope", "flat")}
+
+
 def test_every_eigenvalue_is_counted_once():
     settings = eigenvalues.Settings.smoke()
     result = eigenvalues.run(settings, device="cpu")
@@ -156,7 +176,7 @@ def test_slopes_are_those_of_power_laws(honest):
         (curvature.Settings.book(), {"heads": (4, 1)}),
         (curvature.Settings.book(), {"heads": (0, 1)}),
         (curvature.Settings.book(), {"n_samples": 0}),
-        (curvature.Settings.book(), {"inspected": 0}),
+        (curvature.Settings.book(), {"equal_loss": 0.0}),
         (curvature.Settings.book(), {"relevant_fraction": 0.3}),
         (curvature.Settings.book(), {"dimension": 5}),
         (curvature.Settings.book(), {"seeds": ()}),
@@ -196,7 +216,7 @@ def test_figures_and_tables_draw_from_smoke_results(smoke_results):
         figures.plt.close(figure)
     assert "relative to the loss" in tables.slopes(loss)._repr_html_()
     assert "from the bound" in tables.step_sizes(loss)._repr_html_()
-    assert "about" in tables.heads_promised(loss)._repr_html_()
+    assert "kept the norm" in tables.heads_promised(loss)._repr_html_()
     assert "Hessians" in tables.cost(loss, "Hessians", 3)._repr_html_()
     assert "H = 4" in tables.explorer_text(counts, "lone", 4)
 

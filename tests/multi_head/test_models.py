@@ -245,3 +245,20 @@ def test_divergence_is_an_error():
     parameters, (tokens, labels) = draw()
     with pytest.raises(FloatingPointError, match="diverged"):
         network.gradient_descent(parameters, (tokens * 1e3, labels), step_size=1e303, steps=5)
+
+
+def test_descent_stops_each_member_at_its_own_first_step_below_the_loss():
+    """Beside plain gradient descent for as many steps as that member took."""
+    rng = np.random.default_rng(3)
+    drawn = [network.draw_parameters(2, 3, 5, scale=0.5, rng=rng) for _ in range(2)]
+    start = {name: torch.tensor(np.stack([one[name] for one in drawn])).double() for name in drawn[0]}
+    batch = (torch.tensor(rng.standard_normal((2, 7, 3, 5))), torch.tensor(rng.choice([-1.0, 1.0], (2, 7))))
+    found = network.descend_to(start, batch, step_size=0.5, loss=0.3, most_steps=500)
+    history = network.gradient_descent(start, batch, step_size=0.5, steps=500)
+    assert (network.losses(found, batch) <= 0.3).all()
+    assert history.parameters["decoder"].shape == found["decoder"].shape
+    with pytest.raises(FloatingPointError, match="loss: a member is still above"):
+        network.descend_to(start, batch, step_size=0.5, loss=0.3, most_steps=1)
+    for change in ({"step_size": 0.0}, {"loss": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(change))):
+            network.descend_to(start, batch, **({"step_size": 0.5, "loss": 0.3, "most_steps": 9} | change))

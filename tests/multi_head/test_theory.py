@@ -82,10 +82,34 @@ def test_dimension_free_bound_is_attained():
     assert hessian == pytest.approx(theory.dimension_free_hessian_bound(tokens, np.zeros((4, 2))), rel=1e-12)
 
 
+def test_largest_cumulant_bounds_every_law_on_the_square_and_is_reached():
+    """Mixed third cumulants of random laws on up to five points, many of them corners; and the law that attains it."""
+    rng = np.random.default_rng(3)
+    weights = rng.dirichlet(np.full(5, 0.4), 20_000)
+    p, s = np.clip(rng.uniform(-3, 3, (2, 20_000, 5)), -1, 1)
+    centred = s - (weights * s).sum(1, keepdims=True)
+    cumulants = (weights * (p - (weights * p).sum(1, keepdims=True)) * centred**2).sum(1)
+    assert 0.7 < abs(cumulants).max() <= theory.LARGEST_CUMULANT
+    few = (1 - 1 / np.sqrt(3)) / 2
+    w, s = np.array([few, 1 - few]), np.array([-1.0, 1.0])
+    p = -s
+    assert w @ ((p - w @ p) * (s - w @ s) ** 2) == pytest.approx(theory.LARGEST_CUMULANT, rel=1e-12)
+
+
+def test_the_decoder_term_is_attained():
+    """Tokens both ways, attention mostly to the own sign, a decoder far larger than the mixed part."""
+    signs = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
+    few = (1 - 1 / np.sqrt(3)) / 2
+    tokens, decoder = signs[:, None] * [[1.0, 0.0]], -1e8 * signs[:, None] * [[1.0, 0.0]]
+    preference = np.log(1 / few - 1) / 2
+    _, hessian = norms(tokens, decoder, np.diag([preference, 0.0]))
+    assert hessian == pytest.approx(theory.dimension_free_hessian_bound(tokens, decoder), rel=1e-6)
+
+
 def test_constants_by_hand():
-    """T = 4, d = 9, H = 16, R = 1, B = 1: beta_1 = 2 * 3, beta_3 = 12 (9 + 1), beta_2 = 30 + 9, beta_3' = 6."""
+    """T = 4, d = 9, H = 16, R = 1, B = 1: beta_1 = 2 * 3, beta_3 = 12 (9 + 1), beta_2 = 30 + 9, beta_3' = 2 (c + 1)."""
     got = theory.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=1.0, largest_head_norm=1.0)
-    assert got == theory.LossConstants(6.0, 39.0, 120.0, 6.0)
+    assert got == theory.LossConstants(6.0, 39.0, 120.0, 2 * (theory.LARGEST_CUMULANT + 1))
 
 
 @pytest.mark.parametrize(

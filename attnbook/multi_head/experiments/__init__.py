@@ -4,9 +4,9 @@ On :mod:`eigenvalues` no claim rests, so it is not registered: a notebook calls 
 """
 
 from attnbook.core.results import Experiment
-from attnbook.multi_head.experiments import curvature, eigenvalues, single_head
+from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, single_head
 
-__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "single_head"]
+__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "large_weights", "single_head"]
 
 EXPERIMENTS = (
     Experiment(
@@ -23,6 +23,14 @@ EXPERIMENTS = (
         settings=curvature.Settings,
         result=curvature.Curvature,
         run=curvature.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.large_weights",
+        summary="Corollary 1 at larger weights: the bound holds, the law in the number of heads fails",
+        settings=large_weights.Settings,
+        result=large_weights.LargeWeights,
+        run=large_weights.run,
         budget_seconds=30,
     ),
 )

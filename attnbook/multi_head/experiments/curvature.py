@@ -41,8 +41,9 @@ class Curvature(Result):
         loss: The loss $\hat L$.
         gradient_norm: Norm of its gradient.
         head_norm: Norm of the largest head.
-        typical_head: Median over the inspected heads of the most negative curvature of a head's own block, as a
-            positive number.
+        typical_head: Median over all heads of the most negative curvature of a head's own block, as a positive number;
+            infinite where the blocks are too large to be put together.
+        worst_head: The same for the worst of all heads.
         token_norm: Norm of the largest token of the sample, at least 1, ``(seeds,)``.
     """
 
@@ -55,6 +56,7 @@ class Curvature(Result):
     gradient_norm: Float[np.ndarray, "seeds points heads"]
     head_norm: Float[np.ndarray, "seeds points heads"]
     typical_head: Float[np.ndarray, "seeds points heads"]
+    worst_head: Float[np.ndarray, "seeds points heads"]
     token_norm: Float[np.ndarray, " seeds"]
 
     @property
@@ -98,17 +100,18 @@ class Curvature(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found for Corollary 1, by claim id."""
         ratios = self.ratios
-        weak = _extremes(smallest_ratio=ratios["curvature"], largest_ratio=ratios["curvature"])
         sharp = _extremes(largest_ratio_sharp=ratios["dimension_free_curvature"], largest_ratio=ratios["curvature"])
         measured = {
             "MH-C1.1": _extremes(largest_ratio=ratios["gradient"]),
             "MH-C1.2": _extremes(largest_ratio=ratios["smoothness"]),
             "MH-C1.2-slack": _extremes(largest_ratio=ratios["smoothness"]),
-            "MH-C1.3": weak,
+            "MH-C1.3": _extremes(largest_ratio=ratios["curvature"]),
             "MH-C1.3-sharp": sharp,
             "MH-C1.4": over_seeds(slope_trained=self.slopes[:, POINTS.index("trained")]),
             "MH-C1.4-random": over_seeds(slope_random=self.slopes[:, POINTS.index("random")]),
             "MH-C1.4-flat": self._flat(),
+            "MH-C1.4-equal-loss": over_seeds(slope_equal_loss=self.slopes[:, POINTS.index("equal")]),
+            "MH-B13.12": _merge(_extremes(largest_smallest_eigenvalue=self.smallest), self._ends()),
         }
         if self.settings.dimension > Settings.book().dimension:
             measured["MH-C1.4-full-size"] = self._flat()
@@ -123,6 +126,11 @@ class Curvature(Result):
         values = {name: float(medians[i]) for name, i in at.items()}
         spread = {name: (float(scaled[:, i].min()), float(scaled[:, i].max())) for name, i in at.items()}
         return Measurement(values, spread, len(scaled))
+
+    def _ends(self) -> Measurement:
+        """The relative curvature at the fewest and at the most heads, where the latter is nearest to the former."""
+        relative = self.relative[:, [POINTS.index(name) for name in ("random", "trained", "equal")]]
+        return _extremes(largest_widest_over_single=relative[..., -1] / relative[..., 0])
 
     def _constants(self, index: tuple[int, ...]) -> LossConstants:
         return loss_constants(
@@ -141,7 +149,7 @@ def run(
     progress: Progress | None = None,
     workdir: Path | None = None,
 ) -> Curvature:
-    """Measure the extreme curvature of the loss at random and trained points.
+    """Measure the extreme curvature of the loss at the points of :data:`POINTS`.
 
     Args:
         settings: Sizes and seeds.
@@ -155,7 +163,7 @@ def run(
 
     Raises:
         ValueError: If the device is not available.
-        FloatingPointError: If training diverges.
+        FloatingPointError: If training diverges or does not reach the equal loss.
     """
     clock, where = Clock(), double_device(device)
 
@@ -164,7 +172,7 @@ def run(
         by_heads = []
         for number, n_heads in enumerate(settings.heads, 1):
             points = draw_points(settings, n_heads, seeds, batch)
-            by_heads.append([_measure_point(settings, points[name], batch) for name in POINTS])
+            by_heads.append([_measure_point(points[name], batch) for name in POINTS])
             if inner:
                 inner(number, len(settings.heads))
         names = by_heads[0][0]
@@ -178,28 +186,28 @@ def run(
     return Curvature(settings=settings, provenance=clock.provenance(where), **arrays)
 
 
-def _measure_point(settings: Settings, parameters: Parameters, batch: network.Batch) -> dict[str, np.ndarray]:
+def _measure_point(parameters: Parameters, batch: network.Batch) -> dict[str, np.ndarray]:
     """What is measured at one point, each ``(members,)``."""
     loss, gradients = network.loss_and_gradient(parameters, batch)
     squares = sum(g.square().flatten(1).sum(1) for g in gradients.values())
-    extremes = np.array([_extreme_curvature(parameters, batch, member) for member in range(len(loss))])
-    typical = [_typical_head(parameters, batch, member, settings.inspected) for member in range(len(loss))]
+    found = [_eigenvalues(parameters, batch, member) for member in range(len(loss))]
     return {
-        "typical_head": np.array(typical),
-        "smallest": extremes[:, 0],
-        "largest": extremes[:, 1],
+        **{name: np.array([one[name] for one in found]) for name in found[0]},
         "loss": loss.cpu().numpy(),
         "gradient_norm": torch.as_tensor(squares).sqrt().cpu().numpy(),
         "head_norm": network.largest_head_norm(parameters).cpu().numpy(),
     }
 
 
-def _extreme_curvature(parameters: Parameters, batch: network.Batch, member: int) -> tuple[float, float]:
-    own, tokens, labels = _of_member(parameters, batch, member)
+def _eigenvalues(parameters: Parameters, batch: network.Batch, member: int) -> dict[str, float]:
+    """Extreme eigenvalues of the whole, and of the blocks of all heads where these are small."""
+    own = {name: tensor[member] for name, tensor in parameters.items()}
+    tokens, labels = batch[0][member], batch[1][member]
     product: spectrum.Product
     if own["decoder"][0].numel() + own["key_query"][0].numel() <= LARGEST_BLOCK:
         hessian = hessians.loss_hessian(own, tokens, labels)
         product, size = hessian.product, hessian.size
+        of_heads = -np.linalg.eigvalsh(hessian.blocks)[:, 0]
     else:
 
         def loss(p: Parameters) -> Tensor:
@@ -207,23 +215,10 @@ def _extreme_curvature(parameters: Parameters, batch: network.Batch, member: int
             return network.losses(stacked, (tokens.unsqueeze(0), labels.unsqueeze(0)))[0]
 
         product, size = spectrum.hessian_product(loss, own)
-    return spectrum.extreme_eigenvalues(product, size, dense_below=300, tolerance=1e-3)
-
-
-def _typical_head(parameters: Parameters, batch: network.Batch, member: int, inspected: int) -> float:
-    """Median over the first heads of the most negative eigenvalue of a head's own block, times minus one."""
-    own, tokens, labels = _of_member(parameters, batch, member)
-    weights = hessians.block_weights(own, tokens, labels)
-    found = []
-    for head in range(min(inspected, len(own["decoder"]))):
-        one = {name: tensor[head : head + 1] for name, tensor in own.items()}
-        block = hessians.head_hessians(one, tokens, weights)[0].cpu().numpy()
-        found.append(-spectrum.extreme_eigenvalues(block.__matmul__, len(block), dense_below=0, tolerance=1e-3)[0])
-    return float(np.median(found))
-
-
-def _of_member(parameters: Parameters, batch: network.Batch, member: int) -> tuple[Parameters, Tensor, Tensor]:
-    return {name: tensor[member] for name, tensor in parameters.items()}, batch[0][member], batch[1][member]
+        of_heads = np.array([np.inf])
+    smallest, largest = spectrum.extreme_eigenvalues(product, size, dense_below=300, tolerance=1e-3)
+    heads = {"typical_head": float(np.median(of_heads)), "worst_head": float(of_heads.max())}
+    return {"smallest": smallest, "largest": largest, **heads}
 
 
 def _extremes(**ratios: np.ndarray) -> Measurement:
@@ -233,3 +228,7 @@ def _extremes(**ratios: np.ndarray) -> Measurement:
     values = {name: float(of[name](array)) for name, array in per_seed.items()}
     spread = {name: (float(array.min()), float(array.max())) for name, array in per_seed.items()}
     return Measurement(values, spread, len(next(iter(per_seed.values()))))
+
+
+def _merge(one: Measurement, other: Measurement) -> Measurement:
+    return Measurement({**one.values, **other.values}, {**one.spread, **other.spread}, one.n_seeds)

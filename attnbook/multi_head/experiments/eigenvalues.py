@@ -20,7 +20,9 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments import points
 from attnbook.multi_head.models import hessians, network
 
-__all__ = ["Eigenvalues", "Settings", "run"]
+__all__ = ["SHOWN", "Eigenvalues", "Settings", "run"]
+
+SHOWN = ("random", "trained", "lone")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Settings(points.Settings):
 
 @dataclass(frozen=True)
 class Eigenvalues(Result):
-    """How many eigenvalues lie where, ``points`` as in the experiment on curvature.
+    """How many eigenvalues lie where, with the points of :data:`SHOWN`.
 
     Attributes:
         counts: Eigenvalues in each bin, ``(seeds, points, heads, bins)``; the first and the last bin also hold what
@@ -116,7 +118,7 @@ def run(
         rows = []
         for number, n_heads in enumerate(settings.heads, 1):
             found = points.draw_points(settings, n_heads, seeds, batch)
-            rows.append([[_count(settings, found[name], batch, member) for name in points.POINTS]
+            rows.append([[_count(settings, found[name], batch, member) for name in SHOWN]
                          for member in range(len(seeds))])  # fmt: skip
             if inner:
                 inner(number, len(settings.heads))

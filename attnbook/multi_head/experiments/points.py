@@ -1,7 +1,8 @@
-"""The networks whose curvature is measured: sizes, samples, and three kinds of points.
+"""The networks whose curvature is measured: sizes, samples, and four kinds of points.
 
-*Random* points; *trained* ones (gradient descent from there); and *lone* ones, where the first of $H$ heads does the
-work of a trained single head and the others are zero: the same function for every $H$.
+*Random* points; *trained* ones (a fixed number of steps of gradient descent from there); *lone* ones, where the first
+of $H$ heads does the work of a trained single head and the others are zero: the same function for every $H$; and
+*equal* ones, trained until the loss is the same for every $H$.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from attnbook.multi_head.models import network
 
 __all__ = ["POINTS", "Settings", "double_device", "draw_batch", "draw_points"]
 
-POINTS = ("random", "trained", "lone")
+POINTS = ("random", "trained", "lone", "equal")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Settings:
         scale: Standard deviation of the entries at random points, where training also starts.
         step_size: Step size of gradient descent; not tuned.
         steps: Steps from a random to a trained point.
-        inspected: Heads of each network, the first ones, whose own blocks are looked at; at most all.
+        equal_loss: Loss at which training to an equal point stops.
         seeds: Seeds of patterns, samples and random points.
         chunk: Seeds trained together as one program.
     """
@@ -60,16 +61,18 @@ class Settings:
     scale: float = 0.5
     step_size: float = 1.0
     steps: int = 100
-    inspected: int = 8
+    equal_loss: float = 0.2
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 1
 
     def __post_init__(self) -> None:
         if len(self.heads) < 2 or list(self.heads) != sorted(set(self.heads)) or self.heads[0] < 1:
             raise ValueError(f"heads: expected at least two increasing numbers of at least 1, got {self.heads}")
-        for name in ("n_samples", "steps", "inspected"):
+        for name in ("n_samples", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 < self.equal_loss < math.log(2):
+            raise ValueError(f"equal_loss: expected a number between 0 and log 2, got {self.equal_loss}")
         check_seeds(self.seeds, self.chunk)
         _ = self.mixture
 
@@ -92,7 +95,6 @@ class Settings:
             n_patterns=20,
             n_samples=50,
             heads=(1, 4, 16, 64),
-            inspected=2,
         )
 
     @property
@@ -165,7 +167,7 @@ def draw_points(
         Point to stacked parameters, on the device of the samples.
 
     Raises:
-        FloatingPointError: If training diverges.
+        FloatingPointError: If training diverges, or does not reach the equal loss within ten times the steps.
     """
 
     def train(start: Parameters) -> Parameters:
@@ -176,7 +178,9 @@ def draw_points(
     for name, tensor in train(single).items():
         lone[name][:, :1] = tensor
     lone["decoder"] *= math.sqrt(n_heads)
-    return {"random": random, "trained": train(random), "lone": lone}
+    most = 10 * max(settings.steps, 100)
+    equal = network.descend_to(random, batch, step_size=settings.step_size, loss=settings.equal_loss, most_steps=most)
+    return {"random": random, "trained": train(random), "lone": lone, "equal": equal}
 
 
 def _draw_start(settings: Settings, n_heads: int, seeds: tuple[int, ...], device: torch.device) -> Parameters:

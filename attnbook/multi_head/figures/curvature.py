@@ -33,7 +33,7 @@ def curvature_and_bounds(result: curvature.Curvature) -> Figure:
     """Draw the most negative curvature relative to the loss against the number of heads, alone and below its bounds."""
     heads = np.array(result.settings.heads)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.9))
+        figure, (left, right) = plt.subplots(2, 1, figsize=(5.4, 7.0))
         for point in ("trained", "random"):
             samples = result.relative[:, curvature.POINTS.index(point)]
             band(left, heads, samples, LOOKS[point])
@@ -45,7 +45,7 @@ def curvature_and_bounds(result: curvature.Curvature) -> Figure:
             stated = result.constants(name)[:, trained] / np.sqrt(heads)
             band(right, heads, stated, LOOKS[name])
         left.set(title="measured", ylabel=f"most negative curvature {RELATIVE}")
-        right.set(title="beside the bounds")
+        right.set(title="beside the bounds at trained points", ylabel=RELATIVE)
         for ax in (left, right):
             _head_axis(ax, heads)
             ax.set_yscale("log")
@@ -61,19 +61,21 @@ def single_head_bounds(result: single_head.SingleHead) -> Figure:
     dimensions = np.array(result.settings.dimensions)
     labels = {"hessian": "curvature", "dimension_free_hessian": "dimension_free_curvature"}
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
+        figure, (left, right) = plt.subplots(2, 1, figsize=(5.4, 6.6))
         for bound, name in labels.items():
             look = LOOKS[name]
             band(left, dimensions, result.of(bound, "random").max(axis=2), look)
             ratios = result.of(bound, "lopsided").ravel()
             shares = result.decoder_share[:, :, single_head.KINDS.index("lopsided")].ravel()
-            right.plot(shares, ratios, color=look.color, marker=look.marker, linestyle="none", markersize=3.2)
+            dots = {"color": look.color, "marker": look.marker, "linestyle": "none", "markersize": 3.2}
+            right.plot(shares, ratios, label=look.label, **dots)
         left.set(title="random draws", xscale="log", yscale="log", xlabel="dimension of a token d")
         left.set_ylabel("measured / stated, largest draw")
         left.set_xticks(dimensions, [f"{d}" for d in dimensions])
         left.minorticks_off()
         left.set_ylim(top=1.5)
-        right.set(title="lopsided draws", xlabel="share of the term in U", ylabel="measured / stated")
+        right.set(title="lopsided draws", xlabel="decoder's share of the bound without dimension")
+        right.set_ylabel("measured / stated")
         right.set_ylim(0, 1.08)
         for ax in (left, right):
             ax.axhline(1, color=INK, linewidth=1, linestyle=":")
@@ -81,6 +83,7 @@ def single_head_bounds(result: single_head.SingleHead) -> Figure:
             "the bound", (dimensions[-1], 1), ha="right", va="top", xytext=(0, -3), textcoords="offset points"
         )
         left.legend(fontsize=9, loc="lower left")
+        right.legend(fontsize=9, loc="center left")
     return figure
 
 
@@ -116,13 +119,14 @@ def bound_ladder(one: single_head.SingleHead, loss: curvature.Curvature) -> Figu
 
 
 def typical_and_largest_head(result: curvature.Curvature) -> Figure:
-    r"""Draw the curvature of the whole loss and of a typical head's block at random points, both times $\sqrt H$."""
+    r"""Draw the curvature of the whole loss, the worst and the typical block at random points, times $\sqrt H$."""
     heads, at = np.array(result.settings.heads), curvature.POINTS.index("random")
     root = np.sqrt(heads)
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
         band(ax, heads, result.scaled[:, at], Look("the whole loss", *_rest(LOOKS["random"])))
-        band(ax, heads, (result.typical_head / result.loss)[:, at] * root, LOOKS["typical"])
+        for values, name in ((result.worst_head, "worst"), (result.typical_head, "typical")):
+            band(ax, heads, (values / result.loss)[:, at] * root, LOOKS[name])
         _head_axis(ax, heads)
         ax.set(ylabel=r"$-\lambda_{\min}\sqrt{H}/\hat L$, random points", ylim=(0, None))
         ax.legend(loc="lower right")
@@ -130,14 +134,18 @@ def typical_and_largest_head(result: curvature.Curvature) -> Figure:
 
 
 def curvature_without_the_loss(result: curvature.Curvature) -> Figure:
-    r"""Draw the loss and the most negative eigenvalue itself against the number of heads, at trained points."""
+    r"""Draw the loss and the most negative eigenvalue itself, after equally many steps and at equal loss."""
     heads, at = np.array(result.settings.heads), curvature.POINTS.index("trained")
+    equal = curvature.POINTS.index("equal")
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5))
+        figure, (left, right) = plt.subplots(2, 1, figsize=(5.4, 6.4))
         band(left, heads, result.loss[:, at], LOOKS["trained"])
+        band(left, heads, result.loss[:, equal], LOOKS["equal"])
         band(right, heads, -result.smallest[:, at], LOOKS["trained"])
+        band(right, heads, -result.smallest[:, equal], LOOKS["equal"])
         _slope(right, heads, np.median(-result.smallest[:, at, 0]) * 0.8, -0.5, "slope −1/2", below=True)
-        left.set(title=f"loss after {result.settings.steps} steps", ylabel=r"training loss $\hat L$")
+        left.legend(fontsize=9, loc="center right")
+        left.set(title=f"loss (trained: {result.settings.steps} steps)", ylabel=r"training loss $\hat L$")
         right.set(title="curvature itself", ylabel=r"$-\lambda_{\min}$")
         for ax in (left, right):
             _head_axis(ax, heads)
@@ -162,14 +170,13 @@ def lone_head(result: curvature.Curvature) -> Figure:
 def explorer_frame(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> Figure:
     """Draw how many eigenvalues lie where, for one kind of point and one number of heads."""
     settings = result.settings
-    i, j = curvature.POINTS.index(point), settings.heads.index(n_heads)
+    i, j = eigenvalues.SHOWN.index(point), settings.heads.index(n_heads)
     middles = settings.bin_width * np.arange(-settings.bins_below, settings.bins_above + 1)
     counts = result.counts[0, i, j]
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.2))
-        sides = ((middles < -1e-9, "random"), (abs(middles) < 1e-9, "typical"), (middles > 1e-9, "trained"))
-        for chosen, name in sides:
-            ax.bar(middles[chosen], counts[chosen], width=settings.bin_width * 0.9, color=LOOKS[name].color)
+        for chosen, color in ((middles < -1e-9, INK), (abs(middles) < 1e-9, "#d0d3d8"), (middles > 1e-9, "#8a9099")):
+            ax.bar(middles[chosen], counts[chosen], width=settings.bin_width * 0.9, color=color)
         smallest = result.smallest[0, i, j]
         ax.plot([smallest] * 2, [0.7, 3e4], color=INK, linewidth=1.2, linestyle="--")
         ax.annotate("smallest", (smallest, 1.4e4), xytext=(4, 0), textcoords="offset points")

@@ -30,6 +30,7 @@ from attnbook.core.runtime import Progress, threads
 
 __all__ = [
     "attention_weights",
+    "descend_to",
     "draw_parameters",
     "gradient_descent",
     "largest_head_norm",
@@ -213,6 +214,40 @@ def gradient_descent(
             record=lambda p: {"train_loss": losses(p, batch)},
             progress=progress,
         )
+
+
+def descend_to(
+    parameters: Parameters, batch: Batch, *, step_size: float, loss: float, most_steps: int
+) -> dict[str, Tensor]:
+    """Train every member by gradient descent until its own loss is at most a given one.
+
+    Args:
+        parameters: Start, as in the table above; copied, not changed.
+        batch: Samples and labels of each member.
+        step_size: The constant step size, positive.
+        loss: A member stops at the first step at which its loss is at most this.
+        most_steps: Steps after which to give up.
+
+    Returns:
+        The parameters of each member where it stopped.
+
+    Raises:
+        ValueError: If the step size or the loss is not positive.
+        FloatingPointError: If a member does not get there.
+    """
+    for name, number in {"step_size": step_size, "loss": loss}.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name}: expected a finite positive number, got {number}")
+    found = {name: tensor.clone() for name, tensor in parameters.items()}
+    with threads(1):
+        for _ in range(most_steps + 1):
+            losses_now, gradients = loss_and_gradient(found, batch)
+            moving = losses_now > loss
+            if not moving.any() and torch.isfinite(losses_now).all():
+                return found
+            rate = step_size * moving.to(losses_now.dtype)
+            found = {name: found[name] - rate[:, None, None, None] * g for name, g in gradients.items()}
+    raise FloatingPointError(f"loss: a member is still above {loss} after {most_steps} steps")
 
 
 def largest_head_norm(parameters: Parameters) -> Float[Tensor, " members"]:

@@ -37,11 +37,19 @@ def slopes(result: curvature.Curvature) -> Table:
     """Return how fast curvature falls with the number of heads, at each kind of point."""
     quantities = {
         "relative to the loss": result.slopes,
-        "a typical head's own, relative to the loss": result.slopes_of(result.typical_head / result.loss),
         "not divided by the loss": result.slopes_of(-result.smallest),
     }
+    if np.isfinite(result.typical_head).all():
+        quantities["the typical head's own, relative to the loss"] = result.slopes_of(result.typical_head / result.loss)
+    lone = curvature.POINTS.index("lone")
     rows: list[list[str | Measured]] = [
-        [name, *(Measured(_range(values[:, i])) for i in range(len(curvature.POINTS)))]
+        [
+            name,
+            *(
+                "–" if i == lone and "typical" in name else Measured(_range(values[:, i]))
+                for i in range(len(curvature.POINTS))
+            ),
+        ]
         for name, values in quantities.items()
     ]
     caption = (
@@ -62,27 +70,32 @@ def step_sizes(result: curvature.Curvature) -> Table:
         ]
         for i, point in enumerate(curvature.POINTS[:2])
     ]
-    caption = f"Medians over seeds and numbers of heads. Training here used step size {result.settings.step_size:g}."
+    caption = (
+        "One over the median, over seeds and numbers of heads. "
+        f"Training here used step size {result.settings.step_size:g}."
+    )
     return Table(["at", "1 / β₂, from the bound", "1 / largest eigenvalue"], rows, caption)
 
 
 def heads_promised(result: curvature.Curvature) -> Table:
-    """Return for which number of heads each bound promises what trained networks with one head have."""
+    """Return for how many heads each bound promises what trained networks with one head have."""
     at = curvature.POINTS.index("trained")
-    measured = np.median(result.relative[:, at, 0])
-    rows: list[list[str | Measured]] = [
-        [LOOKS[name].label, Measured(_words((np.median(result.constants(name)[:, at]) / measured) ** 2))]
-        for name in ("curvature", "dimension_free_curvature")
-    ]
+    measured = result.relative[:, at, 0]
+    rows: list[list[str | Measured]] = []
+    for name in ("curvature", "dimension_free_curvature"):
+        heads = (result.constants(name)[:, at, 0] / measured) ** 2
+        middle, low, high = (_words(float(value)) for value in (np.median(heads), heads.min(), heads.max()))
+        rows.append([LOOKS[name].label, Measured(f"{middle} [{low}, {high}]")])
     caption = (
-        "Where the bound on the most negative curvature, relative to the loss, equals the median measured at H = 1."
+        "Heads at which the bound would promise the curvature, relative to the loss, that one trained head has, "
+        f"if heads kept the norm of that one: median over {len(measured)} seeds [smallest, largest], one digit each."
     )
-    return Table(["bound", "heads needed"], rows, caption)
+    return Table(["bound", "heads"], rows, caption)
 
 
 def explorer_text(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> str:
     """Return the numbers behind one picture of the sliders."""
-    i, j = curvature.POINTS.index(point), result.settings.heads.index(n_heads)
+    i, j = eigenvalues.SHOWN.index(point), result.settings.heads.index(n_heads)
     total = n_heads * result.settings.n_parameters
     smallest, negative = result.smallest[0, i, j], result.negative[0, i, j]
     return (
@@ -94,7 +107,7 @@ def explorer_text(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> 
 
 def _words(number: float) -> str:
     """Write a large number with one significant digit, in groups of three."""
-    return f"about {float(f'{number:.0e}'):,.0f}".replace(",", "\u2009")
+    return f"{float(f'{number:.0e}'):,.0f}".replace(",", "\u2009")
 
 
 def _range(values: np.ndarray) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Float
 
 __all__ = [
+    "LARGEST_CUMULANT",
     "LossConstants",
     "attention",
     "curvature_in_key_query",
@@ -40,6 +41,17 @@ __all__ = [
     "printed_softmax_jacobian",
     "softmax_jacobian",
 ]
+
+
+LARGEST_CUMULANT = 4 / (3 * math.sqrt(3))
+r"""Largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$: $4/(3\sqrt3)$.
+
+For fixed $s$ it is linear in $p$, so $p=\pm1$; let $p=1$ have probability $a$. With conditional means $m_\pm$ and
+variances $V_\pm$ of $s$ it is $2a(1-a)\,[V_+-V_-+(1-2a)(m_+-m_-)^2]$, where $V_-\ge0$ and $V_+\le1-m_+^2$. For
+$a\ge\frac12$ that is at most $2a(1-a)\le\frac12$. For $a<\frac12$ it is convex in $m_-$, so $m_-=-1$ up to a sign of
+$s$, and the bracket is $2(1+m_+)(1-a-am_+)$. For $a\ge\frac14$ its maximum over $m_+$ gives $1-a\le\frac34$ in all. For
+$a<\frac14$ it lies at $m_+=1$ and gives $8a(1-a)(1-2a)\le4/(3\sqrt3)$, with equality at $1-2a=1/\sqrt3$.
+"""
 
 
 def attention(
@@ -214,8 +226,9 @@ def dimension_free_hessian_bound(
 ) -> float:
     r"""Return this book's bound on $\|\nabla^2_\theta\Phi\|$, which has no factor $d$.
 
-    $2R^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$. At most half of :func:`hessian_bound`, since
-    $R^2\le d\,\|X\|_{1,\infty}^2$.
+    $cR^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$ and $c=4/(3\sqrt3)$
+    (:data:`LARGEST_CUMULANT`).
+    Each term is attained. At most half of :func:`hessian_bound`, since $R^2\le d\,\|X\|_{1,\infty}^2$.
 
     Args:
         tokens: $X$.
@@ -229,11 +242,11 @@ def dimension_free_hessian_bound(
 
     Example:
         >>> x = np.array([[1.0, 0.0], [-1.0, 0.0]])
-        >>> dimension_free_hessian_bound(x, x), hessian_bound(x, x)
-        (5.414213562373095, 28.0)
+        >>> round(dimension_free_hessian_bound(x, x), 6), hessian_bound(x, x)
+        (2.953814, 28.0)
     """
     norm, values = _norm_and_values(tokens, decoder)
-    return 2 * norm**4 * values + math.sqrt(len(tokens)) * norm**3
+    return LARGEST_CUMULANT * norm**4 * values + math.sqrt(len(tokens)) * norm**3
 
 
 @dataclass(frozen=True)
@@ -260,7 +273,7 @@ def loss_constants(
 
     With $B=\|\tilde\theta\|_{2,\infty}$: $\beta_1=\sqrt TR(2R^2B+1)$,
     $\beta_3=2\sqrt{Td}\,R^3(3\sqrt d\,R^2B+1)$, $\beta_2=\beta_3/\sqrt H+\beta_1^2/4$, and ours
-    $\beta_3'=\sqrt TR^3(2R^2B+1)$.
+    $\beta_3'=\sqrt TR^3(cR^2B+1)$ with $c$ of :data:`LARGEST_CUMULANT`.
 
     Args:
         n_tokens: $T$, at least 1.
@@ -276,8 +289,8 @@ def loss_constants(
         ValueError: If an argument is outside its range.
 
     Example:
-        >>> loss_constants(n_tokens=1, dimension=1, n_heads=4, token_norm=1.0, largest_head_norm=0.5)
-        LossConstants(gradient=2.0, smoothness=3.5, curvature=5.0, dimension_free_curvature=2.0)
+        >>> loss_constants(n_tokens=1, dimension=1, n_heads=4, token_norm=1.0, largest_head_norm=0.0)
+        LossConstants(gradient=1.0, smoothness=1.25, curvature=2.0, dimension_free_curvature=1.0)
     """
     for name, size in {"n_tokens": n_tokens, "dimension": dimension, "n_heads": n_heads}.items():
         if not size >= 1:
@@ -290,7 +303,7 @@ def loss_constants(
     beta_1 = root * r * (2 * reach + 1)
     beta_3 = 2 * root * math.sqrt(dimension) * r**3 * (3 * math.sqrt(dimension) * reach + 1)
     smoothness = beta_3 / math.sqrt(n_heads) + beta_1**2 / 4
-    return LossConstants(beta_1, smoothness, beta_3, root * r**3 * (2 * reach + 1))
+    return LossConstants(beta_1, smoothness, beta_3, root * r**3 * (LARGEST_CUMULANT * reach + 1))
 
 
 def _logits(tokens: np.ndarray, key_query: np.ndarray) -> np.ndarray:
