@@ -68,13 +68,13 @@ def single_head_bounds(result: single_head.SingleHead) -> Figure:
             ratios = result.of(bound, "lopsided").ravel()
             shares = result.decoder_share[:, :, single_head.KINDS.index("lopsided")].ravel()
             dots = {"color": look.color, "marker": look.marker, "linestyle": "none", "markersize": 3.2}
-            right.plot(shares, ratios, label=look.label, **dots)
+            right.plot(shares, ratios, **dots)
         left.set(title="random draws", xscale="log", yscale="log", xlabel="dimension of a token d")
         left.set_ylabel("measured / stated, largest draw")
         left.set_xticks(dimensions, [f"{d}" for d in dimensions])
         left.minorticks_off()
         left.set_ylim(top=1.5)
-        right.set(title="lopsided draws", xlabel="decoder's share of the bound without dimension")
+        right.set(title="lopsided draws, looks as above", xlabel="decoder's share of the bound without dimension")
         right.set_ylabel("measured / stated")
         right.set_ylim(0, 1.08)
         for ax in (left, right):
@@ -83,7 +83,6 @@ def single_head_bounds(result: single_head.SingleHead) -> Figure:
             "the bound", (dimensions[-1], 1), ha="right", va="top", xytext=(0, -3), textcoords="offset points"
         )
         left.legend(fontsize=9, loc="lower left")
-        right.legend(fontsize=9, loc="center left")
     return figure
 
 
