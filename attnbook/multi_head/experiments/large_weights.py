@@ -31,19 +31,7 @@ class Settings(points.Settings):
 
 @dataclass(frozen=True)
 class LargeWeights(curvature.Curvature):
-    r"""As the result on curvature, all ``(seeds, points, heads)``, at larger weights.
-
-    Attributes:
-        smallest: Smallest eigenvalue of the Hessian.
-        largest: Largest eigenvalue of the Hessian.
-        loss: The loss $\hat L$.
-        gradient_norm: Norm of its gradient.
-        head_norm: Norm of the largest head.
-        typical_head: Median over all heads of the most negative curvature of a head's own block, as a positive number;
-            infinite where the blocks are too large to be put together.
-        worst_head: The same for the worst of all heads.
-        token_norm: Norm of the largest token of the sample, at least 1, ``(seeds,)``.
-    """
+    """As the result on curvature, with the same attributes, at larger weights."""
 
     experiment: ClassVar[str] = "multi_head.large_weights"
     settings_type: ClassVar[type] = Settings
