@@ -106,7 +106,7 @@ def factorisations(
         best_loss: $L^*$.
 
     Returns:
-        Excess loss over $L^*$ and the smallest singular values of both layers: median over seeds and range.
+        Excess loss over $L^*$ and the smallest singular values of both layers, as median over seeds and range.
     """
     rows: list[list[str | Measured]] = []
     for name, (value, key_query) in trained.items():
