@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Explorer", "explore"]
 
 FRAME_DPI = 100
-FRAME_COLORS = 40
+FRAME_COLORS = 64
 MOST_FRAMES = 80
 
 # Finds the frame whose number the sliders spell, shows it, and says so in words.

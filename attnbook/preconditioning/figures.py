@@ -31,7 +31,7 @@ LOOKS: Mapping[str, Look] = {
     "spectral": Look("Algorithm 1, spectral start", "#15803d", "-.", "v"),
     "algorithm_1": Look("Algorithm 1, random start", "#0b5cad", "-", "o"),
     "left": Look("one-sided preconditioner", "#7c3aed", (0, (5, 1)), "D"),  # type: ignore[arg-type]  # a dash
-    "sgd_regularised": Look("regulariser only", "#8a4b08", (0, (3, 1, 1, 1)), "P"),  # type: ignore[arg-type]
+    "sgd_regularised": Look("regulariser only", "#0f766e", (0, (3, 1, 1, 1)), "P"),  # type: ignore[arg-type]
     "unregularised": Look("preconditioner only", "#c2410c", ":", "^"),
     "left_unregularised": Look("one-sided, no regulariser", "#9d174d", (0, (1, 1)), "X"),  # type: ignore[arg-type]
     "sgd": Look("SGD", "#4b5058", "--", "s"),
@@ -46,14 +46,17 @@ EXCESS = r"excess loss $(L-L^*)/L^*$"
 def training_curves(result: structure_aware_descent.StructureAwareDescent, problem: int = 0) -> Figure:
     """Draw Figures 1 and 2: excess loss against steps, from the spectral and from a random start."""
     with style():
-        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 4.2))
-        panels = {"Figure 1: the start": ("spectral", "sgd"), "Figure 2: the method": ("algorithm_1", "left", "sgd")}
+        figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.8, 6.8))
+        kappa = rf"$\kappa$ = {result.settings.condition_numbers[problem]:g}"
+        panels = {
+            f"Figure 1: the start ({kappa})": ("spectral", "sgd"),
+            f"Figure 2: the method ({kappa})": ("algorithm_1", "left", "sgd"),
+        }
         for ax, (title, names) in zip(axes, panels.items(), strict=True):
             _curves(ax, result, problem, names)
-            ax.set_title(title)
-            ax.legend(fontsize=9, loc="upper right")
-        axes[0].set_ylabel(EXCESS)
-        figure.supxlabel("steps", fontsize=11.5)
+            ax.set(title=title, ylabel=EXCESS)
+            ax.legend(fontsize=10, loc="upper right")
+        figure.supxlabel("steps (log axis after the first record)", fontsize=11.5)
     return figure
 
 
@@ -72,7 +75,7 @@ def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: in
     names = ("algorithm_1", "unregularised", "sgd")
     keys, imbalance = result.effective_keys[problem], result.imbalance[problem]
     with style():
-        figure, axes = plt.subplots(1, 2, sharex=True)
+        figure, axes = plt.subplots(2, 1, sharex=True, figsize=(5.8, 6.4))
         kept = _thin(result.steps[problem])
         for ax, values in zip(axes, (keys, imbalance), strict=True):
             for name in names:
@@ -84,8 +87,8 @@ def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: in
         axes[0].set_yticks(shares, [f"{share:g}" for share in shares])
         axes[0].minorticks_off()
         axes[1].set(ylabel="imbalance, 0 to 1", ylim=(0, 1.05), title="balance")
-        axes[0].legend(fontsize=9)
-        figure.supxlabel("steps", fontsize=11.5)
+        axes[0].legend(fontsize=10)
+        figure.supxlabel("steps (log axis after the first record)", fontsize=11.5)
     return figure
 
 
@@ -96,16 +99,16 @@ def population_gradient(result: structure_aware_descent.StructureAwareDescent, p
     with style():
         figure, ax = plt.subplots()
         for i, name in enumerate(structure_aware_descent.POPULATION):
-            look = LOOKS[name].line_style() | {"linewidth": 1.1, "markevery": 10, "markersize": 4}
+            look = LOOKS[name].line_style() | {"linewidth": 1.2, "markevery": (3 * i, 12), "markersize": 5}
             for seed, excess in enumerate(result.population[problem, :, i].T):
-                shown = np.where(excess < 1e9, excess / scale, np.nan)
+                shown = np.where(excess < 1e9 * scale, excess / scale, np.nan)
                 ax.plot(steps, shown, **(look | ({"label": None} if seed else {})))
             lost = int((~np.isfinite(result.population[problem, -1, i])).sum())
             if lost:
                 words = f"{LOOKS[name].label}: {lost} of {len(result.settings.seeds)} seeds diverge"
-                ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", fontsize=9.5)
-        ax.set(yscale="log", xlabel="steps", ylabel=EXCESS, ylim=(1e-5, 1e9))
-        ax.legend(fontsize=9.5, loc="upper right", bbox_to_anchor=(1.0, 0.9))
+                ax.annotate(words, (0.98, 0.98), xycoords="axes fraction", ha="right", va="top", fontsize=9.5)
+        ax.set(yscale="log", xlabel="steps", ylabel=EXCESS, ylim=(1e-4, 1e5))
+        ax.legend(fontsize=9.5, loc="upper right", bbox_to_anchor=(1.0, 0.93))
     return figure
 
 
@@ -113,31 +116,24 @@ def ablation_by_step_size(result: ablation.Ablation) -> Figure:
     """Draw the final excess of the six variants against the step size, for the two problems with a weak signal."""
     s = result.settings
     with style():
-        figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 4.6))
+        figure, axes = plt.subplots(2, 1, sharey=True, figsize=(5.8, 8.2))
         for ax, kappa, sizes, curves in zip(axes, s.weak_conditions, s.weak_step_sizes, result.weak, strict=True):
             ends = curves[-1] - 1
             for part, name in enumerate(PARTS):
-                median, finite = np.median(ends[:, part], axis=-1), np.isfinite(ends[:, part])
-                shown = np.where(np.isfinite(median), median, np.nan)
-                ax.plot(sizes, shown, **LOOKS[name].line_style())
-                for x, y, alive in zip(sizes, shown, finite, strict=True):
-                    if not alive.all() and np.isfinite(y):
-                        ax.annotate(f"{int((~alive).sum())}", (x, y), xytext=(0, 5), textcoords="offset points",
-                                    ha="center", fontsize=9.5, color=LOOKS[name].color)  # fmt: skip
-            ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
-            ax.set(xscale="log", yscale="log", title=rf"$\kappa$ = {kappa:g}")
+                _by_step_size(ax, np.array(sizes) * 1.07 ** (part - 2.5), ends[:, part], LOOKS[name])
+            _near_line(ax)
+            ax.set(xscale="log", yscale="log", title=rf"$\kappa$ = {kappa:g}", ylabel=f"final {EXCESS}")
             ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
             ax.minorticks_off()
-        axes[0].set_ylabel(f"final {EXCESS}")
         figure.supxlabel("step size", fontsize=11.5)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=9.5)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=10)
     return figure
 
 
 def race(result: optimizer_race.OptimizerRace, problem: int) -> Figure:
     """Draw final excess and time to the optimum of every method, with and without the regulariser."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.9))
+        figure, (left, right) = plt.subplots(2, 1, sharey=True, figsize=(5.8, 7.6))
         for row, name in enumerate(reversed(RACERS)):
             for marker, offset, racer in _entries(name):
                 y = row + offset
@@ -146,14 +142,16 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Figure:
                 _whisker(left, ends, y, marker, color, "diverged")
                 _whisker(right, times, y, marker, color, "never")
         left.axvline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+        left.annotate(f"{NEAR:g} $L^*$", (NEAR - 1, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -11),
+                      textcoords="offset points", fontsize=9.5)  # fmt: skip
         left.set(xscale="log", xlabel=f"final {EXCESS}", title="how low?")
         right.set(
-            xlim=(0, result.settings.steps[problem] * 1.35), xlabel=rf"steps to ${NEAR:g}\,L^*$", title="how soon?"
+            xlim=(0, result.settings.steps[problem] * 1.25), xlabel=rf"steps to ${NEAR:g}\,L^*$", title="how soon?"
         )
         left.set_yticks(range(len(RACERS)), list(reversed(RACERS.values())))
         left.plot([], [], "o", color=INK, label="with regulariser")
         left.plot([], [], "s", color=INK, fillstyle="none", label="without")
-        figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=9.5)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=10)
     return figure
 
 
@@ -164,14 +162,15 @@ def conditioning_frame(result: ablation.Ablation, condition_number: float, step_
     steps = np.array(s.record_at(s.strong_steps))
     every = np.arange(0, len(steps), 5)
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.9))
+        figure, ax = plt.subplots(figsize=(5.8, 5.0))
         for part, name in enumerate(PARTS):
             median = np.median(curves[:, part], axis=-1) - 1
             shown = np.where(median < 1e6, median, np.nan)
-            ax.plot(steps[every], shown[every], **LOOKS[name].line_style())
-        ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+            gone = {} if np.isfinite(median[-1]) else {"label": f"{LOOKS[name].label} (diverges)"}
+            ax.plot(steps[every], shown[every], **(LOOKS[name].line_style() | gone))
+        _near_line(ax)
         ax.set(yscale="log", ylim=(0.05, 1e5), xlim=(0, steps[-1]), xlabel="steps", ylabel=EXCESS)
-        ax.legend(fontsize=9, ncols=2, loc="upper right")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=10)
     return figure
 
 
@@ -182,10 +181,30 @@ def _curves(
     kept = _thin(steps)
     for name in names:
         band(ax, steps[kept], result.ratio(problem, name)[kept].T - 1, LOOKS[name])
-    ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
-    ax.annotate(f"{NEAR:g} $L^*$", (0, NEAR - 1), xytext=(3, 3), textcoords="offset points", fontsize=9.5)
+    _near_line(ax)
     _steps_axis(ax, steps)
     ax.set(yscale="log")
+
+
+def _near_line(ax: Axes) -> None:
+    """The level that counts as near the optimum."""
+    ax.axhline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
+    ax.annotate(f"{NEAR:g} $L^*$", (0, NEAR - 1), xycoords=("axes fraction", "data"), xytext=(3, -11),
+                textcoords="offset points", fontsize=9.5)  # fmt: skip
+
+
+def _by_step_size(ax: Axes, sizes: np.ndarray, ends: np.ndarray, look: Look) -> None:
+    """Medians, thin bars over the seeds that are finite, and how many are not."""
+    median, finite = np.median(ends, axis=-1), np.isfinite(ends)
+    shown = np.where(np.isfinite(median), median, np.nan)
+    ax.plot(sizes, shown, **look.line_style())
+    for x, y, values, alive in zip(sizes, shown, ends, finite, strict=True):
+        if not np.isfinite(y):
+            continue
+        ax.plot([x, x], [values[alive].min(), values[alive].max()], color=look.color, linewidth=0.9)
+        if not alive.all():
+            ax.annotate(f"{int((~alive).sum())}", (x, values[alive].max()), xytext=(0, 3), ha="center",
+                        textcoords="offset points", fontsize=9.5, color=look.color)  # fmt: skip
 
 
 def _steps_axis(ax: Axes, steps: np.ndarray) -> None:
@@ -221,4 +240,4 @@ def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str, l
         ax.plot(median, y, marker, color=color, fillstyle=fill, markersize=7)
     if finite.size < samples.size:
         ax.annotate(f"{samples.size - finite.size} {lost}", (1.0, y), xycoords=("axes fraction", "data"), ha="right",
-                    va="center", fontsize=8.5, color=color)  # fmt: skip
+                    va="center", fontsize=9.5, color=color)  # fmt: skip

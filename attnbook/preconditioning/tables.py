@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.experiments import ablation, optimizer_race, structure_aware_descent
 from attnbook.preconditioning.experiments.curves import NEAR
 from attnbook.preconditioning.figures import LOOKS, PARTS, RACERS
 
-__all__ = ["conditioning_start", "conditioning_text", "loss_along_training", "race"]
+__all__ = ["conditioning_start", "conditioning_text", "factorisations", "loss_along_training", "problems", "race"]
+
+
+def problems(settings: structure_aware_descent.Settings) -> Table:
+    """Return the sizes of the problems, one row each."""
+    rows: list[list[str | Measured]] = []
+    for p, kappa in enumerate(settings.condition_numbers):
+        setup = settings.setup(p)
+        numbers = (kappa, setup.largest, setup.smallest, setup.noise, setup.best_loss, settings.n_samples)
+        run = (settings.batch_size, settings.step_sizes[p], settings.steps[p])
+        rows.append([f"{p + 1}", *(f"{number:.3g}" if number < 1000 else f"{number:.0f}" for number in numbers + run)])
+    columns = ["problem", "κ", "s_1", "s_d", "noise σ", "L*", "samples n", "batch b", "step size η", "steps"]
+    return Table(columns, rows, "s_1 and s_d: largest and smallest singular value of the map on whitened inputs.")
 
 
 def loss_along_training(result: structure_aware_descent.StructureAwareDescent, problem: int = 0) -> Table:
@@ -41,8 +58,7 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Table:
                 Measured(f"{size:.2g}{' cosine' if decay else ''}{' (edge)' if result.at_edge(problem, name) else ''}"),
                 Measured(_spread(ends)),
                 Measured(f"{fast_size:.2g}{' cosine' if fast_decay else ''}"),
-                Measured(f"{np.median(times):.0f}" if np.isfinite(np.median(times)) else "not reached"),
-                Measured(f"{reached} of {len(times)}"),
+                Measured(f"{_steps(float(np.median(times)))} ({reached} of {len(times)})"),
             ]
         )
     lowest = min(optimizer_race.METHODS, key=lambda n: float(np.median(result.ends(problem, n))))
@@ -52,7 +68,7 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Table:
         before=f"Tuned on {len(result.settings.tuning_seeds)} seeds, reported on {len(result.settings.seeds)} others; "
         "an edge is the smallest or largest step size of the grid. Lowest: ",
     )
-    columns = ["method", "tuned for the end", "final L/L*", "tuned for speed", f"steps to {NEAR:g} L*", "seeds there"]
+    columns = ["method", "tuned for the end", "final L/L*", "tuned for speed", f"steps to {NEAR:g} L* (seeds there)"]
     return Table(columns, rows, caption)
 
 
@@ -63,9 +79,13 @@ def conditioning_text(result: ablation.Ablation, condition_number: float, step_s
     shown = []
     for part, name in enumerate(PARTS):
         median, lost = float(np.median(curves[part])), int((~np.isfinite(curves[part])).sum())
+        alive = curves[part][np.isfinite(curves[part])]
         number = f"{median:.3g}" if np.isfinite(median) else "diverged"
-        shown.append(f"{LOOKS[name].label} {number}" + (f" ({lost} of {len(s.seeds)} seeds diverged)" if lost else ""))
-    return f"Condition number {condition_number:g}, step size {step_size:g}: final L/L* " + ", ".join(shown) + "."
+        around = f" [{alive.min():.3g}, {alive.max():.3g}]" if alive.size and np.isfinite(median) else ""
+        gone = f" ({lost} of {len(s.seeds)} seeds diverged)" if lost else ""
+        shown.append(f"{LOOKS[name].label} {number}{around}{gone}")
+    head = f"Condition number {condition_number:g}, step size {step_size:g}: final L/L*, median "
+    return head + "[range of the seeds that did not diverge]: " + "; ".join(shown) + "."
 
 
 def conditioning_start(result: ablation.Ablation) -> dict[str, float]:
@@ -73,6 +93,35 @@ def conditioning_start(result: ablation.Ablation) -> dict[str, float]:
     s = result.settings
     curves = result.strong[s.strong_conditions.index(s.hard_condition)]
     return {"condition_number": s.hard_condition, "step_size": s.strong_step_sizes[int(result.best(curves)[-1])]}
+
+
+def factorisations(
+    trained: Mapping[str, tuple[Tensor, Tensor]], target: Float[Tensor, "seeds outputs dimension"], best_loss: float
+) -> Table:
+    r"""Return where descents on the population loss in whitened coordinates have come to.
+
+    Args:
+        trained: Name of a descent to its layers $\tilde U$, $\tilde V$, one per seed.
+        target: $\tilde A$ of each seed.
+        best_loss: $L^*$.
+
+    Returns:
+        Excess loss over $L^*$ and the smallest singular values of both layers, as median over seeds and range.
+    """
+    rows: list[list[str | Measured]] = []
+    for name, (value, key_query) in trained.items():
+        lost = ~(value.isfinite().flatten(1).all(1) & key_query.isfinite().flatten(1).all(1))
+        value, key_query = value[~lost], key_query[~lost]
+        excess = (value @ key_query - target[~lost]).square().sum((-2, -1)) / (2 * best_loss)
+        smallest = [torch.linalg.svdvals(layer)[:, -1] for layer in (value, key_query)]
+        shown: list[str | Measured] = [Measured(_spread(v.numpy())) for v in (excess, *smallest)]
+        rows.append([name, *shown, Measured(f"{int(lost.sum())} of {len(lost)}")])
+    columns = ["", "excess / L*", "smallest singular value, outer layer", "the same, key-query layer", "diverged"]
+    return Table(columns, rows, "Median over the seeds that did not diverge [smallest, largest].")
+
+
+def _steps(value: float) -> str:
+    return f"{value:.0f}" if np.isfinite(value) else "not reached"
 
 
 def _spread(samples: np.ndarray) -> str:

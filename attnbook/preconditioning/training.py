@@ -32,7 +32,7 @@ from attnbook.preconditioning.theory import (
     sample_covariance,
 )
 
-__all__ = ["Optimizer", "Training", "Variant", "train_variants"]
+__all__ = ["Optimizer", "Training", "Variant", "random_start", "train_variants"]
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "muon", "shampoo"]
 RULES = {"sgd": ensemble.SGD, "adam": ensemble.Adam, "muon": MuonLike, "shampoo": ShampooLike}
@@ -89,6 +89,25 @@ class Training:
             raise ValueError(f"steps, batch_size: expected at least 1, got {self.steps}, {self.batch_size}")
         if self.optimizer not in RULES:
             raise ValueError(f"optimizer: expected one of {', '.join(RULES)}, got {self.optimizer!r}")
+
+
+def random_start(seed: int, n_outputs: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the random start of a seed: layers with independent standard normal entries.
+
+    Args:
+        seed: Seed of the run.
+        n_outputs: Number of outputs $m$.
+        dimension: Number of inputs $d$.
+
+    Returns:
+        ``value``, ``(n_outputs, dimension)``, and ``key_query``, ``(dimension, dimension)``.
+
+    Example:
+        >>> [layer.shape for layer in random_start(0, 8, 5)]
+        [(8, 5), (5, 5)]
+    """
+    rng = stream(seed, "random start")
+    return rng.standard_normal((n_outputs, dimension)), rng.standard_normal((dimension, dimension))
 
 
 def train_variants(
@@ -235,8 +254,7 @@ def _starts(
     """Initial values of all members, ordered by variant, then seed."""
     values, key_queries = (np.empty(layer.shape) for layer in spectral)
     for i, seed in enumerate(seeds):
-        rng = stream(seed, "random start")
-        values[i], key_queries[i] = rng.standard_normal(values[i].shape), rng.standard_normal(key_queries[i].shape)
+        values[i], key_queries[i] = random_start(seed, *values.shape[1:])
     random = {"value": values, "key_query": key_queries}
     read_off = {"value": spectral[0].numpy(), "key_query": spectral[1].numpy()}
     return {

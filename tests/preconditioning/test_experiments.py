@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from attnbook import ledger
 from attnbook.preconditioning import figures, tables, training
@@ -184,3 +185,18 @@ def test_a_wrong_closed_form_turns_its_claim_red(closed_form, monkeypatch):
     errors = structure_aware_descent._gradient_errors(structure_aware_descent.Settings.smoke())
     which = ["loss_and_gradient", "excess_loss_gradient", "penalty_gradient"].index(closed_form)
     assert (errors > 1e-3).tolist() == [i == which for i in range(3)]
+
+
+def test_the_table_of_factorisations_counts_the_diverged_and_finds_the_minimum():
+    target = torch.eye(3).repeat(2, 1, 1)
+    broken = torch.stack([torch.eye(3), torch.full((3, 3), float("nan"))])
+    shown = tables.factorisations({"exact": (target, target), "one lost": (broken, target)}, target, 1.0)._repr_html_()
+    assert shown.count("0 [0, 0]") == 2
+    assert "0 of 2" in shown
+    assert "1 of 2" in shown
+
+
+def test_the_table_of_problems_gives_each_its_best_loss():
+    shown = tables.problems(structure_aware_descent.Settings.book())._repr_html_()
+    assert "<td>0.0016</td>" in shown
+    assert "<td>0.04</td>" in shown
