@@ -44,7 +44,7 @@ __all__ = [
 
 
 LARGEST_CUMULANT = 4 / (3 * math.sqrt(3))
-r"""Largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$: $4/(3\sqrt3)$.
+r"""The number $4/(3\sqrt3)$, the largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$.
 
 For fixed $s$ it is linear in $p$, so $p=\pm1$; let $p=1$ have probability $a$. With conditional means $m_\pm$ and
 variances $V_\pm$ of $s$ it is $2a(1-a)\,[V_+-V_-+(1-2a)(m_+-m_-)^2]$, where $V_-\ge0$ and $V_+\le1-m_+^2$. For
