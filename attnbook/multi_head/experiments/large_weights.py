@@ -1,7 +1,7 @@
 """Corollary 1 at larger weights: the theorem has to hold at them too, the law in the number of heads has not.
 
-The same networks and measurements as in :mod:`attnbook.multi_head.experiments.curvature`, with start weights of standard
-deviation two.
+The same networks and measurements as in :mod:`attnbook.multi_head.experiments.curvature`, with start weights of
+standard deviation two.
 """
 
 from __future__ import annotations
