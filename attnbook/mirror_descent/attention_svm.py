@@ -1,7 +1,8 @@
 r"""The $\ell_p$ attention SVM: the smallest key-query matrix that picks given tokens with margin one.
 
-$$W^\alpha_{mm}=\arg\min_W\|W\|_{p,p}\quad\text{subject to}\quad(X_{i\alpha_i}-X_{it})^\top Wz_i\ge1\ \text{ for all }
-i\text{ and }t\ne\alpha_i.$$
+.. math:: W^\alpha_{mm}=\arg\min_W\|W\|_{p,p}\quad\text{subject to}\quad(X_{i\alpha_i}-X_{it})^\top Wz_i\ge1
+
+for all samples $i$ and tokens $t\ne\alpha_i$.
 """
 
 from __future__ import annotations
