@@ -125,9 +125,9 @@ def _run_all(notebooks: list[Path], console: Console, jobs: int, timeout: int) -
                     notebook, line = running.pop(future)
                     run = _outcome(future)
                     progress.update(line, completed=1, description=_name(notebook) + " [red]failed" * bool(run.error))
+                    yield notebook, run  # stored by the caller before the line that says it has ended
                     if not console.is_terminal:
                         console.print(f"{_name(notebook)}: {run.seconds:.1f} s")
-                    yield notebook, run
         except BaseException:  # workers have their own session, so that Ctrl-C reaches this process alone
             for worker in multiprocessing.active_children():
                 worker.kill()  # their kernels notice and end too
