@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from plain_loop import train_each
+from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
 
@@ -52,7 +53,7 @@ def _constraints() -> np.ndarray:
     return np.einsum("pstd,pse->pstde", differences, problems.queries).reshape(PROBLEMS, 42, 100)
 
 
-def _cvxpy(rows: np.ndarray, p: float):  # noqa: ANN202
+def _cvxpy(rows: np.ndarray, p: float) -> Callable[[], np.ndarray]:
     import cvxpy
 
     weights = cvxpy.Variable(rows.shape[2])
@@ -82,7 +83,7 @@ def training() -> Case:
         history = descend(chosen, exponents, steps=STEPS, step_size=0.1, record_at=(STEPS,))
         return history.parameters["key_query"].numpy()
 
-    def loss_of(i: int):  # noqa: ANN202
+    def loss_of(i: int) -> Loss:
         x, z, y, v = (torch.from_numpy(getattr(problems, f.name)[i]) for f in fields(problems))
 
         def loss(parameters: dict[str, Tensor], _: int) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from plain_loop import train_each
+from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def training() -> Case:
         batch = (tokens[chosen], labels[chosen])
         return _each(models.gradient_descent(parameters, batch, step_size=0.3, steps=STEPS).parameters)
 
-    def loss_of(i: int):  # noqa: ANN202
+    def loss_of(i: int) -> Loss:
         def loss(parameters: Parameters, _: int) -> Tensor:
             stacked = {name: tensor[None] for name, tensor in parameters.items()}
             return F.softplus(-labels[i] * _as_written(stacked, tokens[i : i + 1])[0]).mean()
@@ -93,7 +94,9 @@ def _problem() -> tuple[Parameters, tuple[Tensor, Tensor]]:
     return {name: torch.from_numpy(array.copy())[None] for name, array in drawn.items()}, (tokens, labels)
 
 
-def _autograd(predict, parameters: Parameters, batch: tuple[Tensor, Tensor]):  # noqa: ANN001, ANN202  # as in models
+def _autograd(
+    predict: Callable[[Parameters, Tensor], Tensor], parameters: Parameters, batch: tuple[Tensor, Tensor]
+) -> Callable[[], np.ndarray]:
     def run() -> np.ndarray:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         tokens, labels = batch

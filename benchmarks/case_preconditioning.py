@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from plain_loop import train_each
+from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
 
@@ -36,7 +36,7 @@ def training() -> Case:
         history = train_variants([RULE], seeds, SETUP, plan, device=torch.device("cpu"), dtype=torch.float64)
         return history.parameters["key_query"].numpy()
 
-    def loss_of(seed: int):  # noqa: ANN202
+    def loss_of(seed: int) -> Loss:
         def loss(parameters: dict[str, Tensor], step: int) -> Tensor:
             x, y = (array[rows[seed][step]] for array in data[seed])
             attended = torch.softmax(x @ parameters["key_query"].T @ x.T, dim=1) @ x

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from plain_loop import train_each
+from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
 from torch.func import jacrev, vmap
@@ -57,7 +57,7 @@ def training() -> Case:
         run = gradient_descent(part, inputs[chosen], labels[chosen], eta[chosen], max_steps=STEPS)
         return run.networks.first_layer.numpy()
 
-    def loss_of(i: int):  # noqa: ANN202
+    def loss_of(i: int) -> Loss:
         signs, x, y = networks.signs[i], inputs[i], labels[i]
 
         def loss(parameters: dict[str, Tensor], _: int) -> Tensor:

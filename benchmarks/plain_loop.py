@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+Loss: TypeAlias = Callable[[dict[str, Tensor], int], Tensor]
+"""(parameters, number of the step) to the loss of one network."""
+
 
 def train_each(
     starts: Iterable[dict[str, Tensor]],
-    losses: Iterable[Callable[[dict[str, Tensor], int], Tensor]],
+    losses: Iterable[Loss],
     build: Callable[[list[Tensor], int], torch.optim.Optimizer],
     steps: int,
 ) -> list[dict[str, Tensor]]:

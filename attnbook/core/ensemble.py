@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnbook.core.runtime import Progress
+from attnbook.core.update_rules import Rule
 
-__all__ = ["SGD", "Adam", "History", "Parameters", "Rule", "autograd", "cosine", "log_spaced", "per_member", "train"]
+__all__ = ["History", "Parameters", "autograd", "log_spaced", "train"]
 
 Parameters: TypeAlias = dict[str, Tensor]
 """Name to stacked tensor ``(members, ...)``."""
@@ -28,90 +29,6 @@ Gradient: TypeAlias = Callable[[Parameters, Any], tuple[Tensor, Parameters]]
 
 # Losses are looked at for divergence this often; the message still names the exact step.
 CHECK_EVERY = 64
-
-
-class Rule(Protocol):
-    """An update rule: its options for each member, and the torch optimiser that obeys them."""
-
-    def options(self, members: int) -> list[dict[str, float]]:
-        """Return the options of each member, ``lr`` among them; neighbours with equal options share a group."""
-
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the optimiser for parameter groups that carry these options; it must act on each member alone."""
-
-
-def per_member(name: str, value: float | Sequence[float], members: int) -> np.ndarray:
-    """Spread a positive option over the members.
-
-    Args:
-        name: What to call it in messages.
-        value: One number for all, or one per member.
-        members: Number of members.
-
-    Returns:
-        One number per member, ``(members,)``.
-
-    Raises:
-        ValueError: If there are as many numbers as neither one nor the members, or one is not positive and finite.
-
-    Example:
-        >>> per_member("step_size", 0.5, 2)
-        array([0.5, 0.5])
-    """
-    values = np.asarray(value, dtype=np.float64)
-    if values.ndim and values.shape != (members,):
-        raise ValueError(f"{name}: expected one number or one per member ({members},), got shape {values.shape}")
-    if not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError(f"{name}: expected positive numbers, got {value!r}")
-    return np.broadcast_to(values, (members,))
-
-
-@dataclass(frozen=True)
-class SGD:
-    """Stochastic gradient descent, with heavy-ball momentum when ``momentum`` is positive.
-
-    Attributes:
-        step_size: One number, or one per member.
-        momentum: In [0, 1); default 0, plain gradient descent.
-    """
-
-    step_size: float | Sequence[float]
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum!r}")
-
-    def options(self, members: int) -> list[dict[str, float]]:
-        """Return the step size of each member."""
-        return _step_sizes(self.step_size, members)
-
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return torch.optim.SGD(groups, momentum=self.momentum, fused=True)
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Adam (Kingma and Ba, 2015) with bias correction.
-
-    Attributes:
-        step_size: One number, or one per member.
-        betas: Decay of the first and second moment; default as in the paper by Kingma and Ba.
-        eps: Added to the denominator; default as in the paper by Kingma and Ba.
-    """
-
-    step_size: float | Sequence[float]
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-
-    def options(self, members: int) -> list[dict[str, float]]:
-        """Return the step size of each member."""
-        return _step_sizes(self.step_size, members)
-
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return torch.optim.Adam(groups, betas=self.betas, eps=self.eps, fused=True)
 
 
 @dataclass(frozen=True)
@@ -153,18 +70,6 @@ def autograd(losses: Callable[[Parameters, Any], Tensor]) -> Gradient:
         return loss.detach(), dict(zip(leaves, gradients, strict=True))
 
     return value_and_grad
-
-
-def cosine(steps: int) -> Callable[[int], float]:
-    """Return the schedule that lowers the step size from its full value to zero along half a cosine.
-
-    Args:
-        steps: Length of the run.
-
-    Returns:
-        Step number to a factor in (0, 1].
-    """
-    return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * step / steps)))
 
 
 def log_spaced(last: int, count: int, *, also: Sequence[int] = ()) -> tuple[int, ...]:
@@ -217,14 +122,16 @@ def train(
             :func:`autograd` of a loss.
         parameters: Initial values, each ``(members, ...)``; they are copied, not changed.
         batches: Step number to batch, called with 0, 1, ..., ``steps - 1``.
-        optimizer: :class:`SGD`, :class:`Adam` or any other :class:`Rule`, with its options for each member.
+        optimizer: :class:`~attnbook.core.update_rules.SGD`, :class:`~attnbook.core.update_rules.Adam` or any other
+            :class:`~attnbook.core.update_rules.Rule`, with its options for each member.
         steps: Number of steps, at least 1.
         record: Parameters to statistics, each ``(members, ...)``.
         record_at: Steps to record at; default 12 log-spaced ones.
         project: Changes the parameters in place after each step (a constraint); default none.
         stop: Recorded statistics to a mask ``(members,)`` of members that are done: they keep
             their values from then on; training ends when all are done. Default never.
-        schedule: Step number to a factor on the step sizes, for example :func:`cosine`; default constant.
+        schedule: Step number to a factor on the step sizes, for example
+            :func:`~attnbook.core.update_rules.cosine`; default constant.
         on_divergence: ``raise``, or ``record`` where divergence is a result: statistics that are not finite are
             recorded as infinity, and the history tells which members diverged. Default ``raise``.
         names: What to call the members in messages; default their number.
@@ -410,7 +317,3 @@ def _check_schedule(steps: int, record_at: Sequence[int] | None) -> set[int]:
     if not wanted or any(not 0 <= step <= steps for step in wanted):
         raise ValueError(f"record_at: expected steps between 0 and {steps}, got {wanted}")
     return set(wanted)
-
-
-def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[str, float]]:
-    return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]

@@ -34,13 +34,13 @@ class Look:
     Attributes:
         label: Its name in legends.
         color: Its colour; dark enough on the background, and each a different grey.
-        line: Its line style.
+        line: Its line style: a name, or an offset and the lengths of dashes and gaps in points.
         marker: Its marker.
     """
 
     label: str
     color: str
-    line: str
+    line: str | tuple[int, tuple[int, ...]]
     marker: str
 
     def line_style(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ LOOKS: Mapping[str, Look] = {
     "attention": Look("attention", "#0b5cad", "-", "o"),
     "l1_attention": Look("L1-attention", "#c2410c", "-.", "^"),
     "sum_to_one": Look("sum-to-one", "#7c3aed", ":", "D"),
-    "oracle": Look("known mask", "#15803d", (0, (5, 1)), "v"),  # type: ignore[arg-type]  # an on-off dash
+    "oracle": Look("known mask", "#15803d", (0, (5, 1)), "v"),
     "paper": Look("the paper", "#111111", "none", "x"),
 }
 

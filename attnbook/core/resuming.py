@@ -12,7 +12,7 @@ from attnbook.core.results import Clock
 from attnbook.core.runtime import Progress
 from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 
-__all__ = ["by_seeds", "check_seeds", "resumable"]
+__all__ = ["by_seeds", "check_seeds", "concatenate", "resumable"]
 
 
 def resumable(
@@ -95,6 +95,19 @@ def by_seeds(
         progress=progress,
     )
     return list(parts.values())
+
+
+def concatenate(parts: Sequence[Mapping[str, np.ndarray]], *, axis: int = 0) -> dict[str, np.ndarray]:
+    """Put the arrays of all groups of seeds together.
+
+    Args:
+        parts: What :func:`by_seeds` returned: the same names in each.
+        axis: The axis that runs over seeds; default the first.
+
+    Returns:
+        Name to array of all seeds.
+    """
+    return {name: np.concatenate([part[name] for part in parts], axis=axis) for name in parts[0]}
 
 
 def check_seeds(seeds: tuple[int, ...], chunk: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from attnbook.core.ensemble import per_member
+from attnbook.core.update_rules import per_member
 
 __all__ = ["MirrorDescent", "MirrorRule", "precision"]
 

@@ -30,10 +30,10 @@ __all__ = [
 LOOKS: Mapping[str, Look] = {
     "spectral": Look("Algorithm 1, spectral start", "#15803d", "-.", "v"),
     "algorithm_1": Look("Algorithm 1, random start", "#0b5cad", "-", "o"),
-    "left": Look("one-sided preconditioner", "#7c3aed", (0, (5, 1)), "D"),  # type: ignore[arg-type]  # a dash
-    "sgd_regularised": Look("regulariser only", "#0f766e", (0, (3, 1, 1, 1)), "P"),  # type: ignore[arg-type]
+    "left": Look("one-sided preconditioner", "#7c3aed", (0, (5, 1)), "D"),
+    "sgd_regularised": Look("regulariser only", "#0f766e", (0, (3, 1, 1, 1)), "P"),
     "unregularised": Look("preconditioner only", "#c2410c", ":", "^"),
-    "left_unregularised": Look("one-sided, no regulariser", "#9d174d", (0, (1, 1)), "X"),  # type: ignore[arg-type]
+    "left_unregularised": Look("one-sided, no regulariser", "#9d174d", (0, (1, 1)), "X"),
     "sgd": Look("SGD", "#4b5058", "--", "s"),
 }
 # Names of the six ablations, in the order of their axis.

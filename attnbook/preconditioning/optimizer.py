@@ -8,6 +8,7 @@ with a score $x_j^\top Vx_i$ and an output $Us_i$: train your own attention laye
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core.ensemble import per_member
+from attnbook.core.update_rules import per_member
 from attnbook.preconditioning.theory import (
     Preconditioner,
     check_covariance,
@@ -254,7 +255,7 @@ class ShampooLike:
         return _Shampoo(groups, {"floor": self.floor})
 
 
-class _PerMatrix(torch.optim.Optimizer):
+class _PerMatrix(torch.optim.Optimizer, ABC):
     """An optimiser whose direction for a stack of matrices comes from :meth:`direction`."""
 
     @torch.no_grad()
@@ -265,8 +266,9 @@ class _PerMatrix(torch.optim.Optimizer):
                 gradient = torch.nan_to_num(stack.grad, nan=0.0, posinf=0.0, neginf=0.0)
                 stack.sub_(self.direction(gradient, self.state[stack], group), alpha=group["lr"])
 
+    @abstractmethod
     def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        raise NotImplementedError
+        """Return the direction of a step for each matrix of the stack."""
 
 
 class _Muon(_PerMatrix):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbook.core import ensemble
+from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
@@ -34,8 +34,9 @@ from attnbook.preconditioning.theory import (
 
 __all__ = ["Optimizer", "Training", "Variant", "random_start", "train_variants"]
 
+Start: TypeAlias = Literal["random", "spectral"]
 Optimizer: TypeAlias = Literal["sgd", "adam", "muon", "shampoo"]
-RULES = {"sgd": ensemble.SGD, "adam": ensemble.Adam, "muon": MuonLike, "shampoo": ShampooLike}
+RULES = {"sgd": update_rules.SGD, "adam": update_rules.Adam, "muon": MuonLike, "shampoo": ShampooLike}
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class Variant:
     step_size: float
     preconditioner: Preconditioner = "none"
     penalty: float = 0.0
-    start: Literal["random", "spectral"] = "random"
+    start: Start = "random"
 
     def __post_init__(self) -> None:
         if self.preconditioner not in get_args(Preconditioner):
             known = ", ".join(get_args(Preconditioner))
             raise ValueError(f"preconditioner: expected one of {known}, got {self.preconditioner!r}")
-        if self.start not in ("random", "spectral"):
+        if self.start not in get_args(Start):
             raise ValueError(f"start: expected random or spectral, got {self.start!r}")
         if not 0 <= self.penalty < float("inf"):
             raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty}")
@@ -156,7 +157,7 @@ def train_variants(
             steps=training.steps,
             record=data.record,
             record_at=training.record_at,
-            schedule=ensemble.cosine(training.steps) if training.decay else None,
+            schedule=update_rules.cosine(training.steps) if training.decay else None,
             on_divergence="record",
             names=[f"{variant}, seed {seed}" for variant in variants for seed in seeds],
             progress=progress,

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.core.ensemble import CHECK_EVERY, SGD, Adam, autograd, cosine, log_spaced, train
+from attnbook.core.ensemble import CHECK_EVERY, autograd, log_spaced, train
 from attnbook.core.rng import stream, to_tensor
+from attnbook.core.update_rules import SGD, Adam, cosine
 
 MEMBERS, INPUTS, WIDTH, SAMPLES = 3, 5, 7, 11
 STEPS = CHECK_EVERY + 3
@@ -353,18 +354,6 @@ def test_what_does_not_fit_is_one_value_error_that_names_the_argument(change, na
     with pytest.raises(ValueError) as caught:
         train(**(options | change))
     assert str(caught.value).startswith(name)
-
-
-@pytest.mark.parametrize("momentum", [-0.5, 1.0, float("nan")])
-def test_momentum_out_of_range_is_refused_by_name(momentum):
-    with pytest.raises(ValueError, match=r"^momentum"):
-        SGD(0.1, momentum=momentum)
-
-
-def test_cosine_falls_from_one_to_zero_by_way_of_a_half():
-    factor = cosine(34)
-    assert [factor(0), factor(17), factor(34)] == pytest.approx([1.0, 0.5, 0.0], abs=1e-15)
-    assert all(factor(step) > factor(step + 1) > 0 for step in range(33))
 
 
 @given(st.integers(1, 10**6), st.integers(2, 60), st.data())

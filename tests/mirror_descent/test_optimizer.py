@@ -2,6 +2,7 @@
 
 import copy
 import io
+from functools import partial
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_groups_have_their_own_exponent_and_step_size():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_state_survives_saving_at_full_precision(dtype):
     """A run that is saved, loaded into a new optimiser and continued is the run that was not interrupted."""
-    make = lambda w: MirrorDescent(w, lr=0.01, p=1.2, momentum=0.9)  # noqa: E731
+    make = partial(MirrorDescent, lr=0.01, p=1.2, momentum=0.9)
     whole, _ = train(make, steps=8, dtype=dtype)
     weight, optimizer = train(make, steps=4, dtype=dtype)
     stream = io.BytesIO()
@@ -263,7 +264,7 @@ def test_members_of_an_ensemble_train_as_if_alone(normalized):
         record=lambda parameters: {"w": parameters["w"]},
     )
     for i, (p, lr) in enumerate(zip(ps, sizes, strict=True)):
-        make = lambda w, p=p, lr=lr: MirrorDescent(w, lr=lr, p=p, momentum=0.5, normalized=normalized)  # noqa: E731
+        make = partial(MirrorDescent, lr=lr, p=p, momentum=0.5, normalized=normalized)
         alone, _ = train(make, steps=6, start=starts[i])
         torch.testing.assert_close(history.parameters["w"][i], alone, rtol=1e-11, atol=1e-13)
 

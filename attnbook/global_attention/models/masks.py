@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core import ensemble
+from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
@@ -205,12 +205,12 @@ def train_members(
             gradient,
             _initial_parameters(members, setup, data),
             data.batch,
-            optimizer=ensemble.Adam(training.step_size),
+            optimizer=update_rules.Adam(training.step_size),
             steps=training.steps,
             record=lambda p: {"test_loss": data.test_loss(p), "effective_weights": effective_weights(p)},
             record_at=training.record_at,
             project=renormalise if projected.any() else None,
-            schedule=ensemble.cosine(training.steps) if training.decay else None,
+            schedule=update_rules.cosine(training.steps) if training.decay else None,
             names=[str(m) for m in members],
             progress=progress,
         )

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from attnbook.core import runtime
 from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import Queries, draw_problems, joined
 from attnbook.mirror_descent.experiments.comparing import compared
@@ -275,7 +275,7 @@ def run(
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     weights = parts[0].pop("weights")
-    arrays = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    arrays = concatenate(parts, axis=1)
     return Direction(
         settings=settings,
         provenance=clock.provenance(where),

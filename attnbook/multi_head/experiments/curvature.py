@@ -19,7 +19,7 @@ from torch import Tensor
 from attnbook.core import spectrum
 from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds
+from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments.points import POINTS, Settings, double_device, draw_batch, draw_points
 from attnbook.multi_head.models import hessians, network
@@ -182,7 +182,7 @@ def run(
 
     with threads(1):
         parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return Curvature(settings=settings, provenance=clock.provenance(where), **arrays)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from attnbook.core import spectrum
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds
+from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments import points
 from attnbook.multi_head.models import hessians, network
@@ -128,7 +128,7 @@ def run(
 
     with threads(1):
         parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return Eigenvalues(settings=settings, provenance=clock.provenance(where), **arrays)
 
 

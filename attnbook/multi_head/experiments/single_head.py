@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from attnbook.core import ensemble, runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.models import hessians, network
@@ -177,7 +177,7 @@ def run(
 
     with threads(1):
         parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return SingleHead(settings=settings, provenance=clock.provenance(torch.device("cpu")), **arrays)
 
 

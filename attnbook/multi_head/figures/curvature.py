@@ -187,7 +187,7 @@ def explorer_frame(result: eigenvalues.Eigenvalues, point: str, n_heads: int) ->
     return figure
 
 
-def _rest(look: Look) -> tuple[str, str, str]:
+def _rest(look: Look) -> tuple[str, str | tuple[int, tuple[int, ...]], str]:
     return look.color, look.line, look.marker
 
 

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from attnbook.core import ensemble
+from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.runtime import Progress, threads
 
@@ -209,7 +209,7 @@ def gradient_descent(
             loss_and_gradient,
             parameters,
             lambda step: batch,
-            optimizer=ensemble.SGD(step_size),
+            optimizer=update_rules.SGD(step_size),
             steps=steps,
             record=lambda p: {"train_loss": losses(p, batch)},
             progress=progress,

@@ -16,12 +16,12 @@ from jaxtyping import Float, Int
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.experiments.curves import first_time, loss_ratio, stage
 from attnbook.preconditioning.theory import Preconditioner
-from attnbook.preconditioning.training import Training, Variant, train_variants
+from attnbook.preconditioning.training import Start, Training, Variant, train_variants
 
 __all__ = ["PARTS", "Ablation", "Settings", "run"]
 
@@ -211,7 +211,7 @@ def run(
         return _train(settings, seeds, where, inner)
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
-    curves = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+    curves = concatenate(parts, axis=-1)
     return Ablation(settings=settings, provenance=clock.provenance(where), **curves)
 
 
@@ -242,12 +242,8 @@ def _train(
     return {"weak": np.stack(weak), "strong": np.stack(strong), "spectral": np.stack(spectral)}
 
 
-def _grid(step_sizes: tuple[float, ...], start: str = "random") -> list[Variant]:
-    return [
-        Variant(size, kind, penalty, start)  # type: ignore[arg-type]  # a literal
-        for size in step_sizes
-        for kind, penalty in PARTS
-    ]
+def _grid(step_sizes: tuple[float, ...], start: Start = "random") -> list[Variant]:
+    return [Variant(size, kind, penalty, start) for size in step_sizes for kind, penalty in PARTS]
 
 
 def _best(samples: np.ndarray) -> np.ndarray:

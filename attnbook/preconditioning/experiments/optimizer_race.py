@@ -109,8 +109,7 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        small = {"n_samples": 200, "batch_size": 10, "steps": (10, 10), "records": 10, "n_step_sizes": 2}
-        return cls(**small, seeds=(0, 1))  # type: ignore[arg-type]  # one type for each name
+        return cls(n_samples=200, batch_size=10, steps=(10, 10), records=10, n_step_sizes=2, seeds=(0, 1))
 
     @classmethod
     def book(cls) -> Self:

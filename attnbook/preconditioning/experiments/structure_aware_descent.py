@@ -17,13 +17,14 @@ from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.experiments.curves import first_time, loss_ratio, stage
 from attnbook.preconditioning.models import loss_and_gradient, predict
 from attnbook.preconditioning.theory import (
+    Preconditioner,
     balance_penalty,
     excess_loss,
     excess_loss_gradient,
@@ -123,9 +124,10 @@ class Settings:
 
     def variant(self, name: str, problem: int) -> Variant:
         """Return one of :data:`DESCENTS` with the step size of a problem."""
+        kinds: dict[str, Preconditioner] = {"sgd": "none", "left": "left"}
         return Variant(
             self.step_sizes[problem],
-            preconditioner={"sgd": "none", "left": "left"}.get(name, "two"),  # type: ignore[arg-type]
+            preconditioner=kinds.get(name, "two"),
             penalty=0.0 if name in ("sgd", "unregularised") else 1.0,
             start="spectral" if name == "spectral" else "random",
         )
@@ -290,7 +292,7 @@ def run(
         return {name: np.stack(values) for name, values in found.items()}
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
-    curves = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+    curves = concatenate(parts, axis=-1)
     steps = [settings.training(problem, population=False).record_at for problem in problems]
     return StructureAwareDescent(
         settings=settings,

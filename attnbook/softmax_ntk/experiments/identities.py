@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs
@@ -149,7 +149,7 @@ def run(
         return {name: np.array([f[name] for f in found]) for name in found[0]}
 
     parts = by_seeds(settings, part, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return Identities(settings=settings, provenance=clock.provenance(torch.device("cpu")), **arrays)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.runs import (
@@ -108,9 +108,11 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        few = {"n_samples": 5, "n_inputs": 7, "outputs": (1,), "widths": (16, 32, 64), "small_widths": (2,)}
-        short = {"target": 0.1, "max_steps": 300, "curve_width": 32, "curve_steps": 5, "seeds": (0, 1), "chunk": 1}
-        return cls(**few, **short, flat_from=32, lazy_from=16, short_steps_from=32)  # type: ignore[arg-type]
+        return cls(
+            n_samples=5, n_inputs=7, outputs=(1,), widths=(16, 32, 64), small_widths=(2,), seeds=(0, 1), chunk=1,
+            target=0.1, max_steps=300, curve_width=32, curve_steps=5,
+            flat_from=32, lazy_from=16, short_steps_from=32,
+        )  # fmt: skip
 
     @classmethod
     def book(cls) -> Self:
@@ -303,7 +305,7 @@ def run(
             return _sweep(settings, seeds, where, inner) | _curves(settings, seeds, where)
 
     parts = by_seeds(settings, part, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return LazyTraining(settings=settings, provenance=clock.provenance(where), **arrays)
 
 

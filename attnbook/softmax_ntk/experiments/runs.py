@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -122,15 +123,15 @@ def train(
     Returns:
         The networks before and after.
     """
-    p, to = problem, {"device": device, "dtype": torch.float64}
+    p, to = problem, partial(to_tensor, device=device, dtype=torch.float64)
     weights = [
         draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
         for s in seeds
     ]
-    start = Networks.stack(p.activation, weights, **to)  # type: ignore[arg-type]
+    start = Networks.stack(p.activation, weights, device=device, dtype=torch.float64)
     drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=s) for s in seeds]
-    inputs = to_tensor(np.stack([s.inputs for s in drawn]), **to)  # type: ignore[arg-type]
-    labels = to_tensor(np.stack([s.labels for s in drawn]), **to) + predict(start, inputs)  # type: ignore[arg-type]
+    inputs = to(np.stack([s.inputs for s in drawn]))
+    labels = to(np.stack([s.labels for s in drawn])) + predict(start, inputs)
     kernel = ntk_gram(start, inputs)
     eigenvalues = torch.linalg.eigvalsh(kernel)
     step_size = fraction / (p.width * eigenvalues[:, -1])

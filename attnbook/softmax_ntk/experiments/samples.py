@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slope, train
 
@@ -131,5 +131,5 @@ def run(
         }
 
     parts = by_seeds(s, part, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return Samples(settings=s, provenance=clock.provenance(where), **arrays)

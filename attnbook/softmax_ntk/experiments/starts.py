@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slopes, train
 from attnbook.softmax_ntk.models.two_layer import Start
@@ -65,8 +65,10 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        few = {"widths": (16, 32, 64), "light_widths": (16, 32), "seeds": (0, 1), "chunk": 1}
-        return cls(n_samples=5, n_inputs=7, target=0.1, max_steps=100, **few)  # type: ignore[arg-type]
+        return cls(
+            n_samples=5, n_inputs=7, target=0.1, max_steps=100,
+            widths=(16, 32, 64), light_widths=(16, 32), seeds=(0, 1), chunk=1,
+        )  # fmt: skip
 
     @classmethod
     def book(cls) -> Self:
@@ -168,5 +170,5 @@ def run(
         }
 
     parts = by_seeds(s, part, clock=clock, workdir=workdir, progress=progress)
-    arrays = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    arrays = concatenate(parts)
     return Starts(settings=s, provenance=clock.provenance(where), **arrays)

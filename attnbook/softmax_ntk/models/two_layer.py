@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Self, TypeAlias, get_args
 
 import numpy as np
@@ -148,8 +149,8 @@ class Networks:
         if len(shapes) != 1:
             raise ValueError(f"weights: expected networks of one shape, at least one; group by width; got {shapes}")
         first, signs = (np.stack([getattr(w, name) for w in weights]) for name in ("first_layer", "signs"))
-        to = {"device": device, "dtype": dtype}
-        return cls(activation, to_tensor(first, **to), to_tensor(signs, **to))  # type: ignore[arg-type]
+        to = partial(to_tensor, device=device, dtype=dtype)
+        return cls(activation, to(first), to(signs))
 
     @property
     def width(self) -> int:
