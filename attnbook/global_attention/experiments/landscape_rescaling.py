@@ -181,11 +181,13 @@ def orbit_map(minimum: Minimum, points: int) -> dict[str, np.ndarray]:
         points: Points per axis, evenly spaced in the logarithms of the factors over :data:`MAP_RANGE`.
 
     Returns:
-        ``sharpness_map (points, points)``, mask factor first, and ``triangle (3, 2)``, natural logarithms.
+        ``sharpness_map (points, points)``, mask factor first; ``least_penalty (points,)`` and ``triangle (3, 2)``
+        in natural logarithms.
     """
     factors = np.exp(np.linspace(*MAP_RANGE, points))
     top = np.array([[minimum.sharpness(a, b) for b in factors] for a in factors])
-    return {"sharpness_map": top, "triangle": _allowed(minimum)}
+    least = np.log([least_penalty_factor(minimum.hidden, minimum.decoder, factor) for factor in factors])
+    return {"sharpness_map": top, "least_penalty": least, "triangle": _allowed(minimum)}
 
 
 def _bounds(minimum: Minimum) -> tuple[float, float]:
