@@ -131,7 +131,7 @@ class LossLandscape(Result):
         orbit_outputs: The function along a line, first seed, ``(mask factors, hidden factors, points)``.
         orbit_eigenvalues: Eigenvalues, largest first, first seed, ``(mask factors, hidden factors, parameters)``.
         sharpness_map: Largest eigenvalue over the orbit, first seed, ``(log mask factor, log hidden factor)``.
-        least_penalty: Natural logarithm of the hidden factor at which the L2 penalty is least, per mask factor of the map.
+        least_penalty: Natural logarithm of the hidden factor at which the L2 penalty is least, by mask factor.
         triangle: Corners of the part of the orbit that the assumptions allow, in natural logarithms, first seed.
         residuals: Share of the labels that the best second layer misses, ``(draws, widths)``.
         ranks: Ranks of the features, ``(draws, widths)``.

@@ -133,7 +133,7 @@ def region_window(lines: Float[np.ndarray, "lines 3"], half_width: float, *, ax:
         The figure.
     """
     with style():
-        figure, axes = (ax.figure, ax) if ax is not None else plt.subplots(figsize=(4.2, 4.2))
+        figure, axes = plt.subplots(figsize=(4.2, 4.2)) if ax is None else (plt.gcf(), ax)
         grid = np.linspace(-half_width, half_width, 240)
         x, y = np.meshgrid(grid, grid)
         on = np.einsum("lk,kij->lij", lines[:, :2], np.stack([x, y])) + lines[:, 2, None, None] > 0
