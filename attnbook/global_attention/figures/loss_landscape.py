@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attnbook.core.figures import INK, LOOKS, Look, band, style
 from attnbook.global_attention.experiments.hessian_spectrum import HessianSpectrum
@@ -82,7 +82,7 @@ def ratios(result: HessianSpectrum) -> Figure:
 
 
 def region_bounds(
-    widths: Float[np.ndarray, " widths"],
+    widths: Int[np.ndarray, " widths"],
     bounds: Mapping[int, Float[np.ndarray, " widths"]],
     crossings: Mapping[int, float],
 ) -> Figure:

@@ -8,7 +8,7 @@ of the cross-entropy of a softmax.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float
@@ -20,19 +20,6 @@ from attnbook.core.ensemble import Parameters
 __all__ = ["Activation", "Hessian", "Loss", "ReLU", "Softplus", "loss_and_gradient", "predict"]
 
 Loss: TypeAlias = Literal["squared", "cross_entropy"]
-
-
-class Activation(Protocol):
-    """A nonlinearity with its first two derivatives."""
-
-    def value(self, u: Tensor) -> Tensor:
-        """Return the activation of each entry."""
-
-    def slope(self, u: Tensor) -> Tensor:
-        """Return its first derivative."""
-
-    def bend(self, u: Tensor) -> Tensor:
-        """Return its second derivative."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +68,10 @@ class Softplus:
         """Return the derivative of that curve."""
         slope = self.slope(u)
         return self.sharpness * slope * (1 - slope)
+
+
+Activation: TypeAlias = ReLU | Softplus
+"""A nonlinearity with its value, slope and bend (second derivative)."""
 
 
 def predict(
