@@ -21,7 +21,7 @@ from attnbook.core.rng import stream, to_tensor
 __all__ = ["BlockProduct", "Leading", "leading_eigenvalues"]
 
 BlockProduct: TypeAlias = Callable[[Tensor], Tensor]
-"""A symmetric matrix as a function: vectors ``(vectors, size)``, one per row, to their images."""
+"""A symmetric matrix as a function of vectors ``(vectors, size)``, one per row."""
 
 # Convergence is tested once per this many blocks.
 CHECK_EVERY = 4

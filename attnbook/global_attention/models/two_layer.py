@@ -182,8 +182,8 @@ class Hessian:
         inputs: Float[Tensor, "samples inputs"],
         labels: Float[Tensor, "outputs samples"],
         *,
-        activation: Activation,
-        loss: Loss,
+        activation: ReLU | Softplus,
+        loss: Literal["squared", "cross_entropy"],
     ) -> None:
         self.mask, self.hidden, self.decoder, self.inputs = mask, hidden, decoder, inputs
         folded = hidden if mask is None else hidden * mask
