@@ -65,7 +65,7 @@ def leading_eigenvalues(
         count: How many eigenvalues, between 1 and ``size``.
         block: Vectors multiplied at a time; default 16, where the products are as fast as they get on a CPU.
         tolerance: Largest residual, relative to the eigenvalue itself; default 0.01. The error of a separated
-            eigenvalue is of the order of the square.
+            eigenvalue is of the order of the square; the residuals bound all.
         most_products: When to give up; default 2000.
         device: Where the vectors live; default the CPU.
         dtype: Their type; default float64. With float32, eigenvalues below a millionth of the largest are noise.
@@ -80,7 +80,7 @@ def leading_eigenvalues(
 
     Example:
         >>> numbers = torch.arange(500.0, dtype=torch.float64)
-        >>> leading_eigenvalues(lambda v: v * numbers, 500, 2, block=2).values.round(3).tolist()
+        >>> leading_eigenvalues(lambda v: v * numbers, 500, 2, tolerance=1e-6).values.round(3).tolist()
         [499.0, 498.0]
     """
     _check(size, count, block, tolerance)

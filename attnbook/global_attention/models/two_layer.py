@@ -22,7 +22,6 @@ __all__ = ["Activation", "Hessian", "Loss", "ReLU", "Softplus", "loss_and_gradie
 Loss: TypeAlias = Literal["squared", "cross_entropy"]
 
 
-@dataclass(frozen=True)
 class ReLU:
     """The positive part; slope 0 at 0, and no second derivative anywhere (its kink is left out)."""
 

@@ -164,8 +164,8 @@ def hinge_network(
 
     Example:
         >>> normals, offsets, decoder = hinge_network(6, 2)
-        >>> (-offsets[:3] / normals[:3, 0]).tolist(), decoder[:3].tolist()
-        ([-0.0, 0.5, 1.0], [1.0, -1.0, 1.0])
+        >>> np.abs(offsets[:3] / normals[:3, 0]).tolist(), decoder[:3].tolist()
+        ([0.0, 0.5, 1.0], [1.0, -1.0, 1.0])
     """
     _check_positive(n_relevant=n_relevant)
     if width <= n_relevant:
