@@ -1,9 +1,15 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.global_attention.experiments import error_rate, sample_complexity, sparsity
+from attnbook.global_attention.experiments import (
+    error_rate,
+    hessian_spectrum,
+    loss_landscape,
+    sample_complexity,
+    sparsity,
+)
 
-__all__ = ["EXPERIMENTS", "error_rate", "sample_complexity", "sparsity"]
+__all__ = ["EXPERIMENTS", "error_rate", "hessian_spectrum", "loss_landscape", "sample_complexity", "sparsity"]
 
 EXPERIMENTS = (
     Experiment(
@@ -29,5 +35,21 @@ EXPERIMENTS = (
         result=sparsity.Sparsity,
         run=sparsity.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="global_attention.loss_landscape",
+        summary="Theorems 3, 4, 5 and Figure 1: linear regions, rescaled minima, few samples",
+        settings=loss_landscape.Settings,
+        result=loss_landscape.LossLandscape,
+        run=loss_landscape.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="global_attention.hessian_spectrum",
+        summary="Figure 3: leading Hessian eigenvalues at equal steps and at equal training loss",
+        settings=hessian_spectrum.Settings,
+        result=hessian_spectrum.HessianSpectrum,
+        run=hessian_spectrum.run,
+        budget_seconds=40,
     ),
 )

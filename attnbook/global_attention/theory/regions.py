@@ -1,0 +1,306 @@
+r"""Linear regions of two-layer ReLU networks: Theorem 3, its constants, and exact counts.
+
+===================  ==================  =====================================================
+paper                name here           meaning
+===================  ==================  =====================================================
+$n_1$                ``width``           hidden units
+$s_0$                ``n_relevant``      inputs that the mask keeps; $p$ for the baseline
+$p$                  ``n_inputs``        inputs
+--                   ``normals``         rows of the first layer, ``(units, inputs)``
+--                   ``offsets``         its biases, ``(units,)``
+===================  ==================  =====================================================
+
+A hidden unit bends the network's function along the hyperplane where it switches on. The linear regions are the pieces
+into which these hyperplanes cut the input space (as long as no two of them coincide and cancel).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Float, Int
+
+__all__ = [
+    "count_regions",
+    "count_regions_in_box",
+    "crossover_width",
+    "hinge_network",
+    "largest_region_count",
+    "log10_region_counts",
+    "pieces_on_segments",
+    "region_bound",
+]
+
+Hyperplane = tuple[Fraction, ...]
+"""Coefficients of the coordinates, then the offset."""
+
+
+def region_bound(width: int, n_relevant: int) -> int:
+    r"""Return Theorem 3's lower bound $\lfloor n_1/s_0\rfloor^{s_0}$ on the largest number of linear regions.
+
+    Args:
+        width: Hidden units $n_1$, at least 1.
+        n_relevant: Inputs $s_0$ that the mask keeps, at least 1; all $p$ inputs for the baseline.
+
+    Returns:
+        The bound, an exact whole number; 0 when there are fewer units than inputs.
+
+    Raises:
+        ValueError: If an argument is not positive.
+
+    Example:
+        >>> region_bound(16, 2)
+        64
+    """
+    _check_positive(width=width, n_relevant=n_relevant)
+    return (width // n_relevant) ** n_relevant
+
+
+def largest_region_count(width: int, n_inputs: int, *, biases: bool = True) -> int:
+    r"""Return the largest number of regions that a layer of this width can make (Zaslavsky 1975).
+
+    With biases the hyperplanes can be in general position: $\sum_{k\le s}\binom{n_1}{k}$. Without them all pass
+    through the
+    origin: $2\sum_{k<s}\binom{n_1-1}{k}$.
+
+    Args:
+        width: Hidden units $n_1$, at least 1.
+        n_inputs: Inputs that the layer sees, $s_0$ behind a mask; at least 1.
+        biases: Whether the layer has biases; default true. The paper's network (1) has none, its Theorem 3 needs them.
+
+    Returns:
+        The maximum, an exact whole number.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Example:
+        >>> largest_region_count(16, 2), largest_region_count(16, 2, biases=False)
+        (137, 32)
+    """
+    _check_positive(width=width, n_inputs=n_inputs)
+    if biases:
+        return sum(math.comb(width, k) for k in range(min(n_inputs, width) + 1))
+    return 2 * sum(math.comb(width - 1, k) for k in range(min(n_inputs, width)))
+
+
+def log10_region_counts(
+    widths: Sequence[int] | Int[np.ndarray, " widths"], most_inputs: int, *, biases: bool = True
+) -> Float[np.ndarray, "widths inputs"]:
+    """Return the logarithm of :func:`largest_region_count` for many widths and all numbers of inputs at once.
+
+    Args:
+        widths: Hidden units, each at least 1.
+        most_inputs: Largest number of inputs, at least 1.
+        biases: Whether the layer has biases; default true.
+
+    Returns:
+        Logarithms to base 10, accurate to about ten digits; column ``s - 1`` is for ``s`` inputs.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Example:
+        >>> log10_region_counts([16], 2, biases=False)[:, -1].round(6) == np.log10(32).round(6)
+        array([ True])
+    """
+    units = np.asarray(widths)
+    _check_positive(widths=int(units.min()), most_inputs=most_inputs)
+    from scipy.special import gammaln
+
+    n = (units if biases else units - 1).astype(float)[:, None]
+    k = np.arange(most_inputs + 1 if biases else most_inputs)
+    terms = gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
+    totals = np.logaddexp.accumulate(np.where(k <= n, terms, -np.inf), axis=1)
+    return (totals[:, 1:] if biases else totals + math.log(2)) / math.log(10)
+
+
+def crossover_width(n_inputs: int, n_relevant: int) -> float:
+    r"""Return the width from which the baseline's bound is the larger one, $\exp\frac{p\ln p-s_0\ln s_0}{p-s_0}$ (C.3).
+
+    Below it, $(n_1/s_0)^{s_0} > (n_1/p)^p$: in narrow networks attention has the larger bound. With the floors of
+    :func:`region_bound` the network must be somewhat wider.
+
+    Args:
+        n_inputs: Inputs $p$ of the baseline.
+        n_relevant: Inputs $s_0$ behind the mask, at least 1 and less than ``n_inputs``.
+
+    Returns:
+        The width, a real number.
+
+    Raises:
+        ValueError: If ``n_relevant`` is outside its range.
+
+    Example:
+        >>> round(crossover_width(100, 50))
+        200
+    """
+    if not 1 <= n_relevant < n_inputs:
+        raise ValueError(f"n_relevant: expected between 1 and n_inputs - 1 = {n_inputs - 1}, got {n_relevant}")
+    p, s = n_inputs, n_relevant
+    return math.exp((p * math.log(p) - s * math.log(s)) / (p - s))
+
+
+def hinge_network(
+    width: int, n_relevant: int
+) -> tuple[Float[np.ndarray, "units inputs"], Float[np.ndarray, " units"], Float[np.ndarray, " units"]]:
+    r"""Return the network of the proof of Theorem 3, which folds each input axis $q=\lfloor n_1/s_0\rfloor$ times.
+
+    Unit 1 of input $j$ is $[x_j]_+$, unit $i\ge2$ is $[2x_j-(i-1)]_+$, with signs $+,-,+,\dots$ Its bends are at
+    $0,\frac12,1,\dots,\frac{q-1}2$ (the text available to us lists whole numbers), so an axis has $q+1$ pieces.
+
+    Args:
+        width: Hidden units $n_1$, more than ``n_relevant``.
+        n_relevant: Inputs $s_0$, at least 1.
+
+    Returns:
+        First layer, its biases, second layer; with $q s_0$ units, the others being idle.
+
+    Raises:
+        ValueError: If there are not more units than inputs.
+
+    Example:
+        >>> normals, offsets, decoder = hinge_network(6, 2)
+        >>> np.abs(offsets[:3] / normals[:3, 0]).tolist(), decoder[:3].tolist()
+        ([0.0, 0.5, 1.0], [1.0, -1.0, 1.0])
+    """
+    _check_positive(n_relevant=n_relevant)
+    if width <= n_relevant:
+        raise ValueError(f"width: expected more than n_relevant = {n_relevant}, got {width}")
+    q = width // n_relevant
+    slopes = np.where(np.arange(q) == 0, 1.0, 2.0)
+    normals = np.kron(np.eye(n_relevant), slopes[:, None])
+    offsets = np.tile(-np.arange(q, dtype=float), n_relevant)
+    decoder = np.tile(np.where(np.arange(q) % 2 == 0, 1.0, -1.0), n_relevant)
+    return normals, offsets, decoder
+
+
+def count_regions(normals: Float[np.ndarray, "units inputs"], offsets: Float[np.ndarray, " units"]) -> int:
+    """Count exactly into how many regions hyperplanes cut the whole space.
+
+    Hyperplanes are added one after the other: each new one adds as many regions as the earlier ones cut it into.
+    All arithmetic is rational (every float is a rational number), so nothing is rounded and nothing is missed.
+
+    Args:
+        normals: One row per hyperplane; rows of zeros cut nothing.
+        offsets: The hyperplane is where ``normal @ x + offset`` is zero.
+
+    Returns:
+        The number of regions.
+
+    Raises:
+        ValueError: If an entry is NaN or infinite.
+
+    Example:
+        >>> count_regions(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0.0, 0.0, -1.0]))
+        7
+    """
+    return _count(_exact(normals, offsets), normals.shape[1])
+
+
+def count_regions_in_box(
+    normals: Float[np.ndarray, "units 2"], offsets: Float[np.ndarray, " units"], half_width: float
+) -> int:
+    r"""Count exactly the regions of lines in the plane that meet an open square around the origin.
+
+    Args:
+        normals: One row per line.
+        offsets: The line is where ``normal @ x + offset`` is zero.
+        half_width: Half the side of the square, positive.
+
+    Returns:
+        The number of regions inside the square.
+
+    Raises:
+        ValueError: If an entry is NaN or infinite, or ``half_width`` is not positive.
+
+    Example:
+        >>> count_regions_in_box(np.eye(2), np.array([0.0, -3.0]), 2.0)
+        2
+    """
+    if not 0 < half_width < math.inf:
+        raise ValueError(f"half_width: expected a positive number, got {half_width}")
+    lines, half = _distinct(_exact(normals, offsets)), Fraction(half_width)
+    total = 1
+    for i, line in enumerate(lines):
+        low, high = _inside(line, half)
+        if low < high:
+            points = {-c / slope for slope, c in (_restrict(other, line) for other in lines[:i]) if slope}
+            total += 1 + sum(low < point < high for point in points)
+    return total
+
+
+def pieces_on_segments(
+    normals: Float[np.ndarray, "units inputs"],
+    offsets: Float[np.ndarray, " units"],
+    starts: Float[np.ndarray, "segments inputs"],
+    ends: Float[np.ndarray, "segments inputs"],
+) -> Int[np.ndarray, " segments"]:
+    """Count the linear pieces of a network's function along straight segments.
+
+    A unit bends the function where it changes its state between the two ends, once; bends of two units at exactly the
+    same point would be counted twice, which has probability zero for random weights.
+
+    Args:
+        normals: Rows of the first layer, mask folded in.
+        offsets: Its biases.
+        starts: Where the segments begin.
+        ends: Where they end.
+
+    Returns:
+        Number of pieces of each segment, between 1 and ``units + 1``.
+
+    Example:
+        >>> pieces_on_segments(np.array([[1.0], [2.0]]), np.array([0.0, -1.0]), np.array([[-1.0]]), np.array([[1.0]]))
+        array([3])
+    """
+    on = [points @ normals.T + offsets > 0 for points in (starts, ends)]
+    return 1 + (on[0] != on[1]).sum(axis=1)
+
+
+def _check_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+
+
+def _exact(normals: np.ndarray, offsets: np.ndarray) -> list[Hyperplane]:
+    for name, array in {"normals": normals, "offsets": offsets}.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name}: expected finite numbers, got {int((~np.isfinite(array)).sum())} that are not")
+    rows = np.column_stack([normals, offsets]).tolist()
+    return [tuple(Fraction(value) for value in row) for row in rows]
+
+
+def _distinct(planes: list[Hyperplane]) -> list[Hyperplane]:
+    """Scale each hyperplane so that equal ones look equal; drop repeats and those without a normal."""
+    leading = [(plane, next((c for c in plane[:-1] if c), None)) for plane in planes]
+    return list(dict.fromkeys(tuple(c / first for c in plane) for plane, first in leading if first is not None))
+
+
+def _restrict(plane: Hyperplane, to: Hyperplane) -> Hyperplane:
+    """The trace of one hyperplane on another, whose first non-zero coordinate is eliminated."""
+    k = next(i for i, c in enumerate(to) if c)
+    factor = plane[k] / to[k]
+    return tuple(a - factor * b for i, (a, b) in enumerate(zip(plane, to, strict=True)) if i != k)
+
+
+def _count(planes: list[Hyperplane], dimension: int) -> int:
+    planes = _distinct(planes)
+    if dimension <= 1:
+        return 1 + len(planes)
+    return 1 + sum(_count([_restrict(p, plane) for p in planes[:i]], dimension - 1) for i, plane in enumerate(planes))
+
+
+def _inside(line: Hyperplane, half: Fraction) -> tuple[Fraction, Fraction]:
+    """The part of a line inside the square, as an interval of the coordinate that :func:`_restrict` keeps."""
+    eliminated, kept, offset = (line[0], line[1], line[2]) if line[0] else (line[1], line[0], line[2])
+    # The eliminated coordinate is -(kept * t + offset) / eliminated.
+    slope, start = -kept / eliminated, -offset / eliminated
+    if not slope:
+        return (-half, half) if -half < start < half else (half, half)
+    ends = sorted([(-half - start) / slope, (half - start) / slope])
+    return max(-half, ends[0]), min(half, ends[1])

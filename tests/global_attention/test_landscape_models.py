@@ -1,0 +1,258 @@
+"""Closed forms against automatic differentiation; training that shares nothing between members."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from attnbook.global_attention.data import Setup
+from attnbook.global_attention.models import classifiers, interpolation, two_layer
+from attnbook.global_attention.models.biased import train_with_biases
+from attnbook.global_attention.models.classifiers import Classifier, Schedule, train_classifiers
+from attnbook.global_attention.models.interpolation import fit_all_weights
+from attnbook.global_attention.models.masks import Member
+from attnbook.global_attention.models.two_layer import Hessian, ReLU, Softplus, loss_and_gradient, predict
+from attnbook.global_attention.noisy_digits import DigitImages, digit_images, draw_noisy_digits, place_in_noise
+
+CPU = torch.device("cpu")
+MEMBERS, INPUTS, WIDTH, OUTPUTS, SAMPLES = 2, 7, 5, 3, 23
+CASES = [(a, loss) for a in (ReLU(), Softplus(3.0)) for loss in ("squared", "cross_entropy")]
+
+
+def draw(*shape, seed=0):
+    return torch.as_tensor(np.random.default_rng(seed).standard_normal(shape))
+
+
+def problem(loss):
+    parameters = {
+        "mask": draw(MEMBERS, INPUTS, seed=1),
+        "hidden": draw(MEMBERS, WIDTH, INPUTS, seed=2),
+        "decoder": draw(MEMBERS, OUTPUTS, WIDTH, seed=3),
+    }
+    inputs, labels = draw(1, SAMPLES, INPUTS, seed=4), draw(1, OUTPUTS, SAMPLES, seed=5)
+    if loss == "cross_entropy":
+        labels = functional.one_hot(labels[0].argmax(0), OUTPUTS).double().T[None]
+    return parameters, inputs, labels
+
+
+def plain_loss(vector, inputs, labels, activation, loss, folded=False):
+    """One network's loss from all its weights in a row, written with torch's own losses."""
+    mask = torch.ones(INPUTS, dtype=torch.float64) if folded else vector[:INPUTS]
+    rest = vector if folded else vector[INPUTS:]
+    hidden = rest[: WIDTH * INPUTS].view(WIDTH, INPUTS)
+    decoder = rest[WIDTH * INPUTS :].view(OUTPUTS, WIDTH)
+    before = (inputs * mask) @ hidden.T
+    value = before.relu() if isinstance(activation, ReLU) else functional.softplus(before, beta=activation.sharpness)
+    outputs = value @ decoder.T
+    if loss == "squared":
+        return 0.5 * (outputs - labels.T).square().sum(1).mean()
+    return functional.cross_entropy(outputs, labels.T)
+
+
+def flat(parameters, member):
+    return torch.cat([parameters[name][member].flatten() for name in ("mask", "hidden", "decoder")])
+
+
+@pytest.mark.parametrize(("activation", "loss"), CASES)
+def test_gradient_is_that_of_automatic_differentiation(activation, loss):
+    parameters, inputs, labels = problem(loss)
+    losses, gradients = loss_and_gradient(parameters, (inputs, labels), activation=activation, loss=loss)
+    for member in range(MEMBERS):
+        arguments = (inputs[0], labels[0], activation, loss)
+        gradient, value = torch.func.grad_and_value(plain_loss)(flat(parameters, member), *arguments)
+        torch.testing.assert_close(losses[member], value, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(flat(gradients, member), gradient, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(("activation", "loss"), CASES)
+@pytest.mark.parametrize("folded", [False, True])
+def test_hessian_is_that_of_automatic_differentiation(activation, loss, folded):
+    parameters, inputs, labels = problem(loss)
+    mask, hidden, decoder = (parameters[name][0] for name in ("mask", "hidden", "decoder"))
+    first = hidden * mask if folded else hidden
+    hessian = Hessian(None if folded else mask, first, decoder, inputs[0], labels[0], activation=activation, loss=loss)
+    vector = torch.cat([*([] if folded else [mask]), first.flatten(), decoder.flatten()])
+    arguments = (inputs[0], labels[0], activation, loss, folded)
+    automatic = torch.autograd.functional.hessian(lambda v: plain_loss(v, *arguments), vector)
+    torch.testing.assert_close(hessian.dense(), automatic, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        hessian.gradient, torch.func.grad(plain_loss)(vector, *arguments), rtol=1e-11, atol=1e-12
+    )
+    assert hessian.loss == pytest.approx(float(plain_loss(vector, *arguments)), rel=1e-12)
+    assert hessian.size == len(vector)
+
+
+def test_folded_hessian_does_not_see_scale_moving_between_mask_and_first_layer():
+    parameters, inputs, labels = problem("cross_entropy")
+    mask, hidden, decoder = (parameters[name][0] for name in ("mask", "hidden", "decoder"))
+    raw, folded = [], []
+    for factor in (1.0, 0.1):
+        a, w = factor * mask, hidden / factor
+        common = (decoder, inputs[0], labels[0])
+        options = {"activation": Softplus(), "loss": "cross_entropy"}
+        raw.append(Hessian(a, w, *common, **options).dense())
+        folded.append(Hessian(None, w * a, *common, **options).dense())
+    torch.testing.assert_close(folded[0], folded[1], rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(raw[0], raw[1])
+
+
+@pytest.mark.parametrize("activation", [ReLU(), Softplus(3.0)])
+def test_slope_and_bend_are_derivatives_of_the_value(activation):
+    u = draw(101)
+    slope = torch.func.vmap(torch.func.grad(activation.value))(u)
+    bend = torch.func.vmap(torch.func.grad(activation.slope))(u) if isinstance(activation, Softplus) else 0 * u
+    torch.testing.assert_close(activation.slope(u), slope, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(activation.bend(u), bend, rtol=1e-12, atol=1e-14)
+
+
+def test_neighbours_that_share_a_batch_predict_as_with_their_own():
+    parameters, inputs, _ = problem("squared")
+    shared = predict(parameters, inputs, Softplus())
+    torch.testing.assert_close(shared, predict(parameters, inputs.expand(MEMBERS, -1, -1), Softplus()))
+
+
+def small_digits(seed=0):
+    rng = np.random.default_rng(seed)
+    images, labels = rng.random((61, 4, 4)), rng.integers(0, 10, 61)
+    return DigitImages(images[:43], labels[:43], images[43:], labels[43:], "random")
+
+
+SCHEDULE = Schedule(width=3, steps=13, batch_size=11, momentum=0.9, sharpness=10.0, record_at=(0, 5, 13))
+
+
+def data_of(*seeds):
+    return {s: draw_noisy_digits(small_digits(), n_train=37, n_test=17, side=7, noise=0.5, seed=s) for s in seeds}
+
+
+def test_a_member_is_trained_as_if_it_were_alone():
+    members = [Classifier(m, s, 0.1, 1e-2, w) for s in (0, 1) for m, w in (("attention", 0.0), ("l1_attention", 0.1))]
+    together = train_classifiers(members, data_of(0, 1), SCHEDULE, device=CPU)
+    alone = train_classifiers([members[3]], data_of(1), SCHEDULE, device=CPU)
+    for name, tensor in alone.parameters.items():
+        torch.testing.assert_close(together.parameters[name][3], tensor[0], rtol=1e-5, atol=1e-7)
+
+
+def test_first_step_is_that_of_the_plain_rule():
+    """One step of SGD on the first batch, with decay on both layers and the sign of the mask as its penalty's slope."""
+    member = Classifier("l1_attention", 0, 0.1, penalty=0.01, weight_decay=0.2)
+    one = dataclasses.replace(SCHEDULE, steps=1, record_at=(0, 1))
+    data = data_of(0)
+    after = train_classifiers([member], data, one, device=CPU).parameters
+    samples = classifiers._Samples([member], data, SCHEDULE, CPU)
+    start = classifiers._initial_parameters([member], 3, samples)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+    x, y = samples.batch(0)
+    outputs = (
+        functional.softplus((x[0] * leaves["mask"][0]) @ leaves["hidden"][0].T, beta=10.0) @ leaves["decoder"][0].T
+    )
+    loss = functional.cross_entropy(outputs, y[0].T) + 0.01 * leaves["mask"].abs().sum()
+    loss = loss + 0.1 * (leaves["hidden"].square().sum() + leaves["decoder"].square().sum())
+    loss.backward()
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(after[name], leaf.detach() - 0.1 * leaf.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mask_of_the_baseline_stays_at_ones_and_a_member_stops_at_its_loss():
+    members = [Classifier("baseline", 0, 0.1), Classifier("attention", 0, 0.1)]
+    history = train_classifiers(members, data_of(0), SCHEDULE, device=CPU, stop_below=np.array([1e9, 0.0]))
+    assert history.stopped_at.tolist() == [0, 13]
+    assert (history.parameters["mask"][0] == 1).all()
+    assert (history.parameters["mask"][1] != 1).all()
+
+
+def test_place_in_noise_keeps_the_patch_and_fills_the_rest():
+    images = np.full((29, 3, 3), 7.0)
+    large = place_in_noise(images, 11, 0.5, rng=np.random.default_rng(0)).reshape(29, 11, 11)
+    assert (large[:, 4:7, 4:7] == 7).all()
+    large[:, 4:7, 4:7] = np.nan
+    assert np.nanstd(large) == pytest.approx(0.5, rel=0.05)
+
+
+def test_bundled_digits_are_eight_by_eight_in_the_unit_interval():
+    images = digit_images("digits")
+    assert images.train.shape[1:] == (8, 8)
+    assert 0 <= images.train.min() < images.train.max() <= 1
+    assert "scikit-learn" in images.source
+
+
+def fit(width, steps=150, seed=0):
+    rng = np.random.default_rng(seed)
+    inputs = torch.as_tensor(rng.standard_normal((1, 11, 3))).expand(2, -1, -1)
+    labels = torch.as_tensor(rng.standard_normal((1, 11))).expand(2, -1)
+    start = {
+        "mask": torch.ones(2, 3, dtype=torch.float64),
+        "hidden": torch.as_tensor(rng.standard_normal((1, width, 3))).expand(2, -1, -1),
+        "decoder": torch.as_tensor(rng.standard_normal((1, 1, width))).expand(2, -1, -1),
+    }
+    trained = torch.tensor([False, True])
+    options = {"activation": Softplus(2.0), "trained_mask": trained}
+    return fit_all_weights(start, inputs, labels, steps=steps, **options), start, inputs, labels, options
+
+
+def test_as_many_units_as_samples_are_fitted_exactly():
+    result, *_ = fit(13)
+    assert (result.losses < 1e-20).all()
+    assert (result.gradient_norms < 1e-10).all()
+
+
+def test_an_untrained_mask_stays_and_a_trained_one_moves():
+    result, start, *_ = fit(2)
+    assert (result.parameters["mask"][0] == start["mask"][0]).all()
+    assert (result.parameters["mask"][1] != start["mask"][1]).any()
+
+
+def test_the_jacobian_is_that_of_automatic_differentiation():
+    _, start, inputs, labels, options = fit(5, steps=1)
+    residual, jacobian = interpolation._linearise(start, inputs, labels, options["activation"], options["trained_mask"])
+
+    def one(mask, hidden, decoder):
+        return decoder[0] @ Softplus(2.0).value(hidden @ (inputs[1] * mask).T) - labels[1]
+
+    parts = [start[name][1] for name in ("mask", "hidden", "decoder")]
+    torch.testing.assert_close(residual[1], one(*parts))
+    expected = torch.cat([j.flatten(1) for j in torch.func.jacrev(one, (0, 1, 2))(*parts)], 1)
+    torch.testing.assert_close(jacobian[1], expected, rtol=1e-11, atol=1e-12)
+    assert (jacobian[0, :, :3] == 0).all()
+
+
+def test_biases_are_trained_and_no_mask_touches_them():
+    members = [Member(model, 0, 53, 3, 0.05) for model in ("baseline", "l1_attention")]
+    setup = Setup(n_inputs=7, outputs=2, teacher_width=3, width=5, noise=0.1, n_test=1)
+    before, after = train_with_biases(members, setup, steps=200, batch_size=17, step_size=1e-2, device=CPU)
+    assert (before.normals[0] == before.normals[1]).all()
+    assert (before.offsets != after.offsets).all()
+    assert np.abs(after.normals[1]).sum() < np.abs(after.normals[0]).sum()
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: Softplus(0.0), "sharpness"),
+        (lambda: Classifier("masked", 0, 0.1), "model"),
+        (lambda: Classifier("baseline", 0, 0.1, weight_decay=-1.0), "weight_decay"),
+        (lambda: dataclasses.replace(SCHEDULE, width=0), "width"),
+        (lambda: train_classifiers([], {}, SCHEDULE, device=CPU), "members"),
+        (
+            lambda: train_classifiers(
+                [Classifier("baseline", 0, 0.1)], data_of(0), SCHEDULE, device=CPU, stop_below=np.zeros(2)
+            ),
+            "stop_below",
+        ),
+        (lambda: fit(2, steps=0), "steps"),
+        (lambda: digit_images("cats"), "source"),
+        (lambda: place_in_noise(np.ones((1, 4, 4)), 3, 0.1, rng=np.random.default_rng(0)), "side"),
+        (lambda: place_in_noise(np.ones((1, 4, 4)), 5, -0.1, rng=np.random.default_rng(0)), "noise"),
+        (lambda: draw_noisy_digits(small_digits(), n_train=99, n_test=1, side=7, noise=0.1, seed=0), "n_train"),
+        (lambda: draw_noisy_digits(small_digits(), n_train=9, n_test=99, side=7, noise=0.1, seed=0), "n_test"),
+        (
+            lambda: train_with_biases([], Setup(3, 1, 1, 1, 0.0, 1), steps=1, batch_size=1, step_size=0.1, device=CPU),
+            "members",
+        ),
+        (lambda: two_layer._outer(torch.ones(1, 2, 3), torch.ones(1, 2, 3), "absolute"), "loss"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(call, name):
+    with pytest.raises(ValueError, match=name):
+        call()
