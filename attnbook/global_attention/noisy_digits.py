@@ -1,0 +1,144 @@
+r"""The data of Figures 2 and 4 to 6: a small digit in the centre of an image of noise.
+
+===============  ====================  ==============================================
+paper            name here             shape
+===============  ====================  ==============================================
+$p$              ``scene.n_pixels``    number of inputs, the pixels of the image
+$a^*$            ``scene.patch``       ``(n_pixels,)``, 1 where the digit is
+$x_i$            ``inputs``            ``(samples, n_pixels)``, row by row
+===============  ====================  ==============================================
+
+The paper leaves open where the digit is and what the noise is. Here the digit is in the centre, and the noise is everywhere
+around it and nowhere in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+__all__ = ["Noise", "Scene", "draw_background", "place", "shrink"]
+
+Noise: TypeAlias = Literal["normal", "uniform"]
+
+# Standard deviation of normal noise; digits have values from 0 to 1.
+NOISE_SD = 0.5
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What an image looks like.
+
+    Attributes:
+        image_size: Height and width of the image, in pixels.
+        digit_size: Height and width of the digit in its centre.
+        noise: What is around the digit: ``normal`` with mean 0 and standard deviation 0.5, or ``uniform`` from 0 to 1.
+    """
+
+    image_size: int
+    digit_size: int
+    noise: Noise = "normal"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.digit_size <= self.image_size:
+            raise ValueError(
+                f"digit_size: expected between 1 and image_size = {self.image_size}, got {self.digit_size}"
+            )
+        if self.noise not in get_args(Noise):
+            raise ValueError(f"noise: expected one of {', '.join(get_args(Noise))}, got {self.noise!r}")
+
+    @property
+    def n_pixels(self) -> int:
+        """Number of inputs."""
+        return self.image_size**2
+
+    @property
+    def patch(self) -> Float[np.ndarray, " pixels"]:
+        """The mask that keeps the digit and nothing else."""
+        mask = np.zeros((self.image_size, self.image_size))
+        mask[self._inside, self._inside] = 1.0
+        return mask.ravel()
+
+    @property
+    def _inside(self) -> slice:
+        start = (self.image_size - self.digit_size) // 2
+        return slice(start, start + self.digit_size)
+
+
+def shrink(
+    images: Shaped[np.ndarray, "samples height width"], size: int
+) -> Float[np.ndarray, "samples {size} {size}"]:
+    """Shrink images to a square by averaging over areas.
+
+    Args:
+        images: Grey values from 0 to 255.
+        size: Height and width wanted; at most those of the images.
+
+    Returns:
+        Grey values from 0 to 1. The mean over all pixels stays what it was.
+
+    Raises:
+        ValueError: If ``size`` is not between 1 and the size of the images.
+
+    Example:
+        >>> shrink(np.array([[[0, 255], [255, 255]]]), 1).item()
+        0.75
+    """
+    if not 1 <= size <= min(images.shape[1:]):
+        raise ValueError(f"size: expected between 1 and {min(images.shape[1:])}, the size of the images, got {size}")
+    rows, columns = (_averages(old, size) for old in images.shape[1:])
+    return rows @ (images / 255.0) @ columns.T
+
+
+def draw_background(
+    count: int, scene: Scene, *, rng: np.random.Generator
+) -> Float[np.ndarray, "{count} {scene.n_pixels}"]:
+    """Draw images of noise.
+
+    Args:
+        count: Number of images.
+        scene: Their size, and the kind of noise.
+        rng: Source of randomness.
+
+    Returns:
+        The images, row by row.
+    """
+    shape = (count, scene.n_pixels)
+    return rng.random(shape) if scene.noise == "uniform" else NOISE_SD * rng.standard_normal(shape)
+
+
+def place(
+    digits: Float[np.ndarray, "samples size size"], background: Float[np.ndarray, "samples pixels"], scene: Scene
+) -> Float[np.ndarray, "samples pixels"]:
+    """Put each digit into the centre of its image of noise.
+
+    Args:
+        digits: Digits of the size that the scene asks for, see :func:`shrink`.
+        background: Images of noise of the scene, see :func:`draw_background`.
+        scene: Where the digit goes.
+
+    Returns:
+        The images, row by row; new arrays.
+
+    Raises:
+        ValueError: If digits or images are not of the size that the scene asks for.
+    """
+    if digits.shape[1] != scene.digit_size or background.shape[1] != scene.n_pixels:
+        raise ValueError(
+            f"digits, background: expected digits of {scene.digit_size} x {scene.digit_size} and images of "
+            f"{scene.n_pixels} pixels, got {digits.shape[1:]} and {background.shape[1]}"
+        )
+    images = background.reshape(-1, scene.image_size, scene.image_size).copy()
+    images[:, scene._inside, scene._inside] = digits
+    return images.reshape(background.shape)
+
+
+def _averages(old: int, new: int) -> np.ndarray:
+    """The matrix that averages ``old`` cells into ``new`` ones: the share of each new cell that an old one covers."""
+    edges = np.arange(new + 1) * old / new
+    cells = np.arange(old)
+    overlap = np.minimum(edges[1:, None], cells + 1) - np.maximum(edges[:-1, None], cells)
+    return np.maximum(overlap, 0.0) * new / old
