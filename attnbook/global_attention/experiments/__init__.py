@@ -1,9 +1,9 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.global_attention.experiments import error_rate, sample_complexity, sparsity
+from attnbook.global_attention.experiments import error_rate, noisy_mnist, sample_complexity, sparsity
 
-__all__ = ["EXPERIMENTS", "error_rate", "sample_complexity", "sparsity"]
+__all__ = ["EXPERIMENTS", "error_rate", "noisy_mnist", "sample_complexity", "sparsity"]
 
 EXPERIMENTS = (
     Experiment(
@@ -29,5 +29,13 @@ EXPERIMENTS = (
         result=sparsity.Sparsity,
         run=sparsity.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="global_attention.noisy_mnist",
+        summary="Figures 2, 4, 5 and 6: small digits in large images of noise, with and without a mask",
+        settings=noisy_mnist.Settings,
+        result=noisy_mnist.NoisyMnist,
+        run=noisy_mnist.run,
+        budget_seconds=60,
     ),
 )
