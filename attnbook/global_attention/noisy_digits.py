@@ -68,9 +68,7 @@ class Scene:
         return slice(start, start + self.digit_size)
 
 
-def shrink(
-    images: Shaped[np.ndarray, "samples height width"], size: int
-) -> Float[np.ndarray, "samples {size} {size}"]:
+def shrink(images: Shaped[np.ndarray, "samples height width"], size: int) -> Float[np.ndarray, "samples {size} {size}"]:
     """Shrink images to a square by averaging over areas.
 
     Args:

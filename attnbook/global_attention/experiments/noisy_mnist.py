@@ -142,7 +142,7 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return MNIST and the paper's hidden units; longer than at book scale."""
-        return cls(images="mnist", n_train=5000, n_test=2000, width=128, width_large=128, steps=1500)
+        return cls(images="mnist", n_train=5000, n_test=2000, width=128, width_large=128, steps=1000)
 
     @property
     def record_at(self) -> tuple[int, ...]:
@@ -351,7 +351,9 @@ def run(
         return _train(settings, images, seeds, where, inner)
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
-    curves = {name: np.concatenate([p[name] for p in parts], axis=1) for name in ("accuracy", "test_loss", "train_loss")}
+    curves = {
+        name: np.concatenate([p[name] for p in parts], axis=1) for name in ("accuracy", "test_loss", "train_loss")
+    }
     ends = {name: np.concatenate([part[name] for part in parts]) for name in ("leak", "path_accuracy")}
     return NoisyMnist(
         settings=settings,
