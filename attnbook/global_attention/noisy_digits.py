@@ -8,8 +8,8 @@ $a^*$            ``scene.patch``       ``(n_pixels,)``, 1 where the digit is
 $x_i$            ``inputs``            ``(samples, n_pixels)``, row by row
 ===============  ====================  ==============================================
 
-The paper leaves open where the digit is and what the noise is. Here the digit is in the centre, and the noise is everywhere
-around it and nowhere in it.
+The paper leaves open where the digit is and what the noise is. Here the digit is in the centre, unless it is told to
+wander, and the noise is everywhere around it and nowhere in it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ class Scene:
 
     Attributes:
         image_size: Height and width of the image, in pixels.
-        digit_size: Height and width of the digit in its centre.
+        digit_size: Height and width of the digit.
         noise: What is around the digit: ``normal`` with mean 0 and standard deviation 0.5, or ``uniform`` from 0 to 1.
+        wandering: Whether the digit is at a random place in each image instead of in the centre of all.
     """
 
     image_size: int
     digit_size: int
     noise: Noise = "normal"
+    wandering: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.digit_size <= self.image_size:
@@ -57,15 +59,18 @@ class Scene:
 
     @property
     def patch(self) -> Float[np.ndarray, " pixels"]:
-        """The mask that keeps the digit and nothing else."""
+        """The mask that keeps the pixels where a digit can be."""
+        if self.wandering:
+            return np.ones(self.n_pixels)
         mask = np.zeros((self.image_size, self.image_size))
-        mask[self._inside, self._inside] = 1.0
+        start = self.margin // 2
+        mask[start : start + self.digit_size, start : start + self.digit_size] = 1.0
         return mask.ravel()
 
     @property
-    def _inside(self) -> slice:
-        start = (self.image_size - self.digit_size) // 2
-        return slice(start, start + self.digit_size)
+    def margin(self) -> int:
+        """Rows, and columns, that the digit leaves free."""
+        return self.image_size - self.digit_size
 
 
 def shrink(images: Shaped[np.ndarray, "samples height width"], size: int) -> Float[np.ndarray, "samples {size} {size}"]:
@@ -109,28 +114,40 @@ def draw_background(
 
 
 def place(
-    digits: Float[np.ndarray, "samples size size"], background: Float[np.ndarray, "samples pixels"], scene: Scene
+    digits: Float[np.ndarray, "samples size size"],
+    background: Float[np.ndarray, "samples pixels"],
+    scene: Scene,
+    *,
+    rng: np.random.Generator | None = None,
 ) -> Float[np.ndarray, "samples pixels"]:
-    """Put each digit into the centre of its image of noise.
+    """Put each digit into its image of noise.
 
     Args:
         digits: Digits of the size that the scene asks for, see :func:`shrink`.
         background: Images of noise of the scene, see :func:`draw_background`.
         scene: Where the digit goes.
+        rng: Source of the places; only a wandering digit needs it.
 
     Returns:
         The images, row by row; new arrays.
 
     Raises:
-        ValueError: If digits or images are not of the size that the scene asks for.
+        ValueError: If digits or images are not of the size that the scene asks for, or ``rng`` is missing.
     """
     if digits.shape[1] != scene.digit_size or background.shape[1] != scene.n_pixels:
         raise ValueError(
             f"digits, background: expected digits of {scene.digit_size} x {scene.digit_size} and images of "
             f"{scene.n_pixels} pixels, got {digits.shape[1:]} and {background.shape[1]}"
         )
-    images = background.reshape(-1, scene.image_size, scene.image_size).copy()
-    images[:, scene._inside, scene._inside] = digits
+    if scene.wandering and rng is None:
+        raise ValueError("rng: expected a generator, as a wandering digit is at a random place, got None")
+    count, size = len(digits), scene.digit_size
+    corners = np.full((count, 2), scene.margin // 2)
+    if rng is not None and scene.wandering:
+        corners = rng.integers(scene.margin + 1, size=(count, 2))
+    rows, columns = (corners[:, axis, None] + np.arange(size) for axis in (0, 1))
+    images = background.reshape(count, scene.image_size, scene.image_size).copy()
+    images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]] = digits
     return images.reshape(background.shape)
 
 

@@ -44,6 +44,20 @@ def test_a_digit_is_placed_the_right_way_up():
     assert place(digit, np.zeros((1, 4)), Scene(2, 2)).tolist() == [[0.0, 1.0, 3.0, 4.0]]
 
 
+def test_a_wandering_digit_is_whole_and_everywhere():
+    """Each image holds it once; over many images every corner is reached."""
+    scene, count = Scene(7, 3, wandering=True), 400
+    digit = np.arange(1.0, 10.0).reshape(1, 3, 3).repeat(count, axis=0)
+    images = place(digit, np.zeros((count, 49)), scene, rng=np.random.default_rng(0)).reshape(-1, 7, 7)
+    assert (images.sum(axis=(1, 2)) == 45.0).all()
+    assert (images.max(axis=0)[[0, 0, -1, -1], [0, -1, 0, -1]] > 0).all()
+    row, column = np.argwhere(images[0] == 1.0)[0]
+    np.testing.assert_array_equal(images[0, row : row + 3, column : column + 3], digit[0])
+    assert scene.patch.sum() == 49
+    with pytest.raises(ValueError, match="rng"):
+        place(digit, np.zeros((count, 49)), scene)
+
+
 def test_noise_has_the_mean_and_the_spread_that_its_kind_says():
     normal, uniform = (
         draw_background(500, Scene(24, 8, kind), rng=np.random.default_rng(0)) for kind in ("normal", "uniform")

@@ -4,14 +4,18 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from attnbook import ledger
+from attnbook.core.results import Clock
 from attnbook.datasets import DataError
 from attnbook.global_attention.experiments import noisy_mnist
 from attnbook.global_attention.experiments.noisy_mnist import FIGURES, MODELS, PANELS, NoisyMnist, Settings
 from attnbook.global_attention.figures import noisy_mnist as figures
 from attnbook.global_attention.models import digits as models
 from attnbook.global_attention.tables import noisy_mnist as tables
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -110,7 +114,7 @@ def test_panels_stay_in_order_through_the_programs(result):
     for i, panel in enumerate(PANELS):
         penalty = s.penalty_large if panel in FIGURES else s.penalty
         member = models.Member("l1_attention", 1, PANELS[panel].scene, s.step_sizes[1], penalty)
-        alone = models.train_members([member], images, s.training(panel), device=models.torch.device("cpu"))
+        alone = models.train_members([member], images, s.training(panel), device=CPU)
         np.testing.assert_allclose(result.test_loss[:, 1, i, 1, 2], alone.records["test_loss"][:, 0], rtol=1e-4)
     assert [PANELS[panel].scene.digit_size for panel in FIGURES] == [15, 8, 5]
 
@@ -158,21 +162,20 @@ SMALL = dataclasses.replace(Settings.book(), seeds=(0, 1, 2))
 def outcomes_of_figure_2():
     """Verdicts of the claims that Figure 2 alone decides, from the networks at its step size."""
     s, images = SMALL, SMALL.load()
-    smoke = noisy_mnist.run(Settings.smoke(), device="cpu")
     chosen = [m for m in s.members(("figure_2",), s.seeds) if m.step_size == s.read_at]
-    history = models.train_members(chosen, images, s.training("figure_2"), device=models.torch.device("cpu"))
+    history = models.train_members(chosen, images, s.training("figure_2"), device=CPU)
     shape = (len(s.record_at), len(s.seeds), 1, 1, len(MODELS))
     curves = {name: history.records[name].reshape(shape) for name in noisy_mnist.CURVES}
     settings = dataclasses.replace(Settings.smoke(), step_sizes=(s.read_at,), read_large_at=s.read_at, seeds=s.seeds)
     filled = NoisyMnist(
         settings=dataclasses.replace(settings, steps=s.steps),
-        provenance=smoke.provenance,
+        provenance=Clock().provenance(CPU),
         steps=np.array(s.record_at, dtype=float),
         **{name: curve.repeat(len(PANELS), axis=2) for name, curve in curves.items()},
         leak=np.ones((len(s.seeds), len(PANELS), 1, len(MODELS))),
         path_accuracy=np.zeros((len(s.seeds), 3, len(settings.path))),
-        weights=smoke.weights,
-        weights_large=smoke.weights_large,
+        weights=np.ones((len(s.record_at), len(MODELS), 24**2)),
+        weights_large=np.ones((len(FIGURES), len(MODELS), 48**2)),
     )
     return {v.claim.id: v.outcome for v in ledger.check(filled).verdicts}
 

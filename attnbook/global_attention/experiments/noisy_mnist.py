@@ -1,7 +1,7 @@
 """Figures 2, 4, 5 and 6: does a mask find a small digit in a large image of noise, and does it help?
 
-Of these figures only captions and the sentences about them are in the text available to us, and of their step sizes only
-0.001. Noise, place of the digit, momentum, numbers of images and of steps, and the penalty are this book's.
+Of these figures only captions and the sentences about them are in the text available to us, and of their step sizes
+only 0.001. Noise, place of the digit, momentum, numbers of images and of steps, and the penalty are this book's.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ PATHS: Mapping[str, tuple[Model, str]] = {
 }
 """Penalty paths, by what is penalised: the model, and the option of :class:`Member` that varies."""
 
+CURVES = ("accuracy", "test_loss", "train_loss")
 # A setting counts when one of the networks has learned: three times as good as guessing.
 LEARNS = 0.3
 # What a network that diverged is given as its loss.
@@ -351,9 +352,7 @@ def run(
         return _train(settings, images, seeds, where, inner)
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
-    curves = {
-        name: np.concatenate([p[name] for p in parts], axis=1) for name in ("accuracy", "test_loss", "train_loss")
-    }
+    curves = {name: np.concatenate([part[name] for part in parts], axis=1) for name in CURVES}
     ends = {name: np.concatenate([part[name] for part in parts]) for name in ("leak", "path_accuracy")}
     return NoisyMnist(
         settings=settings,
@@ -379,7 +378,7 @@ def _train(
             members, images, s.training(program[0]), device=where, progress=_part(progress, number, n_programs)
         )
         shape = (len(s.record_at), len(seeds), len(program), len(s.step_sizes), len(MODELS))
-        for name in ("accuracy", "test_loss", "train_loss"):
+        for name in CURVES:
             found.setdefault(name, []).append(np.minimum(history.records[name], CEILING).reshape(shape))
         entering = history.records["effective_weights"]
         found.setdefault("leak", []).append(_leak(entering[-1], members).reshape(shape[1:]))

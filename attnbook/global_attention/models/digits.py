@@ -1,7 +1,8 @@
 r"""The networks of Figures 2 and 4 to 6: digits in noise, told apart behind one mask.
 
-A two-layer network with biases, $z = w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ with $\phi=\mathrm{ReLU}$, ends in ten
-scores, is trained by gradient descent with momentum on the cross-entropy, and differs in what happens to its mask $a$:
+A two-layer network with biases, $z = w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ with $\phi=\mathrm{ReLU}$,
+ends in ten scores and is trained by gradient descent with momentum on the cross-entropy. The models differ in their
+mask $a$:
 
 ================  =============================================================================
 model             mask
@@ -134,17 +135,18 @@ def loss_and_gradient(
 ) -> tuple[Float[Tensor, " members"], Parameters]:
     r"""Return the cross-entropy of each member and its gradient, in closed form.
 
-    With $u = \mathrm{softmax}(z) - \text{one-hot}(y)$, $h=\phi(\cdot)$ and $G = (w^{(2)\top}u\odot h')x^\top$, the gradient of the
-    folded weights $w^{(1)}\mathrm{diag}(a)$: $\nabla w^{(2)} = uh^\top$, $\nabla w^{(1)} = G\,\mathrm{diag}(a)$,
-    $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no matrix product of its own.
+    With $u = \mathrm{softmax}(z) - \text{one-hot}(y)$, $h=\phi(\cdot)$ and $G = (w^{(2)\top}u\odot h')x^\top$, the
+    gradient of the folded weights $w^{(1)}\mathrm{diag}(a)$: $\nabla w^{(2)} = uh^\top$,
+    $\nabla w^{(1)} = G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no matrix
+    product of its own.
 
     Args:
         parameters: As for :func:`scores`.
-        batch: Images and their classes. Neighbouring members share them where there are fewer groups than members; their
-            first layers then enter one matrix product, side by side.
+        batch: Images and their classes. Neighbouring members share them where there are fewer groups than members;
+            their first layers then enter one matrix product, side by side.
         factor: What to multiply the gradients of each member by, at no cost; default nothing.
-        buffers: Two tensors of the size of ``hidden`` that the call may use again, one of which becomes the gradient; an
-            empty dictionary is filled. Default none: new memory at each call.
+        buffers: Two tensors of the size of ``hidden`` that the call may use again, one of which becomes the gradient;
+            an empty dictionary is filled. Default none: new memory at each call.
 
     Returns:
         The losses (mean over the batch), and the gradients of the losses times the factors.
@@ -199,8 +201,8 @@ def train_members(
 
     Returns:
         History with the records ``test_loss``, ``train_loss`` and ``accuracy`` ``(records, members)`` and
-        ``effective_weights`` ``(records, members, pixels)``. Members that diverge are listed in it, and their losses are
-        infinite from then on.
+        ``effective_weights`` ``(records, members, pixels)``. Members that diverge are listed in it, and their losses
+        are infinite from then on.
 
     Raises:
         ValueError: If there are no members, their images differ in size, or the data set is too small.
@@ -234,10 +236,10 @@ def train_members(
 
 
 class _Rule:
-    """The gradient, times the step size, with the mask of each member frozen, free or penalised, its weights decaying.
+    """The gradient, times the step size, with the mask of each member frozen, free or penalised, and decaying weights.
 
-    A constant step size may multiply the gradient instead of the velocity. Then members of all step sizes are one tensor
-    for the optimiser.
+    A constant step size may multiply the gradient instead of the velocity: then members of all step sizes are one
+    tensor for the optimiser.
     """
 
     def __init__(self, members: Sequence[Member], data: _Data) -> None:
@@ -325,7 +327,8 @@ class _Data:
         chosen = [stream(seed, part, "images").permutation(len(digits))[:count] for seed, _ in self.keys]
         for i, (seed, scene) in enumerate(self.keys):
             background = draw_background(count, scene, rng=stream(seed, part, scene.noise, scene.image_size))
-            inputs[i] = self.to(place(shrink(digits[chosen[i]], scene.digit_size), background, scene))
+            small = shrink(digits[chosen[i]], scene.digit_size)
+            inputs[i] = self.to(place(small, background, scene, rng=stream(seed, part, "places")))
         classes = torch.as_tensor(np.stack([labels[rows] for rows in chosen]).astype(np.int64), device=self.device)
         return inputs, classes
 

@@ -36,8 +36,8 @@ def at_best_step_size(result: NoisyMnist, panels: Sequence[str]) -> Table:
             row.append(Measured(f"{middle:.1f} [{low:.1f}, {high:.1f}] at {chosen[model]:g}"))
         rows.append(row)
     caption = (
-        f"Final test accuracy in per cent: median over {len(result.settings.seeds)} seeds [smallest, largest], at the step "
-        "size that is best for this network (chosen on the test images)."
+        f"Final test accuracy in per cent: median over {len(result.settings.seeds)} seeds [smallest, largest], at the "
+        "step size that is best for this network (chosen on the test images)."
     )
     return Table(["digit", *(LOOKS[model].label for model in MODELS)], rows, caption)
 
