@@ -13,6 +13,7 @@ from attnbook.global_attention.experiments import noisy_mnist
 from attnbook.global_attention.experiments.noisy_mnist import FIGURES, MODELS, PANELS, NoisyMnist, Settings
 from attnbook.global_attention.figures import noisy_mnist as figures
 from attnbook.global_attention.models import digits as models
+from attnbook.global_attention.noisy_digits import Scene
 from attnbook.global_attention.tables import noisy_mnist as tables
 
 CPU = torch.device("cpu")
@@ -148,6 +149,10 @@ def test_figures_and_tables_draw_from_a_smoke_result(result):
     assert "L1-attention" in tables.weights_text(result, step)
     assert "Digit of 8 in 48" in tables.curves_text(result, "figure_5", 0.1)
     assert "8 in 24" in tables.at_best_step_size(result, ("figure_2",))._repr_html_()
+    assert "50.0 [40.0, 60.0]" in tables.accuracies(["8 in 24"], np.array([[[0.4, 0, 0]], [[0.6, 0, 0]]]))._repr_html_()
+    masks = np.where(Scene(7, 3).patch == 1, 2.5, 0.75)[None, None]
+    entries = tables.mask_entries(masks, Scene(7, 3), ["attention"])._repr_html_()
+    assert entries.index("0.75 [0.75, 0.75]") < entries.index("2.50 [2.50, 2.50]")
     assert "scikit-learn" in tables.source(Settings.book().load())._repr_html_()
 
 

@@ -40,22 +40,30 @@ def softmax_residual(answer: Callable[..., Any]) -> str | None:
 
 
 def step_of_the_product(answer: Callable[..., Any]) -> str | None:
-    """Check by how much a gradient step changes the folded weights, to first order."""
+    """Check the first-order change of the folded weights in a step of descent with a penalised mask, per step size."""
     rng = stream(1, "exercise", "GA-D2")
-    mask, hidden, gradient = rng.random(5) + 0.5, rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
+    signs, penalty = np.array([1.0, -1.0, 1.0, -1.0, 1.0]), 0.3
+    mask = signs * (rng.random(5) + 0.5)
+    hidden, gradient = rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
     own, shared = -(mask**2) * gradient, -(gradient * hidden).sum(0) * hidden
-    got = np.asarray(answer(mask.copy(), hidden.copy(), gradient.copy()), dtype=float)
+    shrinking = -penalty * signs * hidden
+    got = np.asarray(answer(mask.copy(), hidden.copy(), gradient.copy(), penalty), dtype=float)
     if got.shape != (3, 5):
         return f"one number per folded weight is wanted, shape (3, 5), got {got.shape}"
-    if np.allclose(got, own + shared):
+    if np.allclose(got, own + shared + shrinking):
         return None
     likely = {
+        "the penalty is missing": own + shared,
         "the mask moves too: its part is missing": own,
-        "the weights move too: their part is missing": shared,
-        "the sign is reversed: descent goes against the gradient": -(own + shared),
-        "the mask enters twice in the first part: once through its gradient, once in the product": -mask * gradient
-        + shared,
-        "the mask of an input collects all its hidden units: sum over them": own - gradient * hidden * hidden,
+        "the weights move too: their part is missing": shared + shrinking,
+        "the sign is reversed: descent goes against the gradient": -(own + shared + shrinking),
+        "the penalty pulls towards zero from both sides: its slope is the sign of the mask": own
+        + shared
+        - penalty * hidden,
+        "the penalty is on the mask alone: in the product it is multiplied by the weights": own
+        + shared
+        - penalty * signs * np.ones_like(hidden),
+        "the mask of an input collects all its hidden units: sum over them": own - gradient * hidden**2 + shrinking,
     }
     return likely_mistake(got, likely)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook import ledger
 from attnbook.core.figures import LOOKS
@@ -12,8 +13,18 @@ from attnbook.core.results import stored_measurements
 from attnbook.core.tables import Measured, Table
 from attnbook.datasets import Images
 from attnbook.global_attention.experiments.noisy_mnist import MODELS, PANELS, NoisyMnist
+from attnbook.global_attention.models.digits import Model
+from attnbook.global_attention.noisy_digits import Scene
 
-__all__ = ["at_best_step_size", "curves_text", "source", "weights_text", "with_and_without_mnist"]
+__all__ = [
+    "accuracies",
+    "at_best_step_size",
+    "curves_text",
+    "mask_entries",
+    "source",
+    "weights_text",
+    "with_and_without_mnist",
+]
 
 
 def source(images: Images) -> Table:
@@ -40,6 +51,33 @@ def at_best_step_size(result: NoisyMnist, panels: Sequence[str]) -> Table:
         "step size that is best for this network (chosen on the test images)."
     )
     return Table(["digit", *(LOOKS[model].label for model in MODELS)], rows, caption)
+
+
+def accuracies(names: Sequence[str], accuracy: Float[np.ndarray, "seeds scenes models"]) -> Table:
+    """Return final accuracies of each model in some scenes, in points, with the range over seeds."""
+    points = 100 * accuracy
+    rows: list[list[str | Measured]] = [
+        [name, *(Measured(f"{np.median(p):.1f} [{p.min():.1f}, {p.max():.1f}]") for p in points[:, i].T)]
+        for i, name in enumerate(names)
+    ]
+    caption = (
+        f"Final test accuracy in per cent: median over {len(points)} seeds [smallest, largest]; guessing gives 10."
+    )
+    return Table(["digit", *(LOOKS[model].label for model in MODELS)], rows, caption)
+
+
+def mask_entries(masks: Float[np.ndarray, "seeds trained pixels"], scene: Scene, models: Sequence[Model]) -> Table:
+    """Return the typical mask entry outside the digit and the largest one inside, with their range over seeds."""
+    inside = scene.patch == 1
+    typical, largest = np.median(masks[..., ~inside], axis=-1), masks[..., inside].max(axis=-1)
+    rows: list[list[str | Measured]] = [
+        [LOOKS[model].label, *(Measured(f"{np.median(x):.2f} [{x.min():.2f}, {x.max():.2f}]") for x in columns)]
+        for model, columns in zip(models, zip(typical.T, largest.T, strict=True), strict=True)
+    ]
+    caption = (
+        f"Entries of the mask after training, which start at 1: median over {len(masks)} seeds [smallest, largest]."
+    )
+    return Table(["", "median outside the digit", "largest inside"], rows, caption)
 
 
 def with_and_without_mnist(claims: Sequence[str]) -> Table:
