@@ -79,7 +79,8 @@ class Settings:
         n_test: Test images of each seed; ours.
         width: Hidden units for images of 24 x 24; 128 in the paper.
         width_large: Hidden units for images of 48 x 48; 128 in the paper.
-        step_sizes: Step sizes of gradient descent; of the paper's only 0.001 is known.
+        step_sizes: Step sizes of gradient descent; of the paper's only 0.001 is known, with which no network learns
+            anything within the steps of the book scale.
         read_at: Step size at which the claims on Figure 2 are read; ours, fixed before the run.
         read_large_at: Step size at which the claims on Figures 4 to 6 are read; ours, fixed before the run.
         penalty: L1 weight on the mask in images of 24 x 24; ours.
@@ -97,12 +98,12 @@ class Settings:
     n_test: int = 360
     width: int = 32
     width_large: int = 16
-    step_sizes: tuple[float, ...] = (0.001, 0.01, 0.05, 0.1, 0.2)
+    step_sizes: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2)
     read_at: float = 0.1
     read_large_at: float = 0.05
     penalty: float = 1e-3
     penalty_large: float = 3e-4
-    path: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+    path: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
     batch_size: int = 64
     steps: int = 400
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -143,7 +144,16 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return MNIST and the paper's hidden units; longer than at book scale."""
-        return cls(images="mnist", n_train=5000, n_test=2000, width=128, width_large=128, steps=1000)
+        return cls(
+            images="mnist",
+            n_train=5000,
+            n_test=2000,
+            width=128,
+            width_large=128,
+            step_sizes=(0.001, 0.01, 0.05, 0.1, 0.2),
+            path=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            steps=1000,
+        )
 
     @property
     def record_at(self) -> tuple[int, ...]:
