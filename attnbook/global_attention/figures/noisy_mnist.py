@@ -13,6 +13,7 @@ from attnbook.global_attention.experiments.noisy_mnist import FIGURES, MODELS, P
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -141,7 +142,8 @@ def growing_weights(result: NoisyMnist, step: int) -> Figure:
     with style():
         figure, axes = plt.subplots(1, len(MODELS), figsize=(7.2, 2.7))
         for j, (ax, model) in enumerate(zip(axes, MODELS, strict=True)):
-            _picture(ax, weights[j], LOOKS[model].label, vmin=0.0, vmax=largest)
+            # Few levels, so that the palette of a small file holds them all.
+            _picture(ax, weights[j], LOOKS[model].label, cmap=plt.get_cmap("cividis", 16), vmin=0.0, vmax=largest)
     return figure
 
 
@@ -186,7 +188,7 @@ def _curves(ax: Axes, result: NoisyMnist, what: str, panel: str, step_size: floa
     ax.set(xscale="log")
 
 
-def _picture(ax: Axes, pixels: np.ndarray, title: str, *, cmap: str = "cividis", vmin: float | None = None,
+def _picture(ax: Axes, pixels: np.ndarray, title: str, *, cmap: str | Colormap = "cividis", vmin: float | None = None,
              vmax: float | None = None) -> None:  # fmt: skip
     """A square image; the scale starts at its darkest pixel unless told otherwise."""
     side = int(np.sqrt(pixels.size))
