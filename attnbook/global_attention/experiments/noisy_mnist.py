@@ -52,14 +52,14 @@ PANELS: Mapping[str, Panel] = {
     "figure_6": Panel(Scene(48, 5, "normal"), MOMENTUM),
 }
 FIGURES = ("figure_4", "figure_5", "figure_6")
-# Panels that share the size of the images and the momentum are one program.
-PROGRAMS = (("figure_2", "uniform"), ("plain", "uniform_plain"), FIGURES)
+# What is trained as one program: panels of equal image size and momentum, as many as fit into a processor's cache.
+PROGRAMS = (("figure_2", "uniform"), ("plain", "uniform_plain"), *((figure,) for figure in FIGURES))
+# Penalty paths: the model, and the option of a member that varies.
 PATHS: Mapping[str, tuple[Model, str]] = {
     "l1_mask": ("l1_attention", "penalty"),
     "l2_baseline": ("baseline", "decay"),
     "l2_attention": ("attention", "decay"),
 }
-"""Penalty paths, by what is penalised: the model, and the option of :class:`Member` that varies."""
 
 CURVES = ("accuracy", "test_loss", "train_loss")
 # A setting counts when one of the networks has learned: three times as good as guessing.
@@ -400,11 +400,12 @@ def _train(
         device=where,
         progress=_part(progress, n_programs - 1, n_programs),
     )
+    small, large = (s.step_sizes.index(size) for size in (s.read_at, s.read_large_at))
     return {
         **{name: np.concatenate(parts, axis=-3) for name, parts in found.items()},
         "path_accuracy": path.records["accuracy"][-1].reshape(len(seeds), len(PATHS), len(s.path)),
-        "weights": np.round(weights[PROGRAMS[0]][:, 0, s.step_sizes.index(s.read_at)], 3),
-        "weights_large": np.round(weights[FIGURES][-1, :, s.step_sizes.index(s.read_large_at)], 3),
+        "weights": np.round(weights[PROGRAMS[0]][:, 0, small], 3),
+        "weights_large": np.round([weights[figure,][-1, 0, large] for figure in FIGURES], 3),
     }
 
 
