@@ -128,6 +128,7 @@ def test_penalty_paths_vary_what_they_name():
         *(("baseline", 0.0, value) for value in s.path),
         *(("attention", 0.0, value) for value in s.path),
     ]
+    assert dataclasses.replace(s, seeds=(0, 1, 2), chunk=2).n_programs == 2 * 6
     assert s.n_networks == 2 * (len(PANELS) * len(s.step_sizes) * len(MODELS) + len(members))
 
 

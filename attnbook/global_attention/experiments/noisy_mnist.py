@@ -187,6 +187,11 @@ class Settings:
         panels = sum(len(self.members(program, self.seeds)) for program in PROGRAMS)
         return panels + len(self.path_members(self.seeds))
 
+    @property
+    def n_programs(self) -> int:
+        """Number of batched programs in which they are trained: so many for each group of seeds."""
+        return (len(PROGRAMS) + 1) * -(-len(self.seeds) // self.chunk)
+
     def training(self, panel: str) -> Training:
         """Return how the networks of a panel are trained."""
         return Training(
