@@ -9,7 +9,7 @@ import torch
 from attnbook import ledger
 from attnbook.core.results import Clock
 from attnbook.datasets import DataError
-from attnbook.global_attention.experiments import noisy_mnist
+from attnbook.global_attention.experiments import noisy_mnist, noisy_mnist_settings
 from attnbook.global_attention.experiments.noisy_mnist import FIGURES, MODELS, PANELS, NoisyMnist, Settings
 from attnbook.global_attention.figures import noisy_mnist as figures
 from attnbook.global_attention.models import digits as models
@@ -57,7 +57,7 @@ def test_mnist_is_not_replaced_in_silence(monkeypatch, tmp_path):
 def test_book_scale_is_the_same_with_and_without_mnist_at_hand(monkeypatch, tmp_path):
     """The loader that may read ATTNBOOK_DATA is not even asked."""
     monkeypatch.setenv("ATTNBOOK_DATA", str(tmp_path))
-    monkeypatch.setattr(noisy_mnist, "mnist", None)
+    monkeypatch.setattr(noisy_mnist_settings, "mnist", None)
     assert len(Settings.book().load().train) >= Settings.book().n_train
 
 

@@ -137,8 +137,8 @@ def loss_and_gradient(
 
     With $u = \mathrm{softmax}(z) - \text{one-hot}(y)$, $h=\phi(\cdot)$ and $G = (w^{(2)\top}u\odot h')x^\top$, the
     gradient of the folded weights $w^{(1)}\mathrm{diag}(a)$: $\nabla w^{(2)} = uh^\top$,
-    $\nabla w^{(1)} = G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no matrix
-    product of its own.
+    $\nabla w^{(1)} = G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no
+    matrix product of its own.
 
     Args:
         parameters: As for :func:`scores`.
