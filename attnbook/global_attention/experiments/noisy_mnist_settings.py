@@ -173,7 +173,7 @@ class Settings:
 
     @property
     def n_programs(self) -> int:
-        """Number of batched programs in which they are trained: so many for each group of seeds."""
+        """Number of batched programs in which they are trained, counted for each group of seeds anew."""
         return (len(PROGRAMS) + 1) * -(-len(self.seeds) // self.chunk)
 
     def training(self, panel: str) -> Training:
