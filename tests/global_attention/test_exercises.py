@@ -1,5 +1,7 @@
 """The checks of the exercises accept right answers and name likely mistakes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -21,12 +23,64 @@ def in_place(mask, hidden, decoder):
     return mask, hidden, decoder
 
 
+def residual(scores, labels, *, forget=""):
+    axis = 0 if forget == "axis" else 1
+    share = np.exp(scores - (0.0 if forget == "overflow" else scores.max(axis=axis, keepdims=True)))
+    share = share / share.sum(axis=axis, keepdims=True)
+    right = share - (forget != "label") * np.eye(scores.shape[1])[labels]
+    return right / {"sign": -len(labels), "mean": 1}.get(forget, len(labels))
+
+
+def product_step(mask, hidden, gradient, penalty, *, forget=""):
+    own, slope = -(mask**2) * gradient, (gradient * hidden).sum(0)
+    pull = {"penalty": 0.0, "one side": penalty}.get(forget, penalty * np.sign(mask))
+    if forget == "units":
+        return own - gradient * hidden**2 - pull * hidden
+    if forget == "mask":
+        return own
+    if forget == "alone":
+        return own - slope * hidden - pull
+    change = (0 if forget == "weights" else own) - (slope + pull) * hidden
+    return -change if forget == "sign" else change
+
+
 RIGHT = {
+    "GA-D1": residual,
+    "GA-D2": product_step,
+    "GA-D3": lambda a, w: a**2 - (w**2).sum(0),
     "GA-1": gradient,
     "GA-2": lambda a, w, v: (a / a.sum(), w * a.sum(), v),
     "GA-3": lambda p, s0, eta, gamma: (p / s0) ** 2 * np.log(p * eta / gamma) / np.log(s0 * eta / gamma),
 }
 WRONG = [
+    *(
+        ("GA-D1", partial(residual, forget=what), message)
+        for what, message in {
+            "sign": "sign",
+            "mean": "divide by their number",
+            "label": "label",
+            "axis": "over the classes",
+            "overflow": "overflows",
+        }.items()
+    ),
+    ("GA-D1", lambda z, y: z[0], "shape"),
+    *(
+        ("GA-D2", partial(product_step, forget=what), message)
+        for what, message in {
+            "penalty": "penalty is missing",
+            "mask": "mask moves too",
+            "weights": "weights move too",
+            "sign": "sign",
+            "one side": "both sides",
+            "alone": "multiplied by the weights",
+            "units": "sum over them",
+        }.items()
+    ),
+    ("GA-D2", lambda a, w, g, p: a, "shape"),
+    ("GA-D3", lambda a, w: a**2 + (w**2).sum(0), "take the difference"),
+    ("GA-D3", lambda a, w: np.zeros(5), "a constant"),
+    ("GA-D3", lambda a, w: np.abs(a) * np.linalg.norm(w, axis=0), "changes along the flow"),
+    ("GA-D3", lambda a, w: a.sum(), "shape"),
     ("GA-1", lambda *a: gradient(*a, forget="relu"), "derivative of ReLU"),
     ("GA-1", lambda *a: gradient(*a, forget="decoder"), "second layer"),
     ("GA-1", lambda *a: gradient(*a, forget="mean"), "divide by their number"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from attnbook.datasets import Images
 from attnbook.global_attention.data import Setup
 from attnbook.global_attention.models import classifiers, interpolation, two_layer
 from attnbook.global_attention.models.biased import train_with_biases
@@ -14,7 +15,7 @@ from attnbook.global_attention.models.classifiers import Classifier, Schedule, t
 from attnbook.global_attention.models.interpolation import fit_all_weights
 from attnbook.global_attention.models.masks import Member
 from attnbook.global_attention.models.two_layer import Hessian, ReLU, Softplus, loss_and_gradient, predict
-from attnbook.global_attention.noisy_digits import DigitImages, digit_images, draw_noisy_digits, place_in_noise
+from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
 
 CPU = torch.device("cpu")
 MEMBERS, INPUTS, WIDTH, OUTPUTS, SAMPLES = 2, 7, 5, 3, 23
@@ -115,15 +116,15 @@ def test_neighbours_that_share_a_batch_predict_as_with_their_own():
 
 def small_digits(seed=0):
     rng = np.random.default_rng(seed)
-    images, labels = rng.random((61, 4, 4)), rng.integers(0, 10, 61)
-    return DigitImages(images[:43], labels[:43], images[43:], labels[43:], "random")
+    images, labels = rng.integers(0, 256, (61, 5, 5), dtype=np.uint8), rng.integers(0, 10, 61, dtype=np.uint8)
+    return Images(images[:43], labels[:43], images[43:], labels[43:], tuple("0123456789"), "random")
 
 
 SCHEDULE = Schedule(width=3, steps=13, batch_size=11, momentum=0.9, sharpness=10.0, record_at=(0, 5, 13))
 
 
 def data_of(*seeds):
-    return {s: draw_noisy_digits(small_digits(), n_train=37, n_test=17, side=7, noise=0.5, seed=s) for s in seeds}
+    return {s: draw_noisy_digits(small_digits(), Scene(7, 4), n_train=37, n_test=17, seed=s) for s in seeds}
 
 
 def test_a_member_is_trained_as_if_it_were_alone():
@@ -160,21 +161,6 @@ def test_the_mask_of_the_baseline_stays_at_ones_and_a_member_stops_at_its_loss()
     assert history.stopped_at.tolist() == [0, 13]
     assert (history.parameters["mask"][0] == 1).all()
     assert (history.parameters["mask"][1] != 1).all()
-
-
-def test_place_in_noise_keeps_the_patch_and_fills_the_rest():
-    images = np.full((29, 3, 3), 7.0)
-    large = place_in_noise(images, 11, 0.5, rng=np.random.default_rng(0)).reshape(29, 11, 11)
-    assert (large[:, 4:7, 4:7] == 7).all()
-    large[:, 4:7, 4:7] = np.nan
-    assert np.nanstd(large) == pytest.approx(0.5, rel=0.05)
-
-
-def test_bundled_digits_are_eight_by_eight_in_the_unit_interval():
-    images = digit_images("digits")
-    assert images.train.shape[1:] == (8, 8)
-    assert 0 <= images.train.min() < images.train.max() <= 1
-    assert "scikit-learn" in images.source
 
 
 def fit(width, steps=150, seed=0):
@@ -241,11 +227,6 @@ def test_biases_are_trained_and_no_mask_touches_them():
             "stop_below",
         ),
         (lambda: fit(2, steps=0), "steps"),
-        (lambda: digit_images("cats"), "source"),
-        (lambda: place_in_noise(np.ones((1, 4, 4)), 3, 0.1, rng=np.random.default_rng(0)), "side"),
-        (lambda: place_in_noise(np.ones((1, 4, 4)), 5, -0.1, rng=np.random.default_rng(0)), "noise"),
-        (lambda: draw_noisy_digits(small_digits(), n_train=99, n_test=1, side=7, noise=0.1, seed=0), "n_train"),
-        (lambda: draw_noisy_digits(small_digits(), n_train=9, n_test=99, side=7, noise=0.1, seed=0), "n_test"),
         (
             lambda: train_with_biases([], Setup(3, 1, 1, 1, 0.0, 1), steps=1, batch_size=1, step_size=0.1, device=CPU),
             "members",

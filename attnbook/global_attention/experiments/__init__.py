@@ -5,11 +5,20 @@ from attnbook.global_attention.experiments import (
     error_rate,
     hessian_spectrum,
     loss_landscape,
+    noisy_mnist,
     sample_complexity,
     sparsity,
 )
 
-__all__ = ["EXPERIMENTS", "error_rate", "hessian_spectrum", "loss_landscape", "sample_complexity", "sparsity"]
+__all__ = [
+    "EXPERIMENTS",
+    "error_rate",
+    "hessian_spectrum",
+    "loss_landscape",
+    "noisy_mnist",
+    "sample_complexity",
+    "sparsity",
+]
 
 EXPERIMENTS = (
     Experiment(
@@ -35,6 +44,14 @@ EXPERIMENTS = (
         result=sparsity.Sparsity,
         run=sparsity.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="global_attention.noisy_mnist",
+        summary="Figures 2, 4, 5 and 6: small digits in large images of noise, with and without a mask",
+        settings=noisy_mnist.Settings,
+        result=noisy_mnist.NoisyMnist,
+        run=noisy_mnist.run,
+        budget_seconds=60,
     ),
     Experiment(
         id="global_attention.loss_landscape",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -18,12 +18,13 @@ from attnbook.core import runtime
 from attnbook.core.ensemble import Parameters
 from attnbook.core.lanczos import leading_eigenvalues
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.models.classifiers import Classifier, Schedule, train_classifiers
+from attnbook.datasets import digits, mnist
+from attnbook.global_attention.models.classifiers import Classifier, Schedule, one_hot, train_classifiers
 from attnbook.global_attention.models.two_layer import Hessian, Softplus
-from attnbook.global_attention.noisy_digits import NoisyDigits, digit_images, draw_noisy_digits
+from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
 __all__ = ["NETWORKS", "SPECTRA", "HessianSpectrum", "Settings", "run"]
 
@@ -34,16 +35,19 @@ SPECTRA = ("baseline", "attention", "attention_folded", "equal_loss", "equal_los
 """Hessians; ``folded`` is in diag(mask) hidden and decoder. The baseline's mask is fixed: its two are the same."""
 
 
+# Height and width of a digit.
+DIGIT_SIZE = 8
+
+
 @dataclass(frozen=True)
 class Settings:
     """Sizes of the experiment.
 
     Attributes:
-        source: Where the digits come from, ``digits`` (scikit-learn's) or ``mnist``.
+        images: Where the digits come from, ``digits`` (scikit-learn's) or ``mnist``.
         n_train: Training samples.
         n_test: Test samples.
         side: Side of the images; 24 gives the paper's 576 inputs.
-        noise: Standard deviation of the noise around the digit.
         width: Hidden units.
         sharpness: Sharpness of softplus.
         step_sizes: Step sizes of SGD; the claims are judged at the first.
@@ -59,11 +63,10 @@ class Settings:
         chunk: Seeds trained together as one program.
     """
 
-    source: str = "digits"
+    images: Literal["digits", "mnist"] = "digits"
     n_train: int = 1300
     n_test: int = 360
     side: int = 24
-    noise: float = 0.5
     width: int = 16
     sharpness: float = 10.0
     step_sizes: tuple[float, ...] = (0.1,)
@@ -79,6 +82,8 @@ class Settings:
     chunk: int = 5
 
     def __post_init__(self) -> None:
+        if self.images not in ("digits", "mnist"):
+            raise ValueError(f"images: expected digits or mnist, got {self.images!r}")
         if not self.step_sizes:
             raise ValueError("step_sizes: expected at least one")
         if self.n_eigenvalues < 2:
@@ -98,7 +103,7 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a run on MNIST at three step sizes; the paper does not state its settings."""
-        return cls(source="mnist", n_train=4000, n_test=5000, steps=1800, step_sizes=(0.1, 0.05, 0.02), chunk=1)
+        return cls(images="mnist", n_train=4000, n_test=5000, steps=1800, step_sizes=(0.1, 0.05, 0.02), chunk=1)
 
     def members(self, seeds: tuple[int, ...]) -> list[Classifier]:
         """Return the networks trained for all steps, ordered by seed, step size and network."""
@@ -214,32 +219,26 @@ def run(
 
     Raises:
         ValueError: If the device is not available or there are too few images.
+        DataError: If MNIST is wanted and cannot be had.
         FloatingPointError: If a network diverges.
         RuntimeError: If the eigenvalues do not converge.
     """
     clock, where = Clock(), runtime.device(device)
-    images = digit_images(settings.source)
+    images = digits() if settings.images == "digits" else mnist(stand_in=False)
+    scene = Scene(settings.side, DIGIT_SIZE)
 
     def compute(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         data = {
-            seed: draw_noisy_digits(
-                images,
-                n_train=settings.n_train,
-                n_test=settings.n_test,
-                side=settings.side,
-                noise=settings.noise,
-                seed=seed,
-            )
+            seed: draw_noisy_digits(images, scene, n_train=settings.n_train, n_test=settings.n_test, seed=seed)
             for seed in seeds
         }
         return _compute(settings, seeds, data, where, inner)
 
     parts = by_seeds(settings, compute, clock=clock, workdir=workdir, progress=progress)
-    names = ("eigenvalues", "residuals", "lowest", "gradient_norm", "train_loss", "accuracy", "stopped_at")
     return HessianSpectrum(
         settings=settings,
         provenance=clock.provenance(where),
-        **{name: np.concatenate([part[name] for part in parts]) for name in names},
+        **concatenate(parts),
     )
 
 
@@ -298,7 +297,7 @@ def _spectra(
         network = {key: tensor[seed, step_size] for key, tensor in networks[name.removesuffix("_folded")].items()}
         folded = name.endswith("_folded") or name == "baseline"
         inputs = to_tensor(data[seed].train, device=device)
-        labels = to_tensor(data[seed].train_labels, device=device).T.contiguous()
+        labels = one_hot(data[seed].train_labels, device=device).T.contiguous()
         hessian = Hessian(
             None if folded else network["mask"],
             network["hidden"] * network["mask"] if folded else network["hidden"],

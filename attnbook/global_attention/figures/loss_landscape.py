@@ -33,7 +33,7 @@ __all__ = [
     "two_comparisons",
 ]
 
-FOLDED = Look("folded", "#92400e", (0, (1, 2)), "X")  # type: ignore[arg-type]  # an on-off dash
+FOLDED = Look("folded", "#92400e", (0, (1, 2)), "X")
 """Eigenvalues of the Hessian in diag(mask) hidden and decoder."""
 
 RANK = "rank of the eigenvalue"

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnbook.core import ensemble, update_rules
@@ -22,10 +23,11 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.models.two_layer import Softplus, loss_and_gradient, predict
 from attnbook.global_attention.noisy_digits import NoisyDigits
 
-__all__ = ["Classifier", "Model", "Schedule", "train_classifiers"]
+__all__ = ["Classifier", "Model", "Schedule", "one_hot", "train_classifiers"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention"]
 
+CLASSES = 10
 # Indices of this many batches are drawn at a time.
 BLOCK = 100
 
@@ -132,6 +134,11 @@ def train_classifiers(
         )
 
 
+def one_hot(labels: Int[np.ndarray, " samples"], *, device: torch.device) -> Float[Tensor, "samples classes"]:
+    """Return digits as rows with a single one."""
+    return to_tensor(np.eye(CLASSES)[labels], device=device)
+
+
 class _Options:
     """What differs between members, as tensors."""
 
@@ -169,12 +176,11 @@ class _Samples:
         self.schedule, self.device = schedule, device
         self.activation = Softplus(schedule.sharpness)
         drawn = [data[seed] for seed in self.seeds]
-        self.train, self.train_labels = (
-            to_tensor(np.stack([getattr(d, name) for d in drawn]), device=device) for name in ("train", "train_labels")
+        self.train, self.test = (
+            to_tensor(np.stack([getattr(d, part) for d in drawn]), device=device) for part in ("train", "test")
         )
-        self.test, self.test_labels = (
-            to_tensor(np.stack([getattr(d, name) for d in drawn]), device=device) for name in ("test", "test_labels")
-        )
+        self.train_labels = torch.stack([one_hot(d.train_labels, device=device) for d in drawn])
+        self.test_labels = torch.as_tensor(np.stack([d.test_labels for d in drawn]), device=device)
         self.first_row = np.arange(len(drawn))[:, None] * self.train.shape[1]
         self.block: tuple[int, Tensor] = (-1, torch.empty(0))
 
@@ -200,7 +206,7 @@ class _Samples:
         outputs = predict(parameters, self.train, self.activation).log_softmax(1)
         wanted = self.train_labels.mT.repeat_interleave(each, 0)
         guesses = predict(parameters, self.test, self.activation).argmax(1)
-        truth = self.test_labels.argmax(2).repeat_interleave(each, 0)
+        truth = self.test_labels.repeat_interleave(each, 0)
         return {
             "train_loss": -(wanted * outputs).sum(1).mean(1),
             "test_accuracy": (guesses == truth).float().mean(1),

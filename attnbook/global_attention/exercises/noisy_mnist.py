@@ -1,0 +1,94 @@
+"""Checks of the exercises on noisy digits. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+
+__all__ = ["CHECKS"]
+
+
+def softmax_residual(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of the cross-entropy with respect to the scores."""
+    rng = stream(1, "exercise", "GA-D1")
+    scores, labels = 3 * rng.standard_normal((6, 4)) + 1000.0, np.array([0, 3, 1, 1, 2, 0])
+    share = np.exp(scores - scores.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    right = (share - np.eye(4)[labels]) / 6
+    with np.errstate(all="ignore"):
+        got = np.asarray(answer(scores.copy(), labels.copy()), dtype=float)
+    if got.shape != right.shape:
+        return f"one number per sample and class is wanted, shape (6, 4), got {got.shape}"
+    if np.isnan(got).any():
+        return "the exponential of a large score overflows: subtract the largest score of the sample first"
+    if np.allclose(got, right):
+        return None
+    columns = np.exp(scores - scores.max(axis=0))
+    over_samples = columns / columns.sum(axis=0) - np.eye(4)[labels]
+    likely = {
+        "it is the sum over samples, divide by their number": 6 * right,
+        "the sign is reversed: share minus one-hot": -right,
+        "the label is missing: subtract 1 at the right class": share / 6,
+        "softmax runs over the classes of a sample, not over samples": over_samples / 6,
+    }
+    return likely_mistake(got, likely)
+
+
+def step_of_the_product(answer: Callable[..., Any]) -> str | None:
+    """Check the first-order change of the folded weights in a step of descent with a penalised mask, per step size."""
+    rng = stream(1, "exercise", "GA-D2")
+    signs, penalty = np.array([1.0, -1.0, 1.0, -1.0, 1.0]), 0.3
+    mask = signs * (rng.random(5) + 0.5)
+    hidden, gradient = rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
+    own, shared = -(mask**2) * gradient, -(gradient * hidden).sum(0) * hidden
+    shrinking = -penalty * signs * hidden
+    got = np.asarray(answer(mask.copy(), hidden.copy(), gradient.copy(), penalty), dtype=float)
+    if got.shape != (3, 5):
+        return f"one number per folded weight is wanted, shape (3, 5), got {got.shape}"
+    if np.allclose(got, own + shared + shrinking):
+        return None
+    likely = {
+        "the penalty is missing": own + shared,
+        "the mask moves too: its part is missing": own,
+        "the weights move too: their part is missing": shared + shrinking,
+        "the sign is reversed: descent goes against the gradient": -(own + shared + shrinking),
+        "the penalty pulls towards zero from both sides: its slope is the sign of the mask": own
+        + shared
+        - penalty * hidden,
+        "the penalty is on the mask alone: in the product it is multiplied by the weights": own
+        + shared
+        - penalty * signs * np.ones_like(hidden),
+        "the mask of an input collects all its hidden units: sum over them": own - gradient * hidden**2 + shrinking,
+    }
+    return likely_mistake(got, likely)
+
+
+def what_is_conserved(answer: Callable[..., Any]) -> str | None:
+    """Check the quantity, one per input, that gradient flow without a penalty leaves as it was."""
+    rng = stream(1, "exercise", "GA-D3")
+    mask, hidden, gradient = rng.random(5) + 0.5, rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
+    slope = (gradient * hidden).sum(0), gradient * mask
+
+    def at(time: float) -> np.ndarray:
+        return np.asarray(answer(mask - time * slope[0], hidden - time * slope[1]), dtype=float)
+
+    here, small = at(0.0), 1e-6
+    if here.shape != (5,):
+        return f"one number per input is wanted, shape (5,), got {here.shape}"
+    if np.allclose(here, answer(2 * mask, hidden)) and np.allclose(here, answer(mask, 2 * hidden)):
+        return "a constant is conserved, but says nothing: it should depend on mask and weights"
+    drift = (at(small) - at(-small)) / (2 * small)
+    if np.allclose(drift, 0.0, atol=1e-6):
+        return None
+    plus = 4 * (-mask * slope[0])
+    if np.allclose(drift, plus, atol=1e-6):
+        return "the sum grows: mask and weights of an input move in the same direction; take the difference"
+    return f"it changes along the flow, at rates {np.round(drift, 3)}"
+
+
+CHECKS = {"GA-D1": softmax_residual, "GA-D2": step_of_the_product, "GA-D3": what_is_conserved}

@@ -1,0 +1,227 @@
+"""The networks of the noisy digits and their batched training against the plain way."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from attnbook import datasets
+from attnbook.core import ensemble
+from attnbook.core.rng import stream, to_tensor
+from attnbook.global_attention.models.digits import (
+    CLASSES,
+    Member,
+    Training,
+    loss_and_gradient,
+    scores,
+    train_members,
+)
+from attnbook.global_attention.noisy_digits import Scene, draw_background, place, shrink
+
+CPU = torch.device("cpu")
+MODELS = ("baseline", "attention", "l1_attention")
+SCENES = (Scene(7, 3), Scene(7, 5, "uniform"))
+TRAINING = Training(steps=23, batch_size=5, momentum=0.9, width=11, n_train=29, n_test=13, record_at=(0, 23))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.digits()
+
+
+def members(seeds=(0, 1), scenes=SCENES, step_sizes=(0.03, 0.2)):
+    return [
+        Member(model, seed, scene, step_size, penalty=0.02, decay=0.01)
+        for seed in seeds
+        for scene in scenes
+        for step_size in step_sizes
+        for model in MODELS
+    ]
+
+
+def train(chosen, images, training=TRAINING, dtype=torch.float64):
+    return train_members(chosen, images, training, device=CPU, dtype=dtype)
+
+
+def images_of(member, digits, part, count):
+    """Images and labels of a member, drawn as the documentation says."""
+    pool, labels = getattr(digits, part), getattr(digits, f"{part}_labels")
+    chosen = stream(member.seed, part, "images").permutation(len(pool))[:count]
+    noise = stream(member.seed, part, member.scene.noise, member.scene.image_size)
+    background = draw_background(count, member.scene, rng=noise)
+    placed = place(shrink(pool[chosen], member.scene.digit_size), background, member.scene)
+    return torch.tensor(placed), torch.tensor(labels[chosen].astype(int))
+
+
+def plain_training(member, digits, training=TRAINING):
+    """One network by nn.Parameter, autograd and torch.optim.SGD: what a user would write."""
+    rng = stream(member.seed, "initial weights")
+    pixels, width = member.scene.n_pixels, training.width
+    hidden = nn.Parameter(torch.tensor(rng.standard_normal((width, pixels)) / np.sqrt(pixels)))
+    decoder = nn.Parameter(torch.tensor(rng.standard_normal((CLASSES, width)) / np.sqrt(width)))
+    mask = nn.Parameter(torch.ones(pixels, dtype=torch.float64), requires_grad=member.model != "baseline")
+    biases = [nn.Parameter(torch.zeros(n, dtype=torch.float64)) for n in (width, CLASSES)]
+    free = [p for p in (mask, hidden, decoder, *biases) if p.requires_grad]
+    optimizer = torch.optim.SGD(free, lr=member.step_size, momentum=training.momentum)
+    x_all, y_all = images_of(member, digits, "train", training.n_train)
+    rows = stream(member.seed, "batches").integers(training.n_train, size=(training.steps, training.batch_size))
+    for chosen in rows:
+        x, y = x_all[chosen], y_all[chosen]
+        z = torch.relu((x * mask) @ hidden.T + biases[0]) @ decoder.T + biases[1]
+        loss = functional.cross_entropy(z, y)
+        loss = loss + member.decay / 2 * (hidden.square().sum() + decoder.square().sum())
+        if member.model == "l1_attention":
+            loss = loss + member.penalty * mask.abs().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    names = ("mask", "hidden", "decoder", "hidden_bias", "decoder_bias")
+    return {name: p.detach() for name, p in zip(names, (mask, hidden, decoder, *biases), strict=True)}
+
+
+def test_ensemble_equals_training_each_network_alone(digits):
+    """To 1e-12 in float64, for every model, seed, scene and step size, with penalties and weight decay."""
+    chosen = members()
+    history = train(chosen, digits)
+    assert not history.diverged.any()
+    for i, member in enumerate(chosen):
+        for name, expected in plain_training(member, digits).items():
+            torch.testing.assert_close(history.parameters[name][i], expected, rtol=1e-10, atol=1e-12, msg=str(member))
+
+
+def random_parameters(count):
+    rng = np.random.default_rng(0)
+    shapes = {
+        "mask": (count, 7),
+        "hidden": (count, 11, 7),
+        "hidden_bias": (count, 11),
+        "decoder": (count, CLASSES, 11),
+        "decoder_bias": (count, CLASSES),
+    }
+    return {name: to_tensor(rng.standard_normal(shape), dtype=torch.float64) for name, shape in shapes.items()}
+
+
+def random_batch(groups):
+    rng = np.random.default_rng(1)
+    return torch.tensor(rng.standard_normal((groups, 5, 7))), torch.tensor(rng.integers(CLASSES, size=(groups, 5)))
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+def test_closed_gradient_is_that_of_autograd(groups):
+    """Whether neighbours share images (2 groups for 6 members) or not."""
+    parameters, (x, y) = random_parameters(6), random_batch(groups)
+    factor = torch.linspace(0.5, 3.0, 6, dtype=torch.float64)
+
+    def losses(p, _):
+        return functional.cross_entropy(scores(p, x), y.repeat_interleave(6 // groups, 0), reduction="none").mean(1)
+
+    expected_losses, expected = ensemble.autograd(losses)(parameters, None)
+    found, gradients = loss_and_gradient(parameters, (x, y), factor=factor)
+    torch.testing.assert_close(found, expected_losses, rtol=1e-13, atol=0)
+    for name, gradient in gradients.items():
+        by_factor = expected[name] * factor.view(-1, *[1] * (gradient.ndim - 1))
+        torch.testing.assert_close(gradient, by_factor, rtol=1e-11, atol=1e-13, msg=name)
+
+
+def test_buffers_used_again_change_nothing():
+    """Scratch memory is overwritten, never read."""
+    parameters, batch = random_parameters(4), random_batch(2)
+    buffers = {}
+    loss_and_gradient(random_parameters(4), random_batch(2), buffers=buffers)
+    for tensor in buffers.values():
+        tensor.fill_(float("nan"))
+    _, again = loss_and_gradient(parameters, batch, buffers=buffers)
+    _, fresh = loss_and_gradient(parameters, batch)
+    assert all(torch.equal(again[name], fresh[name]) for name in fresh)
+
+
+def test_network_of_one_unit_by_hand():
+    """Unit max(2 * 3 * x + 1, 0) = 7 for x = 1 and 0 for x = -1; class 0 gets 2 h, the others their bias of 5."""
+    parameters = {
+        "mask": torch.tensor([[3.0]]),
+        "hidden": torch.tensor([[[2.0]]]),
+        "hidden_bias": torch.tensor([[1.0]]),
+        "decoder": torch.tensor([[[2.0], [0.0]]]),
+        "decoder_bias": torch.tensor([[0.0, 5.0]]),
+    }
+    assert scores(parameters, torch.tensor([[[1.0], [-1.0]]])).tolist() == [[[14.0, 0.0], [5.0, 5.0]]]
+
+
+def test_equal_scores_cost_the_logarithm_of_the_number_of_classes():
+    parameters = {name: torch.zeros_like(tensor) for name, tensor in random_parameters(2).items()}
+    losses, _ = loss_and_gradient(parameters, random_batch(1))
+    assert losses.tolist() == pytest.approx([np.log(CLASSES)] * 2, rel=1e-12)
+
+
+def test_networks_of_a_seed_start_as_the_same_function(digits):
+    history = train(members(seeds=(0,), scenes=SCENES[:1]), digits)
+    for name in ("test_loss", "train_loss", "accuracy"):
+        assert np.ptp(history.records[name][0]) <= 1e-13
+    assert len(set(history.records["test_loss"][-1])) == len(MODELS) * 2
+
+
+def test_records_are_measured_on_the_images_they_name(digits):
+    """Of the network by hand that the plain loop ends with."""
+    (member,) = chosen = [Member("attention", 1, SCENES[1], 0.1)]
+    history = train(chosen, digits)
+    p = plain_training(member, digits)
+    for name, part, count in (("test_loss", "test", 13), ("train_loss", "train", 29)):
+        x, y = images_of(member, digits, part, count)
+        z = torch.relu((x * p["mask"]) @ p["hidden"].T + p["hidden_bias"]) @ p["decoder"].T + p["decoder_bias"]
+        assert history.records[name][-1, 0] == pytest.approx(functional.cross_entropy(z, y).item(), rel=1e-9)
+        if part == "test":
+            assert history.records["accuracy"][-1, 0] == pytest.approx((z.argmax(1) == y).double().mean().item())
+    weights = (p["mask"].abs() * p["hidden"].norm(dim=0)).numpy()
+    np.testing.assert_allclose(history.records["effective_weights"][-1, 0], weights, rtol=1e-9)
+
+
+def test_adding_a_member_changes_no_other(digits):
+    few, many = train(members(seeds=(1,)), digits), train(members(seeds=(0, 1)), digits)
+    for name, tensor in few.parameters.items():
+        torch.testing.assert_close(tensor, many.parameters[name][-len(tensor) :], rtol=0, atol=1e-13)
+
+
+def test_divergence_is_a_result_and_stays_with_its_network(digits):
+    """A step size far too large ends in infinite losses of that network only."""
+    alone = train([Member("attention", 0, SCENES[0], 0.1)], digits)
+    both = train([Member("attention", 0, SCENES[0], 1e200), Member("attention", 0, SCENES[0], 0.1)], digits)
+    assert both.diverged.tolist() == [True, False]
+    assert np.isinf(both.records["test_loss"][-1, 0])
+    np.testing.assert_allclose(both.records["test_loss"][:, 1], alone.records["test_loss"][:, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"model": "magic"}, "model"),
+        ({"step_size": 0.0}, "step_size"),
+        ({"step_size": float("nan")}, "step_size"),
+        ({"penalty": -0.1}, "penalty"),
+        ({"decay": float("inf")}, "decay"),
+    ],
+)
+def test_impossible_members_are_refused_by_name(change, name):
+    with pytest.raises(ValueError, match=name):
+        Member(**{"model": "attention", "seed": 0, "scene": SCENES[0], "step_size": 0.1} | change)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        [],
+        [Member("baseline", 0, SCENES[0], 0.1), *members(seeds=(1,), scenes=SCENES[:1])],
+        [Member("baseline", seed, SCENES[0], 0.1) for seed in (0, 1, 0)],
+        [Member("baseline", 0, Scene(7, 3), 0.1), Member("baseline", 0, Scene(8, 3), 0.1)],
+    ],
+)
+def test_members_that_do_not_fit_together_are_refused(chosen, digits):
+    with pytest.raises(ValueError, match="members"):
+        train(chosen, digits)
+
+
+@pytest.mark.parametrize("change", [{"n_train": 1438}, {"n_test": 361}, {"width": 0}, {"steps": 0}])
+def test_impossible_trainings_are_refused_by_name(change, digits):
+    fields = {**TRAINING.__dict__, **change}
+    with pytest.raises(ValueError, match=next(iter(change))):
+        train(members(seeds=(0,)), digits, Training(**fields))
