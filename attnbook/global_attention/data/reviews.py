@@ -1,0 +1,92 @@
+"""Reviews as numbers: the ids of their known words, one after the other, and one vector per word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+__all__ = ["EncodedReviews", "encode"]
+
+
+@dataclass(frozen=True)
+class EncodedReviews:
+    """Reviews as word ids. Id 0 is padding, id ``k`` is row ``k`` of a table of vectors whose row 0 is zero.
+
+    Attributes:
+        ids: The words of all reviews, one review after the other, ``(words,)``.
+        starts: Where each review begins in ``ids``, and where the last one ends, ``(reviews + 1,)``.
+        labels: 1 for praise, 0 for blame, ``(reviews,)``.
+    """
+
+    ids: Int[np.ndarray, " words"]
+    starts: Int[np.ndarray, " starts"]
+    labels: Float[np.ndarray, " reviews"]
+
+    def __post_init__(self) -> None:
+        if len(self.starts) != len(self.labels) + 1:
+            raise ValueError(f"starts: expected {len(self.labels) + 1} for {len(self)} reviews, got {len(self.starts)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " reviews"]:
+        """Number of known words of each review."""
+        return np.diff(self.starts)
+
+    def words(self, review: int) -> Int[np.ndarray, " length"]:
+        """Return the word ids of one review."""
+        return self.ids[self.starts[review] : self.starts[review + 1]]
+
+    def longest_first(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, " reviews"]:
+        """Return some reviews in the order of falling length."""
+        return chosen[np.argsort(-self.lengths[chosen], kind="stable")]
+
+    def padded(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, "reviews longest"]:
+        """Return the ids of some reviews, padded with 0 to the longest of them, at least one position."""
+        lengths = self.lengths[chosen]
+        table = np.zeros((len(chosen), int(lengths.max(initial=1))), dtype=np.int64)
+        for row, review in enumerate(chosen):
+            table[row, : lengths[row]] = self.words(review)
+        return table
+
+    def means(self, vectors: Float[np.ndarray, "vocabulary dimension"]) -> Float[np.ndarray, "reviews dimension"]:
+        """Return the mean vector of the words of each review; zero for a review without a known word."""
+        totals = np.zeros((len(self), vectors.shape[1]))
+        for review in range(len(self)):
+            totals[review] = vectors[self.words(review)].sum(0)
+        return totals / np.maximum(self.lengths, 1)[:, None]
+
+
+def encode(
+    texts: Sequence[Sequence[str]], labels: Sequence[float] | np.ndarray, ids: Mapping[str, int], n_positions: int
+) -> EncodedReviews:
+    """Look up the known words of each review and keep the first ``n_positions`` of them.
+
+    Args:
+        texts: The words of each review.
+        labels: 1 or 0 for each review.
+        ids: Word to id, 1 or larger; other words are left out.
+        n_positions: Most words kept, at least 1.
+
+    Returns:
+        The reviews as numbers.
+
+    Raises:
+        ValueError: If there are not as many labels as texts, or ``n_positions`` is not positive.
+
+    Example:
+        >>> encode([["a", "fine", "film"], ["no"]], [1, 0], {"film": 1, "fine": 2}, n_positions=5).ids
+        array([2, 1])
+    """
+    if len(texts) != len(labels):
+        raise ValueError(f"labels: expected one for each of {len(texts)} texts, got {len(labels)}")
+    if n_positions < 1:
+        raise ValueError(f"n_positions: expected at least 1, got {n_positions}")
+    rows = [[ids[word] for word in words if word in ids][:n_positions] for words in texts]
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    flat = np.array([i for row in rows for i in row], dtype=np.int64)
+    return EncodedReviews(flat, starts, np.asarray(labels, dtype=np.float64))
