@@ -204,7 +204,7 @@ class Result:
             path: A file written by :meth:`save`.
 
         Returns:
-            The result, arrays as float64 NumPy arrays.
+            The result, numbers as float64 NumPy arrays.
 
         Raises:
             ResultError: If the file is missing, damaged, of another experiment or of another format.
@@ -213,7 +213,7 @@ class Result:
         try:
             settings = cls.settings_type(**{k: tuples(v) for k, v in raw["settings"].items()})
             arrays = {
-                f.name: np.array(raw[f.name], dtype=np.float64)
+                f.name: _loaded(raw[f.name])
                 for f in fields(cls)
                 if f.name not in {"settings", "provenance"}
             }
@@ -260,6 +260,15 @@ class Experiment:
     def settings_for(self, scale: Scale) -> Any:
         """Return the settings of a scale."""
         return getattr(self.settings, scale)()
+
+
+def _loaded(value: Any) -> Any:
+    """Numbers as an array; a text, or several, as they are."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(entry, str) for entry in value):
+        return tuple(value)
+    return np.array(value, dtype=np.float64)
 
 
 def results_folder() -> Path:

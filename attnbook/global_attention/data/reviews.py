@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
-__all__ = ["EncodedReviews", "encode"]
+from attnbook import datasets
+from attnbook.core.rng import stream
+from attnbook.datasets import synthetic
+
+__all__ = ["Corpus", "EncodedReviews", "Source", "encode", "load_corpus"]
+
+Source: TypeAlias = Literal["imdb", "synthetic"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,12 @@ class EncodedReviews:
         """Return the word ids of one review."""
         return self.ids[self.starts[review] : self.starts[review + 1]]
 
+    def take(self, chosen: Int[np.ndarray, " reviews"]) -> EncodedReviews:
+        """Return some reviews, in the order given."""
+        rows = [self.words(review) for review in chosen]
+        starts = np.cumsum([0, *map(len, rows)])
+        return EncodedReviews(np.concatenate([self.ids[:0], *rows]), starts, self.labels[chosen])
+
     def longest_first(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, " reviews"]:
         """Return some reviews in the order of falling length."""
         return chosen[np.argsort(-self.lengths[chosen], kind="stable")]
@@ -59,6 +72,68 @@ class EncodedReviews:
         for review in range(len(self)):
             totals[review] = vectors[self.words(review)].sum(0)
         return totals / np.maximum(self.lengths, 1)[:, None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Reviews to train and to test on, and the vectors of their words.
+
+    Attributes:
+        train: Training reviews, in the order in which the data set has them.
+        test: Test reviews, likewise.
+        vectors: One row per word id; row 0, padding, is zero.
+        words: The word of each row; row 0 is empty.
+        source: Where reviews and vectors come from; show it beside every result.
+    """
+
+    train: EncodedReviews
+    test: EncodedReviews
+    vectors: Float[np.ndarray, "vocabulary dimension"]
+    words: tuple[str, ...]
+    source: str
+
+
+def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: int, n_test: int) -> Corpus:
+    """Load reviews and word vectors.
+
+    Args:
+        source: ``imdb`` for the Large Movie Review data, ``synthetic`` for the reviews that come with the package.
+        vectors: Name of the word vectors for ``imdb``; those for ``synthetic`` are trained on the spot.
+        dimension: Entries of a word vector.
+        n_positions: Most words kept of a review.
+        n_test: Test reviews to keep, the same at every call.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        DataError: If the reviews or vectors are not on this machine; the message says how to get them.
+        ValueError: If the vectors have another dimension, or there are fewer than ``n_test`` test reviews.
+    """
+    if source == "imdb":
+        texts = datasets.imdb(("train", "test"), download=False, stand_in=False)
+        known = datasets.embeddings(vectors, download=False, stand_in=False)
+        train, test = ((split.texts, split.labels) for split in texts.values())
+        where = f"{texts['train'].source}; {known.source}"
+    else:
+        train, test = (_synthetic(split) for split in ("train", "test"))
+        known = datasets.train_embeddings(_synthetic("unsup")[0], dimension)
+        where = "synthetic reviews and word vectors trained on them, not IMDB"
+    if known.vectors.shape[1] != dimension:
+        raise ValueError(f"dimension: expected {known.vectors.shape[1]}, that of {vectors!r}, got {dimension}")
+    if not 1 <= n_test <= len(test[0]):
+        raise ValueError(f"n_test: expected between 1 and {len(test[0])}, got {n_test}")
+    ids = {word: row for row, word in enumerate(known.words, 1)}
+    chosen = stream(0, "test reviews").permutation(len(test[0]))[:n_test]
+    kept = [test[0][i] for i in chosen], np.asarray(test[1])[chosen]
+    encoded = [encode([datasets.tokenise(t) for t in texts], labels, ids, n_positions) for texts, labels in (train, kept)]
+    table = np.concatenate([np.zeros((1, dimension)), known.vectors])
+    return Corpus(*encoded, table, ("", *known.words), where)
+
+
+def _synthetic(split: str) -> tuple[list[str], np.ndarray]:
+    rows = synthetic.reviews(split)
+    return [text for *_, text in rows], np.array([label for label, *_ in rows])
 
 
 def encode(

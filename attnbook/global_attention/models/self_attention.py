@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Attended", "Gradients", "attend", "attend_with_gradient", "merge_key_query", "padding_mass"]
+__all__ = ["Attended", "Gradients", "attend", "attend_with_gradient", "attention_weights", "merge_key_query", "padding_mass"]
 
 
 class Attended(NamedTuple):
@@ -101,7 +101,7 @@ def attend(
         >>> one_word.words[0, 0].tolist()
         [0.25, 0.25]
     """
-    weights, values = _weights(tokens, key_query, n_positions), tokens @ value.mT
+    weights, values = attention_weights(tokens, key_query, n_positions), tokens @ value.mT
     return Attended(weights @ values, values.sum(1) / n_positions)
 
 
@@ -130,7 +130,7 @@ def attend_with_gradient(
     Raises:
         ValueError: If the reviews are longer than ``n_positions``.
     """
-    weights, values = _weights(tokens, key_query, n_positions), tokens @ value.mT
+    weights, values = attention_weights(tokens, key_query, n_positions), tokens @ value.mT
     attended = Attended(weights @ values, values.sum(1) / n_positions)
 
     def backward(at_words: Tensor, at_padding: Tensor) -> Gradients:
@@ -142,6 +142,37 @@ def attend_with_gradient(
         return Gradients(flat.mT @ (at_scores @ tokens).flatten(0, 1), at_values.flatten(0, 1).mT @ flat)
 
     return attended, backward
+
+
+def attention_weights(
+    tokens: Float[Tensor, "reviews words dimension"],
+    key_query: Float[Tensor, "dimension dimension"],
+    n_positions: int,
+) -> Float[Tensor, "reviews words words"]:
+    r"""Return how much each word attends to each word, $a^{(z)}_j$ of equation (4); the rest of a row lies on padding.
+
+    The score 0 of padding enters the maximum that keeps the exponentials finite.
+
+    Args:
+        tokens: As for :func:`attend`.
+        key_query: As for :func:`attend`.
+        n_positions: As for :func:`attend`.
+
+    Returns:
+        Weights between 0 and 1; row ``z`` belongs to the word that attends.
+
+    Raises:
+        ValueError: If the reviews are longer than ``n_positions``.
+    """
+    missing = n_positions - tokens.shape[1]
+    if missing < 0:
+        raise ValueError(f"n_positions: expected at least the {tokens.shape[1]} words of a review, got {n_positions}")
+    scores = tokens @ key_query @ tokens.mT
+    largest = scores.detach().amax(-1, keepdim=True)
+    if missing:
+        largest = largest.clamp(min=0)
+    powers = scores.sub(largest).exp_()
+    return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
 
 
 def padding_mass(
@@ -167,17 +198,4 @@ def padding_mass(
         0.75
     """
     real = tokens.any(-1).to(tokens.dtype)
-    return 1 - (_weights(tokens, key_query, n_positions) @ real.unsqueeze(-1)).squeeze(-1)
-
-
-def _weights(tokens: Tensor, key_query: Tensor, n_positions: int) -> Tensor:
-    """Attention weights among the rows of ``tokens``; the rest of each row of the softmax lies on the missing positions."""
-    missing = n_positions - tokens.shape[1]
-    if missing < 0:
-        raise ValueError(f"n_positions: expected at least the {tokens.shape[1]} words of a review, got {n_positions}")
-    scores = tokens @ key_query @ tokens.mT
-    largest = scores.detach().amax(-1, keepdim=True)
-    if missing:
-        largest = largest.clamp(min=0)  # the score of padding takes part in the maximum
-    powers = scores.sub(largest).exp_()
-    return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
+    return 1 - (attention_weights(tokens, key_query, n_positions) @ real.unsqueeze(-1)).squeeze(-1)
