@@ -1,4 +1,4 @@
-"""The command line: ``attnbook list | show | run | verify | doctor``."""
+"""The command line: ``attnbook list | show | run | verify | data | doctor``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import attnbook
-from attnbook import ledger
+from attnbook import datasets, ledger
 from attnbook.core import results, runtime
 from attnbook.core.runtime import Scale
 from attnbook.registry import experiment, experiments
@@ -30,6 +30,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Look up, run and verify the claims of the book.",
     pretty_exceptions_enable=False,
 )  # fmt: skip
+data = typer.Typer(help="Where the data sets are: list, fetch, train word vectors.")
+app.add_typer(data, name="data")
 console = Console()
 
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
@@ -136,6 +138,45 @@ def verify(
         console.print(f"{len(rows) - len(differing)} of {len(rows)} claims hold as recorded")
     if differing or not rows:
         raise typer.Exit(1)
+
+
+@data.callback(invoke_without_command=True)
+def list_data(context: typer.Context, as_json: Json = False) -> None:
+    """List the files of data sets: where each is, how large, and whether its checksum is right."""
+    if context.invoked_subcommand is not None:
+        return None
+    with _clear_errors():
+        entries, cache, offline = datasets.available(), datasets.cache_folder(), datasets.offline()
+    if as_json:
+        return _print_json([asdict(entry) for entry in entries])
+    table = Table(Column("file", overflow="fold"), "where", "MB", "state", box=None)
+    for e in entries:
+        table.add_row(*map(escape, (e.path, e.place, f"{e.size / 1e6:.3g}", e.state)))
+    console.print(table)
+    console.print(f"cache: {cache}; downloads: {'off' if offline else 'on'}", highlight=False, soft_wrap=True)
+    console.print("fetch: `attnbook data fetch NAME`; until then an embedded stand-in takes its place and says so")
+    return None
+
+
+@data.command()
+def fetch(name: Annotated[str, typer.Argument(help=f"One of {', '.join(datasets.DOWNLOADS)}.")]) -> None:
+    """Download a data set into the cache and verify its checksums."""
+    with _clear_errors():
+        for file in datasets.fetch(name):
+            console.print(f"verified {file}", highlight=False, soft_wrap=True)
+
+
+@data.command("embeddings")
+def train_embeddings(
+    dimension: Annotated[int, typer.Option(help="Components of a word vector.", min=1)] = 100,
+) -> None:
+    """Train word vectors on the IMDB reviews without the test split and keep them in the cache (about a minute)."""
+    with _clear_errors():
+        reviews = datasets.imdb(("train", "unsup"), stand_in=False)
+        texts = [text for split in reviews.values() for text in split.texts]
+        made = datasets.train_embeddings(texts, dimension)
+        path = datasets.store_embeddings(made, f"imdb_ppmi_svd_{dimension}d")
+    console.print(f"{len(made.words)} words, {dimension} components; stored {path}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Any
 
 from beartype import beartype
 
-SHAPED = re.compile(r"\b(Bool|Float|Int|Shaped)\[")
+SHAPED = re.compile(r"\b(Bool|Float|U?Int8|Int|Shaped)\[")
 
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:

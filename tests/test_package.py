@@ -23,7 +23,10 @@ from attnbook.global_attention.models.masks import predict
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(m.name for m in pkgutil.walk_packages(attnbook.__path__, "attnbook."))
-HEAVY = {"matplotlib", "ipywidgets", "scipy", "sklearn", "simpleeval", "typer", "IPython", "sphinx", "rich", "PIL"}
+HEAVY = {"matplotlib", "ipywidgets", "scipy", "sklearn", "simpleeval", "typer", "IPython", "sphinx", "rich", "PIL"} | {
+    "pooch",
+    "requests",
+}
 SECTION = re.compile(r"^(\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
 
 
@@ -94,7 +97,10 @@ def test_documented_attributes_are_the_fields(name):
 
 @pytest.mark.parametrize(
     ("statement", "needed"),
-    [("import attnbook", set()), ("from attnbook.registry import experiments; experiments()", {"torch", "numpy"})],
+    [
+        ("import attnbook, attnbook.datasets", set()),
+        ("from attnbook.registry import experiments; experiments()", {"torch", "numpy"}),
+    ],
 )
 def test_a_machine_that_only_trains_loads_torch_and_numpy_only(statement, needed):
     code = f"{statement}; import json, sys; print(json.dumps([name.split('.')[0] for name in sys.modules]))"
