@@ -1,9 +1,9 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.global_attention.experiments import error_rate, sample_complexity, sparsity
+from attnbook.global_attention.experiments import error_rate, imdb, made_reviews, sample_complexity, self_attention, sparsity
 
-__all__ = ["EXPERIMENTS", "error_rate", "sample_complexity", "sparsity"]
+__all__ = ["EXPERIMENTS", "error_rate", "imdb", "made_reviews", "sample_complexity", "self_attention", "sparsity"]
 
 EXPERIMENTS = (
     Experiment(
@@ -29,5 +29,29 @@ EXPERIMENTS = (
         result=sparsity.Sparsity,
         run=sparsity.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="global_attention.self_attention",
+        summary="Theorem 2: students with and without attention on samples of a self-attention teacher",
+        settings=self_attention.Settings,
+        result=self_attention.AttendedTeachers,
+        run=self_attention.run,
+        budget_seconds=40,
+    ),
+    Experiment(
+        id="global_attention.imdb",
+        summary="Table 2 and its controls, on real reviews (needs them: see `attnbook data`)",
+        settings=imdb.Settings,
+        result=imdb.Imdb,
+        run=imdb.run,
+        budget_seconds=60,
+    ),
+    Experiment(
+        id="global_attention.made_reviews",
+        summary="Table 2 in miniature and its controls, on synthetic reviews that need no data",
+        settings=made_reviews.Settings,
+        result=made_reviews.MadeReviews,
+        run=made_reviews.run,
+        budget_seconds=40,
     ),
 )

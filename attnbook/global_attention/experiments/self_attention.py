@@ -55,11 +55,11 @@ class Settings:
     n_value: int = 4
     teacher_width: int = 8
     width: int = 32
-    sizes: tuple[int, ...] = (500, 2000, 8000)
+    sizes: tuple[int, ...] = (1000, 8000)
     n_test: int = 4000
     step_size: float = 5e-3
     batch_size: int = 64
-    steps: int = 1200
+    steps: int = 800
     restarts: int = 3
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 5

@@ -34,8 +34,9 @@ __all__ = ["Network", "ReviewNetwork", "Shape", "batches", "initial_weights", "u
 
 Network: TypeAlias = Literal["baseline", "self_attention"]
 
-# Reviews are attended to in groups of similar length: the shortest at least this share of the longest, ...
-SIMILAR = 0.85
+# Reviews are attended to in groups of similar length: the shortest has at least this share of the longest's words, or
+# this many words less, ...
+SIMILAR, NEAR = 0.85, 32
 # ... and at most this many attention weights at a time.
 MOST_WEIGHTS = 4_000_000
 
@@ -274,7 +275,7 @@ def _of_similar_length(lengths: np.ndarray) -> Iterator[slice]:
     while first < len(lengths):
         longest = max(int(lengths[first]), 1)
         most = max(1, MOST_WEIGHTS // longest**2)
-        similar = int(np.searchsorted(-lengths, -SIMILAR * longest, side="right"))
+        similar = int(np.searchsorted(-lengths, -min(SIMILAR * longest, longest - NEAR), side="right"))
         last = max(first + 1, min(similar, first + most))
         yield slice(first, last)
         first = last
