@@ -112,8 +112,7 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         ValueError: If the vectors have another dimension, or there are fewer than ``n_test`` test reviews.
     """
     if source == "imdb":
-        texts = datasets.imdb(("train", "test"), download=False, stand_in=False)
-        known = datasets.embeddings(vectors, download=False, stand_in=False)
+        texts, known = _real(vectors)
         train, test = ((split.texts, split.labels) for split in texts.values())
         where = f"{texts['train'].source}; {known.source}"
     else:
@@ -130,6 +129,15 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
     encoded = [encode([datasets.tokenise(t) for t in texts], labels, ids, n_positions) for texts, labels in (train, kept)]
     table = np.concatenate([np.zeros((1, dimension)), known.vectors])
     return Corpus(*encoded, table, ("", *known.words), where)
+
+
+def _real(vectors: str) -> tuple[dict[str, datasets.Reviews], datasets.Embeddings]:
+    try:
+        reviews = datasets.imdb(("train", "test"), download=False, stand_in=False)
+        return reviews, datasets.embeddings(vectors, download=False, stand_in=False)
+    except datasets.DataError as error:
+        get = "`attnbook data fetch imdb`, then `attnbook data embeddings`"
+        raise datasets.DataError(f"{error}; to get reviews and word vectors: {get}") from error
 
 
 def _synthetic(split: str) -> tuple[list[str], np.ndarray]:

@@ -1,7 +1,8 @@
 """Table 2: film reviews, a flat network and self-attention, and three controls that show what does the work.
 
-The paper does not say how it trains. The recipe here is in :class:`Settings`; the step sizes were chosen on 2500 training
-reviews that no network of the table trains on in that trial, for each network separately.
+The paper does not say how it trains. The recipe here is in :class:`Settings`. Its step sizes were chosen in a trial with
+another seed, on 2500 held-out training reviews, each network on its own: for the baseline and for self-attention the same
+one turned out best or within a third of a point of it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Settings(ReviewSettings):
 
     @classmethod
     def book(cls) -> Self:
-        """Return a smaller table: the two smallest sizes, reviews cut after 300 words, a quarter of the hidden units."""
-        return cls("imdb", "imdb_ppmi_svd_100d", 100, 300, 64, (875, 1750), 2000, 5, 1e-3, 1e-2, 2, 64, (0, 1, 2))
+        """Return the smallest size of Table 2 and half of it, reviews cut after 200 words, a quarter of the hidden units."""
+        return cls("imdb", "imdb_ppmi_svd_100d", 100, 200, 64, (437, 875), 1000, 5, 1e-3, 1e-2, 2, 64, (0, 1, 2))
 
     @classmethod
     def paper(cls) -> Self:
