@@ -123,6 +123,9 @@ def verify(
     """Run the experiments again and compare each verdict with the recorded one; exit 1 if one differs.
 
     An experiment whose data are not on this machine is left out, and named.
+
+    Raises:
+        typer.Exit: With code 1 if a verdict differs or nothing was verified.
     """
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])

@@ -212,11 +212,7 @@ class Result:
         raw = read_json(path, cls.experiment)
         try:
             settings = cls.settings_type(**{k: tuples(v) for k, v in raw["settings"].items()})
-            arrays = {
-                f.name: _loaded(raw[f.name])
-                for f in fields(cls)
-                if f.name not in {"settings", "provenance"}
-            }
+            arrays = {f.name: _loaded(raw[f.name]) for f in fields(cls) if f.name not in {"settings", "provenance"}}
             return cls(settings=settings, provenance=Provenance(**raw["provenance"]), **arrays)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ResultError(f"{path.name}: does not fit {cls.__name__}: {error}") from error

@@ -3,10 +3,10 @@ r"""Data of equation (5): labels made by a self-attention network.
 ===================  ====================  ======================================
 paper                name here             shape
 ===================  ====================  ======================================
-$p$, $t$             ``n_tokens``, ``dimension``   tokens of a sample, entries of a token
+$p$, $t$             ``n_tokens``, ...     tokens of a sample, entries of a token
 $x_i$                ``inputs``            ``(samples, n_tokens, dimension)``
 $w^Q$, $w^K$, $w^V$  merged, ``value``     see :class:`AttendedTeacher`
-$w^{(1)}$, $w^{(2)}$ ``hidden``, ``decoder``  first and second layer
+$w^{(1)}$, $w^{(2)}$ ``hidden``, ...       first and second layer
 ===================  ====================  ======================================
 """
 
@@ -25,7 +25,7 @@ N_SCALE = 20_000
 
 @dataclass(frozen=True)
 class AttendedTeacher:
-    r"""The function $w^{(2)\top}\phi(\langle w^{(1)},\mathrm{vec}(w^Vx\,a^{self}(x))\rangle)$, scaled to mean 0 and variance 1.
+    r"""The function $w^{(2)\top}\phi(\langle w^{(1)},\mathrm{vec}(w^Vx\,a^{self}(x))\rangle)$ with mean 0, variance 1.
 
     Attributes:
         key_query: $w^{Q\top}w^K/\sqrt{d_q}$, all that the attention weights depend on, ``(dimension, dimension)``.

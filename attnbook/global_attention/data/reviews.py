@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -113,22 +113,29 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
     """
     if source == "imdb":
         texts, known = _real(vectors)
-        train, test = ((split.texts, split.labels) for split in texts.values())
+        train, test = (_Labelled(split.texts, split.labels) for split in texts.values())
         where = f"{texts['train'].source}; {known.source}"
     else:
         train, test = (_synthetic(split) for split in ("train", "test"))
-        known = datasets.train_embeddings(_synthetic("unsup")[0], dimension)
+        known = datasets.train_embeddings(_synthetic("unsup").texts, dimension)
         where = "synthetic reviews and word vectors trained on them, not IMDB"
     if known.vectors.shape[1] != dimension:
         raise ValueError(f"dimension: expected {known.vectors.shape[1]}, that of {vectors!r}, got {dimension}")
-    if not 1 <= n_test <= len(test[0]):
-        raise ValueError(f"n_test: expected between 1 and {len(test[0])}, got {n_test}")
+    if not 1 <= n_test <= len(test.texts):
+        raise ValueError(f"n_test: expected between 1 and {len(test.texts)}, got {n_test}")
     ids = {word: row for row, word in enumerate(known.words, 1)}
-    chosen = stream(0, "test reviews").permutation(len(test[0]))[:n_test]
-    kept = [test[0][i] for i in chosen], np.asarray(test[1])[chosen]
-    encoded = [encode([datasets.tokenise(t) for t in texts], labels, ids, n_positions) for texts, labels in (train, kept)]
+    chosen = stream(0, "test reviews").permutation(len(test.texts))[:n_test]
+    kept = _Labelled([test.texts[i] for i in chosen], test.labels[chosen])
     table = np.concatenate([np.zeros((1, dimension)), known.vectors])
-    return Corpus(*encoded, table, ("", *known.words), where)
+    return Corpus(train.encode(ids, n_positions), kept.encode(ids, n_positions), table, ("", *known.words), where)
+
+
+class _Labelled(NamedTuple):
+    texts: Sequence[str]
+    labels: np.ndarray
+
+    def encode(self, ids: Mapping[str, int], n_positions: int) -> EncodedReviews:
+        return encode([datasets.tokenise(text) for text in self.texts], self.labels, ids, n_positions)
 
 
 def _real(vectors: str) -> tuple[dict[str, datasets.Reviews], datasets.Embeddings]:
@@ -140,9 +147,9 @@ def _real(vectors: str) -> tuple[dict[str, datasets.Reviews], datasets.Embedding
         raise datasets.DataError(f"{error}; to get reviews and word vectors: {get}") from error
 
 
-def _synthetic(split: str) -> tuple[list[str], np.ndarray]:
+def _synthetic(split: str) -> _Labelled:
     rows = synthetic.reviews(split)
-    return [text for *_, text in rows], np.array([label for label, *_ in rows])
+    return _Labelled([text for *_, text in rows], np.array([label for label, *_ in rows]))
 
 
 def encode(

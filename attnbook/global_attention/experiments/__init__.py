@@ -1,7 +1,14 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.global_attention.experiments import error_rate, imdb, made_reviews, sample_complexity, self_attention, sparsity
+from attnbook.global_attention.experiments import (
+    error_rate,
+    imdb,
+    made_reviews,
+    sample_complexity,
+    self_attention,
+    sparsity,
+)
 
 __all__ = ["EXPERIMENTS", "error_rate", "imdb", "made_reviews", "sample_complexity", "self_attention", "sparsity"]
 

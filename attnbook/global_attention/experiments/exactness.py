@@ -1,4 +1,4 @@
-"""Two identities of this chapter, checked in float64: attention without its padding, and uniform attention as a bag of words."""
+"""Two identities, checked in float64: attention without its padding, and uniform attention as a bag of words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ def uniform_attention_error(epochs: int = 3) -> float:
     Returns:
         Largest difference of the two networks' logits afterwards.
     """
-    rng, shape, recipe = stream(0, "uniform attention"), Shape(n_positions=29, dimension=5, width=7), Recipe(0.01, epochs, 4)
+    rng, shape, recipe = (
+        stream(0, "uniform attention"),
+        Shape(n_positions=29, dimension=5, width=7),
+        Recipe(0.01, epochs, 4),
+    )
     lengths = rng.integers(1, 24, 13)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     reviews = EncodedReviews(rng.integers(1, 11, starts[-1]), starts, rng.integers(0, 2, 13).astype(np.float64))

@@ -1,8 +1,8 @@
 """Table 2: film reviews, a flat network and self-attention, and three controls that show what does the work.
 
-The paper does not say how it trains. The recipe here is in :class:`Settings`. Its step sizes were chosen in a trial with
-another seed, on 2500 held-out training reviews, each network on its own: for the baseline and for self-attention the same
-one turned out best or within a third of a point of it.
+The paper does not say how it trains. The recipe here is in :class:`Settings`. Its step sizes were chosen in a trial
+with another seed, on 2500 held-out training reviews, each network on its own: for the baseline and for self-attention
+the same one turned out best or within a third of a point of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Settings(ReviewSettings):
 
     @classmethod
     def book(cls) -> Self:
-        """Return the smallest size of Table 2 and half of it, reviews cut after 200 words, a quarter of the hidden units."""
+        """Return a smaller table: 437 and 875 reviews, cut after 200 words, and a quarter of the hidden units."""
         return cls("imdb", "imdb_ppmi_svd_100d", 100, 200, 64, (437, 875), 1000, 5, 1e-3, 1e-2, 2, 64, (0, 1, 2))
 
     @classmethod

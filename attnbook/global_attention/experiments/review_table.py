@@ -1,7 +1,7 @@
 """The common part of Table 2 and its miniature: networks and controls on reviews, one cell at a time.
 
-A cell is one network, one number of training reviews, one seed. Each finished cell is kept on disk where a folder for it
-is given, so that a long run may be interrupted, continued, and extended by further seeds.
+A cell is one network, one number of training reviews, one seed. Each finished cell is kept on disk where a folder for
+it is given, so that a long run may be interrupted, continued, and extended by further seeds.
 """
 
 from __future__ import annotations
@@ -226,7 +226,9 @@ class _Bench:
         pooled = model in ("uniform_attention", "mean_pooling")
         return (self._control if pooled else self._network)(seed, model, train, progress)
 
-    def _network(self, seed: int, model: Any, train: EncodedReviews, progress: Progress | None) -> dict[str, np.ndarray]:
+    def _network(
+        self, seed: int, model: Any, train: EncodedReviews, progress: Progress | None
+    ) -> dict[str, np.ndarray]:
         s, test = self.settings, self.corpus.test
         longest = max(1, int(train.lengths.max()))
         network = ReviewNetwork(model, s.shape, self.vectors, seed=seed, longest=longest)
@@ -247,7 +249,9 @@ class _Bench:
             arrays |= self._picture(network)
         return arrays
 
-    def _control(self, seed: int, model: Any, train: EncodedReviews, progress: Progress | None) -> dict[str, np.ndarray]:
+    def _control(
+        self, seed: int, model: Any, train: EncodedReviews, progress: Progress | None
+    ) -> dict[str, np.ndarray]:
         s, test = self.settings, self.corpus.test
         network = PooledNetwork(model, s.shape, self.vectors, seed=seed)
         pooled, seen = self._pooled(train, model), self._pooled(test, model)

@@ -1,7 +1,7 @@
 """Theorem 2 and its remark: samples from a self-attention teacher, and three students of the same width.
 
-The paper has no experiment of this kind; this one is ours. The objective is not convex: every student has the same number
-of restarts, and the one with the smallest training loss counts.
+The paper has no experiment of this kind; this one is ours. The objective is not convex: every student has the same
+number of restarts, and the one with the smallest training loss counts.
 """
 
 from __future__ import annotations
@@ -209,10 +209,10 @@ def _train_model(
     """Train one model for all seeds, sizes and restarts together; the first axis counts seeds."""
     s = settings
     sizes = {name: getattr(s, name) for name in ("n_tokens", "dimension", "n_query", "n_value", "width")}
-    drawn = [
-        initial_parameters(model, seed, r, **sizes) for seed in seeds for _ in s.sizes for r in range(s.restarts)
+    drawn = [initial_parameters(model, seed, r, **sizes) for seed in seeds for _ in s.sizes for r in range(s.restarts)]
+    names = [
+        f"{model} (seed {seed}, {n} samples, restart {r})" for seed in seeds for n in s.sizes for r in range(s.restarts)
     ]
-    names = [f"{model} (seed {seed}, {n} samples, restart {r})" for seed in seeds for n in s.sizes for r in range(s.restarts)]
     history = ensemble.train(
         ensemble.autograd(lambda p, batch: (predict(model, p, batch[0]) - batch[1]).square().mean(1)),
         {name: to_tensor(np.stack([d[name] for d in drawn]), device=samples.device) for name in drawn[0]},
@@ -229,7 +229,9 @@ def _train_model(
     return {name: losses[-1].reshape(shape) for name, losses in history.records.items()}
 
 
-def _losses(model: TokenModel, parameters: ensemble.Parameters, settings: Settings, samples: _Samples) -> dict[str, Tensor]:
+def _losses(
+    model: TokenModel, parameters: ensemble.Parameters, settings: Settings, samples: _Samples
+) -> dict[str, Tensor]:
     """Mean squared error of each member on its training samples and on the test samples of its seed."""
     found: dict[str, list[Tensor]] = {"train_loss": [], "test_loss": []}
     for member in range(len(parameters["decoder"])):

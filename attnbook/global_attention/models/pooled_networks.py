@@ -1,14 +1,14 @@
 r"""Controls for Table 2: what is left of self-attention when nothing can be attended to.
 
-Freeze query and key matrices at zero. All scores are then 0, every position has the output $o=\frac1P\sum_jw^Vx_j$, and the
-first layer sees it $P$ times: $h = S^\top o + b$ with $S=\sum_zW_z$. Each $W_z$ has the same gradient $G$, so an
-optimiser that acts on each entry gives all of them the same update $u(G)$, and
+Freeze query and key matrices at zero. All scores are then 0, every position has the output $o=\frac1P\sum_jw^Vx_j$,
+and the first layer sees it $P$ times: $h = S^\top o + b$ with $S=\sum_zW_z$. Each $W_z$ has the same gradient $G$, so
+an optimiser that acts on each entry gives all of them the same update $u(G)$, and
 
 $$S \leftarrow S + P\,u(G).$$
 
-**Uniform attention over padding is a bag of words whose first layer has a step size $P$ times larger**: exactly, so that a
-network of 55 million weights is trained as one of 36 thousand. ``mean_pooling`` drops the rest too: the mean of the real word
-vectors, an ordinary first layer, an ordinary step size.
+**Uniform attention over padding is a bag of words whose first layer has a step size $P$ times larger**: exactly, so
+that a network of 55 million weights is trained as one of 36 thousand. ``mean_pooling`` drops the rest too: the mean
+of the real word vectors, an ordinary first layer, an ordinary step size.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ class PooledNetwork:
             return
         sizes = {"first": ((t, width), t), "bias": ((width,), t)}
         sizes |= {"decoder": ((width,), width), "decoder_bias": ((), width)}
-        self.parameters = {
-            name: uniform(stream(seed, "pooled", name), *size, like) for name, size in sizes.items()
-        }
+        self.parameters = {name: uniform(stream(seed, "pooled", name), *size, like) for name, size in sizes.items()}
 
     def logits(self, parameters: dict[str, Tensor], pooled: Float[Tensor, "reviews t"]) -> Float[Tensor, " reviews"]:
         """Return the logit of each review.

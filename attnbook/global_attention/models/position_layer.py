@@ -5,9 +5,9 @@ word of review $i$ all inputs are the same vector $c_i$ (the output of padding; 
 
 $$h_i = S^\top c_i + \sum_{z\le L_i} W_z^\top(o_{iz}-c_i),\qquad S=\sum_{z\le P} W_z .$$
 
-The gradient for $W_z$ is $\sum_{i: L_i\ge z}(o_{iz}-c_i)\delta_i^\top + G$, where $G=\sum_i c_i\delta_i^\top$ is one matrix
-for all positions. Positions beyond the longest training review receive $G$ alone. An optimiser that acts on each entry
-therefore moves all of them alike, and one *tail* matrix keeps the books for them.
+The gradient for $W_z$ is $\sum_{i: L_i\ge z}(o_{iz}-c_i)\delta_i^\top + G$, where $G=\sum_i c_i\delta_i^\top$ is one
+matrix for all positions. Positions beyond the longest training review receive $G$ alone. An optimiser that acts on
+each entry therefore moves all of them alike, and one *tail* matrix keeps the books for them.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class PositionLayer:
         end = 0
         for first, end, active in self._chunks(lengths):
             here = grad[first:end].flatten(0, 1)
-            torch.addmm(repeated[: len(here)], deviations[:active, first:end].flatten(1).mT, gradient[:active], out=here)
+            torch.addmm(
+                repeated[: len(here)], deviations[:active, first:end].flatten(1).mT, gradient[:active], out=here
+            )
         grad[end:] = shared
 
     def input_gradient(

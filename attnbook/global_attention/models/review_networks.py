@@ -9,9 +9,9 @@ network             input of the first layer at position $z$
 ``self_attention``  $o_z = w^VXa^{(z)}$ of equations (4) and (5)
 ==================  =================================================================================
 
-The first layer is ReLU with ``width`` units and a matrix of its own at every position, the second one logit; only these
-two have biases. The loss is the cross-entropy of the label. Gradients are in closed form; tests hold them against autograd
-on the padded network.
+The first layer is ReLU with ``width`` units and a matrix of its own at every position, the second one logit; only
+these two have biases. The loss is the cross-entropy of the label. Gradients are in closed form; tests hold them
+against autograd on the padded network.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torch import Tensor
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.data.reviews import EncodedReviews
 from attnbook.global_attention.models.position_layer import CHUNK, PositionLayer
-from attnbook.global_attention.models.self_attention import Attended, attend_with_gradient, merge_key_query
+from attnbook.global_attention.models.self_attention import attend_with_gradient, merge_key_query
 
-__all__ = ["Network", "ReviewNetwork", "Shape", "batches", "initial_weights", "uniform"]
+__all__ = ["Network", "ReviewNetwork", "Shape", "batches", "groups_of_similar_length", "initial_weights", "uniform"]
 
 Network: TypeAlias = Literal["baseline", "self_attention"]
 
@@ -67,7 +67,7 @@ class ReviewNetwork:
     Attributes:
         network: Which of the two.
         shape: Its sizes.
-        parameters: Name to tensor, in the form in which an optimiser moves them; their ``.grad`` is set by :meth:`step`.
+        parameters: Name to tensor, as an optimiser moves them; their ``.grad`` is set by :meth:`step`.
         layer: The first layer.
     """
 
@@ -137,7 +137,7 @@ class ReviewNetwork:
     def logits(
         self, reviews: EncodedReviews, *, batch_size: int = 64, only_padding: bool = False
     ) -> Float[np.ndarray, " reviews"]:
-        """Return the logit of each review.
+        r"""Return the logit of each review.
 
         Args:
             reviews: The reviews, of at most ``n_positions`` words.
@@ -191,7 +191,7 @@ class ReviewNetwork:
         deviations = self.vectors.new_zeros(len(chosen), int(lengths.max(initial=1)), len(value))
         common = self.vectors.new_empty(len(chosen), len(value))
         groups = []
-        for part in _of_similar_length(lengths):
+        for part in groups_of_similar_length(lengths):
             tokens = self.tokens(reviews, chosen[part])
             attended, backward = attend_with_gradient(tokens, key_query, value, self.shape.n_positions)
             inside = self._inside(lengths[part], tokens.shape[1])
@@ -248,7 +248,7 @@ def initial_weights(
 
 
 def uniform(rng: np.random.Generator, size: tuple[int, ...], fan_in: int, like: Tensor) -> Tensor:
-    """Draw weights between plus and minus one over the root of ``fan_in``, on the device and in the type of ``like``."""
+    """Draw weights between plus and minus ``fan_in ** -0.5``, on the device and in the type of ``like``."""
     bound = fan_in**-0.5
     return to_tensor(rng.uniform(-bound, bound, size), device=like.device, dtype=like.dtype)
 
@@ -269,8 +269,19 @@ def batches(n_samples: int, batch_size: int, *, rng: np.random.Generator) -> Ite
         yield order[first : first + batch_size]
 
 
-def _of_similar_length(lengths: np.ndarray) -> Iterator[slice]:
-    """Cut falling lengths into groups that need little padding and not too much memory."""
+def groups_of_similar_length(lengths: Int[np.ndarray, " reviews"]) -> Iterator[slice]:
+    """Cut reviews, the longest first, into groups that need little padding and not too much memory.
+
+    Args:
+        lengths: Words of each review, falling.
+
+    Yields:
+        The reviews of a group.
+
+    Example:
+        >>> [(part.start, part.stop) for part in groups_of_similar_length(np.array([500, 450, 90, 70]))]
+        [(0, 2), (2, 4)]
+    """
     first = 0
     while first < len(lengths):
         longest = max(int(lengths[first]), 1)

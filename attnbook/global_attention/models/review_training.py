@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from attnbook.core import ensemble
@@ -111,5 +110,3 @@ def accuracy(logits: Float[np.ndarray, " reviews"], labels: Float[np.ndarray, " 
     if not len(labels):
         raise ValueError("labels: expected at least one review, got none")
     return float(100 * np.mean((logits > 0) == (labels > 0.5)))
-
-

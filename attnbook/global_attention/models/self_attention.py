@@ -28,7 +28,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Attended", "Gradients", "attend", "attend_with_gradient", "attention_weights", "merge_key_query", "padding_mass"]
+__all__ = [
+    "Attended",
+    "Gradients",
+    "attend",
+    "attend_with_gradient",
+    "attention_weights",
+    "merge_key_query",
+    "padding_mass",
+]
 
 
 class Attended(NamedTuple):

@@ -8,8 +8,8 @@ model                 function
 ``self_attention``    $w^{(2)}\phi(w^{(1)}\mathrm{vec}(w^Vx\,a^{self}(x)))$, equation (5)
 ====================  ===========================================================================
 
-All have the same number of hidden units, ReLU and no biases but one: a number added to the output, since the labels have
-mean zero. Parameters carry a leading member axis.
+All have the same number of hidden units, ReLU and no biases but one: a number added to the output, since the labels
+have mean zero. Parameters carry a leading member axis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

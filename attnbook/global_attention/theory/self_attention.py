@@ -145,9 +145,10 @@ def mass_on_padding(length: int, n_positions: int, score: float = 0.0) -> float:
 
 
 def l1_gradient_of_softmax(rng: np.random.Generator, count: int) -> float:
-    r"""Return the largest entry of the gradient of $\|\mathrm{softmax}(u)\|_1$ at random logits $u$; zero but for rounding.
+    r"""Return the largest entry of the gradient of $\|\mathrm{softmax}(u)\|_1$ at random logits $u$.
 
-    Attention weights are positive and sum to one, so their L1 norm is 1 whatever the parameters are.
+    It is zero but for rounding. Attention weights are positive and sum to one, so their L1 norm is 1 whatever the
+    parameters are.
 
     Args:
         rng: Source of randomness.
@@ -157,6 +158,6 @@ def l1_gradient_of_softmax(rng: np.random.Generator, count: int) -> float:
         The largest absolute value.
     """
     logits = torch.tensor(rng.standard_normal(count), requires_grad=True)
-    torch.softmax(logits, 0).abs().sum().backward()  # type: ignore[no-untyped-call]
+    torch.softmax(logits, 0).abs().sum().backward()
     assert logits.grad is not None
     return float(logits.grad.abs().max())
