@@ -9,7 +9,7 @@ from attnbook.global_attention.experiments import imdb, review_table
 from attnbook.global_attention.figures.self_attention import LOOKS
 from attnbook.global_attention.theory.self_attention import mass_on_padding
 
-__all__ = ["accuracies", "frame_text", "padding_text", "table_2"]
+__all__ = ["accuracies", "cost", "frame_text", "padding_text", "table_2"]
 
 
 def table_2(result: imdb.Imdb) -> Table:
@@ -46,6 +46,20 @@ def accuracies(result: review_table.ReviewTable) -> Table:
     columns = ["network", *(f"{size} reviews" for size in result.settings.sizes)]
     n = len(result.settings.seeds)
     return Table(columns, rows, f"Test accuracy in per cent, median over {n} seeds [smallest, largest].")
+
+
+def cost(result: review_table.ReviewTable) -> Table:
+    """Return how many networks were trained on what, and in what time."""
+    p = result.provenance
+    row: list[str | Measured] = [
+        f"{result.test_accuracy[..., 0].size}",
+        result.source,
+        Measured(f"{p.wall_seconds:.1f} s"),
+        Measured(f"{p.peak_memory_mib} MiB"),
+        Measured(p.device),
+    ]
+    columns = ["networks", "data", "time", "peak memory of the process", "device"]
+    return Table(columns, [row], "The networks were trained one after the other.")
 
 
 def frame_text(result: review_table.ReviewTable, epoch: int) -> str:
