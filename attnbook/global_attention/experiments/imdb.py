@@ -134,7 +134,7 @@ def run(
         ValueError: If the device or the reviews are not available; the message says how to get them.
         FloatingPointError: If a network diverges.
     """
-    return train_table(settings, Imdb, device=device, progress=progress, workdir=workdir)
+    return Imdb(**train_table(settings, device=device, progress=progress, workdir=workdir))
 
 
 def _worst(differences: Float[np.ndarray, "seeds sizes"]) -> int:

@@ -100,4 +100,4 @@ def run(
         ValueError: If the device is not available.
         FloatingPointError: If a network diverges.
     """
-    return train_table(settings, MadeReviews, device=device, progress=progress, workdir=workdir)
+    return MadeReviews(**train_table(settings, device=device, progress=progress, workdir=workdir))

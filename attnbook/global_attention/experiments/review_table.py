@@ -6,10 +6,10 @@ it is given, so that a long run may be interrupted, continued, and extended by f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,28 +142,23 @@ class ReviewTable(Result):
         return self.of(model)[:, self.settings.sizes.index(size)]
 
 
-Table = TypeVar("Table", bound=ReviewTable)
-
-
 def train_table(
     settings: ReviewSettings,
-    result: Callable[..., Table],
     *,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     workdir: Path | None = None,
-) -> Table:
+) -> dict[str, Any]:
     """Train all cells.
 
     Args:
         settings: Reviews, sizes, seeds and recipe.
-        result: Class of the result.
         device: Where to train; default the first of cuda, mps and cpu.
         progress: Told (work done, work in all), every cell counted the same.
         workdir: Folder that keeps finished cells; default none.
 
     Returns:
-        The result.
+        The fields of a :class:`ReviewTable`.
 
     Raises:
         ValueError: If the device or the data are not available, or there are too few reviews.
@@ -192,18 +187,18 @@ def train_table(
         )
     attending = {key: parts[name] for name, key in cells.items() if key[2] == "self_attention"}
     drawn = attending[settings.seeds[0], settings.sizes[-1], "self_attention"]
-    return result(
-        settings=settings,
-        provenance=clock.provenance(where),
-        test_accuracy=_gathered(settings, parts, "test_accuracy"),
-        train_loss=_gathered(settings, parts, "train_loss"),
-        pooled_path=np.stack([part["pooled_path"] for part in attending.values()]).reshape(len(settings.seeds), -1),
-        real_mass=np.stack([part["real_mass"] for part in attending.values()]).reshape(len(settings.seeds), -1, 2),
-        attention=drawn["attention"],
-        effect=drawn["effect"],
-        words=tuple(corpus.words[i] for i in corpus.test.words(bench.pictured)[:PICTURED]),
-        source=corpus.source,
-    )
+    return {
+        "settings": settings,
+        "provenance": clock.provenance(where),
+        "test_accuracy": _gathered(settings, parts, "test_accuracy"),
+        "train_loss": _gathered(settings, parts, "train_loss"),
+        "pooled_path": np.stack([part["pooled_path"] for part in attending.values()]).reshape(len(settings.seeds), -1),
+        "real_mass": np.stack([part["real_mass"] for part in attending.values()]).reshape(len(settings.seeds), -1, 2),
+        "attention": drawn["attention"],
+        "effect": drawn["effect"],
+        "words": tuple(corpus.words[i] for i in corpus.test.words(bench.pictured)[:PICTURED]),
+        "source": corpus.source,
+    }
 
 
 def _gathered(settings: ReviewSettings, parts: Mapping[str, Mapping[str, np.ndarray]], name: str) -> np.ndarray:
