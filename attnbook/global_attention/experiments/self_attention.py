@@ -1,4 +1,4 @@
-"""Theorem 2 and its remark: samples from a self-attention teacher, and three students of the same width.
+"""Theorem 2 and its remark: samples from a self-attention teacher, three students of the same width, and a control.
 
 The paper has no experiment of this kind; this one is ours. The objective is not convex: every student has the same
 number of restarts, and the one with the smallest training loss counts.
@@ -123,12 +123,13 @@ class AttendedTeachers(Result):
 
     def measurements(self) -> dict[str, Measurement]:
         """Return the order of the students, and the two closed forms, by claim id."""
-        baseline, global_mask, attention = (self.best(model)[:, -1] for model in MODELS)
+        baseline, global_mask, attention, uniform = (self.best(model)[:, -1] for model in MODELS)
         flat = over_seeds(baseline=baseline, global_attention=global_mask)
         return {
             "GA-T2-self": over_seeds(baseline=baseline, global_attention=global_mask, self_attention=attention),
             "GA-T2-tie": flat,
             "GA-T2-floor": flat,
+            "GA-X-attention-needed": over_seeds(uniform_attention=uniform, self_attention=attention),
             "GA-T2-factors": Measurement(bound_after_moving_a_factor(2.0)),
             "GA-G1-l1-softmax": Measurement({"max_gradient": l1_gradient_of_softmax(stream(0, "logits"), 11)}),
         }
@@ -161,7 +162,7 @@ def run(
     def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         samples = _Samples(settings, seeds, where)
         with threads(1):
-            found = [_train_model(model, settings, seeds, samples, _third(inner, j)) for j, model in enumerate(MODELS)]
+            found = [_train_model(model, settings, seeds, samples, _part(inner, j)) for j, model in enumerate(MODELS)]
         return {name: np.stack([losses[name] for losses in found], axis=2) for name in ("test_loss", "train_loss")}
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
@@ -173,7 +174,7 @@ def run(
     )
 
 
-def _third(progress: Progress | None, number: int) -> Progress | None:
+def _part(progress: Progress | None, number: int) -> Progress | None:
     return None if progress is None else lambda done, total: progress(number * total + done, len(MODELS) * total)
 
 

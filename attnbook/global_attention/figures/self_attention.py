@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import BoundaryNorm
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.figures import LOOKS as COMMON
@@ -73,12 +74,14 @@ def attention(results: Mapping[str, review_table.ReviewTable]) -> Figure:
         The figure, one column per result.
     """
     largest = max(float(result.attention.max()) for result in results.values())
+    steps = max(2, int(np.ceil(np.log2(largest))))
+    levels = 2.0 ** np.arange(-steps, steps + 1)
     with style():
         figure, axes = plt.subplots(2, len(results), figsize=(7.2, 5.6), height_ratios=(1.6, 1), squeeze=False)
         for column, (title, result) in enumerate(results.items()):
             places = np.arange(len(result.words))
             top, bottom = axes[:, column]
-            image = top.imshow(result.attention, norm="log", vmin=1 / largest, vmax=largest, cmap="PuOr_r")
+            image = top.imshow(result.attention, norm=BoundaryNorm(levels, 256, extend="both"), cmap="PuOr_r")
             top.set(title=title, xticks=[], yticks=places)
             top.set_yticklabels(result.words, fontsize=8)
             bottom.bar(places, result.effect, color=[_sign_color(effect) for effect in result.effect])
@@ -88,7 +91,8 @@ def attention(results: Mapping[str, review_table.ReviewTable]) -> Figure:
                 ax.grid(visible=False)
         axes[0, 0].set_ylabel("word that attends")
         axes[1, 0].set_ylabel("effect on the logit")
-        figure.colorbar(image, ax=axes[0], label="attention, in units of 1 / positions", shrink=0.8)
+        bar = figure.colorbar(image, ax=axes[0], label="attention, in units of 1 / positions", shrink=0.8)
+        bar.set_ticks(levels, labels=[f"{level:g}" if level >= 1 else f"1/{1 / level:g}" for level in levels])
     return figure
 
 
@@ -99,16 +103,16 @@ def students(result: self_attention.AttendedTeachers) -> Figure:
         places = np.arange(len(result.settings.seeds))
         for j, model in enumerate(token_networks.MODELS):
             look, errors = LOOKS[model], result.test_loss[:, -1, j]
-            x = places + 0.22 * (j - 1)
+            x = places + 0.18 * (j - 1.5)
             ax.plot(x, errors, color=look.color, marker="_", linestyle="none", markersize=10)
             ax.plot(x, result.best(model)[:, -1], color=look.color, marker=look.marker, linestyle="none", markersize=9,
                     label=look.label)  # fmt: skip
         ax.axhline(1, color=INK, linewidth=1, linestyle=":")
         ax.annotate("no better than the mean label", (places[-1] + 0.45, 1), ha="right", va="bottom", fontsize=9)
         ax.set(yscale="log", xlabel="teacher (dash: every restart; mark: the one with the smallest training loss)")
-        ax.set(ylabel="test loss (label variances)", title=f"{result.settings.sizes[-1]} training samples")
+        ax.set(ylabel="test loss (label variances)", ylim=(None, 1.5))
         ax.set_xticks(places, [str(seed) for seed in result.settings.seeds])
-        ax.legend(fontsize=9, ncols=3)
+        figure.legend(fontsize=9, ncols=4, loc="outside upper center")
     return figure
 
 

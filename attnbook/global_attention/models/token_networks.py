@@ -1,12 +1,13 @@
-r"""The three networks of Theorem 2 and its remark, on samples of $p$ tokens with $t$ entries.
+r"""The three networks of Theorem 2 and its remark, and a control, on samples of $p$ tokens with $t$ entries.
 
-====================  ===========================================================================
-model                 function
-====================  ===========================================================================
-``baseline``          $w^{(2)}\phi(w^{(1)}\mathrm{vec}(x))$
-``global_attention``  $w^{(2)}\phi(w^{(1)}(\mathrm{vec}(x)\odot a))$, equation (1): one weight per input
-``self_attention``    $w^{(2)}\phi(w^{(1)}\mathrm{vec}(w^Vx\,a^{self}(x)))$, equation (5)
-====================  ===========================================================================
+=====================  ==========================================================================
+model                  function
+=====================  ==========================================================================
+``baseline``           $w^{(2)}\phi(w^{(1)}\mathrm{vec}(x))$
+``global_attention``   $w^{(2)}\phi(w^{(1)}(\mathrm{vec}(x)\odot a))$, equation (1): one weight per input
+``self_attention``     $w^{(2)}\phi(w^{(1)}\mathrm{vec}(w^Vx\,a^{self}(x)))$, equation (5)
+``uniform_attention``  the same with all attention weights $1/p$: a control of this book
+=====================  ==========================================================================
 
 All have the same number of hidden units, ReLU and no biases but one: a number added to the output, since the labels
 have mean zero. Parameters carry a leading member axis.
@@ -25,7 +26,7 @@ from attnbook.core.rng import stream
 
 __all__ = ["MODELS", "TokenModel", "initial_parameters", "predict"]
 
-TokenModel: TypeAlias = Literal["baseline", "global_attention", "self_attention"]
+TokenModel: TypeAlias = Literal["baseline", "global_attention", "self_attention", "uniform_attention"]
 MODELS: tuple[TokenModel, ...] = get_args(TokenModel)
 
 
@@ -53,6 +54,8 @@ def predict(
     if model == "self_attention":
         query, key, value = (inputs @ parameters[name].unsqueeze(1).mT for name in ("query", "key", "value"))
         seen = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+    if model == "uniform_attention":
+        seen = (inputs @ parameters["value"].unsqueeze(1).mT).mean(2, keepdim=True).expand(-1, -1, inputs.shape[2], -1)
     activation = (seen.flatten(2) @ hidden.mT).relu()
     return (activation @ parameters["decoder"].unsqueeze(-1)).squeeze(-1) + parameters["offset"].unsqueeze(-1)
 
@@ -76,7 +79,8 @@ def initial_parameters(
         Name to array, without the member axis.
     """
     rng = stream(seed, "initial weights", model, restart)
-    entries = n_tokens * (n_value if model == "self_attention" else dimension)
+    attends = model in ("self_attention", "uniform_attention")
+    entries = n_tokens * (n_value if attends else dimension)
     drawn = {
         "hidden": rng.standard_normal((width, entries)) / np.sqrt(entries),
         "decoder": rng.standard_normal(width) / np.sqrt(width),
@@ -84,7 +88,9 @@ def initial_parameters(
     }
     if model == "global_attention":
         drawn["mask"] = np.ones(entries)
-    if model == "self_attention":
-        sizes = {"query": n_query, "key": n_query, "value": n_value}
+    if attends:
+        sizes = {"value": n_value}
+        if model == "self_attention":
+            sizes |= {"query": n_query, "key": n_query}
         drawn |= {name: rng.standard_normal((size, dimension)) / np.sqrt(dimension) for name, size in sizes.items()}
     return drawn
