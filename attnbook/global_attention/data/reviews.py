@@ -45,7 +45,7 @@ class EncodedReviews:
         """Number of known words of each review."""
         return np.diff(self.starts)
 
-    def words(self, review: int) -> Int[np.ndarray, " length"]:
+    def words(self, review: int | np.integer) -> Int[np.ndarray, " length"]:
         """Return the word ids of one review."""
         return self.ids[self.starts[review] : self.starts[review + 1]]
 

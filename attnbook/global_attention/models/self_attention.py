@@ -177,8 +177,10 @@ def attention_weights(
         raise ValueError(f"n_positions: expected at least the {tokens.shape[1]} words of a review, got {n_positions}")
     scores = tokens @ key_query @ tokens.mT
     largest = scores.detach().amax(-1, keepdim=True)
-    if missing:
-        largest = largest.clamp(min=0)
+    if not missing:
+        powers = scores.sub(largest).exp_()
+        return powers / powers.sum(-1, keepdim=True)
+    largest = largest.clamp(min=0)
     powers = scores.sub(largest).exp_()
     return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
 
