@@ -92,7 +92,7 @@ def test_documented_arguments_are_those_of_the_signature(name):
 @pytest.mark.parametrize("name", DATACLASSES)
 def test_documented_attributes_are_the_fields(name):
     own = [f.name for f in dataclasses.fields(DATACLASSES[name]) if f.name in DATACLASSES[name].__annotations__]
-    assert listed(DATACLASSES[name], "Attributes") == own
+    assert (listed(DATACLASSES[name], "Attributes") or []) == own
 
 
 @pytest.mark.parametrize(
