@@ -76,12 +76,14 @@ def attention(results: Mapping[str, review_table.ReviewTable]) -> Figure:
     largest = max(float(result.attention.max()) for result in results.values())
     steps = max(2, int(np.ceil(np.log2(largest))))
     levels = 2.0 ** np.arange(-steps, steps + 1)
+    # One colour around each level, so that all that is near uniform looks the same.
+    edges = 2.0 ** (np.arange(-steps, steps + 2) - 0.5)
     with style():
         figure, axes = plt.subplots(2, len(results), figsize=(7.2, 5.6), height_ratios=(1.6, 1), squeeze=False)
         for column, (title, result) in enumerate(results.items()):
             places = np.arange(len(result.words))
             top, bottom = axes[:, column]
-            image = top.imshow(result.attention, norm=BoundaryNorm(levels, 256, extend="both"), cmap="PuOr_r")
+            image = top.imshow(result.attention, norm=BoundaryNorm(edges, 256), cmap="PuOr_r")
             top.set(title=title, xticks=[], yticks=places)
             top.set_yticklabels(result.words, fontsize=8)
             bottom.bar(places, result.effect, color=[_sign_color(effect) for effect in result.effect])

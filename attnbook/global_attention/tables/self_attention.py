@@ -26,12 +26,12 @@ def table_2(result: imdb.Imdb) -> Table:
         rows.append(row)
     n = len(result.settings.seeds)
     seeds = "one seed, no spread" if n == 1 else f"median over {n} seeds [smallest, largest]"
-    columns = ["reviews", "baseline", "self-attention", "uniform attention", "mean of the word vectors", "pooled path"]
+    columns = ["reviews", "baseline", "self-attention", "uniform", "mean", "pooled"]
     caption = (
         f"Test accuracy in per cent on {result.settings.n_test} reviews after epoch {result.settings.epochs}; "
         f"ours: {seeds}. "
-        "The last three columns are controls of this book; the last one is self-attention with the words' own outputs "
-        "switched off at test time."
+        "The last three columns are controls of this book: attention frozen at uniform weights, the mean of the word "
+        "vectors, and self-attention with the words' own outputs switched off at test time."
     )
     return Table(columns, rows, caption)
 
