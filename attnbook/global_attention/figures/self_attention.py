@@ -94,7 +94,7 @@ def attention(results: Mapping[str, review_table.ReviewTable]) -> Figure:
         axes[0, 0].set_ylabel("word that attends")
         axes[1, 0].set_ylabel("effect on the logit")
         bar = figure.colorbar(image, ax=axes[0], label="attention, in units of 1 / positions", shrink=0.8)
-        bar.set_ticks(levels, labels=[f"{level:g}" if level >= 1 else f"1/{1 / level:g}" for level in levels])
+        bar.set_ticks(levels.tolist(), labels=[f"{level:g}" if level >= 1 else f"1/{1 / level:g}" for level in levels])
     return figure
 
 
