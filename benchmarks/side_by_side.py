@@ -23,7 +23,13 @@ from rich.console import Console
 from rich.progress import track
 from worker import Seconds, peak_memory
 
-CASES = ("case_multi_head", "case_mirror_descent", "case_softmax_ntk", "case_preconditioning")
+CASES = (
+    "case_global_attention",
+    "case_multi_head",
+    "case_mirror_descent",
+    "case_softmax_ntk",
+    "case_preconditioning",
+)
 STORED = HERE / "side_by_side.json"
 COLUMNS = ("variant", "wall, ms", "CPU, ms", "wall / ours", "CPU / ours", "memory, MiB")
 console = Console()

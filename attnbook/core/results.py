@@ -204,7 +204,7 @@ class Result:
             path: A file written by :meth:`save`.
 
         Returns:
-            The result, arrays as float64 NumPy arrays.
+            The result, numbers as float64 NumPy arrays.
 
         Raises:
             ResultError: If the file is missing, damaged, of another experiment or of another format.
@@ -212,12 +212,10 @@ class Result:
         raw = read_json(path, cls.experiment)
         try:
             settings = cls.settings_type(**{k: tuples(v) for k, v in raw["settings"].items()})
-            arrays = {
-                f.name: np.array(raw[f.name], dtype=np.float64)
-                for f in fields(cls)
-                if f.name not in {"settings", "provenance"}
+            values = {
+                f.name: _loaded(raw[f.name], f.type) for f in fields(cls) if f.name not in {"settings", "provenance"}
             }
-            return cls(settings=settings, provenance=Provenance(**raw["provenance"]), **arrays)
+            return cls(settings=settings, provenance=Provenance(**raw["provenance"]), **values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ResultError(f"{path.name}: does not fit {cls.__name__}: {error}") from error
 
@@ -260,6 +258,13 @@ class Experiment:
     def settings_for(self, scale: Scale) -> Any:
         """Return the settings of a scale."""
         return getattr(self.settings, scale)()
+
+
+def _loaded(value: Any, kind: Any) -> Any:
+    """A text, or several, where the field's annotation says so; else numbers, infinity among them, as an array."""
+    if kind == "str":
+        return value
+    return tuple(value) if kind == "tuple[str, ...]" else np.array(value, dtype=np.float64)
 
 
 def results_folder() -> Path:

@@ -273,6 +273,23 @@ def test_infinity_survives_a_round_trip(result, tmp_path, monkeypatch):
     assert stored_measurements("toy.losses", "book")["TY-1"] == diverged.measurements()["TY-1"]
 
 
+@dataclass(frozen=True)
+class Named(Losses):
+    """Losses with words beside them."""
+
+    words: "tuple[str, ...]" = ("", "inf", "two words")
+    source: "str" = "3"
+
+
+def test_texts_survive_a_round_trip(result, tmp_path):
+    """Beside numbers: a word that reads like a number stays a word among words."""
+    named = Named(**{f.name: getattr(result, f.name) for f in fields(result)})
+    named.save(tmp_path / "named.json")
+    loaded = Named.load(tmp_path / "named.json")
+    assert (loaded.words, loaded.source) == (named.words, named.source)
+    np.testing.assert_allclose(loaded.losses, named.losses, rtol=1e-8)
+
+
 def test_provenance_says_where_and_how_long():
     clock = Clock()
     clock.add(30.0, 20.0)

@@ -1,8 +1,8 @@
 """Checks of the exercises of this part, one module per chapter."""
 
-from attnbook.global_attention.exercises import loss_landscape, noisy_mnist, sample_complexity
+from attnbook.global_attention.exercises import loss_landscape, noisy_mnist, sample_complexity, self_attention
 
 __all__ = ["CHECKS"]
 
-CHECKS = {**sample_complexity.CHECKS, **noisy_mnist.CHECKS, **loss_landscape.CHECKS}
+CHECKS = {**sample_complexity.CHECKS, **noisy_mnist.CHECKS, **loss_landscape.CHECKS, **self_attention.CHECKS}
 """Id of an exercise to its check."""

@@ -4,9 +4,12 @@ from attnbook.core.results import Experiment
 from attnbook.global_attention.experiments import (
     error_rate,
     hessian_spectrum,
+    imdb,
     loss_landscape,
+    made_reviews,
     noisy_mnist,
     sample_complexity,
+    self_attention,
     sparsity,
 )
 
@@ -14,9 +17,12 @@ __all__ = [
     "EXPERIMENTS",
     "error_rate",
     "hessian_spectrum",
+    "imdb",
     "loss_landscape",
+    "made_reviews",
     "noisy_mnist",
     "sample_complexity",
+    "self_attention",
     "sparsity",
 ]
 
@@ -67,6 +73,30 @@ EXPERIMENTS = (
         settings=hessian_spectrum.Settings,
         result=hessian_spectrum.HessianSpectrum,
         run=hessian_spectrum.run,
+        budget_seconds=40,
+    ),
+    Experiment(
+        id="global_attention.self_attention",
+        summary="Theorem 2: students with and without attention on samples of a self-attention teacher",
+        settings=self_attention.Settings,
+        result=self_attention.AttendedTeachers,
+        run=self_attention.run,
+        budget_seconds=40,
+    ),
+    Experiment(
+        id="global_attention.imdb",
+        summary="Table 2 and its controls, on real reviews (needs them: see `attnbook data`)",
+        settings=imdb.Settings,
+        result=imdb.Imdb,
+        run=imdb.run,
+        budget_seconds=60,
+    ),
+    Experiment(
+        id="global_attention.made_reviews",
+        summary="Table 2 in miniature and its controls, on synthetic reviews that need no data",
+        settings=made_reviews.Settings,
+        result=made_reviews.MadeReviews,
+        run=made_reviews.run,
         budget_seconds=40,
     ),
 )

@@ -1,0 +1,183 @@
+"""Reviews as numbers: the ids of their known words, one after the other, and one vector per word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from attnbook import datasets
+from attnbook.core.rng import stream
+from attnbook.datasets import synthetic
+
+__all__ = ["Corpus", "EncodedReviews", "Source", "encode", "load_corpus"]
+
+Source: TypeAlias = Literal["imdb", "synthetic"]
+
+
+@dataclass(frozen=True)
+class EncodedReviews:
+    """Reviews as word ids. Id 0 is padding, id ``k`` is row ``k`` of a table of vectors whose row 0 is zero.
+
+    Attributes:
+        ids: The words of all reviews, one review after the other, ``(words,)``.
+        starts: Where each review begins in ``ids``, and where the last one ends, ``(reviews + 1,)``.
+        labels: 1 for praise, 0 for blame, ``(reviews,)``.
+    """
+
+    ids: Int[np.ndarray, " words"]
+    starts: Int[np.ndarray, " starts"]
+    labels: Float[np.ndarray, " reviews"]
+
+    def __post_init__(self) -> None:
+        if len(self.starts) != len(self.labels) + 1:
+            raise ValueError(f"starts: expected {len(self.labels) + 1} for {len(self)} reviews, got {len(self.starts)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def lengths(self) -> Int[np.ndarray, " reviews"]:
+        """Number of known words of each review."""
+        return np.diff(self.starts)
+
+    def words(self, review: int | np.integer) -> Int[np.ndarray, " length"]:
+        """Return the word ids of one review."""
+        return self.ids[self.starts[review] : self.starts[review + 1]]
+
+    def take(self, chosen: Int[np.ndarray, " reviews"]) -> EncodedReviews:
+        """Return some reviews, in the order given."""
+        rows = [self.words(review) for review in chosen]
+        starts = np.cumsum([0, *map(len, rows)])
+        return EncodedReviews(np.concatenate([self.ids[:0], *rows]), starts, self.labels[chosen])
+
+    def longest_first(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, " reviews"]:
+        """Return some reviews in the order of falling length."""
+        return chosen[np.argsort(-self.lengths[chosen], kind="stable")]
+
+    def padded(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, "reviews longest"]:
+        """Return the ids of some reviews, padded with 0 to the longest of them, at least one position."""
+        lengths = self.lengths[chosen]
+        table = np.zeros((len(chosen), int(lengths.max(initial=1))), dtype=np.int64)
+        for row, review in enumerate(chosen):
+            table[row, : lengths[row]] = self.words(review)
+        return table
+
+    def means(self, vectors: Float[np.ndarray, "vocabulary dimension"]) -> Float[np.ndarray, "reviews dimension"]:
+        """Return the mean vector of the words of each review; zero for a review without a known word."""
+        totals = np.zeros((len(self), vectors.shape[1]))
+        for review in range(len(self)):
+            totals[review] = vectors[self.words(review)].sum(0)
+        return totals / np.maximum(self.lengths, 1)[:, None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Reviews to train and to test on, and the vectors of their words.
+
+    Attributes:
+        train: Training reviews, in the order in which the data set has them.
+        test: Test reviews, likewise.
+        vectors: One row per word id; row 0, padding, is zero.
+        words: The word of each row; row 0 is empty.
+        source: Where reviews and vectors come from; show it beside every result.
+    """
+
+    train: EncodedReviews
+    test: EncodedReviews
+    vectors: Float[np.ndarray, "vocabulary dimension"]
+    words: tuple[str, ...]
+    source: str
+
+
+def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: int, n_test: int) -> Corpus:
+    """Load reviews and word vectors.
+
+    Args:
+        source: ``imdb`` for the Large Movie Review data, ``synthetic`` for the reviews that come with the package.
+        vectors: Name of the word vectors for ``imdb``; those for ``synthetic`` are trained on the spot.
+        dimension: Entries of a word vector.
+        n_positions: Most words kept of a review.
+        n_test: Test reviews to keep, the same at every call.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        DataError: If the reviews or vectors are not on this machine; the message says how to get them.
+        ValueError: If the vectors have another dimension, or there are fewer than ``n_test`` test reviews.
+    """
+    if source == "imdb":
+        texts, known = _real(vectors)
+        train, test = (_Labelled(split.texts, split.labels) for split in texts.values())
+        where = f"{texts['train'].source}; {known.source}"
+    else:
+        train, test = (_synthetic(split) for split in ("train", "test"))
+        known = datasets.train_embeddings(_synthetic("unsup").texts, dimension)
+        where = "synthetic reviews and word vectors trained on them, not IMDB"
+    if known.vectors.shape[1] != dimension:
+        raise ValueError(f"dimension: expected {known.vectors.shape[1]}, that of {vectors!r}, got {dimension}")
+    if not 1 <= n_test <= len(test.texts):
+        raise ValueError(f"n_test: expected between 1 and {len(test.texts)}, got {n_test}")
+    ids = {word: row for row, word in enumerate(known.words, 1)}
+    chosen = stream(0, "test reviews").permutation(len(test.texts))[:n_test]
+    kept = _Labelled([test.texts[i] for i in chosen], test.labels[chosen])
+    table = np.concatenate([np.zeros((1, dimension)), known.vectors])
+    return Corpus(train.encode(ids, n_positions), kept.encode(ids, n_positions), table, ("", *known.words), where)
+
+
+class _Labelled(NamedTuple):
+    texts: Sequence[str]
+    labels: np.ndarray
+
+    def encode(self, ids: Mapping[str, int], n_positions: int) -> EncodedReviews:
+        return encode([datasets.tokenise(text) for text in self.texts], self.labels, ids, n_positions)
+
+
+def _real(vectors: str) -> tuple[dict[str, datasets.Reviews], datasets.Embeddings]:
+    try:
+        reviews = datasets.imdb(("train", "test"), download=False, stand_in=False)
+        return reviews, datasets.embeddings(vectors, download=False, stand_in=False)
+    except datasets.DataError as error:
+        get = "`attnbook data fetch imdb`, then `attnbook data embeddings`"
+        raise datasets.DataError(f"{error}; to get reviews and word vectors: {get}") from error
+
+
+def _synthetic(split: str) -> _Labelled:
+    rows = synthetic.reviews(split)
+    return _Labelled([text for *_, text in rows], np.array([label for label, *_ in rows]))
+
+
+def encode(
+    texts: Sequence[Sequence[str]], labels: Sequence[float] | np.ndarray, ids: Mapping[str, int], n_positions: int
+) -> EncodedReviews:
+    """Look up the known words of each review and keep the first ``n_positions`` of them.
+
+    Args:
+        texts: The words of each review.
+        labels: 1 or 0 for each review.
+        ids: Word to id, 1 or larger; other words are left out.
+        n_positions: Most words kept, at least 1.
+
+    Returns:
+        The reviews as numbers.
+
+    Raises:
+        ValueError: If there are not as many labels as texts, or ``n_positions`` is not positive.
+
+    Example:
+        >>> encode([["a", "fine", "film"], ["no"]], [1, 0], {"film": 1, "fine": 2}, n_positions=5).ids
+        array([2, 1])
+    """
+    if len(texts) != len(labels):
+        raise ValueError(f"labels: expected one for each of {len(texts)} texts, got {len(labels)}")
+    if n_positions < 1:
+        raise ValueError(f"n_positions: expected at least 1, got {n_positions}")
+    rows = [[ids[word] for word in words if word in ids][:n_positions] for words in texts]
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    flat = np.array([i for row in rows for i in row], dtype=np.int64)
+    return EncodedReviews(flat, starts, np.asarray(labels, dtype=np.float64))

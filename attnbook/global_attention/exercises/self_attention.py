@@ -1,0 +1,88 @@
+"""Checks of the exercises on self-attention. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+
+__all__ = ["CHECKS"]
+
+
+def padding_free(answer: Callable[..., Any]) -> str | None:
+    """Check the outputs of self-attention on a padded review, computed from its real words."""
+    rng = stream(1, "exercise", "GA-S1")
+    x, key_query, value = rng.standard_normal((3, 4)), rng.standard_normal((4, 4)) / 4, rng.standard_normal((2, 4))
+    n_positions = 11
+    powers, values = np.exp(x @ key_query @ x.T), x @ value.T
+    right = powers @ values / (powers.sum(1, keepdims=True) + n_positions - 3)
+    got = np.asarray(answer(x.copy(), key_query.copy(), value.copy(), n_positions), dtype=float)
+    if got.shape != right.shape:
+        return f"one output per word is wanted, shape {right.shape}, got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "the padded positions are missing from the denominator: each adds exp(0) = 1": powers
+        @ values
+        / powers.sum(1, keepdims=True),
+        "there are n_positions minus the number of words padded positions, not n_positions": powers
+        @ values
+        / (powers.sum(1, keepdims=True) + n_positions),
+        "padding adds one per position, not one in all": powers @ values / (powers.sum(1, keepdims=True) + 1),
+        "row z belongs to the word that attends: the scores are transposed": powers.T
+        @ values
+        / (powers.T.sum(1, keepdims=True) + n_positions - 3),
+    }
+    return likely_mistake(got, likely)
+
+
+def score_to_beat_padding(answer: Callable[..., Any]) -> str | None:
+    """Check the score that all words need to hold a given share of the attention."""
+    n_positions, length, share = 2142, 230, 0.5
+    right = np.log(share / (1 - share) * (n_positions - length) / length)
+    got = np.asarray(answer(n_positions, length, share), dtype=float)
+    at_other = np.asarray(answer(50, 20, 0.9), dtype=float)
+    if np.allclose(got, right) and np.allclose(at_other, np.log(9 * 30 / 20)):
+        return None
+    likely = {
+        "there are n_positions minus length padded positions": np.asarray(np.log(n_positions / length)),
+        "the logarithm is missing: a score enters through its exponential": np.asarray((n_positions - length) / length),
+        "this is the score that one single word needs; all of them share the work": np.asarray(
+            np.log(n_positions - length)
+        ),
+        "the sign is reversed: words need a score above that of padding, 0": np.asarray(-right),
+    }
+    if np.allclose(got, right):
+        return "right for a share of one half; a share s means odds s / (1 - s)"
+    return likely_mistake(got, likely)
+
+
+def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
+    """Check how one step of a flattened layer moves the sum of its matrices when all its inputs are equal."""
+    rng = stream(1, "exercise", "GA-S3")
+    pooled, delta = rng.standard_normal((6, 4)), rng.standard_normal((6, 3))
+    n_positions, step_size = 11, 0.1
+    gradient = pooled.T @ delta
+    right = -step_size * n_positions * np.sign(gradient)
+    got = np.asarray(answer(pooled.copy(), delta.copy(), n_positions, step_size), dtype=float)
+    if got.shape != right.shape:
+        return f"the change of the sum is wanted, shape {right.shape}, got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "this is how one of the matrices moves; their sum moves n_positions times as far": -step_size
+        * np.sign(gradient),
+        "the step goes against the gradient: the sign is reversed": -right,
+        "the first step of Adam has the size of the step size in every entry: take the sign of the gradient": -step_size
+        * n_positions
+        * gradient,
+        "this is the gradient of one matrix, not a step": gradient,
+    }
+    return likely_mistake(got, likely)
+
+
+CHECKS = {"GA-S1": padding_free, "GA-S2": score_to_beat_padding, "GA-S3": bag_of_words_step}
