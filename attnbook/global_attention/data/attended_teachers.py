@@ -1,13 +1,13 @@
 r"""Data of equation (5): labels made by a self-attention network.
 
-===================  ====================  ======================================
-paper                name here             shape
-===================  ====================  ======================================
-$p$, $t$             ``n_tokens``, ...     tokens of a sample, entries of a token
-$x_i$                ``inputs``            ``(samples, n_tokens, dimension)``
-$w^Q$, $w^K$, $w^V$  merged, ``value``     see :class:`AttendedTeacher`
-$w^{(1)}$, $w^{(2)}$ ``hidden``, ...       first and second layer
-===================  ====================  ======================================
+====================  =================  ======================================
+paper                 name here          shape
+====================  =================  ======================================
+$p$, $t$              ``n_tokens``, ...  tokens of a sample, entries of a token
+$x_i$                 ``inputs``         ``(samples, n_tokens, dimension)``
+$w^Q$, $w^K$, $w^V$   merged, ``value``  see :class:`AttendedTeacher`
+$w^{(1)}$, $w^{(2)}$  ``hidden``, ...    first and second layer
+====================  =================  ======================================
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 r"""Formulas about self-attention: Theorem 2, padding, and why an L1 penalty on attention weights does nothing.
 
-=======================  ==================================  ======================================================
-paper                    name here                           meaning
-=======================  ==================================  ======================================================
-$p$, $t$                 ``n_tokens``, ``dimension``         tokens of a sample, entries of a token
-$d$, $d_q$, $d_v$        ``width``, ``n_query``, ``n_value``  hidden units, entries of a query and of a value
-$\gamma^2$               ``error``                           squared prediction error asked for
-$C_1, C_2, C_x$          ``c_hidden``, ...                   bounds on $\|w^{(1)}\|_F$, $\|w^{(2)}\|$, $|x|$
-$C_5, C_6, C_7$          ``c_query``, ``c_key``, ``c_value``  bounds on the norms of $w^Q$, $w^K$, $w^V$
-$P$, $L$                 ``n_positions``, ``length``         positions after padding, words of a review
-=======================  ==================================  ======================================================
+=================  ===================================  ===============================================
+paper              name here                            meaning
+=================  ===================================  ===============================================
+$p$, $t$           ``n_tokens``, ``dimension``          tokens of a sample, entries of a token
+$d$, $d_q$, $d_v$  ``width``, ``n_query``, ``n_value``  hidden units, entries of a query and of a value
+$\gamma^2$         ``error``                            squared prediction error asked for
+$C_1, C_2, C_x$    ``c_hidden``, ...                    bounds on $\|w^{(1)}\|_F$, $\|w^{(2)}\|$, $|x|$
+$C_5, C_6, C_7$    ``c_query``, ``c_key``, ``c_value``  bounds on the norms of $w^Q$, $w^K$, $w^V$
+$P$, $L$           ``n_positions``, ``length``          positions after padding, words of a review
+=================  ===================================  ===============================================
 
 The bounds hold up to a constant that the paper does not give, so only ratios mean anything.
 """
