@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -95,12 +95,20 @@ class WordSetup:
 
     def teacher(self, task: Task, seed: int) -> WordTeacher:
         """Return the teacher of a task and a seed."""
-        sizes = {"n_words": self.n_words, "dimension": self.dimension, "width": self.teacher_width}
-        return draw_word_teacher(task.mechanism, seed, sharpness=task.sharpness, **sizes)
+        return _draw_once(task.mechanism, seed, self.n_words, self.dimension, self.teacher_width, task.sharpness)
 
     def sentences(self, seed: int, purpose: str, count: int) -> Float[np.ndarray, "samples words dimension"]:
         """Return sentences of a seed; fewer sentences are the first of more."""
         return draw_sentences(count, self.n_words, self.dimension, rng=stream(seed, purpose, "sentences"))
+
+
+@lru_cache(maxsize=64)
+def _draw_once(
+    mechanism: Mechanism, seed: int, n_words: int, dimension: int, width: int, sharpness: float
+) -> WordTeacher:
+    """Draw a teacher once: all models of a seed ask for it."""
+    sizes = {"n_words": n_words, "dimension": dimension, "width": width}
+    return draw_word_teacher(mechanism, seed, sharpness=sharpness, **sizes)
 
 
 @dataclass(frozen=True)
