@@ -1,9 +1,9 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.global_attention.experiments import error_rate, sample_complexity, sparsity
+from attnbook.global_attention.experiments import error_rate, guidelines, recurrent, sample_complexity, sparsity
 
-__all__ = ["EXPERIMENTS", "error_rate", "sample_complexity", "sparsity"]
+__all__ = ["EXPERIMENTS", "error_rate", "guidelines", "recurrent", "sample_complexity", "sparsity"]
 
 EXPERIMENTS = (
     Experiment(
@@ -28,6 +28,22 @@ EXPERIMENTS = (
         settings=sparsity.Settings,
         result=sparsity.Sparsity,
         run=sparsity.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="global_attention.recurrent",
+        summary="Theorem 6: recurrent attention and its baselines, error against sample size",
+        settings=recurrent.Settings,
+        result=recurrent.Recurrent,
+        run=recurrent.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="global_attention.guidelines",
+        summary="Guidelines: error against the strength of penalties on weights, mask and attention",
+        settings=guidelines.Settings,
+        result=guidelines.Guidelines,
+        run=guidelines.run,
         budget_seconds=30,
     ),
 )

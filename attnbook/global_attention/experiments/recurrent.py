@@ -29,7 +29,15 @@ from attnbook.global_attention.experiments.recurrent_details import (
     weights_shown,
 )
 from attnbook.global_attention.models.masks import Training
-from attnbook.global_attention.models.word_training import Task, Trained, WordMember, WordSetup, train_reader
+from attnbook.global_attention.models.recurrent import looks, weight_counts
+from attnbook.global_attention.models.word_training import (
+    RECURRENCES,
+    Task,
+    Trained,
+    WordMember,
+    WordSetup,
+    train_reader,
+)
 from attnbook.global_attention.theory.recurrent import order_blind_floor
 
 __all__ = ["LADDER", "OTHERS", "SECOND_LOOK", "Recurrent", "Settings", "run"]
@@ -147,7 +155,7 @@ class Recurrent(Result):
 
     Attributes:
         test_loss: Errors on the attention teacher, ``(seeds, sizes, ladder)``.
-        best_loss: The smallest of the errors recorded during the same training.
+        best_loss: The smaller of the errors after a quarter of the steps and after all.
         train_loss: Errors on all training sentences at the end.
         position_loss: Errors on the teacher of places, ``(seeds, sizes, others)``.
         position_floor: What no order-blind model can get below on it, ``(seeds,)``.
@@ -160,8 +168,8 @@ class Recurrent(Result):
         shown_weights: Weights of the one-step model on a few test sentences, first seed,
             ``(tasks, sizes, sentences, words)``; tasks are attention, position, equal.
         shown_truth: The teachers' weights there, ``(tasks, sentences, words)``.
-        ratio_extremes: Smallest and largest ratio weight and smallest softmax weight of the two-step model at the judged
-            size, ``(seeds, 3)``.
+        ratio_extremes: Smallest and largest ratio weight and smallest softmax weight of the two-step model at the
+            judged size, ``(seeds, 3)``.
         felt: Directions in weight space that the answers feel, one to three steps, ``(seeds, 3)``.
     """
 
@@ -214,7 +222,7 @@ class Recurrent(Result):
             "GA-X-recurrent-few": over_seeds(
                 recurrent_2=self.of("two_steps", few), recurrent_3=self.of("three_steps", few)
             ),
-            "GA-X-recurrent-size": over_seeds(felt_2=self.felt[:, 1], felt_3=self.felt[:, 2]),
+            "GA-X-recurrent-size": self._sizes(),
             "GA-X-memorised": over_seeds(train=flat_fit, test=self.of("flat")),
             "GA-X-order-blind": over_seeds(
                 flat=self.position_loss[:, -1, 0],
@@ -231,6 +239,15 @@ class Recurrent(Result):
                 recurrent_1=self.of("one_step", last), recurrent_2=self.of("two_steps", last)
             ),
         }
+
+    def _sizes(self) -> Measurement:
+        """Weights of the middle and the largest model, and the directions that their answers feel."""
+        s, felt = self.settings, over_seeds(felt_2=self.felt[:, 1], felt_3=self.felt[:, 2])
+        weights = {
+            f"weights_{name}": float(sum(weight_counts(recurrence, s.dimension, s.width).values()))
+            for name, recurrence in (("2", RECURRENCES["two_steps"]), ("3", RECURRENCES["three_steps"]))
+        }
+        return Measurement({**felt.values, **weights}, felt.spread, felt.n_seeds)
 
 
 def run(
@@ -256,9 +273,7 @@ def run(
         FloatingPointError: If a network diverges.
     """
     clock, where = Clock(), runtime.device(device)
-    parts = by_seeds(
-        settings, partial(_train, settings, where), clock=clock, workdir=workdir, progress=progress
-    )
+    parts = by_seeds(settings, partial(_train, settings, where), clock=clock, workdir=workdir, progress=progress)
     whole = concatenate([{k: v for k, v in part.items() if k not in _ONCE} for part in parts])
     once = {name: parts[0][name] for name in _ONCE}
     return Recurrent(settings=settings, provenance=clock.provenance(where), **whole, **once)
@@ -276,9 +291,11 @@ def _train(
     done = iter(range(programs))
 
     def train(name: str, task: str) -> Trained:
-        training = Training(s.steps, s.batch_size, s.step_size, _quarters(s.steps), decay=True)
+        training = Training(s.steps, s.batch_size, s.step_size, _early_and_last(s.steps), decay=True)
         members = [WordMember(s.tasks[task], seed, n) for seed in seeds for n in s.sizes]
-        return train_reader(name, members, setup, training, device=device, progress=_share(progress, next(done), programs))
+        return train_reader(
+            name, members, setup, training, device=device, progress=_share(progress, next(done), programs)
+        )
 
     def stack(found: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([values.reshape(len(seeds), len(s.sizes)) for values in found], axis=-1)
@@ -296,7 +313,9 @@ def _train(
         "position_floor": np.array([_floor(s, seed) for seed in seeds]),
         "ratio_extremes": ratio_extremes(ladder["two_steps"].parameters, judged, sentences),
         "felt": answers_felt([ladder[name].parameters for name in CHECKED], judged, s.judged_size, seeds, setup),
-        **weights_shown([t.parameters for t in single.values()], [s.tasks[t] for t in single], seeds[0], s.sizes, setup),
+        **weights_shown(
+            [t.parameters for t in single.values()], [s.tasks[t] for t in single], seeds[0], s.sizes, setup
+        ),
     }
     return arrays | _second_look(s, device, seeds, [_share(progress, next(done), programs) for _ in SECOND_LOOK])
 
@@ -320,8 +339,6 @@ def _second_look(
     seed = members[best].seed
     sentence = s.setup.sentences(seed, "test", s.n_test)[:1]
     teacher = s.setup.teacher(task, seed)
-    from attnbook.global_attention.models.recurrent import looks
-
     own = {name: tensor[best : best + 1].cpu() for name, tensor in found[1].parameters.items()}
     steps = [look.weights[0, 0].double().numpy() for look in looks(own, to_tensor(sentence[None]), 3)]
     first = np.exp(sentence @ teacher.query)
@@ -339,8 +356,8 @@ def _floor(s: Settings, seed: int) -> float:
     return order_blind_floor(teacher, sentences, shuffles=s.shuffles, rng=stream(seed, "orders"))
 
 
-def _quarters(steps: int) -> tuple[int, ...]:
-    return tuple(sorted({max(1, steps // 4), max(1, steps // 2), steps}))
+def _early_and_last(steps: int) -> tuple[int, ...]:
+    return tuple(sorted({max(1, steps // 4), steps}))
 
 
 def _share(progress: Progress | None, number: int, parts: int) -> Progress | None:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.models.recurrent import Recurrence, initial_parameters, looks, predict, weight_counts
-from attnbook.global_attention.models.word_training import READERS, Task, WordSetup
+from attnbook.global_attention.models.word_training import RECURRENCES, Task, WordSetup
 from attnbook.global_attention.theory.recurrent import felt_directions, ratio_weights
 
 __all__ = ["CHECKED", "SHOWN", "answers_felt", "count_errors", "delay_errors", "ratio_extremes", "weights_shown"]
@@ -25,12 +25,11 @@ SHOWN = 3
 def count_errors() -> int:
     """Return by how much the weights of the models differ from Theorem 6's count, summed over several sizes."""
     wrong = 0
-    for reader in READERS.values():
-        if reader.recurrence is not None:
-            for dimension, width in ((3, 5), (6, 32), (13, 7)):
-                drawn = initial_parameters(reader.recurrence, dimension, width, rng=stream(0, "count"))
-                counted = sum(weight_counts(reader.recurrence, dimension, width).values())
-                wrong += abs(sum(array.size for array in drawn.values()) - counted)
+    for recurrence in RECURRENCES.values():
+        for dimension, width in ((3, 5), (6, 32), (13, 7)):
+            drawn = initial_parameters(recurrence, dimension, width, rng=stream(0, "count"))
+            counted = sum(weight_counts(recurrence, dimension, width).values())
+            wrong += abs(sum(array.size for array in drawn.values()) - counted)
     return wrong
 
 
@@ -97,12 +96,10 @@ def answers_felt(
     """
     found = np.empty((len(seeds), len(trained)))
     for j, (name, parameters) in enumerate(zip(CHECKED, trained, strict=True)):
-        recurrence = READERS[name].recurrence
-        assert recurrence is not None
         for i, (member, seed) in enumerate(zip(members, seeds, strict=True)):
             chosen = {key: tensor[member : member + 1].cpu().double() for key, tensor in parameters.items()}
             sentences = to_tensor(setup.sentences(seed, "train", count), dtype=torch.float64)
-            found[i, j] = felt_directions(_jacobian(chosen, sentences, recurrence.n_steps))
+            found[i, j] = felt_directions(_jacobian(chosen, sentences, RECURRENCES[name].n_steps))
     return found
 
 

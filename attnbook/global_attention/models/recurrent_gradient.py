@@ -98,7 +98,8 @@ def penalty_and_gradient(
     r"""Return a penalty on attention, mean over samples, and its gradient at the scores $e$.
 
     With weights $\alpha=\mathrm{softmax}(e)$: ``l1_weights`` is $\sum_j|\alpha_j|$, which is 1 whatever the scores are;
-    ``entropy`` is $H=-\sum_j\alpha_j\log\alpha_j$, with gradient $-\alpha_j(\log\alpha_j+H)$: it makes attention peaked;
+    ``entropy`` is $H=-\sum_j\alpha_j\log\alpha_j$, with gradient
+    $-\alpha_j(\log\alpha_j+H)$: it makes attention peaked;
     ``l1_scores`` is $\frac1p\sum_j|e_j|$, the $\ell_1$ norm before the normalisation: it makes attention uniform.
 
     Args:
@@ -130,7 +131,9 @@ def penalty_and_gradient(
 
 
 def _read_back(
-    parameters: Parameters, features: Float[Tensor, "members features samples"], labels: Float[Tensor, "members samples"]
+    parameters: Parameters,
+    features: Float[Tensor, "members features samples"],
+    labels: Float[Tensor, "members samples"],
 ) -> tuple[Tensor, Parameters, Tensor]:
     """Loss, gradients of the two layers, gradient at the features."""
     hidden, decoder = parameters["hidden"], parameters["decoder"]

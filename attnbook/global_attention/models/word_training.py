@@ -25,7 +25,7 @@ from attnbook.global_attention.models.recurrent_gradient import (
 )
 from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_sentences, draw_word_teacher
 
-__all__ = ["READERS", "Reader", "Task", "Trained", "WordMember", "WordSetup", "answers", "train_reader"]
+__all__ = ["READERS", "RECURRENCES", "Reader", "Task", "Trained", "WordMember", "WordSetup", "answers", "train_reader"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Reader:
     """A model of sentences: what its two layers read.
 
     Attributes:
-        features: ``flat``, all words side by side; ``mean``, the mean of the words, which is attention with a score that
-            does not look at them; ``known``, the words pooled with the teacher's own weights; or ``words``, recurrent
-            attention.
+        features: ``flat``, all words side by side; ``mean``, the mean of the words, which is attention with a
+            score that does not look at them; ``known``, the words pooled with the teacher's own weights; or
+            ``words``, recurrent attention.
         recurrence: Sizes of the recurrent attention; None for the other three.
     """
 
@@ -43,17 +43,22 @@ class Reader:
     recurrence: Recurrence | None = None
 
 
+RECURRENCES: Mapping[str, Recurrence] = {
+    "one_step": Recurrence(1, 4, 8),
+    "two_steps": Recurrence(2, 8, 8),
+    "three_steps": Recurrence(3, 32, 64),
+    "product_two": Recurrence(2, 8, 0),
+    "product_three": Recurrence(3, 8, 0),
+}
+"""Recurrent attention of this chapter: three additive scores of growing size, two product scores."""
+
 READERS: Mapping[str, Reader] = {
     "flat": Reader("flat"),
     "mean": Reader("mean"),
     "known": Reader("known"),
-    "one_step": Reader("words", Recurrence(1, 4, 8)),
-    "two_steps": Reader("words", Recurrence(2, 8, 8)),
-    "three_steps": Reader("words", Recurrence(3, 32, 64)),
-    "product_two": Reader("words", Recurrence(2, 8, 0)),
-    "product_three": Reader("words", Recurrence(3, 8, 0)),
+    **{name: Reader("words", recurrence) for name, recurrence in RECURRENCES.items()},
 }
-"""The models of this part: three baselines, three additive scores of growing size, two product scores."""
+"""The models of this chapter: three baselines and recurrent attention."""
 
 
 @dataclass(frozen=True)
@@ -233,9 +238,7 @@ def _gradient(
 def _initial(reader: Reader, members: Sequence[WordMember], setup: WordSetup, device: torch.device) -> Parameters:
     n_features = setup.dimension * (setup.n_words if reader.features == "flat" else 1)
     drawn = [
-        initial_parameters(
-            reader.recurrence, n_features, setup.width, rng=stream(m.seed, "initial weights", m.restart)
-        )
+        initial_parameters(reader.recurrence, n_features, setup.width, rng=stream(m.seed, "initial weights", m.restart))
         for m in members
     ]
     return {name: to_tensor(np.stack([d[name] for d in drawn]), device=device) for name in drawn[0]}

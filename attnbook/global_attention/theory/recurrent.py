@@ -147,5 +147,6 @@ def felt_directions(jacobian: Float[np.ndarray, "samples weights"], share: float
     """
     if not 0 < share <= 1:
         raise ValueError(f"share: expected a number above 0 and at most 1, got {share}")
-    squared = np.linalg.svd(jacobian, compute_uv=False) ** 2
-    return int((squared >= share * squared[0]).sum())
+    wide = jacobian if jacobian.shape[0] <= jacobian.shape[1] else jacobian.T
+    squared = np.linalg.eigvalsh(wide @ wide.T)
+    return int((squared >= share * squared[-1]).sum())
