@@ -1,8 +1,8 @@
 """Checks of the exercises of this part, one module per chapter."""
 
-from attnbook.global_attention.exercises import sample_complexity
+from attnbook.global_attention.exercises import recurrent, sample_complexity
 
 __all__ = ["CHECKS"]
 
-CHECKS = {**sample_complexity.CHECKS}
+CHECKS = {**sample_complexity.CHECKS, **recurrent.CHECKS}
 """Id of an exercise to its check."""

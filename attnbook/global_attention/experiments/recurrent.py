@@ -155,7 +155,7 @@ class Recurrent(Result):
 
     Attributes:
         test_loss: Errors on the attention teacher, ``(seeds, sizes, ladder)``.
-        best_loss: The smaller of the errors after a quarter of the steps and after all.
+        early_loss: The same after a quarter of the steps.
         train_loss: Errors on all training sentences at the end.
         position_loss: Errors on the teacher of places, ``(seeds, sizes, others)``.
         position_floor: What no order-blind model can get below on it, ``(seeds,)``.
@@ -177,7 +177,7 @@ class Recurrent(Result):
     settings_type: ClassVar[type] = Settings
 
     test_loss: Float[np.ndarray, "seeds sizes ladder"]
-    best_loss: Float[np.ndarray, "seeds sizes ladder"]
+    early_loss: Float[np.ndarray, "seeds sizes ladder"]
     train_loss: Float[np.ndarray, "seeds sizes ladder"]
     position_loss: Float[np.ndarray, "seeds sizes others"]
     position_floor: Float[np.ndarray, " seeds"]
@@ -223,7 +223,7 @@ class Recurrent(Result):
                 recurrent_2=self.of("two_steps", few), recurrent_3=self.of("three_steps", few)
             ),
             "GA-X-recurrent-size": self._sizes(),
-            "GA-X-memorised": over_seeds(train=flat_fit, test=self.of("flat")),
+            "GA-X-memorised": over_seeds(train=flat_fit, test=self.of("flat"), early=self.early_loss[:, at_judged, 0]),
             "GA-X-order-blind": over_seeds(
                 flat=self.position_loss[:, -1, 0],
                 recurrent_1=self.position_loss[:, -1, OTHERS.index("one_step")],
@@ -307,7 +307,7 @@ def _train(
     sentences = [setup.sentences(seed, "test", s.n_test) for seed in seeds]
     arrays = {
         "test_loss": stack([t.test_loss[-1] for t in ladder.values()]),
-        "best_loss": stack([t.test_loss.min(0) for t in ladder.values()]),
+        "early_loss": stack([t.test_loss[0] for t in ladder.values()]),
         "train_loss": stack([t.train_loss for t in ladder.values()]),
         **{f"{task}_loss": stack([t.test_loss[-1] for t in found.values()]) for task, found in others.items()},
         "position_floor": np.array([_floor(s, seed) for seed in seeds]),
