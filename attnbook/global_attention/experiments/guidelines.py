@@ -14,7 +14,7 @@ from typing import ClassVar, Self, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attnbook.core import runtime
 from attnbook.core.ensemble import Parameters
@@ -123,8 +123,8 @@ class Guidelines(Result):
         l1_loss: With an L1 penalty on the mask, ``(seeds, sparsities, penalties)``.
         free_loss: Baseline and mask without a penalty, ``(seeds, sparsities, models)``.
         free_train_loss: The same networks on their noisy training labels.
-        attention_loss: With a penalty on attention weights, ``(seeds, teachers, penalties, strengths)``; teachers are
-            peaked and spread, penalties are :data:`PENALTIES`.
+        attention_loss: With a penalty on attention weights, ``(seeds, teachers, kinds, strengths)``; teachers are
+            peaked and spread, kinds are :data:`PENALTIES`.
         free_attention_loss: Without a penalty, ``(seeds, teachers)``.
     """
 
@@ -136,10 +136,10 @@ class Guidelines(Result):
     l1_loss: Float[np.ndarray, "seeds sparsities penalties"]
     free_loss: Float[np.ndarray, "seeds sparsities models"]
     free_train_loss: Float[np.ndarray, "seeds sparsities models"]
-    attention_loss: Float[np.ndarray, "seeds teachers penalties strengths"]
+    attention_loss: Float[np.ndarray, "seeds teachers kinds strengths"]
     free_attention_loss: Float[np.ndarray, "seeds teachers"]
 
-    def chosen(self, sparsity: int, model: int) -> Float[np.ndarray, " seeds"]:
+    def chosen(self, sparsity: int, model: int) -> Int[np.ndarray, " seeds"]:
         """Return the place of the L2 weight that the guideline picks, in each seed.
 
         "As large as possible while in-sample prediction stays good" is read as: the largest weight whose training error

@@ -61,16 +61,19 @@ def looks(result: recurrent.Recurrent) -> Figure:
 
 
 def ladder(result: recurrent.Recurrent) -> Figure:
-    """Draw the error against training sentences, from too simple to too complex, on the attention teacher."""
+    """Draw the error against training sentences on the attention teacher: too simple, right, and more complex."""
+    panels = {"too simple, and right": ("flat", "mean", "one_step"), "more steps, more weights": recurrent.LADDER[2:5]}
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 4.4))
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.4), sharex=True, sharey=True)
         sizes = np.array(result.settings.sizes)
-        for j, model in enumerate(recurrent.LADDER):
-            band(ax, sizes, result.test_loss[..., j], LOOKS[model])
-        ax.axvline(result.settings.judged_size, color=INK, linewidth=1, linestyle=":")
-        ax.set(xscale="log", yscale="log", xlabel="training sentences", ylabel=LOSS)
-        _name_sizes(ax, result)
-        ax.legend(fontsize=9, ncols=2)
+        for ax, (title, models) in zip(axes, panels.items(), strict=True):
+            for model in (*models, "known"):
+                band(ax, sizes, result.test_loss[..., recurrent.LADDER.index(model)], LOOKS[model])
+            ax.axvline(result.settings.judged_size, color=INK, linewidth=1, linestyle=":")
+            ax.set(xscale="log", yscale="log", xlabel="training sentences", title=title)
+            _name_sizes(ax, result)
+            ax.legend(fontsize=8.5, loc="lower left")
+        axes[0].set_ylabel(LOSS)
     return figure
 
 
@@ -177,14 +180,13 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
         for i, weights in enumerate(shown):
             ax = figure.add_subplot(grid[i, 0])
             places = np.arange(len(weights))
-            ax.bar(places - 0.2, result.shown_truth[at, i], 0.4, color="none", edgecolor=INK, label="teacher")
-            ax.bar(places + 0.2, weights, 0.4, color=LOOKS["one_step"].color, label="learned")
+            ax.bar(places - 0.2, result.shown_truth[at, i], 0.4, color="none", edgecolor=INK)
+            ax.bar(places + 0.2, weights, 0.4, color=LOOKS["one_step"].color)
             ax.set(ylim=(0, 1.05), yticks=(0, 1), xticks=places)
             ax.set_xticklabels([f"{j + 1}" for j in places] if i == len(shown) - 1 else [])
             ax.grid(visible=False)
             if i == 0:
-                ax.set_title("attention weights, three new sentences", fontsize=10.5)
-                ax.legend(fontsize=8.5, loc="upper right", ncols=2)
+                ax.set_title("weights in new sentences: teacher □, learned ■", fontsize=10.5)
         ax.set_xlabel("word")
         right = figure.add_subplot(grid[:, 1])
         for j, model in enumerate(models):
@@ -201,5 +203,7 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
 
 
 def _name_sizes(ax: Axes, result: recurrent.Recurrent) -> None:
-    ax.set_xticks(result.settings.sizes, [f"{n}" for n in result.settings.sizes])
+    s = result.settings
+    named = (s.sizes[0], s.judged_size, *(n for n in s.sizes if n > 2 * s.judged_size))
+    ax.set_xticks(s.sizes, [f"{n}" if n in named else "" for n in s.sizes])
     ax.minorticks_off()

@@ -213,7 +213,7 @@ def score(parameters: Parameters, words: Float[Tensor, "members dimension sample
 
 
 def summed_like(
-    gradient: Float[Tensor, "members entries samples"], state: Float[Tensor, "members entries asking"]
+    gradient: Float[Tensor, "members entries samples"], state: Float[Tensor, "members state asking"]
 ) -> Float[Tensor, "members entries asking"]:
     """Return the gradient at a state: summed over samples where one state served them all."""
     return gradient if state.shape[2] == gradient.shape[2] else gradient.sum(2, keepdim=True)
