@@ -118,7 +118,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
 
 
 SMALL = dataclasses.replace(
-    recurrent.Settings.book(), sizes=(300,), seeds=(0, 1, 2), chunk=3, n_test=300, second_steps=2, steps=250
+    recurrent.Settings.book(), sizes=(300,), seeds=(0, 1, 2), chunk=3, n_test=300, second_steps=2, steps=400
 )
 JUDGED = ["GA-T6-order", "GA-T6-simple", "GA-X-right-pooling"]
 
