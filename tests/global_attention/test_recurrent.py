@@ -10,13 +10,11 @@ from attnbook.core import ensemble
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.models.recurrent import (
     ProductScore,
-    Recurrence,
     initial_parameters,
     looks,
     predict,
     read,
     score,
-    weight_counts,
 )
 from attnbook.global_attention.models.recurrent_gradient import (
     loss_and_gradient,
@@ -24,10 +22,12 @@ from attnbook.global_attention.models.recurrent_gradient import (
     read_loss_and_gradient,
 )
 from attnbook.global_attention.theory.recurrent import (
+    Recurrence,
     felt_directions,
     order_blind_floor,
     ratio_weights,
     samples_needed,
+    weight_counts,
 )
 from attnbook.global_attention.word_teachers import draw_sentences, draw_word_teacher
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.models.recurrent import Recurrence, weight_counts
-from attnbook.global_attention.theory.recurrent import ratio_weights
+from attnbook.global_attention.theory.recurrent import Recurrence, ratio_weights, weight_counts
 
 __all__ = ["CHECKS"]
 

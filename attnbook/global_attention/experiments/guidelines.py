@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from attnbook.core import runtime
 from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate, share
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
@@ -227,9 +227,9 @@ def _train(
     s: Settings, device: torch.device, seeds: tuple[int, ...], progress: Progress | None
 ) -> dict[str, np.ndarray]:
     programs = 1 + len(PENALTIES)
-    arrays = _train_masks(s, device, seeds, _share(progress, 0, programs))
+    arrays = _train_masks(s, device, seeds, share(progress, 0, programs))
     paths = [
-        _train_attention(s, device, seeds, penalty, _share(progress, 1 + i, programs))
+        _train_attention(s, device, seeds, penalty, share(progress, 1 + i, programs))
         for i, penalty in enumerate(PENALTIES)
     ]
     return arrays | {
@@ -300,7 +300,3 @@ def _largest_gradients() -> dict[str, float]:
     """The largest entry of each penalty's gradient at random scores, in float64."""
     logits = to_tensor(2 * stream(0, "scores").standard_normal((1, 50, 11)), dtype=torch.float64)
     return {name: float(penalty_and_gradient(name, logits)[1].abs().max()) for name in get_args(Penalty)}
-
-
-def _share(progress: Progress | None, number: int, parts: int) -> Progress | None:
-    return None if progress is None else lambda done, total: progress(number * total + done, parts * total)

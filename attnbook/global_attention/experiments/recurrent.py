@@ -1,4 +1,4 @@
-"""Theorem 6: test error against sample size for recurrent attention and its baselines, on five kinds of teacher.
+"""Theorem 6: test error against sample size for recurrent attention and its baselines, on four kinds of teacher.
 
 The paper has no experiment on this theorem; all of this is the book's.
 """
@@ -17,8 +17,8 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.resuming import by_seeds, check_seeds, concatenate, share
+from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.experiments.recurrent_details import (
     CHECKED,
@@ -28,8 +28,8 @@ from attnbook.global_attention.experiments.recurrent_details import (
     ratio_extremes,
     weights_shown,
 )
+from attnbook.global_attention.experiments.second_look import SECOND_LOOK, train_second_look
 from attnbook.global_attention.models.masks import Training
-from attnbook.global_attention.models.recurrent import looks, weight_counts
 from attnbook.global_attention.models.word_training import (
     RECURRENCES,
     Task,
@@ -38,16 +38,14 @@ from attnbook.global_attention.models.word_training import (
     WordSetup,
     train_reader,
 )
-from attnbook.global_attention.theory.recurrent import order_blind_floor
+from attnbook.global_attention.theory.recurrent import order_blind_floor, weight_counts
 
-__all__ = ["LADDER", "OTHERS", "SECOND_LOOK", "Recurrent", "Settings", "run"]
+__all__ = ["LADDER", "OTHERS", "Recurrent", "Settings", "run"]
 
 LADDER = ("flat", "mean", "one_step", "two_steps", "three_steps", "known")
 """Models on the attention teacher, from too simple to too complex, and the control that knows the weights."""
 OTHERS = ("flat", "mean", "one_step")
 """Models on the teacher of places and on the one that weighs all words the same."""
-SECOND_LOOK = ("product_two", "product_three")
-"""Models on the teacher that looks twice."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +292,7 @@ def _train(
         training = Training(s.steps, s.batch_size, s.step_size, _early_and_last(s.steps), decay=True)
         members = [WordMember(s.tasks[task], seed, n) for seed in seeds for n in s.sizes]
         return train_reader(
-            name, members, setup, training, device=device, progress=_share(progress, next(done), programs)
+            name, members, setup, training, device=device, progress=share(progress, next(done), programs)
         )
 
     def stack(found: Sequence[np.ndarray]) -> np.ndarray:
@@ -317,37 +315,12 @@ def _train(
             [t.parameters for t in single.values()], [s.tasks[t] for t in single], seeds[0], s.sizes, setup
         ),
     }
-    return arrays | _second_look(s, device, seeds, [_share(progress, next(done), programs) for _ in SECOND_LOOK])
-
-
-def _second_look(
-    s: Settings, device: torch.device, seeds: tuple[int, ...], progress: Sequence[Progress | None]
-) -> dict[str, np.ndarray]:
-    """Train on the teacher that looks twice; keep what the best network sees in one sentence."""
-    task = s.tasks["two_looks"]
-    members = [WordMember(task, seed, s.second_size, restart=r) for seed in seeds for r in range(s.restarts)]
-    training = Training(s.second_steps, s.batch_size, s.second_step_size, (s.second_steps,), decay=True)
-    found = [
-        train_reader(name, members, s.setup, training, device=device, progress=told)
-        for name, told in zip(SECOND_LOOK, progress, strict=True)
-    ]
-    losses, train_losses = (
-        np.stack([values.reshape(len(seeds), s.restarts) for values in arrays], axis=-1)
-        for arrays in ([t.test_loss[-1] for t in found], [t.train_loss for t in found])
+    twice = Training(s.second_steps, s.batch_size, s.second_step_size, (s.second_steps,), decay=True)
+    told = [share(progress, next(done), programs) for _ in SECOND_LOOK]
+    second = train_second_look(
+        s.tasks["two_looks"], s.second_size, seeds, s.restarts, setup, twice, device=device, progress=told
     )
-    best = int(found[1].train_loss.argmin())
-    seed = members[best].seed
-    sentence = s.setup.sentences(seed, "test", s.n_test)[:1]
-    teacher = s.setup.teacher(task, seed)
-    own = {name: tensor[best : best + 1].cpu() for name, tensor in found[1].parameters.items()}
-    steps = [look.weights[0, 0].double().numpy() for look in looks(own, to_tensor(sentence[None]), 3)]
-    first = np.exp(sentence @ teacher.query)
-    return {
-        "second_loss": losses,
-        "second_train_loss": train_losses,
-        "second_looks": np.stack(steps),
-        "second_truth": np.concatenate([first / first.sum(), teacher.weights(sentence)]),
-    }
+    return arrays | second
 
 
 def _floor(s: Settings, seed: int) -> float:
@@ -358,7 +331,3 @@ def _floor(s: Settings, seed: int) -> float:
 
 def _early_and_last(steps: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, steps // 4), steps}))
-
-
-def _share(progress: Progress | None, number: int, parts: int) -> Progress | None:
-    return None if progress is None else lambda done, total: progress(number * total + done, parts * total)

@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.models.recurrent import Recurrence, initial_parameters, looks, predict, weight_counts
+from attnbook.global_attention.models.recurrent import initial_parameters, looks, predict
 from attnbook.global_attention.models.word_training import RECURRENCES, Task, WordSetup
-from attnbook.global_attention.theory.recurrent import felt_directions, ratio_weights
+from attnbook.global_attention.theory.recurrent import Recurrence, felt_directions, ratio_weights, weight_counts
 
 __all__ = ["CHECKED", "SHOWN", "answers_felt", "count_errors", "delay_errors", "ratio_extremes", "weights_shown"]
 

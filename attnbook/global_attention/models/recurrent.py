@@ -30,7 +30,6 @@ $w^{(1)}$, $w^{(2)}$   ``hidden``, ``decoder``          ``(width, dimension)``, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,12 +38,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
+from attnbook.global_attention.theory.recurrent import Recurrence
 
 __all__ = [
     "AdditiveScore",
     "Look",
     "ProductScore",
-    "Recurrence",
     "Score",
     "initial_parameters",
     "looks",
@@ -52,28 +51,7 @@ __all__ = [
     "read",
     "score",
     "summed_like",
-    "weight_counts",
 ]
-
-
-@dataclass(frozen=True)
-class Recurrence:
-    """The sizes of a recurrent attention model.
-
-    Attributes:
-        n_steps: Looks $T$.
-        state: Entries of the state.
-        score: Hidden units of the additive score; 0 for the product of state and word, which has none.
-    """
-
-    n_steps: int
-    state: int
-    score: int
-
-    def __post_init__(self) -> None:
-        for name, least in {"n_steps": 1, "state": 1, "score": 0}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
 
 
 class Look(NamedTuple):
@@ -88,29 +66,6 @@ class Look(NamedTuple):
     logits: Float[Tensor, "members samples words"]
     weights: Float[Tensor, "members samples words"]
     context: Float[Tensor, "members samples dimension"]
-
-
-def weight_counts(recurrence: Recurrence, dimension: int, width: int) -> dict[str, int]:
-    r"""Return the numbers of weights that Theorem 6 adds up: $td + d$, $d_a$ and $d_f$.
-
-    Args:
-        recurrence: Sizes of score and recurrence.
-        dimension: Entries $t$ of a word.
-        width: Hidden units $d$ of the two layers that read the context.
-
-    Returns:
-        ``layers`` $=td+d$, ``score`` $=d_a$ and ``recurrence`` $=d_f$, which is 0 for one step: $f$ is then not used.
-
-    Example:
-        >>> weight_counts(Recurrence(n_steps=2, state=3, score=5), dimension=7, width=11)
-        {'layers': 88, 'score': 55, 'recurrence': 30}
-    """
-    state, hidden = recurrence.state, recurrence.score
-    return {
-        "layers": width * dimension + width,
-        "score": hidden * (state + dimension + 1) if hidden else state * dimension,
-        "recurrence": state * (state + dimension) if recurrence.n_steps > 1 else 0,
-    }
 
 
 def initial_parameters(

@@ -17,12 +17,13 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.models.masks import BLOCK, Training
-from attnbook.global_attention.models.recurrent import Recurrence, initial_parameters, predict, read
+from attnbook.global_attention.models.recurrent import initial_parameters, predict, read
 from attnbook.global_attention.models.recurrent_gradient import (
     Penalty,
     loss_and_gradient,
     read_loss_and_gradient,
 )
+from attnbook.global_attention.theory.recurrent import Recurrence
 from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_sentences, draw_word_teacher
 
 __all__ = ["READERS", "RECURRENCES", "Reader", "Task", "Trained", "WordMember", "WordSetup", "answers", "train_reader"]
@@ -50,7 +51,7 @@ RECURRENCES: Mapping[str, Recurrence] = {
     "product_two": Recurrence(2, 8, 0),
     "product_three": Recurrence(3, 8, 0),
 }
-"""Recurrent attention of this chapter: three additive scores of growing size, two product scores."""
+"""Recurrent attention with additive scores of growing size, and with product scores."""
 
 READERS: Mapping[str, Reader] = {
     "flat": Reader("flat"),
@@ -58,7 +59,7 @@ READERS: Mapping[str, Reader] = {
     "known": Reader("known"),
     **{name: Reader("words", recurrence) for name, recurrence in RECURRENCES.items()},
 }
-"""The models of this chapter: three baselines and recurrent attention."""
+"""All models of sentences, three baselines and recurrent attention."""
 
 
 @dataclass(frozen=True)

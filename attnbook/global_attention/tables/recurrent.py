@@ -7,8 +7,8 @@ import numpy as np
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.experiments import recurrent
 from attnbook.global_attention.figures.recurrent import LOOKS, TITLES
-from attnbook.global_attention.models.recurrent import Recurrence, weight_counts
 from attnbook.global_attention.models.word_training import RECURRENCES
+from attnbook.global_attention.theory.recurrent import Recurrence, weight_counts
 
 __all__ = ["counts", "fits", "frame_text"]
 
