@@ -29,7 +29,7 @@ $w^{(1)}$, $w^{(2)}$   ``hidden``, ``decoder``          ``(width, dimension)``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +102,9 @@ class AdditiveScore:
         words: Words, the entry before sample and word, ``(members, dimension, samples, words)``.
     """
 
-    def __init__(self, parameters: Parameters, words: Float[Tensor, "members dimension samples words"]) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], words: Float[Tensor, "members dimension samples words"]
+    ) -> None:
         self.parameters, self.words = parameters, words
         self.heard = (parameters["score_word"] @ words.flatten(2)).unflatten(2, words.shape[2:])
         self.start = words.new_ones(len(words), parameters["score_state"].shape[2], 1)
@@ -138,7 +140,9 @@ class ProductScore:
         words: As for :class:`AdditiveScore`.
     """
 
-    def __init__(self, parameters: Parameters, words: Float[Tensor, "members dimension samples words"]) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], words: Float[Tensor, "members dimension samples words"]
+    ) -> None:
         self.matrix, self.words = parameters["score_word"], words
         self.start = words.new_ones(len(words), self.matrix.shape[1], 1)
 
