@@ -1,8 +1,10 @@
 """Teachers of sentences: weights known by hand, what each mechanism can see, labels of variance one."""
 
+from functools import cache
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbook.global_attention.word_teachers import draw_sentences, draw_word_teacher
@@ -10,6 +12,7 @@ from attnbook.global_attention.word_teachers import draw_sentences, draw_word_te
 SIZES = {"n_words": 7, "dimension": 5, "width": 11, "sharpness": 2.5}
 
 
+@cache
 def teacher(mechanism, seed=0, **change):
     return draw_word_teacher(mechanism, seed, **SIZES | change)
 
@@ -37,6 +40,7 @@ def test_labels_have_variance_one(mechanism):
     assert labels.std() == pytest.approx(1, abs=0.05)
 
 
+@settings(deadline=None)  # the first example draws the teachers
 @given(st.integers(0, 20))
 def test_only_the_teacher_of_places_sees_the_order(seed):
     x = sentences(seed=seed)

@@ -23,9 +23,9 @@ LOOKS: Mapping[str, Look] = {
     "mean": Look("mean pooling", "#7c3aed", ":", "D"),
     "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
     "two_steps": Look("2 steps", "#c2410c", "-.", "^"),
-    "three_steps": Look("3 steps, large", "#9d174d", (0, (3, 1, 1, 1, 1, 1)), "P"),
+    "three_steps": Look("3 steps, large", "#1f2937", (0, (3, 1, 1, 1, 1, 1)), "P"),
     "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
-    "floor": Look("floor without order", "#111111", (0, (1, 1)), "X"),
+    "floor": Look("floor without order", "#9d174d", (0, (1, 1)), "X"),
 }
 """How each model looks."""
 HELPED = Look("helped", "#0b5cad", "-", "o")
@@ -62,13 +62,19 @@ def looks(result: recurrent.Recurrent) -> Figure:
 
 def ladder(result: recurrent.Recurrent) -> Figure:
     """Draw the error against training sentences on the attention teacher: too simple, right, and more complex."""
-    panels = {"too simple, and right": ("flat", "mean", "one_step"), "more steps, more weights": recurrent.LADDER[2:5]}
+    panels = {
+        "too simple, and right": (("flat", "mean", "one_step"), ("known",)),
+        "more steps, more weights": (("two_steps", "three_steps"), ("one_step", "known")),
+    }
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.4), sharex=True, sharey=True)
         sizes = np.array(result.settings.sizes)
-        for ax, (title, models) in zip(axes, panels.items(), strict=True):
-            for model in (*models, "known"):
+        for ax, (title, (compared, beside)) in zip(axes, panels.items(), strict=True):
+            for model in compared:
                 band(ax, sizes, result.test_loss[..., recurrent.LADDER.index(model)], LOOKS[model])
+            for model in beside:
+                medians = np.median(result.test_loss[..., recurrent.LADDER.index(model)], axis=0)
+                ax.plot(sizes, medians, **LOOKS[model].line_style())
             ax.axvline(result.settings.judged_size, color=INK, linewidth=1, linestyle=":")
             ax.set(xscale="log", yscale="log", xlabel="training sentences", title=title)
             _name_sizes(ax, result)
