@@ -12,7 +12,7 @@ from attnbook.core.results import Clock
 from attnbook.core.runtime import Progress
 from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 
-__all__ = ["by_seeds", "check_seeds", "concatenate", "resumable"]
+__all__ = ["by_seeds", "check_seeds", "concatenate", "resumable", "share"]
 
 
 def resumable(
@@ -55,7 +55,7 @@ def resumable(
                 raise ResultError(f"{part}.json: damaged part: {error!r}; delete it and run again") from error
             continue
         own = Clock()
-        arrays = compute(part, _share(progress, number, len(parts)))
+        arrays = compute(part, share(progress, number, len(parts)))
         done[part] = {name: np.asarray(value, dtype=np.float64) for name, value in arrays.items()}
         if file is not None:
             arrays_exact = plain(done[part], digits=None)
@@ -122,7 +122,17 @@ def check_seeds(seeds: tuple[int, ...], chunk: int) -> None:
         raise ValueError(f"chunk: expected at least one seed, got {chunk}")
 
 
-def _share(progress: Progress | None, number: int, parts: int) -> Progress | None:
+def share(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    """Return what to tell the progress of one of several equal parts to.
+
+    Args:
+        progress: Told (work done, work in all) of the whole; may be None.
+        number: Number of the part, from 0.
+        parts: Number of parts.
+
+    Returns:
+        A function for the part, or None.
+    """
     if progress is None:
         return None
     return lambda done, total: progress(number * total + done, parts * total)

@@ -57,6 +57,7 @@ class Member:
         n_samples: Size of its training set.
         n_relevant: Inputs the teacher looks at.
         penalty: L1 weight on the mask; used by ``l1_attention`` only.
+        weight_penalty: L2 weight on both layers; default none.
     """
 
     model: Model
@@ -64,14 +65,16 @@ class Member:
     n_samples: int
     n_relevant: int
     penalty: float = 0.0
+    weight_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
         if self.n_samples < 1 or self.n_relevant < 1:
             raise ValueError(f"n_samples, n_relevant: expected at least 1, got {self.n_samples}, {self.n_relevant}")
-        if not 0 <= self.penalty < float("inf"):
-            raise ValueError(f"penalty: expected a number of at least 0, got {self.penalty}")
+        for name in ("penalty", "weight_penalty"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
 
     def __str__(self) -> str:
         return f"{self.model} (seed {self.seed}, {self.n_samples} samples, {self.n_relevant} relevant inputs)"
@@ -217,16 +220,21 @@ def train_members(
 
 
 class _MaskRule:
-    """The gradient with the mask of each member frozen, free or penalised."""
+    """The gradient with the mask of each member frozen, free or penalised, and with its layers penalised."""
 
     def __init__(self, members: Sequence[Member], to: _Cast) -> None:
         trained = [float(m.model not in ("baseline", "oracle")) for m in members]
         self.trained = to(trained).unsqueeze(1)
         self.penalty = to([m.penalty if m.model == "l1_attention" else 0.0 for m in members]).unsqueeze(1)
+        self.shrinking = any(m.weight_penalty for m in members)
+        self.shrink = to([2 * m.weight_penalty for m in members])[:, None, None]
 
     def __call__(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch)
         gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
+        if self.shrinking:
+            for name in ("hidden", "decoder"):
+                gradients[name].addcmul_(parameters[name], self.shrink)
         return losses, gradients
 
 

@@ -1,0 +1,86 @@
+"""Checks of the exercises on recurrent attention. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+from attnbook.global_attention.theory.recurrent import Recurrence, ratio_weights, weight_counts
+
+__all__ = ["CHECKS"]
+
+
+def scores_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient at the scores, given the one at the context."""
+    rng = stream(1, "exercise", "GA-R1")
+    words, logits, at_context = rng.standard_normal((7, 5)), rng.standard_normal(7), rng.standard_normal(5)
+    weights = _softmax(logits)
+    along = words @ at_context
+    right = weights * (along - weights @ along)
+    got = np.asarray(answer(words.copy(), logits.copy(), at_context.copy()), dtype=float)
+    if got.shape != (7,):
+        return f"one number per word is wanted, shape (7,), got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "the mean over words is missing: moving one weight moves all others": weights * along,
+        "the mean is weighted: use the attention weights, not 1/p": weights * (along - along.mean()),
+        "the weights in front are missing": along - weights @ along,
+        "the sign is reversed": -right,
+        "these are the ratio weights: alpha is the softmax of the scores": ratio_weights(logits)
+        * (along - ratio_weights(logits) @ along),
+    }
+    return likely_mistake(got, likely)
+
+
+def count_weights(answer: Callable[..., Any]) -> str | None:
+    """Check the dimension in the bound of Theorem 6 for the additive score."""
+    n_steps, state, score, dimension, width = 3, 5, 7, 11, 13
+    counted = weight_counts(Recurrence(n_steps, state, score), dimension, width)
+    got = np.asarray(answer(state, score, dimension, width), dtype=float)
+    if got.shape != ():
+        return f"one number is wanted, got shape {got.shape}"
+    if got == sum(counted.values()):
+        return None
+    likely = {
+        "the recurrence is missing": counted["layers"] + counted["score"],
+        "the score is missing": counted["layers"] + counted["recurrence"],
+        "the last vector v of the score is missing": sum(counted.values()) - score,
+        "the two layers are missing": counted["score"] + counted["recurrence"],
+        "weights are shared between steps: count them once": counted["layers"]
+        + n_steps * (counted["score"] + counted["recurrence"]),
+    }
+    return likely_mistake(got, {name: np.asarray(float(value)) for name, value in likely.items()})
+
+
+def entropy_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of the entropy of attention with respect to the scores."""
+    logits = stream(1, "exercise", "GA-R3").standard_normal(7)
+    weights = _softmax(logits)
+    logs = np.log(weights)
+    entropy = -(weights * logs).sum()
+    right = -weights * (logs + entropy)
+    got = np.asarray(answer(logits.copy()), dtype=float)
+    if got.shape != (7,):
+        return f"one number per word is wanted, shape (7,), got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "this is the gradient with respect to the weights; go on through the softmax": -(logs + 1),
+        "the entropy itself is missing in the bracket": -weights * logs,
+        "the softmax keeps the sum of the weights: subtract the weighted mean": -weights * (logs + 1),
+        "the sign is reversed: entropy is minus the sum": -right,
+    }
+    return likely_mistake(got, likely)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum()
+
+
+CHECKS = {"GA-R1": scores_gradient, "GA-R2": count_weights, "GA-R3": entropy_gradient}

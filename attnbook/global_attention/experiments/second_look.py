@@ -1,0 +1,70 @@
+"""Training on the teacher that looks twice, a part of the experiment on recurrent attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from attnbook.core.rng import to_tensor
+from attnbook.core.runtime import Progress
+from attnbook.global_attention.models.masks import Training
+from attnbook.global_attention.models.recurrent import looks
+from attnbook.global_attention.models.word_training import RECURRENCES, Task, WordMember, WordSetup, train_reader
+
+__all__ = ["SECOND_LOOK", "train_second_look"]
+
+SECOND_LOOK = ("product_two", "product_three")
+"""Models on the teacher that looks twice."""
+
+
+def train_second_look(
+    task: Task,
+    n_samples: int,
+    seeds: Sequence[int],
+    restarts: int,
+    setup: WordSetup,
+    training: Training,
+    *,
+    device: torch.device,
+    progress: Sequence[Progress | None],
+) -> dict[str, np.ndarray]:
+    """Train the models with two and three steps; keep what the best network with three sees in one sentence.
+
+    Args:
+        task: The teacher that looks twice.
+        n_samples: Training sentences.
+        seeds: Seeds.
+        restarts: Initial weights tried for each seed.
+        setup: Sizes.
+        training: Steps, batches and step size.
+        device: Where to compute.
+        progress: Told (steps done, steps in all), one for each model.
+
+    Returns:
+        ``second_loss`` and ``second_train_loss (seeds, restarts, models)``, ``second_looks (steps, words)`` and
+        ``second_truth (2, words)``.
+    """
+    members = [WordMember(task, seed, n_samples, restart=r) for seed in seeds for r in range(restarts)]
+    found = [
+        train_reader(name, members, setup, training, device=device, progress=told)
+        for name, told in zip(SECOND_LOOK, progress, strict=True)
+    ]
+    losses, train_losses = (
+        np.stack([values.reshape(len(seeds), restarts) for values in arrays], axis=-1)
+        for arrays in ([t.test_loss[-1] for t in found], [t.train_loss for t in found])
+    )
+    best = int(found[-1].train_loss.argmin())
+    sentence = setup.sentences(members[best].seed, "test", setup.n_test)[:1]
+    teacher = setup.teacher(task, members[best].seed)
+    own = {name: tensor[best : best + 1].cpu() for name, tensor in found[-1].parameters.items()}
+    n_steps = RECURRENCES[SECOND_LOOK[-1]].n_steps
+    steps = [look.weights[0, 0].double().numpy() for look in looks(own, to_tensor(sentence[None]), n_steps)]
+    first = np.exp(sentence @ teacher.query)
+    return {
+        "second_loss": losses,
+        "second_train_loss": train_losses,
+        "second_looks": np.stack(steps),
+        "second_truth": np.concatenate([first / first.sum(), teacher.weights(sentence)]),
+    }

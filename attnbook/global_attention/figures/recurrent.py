@@ -1,0 +1,215 @@
+"""The pictures of the chapter on recurrent attention. Functions take results and compute only medians and ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.global_attention.experiments import guidelines, recurrent
+from attnbook.global_attention.figures.sample_complexity import LOSS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["LOOKS", "ladder", "looks", "other_teachers", "penalties", "second_look", "weight_decay", "words_frame"]
+
+LOOKS: Mapping[str, Look] = {
+    "flat": Look("flat network", "#5b5f66", "--", "s"),
+    "mean": Look("mean pooling", "#7c3aed", ":", "D"),
+    "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
+    "two_steps": Look("2 steps", "#c2410c", "-.", "^"),
+    "three_steps": Look("3 steps, large", "#1f2937", (0, (3, 1, 1, 1, 1, 1)), "P"),
+    "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
+    "floor": Look("floor without order", "#9d174d", (0, (1, 1)), "X"),
+}
+"""How each model looks."""
+HELPED = Look("helped", "#0b5cad", "-", "o")
+HURT = Look("hurt", "#c2410c", "-.", "^")
+TASKS = ("attention", "position", "equal")
+TITLES = {
+    "attention": "the word decides",
+    "position": "the place decides",
+    "equal": "all words alike",
+}
+"""What decides the teacher's weights."""
+
+
+def looks(result: recurrent.Recurrent) -> Figure:
+    """Draw where the teacher looks in one sentence, and where the trained model looks, step by step."""
+    rows = np.concatenate([result.second_truth, result.second_looks])
+    names = ["teacher, 1st look", "teacher, 2nd look", *(f"model, step {k + 1}" for k in range(len(rows) - 2))]
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.0))
+        image = ax.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="cividis")
+        for i, row in enumerate(rows):
+            for j, weight in enumerate(row):
+                if weight >= 0.1:
+                    color = INK if weight > 0.5 else "white"
+                    ax.text(j, i, f"{weight:.1f}", ha="center", va="center", color=color, fontsize=9)
+        ax.axhline(1.5, color="white", linewidth=3)
+        ax.set_yticks(range(len(rows)), names)
+        ax.set_xticks(range(rows.shape[1]), [f"{j + 1}" for j in range(rows.shape[1])])
+        ax.set_xlabel("word of the sentence")
+        ax.grid(visible=False)
+        figure.colorbar(image, ax=ax, label="attention weight")
+    return figure
+
+
+def ladder(result: recurrent.Recurrent) -> Figure:
+    """Draw the error against training sentences on the attention teacher: too simple, right, and more complex."""
+    panels = {
+        "too simple, and right": (("flat", "mean", "one_step"), ("known",)),
+        "more steps, more weights": (("two_steps", "three_steps"), ("one_step", "known")),
+    }
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.4), sharex=True, sharey=True)
+        sizes = np.array(result.settings.sizes)
+        for ax, (title, (compared, beside)) in zip(axes, panels.items(), strict=True):
+            for model in compared:
+                band(ax, sizes, result.test_loss[..., recurrent.LADDER.index(model)], LOOKS[model])
+            for model in beside:
+                medians = np.median(result.test_loss[..., recurrent.LADDER.index(model)], axis=0)
+                ax.plot(sizes, medians, **LOOKS[model].line_style())
+            ax.axvline(result.settings.judged_size, color=INK, linewidth=1, linestyle=":")
+            ax.set(xscale="log", yscale="log", xlabel="training sentences", title=title)
+            _name_sizes(ax, result)
+            ax.legend(fontsize=8.5, loc="lower left")
+        axes[0].set_ylabel(LOSS)
+    return figure
+
+
+def other_teachers(result: recurrent.Recurrent) -> Figure:
+    """Draw the error where the weights depend on places, and where all words weigh the same."""
+    with style():
+        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 4.0))
+        sizes = np.array(result.settings.sizes)
+        for ax, task in zip(axes, TASKS[1:], strict=True):
+            losses = result.position_loss if task == "position" else result.equal_loss
+            for j, model in enumerate(recurrent.OTHERS):
+                band(ax, sizes, losses[..., j], LOOKS[model])
+            ax.set(xscale="log", yscale="log", title=TITLES[task], xlabel="training sentences")
+            _name_sizes(ax, result)
+        floor = np.repeat(result.position_floor[:, None], len(sizes), axis=1)
+        band(axes[0], sizes, floor, LOOKS["floor"])
+        axes[0].set_ylabel(LOSS)
+        axes[0].legend(fontsize=8.5, loc="lower left")
+    return figure
+
+
+def second_look(result: recurrent.Recurrent) -> Figure:
+    """Draw each restart on the teacher that looks twice: training error and test error."""
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        for j, look in enumerate((HURT, HELPED)):
+            train, test = result.second_train_loss[..., j].ravel(), result.second_loss[..., j].ravel()
+            label = f"{j + 2} steps"
+            ax.plot(train, test, color=look.color, marker=look.marker, linestyle="none", label=label, markersize=7)
+        low = min(result.second_train_loss.min(), result.second_loss.min())
+        ends = np.array([low / 1.3, 1.2])
+        ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":")
+        ax.set(xscale="log", yscale="log", xlabel="training error (label variances)", ylabel=LOSS)
+        ax.legend()
+    return figure
+
+
+def weight_decay(result: guidelines.Guidelines) -> Figure:
+    """Draw training and test error of the network with a mask against the L2 weight, and what the guideline picks."""
+    s = result.settings
+    x = np.array(s.penalties)
+    with style():
+        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 3.8))
+        for i, (ax, k) in enumerate(zip(axes, s.sparsities, strict=True)):
+            band(ax, x, result.l2_loss[:, i, 0], Look("baseline, test", "#5b5f66", "--", "s"))
+            band(ax, x, result.l2_loss[:, i, 1], Look("mask, test", "#0b5cad", "-", "o"))
+            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#7c3aed", ":", "D"))
+            ax.axhline(s.noise**2, color=INK, linewidth=1, linestyle=":")
+            picked = x[int(np.median(result.chosen(i, 1)))]
+            ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
+            ax.set(xscale="log", yscale="log", title=f"{k} of {s.n_inputs} inputs matter")
+            ax.set_xlabel("L2 weight")
+        axes[0].annotate("noise", (x[0], s.noise**2), xytext=(0, 4), textcoords="offset points", fontsize=9)
+        axes[0].set_ylabel("error (label variances)")
+        axes[1].legend(fontsize=8.5)
+    return figure
+
+
+def penalties(result: guidelines.Guidelines) -> Figure:
+    """Draw the error over the error without a penalty: whom three penalties help, and whom they hurt."""
+    s = result.settings
+    entropy, scores = (result.attention_loss[:, :, guidelines.PENALTIES.index(p)] for p in guidelines.PENALTIES)
+    free = result.free_attention_loss[..., None]
+    sparse, dense = (f"{k} of {s.n_inputs} matter" for k in s.sparsities)
+    panels = [
+        ("L1 on the mask", s.penalties, result.l1_loss / result.free_loss[:, :, 1:], (sparse, dense)),
+        ("entropy", s.strengths, entropy / free, ("peaked teacher", "spread teacher")),
+        ("L1 on the scores", s.strengths, (scores / free)[:, ::-1], ("spread teacher", "peaked teacher")),
+    ]
+    with style():
+        figure, axes = plt.subplots(1, 3, sharey=True, figsize=(7.2, 4.0))
+        for ax, (title, strengths, ratios, names) in zip(axes, panels, strict=True):
+            for j, (name, look) in enumerate(zip(names, (HELPED, HURT), strict=True)):
+                band(ax, np.array(strengths), ratios[:, j], Look(name, look.color, look.line, look.marker))
+            ax.axhline(1, color=INK, linewidth=1)
+            ax.set(xscale="log", yscale="log", title=title)
+            ax.legend(fontsize=8.5, loc="upper left")
+        axes[0].set_ylabel("error / error without penalty")
+        axes[0].set_yticks((0.1, 0.2, 0.5, 1, 2, 5, 10, 20), ("0.1", "0.2", "0.5", "1", "2", "5", "10", "20"))
+        axes[0].minorticks_off()
+        figure.supxlabel("strength of the penalty", fontsize=10.5)
+    return figure
+
+
+def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Figure:
+    """Draw, for one kind of teacher and one number of sentences, weights of teacher and model, and the errors.
+
+    Args:
+        result: A result.
+        task: One of the three titles of the teachers.
+        n_sentences: One of the sizes.
+
+    Returns:
+        The figure.
+    """
+    at, size = list(TITLES.values()).index(task), result.settings.sizes.index(n_sentences)
+    models = ("flat", "mean", "one_step")
+    ladder_rows = [recurrent.LADDER.index(m) for m in models]
+    losses = (result.test_loss[..., ladder_rows], result.position_loss, result.equal_loss)[at]
+    shown = result.shown_weights[at, size]
+    with style():
+        figure = plt.figure(figsize=(7.2, 3.9))
+        grid = figure.add_gridspec(len(shown), 2, width_ratios=(1.6, 1))
+        for i, weights in enumerate(shown):
+            ax = figure.add_subplot(grid[i, 0])
+            places = np.arange(len(weights))
+            ax.bar(places - 0.2, result.shown_truth[at, i], 0.4, color="none", edgecolor=INK)
+            ax.bar(places + 0.2, weights, 0.4, color=LOOKS["one_step"].color)
+            ax.set(ylim=(0, 1.05), yticks=(0, 1), xticks=places)
+            ax.set_xticklabels([f"{j + 1}" for j in places] if i == len(shown) - 1 else [])
+            ax.grid(visible=False)
+            if i == 0:
+                ax.set_title("weights in new sentences: teacher □, learned ■", fontsize=10.5)
+        ax.set_xlabel("word")
+        right = figure.add_subplot(grid[:, 1])
+        for j, model in enumerate(models):
+            look = LOOKS[model]
+            medians = np.median(losses[..., j], axis=0)
+            right.plot(result.settings.sizes, medians, color=look.color, linestyle=look.line, label=look.label)
+            right.plot(n_sentences, medians[size], color=look.color, marker=look.marker, markersize=10)
+        right.axvline(n_sentences, color=INK, linewidth=1, linestyle=":")
+        right.set(xscale="log", yscale="log", xlabel="training sentences", title="test error", ylim=(0.001, 3))
+        right.set_xticks((100, 1000), ("100", "1000"))
+        right.minorticks_off()
+        right.legend(fontsize=8.5, loc="lower left")
+    return figure
+
+
+def _name_sizes(ax: Axes, result: recurrent.Recurrent) -> None:
+    s = result.settings
+    named = (s.sizes[0], s.judged_size, *(n for n in s.sizes if n > 2 * s.judged_size))
+    ax.set_xticks(s.sizes, [f"{n}" if n in named else "" for n in s.sizes])
+    ax.minorticks_off()

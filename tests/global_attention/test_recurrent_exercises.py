@@ -1,0 +1,61 @@
+"""The checks of the exercises on recurrent attention accept right answers and name likely mistakes."""
+
+import numpy as np
+import pytest
+
+import attnbook
+
+
+def softmax(logits):
+    powers = np.exp(logits)
+    return powers / powers.sum()
+
+
+def at_scores(words, logits, g, *, mean="weighted", front=True, ratio=False):
+    weights = logits / logits.sum() if ratio else softmax(logits)
+    along = words @ g
+    centre = {"weighted": weights @ along, "plain": along.mean(), "none": 0.0}[mean]
+    return (weights if front else 1.0) * (along - centre)
+
+
+def entropy(logits):
+    a = softmax(logits)
+    return -a * (np.log(a) - a @ np.log(a))
+
+
+RIGHT = {
+    "GA-R1": at_scores,
+    "GA-R2": lambda s, a, t, d: t * d + d + a * (s + t + 1) + s * (s + t),
+    "GA-R3": entropy,
+}
+WRONG = [
+    ("GA-R1", lambda *a: at_scores(*a, mean="none"), "mean over words is missing"),
+    ("GA-R1", lambda *a: at_scores(*a, mean="plain"), "mean is weighted"),
+    ("GA-R1", lambda *a: at_scores(*a, front=False), "weights in front"),
+    ("GA-R1", lambda *a: -at_scores(*a), "sign"),
+    ("GA-R1", lambda *a: at_scores(*a, ratio=True), "ratio weights"),
+    ("GA-R1", lambda *a: np.zeros(3), "shape"),
+    ("GA-R2", lambda s, a, t, d: t * d + d + a * (s + t + 1), "recurrence is missing"),
+    ("GA-R2", lambda s, a, t, d: t * d + d + s * (s + t), "score is missing"),
+    ("GA-R2", lambda s, a, t, d: t * d + d + a * (s + t) + s * (s + t), "vector v"),
+    ("GA-R2", lambda s, a, t, d: a * (s + t + 1) + s * (s + t), "two layers are missing"),
+    ("GA-R2", lambda s, a, t, d: t * d + d + 3 * (a * (s + t + 1) + s * (s + t)), "shared between steps"),
+    ("GA-R2", lambda *a: np.zeros(2), "one number"),
+    ("GA-R3", lambda e: -(np.log(softmax(e)) + 1), "through the softmax"),
+    ("GA-R3", lambda e: -softmax(e) * np.log(softmax(e)), "entropy itself is missing"),
+    ("GA-R3", lambda e: -softmax(e) * (np.log(softmax(e)) + 1), "weighted mean"),
+    ("GA-R3", lambda e: -entropy(e), "sign"),
+    ("GA-R3", lambda e: 0.0, "shape"),
+]
+
+
+@pytest.mark.parametrize("exercise", RIGHT)
+def test_right_answers_pass(exercise):
+    assert attnbook.check(exercise, RIGHT[exercise]).right
+
+
+@pytest.mark.parametrize(("exercise", "answer", "message"), WRONG)
+def test_wrong_answers_get_the_likely_mistake(exercise, answer, message):
+    feedback = attnbook.check(exercise, answer)
+    assert not feedback.right
+    assert message in repr(feedback)

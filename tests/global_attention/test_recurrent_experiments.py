@@ -1,0 +1,160 @@
+"""Experiments on recurrent attention: training, settings, figures; a wrong model turns claims red."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from attnbook import ledger
+from attnbook.global_attention.experiments import guidelines, recurrent
+from attnbook.global_attention.figures import recurrent as figures
+from attnbook.global_attention.models import masks, recurrent_gradient, word_training
+from attnbook.global_attention.models.masks import Training
+from attnbook.global_attention.models.word_training import Task, WordMember, WordSetup, train_reader
+from attnbook.global_attention.tables import recurrent as tables
+
+SETUP = WordSetup(n_words=5, dimension=3, teacher_width=7, width=11, n_test=13)
+TASK = Task("attention", 2.5)
+CPU = torch.device("cpu")
+
+
+def train(name, members, steps=20, **options):
+    training = Training(steps, 17, 0.01, (steps,), decay=True)
+    return train_reader(name, members, SETUP, training, device=CPU, **options)
+
+
+@pytest.mark.parametrize("name", ["flat", "two_steps"])
+def test_a_network_trains_the_same_alone_and_in_company(name):
+    members = [WordMember(TASK, seed, n) for seed in (0, 1) for n in (19, 23)]
+    together, alone = train(name, members), train(name, members[2:3])
+    np.testing.assert_allclose(together.test_loss[:, 2:3], alone.test_loss, rtol=1e-4)
+    np.testing.assert_allclose(together.train_loss[2:3], alone.train_loss, rtol=1e-4)
+
+
+def test_known_weights_and_mean_pooling_agree_where_all_words_weigh_the_same():
+    members = [WordMember(Task("attention", 0.0), 0, 29)]
+    np.testing.assert_allclose(train("mean", members).test_loss, train("known", members).test_loss, rtol=1e-4)
+
+
+def test_noise_is_on_training_labels_only():
+    """At step 0, before any training, noise changes nothing about the test error."""
+    losses = [train("mean", [WordMember(Task("attention", 2.5, noise), 0, 29)], steps=1) for noise in (0.0, 3.0)]
+    assert losses[1].train_loss > 2 * losses[0].train_loss
+
+
+def test_an_l2_weight_shrinks_both_layers_and_leaves_other_members_alone():
+    setup = masks.Setup(n_inputs=5, outputs=3, teacher_width=7, width=11, noise=0.0, n_test=13)
+    members = [masks.Member("attention", 0, 29, 2, weight_penalty=w) for w in (0.0, 1.0)]
+    training = Training(50, 17, 0.01, (50,))
+    both = masks.train_members(members, setup, training, device=CPU).parameters
+    alone = masks.train_members(members[:1], setup, training, device=CPU).parameters
+    for name in ("hidden", "decoder"):
+        assert both[name][1].norm() < 0.8 * both[name][0].norm()
+        torch.testing.assert_close(both[name][:1], alone[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: train("flat", []), "members"),
+        (lambda: train("magic", [WordMember(TASK, 0, 3)]), "name"),
+        (lambda: WordMember(TASK, 0, 0), "n_samples"),
+        (lambda: WordMember(TASK, 0, 3, strength=-1.0), "strength"),
+        (lambda: Task("attention", 1.0, noise=-1.0), "noise"),
+        (lambda: masks.Member("attention", 0, 3, 2, weight_penalty=-1.0), "weight_penalty"),
+    ],
+)
+def test_impossible_requests_are_refused_by_name(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+@pytest.mark.parametrize(
+    "change", [{"sizes": ()}, {"sizes": (5, 3)}, {"judged_size": 7}, {"restarts": 0}, {"seeds": (1, 1)}, {"chunk": 0}]
+)
+def test_impossible_settings_are_refused_by_name(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(recurrent.Settings.book(), **change)
+
+
+@pytest.mark.parametrize("change", [{"penalties": (1.0,)}, {"strengths": (1.0, 0.5)}, {"penalties": (0.0, 1.0)}])
+def test_impossible_penalties_are_refused_by_name(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(guidelines.Settings.book(), **change)
+
+
+@pytest.mark.parametrize("module", [recurrent, guidelines])
+def test_seeds_trained_in_chunks_give_the_same_numbers(module):
+    whole, parts = (
+        module.run(dataclasses.replace(module.Settings.smoke(), chunk=chunk), device="cpu") for chunk in (2, 1)
+    )
+    for name in ("test_loss", "position_loss", "felt") if module is recurrent else ("l2_loss", "attention_loss"):
+        np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-3)
+
+
+def test_the_guideline_picks_the_largest_weight_that_still_fits(smoke_results):
+    """By hand: training errors .1, .2, .3 against a noise variance of .25; in the second seed none fits."""
+    settings = dataclasses.replace(guidelines.Settings.smoke(), penalties=(0.1, 0.2, 0.3))
+    train_loss = np.broadcast_to(np.array([[0.1, 0.2, 0.3], [0.3, 0.4, 0.5]])[:, None, None], (2, 2, 2, 3))
+    losses = np.broadcast_to(np.array([5.0, 6.0, 7.0]), (2, 2, 2, 3))
+    change = {"l2_loss": losses, "l2_train_loss": train_loss, "l1_loss": losses[0]}
+    result = dataclasses.replace(smoke_results["global_attention.guidelines"], settings=settings, **change)
+    assert result.chosen(0, 1).tolist() == [1, 0]
+    assert result.by_guideline(0, 1).tolist() == [6.0, 5.0]
+
+
+def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
+    result, paths = (smoke_results[f"global_attention.{name}"] for name in ("recurrent", "guidelines"))
+    drawn = [draw(result) for draw in (figures.looks, figures.ladder, figures.other_teachers, figures.second_look)]
+    drawn += [draw(paths) for draw in (figures.weight_decay, figures.penalties)]
+    drawn += [figures.words_frame(result, task, 30) for task in figures.TITLES.values()]
+    for figure in drawn:
+        figure.canvas.draw()
+        figures.plt.close(figure)
+    assert "3936" in tables.counts(result)._repr_html_()
+    assert "20 sentences" in tables.fits(result)._repr_html_()
+    assert tables.frame_text(result, "the place decides", 30).startswith("The place decides, 30 sentences")
+
+
+SMALL = dataclasses.replace(
+    recurrent.Settings.book(), sizes=(300,), seeds=(0, 1, 2), chunk=3, n_test=300, second_steps=2, steps=400
+)
+JUDGED = ["GA-T6-order", "GA-T6-simple", "GA-X-right-pooling"]
+
+
+def outcomes(result):
+    return {v.claim.id: v.outcome for v in ledger.check(result, only=JUDGED).verdicts}
+
+
+@pytest.mark.slow
+def test_the_honest_model_passes():
+    assert set(outcomes(recurrent.run(SMALL, device="cpu")).values()) == {"reproduced"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutation", "red"), [("score never trained", JUDGED), ("gradient at the scores with the wrong sign", JUDGED)]
+)
+def test_a_wrong_model_turns_claims_red(mutation, red, monkeypatch):
+    """Guards that the rules can fail: without a well trained score attention is no better than mean pooling."""
+    honest = recurrent_gradient._through_softmax
+    factor = 0.0 if mutation == "score never trained" else -1.0
+    monkeypatch.setattr(recurrent_gradient, "_through_softmax", lambda *a: factor * honest(*a))
+    assert word_training.loss_and_gradient is recurrent_gradient.loss_and_gradient
+    mutated = outcomes(recurrent.run(SMALL, device="cpu"))
+    assert [mutated[claim] for claim in red] == ["not reproduced"] * len(red)
+
+
+@pytest.mark.slow
+def test_an_entropy_penalty_with_the_wrong_sign_no_longer_hurts(monkeypatch):
+    settings = dataclasses.replace(guidelines.Settings.book(), strengths=(0.5, 1.0), n_test=300, seeds=(0, 1, 2))
+
+    def harm():
+        losses = guidelines._train_attention(settings, CPU, settings.seeds, "entropy", None)
+        return np.median(losses[:, 1, -1] / losses[:, 1, 0])
+
+    assert harm() >= 2
+    honest = recurrent_gradient.penalty_and_gradient
+    monkeypatch.setattr(recurrent_gradient, "penalty_and_gradient", lambda *a: tuple(-part for part in honest(*a)))
+    assert harm() < 2
