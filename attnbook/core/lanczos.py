@@ -123,10 +123,8 @@ def _check(size: int, count: int, block: int, tolerance: float, most_products: i
 
 
 def _project_out(image: Tensor, basis: Tensor, block: int) -> tuple[Tensor, np.ndarray]:
-    """Subtract the part of the vectors inside the span of the basis.
-
-    Only the last two blocks have a share in it, but for rounding errors, which one pass over the whole basis removes.
-    """
+    """Subtract the part of the vectors inside the span of the basis."""
+    # Only the last two blocks have a share in it, but for rounding errors: one pass over all removes those.
     recent = basis[-2 * block :]
     coefficients = image @ recent.T
     numbers = coefficients.cpu().double().numpy()
