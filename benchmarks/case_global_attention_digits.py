@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from statistics import median
 from timeit import repeat
 
 import numpy as np
@@ -89,8 +90,8 @@ def _products(panel: str) -> float:
         weights @ batch.T
         torch.mm(backward, batch, out=gradient)
 
-    in_steps = min(repeat(step, number=10, repeat=10)) / 10 * training.steps
-    in_records = min(repeat(lambda: weights @ recorded.T, number=5, repeat=10)) / 5 * len(training.record_at)
+    in_steps = median(repeat(step, number=50, repeat=7)) / 50 * training.steps
+    in_records = median(repeat(lambda: weights @ recorded.T, number=10, repeat=7)) / 10 * len(training.record_at)
     return 1e3 * len(BOOK.seeds) * (in_steps + in_records)
 
 
