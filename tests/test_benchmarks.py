@@ -1,6 +1,7 @@
 """The harness of the benchmarks: wrong variants are refused, the table says what was measured."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,16 @@ def test_every_variant_is_measured_in_every_round_and_shown():
     assert "## Sums" in page
     assert "Aim, at least 0 times faster than loop: reached." in page
     assert page.count("\n| ") == 2 + 2
+
+
+def test_a_slow_variant_runs_in_the_first_round_only_and_a_remark_is_shown():
+    case = replace(CASE, once=("loop",), remark=lambda wall: f"Remark on {', '.join(wall)}.")
+    measured = json.loads(json.dumps(measure(case, 3)))
+    assert [len(row["wall_ms"]) for row in measured["rows"].values()] == [3, 1]
+    page = as_markdown({"Sums": measured})
+    assert "In the first round only: loop." in page
+    assert "\n\nRemark on numpy, loop.\n\n" in page
+    assert "Aim, at least 0 times faster than loop: reached." in page
 
 
 def test_memory_is_that_of_the_run_alone():

@@ -56,6 +56,15 @@ def test_single_precision_is_good_to_six_digits_of_the_largest():
     np.testing.assert_allclose(found.values, values[:11], atol=3e-6)
 
 
+def test_long_runs_stay_orthogonal():
+    """Vectors that lose their orthogonality show the largest eigenvalues again and again."""
+    dense, values = matrix()
+    single = dense.float()
+    found = leading_eigenvalues(lambda v: v @ single, SIZE, 200, block=4, dtype=torch.float32, tolerance=1e-3)
+    assert found.products > 300
+    np.testing.assert_allclose(found.values, values[:200], atol=3e-6)
+
+
 def test_the_same_call_gives_the_same_numbers():
     dense, _ = matrix()
     one, two = (leading_eigenvalues(lambda v: v @ dense, SIZE, 3) for _ in range(2))
@@ -69,6 +78,7 @@ def test_the_same_call_gives_the_same_numbers():
         ({"count": SIZE + 1}, "count"),
         ({"block": 0}, "block"),
         ({"tolerance": 0.0}, "tolerance"),
+        ({"most_products": 10}, "most_products"),
     ],
 )
 def test_impossible_arguments_are_refused_by_name(change, name):
