@@ -7,7 +7,7 @@ it is given, so that a long run may be interrupted, continued, and extended by f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,7 @@ def train_table(
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     workdir: Path | None = None,
+    held_out: bool = False,
 ) -> dict[str, Any]:
     """Train all cells.
 
@@ -156,6 +157,7 @@ def train_table(
         device: Where to train; default the first of cuda, mps and cpu.
         progress: Told (work done, work in all), every cell counted the same.
         workdir: Folder that keeps finished cells; default none.
+        held_out: Test on training reviews that are set apart, not on test reviews; default False.
 
     Returns:
         The fields of a :class:`ReviewTable`.
@@ -172,6 +174,8 @@ def train_table(
         n_positions=settings.n_positions,
         n_test=settings.n_test,
     )
+    if held_out:
+        corpus = _without_test_reviews(corpus, settings.n_test)
     if settings.sizes[-1] > len(corpus.train):
         raise ValueError(f"sizes: expected at most {len(corpus.train)}, the training reviews, got {settings.sizes}")
     cells, bench = settings.cells(), _Bench(settings, corpus, where)
@@ -199,6 +203,12 @@ def train_table(
         "words": tuple(corpus.words[i] for i in corpus.test.words(bench.pictured)[:PICTURED]),
         "source": corpus.source,
     }
+
+
+def _without_test_reviews(corpus: Corpus, count: int) -> Corpus:
+    """Set some training reviews apart and let them take the place of the test reviews."""
+    order = stream(0, "reviews set apart").permutation(len(corpus.train))
+    return replace(corpus, train=corpus.train.take(order[count:]), test=corpus.train.take(order[:count]))
 
 
 def _gathered(settings: ReviewSettings, parts: Mapping[str, Mapping[str, np.ndarray]], name: str) -> np.ndarray:
