@@ -133,7 +133,7 @@ def padding_frame(length: int, score: float, n_positions: int = 2142) -> Figure:
         inside = f"real words {100 * (1 - padding):.2g} %", f"padding {100 * padding:.2g} %"
         ax.text(0, 0.62, inside[0], ha="left", color=LOOKS["self_attention"].color)
         ax.text(100, 0.62, inside[1], ha="right")
-        ax.set(xlim=(0, 100), ylim=(-0.5, 1.1), yticks=[], xlabel="share of one row of the softmax (%)")
+        ax.set(xlim=(0, 100), ylim=(-0.5, 1.1), yticks=[], xlabel="share of a word's attention (%)")
         ax.grid(visible=False)
     return figure
 
