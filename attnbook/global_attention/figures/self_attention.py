@@ -107,8 +107,8 @@ def students(result: self_attention.AttendedTeachers) -> Figure:
                 best = result.best(model)[:, i]
                 ax.plot(x, best, marker=look.marker, markersize=8, label=look.label if i == 0 else None, **marks)
             ax.axhline(1, color=INK, linewidth=1, linestyle=":")
-            ax.set(yscale="log", ylim=(None, 2), title=f"n = {size}", ylabel="test loss")
-        axes[-1, 0].set_xlabel("teacher")
+            ax.set(yscale="log", title=f"n = {size}", ylabel="test loss")
+        axes[-1, 0].set(xlabel="teacher")
         axes[-1, 0].set_xticks(places, [str(seed) for seed in s.seeds])
         figure.legend(fontsize=10.5, ncols=2, loc="outside upper center")
     return figure

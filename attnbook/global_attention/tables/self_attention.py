@@ -33,9 +33,10 @@ def table_2(result: imdb.Imdb) -> Table:
         rows.append(row)
     s = result.settings
     groups = [("", 1), ("baseline", 2), ("self-attention", 2), ("uniform", 1), ("mean", 1)]
-    columns = ["reviews", "paper", "ours", "paper", "ours", "ours", "ours"]
+    columns = ["N", "paper", "ours", "paper", "ours", "ours", "ours"]
     caption = (
-        f"Test accuracy in per cent on {s.n_test} reviews after epoch {s.epochs}; ours: {_seeds(result)}. "
+        f"Test accuracy in per cent on {s.n_test} reviews after epoch {s.epochs} with N training reviews; "
+        f"ours: {_seeds(result)}. "
         "The last two columns are controls of this book: attention frozen at uniform weights, and the mean of the "
         f"word vectors (after {s.epochs * s.pooling_passes} epochs, with a step size of its own). "
     )
@@ -60,13 +61,13 @@ def gains(result: imdb.Imdb) -> Table:
         for i, size in enumerate(result.settings.sizes)
     ]
     error = 100 * np.sqrt(0.85 * 0.15 / result.settings.n_test)
-    groups = [("", 1), ("self-attention minus", 3), ("pooled path minus", 1), ("attention", 1)]
-    columns = ["reviews", "uniform", "mean", "its pooled path", "uniform", "on words (%)"]
+    groups = [("", 1), ("self-attention minus", 3), ("pooled path minus", 1), ("on words", 1)]
+    columns = ["N", "uniform", "mean", "pooled path", "uniform", "%"]
     caption = (
-        f"Differences of test accuracies in points; {_seeds(result)}. Pooled path: the trained network with the words' "
-        "own outputs switched off at test time. A single accuracy near 85 % has a standard error of "
-        f"{error:.1f} points from the choice of test reviews alone. Last column: mean share of a word's attention that "
-        "falls on words, after training; before, it is "
+        f"Differences of test accuracies in points for N training reviews; {_seeds(result)}. Pooled path: the same "
+        "trained network with the words' own outputs switched off at test time. A single accuracy near 85 % has a "
+        f"standard error of {error:.1f} points from the choice of test reviews alone. Last column: mean share of a "
+        "word's attention that falls on words, after training; before, it is "
     )
     return Table(columns, rows, Measured(f"{100 * result.real_mass[..., 0].mean():.1f} %.", before=caption), groups)
 
