@@ -83,10 +83,15 @@ def network_error(network: Network = "self_attention") -> float:
     with torch.enable_grad():
         _padded_loss(network, leaves, inputs, to_tensor(reviews.labels, dtype=torch.float64)).backward()
     rows = len(ours.parameters["rows"])
-    expected = {name: leaf.grad for name, leaf in leaves.items() if name in ours.parameters}
-    expected |= {"rows": weights.grad[:rows], "tail": weights.grad[rows:]}
-    found = {name: ours.parameters[name].grad for name in expected}
-    return max(float((found[name] - g).abs().max() / g.abs().max()) for name, g in expected.items())
+    expected = {name: _gradient(leaf) for name, leaf in leaves.items() if name in ours.parameters}
+    expected |= {"rows": _gradient(weights)[:rows], "tail": _gradient(weights)[rows:]}
+    errors = {name: (_gradient(ours.parameters[name]) - g).abs().max() / g.abs().max() for name, g in expected.items()}
+    return float(torch.stack(list(errors.values())).max())
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
 
 
 def _padded_loss(network: Network, p: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
