@@ -36,16 +36,19 @@ class Look:
         color: Its colour; dark enough on the background, and each a different grey.
         line: Its line style: a name, or an offset and the lengths of dashes and gaps in points.
         marker: Its marker.
+        hollow: Whether the marker is an empty outline, larger than others, for what may lie on top of another line.
     """
 
     label: str
     color: str
     line: str | tuple[int, tuple[int, ...]]
     marker: str
+    hollow: bool = False
 
     def line_style(self) -> dict[str, Any]:
         """Return the keyword arguments for ``Axes.plot``."""
-        return {"color": self.color, "linestyle": self.line, "marker": self.marker, "label": self.label}
+        found = {"color": self.color, "linestyle": self.line, "marker": self.marker, "label": self.label}
+        return found | ({"markerfacecolor": "none", "markersize": 9} if self.hollow else {})
 
 
 LOOKS: Mapping[str, Look] = {

@@ -33,17 +33,22 @@ class Table:
         columns: Column heads.
         rows: Cells: texts, or :class:`Measured` texts, which are marked so that comparisons skip them.
         caption: One sentence below the table; may end in a measured number.
+        groups: Heads above the column heads, each with the number of columns it spans; default none.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Measured]]
     caption: str | Measured
+    groups: Sequence[tuple[str, int]] = ()
 
     def __repr__(self) -> str:
         return f"Table: {self.caption.before if isinstance(self.caption, Measured) else self.caption}"
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        if self.groups:
+            above = "".join(f'<th colspan="{count}">{html.escape(text)}</th>' for text, count in self.groups)
+            heads = f"{above}</tr>\n<tr>{heads}"
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in self.rows)
         return (
             f'<div class="claim-card"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>'

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnbook.core.rng import stream
 
-__all__ = ["SIZES", "reviews"]
+__all__ = ["SIZES", "polar_words", "reviews"]
 
 SIZES = {"train": 2000, "test": 1000, "unsup": 2000}
 AGREEMENT = 0.8
@@ -43,6 +43,21 @@ def reviews(split: str) -> tuple[tuple[int, int, int, str], ...]:
         rating, text = int(rng.integers(1, 5)) + 6 * label, _review(rng, label)
         rows.append((-1, k, 0, text) if split == "unsup" else (label, k - label * size // 2, rating, text))
     return tuple(rows)
+
+
+def polar_words() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the words of praise and the words of blame.
+
+    Returns:
+        Both sets.
+
+    Example:
+        >>> praise, blame = polar_words()
+        >>> praise & blame
+        frozenset()
+    """
+    _, words = _vocabulary()
+    return frozenset(words["praise"]), frozenset(words["blame"])
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from attnbook.core.results import Measurement
     from attnbook.ledger.checking import Verdict
 
 __all__ = ["SIGNS", "card", "number", "render_values"]
@@ -31,22 +32,32 @@ OWN = {
 }
 # Longer cards show the verdicts at once and fold the numbers.
 MOST_OPEN = 4
+# Up to so many rules set after the same trial are named in a sentence each.
+MOST_APART = 7
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits.
+    """Return a number with three significant digits; whole numbers of up to five digits are written out.
 
     Args:
         value: Any number.
 
     Returns:
-        Text such as ``0.0103``, ``12.5`` or ``3.1e-16``.
+        Text such as ``0.0103``, ``12.5``, ``17500`` or ``3.1e-16``.
 
     Example:
-        >>> number(0.010312), number(2.0), number(3.14159e-16)
-        ('0.0103', '2', '3.14e-16')
+        >>> number(0.010312), number(2.0), number(17500.0), number(3.14159e-16)
+        ('0.0103', '2', '17500', '3.14e-16')
     """
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) < 1e5 and float(value).is_integer() else f"{value:.3g}"
+
+
+def _around(name: str, measurement: Measurement) -> str:
+    """The range over seeds, or that there was one only; nothing for what no seed enters."""
+    if name not in measurement.spread:
+        return ""
+    low, high = measurement.spread[name]
+    return f" [{number(low)}, {number(high)}]" if measurement.n_seeds > 1 else " (one seed)"
 
 
 def render_values(verdict: Verdict) -> str:
@@ -60,12 +71,10 @@ def render_values(verdict: Verdict) -> str:
     """
     if verdict.measurement is None:
         return ""
-    spread = verdict.measurement.spread
-    parts = []
-    for name, value in verdict.measurement.values.items():
-        around = f" [{number(spread[name][0])}, {number(spread[name][1])}]" if name in spread else ""
-        parts.append(f"{name.replace('_', ' ')} {number(value)}{around}")
-    return "; ".join(parts)
+    measured = verdict.measurement
+    return "; ".join(
+        f"{name.replace('_', ' ')} {number(value)}{_around(name, measured)}" for name, value in measured.values.items()
+    )
 
 
 def card(verdicts: Sequence[Verdict]) -> str:
@@ -86,11 +95,18 @@ def card(verdicts: Sequence[Verdict]) -> str:
 
 def _when(verdicts: Sequence[Verdict]) -> str:
     """Say when the rules were set: before any number was known, or after a trial."""
-    after = [f"The rule of {v.claim.id} was set after {_text(v.claim.trial)}." for v in verdicts if v.claim.trial]
-    others = ["Rules were fixed before the run."] if len(after) < len(verdicts) else []
+    trials = {v.claim.id: v.claim.trial for v in verdicts}
+    after: dict[str, None] = {}  # a set that keeps the order
+    for name, trial in trials.items():
+        same = [other for other in trials if trials[other] == trial]
+        one = len(same) <= MOST_APART
+        who = f"The rule of {name} was" if one else f"The rules of {', '.join(same[:-1])} and {same[-1]} were"
+        if trial:
+            after[f"{who} set after {_text(trial)}."] = None
+    others = ["Rules were fixed before the run."] if "" in trials.values() or not trials else []
     if after and others:
         others = ["All other rules were fixed before the run."]
-    return " ".join(after + others)
+    return " ".join([*after, *others])
 
 
 def _block(v: Verdict, fold: bool) -> str:
@@ -112,14 +128,13 @@ def _block(v: Verdict, fold: bool) -> str:
 
 def _values(v: Verdict) -> str:
     measured = v.measurement.values if v.measurement else {}
-    spread = v.measurement.spread if v.measurement else {}
     lines = []
     for name in dict.fromkeys([*v.claim.paper_value, *measured]):
         parts = [f"<i>{html.escape(name.replace('_', ' '))}</i>"]
         if name in v.claim.paper_value:
             parts.append(f"paper {v.claim.paper_value[name]:g}")
-        if name in measured:
-            around = f" [{number(spread[name][0])}, {number(spread[name][1])}]" if name in spread else ""
+        if v.measurement and name in measured:
+            around = _around(name, v.measurement)
             parts.append(f'ours <b><span class="measured">{number(measured[name])}{around}</span></b>')
         lines.append(" · ".join(parts))
     return "<br>".join(lines)

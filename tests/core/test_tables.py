@@ -19,6 +19,11 @@ def test_cells_heads_and_caption_are_escaped():
     assert "<p>x &gt; 1</p>" in html
 
 
+def test_columns_can_stand_in_groups():
+    html = Table(["a", "b", "c"], [["1", "2", "3"]], "x", groups=[("", 1), ("<two>", 2)])._repr_html_()
+    assert '<tr><th colspan="1"></th><th colspan="2">&lt;two&gt;</th></tr>\n<tr><th>a</th>' in html
+
+
 def test_measured_text_is_marked_and_nothing_else():
     one, other = (Table(["loss"], [[Measured(text, before="ours ")]], "c")._repr_html_() for text in ("0.1", "0.2"))
     assert one != other

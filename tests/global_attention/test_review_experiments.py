@@ -7,11 +7,15 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.datasets import synthetic
 from attnbook.global_attention.data.attended_teachers import draw_attended_teacher
-from attnbook.global_attention.experiments import imdb, made_reviews, self_attention
+from attnbook.global_attention.data.reviews import load_corpus
+from attnbook.global_attention.experiments import imdb, made_reviews, review_steps, review_table, self_attention
+from attnbook.global_attention.experiments.exactness import network_error
 from attnbook.global_attention.experiments.review_table import MODELS
 from attnbook.global_attention.figures import self_attention as figures
 from attnbook.global_attention.models import pooled_networks, review_networks, token_networks
+from attnbook.global_attention.models.position_layer import PositionLayer
 from attnbook.global_attention.tables import self_attention as tables
 
 SMALL = dataclasses.replace(made_reviews.Settings.book(), seeds=(0,), sizes=(1200,), epochs=3)
@@ -65,19 +69,16 @@ def test_words_and_source_survive_a_round_trip(table, tmp_path):
 
 
 def test_synthetic_reviews_measure_no_claim_on_imdb(table):
-    """Only the smoke run, which is stored nowhere, is let through."""
-    other = dataclasses.replace(table, settings=dataclasses.replace(table.settings, n_test=29))
-    assert other.measurements() == {}
-    assert table.measurements()
+    assert table.measurements() == {}
 
 
 def full_table(one, baseline, attention, uniform=None, mean=None, pooled=None):
-    """A result with these final accuracies, ``(sizes,)``, for all seeds."""
+    """A made-up result of the paper's size with these final accuracies, ``(sizes,)``, for all seeds."""
     settings = imdb.Settings.paper()
     columns = [baseline, attention, attention if uniform is None else uniform, attention if mean is None else mean]
     accuracy = np.tile(np.stack(columns, -1)[None, :, :, None], (3, 1, 1, settings.epochs))
     pooled = np.tile(attention if pooled is None else pooled, (3, 1))
-    mass = np.zeros((*pooled.shape, 2))
+    mass = np.full((*pooled.shape, 2), 230 / 2142)
     return dataclasses.replace(
         one, settings=settings, test_accuracy=accuracy, train_loss=0 * accuracy, pooled_path=pooled, real_mass=mass
     )
@@ -129,10 +130,74 @@ def test_columns_are_judged_by_their_shape(table):
 
 
 def test_a_part_of_the_table_judges_its_own_rows_only(of_the_paper):
+    """No rule that speaks of every size, no column."""
     part = cut(of_the_paper, 3, (437, 875))
-    measured = part.measurements()
-    assert [claim for claim in measured if claim.startswith("GA-TAB2")] == ["GA-TAB2-875"]
-    assert measured["GA-TAB2-875"].values["baseline"] == pytest.approx(64.48)  # the second row
+    assert list(part.measurements()) == ["GA-TAB2-875"]
+    assert part.measurements()["GA-TAB2-875"].values["baseline"] == pytest.approx(64.48)  # the second row
+
+
+def test_controls_are_judged_at_the_size_where_they_do_worst_which_is_named(table):
+    baseline, attention = imdb.paper_accuracies().T
+    at = {"uniform": 3, "mean": 5, "pooled": 6}
+    columns = {name: attention - 1.75 * (np.arange(len(attention)) == place) for name, place in at.items()}
+    measured = full_table(table, baseline, attention, **columns).measurements()
+    found = {
+        claim: measured[f"GA-X-{claim}"].values for claim in ("uniform", "attention-adds", "pooling", "pooled-path")
+    }
+    sizes = {claim: values["training_reviews"] for claim, values in found.items()}
+    assert sizes == {"uniform": 5250, "attention-adds": 5250, "pooling": 8750, "pooled-path": 13_125}
+    assert found["attention-adds"]["gain"] == pytest.approx(1.75)
+    assert found["pooled-path"]["accuracy_drop"] == pytest.approx(1.75)
+    assert found["pooling"]["mean_pooling"] - found["pooling"]["self_attention"] == pytest.approx(-1.75)
+
+
+def test_attention_that_does_not_start_on_padding_turns_its_claim_red(of_the_paper):
+    for more, verdict in ((0.0, "reproduced"), (0.05, "not reproduced")):
+        found = outcomes(dataclasses.replace(of_the_paper, real_mass=of_the_paper.real_mass + more))
+        assert found["GA-X-padding"] == verdict
+
+
+def test_step_sizes_are_tried_on_training_reviews_set_apart(monkeypatch):
+    smoke = review_steps.Settings.smoke()
+    seen = []
+    bench = review_table._Bench.__init__
+
+    def watched(self, settings, corpus, device):
+        seen.append((settings.step_size, settings.pooling_step_size, corpus))
+        bench(self, settings, corpus, device)
+
+    monkeypatch.setattr(review_table._Bench, "__init__", watched)
+    result = review_steps.run(smoke, device="cpu")
+    assert result.accuracy.shape == (2, 2, len(MODELS))
+    assert [steps for *steps, _ in seen] == [[3e-4, 3e-3], [1e-3, 1e-2]]
+    whole = load_corpus("synthetic", "", dimension=8, n_positions=40, n_test=30)
+    for *_, corpus in seen:
+        assert (len(corpus.test), len(corpus.train)) == (30, len(whole.train) - 30)
+        rows = sorted(tuple(part.words(i)) for part in (corpus.test, corpus.train) for i in range(len(part)))
+        assert rows == sorted(tuple(whole.train.words(i)) for i in range(len(whole.train)))
+    with pytest.raises(ValueError, match="factors"):
+        dataclasses.replace(smoke, factors=(0.0,))
+
+
+def test_the_synthetic_review_that_is_drawn_has_praise_and_blame(smoke_results):
+    words = set(smoke_results["global_attention.made_reviews"].words)
+    assert all(words & kind for kind in synthetic.polar_words())
+
+
+@pytest.mark.parametrize("network", ["self_attention", "baseline"])
+def test_the_whole_network_without_padding_has_the_gradients_of_the_padded_one(network):
+    assert network_error(network) <= 1e-12
+
+
+def test_a_wrong_tail_turns_the_identity_of_the_network_red(monkeypatch):
+    gradients = PositionLayer.set_gradients
+
+    def wrong(self, deviations, lengths, common, gradient):
+        gradients(self, deviations, lengths, common, gradient)
+        self.tail.grad = 2 * self.tail.grad
+
+    monkeypatch.setattr(PositionLayer, "set_gradients", wrong)
+    assert network_error() > 1e-3
 
 
 @pytest.mark.slow
@@ -237,10 +302,15 @@ def test_figures_and_tables_draw_from_a_smoke_result(table, smoke_results):
     ]
     for figure in drawn:
         figures.plt.close(figure)
-    assert "paper 63.4, ours " in tables.table_2(full)._repr_html_()
+    assert "<td>63.4</td>" in tables.table_2(full)._repr_html_()
+    assert "standard error of 0.5 points" in tables.gains(full)._repr_html_()
+    assert "+0.0 [+0.0, +0.0]" in tables.gains(full)._repr_html_()
+    assert "0.000 [0.000, 0.000]" in tables.training(full)._repr_html_()
+    assert "times 0.3" in tables.step_sizes(smoke_results["global_attention.review_steps"])._repr_html_()
     assert "median over 2 seeds" in tables.accuracies(made)._repr_html_()
     assert "synthetic" in tables.cost(made)._repr_html_()
-    assert "14.1 at 875" in tables.frame_text(full, 5)
+    assert "for 875, 1750" in tables.frame_text(full, 5)
+    assert "over baseline 14.1, " in tables.frame_text(full, 5)
     assert "89.3 %" in tables.padding_text(230, 0.0)
     single = cut(full, 1, imdb.PAPER_SIZES)
     assert "one seed, no spread" in tables.table_2(single)._repr_html_()

@@ -6,10 +6,11 @@ import pytest
 import attnbook
 
 
-def attend(x, key_query, value, n_positions, *, padding=None):
-    powers = np.exp(x @ key_query @ x.T)
-    empty = n_positions - len(x) if padding is None else padding
-    return powers @ (x @ value.T) / (powers.sum(1, keepdims=True) + empty)
+def attend(queries, keys, values, key_bias, value_bias, n_positions, *, count=None, empty=None):
+    powers = np.exp(queries @ keys.T)
+    count = n_positions - len(keys) if count is None else count
+    empty = count * (np.exp(queries @ key_bias)[:, None] if empty is None else empty)
+    return (powers @ values + empty * value_bias) / (powers.sum(1, keepdims=True) + empty)
 
 
 def score(n_positions, length, share):
@@ -22,10 +23,11 @@ def step(pooled, delta, n_positions, step_size):
 
 RIGHT = {"GA-S1": attend, "GA-S2": score, "GA-S3": step}
 WRONG = [
-    ("GA-S1", lambda *a: attend(*a, padding=0), "missing from the denominator"),
-    ("GA-S1", lambda *a: attend(*a, padding=a[3]), "not n_positions"),
-    ("GA-S1", lambda *a: attend(*a, padding=1), "not one in all"),
-    ("GA-S1", lambda x, m, v, n: attend(x, m.T, v, n), "transposed"),
+    ("GA-S1", lambda *a: attend(*a, count=0), "padding is missing"),
+    ("GA-S1", lambda *a: attend(*a, empty=1.0), "not 0 any more"),
+    ("GA-S1", lambda q, k, v, kb, vb, n: attend(q, k, v, kb, 0 * vb, n), "into the numerator"),
+    ("GA-S1", lambda *a: attend(*a, count=a[-1]), "not n_positions"),
+    ("GA-S1", lambda *a: attend(*a, count=1), "not one in all"),
     ("GA-S1", lambda *a: attend(*a)[:1], "shape"),
     ("GA-S1", lambda *a: 2 * attend(*a), "different"),
     ("GA-S2", lambda n, length, share: np.log((n - length) / length), "odds"),

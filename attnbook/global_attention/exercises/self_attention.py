@@ -13,29 +13,37 @@ from attnbook.core.rng import stream
 __all__ = ["CHECKS"]
 
 
-def padding_free(answer: Callable[..., Any]) -> str | None:
-    """Check the outputs of self-attention on a padded review, computed from its real words."""
+def padding_with_biases(answer: Callable[..., Any]) -> str | None:
+    """Check the outputs at the words of a padded review when keys and values have biases."""
     rng = stream(1, "exercise", "GA-S1")
-    x, key_query, value = rng.standard_normal((3, 4)), rng.standard_normal((4, 4)) / 4, rng.standard_normal((2, 4))
-    n_positions = 11
-    powers, values = np.exp(x @ key_query @ x.T), x @ value.T
-    right = powers @ values / (powers.sum(1, keepdims=True) + n_positions - 3)
-    got = np.asarray(answer(x.copy(), key_query.copy(), value.copy(), n_positions), dtype=float)
+    queries, keys, values = rng.standard_normal((3, 4)), rng.standard_normal((3, 4)), rng.standard_normal((3, 2))
+    key_bias, value_bias, n_positions = rng.standard_normal(4), rng.standard_normal(2), 11
+    powers, empty = np.exp(queries @ keys.T), np.exp(queries @ key_bias)[:, None]
+
+    def outputs(count: float, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        return (powers @ values + count * weight * bias) / (powers.sum(1, keepdims=True) + count * weight)
+
+    right = outputs(n_positions - 3, empty, value_bias)
+    given = (queries, keys, values, key_bias, value_bias)
+    got = np.asarray(answer(*(array.copy() for array in given), n_positions), dtype=float)
     if got.shape != right.shape:
         return f"one output per word is wanted, shape {right.shape}, got {got.shape}"
     if np.allclose(got, right):
         return None
     likely = {
-        "the padded positions are missing from the denominator: each adds exp(0) = 1": powers
-        @ values
-        / powers.sum(1, keepdims=True),
-        "there are n_positions minus the number of words padded positions, not n_positions": powers
-        @ values
-        / (powers.sum(1, keepdims=True) + n_positions),
-        "padding adds one per position, not one in all": powers @ values / (powers.sum(1, keepdims=True) + 1),
-        "row z belongs to the word that attends: the scores are transposed": powers.T
-        @ values
-        / (powers.T.sum(1, keepdims=True) + n_positions - 3),
+        "padding is missing: its key is the bias of the keys, its value that of the values": outputs(
+            0, empty, value_bias
+        ),
+        "the score of padding is not 0 any more: it is the query times the bias of the keys": outputs(
+            n_positions - 3, np.ones_like(empty), value_bias
+        ),
+        "padding has a value now, the bias: it belongs into the numerator as well": outputs(
+            n_positions - 3, empty, np.zeros(2)
+        ),
+        "there are n_positions minus the number of words padded positions, not n_positions": outputs(
+            n_positions, empty, value_bias
+        ),
+        "every padded position counts, not one in all": outputs(1, empty, value_bias),
     }
     return likely_mistake(got, likely)
 
@@ -85,4 +93,4 @@ def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, likely)
 
 
-CHECKS = {"GA-S1": padding_free, "GA-S2": score_to_beat_padding, "GA-S3": bag_of_words_step}
+CHECKS = {"GA-S1": padding_with_biases, "GA-S2": score_to_beat_padding, "GA-S3": bag_of_words_step}

@@ -1,4 +1,4 @@
-"""Two identities, checked in float64: attention without its padding, and uniform attention as a bag of words."""
+"""Identities, checked in float64: attention and its network without padding, uniform attention as a bag of words."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.data.reviews import EncodedReviews
 from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
-from attnbook.global_attention.models.review_networks import ReviewNetwork, Shape
+from attnbook.global_attention.models.position_layer import CHUNK
+from attnbook.global_attention.models.review_networks import Network, ReviewNetwork, Shape, initial_weights
 from attnbook.global_attention.models.review_training import Recipe, train_reviews
 from attnbook.global_attention.models.self_attention import attend_with_gradient
 
-__all__ = ["padding_free_errors", "uniform_attention_error"]
+__all__ = ["network_error", "padding_free_errors", "uniform_attention_error"]
 
 
 def padding_free_errors(n_positions: int = 40, dimension: int = 7, n_value: int = 5) -> tuple[float, float]:
@@ -54,6 +55,53 @@ def _padded(tokens: Tensor, key_query: Tensor, value: Tensor, gradient: Tensor) 
     with torch.enable_grad():
         outputs = torch.softmax(inputs @ leaves[0] @ inputs.mT, -1) @ (inputs @ leaves[1].mT)
         return outputs.detach(), torch.autograd.grad((outputs * gradient).sum(), leaves)
+
+
+def network_error(network: Network = "self_attention") -> float:
+    """Compare all gradients of a network of Table 2 with those of the padded network under autograd.
+
+    The reviews differ in length; one is empty, and none reaches the last positions, which share one update.
+
+    Args:
+        network: Which of the two.
+
+    Returns:
+        Largest error, relative to the largest entry of each gradient.
+    """
+    shape, rng = Shape(n_positions=2 * CHUNK + 3, dimension=5, width=7), stream(0, "whole network")
+    lengths = np.array([1, 0, CHUNK, CHUNK - 1, 23, 2])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    reviews = EncodedReviews(rng.integers(1, 11, starts[-1]), starts, rng.integers(0, 2, len(lengths)) * 1.0)
+    table = np.concatenate([np.zeros((1, 5)), rng.standard_normal((10, 5))])
+    vectors = to_tensor(table, dtype=torch.float64)
+    ours = ReviewNetwork(network, shape, vectors, seed=0, longest=int(lengths.max()))
+    ours.step(reviews, np.arange(len(lengths)))
+    small, weights = initial_weights(shape, 0, vectors)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in small.items()} | {"weights": weights}
+    weights.requires_grad_()
+    inputs = torch.nn.functional.pad(vectors[reviews.padded(np.arange(len(lengths)))], (0, 0, 0, CHUNK + 3))
+    with torch.enable_grad():
+        _padded_loss(network, leaves, inputs, to_tensor(reviews.labels, dtype=torch.float64)).backward()
+    rows = len(ours.parameters["rows"])
+    expected = {name: _gradient(leaf) for name, leaf in leaves.items() if name in ours.parameters}
+    expected |= {"rows": _gradient(weights)[:rows], "tail": _gradient(weights)[rows:]}
+    errors = {name: (_gradient(ours.parameters[name]) - g).abs().max() / g.abs().max() for name, g in expected.items()}
+    return float(torch.stack(list(errors.values())).max())
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
+
+
+def _padded_loss(network: Network, p: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    """The network as the paper writes it: every position, one matrix each."""
+    if network == "self_attention":
+        query, key, value = (inputs @ p[name].mT for name in ("query", "key", "value"))
+        inputs = torch.softmax(query @ key.mT / query.shape[-1] ** 0.5, -1) @ value
+    hidden = torch.relu(inputs.flatten(1) @ p["weights"].flatten(0, 1) + p["bias"])
+    logits = hidden @ p["decoder"] + p["decoder_bias"]
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
 
 
 def uniform_attention_error(epochs: int = 3) -> float:

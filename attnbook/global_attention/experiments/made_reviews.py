@@ -12,14 +12,11 @@ from typing import ClassVar, Self
 import torch
 
 from attnbook.core.results import Measurement, over_seeds
-from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.experiments.exactness import padding_free_errors, uniform_attention_error
+from attnbook.global_attention.experiments.exactness import network_error, padding_free_errors, uniform_attention_error
 from attnbook.global_attention.experiments.review_table import ReviewSettings, ReviewTable, train_table
-from attnbook.global_attention.models.review_networks import Shape, initial_weights
-from attnbook.global_attention.models.self_attention import merge_key_query, padding_mass
 
-__all__ = ["MadeReviews", "Settings", "run", "untrained_padding_mass"]
+__all__ = ["MadeReviews", "Settings", "run"]
 
 
 @dataclass(frozen=True)
@@ -56,26 +53,11 @@ class MadeReviews(ReviewTable):
         error, gradient_error = padding_free_errors()
         return {
             "GA-X-made": over_seeds(**{model: self.at(model, size) for model in names}),
-            "GA-X-padding": Measurement({"padding_mass": untrained_padding_mass(230, 2142)}),
-            "GA-X-padding-free": Measurement({"max_error": error, "max_gradient_error": gradient_error}),
+            "GA-X-padding-free": Measurement(
+                {"max_error": error, "max_gradient_error": gradient_error, "network_error": network_error()}
+            ),
             "GA-X-bag-of-words": Measurement({"max_error": uniform_attention_error()}),
         }
-
-
-def untrained_padding_mass(length: int, n_positions: int, dimension: int = 100) -> float:
-    """Return the mean share of attention on padding in an untrained network, for words with random vectors.
-
-    Args:
-        length: Words of the review.
-        n_positions: Positions after padding.
-        dimension: Entries of a word vector; each has a standard deviation of 0.1.
-
-    Returns:
-        Between 0 and 1; close to ``1 - length / n_positions`` when scores are small.
-    """
-    vectors = stream(0, "padding").standard_normal((1, length, dimension)) / 10
-    small, _ = initial_weights(Shape(1, dimension, 1), 0, torch.zeros(()))
-    return float(padding_mass(to_tensor(vectors), merge_key_query(small["query"], small["key"]), n_positions).mean())
 
 
 def run(

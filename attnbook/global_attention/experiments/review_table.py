@@ -7,7 +7,7 @@ it is given, so that a long run may be interrupted, continued, and extended by f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from attnbook.core.results import Clock, Result
 from attnbook.core.resuming import check_seeds, resumable
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.datasets import synthetic
 from attnbook.global_attention.data.reviews import Corpus, EncodedReviews, Source, load_corpus
 from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
 from attnbook.global_attention.models.review_networks import ReviewNetwork, Shape
@@ -148,6 +149,7 @@ def train_table(
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     workdir: Path | None = None,
+    held_out: bool = False,
 ) -> dict[str, Any]:
     """Train all cells.
 
@@ -156,6 +158,7 @@ def train_table(
         device: Where to train; default the first of cuda, mps and cpu.
         progress: Told (work done, work in all), every cell counted the same.
         workdir: Folder that keeps finished cells; default none.
+        held_out: Test on training reviews that are set apart, not on test reviews; default False.
 
     Returns:
         The fields of a :class:`ReviewTable`.
@@ -172,6 +175,8 @@ def train_table(
         n_positions=settings.n_positions,
         n_test=settings.n_test,
     )
+    if held_out:
+        corpus = _without_test_reviews(corpus, settings.n_test)
     if settings.sizes[-1] > len(corpus.train):
         raise ValueError(f"sizes: expected at most {len(corpus.train)}, the training reviews, got {settings.sizes}")
     cells, bench = settings.cells(), _Bench(settings, corpus, where)
@@ -201,9 +206,27 @@ def train_table(
     }
 
 
+def _without_test_reviews(corpus: Corpus, count: int) -> Corpus:
+    """Set some training reviews apart and let them take the place of the test reviews."""
+    order = stream(0, "reviews set apart").permutation(len(corpus.train))
+    return replace(corpus, train=corpus.train.take(order[count:]), test=corpus.train.take(order[:count]))
+
+
 def _gathered(settings: ReviewSettings, parts: Mapping[str, Mapping[str, np.ndarray]], name: str) -> np.ndarray:
     shape = len(settings.seeds), len(settings.sizes), len(MODELS), settings.epochs
     return np.stack([part[name] for part in parts.values()]).reshape(shape)
+
+
+def _pictured(corpus: Corpus, source: Source) -> int:
+    """The shortest test review with enough words; of the synthetic ones, with praise and blame among the first."""
+    lengths = corpus.test.lengths
+    fits = lengths >= PICTURED
+    if source == "synthetic":
+        kinds = [{row for row, word in enumerate(corpus.words) if word in kind} for kind in synthetic.polar_words()]
+        first = [set(corpus.test.words(review)[:PICTURED].tolist()) for review in range(len(lengths))]
+        both = np.array([all(words & kind for kind in kinds) for words in first])
+        fits = fits & both if (fits & both).any() else fits
+    return int(np.argmin(np.where(fits, lengths, lengths.max() + 1)))
 
 
 class _Bench:
@@ -212,8 +235,7 @@ class _Bench:
     def __init__(self, settings: ReviewSettings, corpus: Corpus, device: torch.device) -> None:
         self.settings, self.corpus = settings, corpus
         self.vectors = to_tensor(corpus.vectors, device=device)
-        lengths = corpus.test.lengths
-        self.pictured = int(np.argmin(np.where(lengths >= PICTURED, lengths, lengths.max() + 1)))
+        self.pictured = _pictured(corpus, settings.reviews)
 
     def train(self, seed: int, size: int, model: str, progress: Progress | None) -> dict[str, np.ndarray]:
         order = stream(seed, "training reviews").permutation(len(self.corpus.train))

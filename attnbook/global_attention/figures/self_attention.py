@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import BoundaryNorm
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.figures import LOOKS as COMMON
@@ -24,12 +23,14 @@ __all__ = ["LOOKS", "attention", "padding_frame", "students", "table_2", "table_
 LOOKS: Mapping[str, Look] = {
     "baseline": COMMON["baseline"],
     "self_attention": Look("self-attention", "#0b5cad", "-", "o"),
-    "uniform_attention": Look("uniform attention", "#c2410c", "-.", "^"),
+    # Lies on top of self-attention in Table 2.
+    "uniform_attention": Look("uniform attention", "#c2410c", "-.", "^", hollow=True),
     "mean_pooling": Look("mean of the word vectors", "#15803d", (0, (5, 1)), "v"),
     "global_attention": Look("global mask", "#7c3aed", ":", "D"),
 }
 ACCURACY = "test accuracy (%)"
 CHANCE = 50
+FAINT = "#8a8f98"
 
 
 def table_2(result: review_table.ReviewTable) -> Figure:
@@ -65,56 +66,51 @@ def table_2_frame(result: review_table.ReviewTable, epoch: int) -> Figure:
 
 
 def attention(results: Mapping[str, review_table.ReviewTable]) -> Figure:
-    """Draw, for the beginning of one review per result, who attends to whom and what each word does to the answer.
+    """Draw, for the beginning of one review per result, how much attention each word draws and what it does.
 
     Args:
         results: Title to result.
 
     Returns:
-        The figure, one column per result.
+        The figure, one row per result.
     """
-    largest = max(float(result.attention.max()) for result in results.values())
-    steps = max(2, int(np.ceil(np.log2(largest))))
-    levels = 2.0 ** np.arange(-steps, steps + 1)
-    # One colour around each level, so that all that is near uniform looks the same.
-    edges = 2.0 ** (np.arange(-steps, steps + 2) - 0.5)
     with style():
-        figure, axes = plt.subplots(2, len(results), figsize=(7.2, 5.6), height_ratios=(1.6, 1), squeeze=False)
-        for column, (title, result) in enumerate(results.items()):
+        figure, axes = plt.subplots(len(results), 2, figsize=(5.4, 3.9 * len(results)), squeeze=False, sharey="row")
+        for (left, right), (title, result) in zip(axes, results.items(), strict=True):
             places = np.arange(len(result.words))
-            top, bottom = axes[:, column]
-            image = top.imshow(result.attention, norm=BoundaryNorm(edges, 256), cmap="PuOr_r")
-            top.set(title=title, xticks=[], yticks=places)
-            top.set_yticklabels(result.words, fontsize=8)
-            bottom.bar(places, result.effect, color=[_sign_color(effect) for effect in result.effect])
-            bottom.axhline(0, color=INK, linewidth=0.8)
-            bottom.set_xticks(places, result.words, rotation=90, fontsize=8)
-            for ax in (top, bottom):
-                ax.grid(visible=False)
-        axes[0, 0].set_ylabel("word that attends")
-        axes[1, 0].set_ylabel("effect on the logit")
-        bar = figure.colorbar(image, ax=axes[0], label="attention, in units of 1 / positions", shrink=0.8)
-        bar.set_ticks(levels.tolist(), labels=[f"{level:g}" if level >= 1 else f"1/{1 / level:g}" for level in levels])
+            for drawn in result.attention:
+                left.plot(drawn, places, color=FAINT, marker="o", markersize=3.5, linestyle="none")
+            left.plot(result.attention.mean(0), places, color=INK, marker="D", markersize=6, linestyle="none")
+            left.axvline(1, color=INK, linewidth=1, linestyle=":")
+            left.set(xscale="log", title=title, ylim=(len(places) - 0.5, -0.5))
+            left.set_yticks(places, result.words)
+            right.barh(places, result.effect, color=FAINT, edgecolor=INK)
+            right.axvline(0, color=INK, linewidth=0.8)
+        axes[-1, 0].set_xlabel("attention drawn\n(times uniform)")
+        axes[-1, 1].set_xlabel("effect on\nthe logit")
     return figure
 
 
 def students(result: self_attention.AttendedTeachers) -> Figure:
-    """Draw the error of each student on each teacher, and of every restart of the self-attention student."""
+    """Draw the error of each student on each teacher, and of every restart, for each number of samples."""
+    s = result.settings
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.8))
-        places = np.arange(len(result.settings.seeds))
-        for j, model in enumerate(token_networks.MODELS):
-            look, errors = LOOKS[model], result.test_loss[:, -1, j]
-            x = places + 0.18 * (j - 1.5)
-            ax.plot(x, errors, color=look.color, marker="_", linestyle="none", markersize=10)
-            ax.plot(x, result.best(model)[:, -1], color=look.color, marker=look.marker, linestyle="none", markersize=9,
-                    label=look.label)  # fmt: skip
-        ax.axhline(1, color=INK, linewidth=1, linestyle=":")
-        ax.annotate("no better than the mean label", (places[-1] + 0.45, 1), ha="right", va="bottom", fontsize=9)
-        ax.set(yscale="log", xlabel="teacher (dash: every restart; mark: the one with the smallest training loss)")
-        ax.set(ylabel="test loss (label variances)", ylim=(None, 1.5))
-        ax.set_xticks(places, [str(seed) for seed in result.settings.seeds])
-        figure.legend(fontsize=9, ncols=4, loc="outside upper center")
+        figure, axes = plt.subplots(
+            len(s.sizes), 1, figsize=(5.4, 2.7 * len(s.sizes) + 0.7), sharex=True, sharey=True, squeeze=False
+        )
+        places = np.arange(len(s.seeds))
+        for (i, size), ax in zip(enumerate(s.sizes), axes[:, 0], strict=True):
+            for j, model in enumerate(token_networks.MODELS):
+                look, x = LOOKS[model], places + 0.18 * (j - 1.5)
+                marks = {"color": look.color, "linestyle": "none"}
+                ax.plot(x, result.test_loss[:, i, j], marker="_", markersize=10, **marks)
+                best = result.best(model)[:, i]
+                ax.plot(x, best, marker=look.marker, markersize=8, label=look.label if i == 0 else None, **marks)
+            ax.axhline(1, color=INK, linewidth=1, linestyle=":")
+            ax.set(yscale="log", title=f"n = {size}", ylabel="test loss")
+        axes[-1, 0].set(xlabel="teacher")
+        axes[-1, 0].set_xticks(places, [str(seed) for seed in s.seeds])
+        figure.legend(fontsize=10.5, ncols=2, loc="outside upper center")
     return figure
 
 
@@ -137,22 +133,15 @@ def padding_frame(length: int, score: float, n_positions: int = 2142) -> Figure:
         inside = f"real words {100 * (1 - padding):.2g} %", f"padding {100 * padding:.2g} %"
         ax.text(0, 0.62, inside[0], ha="left", color=LOOKS["self_attention"].color)
         ax.text(100, 0.62, inside[1], ha="right")
-        ax.set(xlim=(0, 100), ylim=(-0.5, 1.1), yticks=[], xlabel="share of one row of the softmax (%)")
+        ax.set(xlim=(0, 100), ylim=(-0.5, 1.1), yticks=[], xlabel="share of a word's attention (%)")
         ax.grid(visible=False)
     return figure
 
 
 def _accuracies(ax: Axes, result: review_table.ReviewTable, epoch: int) -> None:
-    """All four networks; uniform attention lies on top of self-attention, so its marks are hollow."""
+    """All four networks."""
     for model in review_table.MODELS:
         band(ax, np.array(result.settings.sizes), result.of(model, epoch), LOOKS[model])
-    for line in ax.get_lines():
-        if line.get_label() == LOOKS["uniform_attention"].label:
-            line.set(markerfacecolor="none", markersize=9)
-
-
-def _sign_color(effect: float) -> str:
-    return LOOKS["self_attention"].color if effect > 0 else LOOKS["uniform_attention"].color
 
 
 def _name_ticks(ax: Axes, sizes: tuple[int, ...]) -> None:

@@ -1,10 +1,10 @@
 r"""Self-attention of Section 3.2 on padded reviews, computed on the real words only.
 
 A review of $L$ words is padded with zero vectors to $P$ positions; attention as in equations (4) and (5) has no biases.
-So a padded key has score 0 and value 0, and all padded queries have the same output. With $S = XMX^\top$ and
+So a padded key has score 0 and value 0, and all padded queries have the same output. With $R = XMX^\top$ and
 $V = XW_V^\top$ over the *real* words,
 
-$$o_z = \frac{\sum_j e^{S_{zj}}V_j}{\sum_j e^{S_{zj}} + (P-L)},\qquad o_{pad} = \frac1P\sum_j V_j ,$$
+$$o_z = \frac{\sum_j e^{R_{zj}}V_j}{\sum_j e^{R_{zj}} + (P-L)},\qquad o_{pad} = \frac1P\sum_j V_j ,$$
 
 exactly what the padded computation gives, at $L^2$ in place of $P^2$ operations. Words are rows; $X$ is ``tokens``.
 
