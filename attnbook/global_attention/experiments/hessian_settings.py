@@ -65,7 +65,7 @@ class Settings:
     steps: int = 600
     record_every: int = 5
     penalty: float = 1e-3
-    weight_decays: tuple[float, ...] = (0.0, 1e-3, 3e-3, 1e-2)
+    weight_decays: tuple[float, ...] = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     n_eigenvalues: int = 100
     tolerance: float = 1e-2
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
