@@ -84,7 +84,7 @@ def along_training(result: HessianSpectrum) -> Figure:
                             **{**look.line_style(), "label": look.label if seed == 0 else None})  # fmt: skip
             title = label if len(step_sizes) == 1 else f"step size {step_size:g}"
             ax.set(xscale="log", yscale="log", title=title)
-            ax.invert_xaxis()
+            ax.set_xlim(1.7 * result.path_loss.max(), result.path_loss.min() / 1.7)
         axes[0, 0].set_ylabel("eigenvalues of the Hessian" if len(rows) > 1 else rows[0][0])
         axes[0, 0].legend(fontsize=10, loc="lower left")
         figure.supxlabel("training loss (training goes to the right)", fontsize=11.5)
