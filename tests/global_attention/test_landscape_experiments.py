@@ -107,8 +107,8 @@ def test_the_decay_is_chosen_in_sample_and_before_the_first_that_costs_too_much(
     """A later decay that costs less by chance is not chosen, and test images are not looked at."""
     result = smoke_results["global_attention.hessian_spectrum"]
     shape = result.decay_accuracy.shape
-    share = np.broadcast_to([1.0, 0.995, 0.98, 1.0, 1.0, 1.0], shape)
-    gain = np.broadcast_to([0.5, 0.4, 0.9, 0.9, 0.9, 0.9], shape)
+    share = np.broadcast_to([1.0, 0.995, 0.98, 1.0], shape)
+    gain = np.broadcast_to([0.5, 0.4, 0.9, 0.9], shape)
     made_up = dataclasses.replace(result, decay_train_accuracy=share, decay_accuracy=gain)
     assert (made_up.allowed_decay() == 1).all()
     np.testing.assert_allclose(made_up.decay_gain(), -0.1)

@@ -15,13 +15,16 @@ from attnbook.global_attention.models.interpolation import Fit, fit_all_weights
 from attnbook.global_attention.models.two_layer import Hessian, Softplus
 from attnbook.global_attention.theory.small_samples import relative_residual, softplus_features
 
-__all__ = ["ARRAYS", "STATIONARY", "STUCK", "Task", "claims", "fits", "relu_failures", "residuals"]
+__all__ = ["ARRAYS", "FITTED", "STATIONARY", "STUCK", "Task", "claims", "fits", "relu_failures", "residuals"]
 
 ARRAYS = ("residuals", "ranks", "input_ranks", "fit_losses", "fit_gradients", "relu_failure_rate")
 """What the claims are judged by."""
 
 STATIONARY, STUCK = 1e-6, 1e-4
 """Gradient norm up to which a run counts as at rest, and relative training loss from which it counts as stuck."""
+
+FITTED = 1e-12
+"""Relative training loss up to which a run counts as having fitted the labels."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def fits(
             found["fit_losses"][:, :, k] = _by_seed(fit.losses) / (np.square(labels).mean(1)[:, None] / 2)
             found["fit_gradients"][:, :, k] = _by_seed(fit.gradient_norms)
             found["fit_growth"][:, :, k] = _by_seed(_norms(fit.parameters) / _norms(twice))
-            for seed, model in np.argwhere(found["fit_losses"][:, :, k] >= STUCK):
+            for seed, model in np.argwhere(found["fit_losses"][:, :, k] > FITTED):
                 found["fit_lowest"][seed, model, k] = _lowest(fit, model * len(seeds) + seed, data, task, model == 1)
     return found
 

@@ -11,7 +11,7 @@ from attnbook.core.figures import LOOKS
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.experiments.hessian_settings import NETWORKS, SPECTRA
 from attnbook.global_attention.experiments.hessian_spectrum import HessianSpectrum
-from attnbook.global_attention.experiments.landscape_samples import STATIONARY, STUCK
+from attnbook.global_attention.experiments.landscape_samples import FITTED, STATIONARY
 from attnbook.global_attention.experiments.loss_landscape import MODELS, LossLandscape
 from attnbook.global_attention.theory.rescaling import log_volume_factor
 from attnbook.ledger.rendering import SIGNS
@@ -188,7 +188,7 @@ def stuck(result: LossLandscape) -> Table:
     rows: list[list[str | Measured]] = []
     for k, width in enumerate(s.fit_widths):
         losses, gradients = result.fit_losses[:, :, k], result.fit_gradients[:, :, k]
-        high, rest = losses >= STUCK, gradients <= STATIONARY
+        high, rest = losses > FITTED, gradients <= STATIONARY
         at = high & rest
         lowest = Measured(f"{result.fit_lowest[:, :, k][at].min():.0e}") if at.any() else "–"
         rows.append([
@@ -202,7 +202,7 @@ def stuck(result: LossLandscape) -> Table:
     ]  # fmt: skip
     caption = (
         f"Runs of {2 * len(s.seeds)}, with and without a mask. At rest: gradient norm at most {STATIONARY:g}; zero: "
-        f"relative loss below {STUCK:g}. The eigenvalue is the worst of the runs at rest; growth is the norm of all "
+        f"relative loss at most {FITTED:g}. The eigenvalue is the worst of the runs at rest; growth is the norm of all "
         "weights at the end over that at the start."
     )
     return Table(columns, rows, caption)
