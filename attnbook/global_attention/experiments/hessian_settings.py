@@ -14,13 +14,13 @@ NETWORKS = ("baseline", "attention", "l1_attention", "equal_loss")
 """Trained networks; ``equal_loss`` is attention stopped at the baseline's training loss."""
 
 SPECTRA = ("baseline", "attention", "attention_folded", "equal_loss", "equal_loss_folded", "l1_attention")
-"""Hessians; ``folded`` is in diag(mask) hidden and decoder. The baseline's mask is fixed: its two are the same."""
+"""Hessians; ``folded`` is in diag(mask) hidden and decoder. The baseline has one only, as its mask is fixed."""
 
 PATHS = ("baseline", "attention", "attention_folded")
 """Hessians that are followed along the training."""
 
 OUTLIERS = 9
-"""Leading eigenvalues that stand apart from the bulk: one less than the classes."""
+"""How many leading eigenvalues stand apart from the bulk, one less than there are classes."""
 
 DIGIT_SIZE = 8
 """Height and width of a digit."""
