@@ -202,7 +202,7 @@ def segments(result: LossLandscape) -> Figure:
         for j, (biases, line) in enumerate(zip(BIASES, (":", "-", "--"), strict=True)):
             look = Look(f"biases: {biases}", SHADES[j], line, "sov"[j])
             band(left, np.array(s.segment_sparsities), (result.segment_pieces[:, j] - 1) / s.segment_width, look)
-        left.set(xscale="log", ylim=(0, 0.62), xlabel="inputs that the mask keeps, s₀", title="random networks")
+        left.set(xscale="log", ylim=(-0.03, 0.62), xlabel="inputs that the mask keeps, s₀", title="random networks")
         left.set(ylabel="share of units that bend the function")
         left.set_xticks(s.segment_sparsities, map(str, s.segment_sparsities))
         left.minorticks_off()

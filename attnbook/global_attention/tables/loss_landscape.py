@@ -134,8 +134,11 @@ def where_training_ends(result: HessianSpectrum) -> Table:
             _spread(result.gradient_norm[:, 0, at]),
             _spread(lowest),
         ])  # fmt: skip
-    columns = ["network", "steps", "training loss", "norm of the gradient", "lowest eigenvalue over the largest"]
-    caption = "Median over seeds [smallest, largest]. The lowest eigenvalue is at most what is shown."
+    columns = ["network", "steps", "training loss", "gradient", "lowest / largest"]
+    caption = (
+        "Median over seeds [smallest, largest]: norm of the gradient, and the lowest eigenvalue over the largest, "
+        "which is at most what is shown."
+    )
     return Table(columns, rows, caption)
 
 
@@ -157,10 +160,10 @@ def decays(result: HessianSpectrum) -> Table:
         f"attention, L1 {result.settings.penalty:g}",
         _spread(result.train_loss[:, 0, l1]), "", _spread(100 * result.accuracy[:, 0, l1]), "",
     ])  # fmt: skip
-    columns = ["network, penalty", "training loss", "in-sample accuracy, %", "test accuracy, %", "seeds that choose it"]
+    columns = ["network, penalty", "training loss", "in-sample accuracy, %", "test accuracy, %", "chosen by"]
     caption = (
-        "Median over seeds [smallest, largest], after equal numbers of steps; the loss without the penalty. A seed "
-        "chooses the largest decay before one costs more than a point of in-sample accuracy."
+        "Median over seeds [smallest, largest], after equal numbers of steps; the loss without the penalty. Last: how "
+        "many seeds choose it, the largest decay before one costs more than a point of in-sample accuracy."
     )
     return Table(columns, rows, caption)
 
@@ -196,14 +199,12 @@ def stuck(result: LossLandscape) -> Table:
             *(Measured(f"{int(count.sum())}") for count in (~high, at, high & ~rest)),
             lowest, Measured(f"{result.fit_growth[:, :, k].max():.2g}"),
         ])  # fmt: skip
-    columns = [
-        "hidden units", "weights without the mask", "loss zero", "at rest, loss positive", "not at rest",
-        "lowest eigenvalue over the largest", "largest growth of the weights",
-    ]  # fmt: skip
+    columns = ["units", "weights", "fit", "at rest", "moving", "lowest", "growth"]
     caption = (
-        f"Runs of {2 * len(s.seeds)}, with and without a mask. At rest: gradient norm at most {STATIONARY:g}; zero: "
-        f"relative loss at most {FITTED:g}. The eigenvalue is the worst of the runs at rest; growth is the norm of all "
-        "weights at the end over that at the start."
+        f"Weights: without the mask. Of {2 * len(s.seeds)} runs, with and without a mask, so many fit (relative "
+        f"loss at most {FITTED:g}), rest with a positive loss (gradient norm at most {STATIONARY:g}), or still move. "
+        "Lowest: the lowest eigenvalue over the largest, the worst of the runs at rest. Growth: the norm of all weights at the end "
+        "over that at the start, the largest."
     )
     return Table(columns, rows, caption)
 
