@@ -160,7 +160,7 @@ def decays(result: HessianSpectrum) -> Table:
         f"attention, L1 {result.settings.penalty:g}",
         _spread(result.train_loss[:, 0, l1]), "", _spread(100 * result.accuracy[:, 0, l1]), "",
     ])  # fmt: skip
-    columns = ["network, penalty", "training loss", "in-sample accuracy, %", "test accuracy, %", "chosen by"]
+    columns = ["network, penalty", "training loss", "in-sample accuracy, %", "test accuracy, %", "seeds"]
     caption = (
         "Median over seeds [smallest, largest], after equal numbers of steps; the loss without the penalty. Last: how "
         "many seeds choose it, the largest decay before one costs more than a point of in-sample accuracy."
@@ -199,12 +199,12 @@ def stuck(result: LossLandscape) -> Table:
             *(Measured(f"{int(count.sum())}") for count in (~high, at, high & ~rest)),
             lowest, Measured(f"{result.fit_growth[:, :, k].max():.2g}"),
         ])  # fmt: skip
-    columns = ["units", "weights", "fit", "at rest", "moving", "lowest", "growth"]
+    columns = ["d", "weights", "fit", "rest", "move", "lowest", "growth"]
     caption = (
         f"Weights: without the mask. Of {2 * len(s.seeds)} runs, with and without a mask, so many fit (relative "
         f"loss at most {FITTED:g}), rest with a positive loss (gradient norm at most {STATIONARY:g}), or still move. "
-        "Lowest: the lowest eigenvalue over the largest, the worst of the runs at rest. Growth: the norm of all weights at "
-        "the end over that at the start, the largest."
+        "Lowest: the lowest eigenvalue over the largest, the worst of the runs at rest. Growth: the norm of all weights "
+        "at the end over that at the start, the largest."
     )
     return Table(columns, rows, caption)
 
