@@ -203,8 +203,8 @@ def stuck(result: LossLandscape) -> Table:
     caption = (
         f"Weights: without the mask. Of {2 * len(s.seeds)} runs, with and without a mask, so many fit (relative "
         f"loss at most {FITTED:g}), rest with a positive loss (gradient norm at most {STATIONARY:g}), or still move. "
-        "Lowest: the lowest eigenvalue over the largest, the worst of the runs at rest. Growth: the norm of all weights "
-        "at the end over that at the start, the largest."
+        "Lowest: the lowest eigenvalue over the largest, the worst of the runs at rest. Growth: the norm of all "
+        "weights at the end over that at the start, the largest."
     )
     return Table(columns, rows, caption)
 
