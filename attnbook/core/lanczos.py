@@ -2,7 +2,8 @@
 
 Block Lanczos with full reorthogonalisation and no restarts: for the top hundred of ten thousand it needs a few hundred
 products, done in blocks, so that both the products and the reorthogonalisation are matrix products. Every eigenvalue
-comes with its residual, a bound on its error.
+comes with its residual, a bound on its error. For the one smallest and the one largest eigenvalue alone, of a matrix
+that knows its product with a single vector, use :func:`attnbook.core.spectrum.extreme_eigenvalues`.
 """
 
 from __future__ import annotations

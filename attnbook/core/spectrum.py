@@ -83,6 +83,9 @@ def extreme_eigenvalues(
 ) -> tuple[float, float]:
     """Return the smallest and the largest eigenvalue of a symmetric matrix.
 
+    For many eigenvalues at the upper end, from products in blocks, use
+    :func:`attnbook.core.lanczos.leading_eigenvalues`.
+
     Args:
         product: The matrix.
         size: Its number of rows, at least 1.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,11 +18,14 @@ from attnbook.global_attention.experiments import (
     landscape_samples,
     loss_landscape,
 )
-from attnbook.global_attention.experiments.hessian_spectrum import NETWORKS, SPECTRA
+from attnbook.global_attention.experiments.hessian_settings import NETWORKS, PATHS, SPECTRA
 from attnbook.global_attention.figures import loss_landscape as figures
 from attnbook.global_attention.models import classifiers, two_layer
+from attnbook.global_attention.models.biased import FirstLayers
+from attnbook.global_attention.models.masks import Member
 from attnbook.global_attention.tables import loss_landscape as tables
 from attnbook.global_attention.theory import rescaling
+from attnbook.global_attention.theory.regions import pieces_on_segments
 
 LANDSCAPE = dataclasses.replace(
     loss_landscape.Settings.book(),
@@ -30,6 +34,7 @@ LANDSCAPE = dataclasses.replace(
     segments=50,
     map_points=3,
     fit_widths=(5, 10, 40),
+    pattern_inputs=100,
     seeds=(0, 1),
 )
 
@@ -46,7 +51,10 @@ def test_impossible_settings_of_the_landscape_are_refused_by_name(change):
         dataclasses.replace(LANDSCAPE, **change)
 
 
-@pytest.mark.parametrize("change", [{"step_sizes": ()}, {"n_eigenvalues": 1}, {"seeds": (1, 1)}, {"chunk": 0}])
+@pytest.mark.parametrize("change", [
+    {"step_sizes": ()}, {"n_eigenvalues": 1}, {"seeds": (1, 1)}, {"chunk": 0},
+    {"weight_decays": ()}, {"weight_decays": (1e-3,)}, {"weight_decays": (0.0, 1e-2, 1e-3)},
+])  # fmt: skip
 def test_impossible_settings_of_the_spectrum_are_refused_by_name(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         dataclasses.replace(hessian_spectrum.Settings.book(), **change)
@@ -56,7 +64,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
     landscape, spectrum = (smoke_results[f"global_attention.{n}"] for n in ("loss_landscape", "hessian_spectrum"))
     widths = np.array([10, 20, 30])
     drawn = [
-        *(draw(spectrum) for draw in (figures.two_comparisons, figures.ratios)),
+        *(draw(spectrum) for draw in (figures.two_comparisons, figures.ratios, figures.along_training)),
         *(draw(landscape) for draw in (figures.planes, figures.segments, figures.orbit_map)),
         *(draw(landscape) for draw in (figures.few_samples, figures.fits)),
         figures.orbit_frame(landscape, 0.1, 1.0),
@@ -65,8 +73,11 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
     for figure in drawn:
         assert any(ax.get_xlabel() for ax in figure.axes) or figure.get_supxlabel()
         plt.close(figure)
-    for table in (tables.comparison, tables.by_step_size, tables.where_training_ends, tables.penalties):
+    for table in (tables.comparison, tables.by_step_size, tables.where_training_ends, tables.decays, tables.solver):
         assert "measured" in table(spectrum)._repr_html_()
+    for table in (tables.trained_pieces, tables.stuck):
+        assert "measured" in table(landscape)._repr_html_()
+    assert all(sign in tables.verdicts(spectrum, spectrum)._repr_html_() for sign in "✓✗")
     assert "the same to rounding" in tables.orbit_text(landscape, 0.1, 1.0)
 
 
@@ -81,6 +92,51 @@ def test_a_stopped_member_has_the_loss_of_the_baseline(smoke_results):
     result = smoke_results["global_attention.hessian_spectrum"]
     early = result.stopped_at < result.settings.steps
     assert (result.loss_ratio("equal_loss")[early[:, 0]] <= 1 + 1e-6).all()
+
+
+def test_the_path_begins_where_the_networks_are_equal_and_ends_where_the_spectra_are_taken(smoke_results):
+    result = smoke_results["global_attention.hessian_spectrum"]
+    start, last = result.path_top[..., 0], result.path_top[..., -1]
+    np.testing.assert_allclose(start[:, :, PATHS.index("attention_folded")], start[:, :, 0], rtol=1e-3)
+    np.testing.assert_array_equal(last[:, :, 0], result.eigenvalues[:, :, SPECTRA.index("baseline"), 0])
+    np.testing.assert_array_equal(result.path_loss[:, :, :2, -1], result.train_loss[:, :, :2])
+    assert (result.path_sum >= result.path_top).all()
+
+
+def test_the_decay_is_chosen_in_sample_and_before_the_first_that_costs_too_much(smoke_results):
+    """A later decay that costs less by chance is not chosen, and test images are not looked at."""
+    result = smoke_results["global_attention.hessian_spectrum"]
+    shape = result.decay_accuracy.shape
+    share = np.broadcast_to([1.0, 0.995, 0.98, 1.0], shape)
+    gain = np.broadcast_to([0.5, 0.4, 0.9, 0.9], shape)
+    made_up = dataclasses.replace(result, decay_train_accuracy=share, decay_accuracy=gain)
+    assert (made_up.allowed_decay() == 1).all()
+    np.testing.assert_allclose(made_up.decay_gain(), -0.1)
+
+
+def test_without_a_penalty_the_decayed_networks_are_those_of_the_spectra(smoke_results):
+    result = smoke_results["global_attention.hessian_spectrum"]
+    np.testing.assert_allclose(result.decay_loss[:, :, 0], result.train_loss[:, 0, :2], rtol=1e-4)
+
+
+def test_a_mask_of_zeros_leaves_no_bend_where_only_ignored_inputs_move():
+    """Known by hand: the units see the first two of five inputs only, so the others switch none of them."""
+    rng = np.random.default_rng(0)
+    normals = rng.standard_normal((1, 7, 5)) * np.array([1, 1, 0, 0, 0])
+    layers = FirstLayers(normals, rng.standard_normal((1, 7)))
+    relevant = np.array([True, True, False, False, False])
+    counts = landscape_regions._counts(layers, [Member("baseline", 3, 11, 2)], [relevant], 13, 17)
+    assert counts["ignored_pieces"] == [1.0]
+    assert counts["pieces"][0] > 1
+    assert 1 < counts["patterns"][0] <= 17
+
+
+def test_dead_units_are_a_minimum_with_no_sharp_equivalent():
+    """Why Theorem 4 needs a positive entry: all units off and labels zero, and the Hessian is zero everywhere."""
+    ones = np.ones((5, 3))
+    dead = landscape_rescaling.Minimum(np.ones(3), -ones, np.ones((1, 5)), np.ones((7, 3)), np.zeros((1, 7)))
+    assert dead.hessian().loss == 0
+    assert dead.sharpness(1e-3, 1e3) == 0
 
 
 def test_spectra_are_those_of_the_networks_they_name(smoke_results):
@@ -104,6 +160,10 @@ MUTATIONS = {
         (landscape_rescaling, "rescale", lambda a, w, v, f, g: (f * a, g * w, v)),
         ("GA-T4-function", "GA-T4-hessian", "GA-T4-volume-factor", "GA-T4-volume", "GA-T4-orbit"),
     ),
+    "a map that shrinks volumes": (
+        (landscape_rescaling, "rescale", lambda a, w, v, f, g: rescaling.rescale(a, w, v, 1 / f, 1 / g)),
+        ("GA-T4-volume-factor", "GA-T4-volume"),
+    ),
     "scaling of the Hessian upside down": (
         (landscape_rescaling, "hessian_scaling", lambda *a: 1 / rescaling.hessian_scaling(*a)),
         ("GA-T4-hessian",),
@@ -119,6 +179,18 @@ MUTATIONS = {
     "features of fewer inputs' rank": (
         (landscape_samples, "softplus_features", lambda x, a, w, tau: (x * a) @ w.T),
         ("GA-T5-rank", "GA-T5-generic", "GA-T5-argument"),
+    ),
+    "features without linear relations": (
+        (
+            landscape_samples,
+            "softplus_features",
+            lambda x, a, w, tau: np.sin((x * a) @ w.T) ** 2 + ((x * a) @ w.T) ** 3,
+        ),
+        ("GA-T5-antipodal",),
+    ),
+    "biases that decide": (
+        (landscape_regions, "pieces_on_segments", lambda n, b, x, z: pieces_on_segments(n, b + 3, x, z)),
+        ("GA-T3-segment",),
     ),
     "derivative of softplus missing": (
         (two_layer.Softplus, "slope", lambda self, u: torch.ones_like(u)),
@@ -163,9 +235,9 @@ def test_a_mask_that_is_not_trained_turns_the_claims_on_the_spectrum_red(monkeyp
 
 
 @pytest.mark.parametrize(("exercise", "right", "wrong"), [
-    ("GA-L1", lambda n, s: _central(n, s), lambda n, s: _central(n, s) / 2),
-    ("GA-L2", lambda h, p, d, a, b: _conjugate(h, p, d, 1 / a, 1 / b, a * b),
-     lambda h, p, d, a, b: _conjugate(h, p, d, a, b, 1 / (a * b))),
+    ("GA-L1", lambda s: _first(s, 0), lambda s: _first(s, -1)),
+    ("GA-L2", lambda h, p, d: _flattest(h, p, d, np.linspace(-0.3, 0.7, 81)),
+     lambda h, p, d: _flattest(h, p, d, np.zeros(1))),
     ("GA-L3", lambda w, v, a: 2 * np.linalg.norm(w) * np.linalg.norm(v) / a,
      lambda w, v, a: np.linalg.norm(w) * np.linalg.norm(v) / a),
 ])  # fmt: skip
@@ -177,12 +249,18 @@ def test_exercises_accept_the_right_answer_and_name_the_mistake(exercise, right,
 
 
 def _central(n, s):
-    return sum(2 for k in range(s) for _ in itertools.combinations(range(n - 1), k))
+    return sum(2 * math.comb(n - 1, k) for k in range(s))
 
 
-def _conjugate(hessian, p, d, *factors):
-    scaling = np.repeat(factors, [p, p * d, d])
-    return scaling[:, None] * hessian * scaling
+def _first(s, margin):
+    return next(n for n in range(s + 1, 999) if (n // s) ** s - _central(n, s) > margin)
+
+
+def _flattest(hessian, p, d, logs):
+    """By hand, on a grid."""
+    pairs = itertools.product(np.exp(logs), repeat=2)
+    scalings = [np.repeat([1 / a, 1 / b, a * b], [p, p * d, d]) for a, b in pairs]
+    return min(np.linalg.eigvalsh(s[:, None] * hessian * s)[-1] for s in scalings)
 
 
 def test_the_float_type_of_the_closed_forms_is_that_of_the_weights():

@@ -15,43 +15,53 @@ from attnbook.global_attention.theory.rescaling import hessian_scaling, least_pe
 __all__ = ["CHECKS"]
 
 
-def most_regions(answer: Callable[..., Any]) -> str | None:
-    """Check the largest number of regions without biases."""
-    sizes = ((5, 2), (7, 3), (11, 4))
-    got = np.array([answer(*size) for size in sizes], dtype=float)
-    right = np.array([largest_region_count(*size, biases=False) for size in sizes], dtype=float)
-    if np.allclose(got, right):
+def first_failure(answer: Callable[..., Any]) -> str | None:
+    """Check the smallest width at which Theorem 3's bound exceeds what is possible without biases."""
+    sizes = (2, 3, 4, 5)
+    got = np.array([answer(size) for size in sizes], dtype=float)
+    widths = range(1, 400)
+    excess = [
+        np.array([region_bound(n, s) - largest_region_count(n, s, biases=False) if n > s else -1 for n in widths])
+        for s in sizes
+    ]
+    if np.allclose(got, [1 + np.argmax(e > 0) for e in excess]):
         return None
     likely = {
-        "this is the maximum with biases": np.array([largest_region_count(*size) for size in sizes], float),
-        "the factor 2 is missing: each region has a mirror image": right / 2,
-        "the sum stops before s_0: the last term has k = s_0 - 1": np.array(
-            [2 * largest_region_count(n - 1, s) for n, s in sizes], float
+        "equal is no failure: the bound must be larger": np.array([1 + np.argmax(e >= 0) for e in excess]),
+        "from there on it always fails; it fails for the first time earlier": np.array(
+            [2 + np.flatnonzero(e <= 0)[-1] for e in excess]
         ),
-        "this is the bound of Theorem 3, not the maximum": np.array([region_bound(*size) for size in sizes], float),
+        "this is the width before": np.array([np.argmax(e > 0) for e in excess]),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, {name: wrong.astype(float) for name, wrong in likely.items()})
 
 
-def rescaled_hessian(answer: Callable[..., Any]) -> str | None:
-    """Check the Hessian at the image of a rescaling."""
-    p, d, factors = 3, 2, (0.5, 4.0)
+def flattest(answer: Callable[..., Any]) -> str | None:
+    """Check the smallest largest eigenvalue over the orbit of rescalings."""
+    p, d = 3, 2
     half = stream(1, "exercise", "GA-L2").standard_normal((11, 11))
-    hessian, scaling = half @ half.T, hessian_scaling(p, d, *factors)
-    got = np.asarray(answer(hessian.copy(), p, d, *factors), dtype=float)
-    if got.shape != (11, 11):
-        return f"a Hessian is wanted, shape (11, 11), got {got.shape}"
-    right = hessian * np.outer(scaling, scaling)
-    if np.allclose(got, right):
+    hessian = half @ half.T
+    got = np.asarray(answer(hessian.copy(), p, d), dtype=float)
+    if got.shape != ():
+        return f"one number is wanted, the largest eigenvalue at the flattest point, got shape {got.shape}"
+    logs = np.linspace(-1.5, 1.5, 61)
+    tops = np.array([[_top(hessian, p, d, a, b) for b in logs] for a in logs])
+    if np.isclose(got, tops.min(), rtol=0.01):
         return None
+    middle = len(logs) // 2
     likely = {
-        "the factors are upside down: where a weight grows, the same step changes the function less": hessian
-        / np.outer(scaling, scaling),
-        "D stands on one side only; a second derivative gets it twice": hessian * scaling[:, None],
-        "mask and first layer are swapped: the first p entries belong to the mask": hessian
-        * np.outer(*[np.repeat([1 / factors[1], 1 / factors[0], factors[0] * factors[1]], [p, p * d, d])] * 2),
+        "this is the largest eigenvalue at the start; other points of the orbit are flatter": tops[middle, middle],
+        "only the mask's factor moves; the first layer has one, too": tops[:, middle].min(),
+        "only the first layer's factor moves; the mask has one, too": tops[middle].min(),
+        "this is its logarithm": np.log(tops.min()),
     }
-    return likely_mistake(got, likely)
+    fits = [mistake for mistake, wrong in likely.items() if np.isclose(got, wrong, rtol=0.01)]
+    return fits[0] if fits else likely_mistake(got, {})
+
+
+def _top(hessian: np.ndarray, n_inputs: int, width: int, log_mask: float, log_hidden: float) -> float:
+    scaling = hessian_scaling(n_inputs, width, np.exp(log_mask), np.exp(log_hidden))
+    return float(np.linalg.eigvalsh(hessian * np.outer(scaling, scaling))[-1])
 
 
 def least_penalty(answer: Callable[..., Any]) -> str | None:
@@ -75,4 +85,4 @@ def least_penalty(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, likely)
 
 
-CHECKS = {"GA-L1": most_regions, "GA-L2": rescaled_hessian, "GA-L3": least_penalty}
+CHECKS = {"GA-L1": first_failure, "GA-L2": flattest, "GA-L3": least_penalty}

@@ -1,124 +1,44 @@
 """Figure 3: the 100 largest Hessian eigenvalues of a 576-16-10 network where training ends, with and without a mask.
 
 The paper does not say how the two minima it compares were matched. Here they are matched in two ways: after equal
-numbers of steps, and at equal training loss (attention stops when its loss has come down to the baseline's).
+numbers of steps, and at equal training loss (attention stops when its loss has come down to the baseline's). The
+largest eigenvalues are also followed along both runs, as the loss falls. A second training sweeps the weight decay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attnbook.core import runtime
-from attnbook.core.ensemble import Parameters
-from attnbook.core.lanczos import leading_eigenvalues
+from attnbook.core.ensemble import History, Parameters
+from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
+from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import digits, mnist
+from attnbook.global_attention.experiments.hessian_settings import (
+    DIGIT_SIZE,
+    NETWORKS,
+    OUTLIERS,
+    PATHS,
+    SPECTRA,
+    Settings,
+)
 from attnbook.global_attention.models.classifiers import Classifier, Schedule, one_hot, train_classifiers
 from attnbook.global_attention.models.two_layer import Hessian, Softplus
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
-__all__ = ["NETWORKS", "SPECTRA", "HessianSpectrum", "Settings", "run"]
+__all__ = ["NETWORKS", "OUTLIERS", "PATHS", "SPECTRA", "HessianSpectrum", "Settings", "run"]
 
-NETWORKS = ("baseline", "attention", "l1_attention", "baseline_decay", "attention_decay", "equal_loss")
-"""Trained networks; ``equal_loss`` is attention stopped at the baseline's training loss."""
-
-SPECTRA = ("baseline", "attention", "attention_folded", "equal_loss", "equal_loss_folded", "l1_attention")
-"""Hessians; ``folded`` is in diag(mask) hidden and decoder. The baseline's mask is fixed: its two are the same."""
-
-
-# Height and width of a digit.
-DIGIT_SIZE = 8
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Sizes of the experiment.
-
-    Attributes:
-        images: Where the digits come from, ``digits`` (scikit-learn's) or ``mnist``.
-        n_train: Training samples.
-        n_test: Test samples.
-        side: Side of the images; 24 gives the paper's 576 inputs.
-        width: Hidden units.
-        sharpness: Sharpness of softplus.
-        step_sizes: Step sizes of SGD; the claims are judged at the first.
-        momentum: Momentum of SGD.
-        batch_size: Samples per step.
-        steps: Steps.
-        record_every: Steps between looks at the training loss when attention is stopped early.
-        penalty: L1 weight on the mask of ``l1_attention``.
-        weight_decay: L2 weight of the two ``decay`` networks.
-        n_eigenvalues: How many eigenvalues.
-        tolerance: Largest residual of an eigenvalue, relative to it.
-        seeds: Seeds.
-        chunk: Seeds trained together as one program.
-    """
-
-    images: Literal["digits", "mnist"] = "digits"
-    n_train: int = 1300
-    n_test: int = 360
-    side: int = 24
-    width: int = 16
-    sharpness: float = 10.0
-    step_sizes: tuple[float, ...] = (0.1,)
-    momentum: float = 0.9
-    batch_size: int = 64
-    steps: int = 600
-    record_every: int = 5
-    penalty: float = 1e-3
-    weight_decay: float = 1e-3
-    n_eigenvalues: int = 100
-    tolerance: float = 1e-2
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    chunk: int = 5
-
-    def __post_init__(self) -> None:
-        if self.images not in ("digits", "mnist"):
-            raise ValueError(f"images: expected digits or mnist, got {self.images!r}")
-        if not self.step_sizes:
-            raise ValueError("step_sizes: expected at least one")
-        if self.n_eigenvalues < 2:
-            raise ValueError(f"n_eigenvalues: expected at least 2, got {self.n_eigenvalues}")
-        check_seeds(self.seeds, self.chunk)
-
-    @classmethod
-    def smoke(cls) -> Self:
-        """Return settings that run in a second and show nothing."""
-        return cls(n_train=53, n_test=47, side=9, width=3, steps=20, n_eigenvalues=7, seeds=(0, 1), chunk=1)
-
-    @classmethod
-    def book(cls) -> Self:
-        """Return settings for any laptop."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> Self:
-        """Return a run on MNIST at three step sizes; the paper does not state its settings."""
-        return cls(images="mnist", n_train=4000, n_test=5000, steps=1800, step_sizes=(0.1, 0.05, 0.02), chunk=1)
-
-    def members(self, seeds: tuple[int, ...]) -> list[Classifier]:
-        """Return the networks trained for all steps, ordered by seed, step size and network."""
-        return [
-            Classifier(
-                "l1_attention" if "l1" in name else "attention" if "attention" in name else "baseline",
-                seed,
-                step_size,
-                penalty=self.penalty if "l1" in name else 0.0,
-                weight_decay=self.weight_decay if "decay" in name else 0.0,
-            )
-            for seed in seeds
-            for step_size in self.step_sizes
-            for name in NETWORKS[:-1]
-        ]
+# In-sample accuracy that a weight decay may cost: beyond it, in-sample prediction is not good any more.
+IN_SAMPLE_COST = 0.01
 
 
 @dataclass(frozen=True)
@@ -128,11 +48,20 @@ class HessianSpectrum(Result):
     Attributes:
         eigenvalues: The largest eigenvalues, the largest first, ``(seeds, step sizes, spectra, rank)``.
         residuals: Largest residual of an eigenvalue, relative to it, ``(seeds, step sizes, spectra)``.
+        products: Products with the Hessian that they took, ``(seeds, step sizes, spectra)``.
         lowest: Upper bound on the smallest eigenvalue, ``(seeds, step sizes, spectra)``.
         gradient_norm: Norm of the gradient there, ``(seeds, step sizes, spectra)``.
         train_loss: Training loss, ``(seeds, step sizes, networks)``.
         accuracy: Share of test images recognised, ``(seeds, step sizes, networks)``.
         stopped_at: Step at which attention reached the baseline's final training loss, ``(seeds, step sizes)``.
+        path_loss: Training loss along the runs of :data:`PATHS`, ``(seeds, step sizes, paths, looks)``; the last look
+            is the end.
+        path_top: Largest eigenvalue there.
+        path_sum: Sum of the :data:`OUTLIERS` largest eigenvalues there.
+        decay_loss: Training loss, penalty not counted, of baseline and attention by weight decay, at the first step
+            size, ``(seeds, models, weight decays)``.
+        decay_train_accuracy: Share of training images recognised there.
+        decay_accuracy: Share of test images recognised there.
     """
 
     experiment: ClassVar[str] = "global_attention.hessian_spectrum"
@@ -140,11 +69,18 @@ class HessianSpectrum(Result):
 
     eigenvalues: Float[np.ndarray, "seeds step_sizes spectra rank"]
     residuals: Float[np.ndarray, "seeds step_sizes spectra"]
+    products: Float[np.ndarray, "seeds step_sizes spectra"]
     lowest: Float[np.ndarray, "seeds step_sizes spectra"]
     gradient_norm: Float[np.ndarray, "seeds step_sizes spectra"]
     train_loss: Float[np.ndarray, "seeds step_sizes networks"]
     accuracy: Float[np.ndarray, "seeds step_sizes networks"]
     stopped_at: Float[np.ndarray, "seeds step_sizes"]
+    path_loss: Float[np.ndarray, "seeds step_sizes paths looks"]
+    path_top: Float[np.ndarray, "seeds step_sizes paths looks"]
+    path_sum: Float[np.ndarray, "seeds step_sizes paths looks"]
+    decay_loss: Float[np.ndarray, "seeds models weight_decays"]
+    decay_train_accuracy: Float[np.ndarray, "seeds models weight_decays"]
+    decay_accuracy: Float[np.ndarray, "seeds models weight_decays"]
 
     def spectrum(self, name: str, step_size: int = 0) -> Float[np.ndarray, "seeds rank"]:
         """Return the eigenvalues of one of :data:`SPECTRA`, by default at the first step size."""
@@ -174,28 +110,48 @@ class HessianSpectrum(Result):
         """Return a network's training loss over the baseline's, seed by seed."""
         return self.train_loss[:, step_size, NETWORKS.index(name)] / self.train_loss[:, step_size, 0]
 
-    def measurements(self) -> dict[str, Measurement]:
-        """Return the ratios at the first step size, by claim id."""
+    def allowed_decay(self) -> Int[np.ndarray, "seeds models"]:
+        """Return, seed by seed, the number of the largest weight decay that in-sample accuracy allows.
+
+        Returns:
+            The last decay before one costs more than a point of in-sample accuracy; test images are not looked at.
+        """
+        good = self.decay_train_accuracy >= self.decay_train_accuracy[:, :, :1] - IN_SAMPLE_COST
+        return np.logical_and.accumulate(good, axis=2).sum(axis=2) - 1
+
+    def decay_gain(self) -> Float[np.ndarray, "seeds models"]:
+        """Return the gain in test accuracy at :meth:`allowed_decay` over no decay, seed by seed."""
+        chosen = np.take_along_axis(self.decay_accuracy, self.allowed_decay()[:, :, None], axis=2)[:, :, 0]
+        return chosen - self.decay_accuracy[:, :, 0]
+
+    def at_step_size(self, number: int) -> dict[str, Measurement]:
+        """Return what the claims on Figure 3 are judged by, at one of the step sizes, by claim id."""
+        loss = self.loss_ratio("equal_loss", number)
         return {
-            "GA-F3-bulk": over_seeds(rank_50_ratio=self.ratio("attention", "middle")),
-            "GA-F3-top": over_seeds(top_ratio=self.ratio("attention", "top")),
+            "GA-F3-bulk": over_seeds(rank_50_ratio=self.ratio("attention", "middle", number)),
+            "GA-F3-top": over_seeds(top_ratio=self.ratio("attention", "top", number)),
+            "GA-F3-top-folded": over_seeds(folded_top_ratio=self.ratio("attention_folded", "top", number)),
             "GA-F3-equal-loss": over_seeds(
-                top_ratio=self.ratio("equal_loss", "top"),
-                folded_sum_ratio=self.ratio("equal_loss_folded", "sum"),
-                train_loss_ratio=self.loss_ratio("equal_loss"),
+                top_ratio=self.ratio("equal_loss", "top", number),
+                folded_sum_ratio=self.ratio("equal_loss_folded", "sum", number),
+                train_loss_ratio=loss,
             ),
             "GA-F3-equal-loss-accuracy": over_seeds(
-                accuracy_gain=self.gain("equal_loss"), train_loss_ratio=self.loss_ratio("equal_loss")
+                accuracy_gain=self.gain("equal_loss", step_size=number), train_loss_ratio=loss
             ),
             "GA-F3-l1": over_seeds(
-                sum_l1_over_baseline=self.ratio("l1_attention", "sum"),
-                accuracy_gain=self.gain("l1_attention"),
-                train_loss_ratio=self.loss_ratio("l1_attention"),
+                sum_l1_over_baseline=self.ratio("l1_attention", "sum", number),
+                accuracy_gain=self.gain("l1_attention", step_size=number),
+                train_loss_ratio=self.loss_ratio("l1_attention", number),
             ),
-            "GA-G1-l2-accuracy": over_seeds(
-                gain_baseline=self.gain("baseline_decay"),
-                gain_attention=self.gain("attention_decay", over="attention"),
-            ),
+        }
+
+    def measurements(self) -> dict[str, Measurement]:
+        """Return the ratios at the first step size, and the gains by weight decay, by claim id."""
+        gain = self.decay_gain()
+        return {
+            **self.at_step_size(0),
+            "GA-G1-l2-accuracy": over_seeds(gain_baseline=gain[:, 0], gain_attention=gain[:, 1]),
         }
 
 
@@ -250,38 +206,86 @@ def _compute(
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
     grid = (len(seeds), len(settings.step_sizes))
+    seen: list[Parameters] = []
     whole = train_classifiers(
-        settings.members(seeds), data, _schedule(settings, settings.steps), device=device, progress=progress
+        settings.members(seeds),
+        data,
+        _schedule(settings, [*settings.looks, settings.steps]),
+        device=device,
+        watch=lambda parameters: seen.append({name: tensor.clone() for name, tensor in parameters.items()}),
+        progress=progress,
     )
     final = {name: whole.records[name][-1].reshape(*grid, -1) for name in ("train_loss", "test_accuracy")}
     stopped = train_classifiers(
         [Classifier("attention", seed, step_size) for seed in seeds for step_size in settings.step_sizes],
         data,
-        _schedule(settings, settings.record_every),
+        _schedule(settings, [*range(0, settings.steps, settings.record_every), settings.steps]),
         device=device,
         stop_below=final["train_loss"][:, :, 0].ravel(),
     )
     reached = (stopped.steps[:, None] == stopped.stopped_at).argmax(axis=0)
     at_stop = {name: stopped.records[name][reached, np.arange(len(reached))].reshape(*grid, 1) for name in final}
     both = {name: np.concatenate([final[name], at_stop[name]], axis=2) for name in final}
-    networks = {
-        name: {key: tensor.unflatten(0, (*grid, -1))[:, :, i] for key, tensor in whole.parameters.items()}
-        for i, name in enumerate(NETWORKS[:-1])
-    }
+    networks = _by_name(whole.parameters, grid)
     networks["equal_loss"] = {key: tensor.unflatten(0, grid) for key, tensor in stopped.parameters.items()}
-    spectra = _spectra(settings, [data[seed] for seed in seeds], networks, device)
+    drawn = [data[seed] for seed in seeds]
+    spectra = _spectra(settings, drawn, networks, device)
     return {
         "train_loss": both["train_loss"],
         "accuracy": both["test_accuracy"],
         "stopped_at": stopped.stopped_at.reshape(grid),
         **spectra,
+        **_paths(settings, drawn, [_by_name(each, grid) for each in seen[:-1]], whole, spectra["eigenvalues"], device),
+        **_decays(settings, seeds, data, device),
     }
 
 
-def _schedule(settings: Settings, every: int) -> Schedule:
-    record_at = tuple(sorted({*range(0, settings.steps, every), settings.steps}))
+def _by_name(parameters: Parameters, grid: tuple[int, int]) -> dict[str, Parameters]:
+    """The networks trained for all steps, each ``(seeds, step sizes, ...)``."""
+    return {
+        name: {key: tensor.unflatten(0, (*grid, -1))[:, :, i] for key, tensor in parameters.items()}
+        for i, name in enumerate(NETWORKS[:-1])
+    }
+
+
+def _schedule(settings: Settings, record_at: list[int]) -> Schedule:
     s = settings
-    return Schedule(s.width, s.steps, s.batch_size, s.momentum, s.sharpness, record_at)
+    return Schedule(s.width, s.steps, s.batch_size, s.momentum, s.sharpness, tuple(record_at))
+
+
+def _decays(
+    settings: Settings, seeds: tuple[int, ...], data: dict[int, NoisyDigits], device: torch.device
+) -> dict[str, np.ndarray]:
+    """Losses and accuracies by weight decay."""
+    trained = train_classifiers(settings.decayed(seeds), data, _schedule(settings, [settings.steps]), device=device)
+    shape = (len(seeds), 2, len(settings.weight_decays))
+    names = {"decay_loss": "train_loss", "decay_train_accuracy": "train_accuracy", "decay_accuracy": "test_accuracy"}
+    return {name: trained.records[record][-1].reshape(shape) for name, record in names.items()}
+
+
+def _paths(
+    settings: Settings,
+    data: list[NoisyDigits],
+    seen: list[dict[str, Parameters]],
+    whole: History,
+    eigenvalues: np.ndarray,
+    device: torch.device,
+) -> dict[str, np.ndarray]:
+    """Loss and outlying eigenvalues along the training; those of the end are known already."""
+    shape = (len(data), len(settings.step_sizes), len(PATHS), len(seen) + 1)
+    outliers = min(OUTLIERS, settings.n_eigenvalues)
+    found = {name: np.empty(shape) for name in ("path_loss", "path_top", "path_sum")}
+    losses = whole.records["train_loss"].reshape(len(seen) + 1, *shape[:2], -1)
+    for seed, step_size, path, look in np.ndindex(shape):
+        at = seed, step_size, path, look
+        found["path_loss"][at] = losses[look, seed, step_size, NETWORKS.index(PATHS[path].removesuffix("_folded"))]
+        if look == len(seen):
+            values = eigenvalues[seed, step_size, SPECTRA.index(PATHS[path])][:outliers]
+        else:
+            hessian = _hessian(settings, PATHS[path], seen[look], (seed, step_size), data[seed], device)
+            values = _leading(hessian, outliers, 0.05, device, block=8).values
+        found["path_top"][at], found["path_sum"][at] = values[0], values.sum()
+    return found
 
 
 def _spectra(
@@ -289,35 +293,47 @@ def _spectra(
 ) -> dict[str, np.ndarray]:
     """All spectra of all seeds and step sizes."""
     shape = (len(data), len(settings.step_sizes), len(SPECTRA))
-    found: dict[str, np.ndarray] = {name: np.empty(shape) for name in ("residuals", "lowest", "gradient_norm")}
+    found: dict[str, np.ndarray] = {
+        name: np.empty(shape) for name in ("residuals", "products", "lowest", "gradient_norm")
+    }
     found["eigenvalues"] = np.empty((*shape, settings.n_eigenvalues))
     for at in np.ndindex(shape):
         seed, step_size, number = at
-        name = SPECTRA[number]
-        network = {key: tensor[seed, step_size] for key, tensor in networks[name.removesuffix("_folded")].items()}
-        folded = name.endswith("_folded") or name == "baseline"
-        inputs = to_tensor(data[seed].train, device=device)
-        labels = one_hot(data[seed].train_labels, device=device).T.contiguous()
-        hessian = Hessian(
-            None if folded else network["mask"],
-            network["hidden"] * network["mask"] if folded else network["hidden"],
-            network["decoder"],
-            inputs,
-            labels,
-            activation=Softplus(settings.sharpness),
-            loss="cross_entropy",
-        )
-        with threads(1):
-            leading = leading_eigenvalues(
-                hessian,
-                hessian.size,
-                settings.n_eigenvalues,
-                tolerance=settings.tolerance,
-                device=device,
-                dtype=inputs.dtype,
-            )
+        hessian = _hessian(settings, SPECTRA[number], networks, (seed, step_size), data[seed], device)
+        leading = _leading(hessian, settings.n_eigenvalues, settings.tolerance, device)
         found["eigenvalues"][at] = leading.values
         found["residuals"][at] = (leading.residuals / leading.values).max()
+        found["products"][at] = leading.products
         found["lowest"][at] = leading.lowest
         found["gradient_norm"][at] = float(hessian.gradient.norm())
     return found
+
+
+def _hessian(
+    settings: Settings,
+    name: str,
+    networks: dict[str, Parameters],
+    at: tuple[int, int],
+    data: NoisyDigits,
+    device: torch.device,
+) -> Hessian:
+    """The Hessian that one of :data:`SPECTRA` names, of one seed and step size."""
+    network = {key: tensor[at] for key, tensor in networks[name.removesuffix("_folded")].items()}
+    folded = name.endswith("_folded") or name == "baseline"
+    return Hessian(
+        None if folded else network["mask"],
+        network["hidden"] * network["mask"] if folded else network["hidden"],
+        network["decoder"],
+        to_tensor(data.train, device=device),
+        one_hot(data.train_labels, device=device).T.contiguous(),
+        activation=Softplus(settings.sharpness),
+        loss="cross_entropy",
+    )
+
+
+def _leading(hessian: Hessian, count: int, tolerance: float, device: torch.device, block: int = 16) -> Leading:
+    kind = hessian.hidden.dtype
+    with threads(1):
+        return leading_eigenvalues(
+            hessian, hessian.size, count, block=block, tolerance=tolerance, device=device, dtype=kind
+        )

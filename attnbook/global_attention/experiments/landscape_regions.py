@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from attnbook.core.results import Measurement
+from attnbook.core.results import Measurement, ratio_over_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
@@ -26,9 +26,12 @@ from attnbook.global_attention.theory.regions import (
     region_bound,
 )
 
-__all__ = ["MODELS", "exact_claims", "segment_counts", "trained_counts"]
+__all__ = ["BIASES", "MODELS", "exact_claims", "segment_counts", "trained_claims", "trained_counts"]
 
 MODELS: tuple[Model, ...] = ("baseline", "attention", "l1_attention")
+
+BIASES = ("none", "variance 1", "variance s₀")
+"""Biases of random networks; with variance $s_0$ they are as large as what the $s_0$ kept inputs add up to."""
 
 # Exact checks: sizes (width, relevant inputs) of the hinge networks, and widths of random networks on two inputs.
 HINGE_SIZES = ((6, 2), (8, 2), (10, 2), (12, 2), (9, 3), (12, 3))
@@ -68,7 +71,8 @@ def exact_claims(n_inputs: int, sparsities: tuple[int, ...]) -> dict[str, Measur
 def segment_counts(sparsities: Sequence[int], *, n_inputs: int, width: int, networks: int, segments: int) -> np.ndarray:
     """Count linear pieces of random networks along random segments, for masks that keep more and more inputs.
 
-    Weights, biases and the ends of the segments are standard normal; a mask does not rescale the weights it leaves.
+    Weights and the ends of the segments are standard normal; a mask does not rescale the weights it leaves. Where a
+    unit switches depends on the size of its bias, so three sizes are tried.
 
     Args:
         sparsities: Inputs that the mask keeps.
@@ -78,16 +82,17 @@ def segment_counts(sparsities: Sequence[int], *, n_inputs: int, width: int, netw
         segments: Segments per network.
 
     Returns:
-        Mean number of pieces, ``(networks, sparsities)``.
+        Mean number of pieces, ``(networks, BIASES, sparsities)``.
     """
-    counts = np.empty((networks, len(sparsities)))
+    counts = np.empty((networks, len(BIASES), len(sparsities)))
     for network in range(networks):
         rng = stream(network, "segments")
         normals, offsets = rng.standard_normal((width, n_inputs)), rng.standard_normal(width)
         starts, ends = rng.standard_normal((2, segments, n_inputs))
         for i, kept in enumerate(sparsities):
             masked = normals * (np.arange(n_inputs) < kept)
-            counts[network, i] = pieces_on_segments(masked, offsets, starts, ends).mean()
+            for j, scale in enumerate((0.0, 1.0, np.sqrt(kept))):
+                counts[network, j, i] = pieces_on_segments(masked, scale * offsets, starts, ends).mean()
     return counts
 
 
@@ -100,11 +105,16 @@ def trained_counts(
     penalty: float,
     steps: int,
     segments: int,
+    pattern_inputs: int,
     half_width: float,
     device: torch.device,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
-    """Count linear pieces of trained networks with biases, along segments and on a plane.
+    """Count linear pieces of trained networks with biases: along segments, around fresh inputs, and on a plane.
+
+    A unit whose bias is near zero switches between two random inputs with probability near one half, whatever its
+    weights. Counts that can differ are those along segments that move only inputs the teacher ignores, and the number
+    of different activation patterns (which units are on) of many fresh inputs.
 
     Args:
         setup: Sizes and noise of teacher and networks.
@@ -113,42 +123,70 @@ def trained_counts(
         n_relevant: Inputs the teacher looks at.
         penalty: L1 weight of ``l1_attention``.
         steps: Steps of Adam.
-        segments: Segments between two fresh inputs, per network.
-        half_width: Half the side of the square on a random plane through the origin.
+        segments: Segments of either kind, per network.
+        pattern_inputs: Fresh inputs whose activation patterns are counted.
+        half_width: Half the side of the square on the plane.
         device: Where to train.
         progress: Told (steps done, steps in all).
 
     Returns:
-        ``pieces`` and ``pieces_before`` ``(seeds, models)``, mean over segments; ``plane_regions`` ``(seeds, models)``;
-        ``plane_lines`` ``(models, width, 3)``, the hinge lines on the plane of the first seed.
+        ``pieces``, ``ignored_pieces`` (mean over segments) and ``patterns``, each also with ``_before`` for the
+        untrained networks, and ``plane_regions``, all ``(seeds, models)``; ``plane_lines`` ``(models, width, 3)``, the
+        hinge lines on the plane of the first seed.
     """
     members = [Member(model, seed, n_samples, n_relevant, penalty) for seed in seeds for model in MODELS]
     before, after = train_with_biases(
         members, setup, steps=steps, batch_size=64, step_size=5e-3, device=device, progress=progress
     )
-    lines = np.stack([_on_plane(after, i, m.seed) for i, m in enumerate(members)])
+    relevant = [setup.teacher(m.seed, n_relevant).mask > 0 for m in members]
+    lines = np.stack([_on_plane(after, i, m.seed, relevant[i]) for i, m in enumerate(members)])
     shape = (len(seeds), len(MODELS))
     regions = [count_regions_in_box(each[:, :2], each[:, 2], half_width) for each in lines]
+    counts = {
+        name + suffix: np.reshape(values, shape).astype(float)
+        for suffix, layers in {"": after, "_before": before}.items()
+        for name, values in _counts(layers, members, relevant, segments, pattern_inputs).items()
+    }
     return {
-        "pieces": _mean_pieces(after, members, segments).reshape(shape),
-        "pieces_before": _mean_pieces(before, members, segments).reshape(shape),
+        **counts,
         "plane_regions": np.reshape(regions, shape).astype(float),
         "plane_lines": lines[: len(MODELS)],
     }
 
 
-def _mean_pieces(layers: FirstLayers, members: list[Member], segments: int) -> np.ndarray:
-    means = []
-    for normals, offsets, member in zip(layers.normals, layers.offsets, members, strict=True):
+def trained_claims(arrays: dict[str, np.ndarray]) -> dict[str, Measurement]:
+    """Return the measurements of what :func:`trained_counts` returned, by claim id."""
+    pieces, patterns = arrays["pieces"], arrays["patterns"]
+    bends = arrays["ignored_pieces"] - 1
+    l1 = MODELS.index("l1_attention")
+    return {
+        "GA-T3-trained": ratio_over_seeds("attention_over_baseline", pieces[:, 1], pieces[:, 0]),
+        "GA-T3-ignored": ratio_over_seeds("bends_l1_over_baseline", bends[:, l1], bends[:, 0]),
+        "GA-T3-patterns": ratio_over_seeds("patterns_l1_over_baseline", patterns[:, l1], patterns[:, 0]),
+    }
+
+
+def _counts(
+    layers: FirstLayers, members: list[Member], relevant: list[np.ndarray], segments: int, pattern_inputs: int
+) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"pieces": [], "ignored_pieces": [], "patterns": []}
+    for normals, offsets, member, looked_at in zip(layers.normals, layers.offsets, members, relevant, strict=True):
         starts, ends = stream(member.seed, "segment ends").standard_normal((2, segments, normals.shape[1]))
-        means.append(pieces_on_segments(normals, offsets, starts, ends).mean())
-    return np.array(means)
+        found["pieces"].append(pieces_on_segments(normals, offsets, starts, ends).mean())
+        ignored = np.where(looked_at, starts, ends)  # inputs that the teacher looks at stay where they are
+        found["ignored_pieces"].append(pieces_on_segments(normals, offsets, starts, ignored).mean())
+        fresh = stream(member.seed, "pattern inputs").standard_normal((pattern_inputs, normals.shape[1]))
+        on = np.packbits(fresh @ normals.T + offsets > 0, axis=1)
+        found["patterns"].append(len(np.unique(on, axis=0)))
+    return found
 
 
-def _on_plane(layers: FirstLayers, member: int, seed: int) -> np.ndarray:
-    """The hinge lines on a random plane through the origin, the same for all models of a seed."""
-    n_inputs = layers.normals.shape[2]
-    plane = np.linalg.qr(stream(seed, "plane").standard_normal((n_inputs, 2)))[0] * np.sqrt(n_inputs / 2)
+def _on_plane(layers: FirstLayers, member: int, seed: int, relevant: np.ndarray) -> np.ndarray:
+    """The hinge lines on a plane through the origin, the same for all models of a seed."""
+    # One axis moves the inputs that the teacher looks at, the other the rest; typical inputs have coordinates near one.
+    direction = stream(seed, "plane").standard_normal(len(relevant))
+    axes = [np.where(kind, direction, 0.0) for kind in (relevant, ~relevant)]
+    plane = np.stack([axis * np.sqrt(np.count_nonzero(axis)) / np.linalg.norm(axis) for axis in axes], axis=1)
     return np.column_stack([layers.normals[member] @ plane, layers.offsets[member]])
 
 

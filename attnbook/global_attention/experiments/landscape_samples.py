@@ -7,20 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Measurement
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import threads
-from attnbook.global_attention.models.interpolation import fit_all_weights
+from attnbook.global_attention.models.interpolation import Fit, fit_all_weights
 from attnbook.global_attention.models.two_layer import Hessian, Softplus
 from attnbook.global_attention.theory.small_samples import relative_residual, softplus_features
 
-__all__ = ["ARRAYS", "Task", "claims", "fits", "relu_failures", "residuals"]
+__all__ = ["ARRAYS", "FITTED", "STATIONARY", "STUCK", "Task", "claims", "fits", "relu_failures", "residuals"]
 
 ARRAYS = ("residuals", "ranks", "input_ranks", "fit_losses", "fit_gradients", "relu_failure_rate")
 """What the claims are judged by."""
 
-# A point counts as stationary, and as stuck, by these numbers.
 STATIONARY, STUCK = 1e-6, 1e-4
+"""Gradient norm up to which a run counts as at rest, and relative training loss from which it counts as stuck."""
+
+FITTED = 1e-12
+"""Relative training loss up to which a run counts as having fitted the labels."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,13 @@ def fits(
         device: Where to compute; float64, on the CPU where the device has none.
 
     Returns:
-        ``fit_losses`` (in units of half the mean squared label) and ``fit_gradients``, ``(seeds, models, widths)``,
-        models baseline and attention.
+        ``fit_losses`` (in units of half the mean squared label, the loss of the output zero), ``fit_gradients``,
+        ``fit_lowest`` (lowest eigenvalue of the Hessian over the largest, 0 for runs that fit) and ``fit_growth``
+        (norm of all weights over that at the start), ``(seeds, models, widths)``, models baseline and attention.
     """
     where = torch.device("cpu") if device.type == "mps" else device
-    losses, gradients = (np.empty((len(seeds), 2, len(widths))) for _ in range(2))
+    names = ("fit_losses", "fit_gradients", "fit_lowest", "fit_growth")
+    found = {name: np.zeros((len(seeds), 2, len(widths))) for name in names}
     drawn = [stream(seed, "small samples") for seed in seeds]
     inputs = np.stack([rng.standard_normal((task.n_samples, task.n_inputs)) for rng in drawn])
     labels = np.stack([rng.standard_normal(task.n_samples) for rng in drawn])
@@ -97,18 +103,21 @@ def fits(
         }
         # Baselines first, then the same networks with a trained mask.
         twice = {name: _twice(array, where) for name, array in arrays.items()}
+        data = _twice(inputs, where), _twice(labels, where)
         with threads(1):
             fit = fit_all_weights(
                 twice,
-                _twice(inputs, where),
-                _twice(labels, where),
+                *data,
                 activation=Softplus(task.sharpness),
                 trained_mask=torch.arange(2 * len(seeds), device=where) >= len(seeds),
                 steps=steps,
             )
-        losses[:, :, k] = fit.losses.cpu().numpy().reshape(2, -1).T / (np.square(labels).mean(1)[:, None] / 2)
-        gradients[:, :, k] = fit.gradient_norms.cpu().numpy().reshape(2, -1).T
-    return {"fit_losses": losses, "fit_gradients": gradients}
+            found["fit_losses"][:, :, k] = _by_seed(fit.losses) / (np.square(labels).mean(1)[:, None] / 2)
+            found["fit_gradients"][:, :, k] = _by_seed(fit.gradient_norms)
+            found["fit_growth"][:, :, k] = _by_seed(_norms(fit.parameters) / _norms(twice))
+            for seed, model in np.argwhere(found["fit_losses"][:, :, k] > FITTED):
+                found["fit_lowest"][seed, model, k] = _lowest(fit, model * len(seeds) + seed, data, task, model == 1)
+    return found
 
 
 def relu_failures(draws: int, *, n_samples: int, width: int, n_inputs: int) -> float:
@@ -158,6 +167,7 @@ def claims(
             n_seeds=seeds,
         ),
         "GA-T5-relu": Measurement({"failure_rate": float(arrays["relu_failure_rate"][0])}),
+        "GA-T5-antipodal": _antipodal(task),
         "GA-T5-degenerate": _degenerate(task, n_samples + 10),
         "GA-T5-trained": Measurement({"largest_loss": float(losses[:, :, zero_from].max())}, n_seeds=len(losses)),
         "GA-T5-stuck": Measurement(
@@ -170,8 +180,40 @@ def claims(
     }
 
 
+def _by_seed(values: torch.Tensor) -> np.ndarray:
+    """Values of members, baselines first, as ``(seeds, models)``."""
+    return values.cpu().numpy().reshape(2, -1).T
+
+
+def _norms(parameters: Parameters) -> torch.Tensor:
+    return torch.cat([tensor.flatten(1) for tensor in parameters.values()], dim=1).norm(dim=1)
+
+
+def _lowest(fit: Fit, member: int, data: tuple[torch.Tensor, torch.Tensor], task: Task, masked: bool) -> float:
+    """Lowest eigenvalue of the Hessian over the largest, at the end of one run, in the weights that were trained."""
+    mask, hidden, decoder = (fit.parameters[name][member] for name in ("mask", "hidden", "decoder"))
+    inputs, labels = data
+    activation = Softplus(task.sharpness)
+    hessian = Hessian(
+        mask if masked else None, hidden, decoder, inputs[member], labels[member][None],
+        activation=activation, loss="squared",
+    )  # fmt: skip
+    values = torch.linalg.eigvalsh(hessian.dense())
+    return float(values[0] / values[-1])
+
+
 def _twice(array: np.ndarray, device: torch.device) -> torch.Tensor:
     return to_tensor(np.concatenate([array, array]), device=device, dtype=torch.float64)
+
+
+def _antipodal(task: Task) -> Measurement:
+    """Rank of the features of one pair more than inputs of samples and their negatives, with a unit per sample."""
+    rng = stream(0, "antipodal")
+    half = rng.standard_normal((task.n_inputs + 1, task.n_inputs))
+    inputs, n_samples = np.concatenate([half, -half]), 2 * len(half)
+    mask, hidden = rng.random(task.n_inputs), rng.standard_normal((n_samples, task.n_inputs))
+    rank = np.linalg.matrix_rank(softplus_features(inputs, mask, hidden, task.sharpness))
+    return Measurement({"feature_rank": float(rank), "samples": float(n_samples)})
 
 
 def _degenerate(task: Task, width: int) -> Measurement:

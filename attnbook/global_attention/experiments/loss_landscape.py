@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import check_seeds, resumable
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.data import Setup
@@ -22,9 +22,9 @@ from attnbook.global_attention.experiments import landscape_regions as regions
 from attnbook.global_attention.experiments import landscape_rescaling as rescaling
 from attnbook.global_attention.experiments import landscape_samples as samples
 
-__all__ = ["MODELS", "LossLandscape", "Settings", "run"]
+__all__ = ["BIASES", "MODELS", "LossLandscape", "Settings", "run"]
 
-MODELS = regions.MODELS
+BIASES, MODELS = regions.BIASES, regions.MODELS
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Settings:
         noise: Standard deviation of the label noise.
         penalty: L1 weight on the mask of ``l1_attention``.
         steps: Steps of Adam.
+        pattern_inputs: Fresh inputs whose activation patterns are counted.
         half_width: Half the side of the square on which regions are counted.
         minimum_inputs: Inputs of the exact minimum of Theorem 4.
         minimum_width: Its hidden units.
@@ -75,6 +76,7 @@ class Settings:
     noise: float = 0.5
     penalty: float = 1e-2
     steps: int = 2000
+    pattern_inputs: int = 20_000
     half_width: float = 2.0
     minimum_inputs: int = 7
     minimum_width: int = 5
@@ -102,7 +104,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show little."""
         return cls(
-            segment_networks=2, segments=10, n_samples=50, steps=10, width=8, map_points=5, draws=2,
+            segment_networks=2, segments=10, n_samples=50, steps=10, width=8, map_points=5, draws=2, pattern_inputs=100,
             fit_widths=(4, 10, 40), fit_steps=5, seeds=(0, 1), mask_factors=(0.1, 1.0), hidden_factors=(1.0,),
         )  # fmt: skip
 
@@ -122,10 +124,14 @@ class LossLandscape(Result):
     """Counts, identities and fits.
 
     Attributes:
-        segment_pieces: Mean linear pieces of random networks, ``(networks, sparsities)``.
-        pieces: Mean linear pieces of trained networks, ``(seeds, models)``.
-        pieces_before: The same before training.
-        plane_regions: Regions on a square of a random plane, ``(seeds, models)``.
+        segment_pieces: Mean linear pieces of random networks, ``(networks, biases, sparsities)``.
+        pieces: Mean linear pieces of trained networks between two fresh inputs, ``(seeds, models)``.
+        ignored_pieces: The same where only inputs move that the teacher ignores.
+        patterns: Different activation patterns among ``pattern_inputs`` fresh inputs.
+        pieces_before: Pieces before training.
+        ignored_pieces_before: Those where only ignored inputs move, before training.
+        patterns_before: Patterns before training.
+        plane_regions: Regions on a square of a plane, ``(seeds, models)``.
         plane_lines: Where the units switch on that plane, first seed, ``(models, width, 3)``.
         identities: The quantities of Theorem 4, ``(seeds, quantities)``.
         orbit_outputs: The function along a line, first seed, ``(mask factors, hidden factors, points)``.
@@ -138,15 +144,21 @@ class LossLandscape(Result):
         input_ranks: Ranks of what enters the activation, ``(draws, widths)``.
         fit_losses: Relative training loss after training all weights, ``(seeds, baseline or attention, widths)``.
         fit_gradients: Gradient norm there.
+        fit_lowest: Lowest eigenvalue of the Hessian there over the largest; 0 for runs that fit.
+        fit_growth: Norm of all weights there over that at the start.
         relu_failure_rate: How often three ReLU features of three samples are dependent, ``(1,)``.
     """
 
     experiment: ClassVar[str] = "global_attention.loss_landscape"
     settings_type: ClassVar[type] = Settings
 
-    segment_pieces: Float[np.ndarray, "networks sparsities"]
+    segment_pieces: Float[np.ndarray, "networks biases sparsities"]
     pieces: Float[np.ndarray, "seeds models"]
+    ignored_pieces: Float[np.ndarray, "seeds models"]
+    patterns: Float[np.ndarray, "seeds models"]
     pieces_before: Float[np.ndarray, "seeds models"]
+    ignored_pieces_before: Float[np.ndarray, "seeds models"]
+    patterns_before: Float[np.ndarray, "seeds models"]
     plane_regions: Float[np.ndarray, "seeds models"]
     plane_lines: Float[np.ndarray, "models width 3"]
     identities: Float[np.ndarray, "seeds quantities"]
@@ -160,12 +172,14 @@ class LossLandscape(Result):
     input_ranks: Float[np.ndarray, "draws residual_widths"]
     fit_losses: Float[np.ndarray, "seeds 2 fit_widths"]
     fit_gradients: Float[np.ndarray, "seeds 2 fit_widths"]
+    fit_lowest: Float[np.ndarray, "seeds 2 fit_widths"]
+    fit_growth: Float[np.ndarray, "seeds 2 fit_widths"]
     relu_failure_rate: Float[np.ndarray, " 1"]
 
     def measurements(self) -> dict[str, Measurement]:
         """Return the exact checks, the counts and the fits, by claim id."""
         s = self.settings
-        at = {kept: self.segment_pieces[:, s.segment_sparsities.index(kept)] for kept in (1, 5, 20)}
+        at = {kept: self.segment_pieces[:, :, s.segment_sparsities.index(kept)] for kept in (1, 5, 20)}
         small = samples.claims(
             samples.Task(s.few_samples, s.few_inputs, s.sharpness),
             {name: getattr(self, name) for name in samples.ARRAYS},
@@ -174,8 +188,13 @@ class LossLandscape(Result):
         )
         return {
             **regions.exact_claims(s.figure_inputs, s.figure_sparsities),
-            "GA-T3-segment": over_seeds(**{f"count_{kept}": counts for kept, counts in at.items()}),
-            "GA-T3-trained": ratio_over_seeds("attention_over_baseline", self.pieces[:, 1], self.pieces[:, 0]),
+            "GA-T3-segment": over_seeds(
+                **{f"count_{kept}": counts[:, BIASES.index("variance 1")] for kept, counts in at.items()},
+                **{f"without_biases_{kept}": at[kept][:, BIASES.index("none")] for kept in (1, 20)},
+            ),
+            **regions.trained_claims(
+                {"pieces": self.pieces, "ignored_pieces": self.ignored_pieces, "patterns": self.patterns}
+            ),
             **rescaling.claims(self.identities),
             **small,
         }
@@ -233,6 +252,7 @@ def _regions(s: Settings, device: torch.device, progress: Progress | None) -> di
         penalty=s.penalty,
         steps=s.steps,
         segments=s.segments,
+        pattern_inputs=s.pattern_inputs,
         half_width=s.half_width,
         device=device,
         progress=progress,

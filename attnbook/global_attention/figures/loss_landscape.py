@@ -1,19 +1,21 @@
-"""The pictures of this chapter. Each function takes results or arrays and computes nothing but medians."""
+"""The pictures of this chapter, from results or arrays: only medians and shares are computed here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float, Int
 
 from attnbook.core.figures import INK, LOOKS, Look, band, style
+from attnbook.global_attention.experiments.hessian_settings import OUTLIERS
 from attnbook.global_attention.experiments.hessian_spectrum import HessianSpectrum
 from attnbook.global_attention.experiments.landscape_rescaling import MAP_RANGE
-from attnbook.global_attention.experiments.loss_landscape import MODELS, LossLandscape
+from attnbook.global_attention.experiments.landscape_samples import STATIONARY
+from attnbook.global_attention.experiments.loss_landscape import BIASES, MODELS, LossLandscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLDED",
+    "along_training",
     "few_samples",
     "fits",
     "orbit_frame",
@@ -53,9 +56,38 @@ def two_comparisons(result: HessianSpectrum) -> Figure:
             _spectrum(ax, rank, result.spectrum("baseline"), LOOKS["baseline"])
             _spectrum(ax, rank, result.spectrum(name), LOOKS["attention"])
             ax.set(xscale="log", yscale="log", title=title, xlabel=RANK)
+            ax.axvline(OUTLIERS + 0.5, color=INK, linewidth=1, linestyle=":")
             _whole_numbers(ax)
         axes[0].set_ylabel(EIGENVALUE)
-        axes[0].legend()
+        axes[0].legend(loc="lower left")
+        words = axes[1].get_xaxis_transform()
+        axes[1].text(OUTLIERS, 0.04, "nine outliers", transform=words, ha="right", fontsize=10)
+        axes[1].text(OUTLIERS + 1.2, 0.94, "the bulk", transform=words, fontsize=10)
+    return figure
+
+
+def along_training(result: HessianSpectrum) -> Figure:
+    """Draw the outlying eigenvalues against the training loss along both runs, every seed; training goes right."""
+    step_sizes = result.settings.step_sizes
+    rows = [("largest eigenvalue", result.path_top), ("sum of the outliers", result.path_sum)]
+    looks = (LOOKS["baseline"], replace(LOOKS["attention"], label="attention, raw"),
+             replace(FOLDED, label="attention, folded"))  # fmt: skip
+    if len(step_sizes) > 1:
+        rows = rows[:1]
+    panels = [(step_size, i, *row) for i, step_size in enumerate(step_sizes) for row in rows]
+    with style():
+        figure, axes = plt.subplots(1, len(panels), sharey=len(rows) == 1, figsize=(7.2, 3.6), squeeze=False)
+        for ax, (step_size, i, label, values) in zip(axes[0], panels, strict=True):
+            for path, look in enumerate(looks):
+                for seed in range(len(values)):
+                    ax.plot(result.path_loss[seed, i, path], values[seed, i, path], linewidth=1.1,
+                            **{**look.line_style(), "label": look.label if seed == 0 else None})  # fmt: skip
+            title = label if len(step_sizes) == 1 else f"step size {step_size:g}"
+            ax.set(xscale="log", yscale="log", title=title)
+            ax.set_xlim(1.7 * result.path_loss.max(), result.path_loss.min() / 1.7)
+        axes[0, 0].set_ylabel("eigenvalues of the Hessian" if len(rows) > 1 else rows[0][0])
+        axes[0, 0].legend(fontsize=10, loc="lower left")
+        figure.supxlabel("training loss (training goes to the right)", fontsize=11.5)
     return figure
 
 
@@ -117,12 +149,12 @@ def region_bounds(
         axes[1].set_xticks([100, 300, 1000, 5000], ["100", "300", "1000", "5000"])
         for ax in axes:
             ax.minorticks_off()
-        axes[1].legend(fontsize=9)
+        axes[1].legend(fontsize=10.5)
     return figure
 
 
 def region_window(lines: Float[np.ndarray, "lines 3"], half_width: float, *, ax: Axes | None = None) -> Figure:
-    """Draw the regions that lines cut out of a square, neighbours in different shades.
+    """Draw the regions that lines cut out of a square: the brighter, the more units are on.
 
     Args:
         lines: Normal (two numbers) and offset of each line.
@@ -138,48 +170,56 @@ def region_window(lines: Float[np.ndarray, "lines 3"], half_width: float, *, ax:
         x, y = np.meshgrid(grid, grid)
         on = np.einsum("lk,kij->lij", lines[:, :2], np.stack([x, y])) + lines[:, 2, None, None] > 0
         axes.imshow(on.sum(axis=0), extent=(-half_width, half_width) * 2, origin="lower", cmap="cividis", alpha=0.75)
-        for row in on:
+        for (a, b, offset), row in zip(lines, on, strict=True):
             if row.any() and not row.all():
-                axes.contour(grid, grid, row, levels=[0.5], colors=INK, linewidths=0.7)
+                foot = -offset * np.array([a, b]) / (a * a + b * b)
+                axes.axline(foot, foot + np.array([-b, a]) / np.hypot(a, b), color=INK, linewidth=0.7)
+        axes.set(xlim=(-half_width, half_width), ylim=(-half_width, half_width))
         axes.set(xticks=(-half_width, 0, half_width), yticks=(-half_width, 0, half_width), aspect="equal")
+        if ax is None:
+            axes.set(xlabel="first input", ylabel="second input", title="bright: many units are on")
         axes.grid(visible=False)
     return figure
 
 
 def planes(result: LossLandscape) -> Figure:
-    """Draw the regions of trained networks on a random plane, first seed."""
+    """Draw the regions of trained networks on a plane of relevant and ignored inputs, first seed."""
     with style():
         figure, axes = plt.subplots(1, len(MODELS), figsize=(7.2, 2.9), sharey=True)
         for i, (ax, model) in enumerate(zip(axes, MODELS, strict=True)):
             region_window(result.plane_lines[i], result.settings.half_width, ax=ax)
-            ax.set_title(f"{LOOKS[model].label}: {result.plane_regions[0, i]:.0f} regions", fontsize=10)
-        figure.supxlabel("two coordinates of a random plane through the origin", fontsize=10.5)
+            ax.set_title(f"{LOOKS[model].label}:\n{result.plane_regions[0, i]:.0f} regions", fontsize=11)
+        axes[0].set_ylabel("inputs it ignores")
+        figure.supxlabel("inputs the teacher looks at", fontsize=11.5)
     return figure
 
 
 def segments(result: LossLandscape) -> Figure:
-    """Draw linear pieces along segments: random networks against the mask's size, trained ones against the model."""
+    """Draw how many units bend the function along a segment: random networks by mask and biases, and trained ones."""
     s = result.settings
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6))
-        look = Look("random networks", SHADES[1], "-", "o")
-        band(left, np.array(s.segment_sparsities), result.segment_pieces, look)
-        left.axhline(s.segment_width / 2 + 1, color=INK, linewidth=1, linestyle=":")
-        left.annotate("every other unit bends", (1, s.segment_width / 2 + 1), xytext=(0, 3), textcoords="offset points")
-        left.set(xscale="log", ylim=(0, s.segment_width / 2 + 7), xlabel="inputs that the mask keeps")
-        left.set(ylabel="linear pieces along a segment", title=f"random, {s.segment_width} units")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.0), sharey=True)
+        for j, (biases, line) in enumerate(zip(BIASES, (":", "-", "--"), strict=True)):
+            look = Look(f"biases: {biases}", SHADES[j], line, "sov"[j])
+            band(left, np.array(s.segment_sparsities), (result.segment_pieces[:, j] - 1) / s.segment_width, look)
+        left.set(xscale="log", ylim=(-0.03, 0.62), xlabel="inputs that the mask keeps, s₀", title="random networks")
+        left.set(ylabel="share of units that bend the function")
         left.set_xticks(s.segment_sparsities, map(str, s.segment_sparsities))
         left.minorticks_off()
-        for j, model in enumerate(MODELS):
-            for shift, counts, fill in ((-0.14, result.pieces_before, "none"), (0.14, result.pieces, None)):
-                color = LOOKS[model].color
-                at = np.full(len(counts), j + shift)
-                right.plot(at, counts[:, j], linestyle="none", marker=LOOKS[model].marker, color=color,
-                           markerfacecolor=fill or color)  # fmt: skip
-        right.set(ylim=(0, s.width / 2 + 5), xlim=(-0.5, 2.5), title=f"trained, {s.width} units, each seed")
-        right.axhline(s.width / 2 + 1, color=INK, linewidth=1, linestyle=":")
-        right.set_xticks(range(3), ["base-\nline", "atten-\ntion", "L1"])
-        right.set_xlabel("hollow: before training, filled: after")
+        left.legend(loc="lower right", fontsize=10)
+        counts = ((result.pieces_before, result.pieces), (result.ignored_pieces_before, result.ignored_pieces))
+        for group, (before, after) in enumerate(counts):
+            columns = [(before[:, 0], replace(LOOKS["baseline"], label="all, untrained", marker="x"))]
+            columns += [(after[:, j], LOOKS[model]) for j, model in enumerate(MODELS)]
+            for j, (values, look) in enumerate(columns):
+                at = group + (j - 1.5) * 0.2 + np.linspace(-0.03, 0.03, len(values))
+                right.plot(at, (values - 1) / s.width, linestyle="none", marker=look.marker, color=look.color,
+                           label=look.label if group == 0 else None)  # fmt: skip
+        right.set(xlim=(-0.6, 1.6), title="trained networks")
+        right.set_xticks(range(2), ["all inputs\nmove", "only ignored\ninputs move"])
+        right.legend(loc="lower left", fontsize=10)
+        for ax in (left, right):
+            ax.axhline(0.5, color=INK, linewidth=1, linestyle=":")
     return figure
 
 
@@ -191,8 +231,11 @@ def orbit_map(result: LossLandscape) -> Figure:
         figure, ax = plt.subplots(figsize=(6.4, 4.6))
         shades = ax.pcolormesh(axis, axis, np.log10(result.sharpness_map).T, shading="nearest", cmap="cividis")
         figure.colorbar(shades, label="log₁₀ of the largest eigenvalue")
-        levels = ax.contour(axis, axis, np.log10(result.sharpness_map).T, colors="white", linewidths=0.8)
-        ax.clabel(levels, fontsize=8)
+        values = np.log10(result.sharpness_map).T
+        at = np.arange(np.ceil(values.min() * 2) / 2, values.max(), 0.5)[1:]
+        middle = (values.min() + values.max()) / 2
+        levels = ax.contour(axis, axis, values, at, colors=["white" if v < middle else INK for v in at], linewidths=0.8)
+        ax.clabel(levels, at[::2], fontsize=10.5)
         corners = np.vstack([result.triangle, result.triangle[:1]]) / log10
         ax.plot(*corners.T, color="white", linewidth=2.4)
         ax.annotate("allowed by A2 and A4", result.triangle[0] / log10, color="white", ha="right",
@@ -221,10 +264,11 @@ def orbit_frame(result: LossLandscape, mask_factor: float, hidden_factor: float)
         left.set(xlabel="position on a line of inputs", ylabel="output", title="the function")
         left.legend()
         rank = np.arange(1, kept + 1)
-        for at, color, marker in ((start, "#6b7280", "s"), ((i, j), SHADES[1], "o")):
+        for at, color, marker, label in ((start, "#6b7280", "s", "before"), ((i, j), SHADES[1], "o", "rescaled")):
             right.plot(rank, np.maximum(result.orbit_eigenvalues[at][:kept], 1e-9), color=color, marker=marker,
-                       markersize=3.5)  # fmt: skip
-        right.set(yscale="log", ylim=(1e-7, 1e6), xlabel=RANK, title="eigenvalues of the Hessian")
+                       markersize=3.5, label=label)  # fmt: skip
+        right.set(yscale="log", ylim=(1e-7, 1e6), xlabel=RANK, ylabel=EIGENVALUE, title="the curvature")
+        right.legend()
     return figure
 
 
@@ -248,7 +292,7 @@ def few_samples(result: LossLandscape) -> Figure:
 
 
 def fits(result: LossLandscape) -> Figure:
-    """Draw where training of all weights ends, every run, against the width."""
+    """Draw where training of all weights ends, every run, against the width; hollow where it is not at rest."""
     s = result.settings
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.8))
@@ -257,18 +301,25 @@ def fits(result: LossLandscape) -> Figure:
                 losses = np.maximum(result.fit_losses[:, j, k], 1e-32)
                 spread = np.linspace(-0.04, 0.04, len(losses)) if len(losses) > 1 else np.zeros(1)
                 at = width * np.exp((j - 0.5) * 0.12 + spread / 2)
-                ax.plot(at, losses, linestyle="none", marker=LOOKS[model].marker, color=LOOKS[model].color,
-                        markersize=6, alpha=0.85, label=LOOKS[model].label if k == 0 else None)  # fmt: skip
+                rest = result.fit_gradients[:, j, k] <= STATIONARY
+                look: dict[str, Any] = {"linestyle": "none", "marker": LOOKS[model].marker, "color": LOOKS[model].color}
+                ax.plot(at[rest], losses[rest], markersize=6, alpha=0.85, **look)
+                ax.plot(at[~rest], losses[~rest], markersize=6, markerfacecolor="none", **look)
+            ax.plot([], [], **look, label=LOOKS[model].label)
+        ax.plot([], [], linestyle="none", marker="o", color=INK, markerfacecolor="none", label="not at rest")
         ax.axvline(s.few_samples / (s.few_inputs + 1), color=INK, linewidth=1, linestyle="--")
         ax.annotate("as many weights\nas samples", (s.few_samples / (s.few_inputs + 1), 1e-20), ha="left",
                     xytext=(4, 0), textcoords="offset points", fontsize=9.5)  # fmt: skip
-        ax.axvline(s.few_samples * 0.86, color=INK, linewidth=1, linestyle=":")
-        ax.annotate("as many units as samples:\nTheorem 5", (s.few_samples * 0.86, 1e-12), ha="right",
+        ax.axvline(s.few_samples, color=INK, linewidth=1, linestyle=":")
+        ax.annotate("as many units as samples:\nTheorem 5", (s.few_samples, 1e-12), ha="right",
                     xytext=(-4, 0), textcoords="offset points", fontsize=9.5)  # fmt: skip
-        ax.set(xscale="log", yscale="log", xlabel="hidden units d", ylabel="training loss, relative", xlim=(1.5, 60))
+        ax.set(xscale="log", yscale="log", xlim=(1.5, 60))
+        ax.set(
+            xlabel="hidden units d (points of a width side by side)", ylabel="training loss over that of output zero"
+        )
         ax.set_xticks(s.fit_widths, map(str, s.fit_widths))
         ax.minorticks_off()
-        ax.legend(loc="upper right")
+        ax.legend(loc="center", bbox_to_anchor=(0.5, 0.5))
     return figure
 
 

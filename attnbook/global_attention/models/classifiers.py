@@ -6,7 +6,7 @@ Figure 3. All models of a seed start at the same weights and see the same batche
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -94,6 +94,7 @@ def train_classifiers(
     *,
     device: torch.device,
     stop_below: np.ndarray | None = None,
+    watch: Callable[[Parameters], None] | None = None,
     progress: Progress | None = None,
 ) -> History:
     """Train classifiers of any mix of models, seeds and step sizes as one program.
@@ -104,10 +105,11 @@ def train_classifiers(
         schedule: Width, steps, batches.
         device: Where to compute; float32.
         stop_below: Training loss at which each member stops, looked at whenever statistics are recorded; default never.
+        watch: Shown the parameters whenever statistics are recorded; it must copy what it keeps. Default none.
         progress: Told (steps done, steps in all).
 
     Returns:
-        History with the records ``train_loss`` and ``test_accuracy``, ``(records, members)``.
+        History with the records ``train_loss``, ``train_accuracy`` and ``test_accuracy``, ``(records, members)``.
 
     Raises:
         ValueError: If there are no members, they are not ordered by seed, or ``stop_below`` has another length.
@@ -119,6 +121,12 @@ def train_classifiers(
         if np.shape(stop_below) != (len(members),):
             raise ValueError(f"stop_below: expected one loss per member, got shape {np.shape(stop_below)}")
         limit = to_tensor(stop_below, device=device)
+
+    def record(parameters: Parameters) -> dict[str, Tensor]:
+        if watch is not None:
+            watch(parameters)
+        return samples.statistics(parameters)
+
     with threads(1):
         return ensemble.train(
             partial(_gradient, members=_Options(members, device), activation=Softplus(schedule.sharpness)),
@@ -126,7 +134,7 @@ def train_classifiers(
             samples.batch,
             optimizer=update_rules.SGD([m.step_size for m in members], momentum=schedule.momentum),
             steps=schedule.steps,
-            record=samples.statistics,
+            record=record,
             record_at=schedule.record_at,
             stop=None if limit is None else lambda statistics: statistics["train_loss"] <= limit,
             names=[str(m) for m in members],
@@ -209,6 +217,7 @@ class _Samples:
         truth = self.test_labels.repeat_interleave(each, 0)
         return {
             "train_loss": -(wanted * outputs).sum(1).mean(1),
+            "train_accuracy": (outputs.argmax(1) == wanted.argmax(1)).float().mean(1),
             "test_accuracy": (guesses == truth).float().mean(1),
         }
 
