@@ -78,11 +78,8 @@ class Settings:
             raise ValueError("step_sizes: expected at least one")
         if self.n_eigenvalues < 2:
             raise ValueError(f"n_eigenvalues: expected at least 2, got {self.n_eigenvalues}")
-        if (
-            not self.weight_decays
-            or self.weight_decays[0] != 0
-            or list(self.weight_decays) != sorted(self.weight_decays)
-        ):
+        decays = self.weight_decays
+        if len(decays) < 2 or decays[0] != 0 or list(decays) != sorted(set(decays)):
             raise ValueError(f"weight_decays: expected 0 and then increasing numbers, got {self.weight_decays}")
         check_seeds(self.seeds, self.chunk)
 
@@ -116,13 +113,13 @@ class Settings:
         ]
 
     def decayed(self, seeds: tuple[int, ...]) -> list[Classifier]:
-        """Return the networks of the sweep over weight decays, ordered by seed, model and decay."""
+        """Return the networks trained with a weight decay, ordered by seed, model and decay."""
         models: tuple[Model, ...] = ("baseline", "attention")
         return [
             Classifier(model, seed, self.step_sizes[0], weight_decay=decay)
             for seed in seeds
             for model in models
-            for decay in self.weight_decays
+            for decay in self.weight_decays[1:]
         ]
 
     @property

@@ -236,7 +236,7 @@ def _compute(
         "stopped_at": stopped.stopped_at.reshape(grid),
         **spectra,
         **_paths(settings, drawn, [_by_name(each, grid) for each in seen[:-1]], whole, spectra["eigenvalues"], device),
-        **_decays(settings, seeds, data, device),
+        **_decays(settings, seeds, data, whole, device),
     }
 
 
@@ -254,13 +254,17 @@ def _schedule(settings: Settings, record_at: list[int]) -> Schedule:
 
 
 def _decays(
-    settings: Settings, seeds: tuple[int, ...], data: dict[int, NoisyDigits], device: torch.device
+    settings: Settings, seeds: tuple[int, ...], data: dict[int, NoisyDigits], whole: History, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """Losses and accuracies by weight decay."""
+    """Losses and accuracies by weight decay; without one, those of the networks trained already."""
     trained = train_classifiers(settings.decayed(seeds), data, _schedule(settings, [settings.steps]), device=device)
-    shape = (len(seeds), 2, len(settings.weight_decays))
     names = {"decay_loss": "train_loss", "decay_train_accuracy": "train_accuracy", "decay_accuracy": "test_accuracy"}
-    return {name: trained.records[record][-1].reshape(shape) for name, record in names.items()}
+
+    def by_decay(record: str) -> np.ndarray:
+        without = whole.records[record][-1].reshape(len(seeds), len(settings.step_sizes), -1)[:, 0, :2, None]
+        return np.concatenate([without, trained.records[record][-1].reshape(len(seeds), 2, -1)], axis=2)
+
+    return {name: by_decay(record) for name, record in names.items()}
 
 
 def _paths(
