@@ -13,7 +13,7 @@ from attnbook.datasets import Images, digits, mnist
 from attnbook.global_attention.models.digits import Member, Model, Training
 from attnbook.global_attention.noisy_digits import Scene
 
-__all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "PROGRAMS", "Panel", "Settings"]
+__all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "PROGRAMS", "Panel", "Path", "Settings"]
 
 MODELS: tuple[Model, ...] = get_args(Model)
 MOMENTUM = 0.9
@@ -44,11 +44,30 @@ PANELS: Mapping[str, Panel] = {
 FIGURES = ("figure_4", "figure_5", "figure_6")
 # What is trained as one program: panels of equal image size and momentum, as many as fit into a processor's cache.
 PROGRAMS = (("figure_2", "uniform"), ("plain", "uniform_plain"), *((figure,) for figure in FIGURES))
-# Penalty paths: the model, and the option of a member that varies.
-PATHS: Mapping[str, tuple[Model, str]] = {
-    "l1_mask": ("l1_attention", "penalty"),
-    "l2_baseline": ("baseline", "decay"),
-    "l2_attention": ("attention", "decay"),
+
+
+@dataclass(frozen=True)
+class Path:
+    """Penalties of growing strength on one model.
+
+    Attributes:
+        model: The model.
+        options: Which penalties of a :class:`~attnbook.global_attention.models.digits.Member` take the strength.
+        share: What the strengths of the settings are multiplied by; less than 1 for a sum over many more entries.
+    """
+
+    model: Model
+    options: tuple[str, ...]
+    share: float = 1.0
+
+
+PATHS: Mapping[str, Path] = {
+    "l1_mask": Path("l1_attention", ("penalty",)),
+    "l1_mask_l2": Path("l1_attention", ("penalty", "decay")),
+    "l2_attention": Path("attention", ("decay",)),
+    "l2_baseline": Path("baseline", ("decay",)),
+    "l1_baseline": Path("baseline", ("lasso",), 0.1),
+    "group_baseline": Path("baseline", ("group_lasso",)),
 }
 
 
@@ -69,7 +88,7 @@ class Settings:
         read_large_at: Step size at which the claims on Figures 4 to 6 are read; ours, fixed before the run.
         penalty: L1 weight on the mask in images of 24 x 24; ours.
         penalty_large: The same in images of 48 x 48; ours.
-        path: Penalties of the paths, L1 or L2, at ``read_at`` in the setting of Figure 2.
+        path: Strengths of the penalties along the paths, at ``read_at`` in the setting of Figure 2.
         batch_size: Images per step; ours.
         steps: Number of steps; ours.
         seeds: Seeds of images, noise, batches and weights.
@@ -159,9 +178,9 @@ class Settings:
         """Return the networks of the penalty paths, ordered by seed, path and penalty."""
         scene = PANELS["figure_2"].scene
         return [
-            Member(model, seed, scene, self.read_at, **{option: value})
+            Member(path.model, seed, scene, self.read_at, **dict.fromkeys(path.options, value * path.share))
             for seed in seeds
-            for model, option in PATHS.values()
+            for path in PATHS.values()
             for value in self.path
         ]
 

@@ -45,6 +45,8 @@ Batch: TypeAlias = tuple[Float[Tensor, "groups samples pixels"], Int[Tensor, "gr
 CLASSES = 10
 # Images on which the training loss is recorded, at most.
 N_TRAIN_RECORDED = 200
+# Below this the norm of a pixel's weights counts as zero.
+SMALLEST_NORM = 1e-12
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Member:
         step_size: Step size of gradient descent, constant.
         penalty: L1 weight on the mask; used by ``l1_attention`` only.
         decay: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases.
+        lasso: L1 weight on the entries of the first layer, $\sum_{jk}|w^{(1)}_{jk}|$.
+        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of what belongs to each pixel.
     """
 
     model: Model
@@ -66,13 +70,15 @@ class Member:
     step_size: float
     penalty: float = 0.0
     decay: float = 0.0
+    lasso: float = 0.0
+    group_lasso: float = 0.0
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
         if not 0 < self.step_size < float("inf"):
             raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
-        for name in ("penalty", "decay"):
+        for name in ("penalty", "decay", "lasso", "group_lasso"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
 
@@ -236,10 +242,10 @@ def train_members(
 
 
 class _Rule:
-    """The gradient, times the step size, with the mask of each member frozen, free or penalised, and decaying weights.
+    """The gradient, times the step size, with the mask of each member frozen, free or penalised, and penalised weights.
 
     A constant step size may multiply the gradient instead of the velocity: then members of all step sizes are one
-    tensor for the optimiser.
+    tensor for the optimiser. Penalties with a kink enter by a subgradient, 0 at the kink.
     """
 
     def __init__(self, members: Sequence[Member], data: _Data) -> None:
@@ -247,16 +253,27 @@ class _Rule:
         self.trained = data.to([float(m.model != "baseline") for m in members]).unsqueeze(1)
         penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members]
         self.penalty = data.to(penalties).unsqueeze(1)
-        self.decay = data.to([m.step_size * m.decay for m in members]).view(-1, 1, 1)
-        self.decaying = any(m.decay for m in members)
+        # Penalties on whole layers cost time: only those that some member has.
+        self.on_weights = {
+            name: data.to([m.step_size * getattr(m, name) for m in members]).view(-1, 1, 1)
+            for name in ("decay", "lasso", "group_lasso")
+            if any(getattr(m, name) for m in members)
+        }
         self.buffers: dict[str, Tensor] = {}
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch, factor=self.step_size, buffers=self.buffers)
         gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        if self.decaying:
-            for name in ("hidden", "decoder"):
-                gradients[name].addcmul_(parameters[name], self.decay)
+        hidden = parameters["hidden"]
+        for penalty, weight in self.on_weights.items():
+            if penalty == "decay":
+                for name in ("hidden", "decoder"):
+                    gradients[name].addcmul_(parameters[name], weight)
+            elif penalty == "lasso":
+                gradients["hidden"].addcmul_(hidden.sign(), weight)
+            else:
+                norms = hidden.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+                gradients["hidden"].addcmul_(hidden, weight / norms)
         return losses, gradients
 
 
