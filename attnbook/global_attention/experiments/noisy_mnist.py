@@ -34,8 +34,8 @@ from attnbook.global_attention.models.digits import CLASSES, Member, Model, trai
 __all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "NoisyMnist", "Panel", "Settings", "run"]
 
 CURVES = ("accuracy", "test_loss", "train_loss")
-BEST_FOR_DECAY = ("baseline", "attention", "l2_baseline", "l2_attention", "l1_mask")
-BEST_FOR_SPARSE = ("baseline", "attention", "l1_baseline", "group_baseline", "l1_mask", "l1_mask_l2")
+IN_DECAY = ("baseline", "attention", "l2_baseline", "l1_mask")
+IN_SPARSE = ("attention", "group_baseline", "l1_mask", "l1_mask_l2")
 ENDS = ("leak", "path_accuracy", "masks", "balance")
 # A setting counts when one of the networks has learned: three times as good as guessing.
 LEARNS = 0.3
@@ -54,7 +54,7 @@ class NoisyMnist(Result):
         train_loss: Cross-entropy on 200 of the training images, same shape.
         leak: How strongly a pixel outside the digit enters at the end, on average, relative to one inside,
             ``(seeds, panels, step_sizes, models)``; NaN where a network diverged.
-        path_accuracy: Final test accuracy along the penalty paths, ``(seeds, paths, penalties)``.
+        path_accuracy: Final test accuracy along the penalty paths, ``(seeds, paths, step_sizes, penalties)``.
         weights: How strongly each pixel enters in Figure 2, for the first seed at ``read_at``,
             ``(records, models, pixels)``.
         weights_large: The same at the end for Figures 4 to 6 at ``read_large_at``, ``(figures, models, pixels)``.
@@ -71,7 +71,7 @@ class NoisyMnist(Result):
     test_loss: Float[np.ndarray, "records seeds panels step_sizes models"]
     train_loss: Float[np.ndarray, "records seeds panels step_sizes models"]
     leak: Float[np.ndarray, "seeds panels step_sizes models"]
-    path_accuracy: Float[np.ndarray, "seeds paths penalties"]
+    path_accuracy: Float[np.ndarray, "seeds paths path_step_sizes penalties"]
     weights: Float[np.ndarray, "records models pixels"]
     weights_large: Float[np.ndarray, "figures models large_pixels"]
     masks: Float[np.ndarray, "seeds 2 pixels"]
@@ -157,8 +157,8 @@ class NoisyMnist(Result):
             "GA-X-digits-tuned": over_seeds(**{model: best[:, j] for j, model in enumerate(MODELS)}),
             "GA-X-digits-equal": over_seeds(baseline=equal[:, 0], attention=equal[:, 1]),
             "GA-X-digits-leak": over_seeds(**{model: leak[:, j] for j, model in enumerate(MODELS)}),
-            "GA-X-digits-decay": over_seeds(**{name: best_of_path[name] for name in BEST_FOR_DECAY}),
-            "GA-X-digits-sparse": over_seeds(**{name: best_of_path[name] for name in BEST_FOR_SPARSE}),
+            "GA-X-digits-decay": over_seeds(**{name: best_of_path[name] for name in IN_DECAY}),
+            "GA-X-digits-sparse": over_seeds(**{name: best_of_path[name] for name in IN_SPARSE}),
         }
         if s.images == "mnist":
             measured["GA-F2-mnist"] = over_seeds(**{model: final[:, j] for j, model in enumerate(MODELS)})
@@ -182,15 +182,16 @@ class NoisyMnist(Result):
         return np.array(rows)
 
     def best_of_paths(self) -> dict[str, Float[np.ndarray, " seeds"]]:
-        """Return final accuracies without a penalty, by model, and at the best strength of each path, by its name.
+        """Return the best final accuracies of each path, by its name, and of two models without a penalty.
 
-        The best has the highest median over seeds; no penalty counts as a point of each path too.
+        The best has the highest median over seeds, of all strengths and step sizes; no penalty counts as a point of
+        each path too.
         """
-        without = self.curves("accuracy", "figure_2", self.settings.read_at)[-1]
+        without = self.best("figure_2")
         best = {"baseline": without[:, 0], "attention": without[:, 1]}
         for i, (name, path) in enumerate(PATHS.items()):
             start = best["baseline" if path.model == "baseline" else "attention"]
-            points = np.column_stack([start, self.path_accuracy[:, i]])
+            points = np.column_stack([start, self.path_accuracy[:, i].reshape(len(start), -1)])
             best[name] = points[:, np.median(points, axis=0).argmax()]
         return best
 
@@ -273,7 +274,9 @@ def _train(
     small, large = (s.step_sizes.index(size) for size in (s.read_at, s.read_large_at))
     return {
         **{name: np.concatenate(parts, axis=-3) for name, parts in found.items()},
-        "path_accuracy": path.records["accuracy"][-1].reshape(len(seeds), len(PATHS), len(s.path)),
+        "path_accuracy": path.records["accuracy"][-1].reshape(
+            len(seeds), len(PATHS), len(s.path_step_sizes), len(s.path)
+        ),
         **found_masks,
         "weights": np.round(weights[PROGRAMS[0]][:, 0, small], 3),
         "weights_large": np.round([weights[figure,][-1, 0, large] for figure in FIGURES], 3),

@@ -60,8 +60,7 @@ class Member:
         step_size: Step size of gradient descent, constant.
         penalty: L1 weight on the mask; used by ``l1_attention`` only.
         decay: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases.
-        lasso: L1 weight on the entries of the first layer, $\sum_{jk}|w^{(1)}_{jk}|$.
-        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of what belongs to each pixel.
+        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel.
     """
 
     model: Model
@@ -70,7 +69,6 @@ class Member:
     step_size: float
     penalty: float = 0.0
     decay: float = 0.0
-    lasso: float = 0.0
     group_lasso: float = 0.0
 
     def __post_init__(self) -> None:
@@ -78,7 +76,7 @@ class Member:
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
         if not 0 < self.step_size < float("inf"):
             raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
-        for name in ("penalty", "decay", "lasso", "group_lasso"):
+        for name in ("penalty", "decay", "group_lasso"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
 
@@ -253,27 +251,27 @@ class _Rule:
         self.trained = data.to([float(m.model != "baseline") for m in members]).unsqueeze(1)
         penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members]
         self.penalty = data.to(penalties).unsqueeze(1)
-        # Penalties on whole layers cost time: only those that some member has.
-        self.on_weights = {
-            name: data.to([m.step_size * getattr(m, name) for m in members]).view(-1, 1, 1)
-            for name in ("decay", "lasso", "group_lasso")
-            if any(getattr(m, name) for m in members)
-        }
+        # Penalties on whole layers cost time: they visit only the members from the first to the last that has one.
+        self.on_weights: dict[str, tuple[slice, Tensor]] = {}
+        for name in ("decay", "group_lasso"):
+            weights = [m.step_size * getattr(m, name) for m in members]
+            if any(weights):
+                which = np.flatnonzero(weights)
+                rows = slice(int(which[0]), int(which[-1]) + 1)
+                self.on_weights[name] = rows, data.to(weights[rows]).view(-1, 1, 1)
         self.buffers: dict[str, Tensor] = {}
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch, factor=self.step_size, buffers=self.buffers)
         gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        hidden = parameters["hidden"]
-        for penalty, weight in self.on_weights.items():
+        for penalty, (rows, weight) in self.on_weights.items():
             if penalty == "decay":
                 for name in ("hidden", "decoder"):
-                    gradients[name].addcmul_(parameters[name], weight)
-            elif penalty == "lasso":
-                gradients["hidden"].addcmul_(hidden.sign(), weight)
+                    gradients[name][rows].addcmul_(parameters[name][rows], weight)
             else:
-                norms = hidden.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
-                gradients["hidden"].addcmul_(hidden, weight / norms)
+                hidden = parameters["hidden"][rows]
+                norms = hidden.norm(dim=1, keepdim=True).clamp_min_(SMALLEST_NORM)
+                gradients["hidden"][rows].addcmul_(hidden, weight / norms)
         return losses, gradients
 
 
