@@ -6,7 +6,7 @@ only 0.001. Noise, place of the digit, momentum, numbers of images and of steps,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from attnbook.datasets import Images
 from attnbook.global_attention.experiments.noisy_mnist_settings import (
     FIGURES,
     MODELS,
+    NAMES,
     PANELS,
     PATHS,
     PROGRAMS,
@@ -31,7 +32,7 @@ from attnbook.global_attention.experiments.noisy_mnist_settings import (
 )
 from attnbook.global_attention.models.digits import CLASSES, Member, Model, train_members
 
-__all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "NoisyMnist", "Panel", "Settings", "run"]
+__all__ = ["FIGURES", "MODELS", "NAMES", "PANELS", "PATHS", "NoisyMnist", "Panel", "Settings", "run"]
 
 CURVES = ("accuracy", "test_loss", "train_loss")
 IN_DECAY = ("baseline", "attention", "l2_baseline", "l1_mask")
@@ -107,7 +108,7 @@ class NoisyMnist(Result):
 
     def ahead_in_every_seed(self) -> Bool[np.ndarray, "panels step_sizes"]:
         """Return where attention ends with a higher accuracy than the baseline in each seed, a paired comparison."""
-        return (self.accuracy[-1, ..., 1] > self.accuracy[-1, ..., 0]).all(axis=0)
+        return np.all(self.accuracy[-1, ..., 1] > self.accuracy[-1, ..., 0], axis=0)
 
     def steps_to_loss(self, what: str, panel: str) -> Float[np.ndarray, "seeds models"]:
         """Return after how many steps baseline and attention reach a loss, each at its own best step size.
@@ -267,7 +268,7 @@ def _train(
     path = train_members(
         s.path_members(seeds),
         images,
-        s.training("figure_2"),
+        replace(s.training("figure_2"), record_at=(s.steps,)),
         device=where,
         progress=_part(progress, n_programs - 1, n_programs),
     )

@@ -13,7 +13,7 @@ from attnbook.datasets import Images, digits, mnist
 from attnbook.global_attention.models.digits import Member, Model, Training
 from attnbook.global_attention.noisy_digits import Scene
 
-__all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "PROGRAMS", "Panel", "Path", "Settings"]
+__all__ = ["FIGURES", "MODELS", "NAMES", "PANELS", "PATHS", "PROGRAMS", "Panel", "Path", "Settings"]
 
 MODELS: tuple[Model, ...] = get_args(Model)
 MOMENTUM = 0.9
@@ -40,6 +40,16 @@ PANELS: Mapping[str, Panel] = {
     "figure_4": Panel(Scene(48, 15, "normal"), MOMENTUM),
     "figure_5": Panel(Scene(48, 8, "normal"), MOMENTUM),
     "figure_6": Panel(Scene(48, 5, "normal"), MOMENTUM),
+}
+# What figures and tables call them.
+NAMES: Mapping[str, str] = {
+    "figure_2": "8 in 24 (Figure 2)",
+    "uniform": "uniform noise",
+    "plain": "no momentum",
+    "uniform_plain": "uniform, no momentum",
+    "figure_4": "15 in 48 (Figure 4)",
+    "figure_5": "8 in 48 (Figure 5)",
+    "figure_6": "5 in 48 (Figure 6)",
 }
 FIGURES = ("figure_4", "figure_5", "figure_6")
 # What is trained as one program: panels of equal image size and momentum, as many as fit into a processor's cache.
