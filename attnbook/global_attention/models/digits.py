@@ -18,7 +18,7 @@ size or penalty. Weights follow torch's convention ``(to, from)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -60,7 +60,8 @@ class Member:
         step_size: Step size of gradient descent, constant.
         penalty: L1 weight on the mask; used by ``l1_attention`` only.
         decay: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases.
-        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel.
+        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel; by proximal
+            steps, which set whole pixels to zero.
     """
 
     model: Model
@@ -233,6 +234,7 @@ def train_members(
             steps=training.steps,
             record=record,
             record_at=training.record_at,
+            project=_shrinkage(members, training.momentum, data),
             on_divergence="record",
             names=[str(m) for m in members],
             progress=progress,
@@ -243,7 +245,7 @@ class _Rule:
     """The gradient, times the step size, with the mask of each member frozen, free or penalised, and penalised weights.
 
     A constant step size may multiply the gradient instead of the velocity: then members of all step sizes are one
-    tensor for the optimiser. Penalties with a kink enter by a subgradient, 0 at the kink.
+    tensor for the optimiser. The L1 penalty enters by a subgradient, 0 at its kink.
     """
 
     def __init__(self, members: Sequence[Member], data: _Data) -> None:
@@ -251,28 +253,38 @@ class _Rule:
         self.trained = data.to([float(m.model != "baseline") for m in members]).unsqueeze(1)
         penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members]
         self.penalty = data.to(penalties).unsqueeze(1)
-        # Penalties on whole layers cost time: they visit only the members from the first to the last that has one.
-        self.on_weights: dict[str, tuple[slice, Tensor]] = {}
-        for name in ("decay", "group_lasso"):
-            weights = [m.step_size * getattr(m, name) for m in members]
-            if any(weights):
-                which = np.flatnonzero(weights)
-                rows = slice(int(which[0]), int(which[-1]) + 1)
-                self.on_weights[name] = rows, data.to(weights[rows]).view(-1, 1, 1)
+        self.decaying, decay = _span([m.step_size * m.decay for m in members])
+        self.decay = data.to(decay).view(-1, 1, 1)
         self.buffers: dict[str, Tensor] = {}
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch, factor=self.step_size, buffers=self.buffers)
         gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        for penalty, (rows, weight) in self.on_weights.items():
-            if penalty == "decay":
-                for name in ("hidden", "decoder"):
-                    gradients[name][rows].addcmul_(parameters[name][rows], weight)
-            else:
-                hidden = parameters["hidden"][rows]
-                norms = hidden.norm(dim=1, keepdim=True).clamp_min_(SMALLEST_NORM)
-                gradients["hidden"][rows].addcmul_(hidden, weight / norms)
+        for name in ("hidden", "decoder") if len(self.decay) else ():
+            gradients[name][self.decaying].addcmul_(parameters[name][self.decaying], self.decay)
         return losses, gradients
+
+
+def _span(values: Sequence[float]) -> tuple[slice, Sequence[float]]:
+    """The members from the first to the last with a value other than zero, and their values; others cost no time."""
+    there = [i for i, value in enumerate(values) if value]
+    rows = slice(there[0], there[-1] + 1) if there else slice(0, 0)
+    return rows, values[rows]
+
+
+def _shrinkage(members: Sequence[Member], momentum: float, data: _Data) -> Callable[[Parameters], None] | None:
+    """The proximal step of the group penalty, as long as the way on which momentum takes a constant gradient."""
+    rows, lengths = _span([m.step_size * m.group_lasso / (1 - momentum) for m in members])
+    if not lengths:
+        return None
+    shrink_by = data.to(lengths).view(-1, 1, 1)
+
+    def shrink(parameters: Parameters) -> None:
+        hidden = parameters["hidden"][rows]
+        norms = hidden.norm(dim=1, keepdim=True).clamp_min_(SMALLEST_NORM)
+        hidden.mul_((1 - shrink_by / norms).clamp_min_(0))
+
+    return shrink
 
 
 class _Data:
