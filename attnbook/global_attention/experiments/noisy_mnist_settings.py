@@ -114,7 +114,7 @@ class Settings:
     read_large_at: float = 0.05
     penalty: float = 1e-3
     penalty_large: float = 3e-4
-    path: tuple[float, ...] = (3e-3, 1e-2, 3e-2, 1e-1)
+    path: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
     path_step_sizes: tuple[float, ...] = (0.03, 0.1)
     batch_size: int = 64
     steps: int = 400

@@ -101,7 +101,9 @@ def accuracy_against_step_size(result: NoisyMnist, panels: Sequence[str]) -> Fig
         axes.flat[0].annotate(
             "guessing", (result.settings.step_sizes[-1], 0.1), xytext=(0, 4), textcoords="offset points", ha="right"
         )
-        axes.flat[-1].legend()
+        axes.flat[len(panels) - 1].legend()
+        for unused in axes.flat[len(panels) :]:
+            unused.axis("off")
         figure.supxlabel("step size", fontsize=11.5)
         figure.supylabel(f"final {ACCURACY}", fontsize=11.5)
     return figure
@@ -128,7 +130,7 @@ def lead(result: NoisyMnist) -> Figure:
 def learned_masks(result: NoisyMnist) -> Figure:
     """Draw how strongly each pixel enters at the end, relative to those of the digit, for Figures 4 to 6."""
     with style():
-        figure, axes = plt.subplots(len(FIGURES), len(MODELS), figsize=(5.6, 5.8))
+        figure, axes = plt.subplots(len(FIGURES), len(MODELS), figsize=(5.6, 4.7))
         for i, panel in enumerate(FIGURES):
             inside = PANELS[panel].scene.patch == 1
             for j, model in enumerate(MODELS):
@@ -197,7 +199,8 @@ def penalty_paths(result: NoisyMnist) -> Figure:
         for j, model in enumerate(MODELS[:2]):
             ax.axhline(without[j], color=LOOKS[model].color, linewidth=1.2, linestyle=":")
             name = f"{LOOKS[model].label}, no penalty"
-            ax.annotate(name, (path[0], without[j]), xytext=(0, 3), textcoords="offset points", fontsize=10)
+            place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "right"}
+            ax.annotate(name, (path[-1], without[j]), **place, fontsize=10)
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
         ax.legend(fontsize=9.5, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure

@@ -18,7 +18,7 @@ size or penalty. Weights follow torch's convention ``(to, from)``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -35,6 +35,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Images
 from attnbook.global_attention.models.masks import effective_weights
+from attnbook.global_attention.models.shrinkage import group_shrinkage, span
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
 __all__ = ["CLASSES", "Member", "Model", "Training", "loss_and_gradient", "scores", "train_members"]
@@ -45,8 +46,6 @@ Batch: TypeAlias = tuple[Float[Tensor, "groups samples pixels"], Int[Tensor, "gr
 CLASSES = 10
 # Images on which the training loss is recorded, at most.
 N_TRAIN_RECORDED = 200
-# Below this the norm of a pixel's weights counts as zero.
-SMALLEST_NORM = 1e-12
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,9 @@ def train_members(
         ValueError: If there are no members, their images differ in size, or the data set is too small.
     """
     data = _Data(members, images, training, device, dtype)
-    gradient = _Rule(members, data)
+    gradient, parameters = _Rule(members, data), _initial_parameters(members, training.width, data)
+    # With momentum a constant gradient moves the weights this many steps' way.
+    lengths = [m.step_size * m.group_lasso / (1 - training.momentum) for m in members]
 
     def record(parameters: Parameters) -> dict[str, Tensor]:
         test_loss, accuracy = data.measure(parameters, data.test)
@@ -228,13 +229,13 @@ def train_members(
     with threads(1):
         return ensemble.train(
             gradient,
-            _initial_parameters(members, training.width, data),
+            parameters,
             data.batch,
             optimizer=update_rules.SGD(1.0, momentum=training.momentum),  # step sizes are in the gradients
             steps=training.steps,
             record=record,
             record_at=training.record_at,
-            project=_shrinkage(members, training.momentum, data),
+            project=group_shrinkage(lengths, parameters["hidden"]),
             on_divergence="record",
             names=[str(m) for m in members],
             progress=progress,
@@ -253,8 +254,9 @@ class _Rule:
         self.trained = data.to([float(m.model != "baseline") for m in members]).unsqueeze(1)
         penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members]
         self.penalty = data.to(penalties).unsqueeze(1)
-        self.decaying, decay = _span([m.step_size * m.decay for m in members])
-        self.decay = data.to(decay).view(-1, 1, 1)
+        decay = [m.step_size * m.decay for m in members]
+        self.decaying = span(decay)  # decay costs time, so that it visits few others
+        self.decay = data.to(decay[self.decaying]).view(-1, 1, 1)
         self.buffers: dict[str, Tensor] = {}
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
@@ -263,28 +265,6 @@ class _Rule:
         for name in ("hidden", "decoder") if len(self.decay) else ():
             gradients[name][self.decaying].addcmul_(parameters[name][self.decaying], self.decay)
         return losses, gradients
-
-
-def _span(values: Sequence[float]) -> tuple[slice, Sequence[float]]:
-    """The members from the first to the last with a value other than zero, and their values; others cost no time."""
-    there = [i for i, value in enumerate(values) if value]
-    rows = slice(there[0], there[-1] + 1) if there else slice(0, 0)
-    return rows, values[rows]
-
-
-def _shrinkage(members: Sequence[Member], momentum: float, data: _Data) -> Callable[[Parameters], None] | None:
-    """The proximal step of the group penalty, as long as the way on which momentum takes a constant gradient."""
-    rows, lengths = _span([m.step_size * m.group_lasso / (1 - momentum) for m in members])
-    if not lengths:
-        return None
-    shrink_by = data.to(lengths).view(-1, 1, 1)
-
-    def shrink(parameters: Parameters) -> None:
-        hidden = parameters["hidden"][rows]
-        norms = hidden.norm(dim=1, keepdim=True).clamp_min_(SMALLEST_NORM)
-        hidden.mul_((1 - shrink_by / norms).clamp_min_(0))
-
-    return shrink
 
 
 class _Data:

@@ -40,7 +40,12 @@ SCALES: tuple[Scale, ...] = ("book", "paper")
 def source(images: Images) -> Table:
     """Return where the digits come from, as a note that nobody can miss."""
     rows: list[list[str | Measured]] = [
-        [images.source, f"{len(images.train)}", f"{len(images.test)}", "no" if images.stand_in else "yes"]
+        [
+            images.source.removeprefix("stand-in: "),
+            f"{len(images.train)}",
+            f"{len(images.test)}",
+            "no" if images.stand_in else "yes",
+        ]
     ]
     caption = "The digits that this page trains on when you run it. Full-size results are stored, and come from MNIST."
     return Table(["digits", "training images", "test images", "real MNIST"], rows, caption)
@@ -108,13 +113,12 @@ def agreement(found: Agreement, scene: Scene) -> Table:
         "hidden units, in one batch": (found.units, found.units_by_chance),
         "batches, over time": (found.batches, found.batches_by_chance),
     }
-    rows: list[list[str | Measured]] = [
-        [name, *(_over_seeds(np.nanmedian(values[:, where], axis=1), 2)
-                 for values, where in ((measured, inside), (measured, ~inside), (chance, inside | ~inside)))]
-        for name, (measured, chance) in named.items()
-    ]  # fmt: skip
+    rows: list[list[str | Measured]] = []
+    for name, pair in named.items():
+        medians = (np.nanmedian(values[:, where], axis=1) for where in (inside, ~inside) for values in pair)
+        rows.append([name, *(_over_seeds(x, 2) for x in medians)])
     caption = f"Agreement of the pushes on a mask entry, median over pixels: {_RANGE.format(len(found.units))}."
-    return Table(["do they agree?", "inside the digit", "outside", "by chance"], rows, caption)
+    return Table(["do they agree?", "inside the digit", "by chance", "outside", "by chance"], rows, caption)
 
 
 def steps_to_losses(result: NoisyMnist, panels: Sequence[str]) -> Table:
@@ -189,12 +193,14 @@ def _over_seeds(values: np.ndarray, digits: int) -> Measured:
 
 
 def weights_text(result: NoisyMnist, step: int) -> str:
-    """Return the numbers behind one picture of the growing masks: outside the digit relative to inside."""
+    """Return the numbers behind one picture of the growing weights: mean strength outside and inside the digit."""
     weights = result.weights[int(np.flatnonzero(result.steps == step)[0])]
     inside = PANELS["figure_2"].scene.patch == 1
-    leaks = weights[:, ~inside].mean(axis=1) / weights[:, inside].mean(axis=1)
-    shown = ", ".join(f"{LOOKS[model].label} {leaks[j]:.2f}" for j, model in enumerate(MODELS))
-    return f"After {step:.0f} steps a pixel outside the digit enters, relative to one inside, on average: {shown}."
+    means = [
+        (LOOKS[model].label, of[~inside].mean(), of[inside].mean()) for model, of in zip(MODELS, weights, strict=True)
+    ]
+    shown = ", ".join(f"{name} {outside:.2f} and {within:.2f}" for name, outside, within in means)
+    return f"After {step:.0f} steps, mean strength of a pixel outside the digit and inside: {shown}."
 
 
 def curves_text(result: NoisyMnist, panel: str, step_size: float) -> str:
