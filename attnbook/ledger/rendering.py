@@ -86,11 +86,21 @@ def card(verdicts: Sequence[Verdict]) -> str:
 
 def _when(verdicts: Sequence[Verdict]) -> str:
     """Say when the rules were set: before any number was known, or after a trial."""
-    after = [f"The rule of {v.claim.id} was set after {_text(v.claim.trial)}." for v in verdicts if v.claim.trial]
-    others = ["Rules were fixed before the run."] if len(after) < len(verdicts) else []
+    trials: dict[str, list[str]] = {}
+    for v in verdicts:
+        if v.claim.trial:
+            trials.setdefault(_text(v.claim.trial), []).append(v.claim.id)
+    after = [f"{_rules_of(ids)} set after {trial}." for trial, ids in trials.items()]
+    others = ["Rules were fixed before the run."] if sum(map(len, trials.values())) < len(verdicts) else []
     if after and others:
         others = ["All other rules were fixed before the run."]
     return " ".join(after + others)
+
+
+def _rules_of(ids: Sequence[str]) -> str:
+    if len(ids) == 1:
+        return f"The rule of {ids[0]} was"
+    return f"The rules of {', '.join(ids[:-1])} and {ids[-1]} were"
 
 
 def _block(v: Verdict, fold: bool) -> str:

@@ -199,8 +199,9 @@ def penalty_paths(result: NoisyMnist) -> Figure:
         for j, model in enumerate(MODELS[:2]):
             ax.axhline(without[j], color=LOOKS[model].color, linewidth=1.2, linestyle=":")
             name = f"{LOOKS[model].label}, no penalty"
-            place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "right"}
-            ax.annotate(name, (path[-1], without[j]), **place, fontsize=10)
+            ax.annotate(
+                name, (path[-1], without[j]), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=10
+            )
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
         ax.legend(fontsize=9.5, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
