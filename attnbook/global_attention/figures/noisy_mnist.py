@@ -191,7 +191,7 @@ def penalty_paths(result: NoisyMnist) -> Figure:
     """Draw the final accuracy along the penalty paths, each at its best step size; dotted lines: no penalty."""
     without, path = np.median(result.best("figure_2"), axis=0), np.array(result.settings.path)
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 4.2))
+        figure, ax = plt.subplots(figsize=(5.6, 5.0))
         for i, look in enumerate(PATH_LOOKS.values()):
             best = np.median(result.path_accuracy[:, i], axis=0).max(axis=1).argmax()
             step_size = result.settings.path_step_sizes[best]
@@ -199,11 +199,9 @@ def penalty_paths(result: NoisyMnist) -> Figure:
         for j, model in enumerate(MODELS[:2]):
             ax.axhline(without[j], color=LOOKS[model].color, linewidth=1.2, linestyle=":")
             name = f"{LOOKS[model].label}, no penalty"
-            ax.annotate(
-                name, (path[-1], without[j]), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=10
-            )
+            ax.annotate(name, (path[0], without[j]), xytext=(0, -4), textcoords="offset points", va="top", fontsize=10)
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
-        ax.legend(fontsize=9.5, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 

@@ -174,18 +174,22 @@ def with_and_without_mnist(claims: Sequence[str]) -> Table:
     rows: list[list[str | Measured]] = []
     for name in claims:
         claim = ledger.claim(name)
-        row: list[str | Measured] = [name]
+        row: list[str | Measured] = [f"{name} ({claim.where})"]
         for scale in SCALES:
             measured = stored_measurements(experiment, scale).get(name)
             row.append(_verdict(claim, measured, scale) if measured else "not measured")
-        rows.append([claim.where, *row])
+        rows.append(row)
     caption = "Verdicts and medians of two stored results: scikit-learn's digits at book scale, and MNIST at full size."
-    return Table(["where", "claim", "scikit-learn's digits", "MNIST"], rows, caption)
+    return Table(["claim", "scikit-learn's digits", "MNIST"], rows, caption)
 
 
 def _verdict(claim: ledger.Claim, measured: Measurement, scale: Scale) -> Measured:
-    values = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in measured.values.items())
+    values = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in measured.values.items())
     return Measured(values, f"{ledger.judge(claim, measured, scale).outcome}: ")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def _over_seeds(values: np.ndarray, digits: int) -> Measured:
