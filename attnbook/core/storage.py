@@ -79,7 +79,7 @@ def read_json(path: Path, experiment: str) -> dict[str, Any]:
 
 
 def plain(value: Any, digits: int | None = 9) -> Any:
-    """Turn settings and arrays into JSON values, floats rounded to significant digits, infinity as a text."""
+    """Turn settings and arrays into JSON values, floats rounded to significant digits, infinity and NaN as texts."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name), None) for f in fields(value)}
     if isinstance(value, np.ndarray):
@@ -90,8 +90,8 @@ def plain(value: Any, digits: int | None = 9) -> Any:
         return [plain(v, digits) for v in value]
     if isinstance(value, np.generic):
         return plain(value.item(), digits)
-    if isinstance(value, float) and math.isinf(value):
-        return str(value)  # JSON has no infinity; float() and NumPy read the text
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has neither infinity nor NaN; float() and NumPy read the texts
     if isinstance(value, float) and digits is not None:
         return float(f"{value:.{digits}g}")
     return value

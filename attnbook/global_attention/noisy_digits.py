@@ -39,13 +39,14 @@ class Scene:
         image_size: Height and width of the image, in pixels.
         digit_size: Height and width of the digit.
         noise: What is around the digit: ``normal`` with mean 0 and standard deviation 0.5, or ``uniform`` from 0 to 1.
-        wandering: Whether the digit is at a random place in each image instead of in the centre of all.
+        wandering: How far the digit may be from the centre, in pixels up, down, left and right, at a random place in
+            each image; 0 keeps it in the centre of all.
     """
 
     image_size: int
     digit_size: int
     noise: Noise = "normal"
-    wandering: bool = False
+    wandering: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.digit_size <= self.image_size:
@@ -54,6 +55,8 @@ class Scene:
             )
         if self.noise not in get_args(Noise):
             raise ValueError(f"noise: expected one of {', '.join(get_args(Noise))}, got {self.noise!r}")
+        if isinstance(self.wandering, bool) or not 0 <= self.wandering <= self.margin // 2:
+            raise ValueError(f"wandering: expected pixels between 0 and {self.margin // 2}, got {self.wandering!r}")
 
     @property
     def n_pixels(self) -> int:
@@ -63,11 +66,9 @@ class Scene:
     @property
     def patch(self) -> Float[np.ndarray, " pixels"]:
         """The mask that keeps the pixels where a digit can be."""
-        if self.wandering:
-            return np.ones(self.n_pixels)
         mask = np.zeros((self.image_size, self.image_size))
-        start = self.margin // 2
-        mask[start : start + self.digit_size, start : start + self.digit_size] = 1.0
+        start, side = self.margin // 2 - self.wandering, self.digit_size + 2 * self.wandering
+        mask[start : start + side, start : start + side] = 1.0
         return mask.ravel()
 
     @property
@@ -164,7 +165,7 @@ def place(
     count, size = len(digits), scene.digit_size
     corners = np.full((count, 2), scene.margin // 2)
     if rng is not None and scene.wandering:
-        corners = rng.integers(scene.margin + 1, size=(count, 2))
+        corners += rng.integers(2 * scene.wandering + 1, size=(count, 2)) - scene.wandering
     rows, columns = (corners[:, axis, None] + np.arange(size) for axis in (0, 1))
     images = background.reshape(count, scene.image_size, scene.image_size).copy()
     images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]] = digits

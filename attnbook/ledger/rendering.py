@@ -32,8 +32,6 @@ OWN = {
 }
 # Longer cards show the verdicts at once and fold the numbers.
 MOST_OPEN = 4
-# Up to so many rules set after the same trial are named in a sentence each.
-MOST_APART = 7
 
 
 def number(value: float) -> str:
@@ -95,18 +93,21 @@ def card(verdicts: Sequence[Verdict]) -> str:
 
 def _when(verdicts: Sequence[Verdict]) -> str:
     """Say when the rules were set: before any number was known, or after a trial."""
-    trials = {v.claim.id: v.claim.trial for v in verdicts}
-    after: dict[str, None] = {}  # a set that keeps the order
-    for name, trial in trials.items():
-        same = [other for other in trials if trials[other] == trial]
-        one = len(same) <= MOST_APART
-        who = f"The rule of {name} was" if one else f"The rules of {', '.join(same[:-1])} and {same[-1]} were"
-        if trial:
-            after[f"{who} set after {_text(trial)}."] = None
-    others = ["Rules were fixed before the run."] if "" in trials.values() or not trials else []
+    trials: dict[str, list[str]] = {}
+    for v in verdicts:
+        if v.claim.trial:
+            trials.setdefault(_text(v.claim.trial), []).append(v.claim.id)
+    after = [f"{_rules_of(ids)} set after {trial}." for trial, ids in trials.items()]
+    others = ["Rules were fixed before the run."] if sum(map(len, trials.values())) < len(verdicts) else []
     if after and others:
         others = ["All other rules were fixed before the run."]
     return " ".join([*after, *others])
+
+
+def _rules_of(ids: Sequence[str]) -> str:
+    if len(ids) == 1:
+        return f"The rule of {ids[0]} was"
+    return f"The rules of {', '.join(ids[:-1])} and {ids[-1]} were"
 
 
 def _block(v: Verdict, fold: bool) -> str:

@@ -32,7 +32,7 @@ def digits():
 
 def members(seeds=(0, 1), scenes=SCENES, step_sizes=(0.03, 0.2)):
     return [
-        Member(model, seed, scene, step_size, penalty=0.02, decay=0.01)
+        Member(model, seed, scene, step_size, penalty=0.02, decay=0.01, group_lasso=0.003 * (seed % 2))
         for seed in seeds
         for scene in scenes
         for step_size in step_sizes
@@ -76,6 +76,10 @@ def plain_training(member, digits, training=TRAINING):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        with torch.no_grad():
+            length = member.step_size * member.group_lasso / (1 - training.momentum)
+            for k, norm in enumerate(hidden.norm(dim=0).tolist()):
+                hidden[:, k] *= max(0.0, 1 - length / norm) if norm else 0.0
     names = ("mask", "hidden", "decoder", "hidden_bias", "decoder_bias")
     return {name: p.detach() for name, p in zip(names, (mask, hidden, decoder, *biases), strict=True)}
 
@@ -88,6 +92,16 @@ def test_ensemble_equals_training_each_network_alone(digits):
     for i, member in enumerate(chosen):
         for name, expected in plain_training(member, digits).items():
             torch.testing.assert_close(history.parameters[name][i], expected, rtol=1e-10, atol=1e-12, msg=str(member))
+
+
+def test_a_group_penalty_silences_whole_pixels(digits):
+    """A strong one all of them, none at all none."""
+    chosen = [Member("baseline", 0, SCENES[0], 0.1, group_lasso=weight) for weight in (0.0, 0.02, 5.0)]
+    hidden = train(chosen, digits).parameters["hidden"]
+    silent = (hidden == 0).all(dim=1).sum(dim=1).tolist()
+    assert silent[0] == 0
+    assert 0 < silent[1] < 49
+    assert silent[2] == 49
 
 
 def random_parameters(count):
@@ -199,6 +213,7 @@ def test_divergence_is_a_result_and_stays_with_its_network(digits):
         ({"step_size": float("nan")}, "step_size"),
         ({"penalty": -0.1}, "penalty"),
         ({"decay": float("inf")}, "decay"),
+        ({"group_lasso": -1.0}, "group_lasso"),
     ],
 )
 def test_impossible_members_are_refused_by_name(change, name):

@@ -54,7 +54,7 @@ def test_a_digit_is_placed_the_right_way_up():
 
 def test_a_wandering_digit_is_whole_and_everywhere():
     """Each image holds it once; over many images every corner is reached."""
-    scene, count = Scene(7, 3, wandering=True), 400
+    scene, count = Scene(7, 3, wandering=2), 400
     digit = np.arange(1.0, 10.0).reshape(1, 3, 3).repeat(count, axis=0)
     images = place(digit, np.zeros((count, 49)), scene, rng=np.random.default_rng(0)).reshape(-1, 7, 7)
     assert (images.sum(axis=(1, 2)) == 45.0).all()
@@ -64,6 +64,20 @@ def test_a_wandering_digit_is_whole_and_everywhere():
     assert scene.patch.sum() == 49
     with pytest.raises(ValueError, match="rng"):
         place(digit, np.zeros((count, 49)), scene)
+
+
+def test_a_digit_wanders_no_further_than_told():
+    scene, count = Scene(9, 3, wandering=1), 200
+    images = place(np.ones((count, 3, 3)), np.zeros((count, 81)), scene, rng=np.random.default_rng(0))
+    np.testing.assert_array_equal(images.max(axis=0), scene.patch)
+    assert scene.patch.reshape(9, 9)[2:7, 2:7].all()
+    assert scene.patch.sum() == 25
+
+
+@pytest.mark.parametrize("wandering", [True, -1, 3])
+def test_impossible_wandering_is_refused_by_name(wandering):
+    with pytest.raises(ValueError, match="wandering"):
+        Scene(7, 3, wandering=wandering)
 
 
 def test_noise_has_the_mean_and_the_spread_that_its_kind_says():

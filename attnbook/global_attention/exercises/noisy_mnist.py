@@ -39,7 +39,7 @@ def softmax_residual(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, likely)
 
 
-def step_of_the_product(answer: Callable[..., Any]) -> str | None:
+def penalised_rate(answer: Callable[..., Any]) -> str | None:
     """Check the first-order change of the folded weights in a step of descent with a penalised mask, per step size."""
     rng = stream(1, "exercise", "GA-D2")
     signs, penalty = np.array([1.0, -1.0, 1.0, -1.0, 1.0]), 0.3
@@ -91,4 +91,4 @@ def what_is_conserved(answer: Callable[..., Any]) -> str | None:
     return f"it changes along the flow, at rates {np.round(drift, 3)}"
 
 
-CHECKS = {"GA-D1": softmax_residual, "GA-D2": step_of_the_product, "GA-D3": what_is_conserved}
+CHECKS = {"GA-D1": softmax_residual, "GA-D2": penalised_rate, "GA-D3": what_is_conserved}

@@ -6,15 +6,16 @@ only 0.001. Noise, place of the digit, momentum, numbers of images and of steps,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from attnbook.core import runtime
+from attnbook.core.ensemble import History
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress
@@ -22,17 +23,21 @@ from attnbook.datasets import Images
 from attnbook.global_attention.experiments.noisy_mnist_settings import (
     FIGURES,
     MODELS,
+    NAMES,
     PANELS,
     PATHS,
     PROGRAMS,
     Panel,
     Settings,
 )
-from attnbook.global_attention.models.digits import Member, Model, train_members
+from attnbook.global_attention.models.digits import CLASSES, Member, Model, train_members
 
-__all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "NoisyMnist", "Panel", "Settings", "run"]
+__all__ = ["FIGURES", "MODELS", "NAMES", "PANELS", "PATHS", "NoisyMnist", "Panel", "Settings", "run"]
 
 CURVES = ("accuracy", "test_loss", "train_loss")
+IN_DECAY = ("baseline", "attention", "l2_baseline", "l1_mask")
+IN_SPARSE = ("attention", "group_baseline", "l1_mask", "l1_mask_l2")
+ENDS = ("leak", "path_accuracy", "masks", "balance")
 # A setting counts when one of the networks has learned: three times as good as guessing.
 LEARNS = 0.3
 # What a network that diverged is given as its loss.
@@ -41,7 +46,7 @@ CEILING = 1e4
 
 @dataclass(frozen=True)
 class NoisyMnist(Result):
-    """Curves of every network, and what the masks of the first seed look like.
+    r"""Curves of every network, and what the masks of the first seed look like.
 
     Attributes:
         steps: Steps at which curves were recorded, ``(records,)``.
@@ -49,11 +54,14 @@ class NoisyMnist(Result):
         test_loss: Cross-entropy on test images, same shape; 10000 from where a network diverges.
         train_loss: Cross-entropy on 200 of the training images, same shape.
         leak: How strongly a pixel outside the digit enters at the end, on average, relative to one inside,
-            ``(seeds, panels, step_sizes, models)``.
-        path_accuracy: Final test accuracy along the penalty paths, ``(seeds, paths, penalties)``.
+            ``(seeds, panels, step_sizes, models)``; NaN where a network diverged.
+        path_accuracy: Final test accuracy along the penalty paths, ``(seeds, paths, step_sizes, penalties)``.
         weights: How strongly each pixel enters in Figure 2, for the first seed at ``read_at``,
             ``(records, models, pixels)``.
         weights_large: The same at the end for Figures 4 to 6 at ``read_large_at``, ``(figures, models, pixels)``.
+        masks: Trained masks of attention and L1-attention in Figure 2 at ``read_at``, ``(seeds, 2, pixels)``.
+        balance: What gradient flow would conserve, $a_k^2-\|w^{(1)}_k\|^2$, for attention in Figure 2 at ``read_at``,
+            before and after training, ``(seeds, 2, pixels)``.
     """
 
     experiment: ClassVar[str] = "global_attention.noisy_mnist"
@@ -64,9 +72,11 @@ class NoisyMnist(Result):
     test_loss: Float[np.ndarray, "records seeds panels step_sizes models"]
     train_loss: Float[np.ndarray, "records seeds panels step_sizes models"]
     leak: Float[np.ndarray, "seeds panels step_sizes models"]
-    path_accuracy: Float[np.ndarray, "seeds paths penalties"]
+    path_accuracy: Float[np.ndarray, "seeds paths path_step_sizes penalties"]
     weights: Float[np.ndarray, "records models pixels"]
     weights_large: Float[np.ndarray, "figures models large_pixels"]
+    masks: Float[np.ndarray, "seeds 2 pixels"]
+    balance: Float[np.ndarray, "seeds 2 pixels"]
 
     def curves(self, what: str, panel: str, step_size: float) -> Float[np.ndarray, "records seeds models"]:
         """Return the curves of one panel and step size.
@@ -84,18 +94,40 @@ class NoisyMnist(Result):
     def best(self, panel: str) -> Float[np.ndarray, "seeds models"]:
         """Return the final accuracies of each model at its own best step size, the one with the highest median."""
         final = self.accuracy[-1, :, self._panel(panel)]
-        chosen = np.median(final, axis=0).argmax(axis=0)
-        return np.stack([final[:, chosen[j], j] for j in range(len(MODELS))], axis=1)
+        return np.stack([final[:, i, j] for j, i in enumerate(self._best_indices(panel))], axis=1)
 
     def best_step_sizes(self, panel: str) -> dict[Model, float]:
         """Return the step size at which :meth:`best` reads each model."""
-        chosen = np.median(self.accuracy[-1, :, self._panel(panel)], axis=0).argmax(axis=0)
-        return {model: self.settings.step_sizes[chosen[j]] for j, model in enumerate(MODELS)}
+        chosen = self._best_indices(panel)
+        return {model: self.settings.step_sizes[i] for model, i in zip(MODELS, chosen, strict=True)}
 
-    def lead(self) -> Float[np.ndarray, "panels step_sizes"]:
-        """Return the median accuracy of attention minus that of the baseline; NaN where neither has learned."""
-        baseline, attention = (np.median(self.accuracy[-1, ..., j], axis=0) for j in range(2))
-        return np.where(np.maximum(baseline, attention) >= LEARNS, attention - baseline, np.nan)
+    def lead(self, model: Model = "attention", over: Model = "baseline") -> Float[np.ndarray, "panels step_sizes"]:
+        """Return the median accuracy of a model minus that of another; NaN where neither has learned."""
+        ahead, behind = (np.median(self.accuracy[-1, ..., MODELS.index(m)], axis=0) for m in (model, over))
+        return np.where(np.maximum(ahead, behind) >= LEARNS, ahead - behind, np.nan)
+
+    def ahead_in_every_seed(self) -> Bool[np.ndarray, "panels step_sizes"]:
+        """Return where attention ends with a higher accuracy than the baseline in each seed, a paired comparison."""
+        return np.all(self.accuracy[-1, ..., 1] > self.accuracy[-1, ..., 0], axis=0)
+
+    def steps_to_loss(self, what: str, panel: str) -> Float[np.ndarray, "seeds models"]:
+        """Return after how many steps baseline and attention reach a loss, each at its own best step size.
+
+        The training loss is half of that of guessing, log(10). The test loss, of which networks reach less, is halfway
+        from guessing to the lowest that both reach in this seed.
+
+        Args:
+            what: ``train_loss`` or ``test_loss``.
+            panel: One of :data:`PANELS`.
+
+        Returns:
+            Steps, between two records on a line; the last step for a network that never gets there.
+        """
+        chosen, guessing = self._best_indices(panel)[:2], np.log(CLASSES)
+        loss = np.stack([getattr(self, what)[:, :, self._panel(panel), i, j] for j, i in enumerate(chosen)], axis=-1)
+        reached = loss.min(axis=0).max(axis=-1) if what == "test_loss" else np.zeros(loss.shape[1])
+        targets = (guessing + reached) / 2
+        return np.array([[_first(self.steps, -c, -t) for c in of.T] for of, t in _by_seed(loss, targets)])
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what the figures say, by claim id."""
@@ -103,37 +135,42 @@ class NoisyMnist(Result):
         final = self.curves("accuracy", "figure_2", s.read_at)[-1]
         lowest = self.curves("test_loss", "figure_2", s.read_at).min(axis=0)
         leads = self.lead()[np.isfinite(self.lead())]
-        speed, equal = self._steps_to_baseline(), self._at_equal_training_loss()
-        plain, best = self.best("uniform_plain"), self.best("figure_2")
+        speed = {what: self.steps_to_loss(f"{what}_loss", "figure_2") for what in ("train", "test")}
+        equal = self._at_equal_training_loss()
+        plain, best, best_of_path = self.best("uniform_plain"), self.best("figure_2"), self.best_of_paths()
         leak = self.leak[:, self._panel("figure_2"), s.step_sizes.index(s.read_at)]
         measured = {
             "GA-F2-accuracy-attention": over_seeds(baseline=final[:, 0], attention=final[:, 1]),
             "GA-F2-accuracy-l1": over_seeds(attention=final[:, 1], l1_attention=final[:, 2]),
             "GA-F2-loss": over_seeds(baseline=lowest[:, 0], attention=lowest[:, 1]),
-            "GA-F2-speed": over_seeds(steps_baseline=speed[:, 0], steps_attention=speed[:, 1]),
+            "GA-F2-speed": over_seeds(
+                **{f"{what}_{m}": speed[what][:, j] for what in speed for j, m in enumerate(MODELS[:2])}
+            ),
             "GA-F2-every": Measurement(
-                {"fraction_held": float((leads > 0.01).mean()) if leads.size else 0.0, "settings": float(leads.size)},
+                {
+                    "fraction_held": float((leads > 0.01).mean()) if leads.size else 0.0,
+                    "settings": float(leads.size),
+                    "not_counted": float(self.lead().size - leads.size),
+                },
                 n_seeds=len(s.seeds),
             ),
             "GA-F2-uniform": over_seeds(baseline=plain[:, 0], attention=plain[:, 1]),
             "GA-X-digits-tuned": over_seeds(**{model: best[:, j] for j, model in enumerate(MODELS)}),
             "GA-X-digits-equal": over_seeds(baseline=equal[:, 0], attention=equal[:, 1]),
             "GA-X-digits-leak": over_seeds(**{model: leak[:, j] for j, model in enumerate(MODELS)}),
-            "GA-X-digits-decay": self._paths(),
+            "GA-X-digits-decay": over_seeds(**{name: best_of_path[name] for name in IN_DECAY}),
+            "GA-X-digits-sparse": over_seeds(**{name: best_of_path[name] for name in IN_SPARSE}),
         }
         if s.images == "mnist":
             measured["GA-F2-mnist"] = over_seeds(**{model: final[:, j] for j, model in enumerate(MODELS)})
         for figure in FIGURES:
             end = self.curves("accuracy", figure, s.read_large_at)[-1]
             claim = f"GA-F{figure.removeprefix('figure_')}"
-            measured[claim] = over_seeds(baseline=end[:, 0], attention=end[:, 1])
+            steps = self.steps_to_loss("test_loss", figure)
+            measured[claim] = over_seeds(
+                baseline=end[:, 0], attention=end[:, 1], steps_baseline=steps[:, 0], steps_attention=steps[:, 1]
+            )
         return measured
-
-    def _steps_to_baseline(self) -> Float[np.ndarray, "seeds models"]:
-        """Steps until the accuracy is the baseline's final one, between records on a line; the last step if never."""
-        accuracy = self.curves("accuracy", "figure_2", self.settings.read_at)
-        target = accuracy[-1, :, 0]
-        return np.array([[_first(self.steps, a, t) for a in of_seed.T] for of_seed, t in _by_seed(accuracy, target)])
 
     def _at_equal_training_loss(self) -> Float[np.ndarray, "seeds models"]:
         """Accuracy where the training loss is first the baseline's final one; at the end if it never is."""
@@ -145,15 +182,22 @@ class NoisyMnist(Result):
             rows.append([np.interp(step, self.steps, curve[:, j]) for j, step in enumerate(reached)])
         return np.array(rows)
 
-    def _paths(self) -> Measurement:
-        """The best of each path in the median over seeds; no penalty counts as a point of the path too."""
-        without = self.curves("accuracy", "figure_2", self.settings.read_at)[-1]
-        best = {}
-        for i, (name, (model, _)) in enumerate(PATHS.items()):
-            start = without[:, 0 if model == "baseline" else 1]
-            path = np.column_stack([start, self.path_accuracy[:, i]])
-            best[name] = path[:, np.median(path, axis=0).argmax()]
-        return over_seeds(**best)
+    def best_of_paths(self) -> dict[str, Float[np.ndarray, " seeds"]]:
+        """Return the best final accuracies of each path, by its name, and of two models without a penalty.
+
+        The best has the highest median over seeds, of all strengths and step sizes; no penalty counts as a point of
+        each path too.
+        """
+        without = self.best("figure_2")
+        best = {"baseline": without[:, 0], "attention": without[:, 1]}
+        for i, (name, path) in enumerate(PATHS.items()):
+            start = best["baseline" if path.model == "baseline" else "attention"]
+            points = np.column_stack([start, self.path_accuracy[:, i].reshape(len(start), -1)])
+            best[name] = points[:, np.median(points, axis=0).argmax()]
+        return best
+
+    def _best_indices(self, panel: str) -> tuple[int, ...]:
+        return tuple(np.median(self.accuracy[-1, :, self._panel(panel)], axis=0).argmax(axis=0).tolist())
 
     @staticmethod
     def _panel(name: str) -> int:
@@ -189,7 +233,7 @@ def run(
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     curves = concatenate([{name: part[name] for name in CURVES} for part in parts], axis=1)
-    ends = concatenate([{name: part[name] for name in ("leak", "path_accuracy")} for part in parts])
+    ends = concatenate([{name: part[name] for name in ENDS} for part in parts])
     return NoisyMnist(
         settings=settings,
         provenance=clock.provenance(where),
@@ -219,17 +263,22 @@ def _train(
         entering = history.records["effective_weights"]
         found.setdefault("leak", []).append(_leak(entering[-1], members).reshape(shape[1:]))
         weights[program] = entering.reshape(*shape, -1)[:, 0]
+        if program[0] == "figure_2":
+            found_masks = _masks(history, members, s)
     path = train_members(
         s.path_members(seeds),
         images,
-        s.training("figure_2"),
+        replace(s.training("figure_2"), record_at=(s.steps,)),
         device=where,
         progress=_part(progress, n_programs - 1, n_programs),
     )
     small, large = (s.step_sizes.index(size) for size in (s.read_at, s.read_large_at))
     return {
         **{name: np.concatenate(parts, axis=-3) for name, parts in found.items()},
-        "path_accuracy": path.records["accuracy"][-1].reshape(len(seeds), len(PATHS), len(s.path)),
+        "path_accuracy": path.records["accuracy"][-1].reshape(
+            len(seeds), len(PATHS), len(s.path_step_sizes), len(s.path)
+        ),
+        **found_masks,
         "weights": np.round(weights[PROGRAMS[0]][:, 0, small], 3),
         "weights_large": np.round([weights[figure,][-1, 0, large] for figure in FIGURES], 3),
     }
@@ -238,8 +287,25 @@ def _train(
 def _leak(weights: np.ndarray, members: list[Member]) -> np.ndarray:
     """Mean weight of the pixels outside the digit over that of those inside, of each member."""
     inside = np.stack([m.scene.patch for m in members]) == 1
-    finite = np.where(np.isfinite(weights), weights, 1.0)
-    return finite.mean(axis=1, where=~inside) / finite.mean(axis=1, where=inside)
+    known = np.where(np.isfinite(weights).all(axis=1, keepdims=True), weights, np.nan)
+    return known.mean(axis=1, where=~inside) / known.mean(axis=1, where=inside)
+
+
+def _masks(history: History, members: list[Member], settings: Settings) -> dict[str, np.ndarray]:
+    """Trained masks of Figure 2, and what each entry has kept of the balance with its weights."""
+    scene, read_at = PANELS["figure_2"].scene, settings.read_at
+    mask, hidden = (history.parameters[name].cpu().double().numpy() for name in ("mask", "hidden"))
+    mine = {
+        model: [i for i, m in enumerate(members) if (m.model, m.scene, m.step_size) == (model, scene, read_at)]
+        for model in MODELS[1:]
+    }
+    free = mine["attention"]
+    start = 1.0 - history.records["effective_weights"][0, free] ** 2  # masks start at ones
+    end = mask[free] ** 2 - np.square(hidden[free]).sum(axis=1)
+    return {
+        "masks": np.round(np.stack([mask[mine[model]] for model in MODELS[1:]], axis=1), 3),
+        "balance": np.round(np.stack([start, end], axis=1), 3),
+    }
 
 
 def _by_seed(curves: np.ndarray, target: np.ndarray) -> zip[tuple[np.ndarray, np.float64]]:

@@ -13,7 +13,7 @@ from attnbook.datasets import Images, digits, mnist
 from attnbook.global_attention.models.digits import Member, Model, Training
 from attnbook.global_attention.noisy_digits import Scene
 
-__all__ = ["FIGURES", "MODELS", "PANELS", "PATHS", "PROGRAMS", "Panel", "Settings"]
+__all__ = ["FIGURES", "MODELS", "NAMES", "PANELS", "PATHS", "PROGRAMS", "Panel", "Path", "Settings"]
 
 MODELS: tuple[Model, ...] = get_args(Model)
 MOMENTUM = 0.9
@@ -41,14 +41,39 @@ PANELS: Mapping[str, Panel] = {
     "figure_5": Panel(Scene(48, 8, "normal"), MOMENTUM),
     "figure_6": Panel(Scene(48, 5, "normal"), MOMENTUM),
 }
+# What figures and tables call them.
+NAMES: Mapping[str, str] = {
+    "figure_2": "8 in 24 (Figure 2)",
+    "uniform": "uniform noise",
+    "plain": "no momentum",
+    "uniform_plain": "uniform, no momentum",
+    "figure_4": "15 in 48 (Figure 4)",
+    "figure_5": "8 in 48 (Figure 5)",
+    "figure_6": "5 in 48 (Figure 6)",
+}
 FIGURES = ("figure_4", "figure_5", "figure_6")
 # What is trained as one program: panels of equal image size and momentum, as many as fit into a processor's cache.
 PROGRAMS = (("figure_2", "uniform"), ("plain", "uniform_plain"), *((figure,) for figure in FIGURES))
-# Penalty paths: the model, and the option of a member that varies.
-PATHS: Mapping[str, tuple[Model, str]] = {
-    "l1_mask": ("l1_attention", "penalty"),
-    "l2_baseline": ("baseline", "decay"),
-    "l2_attention": ("attention", "decay"),
+
+
+@dataclass(frozen=True)
+class Path:
+    """Penalties of growing strength on one model.
+
+    Attributes:
+        model: The model.
+        options: Which penalties of a :class:`~attnbook.global_attention.models.digits.Member` take the strength.
+    """
+
+    model: Model
+    options: tuple[str, ...]
+
+
+PATHS: Mapping[str, Path] = {
+    "l1_mask": Path("l1_attention", ("penalty",)),
+    "l1_mask_l2": Path("l1_attention", ("penalty", "decay")),
+    "l2_baseline": Path("baseline", ("decay",)),
+    "group_baseline": Path("baseline", ("group_lasso",)),
 }
 
 
@@ -69,7 +94,9 @@ class Settings:
         read_large_at: Step size at which the claims on Figures 4 to 6 are read; ours, fixed before the run.
         penalty: L1 weight on the mask in images of 24 x 24; ours.
         penalty_large: The same in images of 48 x 48; ours.
-        path: Penalties of the paths, L1 or L2, at ``read_at`` in the setting of Figure 2.
+        path: Strengths of the penalties along the paths, in the setting of Figure 2.
+        path_step_sizes: Step sizes of the paths; the small ones are there for the baseline with a group penalty, for
+            which they were the best of four tried.
         batch_size: Images per step; ours.
         steps: Number of steps; ours.
         seeds: Seeds of images, noise, batches and weights.
@@ -87,7 +114,8 @@ class Settings:
     read_large_at: float = 0.05
     penalty: float = 1e-3
     penalty_large: float = 3e-4
-    path: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
+    path: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
+    path_step_sizes: tuple[float, ...] = (0.03, 0.1)
     batch_size: int = 64
     steps: int = 400
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -135,7 +163,8 @@ class Settings:
             width=128,
             width_large=128,
             step_sizes=(0.001, 0.01, 0.05, 0.1, 0.2),
-            path=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            path=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+            path_step_sizes=(0.01, 0.03, 0.1),
             steps=1000,
         )
 
@@ -156,12 +185,13 @@ class Settings:
         ]
 
     def path_members(self, seeds: tuple[int, ...]) -> list[Member]:
-        """Return the networks of the penalty paths, ordered by seed, path and penalty."""
+        """Return the networks of the penalty paths, ordered by seed, path, step size and penalty."""
         scene = PANELS["figure_2"].scene
         return [
-            Member(model, seed, scene, self.read_at, **{option: value})
+            Member(path.model, seed, scene, step_size, **dict.fromkeys(path.options, value))
             for seed in seeds
-            for model, option in PATHS.values()
+            for path in PATHS.values()
+            for step_size in self.path_step_sizes
             for value in self.path
         ]
 

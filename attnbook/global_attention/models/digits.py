@@ -35,6 +35,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Images
 from attnbook.global_attention.models.masks import effective_weights
+from attnbook.global_attention.models.shrinkage import group_shrinkage, span
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
 __all__ = ["CLASSES", "Member", "Model", "Training", "loss_and_gradient", "scores", "train_members"]
@@ -58,6 +59,8 @@ class Member:
         step_size: Step size of gradient descent, constant.
         penalty: L1 weight on the mask; used by ``l1_attention`` only.
         decay: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases.
+        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel; by proximal
+            steps, which set whole pixels to zero.
     """
 
     model: Model
@@ -66,13 +69,14 @@ class Member:
     step_size: float
     penalty: float = 0.0
     decay: float = 0.0
+    group_lasso: float = 0.0
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
         if not 0 < self.step_size < float("inf"):
             raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
-        for name in ("penalty", "decay"):
+        for name in ("penalty", "decay", "group_lasso"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
 
@@ -208,7 +212,9 @@ def train_members(
         ValueError: If there are no members, their images differ in size, or the data set is too small.
     """
     data = _Data(members, images, training, device, dtype)
-    gradient = _Rule(members, data)
+    gradient, parameters = _Rule(members, data), _initial_parameters(members, training.width, data)
+    # With momentum a constant gradient moves the weights this many steps' way.
+    lengths = [m.step_size * m.group_lasso / (1 - training.momentum) for m in members]
 
     def record(parameters: Parameters) -> dict[str, Tensor]:
         test_loss, accuracy = data.measure(parameters, data.test)
@@ -223,12 +229,13 @@ def train_members(
     with threads(1):
         return ensemble.train(
             gradient,
-            _initial_parameters(members, training.width, data),
+            parameters,
             data.batch,
             optimizer=update_rules.SGD(1.0, momentum=training.momentum),  # step sizes are in the gradients
             steps=training.steps,
             record=record,
             record_at=training.record_at,
+            project=group_shrinkage(lengths, parameters["hidden"]),
             on_divergence="record",
             names=[str(m) for m in members],
             progress=progress,
@@ -236,10 +243,10 @@ def train_members(
 
 
 class _Rule:
-    """The gradient, times the step size, with the mask of each member frozen, free or penalised, and decaying weights.
+    """The gradient, times the step size, with the mask of each member frozen, free or penalised, and penalised weights.
 
     A constant step size may multiply the gradient instead of the velocity: then members of all step sizes are one
-    tensor for the optimiser.
+    tensor for the optimiser. The L1 penalty enters by a subgradient, 0 at its kink.
     """
 
     def __init__(self, members: Sequence[Member], data: _Data) -> None:
@@ -247,16 +254,16 @@ class _Rule:
         self.trained = data.to([float(m.model != "baseline") for m in members]).unsqueeze(1)
         penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members]
         self.penalty = data.to(penalties).unsqueeze(1)
-        self.decay = data.to([m.step_size * m.decay for m in members]).view(-1, 1, 1)
-        self.decaying = any(m.decay for m in members)
+        decay = [m.step_size * m.decay for m in members]
+        self.decaying = span(decay)  # decay costs time, so that it visits few others
+        self.decay = data.to(decay[self.decaying]).view(-1, 1, 1)
         self.buffers: dict[str, Tensor] = {}
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch, factor=self.step_size, buffers=self.buffers)
         gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        if self.decaying:
-            for name in ("hidden", "decoder"):
-                gradients[name].addcmul_(parameters[name], self.decay)
+        for name in ("hidden", "decoder") if len(self.decay) else ():
+            gradients[name][self.decaying].addcmul_(parameters[name][self.decaying], self.decay)
         return losses, gradients
 
 

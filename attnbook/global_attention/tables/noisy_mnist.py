@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from attnbook import ledger
 from attnbook.core.figures import LOOKS
-from attnbook.core.results import stored_measurements
+from attnbook.core.results import Measurement, stored_measurements
+from attnbook.core.runtime import Scale
 from attnbook.core.tables import Measured, Table
 from attnbook.datasets import Images
-from attnbook.global_attention.experiments.noisy_mnist import MODELS, PANELS, NoisyMnist
+from attnbook.global_attention.experiments.noisy_mnist import MODELS, NAMES, PANELS, NoisyMnist
+from attnbook.global_attention.models.agreement import Agreement
 from attnbook.global_attention.models.digits import Model
 from attnbook.global_attention.noisy_digits import Scene
 
 __all__ = [
     "accuracies",
+    "agreement",
     "at_best_step_size",
+    "balance",
     "curves_text",
     "mask_entries",
+    "penalty_that_trails",
+    "settings_won",
     "source",
+    "steps_to_losses",
     "weights_text",
     "with_and_without_mnist",
 ]
+
+_RANGE = "median over {} seeds [smallest, largest]"
+SCALES: tuple[Scale, ...] = ("book", "paper")
 
 
 def source(images: Images) -> Table:
     """Return where the digits come from, as a note that nobody can miss."""
     rows: list[list[str | Measured]] = [
-        [images.source, f"{len(images.train)}", f"{len(images.test)}", "no" if images.stand_in else "yes"]
+        [
+            images.source.removeprefix("stand-in: "),
+            f"{len(images.train)}",
+            f"{len(images.test)}",
+            "no" if images.stand_in else "yes",
+        ]
     ]
     caption = "The digits that this page trains on when you run it. Full-size results are stored, and come from MNIST."
     return Table(["digits", "training images", "test images", "real MNIST"], rows, caption)
@@ -67,17 +82,90 @@ def accuracies(names: Sequence[str], accuracy: Float[np.ndarray, "seeds scenes m
 
 
 def mask_entries(masks: Float[np.ndarray, "seeds trained pixels"], scene: Scene, models: Sequence[Model]) -> Table:
-    """Return the typical mask entry outside the digit and the largest one inside, with their range over seeds."""
+    """Return smallest, median and largest mask entry outside and inside the digit, with their range over seeds."""
     inside = scene.patch == 1
-    typical, largest = np.median(masks[..., ~inside], axis=-1), masks[..., inside].max(axis=-1)
+    rows: list[list[str | Measured]] = []
+    for model, of_model in zip(models, np.moveaxis(masks, 1, 0), strict=True):
+        for place, where in (("outside", ~inside), ("inside", inside)):
+            columns = (read(of_model[:, where], axis=1) for read in (np.min, np.median, np.max))
+            rows.append([f"{LOOKS[model].label}, {place} the digit", *(_over_seeds(x, 2) for x in columns)])
+    caption = f"Entries of the mask after training, which start at 1: {_RANGE.format(len(masks))}."
+    return Table(["", "smallest", "median", "largest"], rows, caption)
+
+
+def balance(result: NoisyMnist) -> Table:
+    """Return smallest and median of what gradient flow would conserve, before and after training."""
     rows: list[list[str | Measured]] = [
-        [LOOKS[model].label, *(Measured(f"{np.median(x):.2f} [{x.min():.2f}, {x.max():.2f}]") for x in columns)]
-        for model, columns in zip(models, zip(typical.T, largest.T, strict=True), strict=True)
+        [when, *(_over_seeds(read(result.balance[:, i], axis=1), 2) for read in (np.min, np.median))]
+        for i, when in enumerate(("before training", "after training"))
     ]
     caption = (
-        f"Entries of the mask after training, which start at 1: median over {len(masks)} seeds [smallest, largest]."
+        "Squared mask entry minus squared length of its weights, over the pixels of Figure 2, attention without a "
+        f"penalty: {_RANGE.format(len(result.balance))}."
     )
-    return Table(["", "median outside the digit", "largest inside"], rows, caption)
+    return Table(["", "smallest", "median"], rows, caption)
+
+
+def agreement(found: Agreement, scene: Scene) -> Table:
+    """Return how far hidden units agree within a batch, and how far batches agree, inside and outside the digit."""
+    inside = scene.patch == 1
+    named = {
+        "hidden units, in one batch": (found.units, found.units_by_chance),
+        "batches, over time": (found.batches, found.batches_by_chance),
+    }
+    rows: list[list[str | Measured]] = []
+    for name, pair in named.items():
+        medians = (np.nanmedian(values[:, where], axis=1) for where in (inside, ~inside) for values in pair)
+        rows.append([name, *(_over_seeds(x, 2) for x in medians)])
+    caption = f"Agreement of the pushes on a mask entry, median over pixels: {_RANGE.format(len(found.units))}."
+    return Table(["do they agree?", "inside the digit", "by chance", "outside", "by chance"], rows, caption)
+
+
+def steps_to_losses(result: NoisyMnist, panels: Sequence[str]) -> Table:
+    """Return after how many steps baseline and attention reach two losses, each at its own best step size."""
+    rows: list[list[str | Measured]] = []
+    for panel in panels:
+        scene = PANELS[panel].scene
+        row: list[str | Measured] = [f"{scene.digit_size} in {scene.image_size}"]
+        for what in ("train_loss", "test_loss"):
+            row += [_over_seeds(steps, 0) for steps in result.steps_to_loss(what, panel).T]
+        rows.append(row)
+    columns = [f"{what}, {LOOKS[model].label}" for what in ("training loss", "test loss") for model in MODELS[:2]]
+    caption = (
+        f"Steps until a network reaches a loss, at its best step size: {_RANGE.format(len(result.settings.seeds))}."
+    )
+    return Table(["digit", *columns], rows, caption)
+
+
+def settings_won(results: Mapping[str, NoisyMnist]) -> Table:
+    """Return in how many settings attention is ahead, by data set, and how many at the smallest step size."""
+    rows: list[list[str | Measured]] = []
+    for name, result in results.items():
+        lead, every = result.lead(), result.ahead_in_every_seed()
+        counted, ahead = np.isfinite(lead), lead > 0.01
+        wins = f"{ahead.sum()}; {(ahead & every).sum()} of them in every seed"
+        smallest = result.settings.step_sizes[0]
+        first = f"at {smallest:g}: {counted[:, 0].sum()} of {len(lead)} count, {ahead[:, 0].sum()} ahead"
+        rows.append([name, f"{lead.size}", *map(Measured, (f"{counted.sum()}", wins, first))])
+    caption = "A setting counts where baseline or attention has a median accuracy of 30 per cent or more."
+    columns = ["images", "settings", "that count", "ahead by more than a point", "smallest step size"]
+    return Table(columns, rows, caption)
+
+
+def penalty_that_trails(results: Mapping[str, NoisyMnist]) -> Table:
+    """Return the settings in which L1-attention ends more than a point behind attention, by data set."""
+    names = list(NAMES.values())
+    rows: list[list[str | Measured]] = []
+    for name, result in results.items():
+        lead = result.lead("l1_attention", "attention")
+        final = 100 * np.median(result.accuracy[-1], axis=0)
+        found = [
+            f"{names[i]} at {result.settings.step_sizes[k]:g}: {final[i, k, 2]:.0f} against {final[i, k, 1]:.0f}"
+            for i, k in np.argwhere(lead < -0.01)
+        ]
+        rows.append([name, Measured("; ".join(found) or "none")])
+    caption = "Settings in which the mask with a penalty ends more than a point behind the one without, in per cent."
+    return Table(["images", "setting, step size, and the two accuracies"], rows, caption)
 
 
 def with_and_without_mnist(claims: Sequence[str]) -> Table:
@@ -85,22 +173,38 @@ def with_and_without_mnist(claims: Sequence[str]) -> Table:
     experiment = NoisyMnist.experiment
     rows: list[list[str | Measured]] = []
     for name in claims:
-        claim, row = ledger.claim(name), [name]
-        for scale in ("book", "paper"):
+        claim = ledger.claim(name)
+        row: list[str | Measured] = [f"{name} ({claim.where})"]
+        for scale in SCALES:
             measured = stored_measurements(experiment, scale).get(name)
-            row.append(ledger.judge(claim, measured, scale).outcome if measured else "not measured")
-        rows.append([claim.where, *row])
-    caption = "Verdicts on two stored results: scikit-learn's digits at book scale, and MNIST at full size."
-    return Table(["where", "claim", "scikit-learn's digits", "MNIST"], rows, caption)
+            row.append(_verdict(claim, measured, scale) if measured else "not measured")
+        rows.append(row)
+    caption = "Verdicts and medians of two stored results: scikit-learn's digits at book scale, and MNIST at full size."
+    return Table(["claim", "scikit-learn's digits", "MNIST"], rows, caption)
+
+
+def _verdict(claim: ledger.Claim, measured: Measurement, scale: Scale) -> Measured:
+    values = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in measured.values.items())
+    return Measured(values, f"{ledger.judge(claim, measured, scale).outcome}: ")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _over_seeds(values: np.ndarray, digits: int) -> Measured:
+    return Measured(f"{np.median(values):.{digits}f} [{values.min():.{digits}f}, {values.max():.{digits}f}]")
 
 
 def weights_text(result: NoisyMnist, step: int) -> str:
-    """Return the numbers behind one picture of the growing masks: outside the digit relative to inside."""
+    """Return the numbers behind one picture of the growing weights: mean strength outside and inside the digit."""
     weights = result.weights[int(np.flatnonzero(result.steps == step)[0])]
     inside = PANELS["figure_2"].scene.patch == 1
-    leaks = weights[:, ~inside].mean(axis=1) / weights[:, inside].mean(axis=1)
-    shown = ", ".join(f"{LOOKS[model].label} {leaks[j]:.2f}" for j, model in enumerate(MODELS))
-    return f"After {step:.0f} steps a pixel outside the digit enters, relative to one inside, on average: {shown}."
+    means = [
+        (LOOKS[model].label, of[~inside].mean(), of[inside].mean()) for model, of in zip(MODELS, weights, strict=True)
+    ]
+    shown = ", ".join(f"{name} {outside:.2f} and {within:.2f}" for name, outside, within in means)
+    return f"After {step:.0f} steps, mean strength of a pixel outside the digit and inside: {shown}."
 
 
 def curves_text(result: NoisyMnist, panel: str, step_size: float) -> str:
