@@ -201,12 +201,14 @@ def _against_free(
     free: Float[np.ndarray, "seeds teachers"],
 ) -> Measurement:
     """Errors over those without a penalty: the strength with the smallest median ratio, and the largest strength."""
-    measured = {}
+    measured, shares = {}, {}
     for j, teacher in enumerate(teachers):
         ratios = losses[:, j] / free[:, j, None]
         measured[f"best_{teacher}"] = ratios[:, np.median(ratios, axis=0).argmin()]
         measured[f"strongest_{teacher}"] = ratios[:, -1]
-    return over_seeds(**measured)
+        shares[f"helped_{teacher}"] = float((measured[f"best_{teacher}"] < 1).mean())
+    found = over_seeds(**measured)
+    return Measurement({**found.values, **shares}, found.spread, found.n_seeds)
 
 
 def run(

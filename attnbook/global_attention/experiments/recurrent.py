@@ -64,8 +64,8 @@ class Settings:
         sizes: Training sentences, increasing.
         judged_size: The size at which the models are compared, one of ``sizes``.
         n_test: Held-out sentences.
-        ladder_step_sizes: Step sizes of Adam, falling to zero along a cosine, for the models of :data:`LADDER`; each the
-            best of six on seeds of their own, see :mod:`attnbook.global_attention.experiments.step_sizes`.
+        ladder_step_sizes: Step sizes of Adam, falling to zero along a cosine, for the models of :data:`LADDER`; each
+            the best of six on seeds of their own, see :mod:`attnbook.global_attention.experiments.step_sizes`.
         position_step_sizes: The same for :data:`OTHERS` on the teacher of places.
         equal_step_sizes: The same for :data:`OTHERS` on the teacher that weighs all words the same.
         batch_size: Sentences per step.
@@ -171,8 +171,8 @@ class Recurrent(Result):
     Attributes:
         test_loss: Errors on the attention teacher, ``(seeds, sizes, ladder)``.
         train_loss: Errors on all training sentences at the end.
-        long_loss: Errors of the flat network that trains for longer, on new sentences after a quarter of its steps and at
-            the end, and on its training sentences; at the judged and the largest size, ``(seeds, 2, 3)``.
+        long_loss: Errors of the flat network that trains for longer: on new sentences after a quarter of its steps and
+            at the end, and on its training sentences; at the judged and the largest size, ``(seeds, 2, 3)``.
         position_loss: Errors on the teacher of places, ``(seeds, sizes, others)``.
         position_floor: What no order-blind model can get below on it, ``(seeds,)``.
         equal_loss: Errors on the teacher that weighs all words the same.
@@ -256,9 +256,7 @@ class Recurrent(Result):
                 smallest_ratio_weight=self.ratio_extremes[:, 0], smallest_softmax_weight=self.ratio_extremes[:, 2]
             ),
             "GA-X-right-pooling": over_seeds(known=known, recurrent_1=one, mean_pooling=self.of("mean")),
-            "GA-X-recurrent-few": over_seeds(
-                recurrent_2=self.of("two_steps", few), recurrent_3=self.of("three_steps", few)
-            ),
+            "GA-X-recurrent-few": self._few(few),
             "GA-X-recurrent-size": self._sizes(),
             "GA-X-memorised": over_seeds(train=fit, test=late, early=early),
             "GA-X-order-blind": over_seeds(
@@ -276,6 +274,12 @@ class Recurrent(Result):
                 recurrent_1=self.of("one_step", last), recurrent_2=self.of("two_steps", last)
             ),
         }
+
+    def _few(self, size: int) -> Measurement:
+        """Errors of the middle and the largest model, and the share of seeds in which the largest is worse."""
+        two, three = self.of("two_steps", size), self.of("three_steps", size)
+        found = over_seeds(recurrent_2=two, recurrent_3=three)
+        return Measurement({**found.values, "worse": float((three > two).mean())}, found.spread, found.n_seeds)
 
     def _sizes(self) -> Measurement:
         """Directions that the answers of the largest model feel over those of the middle one, for each threshold."""

@@ -45,8 +45,9 @@ def train_second_look(
         progress: Told (steps done, steps in all), one for each model.
 
     Returns:
-        ``second_loss`` and ``second_train_loss (seeds, restarts, models)``, ``second_overlaps`` and ``second_shown (4,)``,
-        ``second_looks (steps, words)`` and ``second_truth (2, words)``, as the result explains them.
+        ``second_loss`` and ``second_train_loss (seeds, restarts, models)``, ``second_overlaps`` and
+        ``second_shown (4,)``, ``second_looks (steps, words)`` and ``second_truth (2, words)``; the result explains
+        them.
     """
     members = [WordMember(task, seed, n_samples, restart=r) for seed in seeds for r in range(restarts)]
     found = [

@@ -5,8 +5,8 @@ Some of the best lie at an end of the grid: the smallest where the best answer i
 mean pooling where all words weigh the same.
 
 Two more step sizes are single choices. For the teacher that looks twice 0.003, 0.01 and 0.03 were tried on seeds 10 to
-14 with three restarts: 0.01 has the smallest median error with three steps, and with two steps all three end at the same
-error. For penalties on attention 0.01, 0.03 and 0.1 were tried on seeds 10 to 15 without a penalty: 0.01 has the
+14 with three restarts: 0.01 has the smallest median error with three steps, and with two steps all three end at the
+same error. For penalties on attention 0.01, 0.03 and 0.1 were tried on seeds 10 to 15 without a penalty: 0.01 has the
 smallest median error for the peaked and for the spread teacher.
 """
 
