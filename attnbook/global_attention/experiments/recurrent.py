@@ -121,8 +121,8 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         return cls(
-            sizes=(20, 30), judged_size=30, n_test=40, steps=4, long_steps=8, second_size=30, second_steps=4, restarts=2,
-            shuffles=2, seeds=(0, 1), chunk=1,
+            sizes=(20, 30), judged_size=30, n_test=40, steps=4, long_steps=8, second_size=30, second_steps=4,
+            restarts=2, shuffles=2, seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
     @classmethod
