@@ -131,7 +131,7 @@ def attention_apart(
     Returns:
         Half the sum over words of the differences of the weights, mean over the test sentences.
     """
-    shares = []
+    shares: list[list[np.ndarray]] = []
     for seed, sentences in ((seed, setup.sentences(seed, "test", setup.n_test)) for seed in seeds):
         shares.append([])
         for task, parameters in zip(tasks, trained, strict=True):

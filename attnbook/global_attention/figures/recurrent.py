@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -108,8 +108,8 @@ def second_look(result: recurrent.Recurrent) -> Figure:
         figure, ax = plt.subplots(figsize=(7.2, 3.6))
         for j, look in enumerate((LOOKS["two_steps"], LOOKS["three_steps"])):
             train, test = result.second_train_loss[..., j].ravel(), result.second_loss[..., j].ravel()
-            marks = {"color": look.color, "marker": look.marker, "linestyle": "none", "fillstyle": "none"}
-            ax.plot(train, test, **marks, label=f"{j + 2} steps", markersize=9, markeredgewidth=1.6)
+            (marks,) = ax.plot(train, test, color=look.color, marker=look.marker, linestyle="none", fillstyle="none")
+            marks.set(label=f"{j + 2} steps", markersize=9, markeredgewidth=1.6)
         low = min(result.second_train_loss.min(), result.second_loss.min())
         ends = np.array([low / 1.3, 1.2])
         ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":")
@@ -210,7 +210,7 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
     return figure
 
 
-def _legend(ax: Axes, where: str) -> None:
+def _legend(ax: Axes, where: Literal["lower left", "upper left"]) -> None:
     """A legend that no line runs through."""
     ax.legend(fontsize=10, loc=where, frameon=True, facecolor=BACKGROUND, edgecolor="none", framealpha=0.9)
 

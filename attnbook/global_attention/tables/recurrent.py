@@ -40,7 +40,7 @@ def overlaps(result: recurrent.Recurrent) -> Table:
         "model's step 3 and 2nd look",
         "model's step 3 and 1st look",
     )
-    rows = [
+    rows: list[list[str | Measured]] = [
         [name, Measured(f"{mean:.0%}"), Measured(f"{shown:.0%}")]
         for name, mean, shown in zip(names, result.second_overlaps, result.second_shown, strict=True)
     ]
@@ -109,7 +109,7 @@ def fits(result: recurrent.Recurrent) -> Table:
 def failures(result: recurrent.Recurrent) -> Table:
     """Return in how many seeds each recurrent model has not learned where to look, by sample size."""
     s = result.settings
-    rows = [
+    rows: list[list[str | Measured]] = [
         [LOOKS[name].label, *(Measured(f"{(result.of(name, n) > FAILED).sum()}") for n in s.sizes)] for name in STEPS
     ]
     caption = f"Seeds of {len(s.seeds)} with a test error above {FAILED:g}, by number of sentences."
@@ -119,7 +119,7 @@ def failures(result: recurrent.Recurrent) -> Table:
 def longer(result: recurrent.Recurrent) -> Table:
     """Return the errors of the flat network that trains for longer."""
     s = result.settings
-    rows = [
+    rows: list[list[str | Measured]] = [
         [f"{n}", *(Measured(_summary(result.long_loss[:, i, k])) for k in (2, 0, 1))]
         for i, n in enumerate((s.judged_size, s.sizes[-1]))
     ]
@@ -132,7 +132,7 @@ def unneeded(result: recurrent.Recurrent) -> Table:
     """Return attention against mean pooling where all words weigh the same, seed by seed."""
     s = result.settings
     mean, one = (result.equal_loss[..., recurrent.OTHERS.index(name)] for name in ("mean", "one_step"))
-    rows = [
+    rows: list[list[str | Measured]] = [
         [f"{n}", Measured(_summary(one[:, i] / mean[:, i])), Measured(f"{(one < mean)[:, i].sum()}")]
         for i, n in enumerate(s.sizes)
     ]
@@ -157,7 +157,7 @@ def second_look(result: recurrent.Recurrent) -> Table:
 
 def tried() -> Table:
     """Return the errors of the step sizes that were tried; the best of each row was taken."""
-    rows = []
+    rows: list[list[str | Measured]] = []
     for teacher, models in step_sizes.TRIED.items():
         for name, medians in models.items():
             marked = [f"{m:.2g}" + (" ←" if m == min(medians) else "") for m in medians]
