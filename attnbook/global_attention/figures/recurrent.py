@@ -68,7 +68,7 @@ def ladder(result: recurrent.Recurrent) -> Figure:
         "more steps, more weights": (("two_steps", "three_steps"), ("one_step", "known")),
     }
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.4), sharex=True, sharey=True)
+        figure, axes = plt.subplots(2, 1, figsize=(5.2, 7.4), sharex=True, sharey=True)
         sizes = np.array(result.settings.sizes)
         for ax, (title, (compared, beside)) in zip(axes, panels.items(), strict=True):
             for model in compared:
@@ -77,27 +77,29 @@ def ladder(result: recurrent.Recurrent) -> Figure:
                 medians = np.median(result.test_loss[..., recurrent.LADDER.index(model)], axis=0)
                 ax.plot(sizes, medians, **LOOKS[model].line_style())
             ax.axvline(result.settings.judged_size, color=INK, linewidth=1, linestyle=":")
-            ax.set(xscale="log", yscale="log", xlabel="training sentences", title=title)
+            ax.set(xscale="log", yscale="log", title=title)
             _name_sizes(ax, result)
             _legend(ax, "lower left")
-        axes[0].set_ylabel(LOSS)
+        axes[-1].set_xlabel("training sentences")
+        figure.supylabel(LOSS, fontsize=11.5)
     return figure
 
 
 def other_teachers(result: recurrent.Recurrent) -> Figure:
     """Draw the error where the weights depend on places, and where all words weigh the same."""
     with style():
-        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 4.0))
+        figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.2, 6.8))
         sizes = np.array(result.settings.sizes)
         for ax, task in zip(axes, TASKS[1:], strict=True):
             losses = result.position_loss if task == "position" else result.equal_loss
             for j, model in enumerate(recurrent.OTHERS):
                 band(ax, sizes, losses[..., j], LOOKS[model])
-            ax.set(xscale="log", yscale="log", title=TITLES[task], xlabel="training sentences")
+            ax.set(xscale="log", yscale="log", title=TITLES[task])
             _name_sizes(ax, result)
         floor = np.repeat(result.position_floor[:, None], len(sizes), axis=1)
         band(axes[0], sizes, floor, LOOKS["floor"])
-        axes[0].set_ylabel(LOSS)
+        axes[-1].set_xlabel("training sentences")
+        figure.supylabel(LOSS, fontsize=11.5)
         _legend(axes[0], "lower left")
     return figure
 
@@ -105,7 +107,7 @@ def other_teachers(result: recurrent.Recurrent) -> Figure:
 def second_look(result: recurrent.Recurrent) -> Figure:
     """Draw each restart on the teacher that looks twice: training error and test error."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        figure, ax = plt.subplots(figsize=(5.2, 3.8))
         for j, look in enumerate((LOOKS["two_steps"], LOOKS["three_steps"])):
             train, test = result.second_train_loss[..., j].ravel(), result.second_loss[..., j].ravel()
             (marks,) = ax.plot(train, test, color=look.color, marker=look.marker, linestyle="none", fillstyle="none")
@@ -123,7 +125,7 @@ def weight_decay(result: guidelines.Guidelines) -> Figure:
     s = result.settings
     x = np.array(s.penalties)
     with style():
-        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 3.8))
+        figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.2, 6.8))
         for i, (ax, k) in enumerate(zip(axes, s.sparsities, strict=True)):
             band(ax, x, result.l2_loss[:, i, 0], Look("no mask, test", "#5b5f66", "--", "s"))
             band(ax, x, result.l2_loss[:, i, 1], Look("mask, test", "#0b5cad", "-", "o"))
@@ -132,9 +134,9 @@ def weight_decay(result: guidelines.Guidelines) -> Figure:
             picked = x[int(np.median(result.chosen(i, 1)))]
             ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
             ax.set(xscale="log", yscale="log", title=f"{k} of {s.n_inputs} inputs matter")
-            ax.set_xlabel("L2 weight")
         axes[0].annotate("noise", (x[0], s.noise**2), xytext=(0, 4), textcoords="offset points", fontsize=9)
-        axes[0].set_ylabel("error (label variances)")
+        axes[-1].set_xlabel("L2 weight")
+        figure.supylabel("error (label variances)", fontsize=11.5)
         for ax in axes:
             _legend(ax, "upper left")
     return figure

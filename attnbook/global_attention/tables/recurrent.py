@@ -55,12 +55,12 @@ def counts(result: recurrent.Recurrent) -> Table:
     for name in STEPS:
         recurrence: Recurrence = RECURRENCES[name]
         counted = weight_counts(recurrence, s.dimension, s.width)
-        sizes = (recurrence.state, recurrence.score, *counted.values(), sum(counted.values()))
+        sizes = (sum(counted.values()), recurrence.state, recurrence.score, counted["score"], counted["recurrence"])
         rows.append([LOOKS[name].label, Measured(_summary(result.of(name))), *map(str, sizes)])
-    columns = ["model", "test error", "state", "score units", "td + d", "d_a", "d_f", "weights"]
+    columns = ["model", "test error", "weights", "state", "score units", "d_a", "d_f"]
     caption = (
         f"Errors with {s.judged_size} training sentences, median over {len(s.seeds)} seeds [smallest, largest], and "
-        f"sizes; t = {s.dimension}, d = {s.width}. With one step f is not used."
+        f"sizes; t = {s.dimension}, d = {s.width}, and td + d = {s.width * (s.dimension + 1)} are among the weights. With one step f is not used."
     )
     return Table(columns, rows, caption)
 
