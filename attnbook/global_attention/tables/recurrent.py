@@ -60,7 +60,8 @@ def counts(result: recurrent.Recurrent) -> Table:
     columns = ["model", "test error", "weights", "state", "score units", "d_a", "d_f"]
     caption = (
         f"Errors with {s.judged_size} training sentences, median over {len(s.seeds)} seeds [smallest, largest], and "
-        f"sizes; t = {s.dimension}, d = {s.width}, and td + d = {s.width * (s.dimension + 1)} are among the weights. With one step f is not used."
+        f"sizes; t = {s.dimension}, d = {s.width}, and td + d = {s.width * (s.dimension + 1)} are among "
+        "the weights. With one step f is not used."
     )
     return Table(columns, rows, caption)
 
