@@ -80,6 +80,7 @@ def ladder(result: recurrent.Recurrent) -> Figure:
             ax.set(xscale="log", yscale="log", title=title)
             _name_sizes(ax, result)
             _legend(ax, "lower left")
+        axes[0].set_ylim(bottom=result.test_loss.min() / 20)  # room for the legend
         axes[-1].set_xlabel("training sentences")
         figure.supylabel(LOSS, fontsize=11.5)
     return figure
