@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Mechanism", "WordTeacher", "draw_sentences", "draw_word_teacher"]
+__all__ = ["Mechanism", "WordTeacher", "draw_sentences", "draw_word_teacher", "softmax"]
 
 Mechanism: TypeAlias = Literal["attention", "two_looks", "position"]
 
@@ -57,17 +57,34 @@ class WordTeacher:
     def weights(self, sentences: Float[np.ndarray, "samples words dimension"]) -> Float[np.ndarray, "samples words"]:
         """Return how much each word weighs in the label of its sentence; rows sum to one."""
         if self.mechanism == "position":
-            return np.broadcast_to(_softmax(self.places), sentences.shape[:2])
-        first = _softmax(sentences @ self.query)
+            return np.broadcast_to(softmax(self.places), sentences.shape[:2])
+        first = softmax(sentences @ self.query)
         if self.mechanism == "attention":
             return first
         found = _pool(first, sentences) @ self.turn.T
-        return _softmax(np.einsum("swd,sd->sw", sentences, found))
+        return softmax(np.einsum("swd,sd->sw", sentences, found))
 
     def __call__(self, sentences: Float[np.ndarray, "samples words dimension"]) -> Float[np.ndarray, " samples"]:
         """Return the clean labels of these sentences."""
         context = _pool(self.weights(sentences), sentences)
         return np.maximum(context @ self.hidden.T, 0.0) @ self.decoder
+
+
+def softmax(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarray, "*samples words"]:
+    """Return the softmax over the last axis, safe for scores of any size.
+
+    Args:
+        logits: Scores.
+
+    Returns:
+        Positive weights that sum to one.
+
+    Example:
+        >>> softmax(np.array([1000.0, 1000.0])).tolist()
+        [0.5, 0.5]
+    """
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def draw_sentences(
@@ -142,11 +159,6 @@ def draw_word_teacher(
     raw = WordTeacher(mechanism, sharpness * direction, turn, places, hidden, decoder)
     labels = raw(draw_sentences(SCALE_SAMPLES, n_words, dimension, rng=stream(seed, "label scale")))
     return WordTeacher(mechanism, raw.query, turn, places, hidden, decoder / labels.std())
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
 
 
 def _pool(weights: np.ndarray, sentences: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.global_attention.theory.recurrent import Recurrence, ratio_weights, weight_counts
+from attnbook.global_attention.word_teachers import softmax
 
 __all__ = ["CHECKS"]
 
@@ -18,7 +19,7 @@ def scores_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient at the scores, given the one at the context."""
     rng = stream(1, "exercise", "GA-R1")
     words, logits, at_context = rng.standard_normal((7, 5)), rng.standard_normal(7), rng.standard_normal(5)
-    weights = _softmax(logits)
+    weights = softmax(logits)
     along = words @ at_context
     right = weights * (along - weights @ along)
     got = np.asarray(answer(words.copy(), logits.copy(), at_context.copy()), dtype=float)
@@ -60,7 +61,7 @@ def count_weights(answer: Callable[..., Any]) -> str | None:
 def entropy_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of the entropy of attention with respect to the scores."""
     logits = stream(1, "exercise", "GA-R3").standard_normal(7)
-    weights = _softmax(logits)
+    weights = softmax(logits)
     logs = np.log(weights)
     entropy = -(weights * logs).sum()
     right = -weights * (logs + entropy)
@@ -76,11 +77,6 @@ def entropy_gradient(answer: Callable[..., Any]) -> str | None:
         "the sign is reversed: entropy is minus the sum": -right,
     }
     return likely_mistake(got, likely)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max())
-    return powers / powers.sum()
 
 
 CHECKS = {"GA-R1": scores_gradient, "GA-R2": count_weights, "GA-R3": entropy_gradient}

@@ -32,6 +32,8 @@ __all__ = ["L2_MODELS", "PENALTIES", "Guidelines", "Settings", "run"]
 L2_MODELS: tuple[Model, ...] = ("baseline", "attention")
 PENALTIES: tuple[Penalty, ...] = ("entropy", "l1_scores")
 """Penalties on attention that have an effect; the third, ``l1_weights``, is constant."""
+PROGRAMS = 1 + len(PENALTIES)
+"""Programs in which a group of seeds is trained."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Settings:
         sharpness: Standard deviation of the scores of a peaked and of a spread teacher of sentences.
         n_sentences: Training sentences.
         strengths: Weights of the penalties on attention, increasing.
-        word_step_size: Step size of Adam for recurrent attention.
+        word_step_size: Step size of Adam for recurrent attention, the best of three without a penalty on other seeds.
         word_steps: Number of steps there.
         seeds: Seeds.
         chunk: Seeds trained together as one program.
@@ -79,7 +81,7 @@ class Settings:
     sharpness: tuple[float, float] = (6.0, 0.5)
     n_sentences: int = 200
     strengths: tuple[float, ...] = (1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-    word_step_size: float = 0.03
+    word_step_size: float = 0.01
     word_steps: int = 400
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     chunk: int = 6
@@ -160,6 +162,17 @@ class Guidelines(Result):
         at = self.chosen(sparsity, model)[:, None]
         return np.take_along_axis(self.l2_loss[:, sparsity, model], at, axis=1)[:, 0]
 
+    @property
+    def n_networks(self) -> int:
+        """Number of networks that were trained; those without a penalty on attention once for each kind of penalty."""
+        losses = (self.free_loss, self.l2_loss, self.l1_loss, self.attention_loss)
+        return sum(loss.size for loss in losses) + len(PENALTIES) * self.free_attention_loss.size
+
+    @property
+    def n_programs(self) -> int:
+        """Number of batched programs they were trained in, for one group of seeds."""
+        return PROGRAMS
+
     def measurements(self) -> dict[str, Measurement]:
         """Return what each penalty does to whom, by claim id."""
         found = {
@@ -187,13 +200,15 @@ def _against_free(
     losses: Float[np.ndarray, "seeds teachers strengths"],
     free: Float[np.ndarray, "seeds teachers"],
 ) -> Measurement:
-    """Errors over those without a penalty: at the strength with the smallest median, and at the largest one."""
-    ratios = {}
+    """Errors over those without a penalty: the strength with the smallest median ratio, and the largest strength."""
+    measured, shares = {}, {}
     for j, teacher in enumerate(teachers):
-        best = np.median(losses[:, j], axis=0).argmin()
-        ratios[f"best_{teacher}"] = losses[:, j, best] / free[:, j]
-        ratios[f"strongest_{teacher}"] = losses[:, j, -1] / free[:, j]
-    return over_seeds(**ratios)
+        ratios = losses[:, j] / free[:, j, None]
+        measured[f"best_{teacher}"] = ratios[:, np.median(ratios, axis=0).argmin()]
+        measured[f"strongest_{teacher}"] = ratios[:, -1]
+        shares[f"helped_{teacher}"] = float((measured[f"best_{teacher}"] < 1).mean())
+    found = over_seeds(**measured)
+    return Measurement({**found.values, **shares}, found.spread, found.n_seeds)
 
 
 def run(
@@ -226,10 +241,9 @@ def run(
 def _train(
     s: Settings, device: torch.device, seeds: tuple[int, ...], progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    programs = 1 + len(PENALTIES)
-    arrays = _train_masks(s, device, seeds, share(progress, 0, programs))
+    arrays = _train_masks(s, device, seeds, share(progress, 0, PROGRAMS))
     paths = [
-        _train_attention(s, device, seeds, penalty, share(progress, 1 + i, programs))
+        _train_attention(s, device, seeds, penalty, share(progress, 1 + i, PROGRAMS))
         for i, penalty in enumerate(PENALTIES)
     ]
     return arrays | {

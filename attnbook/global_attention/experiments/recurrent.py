@@ -23,22 +23,23 @@ from attnbook.core.runtime import Progress
 from attnbook.global_attention.experiments.recurrent_details import (
     CHECKED,
     answers_felt,
+    attention_apart,
     count_errors,
     delay_errors,
     ratio_extremes,
     weights_shown,
 )
 from attnbook.global_attention.experiments.second_look import SECOND_LOOK, train_second_look
+from attnbook.global_attention.experiments.step_sizes import chosen_step_sizes
 from attnbook.global_attention.models.masks import Training
 from attnbook.global_attention.models.word_training import (
-    RECURRENCES,
     Task,
     Trained,
     WordMember,
     WordSetup,
     train_reader,
 )
-from attnbook.global_attention.theory.recurrent import order_blind_floor, weight_counts
+from attnbook.global_attention.theory.recurrent import order_blind_floor
 
 __all__ = ["LADDER", "OTHERS", "Recurrent", "Settings", "run"]
 
@@ -46,6 +47,8 @@ LADDER = ("flat", "mean", "one_step", "two_steps", "three_steps", "known")
 """Models on the attention teacher, from too simple to too complex, and the control that knows the weights."""
 OTHERS = ("flat", "mean", "one_step")
 """Models on the teacher of places and on the one that weighs all words the same."""
+PROGRAMS = len(LADDER) + 1 + 2 * len(OTHERS) + len(SECOND_LOOK)
+"""Programs in which a group of seeds is trained."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,17 @@ class Settings:
         sizes: Training sentences, increasing.
         judged_size: The size at which the models are compared, one of ``sizes``.
         n_test: Held-out sentences.
-        step_size: Step size of Adam, falling to zero along a cosine; chosen on other seeds, the same for all models.
+        ladder_step_sizes: Step sizes of Adam, falling to zero along a cosine, for the models of :data:`LADDER`; each
+            the best of six on seeds of their own, see :mod:`attnbook.global_attention.experiments.step_sizes`.
+        position_step_sizes: The same for :data:`OTHERS` on the teacher of places.
+        equal_step_sizes: The same for :data:`OTHERS` on the teacher that weighs all words the same.
         batch_size: Sentences per step.
         steps: Number of steps.
+        long_steps: Number of steps of the flat network that is trained for longer, as a control.
+        long_step_size: Its step size: not tuned for the test error, but large enough to fit.
         second_size: Training sentences of the teacher that looks twice.
         second_steps: Number of steps there.
-        second_step_size: Step size there.
+        second_step_size: Step size there, the best of three on other seeds for the model with three steps.
         restarts: Initial weights tried there; the smallest training error counts.
         shuffles: Orders of each test sentence from which the floor of order-blind models is computed.
         seeds: Seeds.
@@ -81,9 +89,13 @@ class Settings:
     sizes: tuple[int, ...] = (100, 200, 300, 1000, 3000)
     judged_size: int = 300
     n_test: int = 1000
-    step_size: float = 0.03
+    ladder_step_sizes: tuple[float, ...] = chosen_step_sizes("attention", LADDER)
+    position_step_sizes: tuple[float, ...] = chosen_step_sizes("position", OTHERS)
+    equal_step_sizes: tuple[float, ...] = chosen_step_sizes("equal", OTHERS)
     batch_size: int = 32
     steps: int = 600
+    long_steps: int = 3000
+    long_step_size: float = 0.01
     second_size: int = 3000
     second_steps: int = 1200
     second_step_size: float = 0.01
@@ -97,6 +109,10 @@ class Settings:
             raise ValueError(f"sizes: expected increasing positive numbers, got {self.sizes}")
         if self.judged_size not in self.sizes:
             raise ValueError(f"judged_size: expected one of sizes {self.sizes}, got {self.judged_size}")
+        for name, models in {"ladder": LADDER, "position": OTHERS, "equal": OTHERS}.items():
+            if len(getattr(self, f"{name}_step_sizes")) != len(models):
+                got = getattr(self, f"{name}_step_sizes")
+                raise ValueError(f"{name}_step_sizes: expected one for each of {', '.join(models)}, got {got}")
         if self.restarts < 1:
             raise ValueError(f"restarts: expected at least 1, got {self.restarts}")
         check_seeds(self.seeds, self.chunk)
@@ -105,8 +121,8 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         return cls(
-            sizes=(20, 30), judged_size=30, n_test=40, steps=4, second_size=30, second_steps=4, restarts=2,
-            shuffles=2, seeds=(0, 1), chunk=1,
+            sizes=(20, 30), judged_size=30, n_test=40, steps=4, long_steps=8, second_size=30, second_steps=4,
+            restarts=2, shuffles=2, seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
     @classmethod
@@ -124,6 +140,7 @@ class Settings:
             sizes=(300, 1000, 3000, 10_000, 30_000),
             n_test=4000,
             steps=4000,
+            long_steps=20_000,
             second_size=30_000,
             second_steps=6000,
             restarts=5,
@@ -153,46 +170,69 @@ class Recurrent(Result):
 
     Attributes:
         test_loss: Errors on the attention teacher, ``(seeds, sizes, ladder)``.
-        early_loss: The same after a quarter of the steps.
         train_loss: Errors on all training sentences at the end.
+        long_loss: Errors of the flat network that trains for longer: on new sentences after a quarter of its steps and
+            at the end, and on its training sentences; at the judged and the largest size, ``(seeds, 2, 3)``.
         position_loss: Errors on the teacher of places, ``(seeds, sizes, others)``.
         position_floor: What no order-blind model can get below on it, ``(seeds,)``.
         equal_loss: Errors on the teacher that weighs all words the same.
         second_loss: Errors on the teacher that looks twice, ``(seeds, restarts, second look)``.
         second_train_loss: Errors on its training sentences.
-        second_looks: Weights of the step, step by step, of the three-step model with the smallest training error of its
-            first group of seeds, on one test sentence, ``(steps, words)``.
-        second_truth: The teacher's first and second look at that sentence, ``(2, words)``.
+        second_overlaps: How much two looks overlap (the sum over words of the smaller weight), mean over the test
+            sentences, for the three-step model with the smallest training error of its first group of seeds and
+            its teacher: the teacher's two looks; step 1 and look 1; step 3 and look 2; step 3 and look 1, ``(4,)``.
+        second_shown: The same in the sentence shown, which is the test sentence whose four overlaps are closest
+            to these means, ``(4,)``.
+        second_looks: Weights of that model there, step by step, ``(steps, words)``.
+        second_truth: The teacher's first and second look there, ``(2, words)``.
         shown_weights: Weights of the one-step model on a few test sentences, first seed,
             ``(tasks, sizes, sentences, words)``; tasks are attention, position, equal.
         shown_truth: The teachers' weights there, ``(tasks, sentences, words)``.
+        apart: Share of the attention of one-step models that lies on other words than the teacher's, mean over the
+            test sentences, ``(seeds, tasks, sizes)``.
         ratio_extremes: Smallest and largest ratio weight and smallest softmax weight of the two-step model at the
             judged size, ``(seeds, 3)``.
-        felt: Directions in weight space that the answers feel, one to three steps, ``(seeds, 3)``.
+        felt: Directions in weight space that the answers of the models in
+            :data:`~attnbook.global_attention.experiments.recurrent_details.CHECKED` feel, for each threshold in
+            :data:`~attnbook.global_attention.experiments.recurrent_details.SHARES`, ``(seeds, checked, shares)``.
     """
 
     experiment: ClassVar[str] = "global_attention.recurrent"
     settings_type: ClassVar[type] = Settings
 
     test_loss: Float[np.ndarray, "seeds sizes ladder"]
-    early_loss: Float[np.ndarray, "seeds sizes ladder"]
     train_loss: Float[np.ndarray, "seeds sizes ladder"]
+    long_loss: Float[np.ndarray, "seeds 2 3"]
     position_loss: Float[np.ndarray, "seeds sizes others"]
     position_floor: Float[np.ndarray, " seeds"]
     equal_loss: Float[np.ndarray, "seeds sizes others"]
     second_loss: Float[np.ndarray, "seeds restarts models"]
     second_train_loss: Float[np.ndarray, "seeds restarts models"]
+    second_overlaps: Float[np.ndarray, " 4"]
+    second_shown: Float[np.ndarray, " 4"]
     second_looks: Float[np.ndarray, "steps words"]
     second_truth: Float[np.ndarray, "2 words"]
     shown_weights: Float[np.ndarray, "tasks sizes sentences words"]
     shown_truth: Float[np.ndarray, "tasks sentences words"]
+    apart: Float[np.ndarray, "seeds tasks sizes"]
     ratio_extremes: Float[np.ndarray, "seeds 3"]
-    felt: Float[np.ndarray, "seeds 3"]
+    felt: Float[np.ndarray, "seeds checked shares"]
 
     def of(self, model: str, size: int | None = None) -> Float[np.ndarray, " seeds"]:
         """Return the errors of a model on the attention teacher at a size; default the judged one."""
         at = self.settings.sizes.index(self.settings.judged_size if size is None else size)
         return self.test_loss[:, at, LADDER.index(model)]
+
+    @property
+    def n_networks(self) -> int:
+        """Number of networks that were trained."""
+        losses = (self.test_loss, self.long_loss[..., 0], self.position_loss, self.equal_loss, self.second_loss)
+        return sum(loss.size for loss in losses)
+
+    @property
+    def n_programs(self) -> int:
+        """Number of batched programs they were trained in, for one group of seeds."""
+        return PROGRAMS
 
     @property
     def second_best(self) -> Float[np.ndarray, "seeds models"]:
@@ -205,8 +245,7 @@ class Recurrent(Result):
         few, one, two, three = self.settings.sizes[0], *map(self.of, ("one_step", "two_steps", "three_steps"))
         last, known = self.settings.sizes[-1], self.of("known")
         second = self.second_best
-        at_judged = self.settings.sizes.index(self.settings.judged_size)
-        flat_fit = self.train_loss[:, at_judged, 0]
+        early, late, fit = np.moveaxis(self.long_loss[:, 0], -1, 0)
         moved = delay_errors()
         return {
             "GA-T6-order": over_seeds(flat=self.of("flat"), recurrent_1=one, recurrent_2=two, recurrent_3=three),
@@ -217,11 +256,9 @@ class Recurrent(Result):
                 smallest_ratio_weight=self.ratio_extremes[:, 0], smallest_softmax_weight=self.ratio_extremes[:, 2]
             ),
             "GA-X-right-pooling": over_seeds(known=known, recurrent_1=one, mean_pooling=self.of("mean")),
-            "GA-X-recurrent-few": over_seeds(
-                recurrent_2=self.of("two_steps", few), recurrent_3=self.of("three_steps", few)
-            ),
+            "GA-X-recurrent-few": self._few(few),
             "GA-X-recurrent-size": self._sizes(),
-            "GA-X-memorised": over_seeds(train=flat_fit, test=self.of("flat"), early=self.early_loss[:, at_judged, 0]),
+            "GA-X-memorised": over_seeds(train=fit, test=late, early=early),
             "GA-X-order-blind": over_seeds(
                 flat=self.position_loss[:, -1, 0],
                 recurrent_1=self.position_loss[:, -1, OTHERS.index("one_step")],
@@ -238,14 +275,17 @@ class Recurrent(Result):
             ),
         }
 
+    def _few(self, size: int) -> Measurement:
+        """Errors of the middle and the largest model, and the share of seeds in which the largest is worse."""
+        two, three = self.of("two_steps", size), self.of("three_steps", size)
+        found = over_seeds(recurrent_2=two, recurrent_3=three)
+        return Measurement({**found.values, "worse": float((three > two).mean())}, found.spread, found.n_seeds)
+
     def _sizes(self) -> Measurement:
-        """Weights of the middle and the largest model, and the directions that their answers feel."""
-        s, felt = self.settings, over_seeds(felt_2=self.felt[:, 1], felt_3=self.felt[:, 2])
-        weights = {
-            f"weights_{name}": float(sum(weight_counts(recurrence, s.dimension, s.width).values()))
-            for name, recurrence in (("2", RECURRENCES["two_steps"]), ("3", RECURRENCES["three_steps"]))
-        }
-        return Measurement({**felt.values, **weights}, felt.spread, felt.n_seeds)
+        """Directions that the answers of the largest model feel over those of the middle one, for each threshold."""
+        middle, largest = (self.felt[:, CHECKED.index(name)] for name in ("two_steps", "three_steps"))
+        names = ("coarse", "middle", "fine")
+        return over_seeds(**{name: (largest / middle)[:, k] for k, name in enumerate(names)})
 
 
 def run(
@@ -278,47 +318,47 @@ def run(
 
 
 # Arrays of the first group of seeds alone.
-_ONCE = ("second_looks", "second_truth", "shown_weights", "shown_truth")
+_ONCE = ("second_overlaps", "second_shown", "second_looks", "second_truth", "shown_weights", "shown_truth")
 
 
 def _train(
     settings: Settings, device: torch.device, seeds: tuple[int, ...], progress: Progress | None
 ) -> dict[str, np.ndarray]:
     s, setup = settings, settings.setup
-    programs = len(LADDER) + 2 * len(OTHERS) + len(SECOND_LOOK)
-    done = iter(range(programs))
+    told = (share(progress, i, PROGRAMS) for i in range(PROGRAMS))
 
-    def train(name: str, task: str) -> Trained:
-        training = Training(s.steps, s.batch_size, s.step_size, _early_and_last(s.steps), decay=True)
+    def train(name: str, task: str, step_size: float) -> Trained:
+        training = Training(s.steps, s.batch_size, step_size, (s.steps,), decay=True)
         members = [WordMember(s.tasks[task], seed, n) for seed in seeds for n in s.sizes]
-        return train_reader(
-            name, members, setup, training, device=device, progress=share(progress, next(done), programs)
-        )
+        return train_reader(name, members, setup, training, device=device, progress=next(told))
 
     def stack(found: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([values.reshape(len(seeds), len(s.sizes)) for values in found], axis=-1)
 
-    ladder = {name: train(name, "attention") for name in LADDER}
-    others = {task: {name: train(name, task) for name in OTHERS} for task in ("position", "equal")}
+    ladder = {name: train(name, "attention", size) for name, size in zip(LADDER, s.ladder_step_sizes, strict=True)}
+    others = {
+        task: {name: train(name, task, size) for name, size in zip(OTHERS, step_sizes, strict=True)}
+        for task, step_sizes in (("position", s.position_step_sizes), ("equal", s.equal_step_sizes))
+    }
     single = {"attention": ladder["one_step"]} | {task: found["one_step"] for task, found in others.items()}
     judged = [i * len(s.sizes) + s.sizes.index(s.judged_size) for i in range(len(seeds))]
     sentences = [setup.sentences(seed, "test", s.n_test) for seed in seeds]
     arrays = {
         "test_loss": stack([t.test_loss[-1] for t in ladder.values()]),
-        "early_loss": stack([t.test_loss[0] for t in ladder.values()]),
         "train_loss": stack([t.train_loss for t in ladder.values()]),
         **{f"{task}_loss": stack([t.test_loss[-1] for t in found.values()]) for task, found in others.items()},
+        "long_loss": _train_longer(s, device, seeds, next(told)),
         "position_floor": np.array([_floor(s, seed) for seed in seeds]),
         "ratio_extremes": ratio_extremes(ladder["two_steps"].parameters, judged, sentences),
         "felt": answers_felt([ladder[name].parameters for name in CHECKED], judged, s.judged_size, seeds, setup),
+        "apart": attention_apart([t.parameters for t in single.values()], [s.tasks[t] for t in single], seeds, setup),
         **weights_shown(
             [t.parameters for t in single.values()], [s.tasks[t] for t in single], seeds[0], s.sizes, setup
         ),
     }
     twice = Training(s.second_steps, s.batch_size, s.second_step_size, (s.second_steps,), decay=True)
-    told = [share(progress, next(done), programs) for _ in SECOND_LOOK]
     second = train_second_look(
-        s.tasks["two_looks"], s.second_size, seeds, s.restarts, setup, twice, device=device, progress=told
+        s.tasks["two_looks"], s.second_size, seeds, s.restarts, setup, twice, device=device, progress=list(told)
     )
     return arrays | second
 
@@ -329,5 +369,11 @@ def _floor(s: Settings, seed: int) -> float:
     return order_blind_floor(teacher, sentences, shuffles=s.shuffles, rng=stream(seed, "orders"))
 
 
-def _early_and_last(steps: int) -> tuple[int, ...]:
-    return tuple(sorted({max(1, steps // 4), steps}))
+def _train_longer(
+    s: Settings, device: torch.device, seeds: tuple[int, ...], progress: Progress | None
+) -> Float[np.ndarray, "seeds 2 3"]:
+    """The flat network with more steps: does it fail because it does not fit?"""
+    training = Training(s.long_steps, s.batch_size, s.long_step_size, (s.long_steps // 4, s.long_steps), decay=True)
+    members = [WordMember(s.tasks["attention"], seed, n) for seed in seeds for n in (s.judged_size, s.sizes[-1])]
+    trained = train_reader("flat", members, s.setup, training, device=device, progress=progress)
+    return np.stack([*trained.test_loss, trained.train_loss], axis=-1).reshape(len(seeds), 2, 3)

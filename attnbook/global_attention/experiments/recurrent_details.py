@@ -10,14 +10,26 @@ from jaxtyping import Float
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.models.recurrent import initial_parameters, looks, predict
-from attnbook.global_attention.models.word_training import RECURRENCES, Task, WordSetup
+from attnbook.global_attention.models.recurrent import initial_parameters, looks
+from attnbook.global_attention.models.word_training import READERS, RECURRENCES, Reader, Task, WordSetup, answers
 from attnbook.global_attention.theory.recurrent import Recurrence, felt_directions, ratio_weights, weight_counts
 
-__all__ = ["CHECKED", "SHOWN", "answers_felt", "count_errors", "delay_errors", "ratio_extremes", "weights_shown"]
+__all__ = [
+    "CHECKED",
+    "SHARES",
+    "SHOWN",
+    "answers_felt",
+    "attention_apart",
+    "count_errors",
+    "delay_errors",
+    "ratio_extremes",
+    "weights_shown",
+]
 
-CHECKED = ("one_step", "two_steps", "three_steps")
+CHECKED = ("flat", "mean", "one_step", "two_steps", "three_steps")
 """Models whose felt directions are counted."""
+SHARES = (1e-2, 1e-3, 1e-4)
+"""Thresholds from which on a direction counts, as shares of the largest squared singular value."""
 SHOWN = 3
 """Test sentences whose weights are kept."""
 
@@ -81,7 +93,7 @@ def ratio_extremes(
 
 def answers_felt(
     trained: Sequence[Parameters], members: Sequence[int], count: int, seeds: Sequence[int], setup: WordSetup
-) -> Float[np.ndarray, "seeds models"]:
+) -> Float[np.ndarray, "seeds models shares"]:
     """Count, for trained networks, the directions in weight space that the answers on their training sentences feel.
 
     Args:
@@ -92,15 +104,44 @@ def answers_felt(
         setup: Sizes of the sentences.
 
     Returns:
-        The counts.
+        The counts, for each threshold in :data:`SHARES`.
     """
-    found = np.empty((len(seeds), len(trained)))
-    for j, (name, parameters) in enumerate(zip(CHECKED, trained, strict=True)):
-        for i, (member, seed) in enumerate(zip(members, seeds, strict=True)):
+    found = np.empty((len(seeds), len(trained), len(SHARES)))
+    for i, (member, seed) in enumerate(zip(members, seeds, strict=True)):
+        sentences = setup.sentences(seed, "train", count)
+        inputs = {"flat": sentences.reshape(count, -1), "mean": sentences.mean(1)}
+        for j, (name, parameters) in enumerate(zip(CHECKED, trained, strict=True)):
             chosen = {key: tensor[member : member + 1].cpu().double() for key, tensor in parameters.items()}
-            sentences = to_tensor(setup.sentences(seed, "train", count), dtype=torch.float64)
-            found[i, j] = felt_directions(_jacobian(chosen, sentences, RECURRENCES[name].n_steps))
+            jacobian = _jacobian(READERS[name], chosen, to_tensor(inputs.get(name, sentences), dtype=torch.float64))
+            found[i, j] = [felt_directions(jacobian, share) for share in SHARES]
     return found
+
+
+def attention_apart(
+    trained: Sequence[Parameters], tasks: Sequence[Task], seeds: Sequence[int], setup: WordSetup
+) -> Float[np.ndarray, "seeds tasks sizes"]:
+    """Return the share of the attention of one-step models that lies on other words than the teacher's.
+
+    Args:
+        trained: Parameters for each task; the networks of a seed lie side by side, by size.
+        tasks: The tasks.
+        seeds: Seeds.
+        setup: Sizes of the sentences.
+
+    Returns:
+        Half the sum over words of the differences of the weights, mean over the test sentences.
+    """
+    shares: list[list[np.ndarray]] = []
+    for seed, sentences in ((seed, setup.sentences(seed, "test", setup.n_test)) for seed in seeds):
+        shares.append([])
+        for task, parameters in zip(tasks, trained, strict=True):
+            per_seed = len(parameters["decoder"]) // len(seeds)
+            at = len(shares) - 1
+            own = {name: tensor[at * per_seed : (at + 1) * per_seed].cpu() for name, tensor in parameters.items()}
+            weights = next(looks(own, to_tensor(np.stack([sentences] * per_seed)), 1)).weights.double().numpy()
+            truth = setup.teacher(task, seed).weights(sentences)
+            shares[-1].append(np.abs(weights - truth).sum(-1).mean(-1) / 2)
+    return np.array(shares)
 
 
 def weights_shown(
@@ -128,11 +169,11 @@ def weights_shown(
     return {"shown_weights": np.stack(weights), "shown_truth": np.stack(truth)}
 
 
-def _jacobian(parameters: Parameters, sentences: torch.Tensor, n_steps: int) -> np.ndarray:
+def _jacobian(reader: Reader, parameters: Parameters, inputs: torch.Tensor) -> np.ndarray:
     """Derivative of each answer of one network with respect to each of its weights."""
 
-    def answer(chosen: Parameters, sentence: torch.Tensor) -> torch.Tensor:
-        return predict(chosen, sentence[None, None], n_steps).squeeze()
+    def answer(chosen: Parameters, own: torch.Tensor) -> torch.Tensor:
+        return answers(reader, chosen, own[None, None]).squeeze()
 
-    rows = torch.func.vmap(torch.func.grad(answer), in_dims=(None, 0))(parameters, sentences)
+    rows = torch.func.vmap(torch.func.grad(answer), in_dims=(None, 0))(parameters, inputs)
     return torch.cat([row.flatten(1) for row in rows.values()], 1).numpy()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.global_attention.experiments import guidelines, recurrent
 from attnbook.global_attention.figures.sample_complexity import LOSS
 
@@ -28,8 +28,8 @@ LOOKS: Mapping[str, Look] = {
     "floor": Look("floor without order", "#9d174d", (0, (1, 1)), "X"),
 }
 """How each model looks."""
-HELPED = Look("helped", "#0b5cad", "-", "o")
-HURT = Look("hurt", "#c2410c", "-.", "^")
+HELPED = Look("right direction", "#0f766e", "-", "o")
+HURT = Look("wrong direction", "#a16207", "-.", "^")
 TASKS = ("attention", "position", "equal")
 TITLES = {
     "attention": "the word decides",
@@ -44,13 +44,14 @@ def looks(result: recurrent.Recurrent) -> Figure:
     rows = np.concatenate([result.second_truth, result.second_looks])
     names = ["teacher, 1st look", "teacher, 2nd look", *(f"model, step {k + 1}" for k in range(len(rows) - 2))]
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.0))
+        figure, ax = plt.subplots(figsize=(5.6, 3.2))
         image = ax.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="cividis")
         for i, row in enumerate(rows):
             for j, weight in enumerate(row):
                 if weight >= 0.1:
-                    color = INK if weight > 0.5 else "white"
-                    ax.text(j, i, f"{weight:.1f}", ha="center", va="center", color=color, fontsize=9)
+                    color = INK if weight > 0.6 else "white"
+                    text = f"{weight:.1f}".removeprefix("0")
+                    ax.text(j, i, text, ha="center", va="center", color=color, fontsize=11)
         ax.axhline(1.5, color="white", linewidth=3)
         ax.set_yticks(range(len(rows)), names)
         ax.set_xticks(range(rows.shape[1]), [f"{j + 1}" for j in range(rows.shape[1])])
@@ -67,7 +68,7 @@ def ladder(result: recurrent.Recurrent) -> Figure:
         "more steps, more weights": (("two_steps", "three_steps"), ("one_step", "known")),
     }
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.4), sharex=True, sharey=True)
+        figure, axes = plt.subplots(2, 1, figsize=(5.2, 7.4), sharex=True, sharey=True)
         sizes = np.array(result.settings.sizes)
         for ax, (title, (compared, beside)) in zip(axes, panels.items(), strict=True):
             for model in compared:
@@ -76,44 +77,47 @@ def ladder(result: recurrent.Recurrent) -> Figure:
                 medians = np.median(result.test_loss[..., recurrent.LADDER.index(model)], axis=0)
                 ax.plot(sizes, medians, **LOOKS[model].line_style())
             ax.axvline(result.settings.judged_size, color=INK, linewidth=1, linestyle=":")
-            ax.set(xscale="log", yscale="log", xlabel="training sentences", title=title)
+            ax.set(xscale="log", yscale="log", title=title)
             _name_sizes(ax, result)
-            ax.legend(fontsize=8.5, loc="lower left")
-        axes[0].set_ylabel(LOSS)
+            _legend(ax, "lower left")
+        axes[0].set_ylim(bottom=result.test_loss.min() / 20)  # room for the legend
+        axes[-1].set_xlabel("training sentences")
+        figure.supylabel(LOSS, fontsize=11.5)
     return figure
 
 
 def other_teachers(result: recurrent.Recurrent) -> Figure:
     """Draw the error where the weights depend on places, and where all words weigh the same."""
     with style():
-        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 4.0))
+        figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.2, 6.8))
         sizes = np.array(result.settings.sizes)
         for ax, task in zip(axes, TASKS[1:], strict=True):
             losses = result.position_loss if task == "position" else result.equal_loss
             for j, model in enumerate(recurrent.OTHERS):
                 band(ax, sizes, losses[..., j], LOOKS[model])
-            ax.set(xscale="log", yscale="log", title=TITLES[task], xlabel="training sentences")
+            ax.set(xscale="log", yscale="log", title=TITLES[task])
             _name_sizes(ax, result)
         floor = np.repeat(result.position_floor[:, None], len(sizes), axis=1)
         band(axes[0], sizes, floor, LOOKS["floor"])
-        axes[0].set_ylabel(LOSS)
-        axes[0].legend(fontsize=8.5, loc="lower left")
+        axes[-1].set_xlabel("training sentences")
+        figure.supylabel(LOSS, fontsize=11.5)
+        _legend(axes[0], "lower left")
     return figure
 
 
 def second_look(result: recurrent.Recurrent) -> Figure:
     """Draw each restart on the teacher that looks twice: training error and test error."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.6))
-        for j, look in enumerate((HURT, HELPED)):
+        figure, ax = plt.subplots(figsize=(5.2, 3.8))
+        for j, look in enumerate((LOOKS["two_steps"], LOOKS["three_steps"])):
             train, test = result.second_train_loss[..., j].ravel(), result.second_loss[..., j].ravel()
-            label = f"{j + 2} steps"
-            ax.plot(train, test, color=look.color, marker=look.marker, linestyle="none", label=label, markersize=7)
+            (marks,) = ax.plot(train, test, color=look.color, marker=look.marker, linestyle="none", fillstyle="none")
+            marks.set(label=f"{j + 2} steps", markersize=9, markeredgewidth=1.6)
         low = min(result.second_train_loss.min(), result.second_loss.min())
         ends = np.array([low / 1.3, 1.2])
         ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":")
         ax.set(xscale="log", yscale="log", xlabel="training error (label variances)", ylabel=LOSS)
-        ax.legend()
+        _legend(ax, "upper left")
     return figure
 
 
@@ -122,19 +126,20 @@ def weight_decay(result: guidelines.Guidelines) -> Figure:
     s = result.settings
     x = np.array(s.penalties)
     with style():
-        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 3.8))
+        figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.2, 6.8))
         for i, (ax, k) in enumerate(zip(axes, s.sparsities, strict=True)):
-            band(ax, x, result.l2_loss[:, i, 0], Look("baseline, test", "#5b5f66", "--", "s"))
+            band(ax, x, result.l2_loss[:, i, 0], Look("no mask, test", "#5b5f66", "--", "s"))
             band(ax, x, result.l2_loss[:, i, 1], Look("mask, test", "#0b5cad", "-", "o"))
-            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#7c3aed", ":", "D"))
+            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#15803d", ":", "D"))
             ax.axhline(s.noise**2, color=INK, linewidth=1, linestyle=":")
             picked = x[int(np.median(result.chosen(i, 1)))]
             ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
             ax.set(xscale="log", yscale="log", title=f"{k} of {s.n_inputs} inputs matter")
-            ax.set_xlabel("L2 weight")
         axes[0].annotate("noise", (x[0], s.noise**2), xytext=(0, 4), textcoords="offset points", fontsize=9)
-        axes[0].set_ylabel("error (label variances)")
-        axes[1].legend(fontsize=8.5)
+        axes[-1].set_xlabel("L2 weight")
+        figure.supylabel("error (label variances)", fontsize=11.5)
+        for ax in axes:
+            _legend(ax, "upper left")
     return figure
 
 
@@ -150,14 +155,14 @@ def penalties(result: guidelines.Guidelines) -> Figure:
         ("L1 on the scores", s.strengths, (scores / free)[:, ::-1], ("spread teacher", "peaked teacher")),
     ]
     with style():
-        figure, axes = plt.subplots(1, 3, sharey=True, figsize=(7.2, 4.0))
+        figure, axes = plt.subplots(3, 1, sharey=True, figsize=(5.2, 9.0))
         for ax, (title, strengths, ratios, names) in zip(axes, panels, strict=True):
             for j, (name, look) in enumerate(zip(names, (HELPED, HURT), strict=True)):
                 band(ax, np.array(strengths), ratios[:, j], Look(name, look.color, look.line, look.marker))
             ax.axhline(1, color=INK, linewidth=1)
             ax.set(xscale="log", yscale="log", title=title)
-            ax.legend(fontsize=8.5, loc="upper left")
-        axes[0].set_ylabel("error / error without penalty")
+            _legend(ax, "upper left")
+        figure.supylabel("error / error without penalty", fontsize=11.5)
         axes[0].set_yticks((0.1, 0.2, 0.5, 1, 2, 5, 10, 20), ("0.1", "0.2", "0.5", "1", "2", "5", "10", "20"))
         axes[0].minorticks_off()
         figure.supxlabel("strength of the penalty", fontsize=10.5)
@@ -181,8 +186,8 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
     losses = (result.test_loss[..., ladder_rows], result.position_loss, result.equal_loss)[at]
     shown = result.shown_weights[at, size]
     with style():
-        figure = plt.figure(figsize=(7.2, 3.9))
-        grid = figure.add_gridspec(len(shown), 2, width_ratios=(1.6, 1))
+        figure = plt.figure(figsize=(5.2, 6.2))
+        grid = figure.add_gridspec(2 * len(shown), 1)
         for i, weights in enumerate(shown):
             ax = figure.add_subplot(grid[i, 0])
             places = np.arange(len(weights))
@@ -192,20 +197,25 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
             ax.set_xticklabels([f"{j + 1}" for j in places] if i == len(shown) - 1 else [])
             ax.grid(visible=False)
             if i == 0:
-                ax.set_title("weights in new sentences: teacher □, learned ■", fontsize=10.5)
+                ax.set_title("weights: teacher □, learned ■", fontsize=11)
         ax.set_xlabel("word")
-        right = figure.add_subplot(grid[:, 1])
+        below = figure.add_subplot(grid[len(shown) :, 0])
         for j, model in enumerate(models):
             look = LOOKS[model]
             medians = np.median(losses[..., j], axis=0)
-            right.plot(result.settings.sizes, medians, color=look.color, linestyle=look.line, label=look.label)
-            right.plot(n_sentences, medians[size], color=look.color, marker=look.marker, markersize=10)
-        right.axvline(n_sentences, color=INK, linewidth=1, linestyle=":")
-        right.set(xscale="log", yscale="log", xlabel="training sentences", title="test error", ylim=(0.001, 3))
-        right.set_xticks((100, 1000), ("100", "1000"))
-        right.minorticks_off()
-        right.legend(fontsize=8.5, loc="lower left")
+            below.plot(result.settings.sizes, medians, color=look.color, linestyle=look.line, label=look.label)
+            below.plot(n_sentences, medians[size], color=look.color, marker=look.marker, markersize=10)
+        below.axvline(n_sentences, color=INK, linewidth=1, linestyle=":")
+        below.set(xscale="log", yscale="log", xlabel="training sentences", ylabel=LOSS, ylim=(0.0003, 3))
+        below.set_xticks((100, 1000), ("100", "1000"))
+        below.minorticks_off()
+        _legend(below, "lower left")
     return figure
+
+
+def _legend(ax: Axes, where: Literal["lower left", "upper left"]) -> None:
+    """A legend that no line runs through."""
+    ax.legend(fontsize=10, loc=where, frameon=True, facecolor=BACKGROUND, edgecolor="none", framealpha=0.9)
 
 
 def _name_sizes(ax: Axes, result: recurrent.Recurrent) -> None:
