@@ -215,7 +215,10 @@ def test_a_wrong_network_turns_the_miniature_red(mutation, monkeypatch):
         monkeypatch.setattr(pooled_networks.PooledNetwork, "__init__", ordinary)
     if mutation == "value gradient with the wrong sign":
         gradients = review_networks.ReviewNetwork._set_gradients_of_attention
-        wrong = lambda self, of_scores, of_value: gradients(self, of_scores, -of_value)  # noqa: E731
+
+        def wrong(self, of_scores, of_value):
+            gradients(self, of_scores, -of_value)
+
         monkeypatch.setattr(review_networks.ReviewNetwork, "_set_gradients_of_attention", wrong)
     found = outcomes(made_reviews.run(SMALL, device="cpu"))
     assert found["GA-X-made"] == ("reproduced" if mutation == "none" else "not reproduced")
