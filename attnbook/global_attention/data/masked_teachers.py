@@ -1,0 +1,144 @@
+r"""The data of Section 4.1 and Table 1: a teacher that looks at a few of its inputs.
+
+===============  ====================  =======================================
+paper            name here             shape
+===============  ====================  =======================================
+$p$              ``n_inputs``          number of inputs
+$k$, $s_0$       ``n_relevant``        inputs that matter
+$a^*$            ``mask``              ``(n_inputs,)``, zeros and ones
+$w^{(1)*}$       ``hidden``            ``(width, n_inputs)``
+$w^{(2)*}$       ``decoder``           ``(outputs, width)``
+===============  ====================  =======================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.core.rng import stream
+
+__all__ = ["Setup", "Teacher", "draw_teacher", "relu_covariance"]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    r"""The function that made the labels, $y = G^*(x \odot a^*)$ with a two-layer ReLU network $G^*$.
+
+    Attributes:
+        mask: 1 for the inputs that matter, else 0, ``(n_inputs,)``.
+        hidden: First-layer weights, ``(width, n_inputs)``.
+        decoder: Second-layer weights, ``(outputs, width)``, scaled so that the labels have
+            variance 1 on average over outputs when the inputs are standard normal.
+    """
+
+    mask: Float[np.ndarray, " inputs"]
+    hidden: Float[np.ndarray, "width inputs"]
+    decoder: Float[np.ndarray, "outputs width"]
+
+    def __call__(self, inputs: Float[np.ndarray, "samples inputs"]) -> Float[np.ndarray, "samples outputs"]:
+        """Return the clean labels of these inputs."""
+        return np.maximum((inputs * self.mask) @ self.hidden.T, 0.0) @ self.decoder.T
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Sizes of teacher and network, and the noise on the labels.
+
+    Attributes:
+        n_inputs: Number of inputs.
+        outputs: Labels per sample.
+        teacher_width: Hidden units of the teacher.
+        width: Hidden units of the networks.
+        noise: Standard deviation of the noise on training labels (the clean labels have 1).
+        n_test: Held-out samples, with clean labels.
+    """
+
+    n_inputs: int
+    outputs: int
+    teacher_width: int
+    width: int
+    noise: float
+    n_test: int
+
+    def __post_init__(self) -> None:
+        for name in ("n_inputs", "outputs", "teacher_width", "width", "n_test"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
+
+    def teacher(self, seed: int, n_relevant: int) -> Teacher:
+        """Return the teacher of a seed with this many relevant inputs.
+
+        Raises:
+            ValueError: If ``n_relevant`` is not between 1 and ``n_inputs``.
+        """
+        return draw_teacher(
+            self.n_inputs,
+            n_relevant,
+            width=self.teacher_width,
+            outputs=self.outputs,
+            rng=stream(seed, "teacher", n_relevant),
+        )
+
+
+def draw_teacher(n_inputs: int, n_relevant: int, *, width: int, outputs: int, rng: np.random.Generator) -> Teacher:
+    r"""Draw a teacher with random relevant inputs.
+
+    The paper leaves $G^*$ open. Here $w^{(1)*} \sim N(0, 1/k)$, $w^{(2)*} \sim N(0, 1/\text{width})$, no biases,
+    and the decoder is divided by the standard deviation of the labels (known in closed form), so
+    that a mean squared error of 1 means "no better than the mean".
+
+    Args:
+        n_inputs: Number of inputs $p$, at least 1.
+        n_relevant: Number $k$ of inputs that matter, between 1 and ``n_inputs``.
+        width: Hidden units of the teacher.
+        outputs: Number of labels per sample.
+        rng: Source of randomness.
+
+    Returns:
+        The teacher.
+
+    Raises:
+        ValueError: If a size is not positive or ``n_relevant`` exceeds ``n_inputs``.
+
+    Example:
+        >>> teacher = draw_teacher(5, 2, width=3, outputs=1, rng=np.random.default_rng(0))
+        >>> int(teacher.mask.sum())
+        2
+    """
+    for name, size in {"n_inputs": n_inputs, "width": width, "outputs": outputs}.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+    if not 1 <= n_relevant <= n_inputs:
+        raise ValueError(f"n_relevant: expected between 1 and n_inputs = {n_inputs}, got {n_relevant}")
+    mask = np.zeros(n_inputs)
+    mask[rng.choice(n_inputs, n_relevant, replace=False)] = 1.0
+    hidden = rng.standard_normal((width, n_inputs)) / np.sqrt(n_relevant)
+    decoder = rng.standard_normal((outputs, width)) / np.sqrt(width)
+    visible = hidden * mask
+    variance = np.einsum("ow,wv,ov->o", decoder, relu_covariance(visible @ visible.T), decoder).mean()
+    return Teacher(mask, hidden, decoder / np.sqrt(variance))
+
+
+def relu_covariance(covariance: Float[np.ndarray, "units units"]) -> Float[np.ndarray, "units units"]:
+    r"""Return the covariance of $\max(u, 0)$ for a centred Gaussian vector $u$.
+
+    With standard deviations $\sigma_i$ and correlation $\cos\theta_{ij}$, the mean product is
+    $\sigma_i\sigma_j(\sin\theta + (\pi-\theta)\cos\theta)/2\pi$ (the arc-cosine kernel of order one) and the means are
+    $\sigma_i/\sqrt{2\pi}$.
+
+    Args:
+        covariance: Covariance of $u$, positive definite on the diagonal.
+
+    Returns:
+        The covariance of the rectified vector.
+    """
+    sd = np.sqrt(np.diag(covariance))
+    scale = np.outer(sd, sd)
+    cosine = np.clip(covariance / scale, -1.0, 1.0)
+    angle = np.arccos(cosine)
+    return scale * (np.sin(angle) + (np.pi - angle) * cosine - 1.0) / (2 * np.pi)
