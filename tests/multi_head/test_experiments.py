@@ -9,7 +9,7 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
-from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, points, single_head
+from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, points, samples, single_head
 from attnbook.multi_head.figures import curvature as figures
 from attnbook.multi_head.figures.looks import LOOKS
 from attnbook.multi_head.models import hessians, network
@@ -104,7 +104,7 @@ def test_small_and_large_hessians_take_different_ways_to_the_same_eigenvalues(mo
 
 def test_a_lone_head_computes_the_same_for_every_number_of_heads():
     settings = curvature.Settings.smoke()
-    batch = points.draw_batch(settings, settings.seeds, device=CPU)
+    batch = samples.draw(settings.mixture, settings.n_samples, settings.seeds, device=CPU)[:2]
     outputs = [
         network.predict(points.draw_points(settings, n, settings.seeds, batch)["lone"], batch[0]) for n in (1, 3, 7)
     ]
@@ -114,7 +114,7 @@ def test_a_lone_head_computes_the_same_for_every_number_of_heads():
 
 def test_with_one_head_lone_and_trained_are_the_same_point():
     settings = curvature.Settings.smoke()
-    batch = points.draw_batch(settings, settings.seeds, device=CPU)
+    batch = samples.draw(settings.mixture, settings.n_samples, settings.seeds, device=CPU)[:2]
     found = points.draw_points(settings, 1, settings.seeds, batch)
     for name, tensor in found["trained"].items():
         torch.testing.assert_close(found["lone"][name], tensor)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnbook.core import ensemble, spectrum
-from attnbook.multi_head.models import hessians, network
+from attnbook.multi_head.models import closed_form, hessians, network
 
 MEMBERS, HEADS, SAMPLES, TOKENS, DIMENSION = 2, 3, 7, 5, 11
 SIZES = {"n_heads": HEADS, "n_tokens": TOKENS, "dimension": DIMENSION}
@@ -51,14 +51,14 @@ def test_one_head_with_two_tokens_by_hand():
         "key_query": torch.tensor([[[[1 / log3]]]], dtype=torch.float64),
     }
     tokens = torch.tensor([[[[0.0], [log3]]]], dtype=torch.float64)
-    weights = network.attention_weights(parameters, tokens)[0, 0, 0]
+    weights = closed_form.attention_weights(parameters, tokens)[0, 0, 0]
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64))
     assert network.predict(parameters, tokens).item() == pytest.approx((2 / 2 + 4 * 3 / 4) * log3)
 
 
 def test_attention_weights_sum_to_one_for_every_query():
     parameters, (tokens, _) = draw()
-    weights = network.attention_weights(parameters, tokens)
+    weights = closed_form.attention_weights(parameters, tokens)
     assert weights.shape == (MEMBERS, SAMPLES, HEADS, TOKENS, TOKENS)
     torch.testing.assert_close(weights.sum(4), torch.ones(weights.shape[:4], dtype=torch.float64))
 

@@ -21,7 +21,8 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.experiments.points import POINTS, Settings, double_device, draw_batch, draw_points
+from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.experiments.points import POINTS, Settings, draw_points
 from attnbook.multi_head.models import hessians, network
 from attnbook.multi_head.theory.curvature import LossConstants, loss_constants
 
@@ -165,10 +166,10 @@ def run(
         ValueError: If the device is not available.
         FloatingPointError: If training diverges or does not reach the equal loss.
     """
-    clock, where = Clock(), double_device(device)
+    clock, where = Clock(), samples.double_device(device)
 
     def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        batch = draw_batch(settings, seeds, device=where)
+        batch = samples.draw(settings.mixture, settings.n_samples, seeds, device=where)[:2]
         by_heads = []
         for number, n_heads in enumerate(settings.heads, 1):
             points = draw_points(settings, n_heads, seeds, batch)

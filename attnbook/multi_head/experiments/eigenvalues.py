@@ -17,7 +17,7 @@ from attnbook.core import spectrum
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.experiments import points
+from attnbook.multi_head.experiments import points, samples
 from attnbook.multi_head.models import hessians, network
 
 __all__ = ["SHOWN", "Eigenvalues", "Settings", "run"]
@@ -111,10 +111,10 @@ def run(
         ValueError: If the device is not available.
         FloatingPointError: If training diverges.
     """
-    clock, where = Clock(), points.double_device(device)
+    clock, where = Clock(), samples.double_device(device)
 
     def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        batch = points.draw_batch(settings, seeds, device=where)
+        batch = samples.draw(settings.mixture, settings.n_samples, seeds, device=where)[:2]
         rows = []
         for number, n_heads in enumerate(settings.heads, 1):
             found = points.draw_points(settings, n_heads, seeds, batch)

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbook.core import runtime
 from attnbook.core.ensemble import Parameters
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream, to_tensor
-from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
+from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.models import network
 
-__all__ = ["POINTS", "Settings", "double_device", "draw_batch", "draw_points"]
+__all__ = ["POINTS", "Settings", "draw_points"]
 
 POINTS = ("random", "trained", "lone", "equal")
 
@@ -115,41 +114,6 @@ class Settings:
     def n_parameters(self) -> int:
         """Parameters of one head."""
         return (self.n_tokens + self.dimension) * self.dimension
-
-
-def double_device(name: str | torch.device | None = None) -> torch.device:
-    """Return the device to compute on in float64: as ``runtime.device``, but the CPU in the place of mps.
-
-    Args:
-        name: A device; default cuda where there is one, else the CPU.
-
-    Returns:
-        The device.
-
-    Raises:
-        ValueError: If this machine has no such device.
-    """
-    found = runtime.device(name)
-    return torch.device("cpu") if found.type == "mps" else found
-
-
-def draw_batch(settings: Settings, seeds: tuple[int, ...], *, device: torch.device) -> network.Batch:
-    """Draw the training samples of some seeds.
-
-    Args:
-        settings: Sizes.
-        seeds: Seeds, one member each.
-        device: Where they are wanted.
-
-    Returns:
-        Tokens ``(seeds, samples, tokens, dimension)`` and labels ``(seeds, samples)``.
-    """
-    drawn = []
-    for seed in seeds:
-        patterns = draw_patterns(settings.mixture, rng=stream(seed, "patterns"))
-        drawn.append(draw_samples(settings.mixture, patterns, settings.n_samples, rng=stream(seed, "samples")))
-    tokens, labels = (np.stack([getattr(one, name) for one in drawn]) for name in ("tokens", "labels"))
-    return _double(tokens, device), _double(labels, device)
 
 
 def draw_points(

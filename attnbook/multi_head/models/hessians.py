@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.spectrum import BlocksPlusLowRank
-from attnbook.multi_head.models import network
+from attnbook.multi_head.models import closed_form, network
 
 __all__ = ["block_weights", "head_gradients", "head_hessians", "loss_hessian"]
 
@@ -141,7 +141,7 @@ def _outputs(parameters: Parameters, tokens: Tensor) -> Tensor:
 def _attention_and_values(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Attention and $U_hX^T$, both ``(samples, heads, queries, keys)``."""
     stacked = {name: tensor.unsqueeze(0) for name, tensor in parameters.items()}
-    attention = network.attention_weights(stacked, tokens.unsqueeze(0))[0]
+    attention = closed_form.attention_weights(stacked, tokens.unsqueeze(0))[0]
     return attention, torch.einsum("htd,nsd->nhts", parameters["decoder"], tokens)
 
 

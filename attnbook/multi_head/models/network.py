@@ -27,9 +27,10 @@ from torch.nn.functional import logsigmoid
 from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head.models import closed_form
+from attnbook.multi_head.models.objectives import logistic
 
 __all__ = [
-    "attention_weights",
     "descend_to",
     "draw_parameters",
     "gradient_descent",
@@ -74,26 +75,6 @@ def draw_parameters(
     return {"decoder": entries[:, :n_tokens], "key_query": entries[:, n_tokens:]}
 
 
-def attention_weights(
-    parameters: Parameters, tokens: Float[Tensor, "members samples tokens dimension"]
-) -> Float[Tensor, "members samples heads tokens tokens"]:
-    r"""Return $\varphi(XW_hX^\top)$: for each head and query token (row) how much it attends to each token.
-
-    Args:
-        parameters: As in the table above.
-        tokens: Samples of each member.
-
-    Returns:
-        Weights that sum to one along the last axis.
-
-    Raises:
-        ValueError: If the shapes do not fit.
-    """
-    members, heads, n_tokens, _ = _check(parameters, tokens)
-    by_key = _attention(parameters["key_query"], tokens)
-    return by_key.view(members, -1, n_tokens, n_tokens, heads).permute(0, 1, 4, 3, 2)
-
-
 def predict(
     parameters: Parameters, tokens: Float[Tensor, "members samples tokens dimension"]
 ) -> Float[Tensor, "members samples"]:
@@ -109,9 +90,7 @@ def predict(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    _check(parameters, tokens)
-    attended = _attend(_attention(parameters["key_query"], tokens), tokens)
-    return _read(parameters["decoder"], attended, tokens)
+    return closed_form.outputs(parameters, tokens)
 
 
 def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
@@ -128,16 +107,12 @@ def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
         ValueError: If the shapes do not fit.
     """
     tokens, labels = batch
-    _check(parameters, tokens, labels)
+    closed_form.check(parameters, tokens, labels)
     return -logsigmoid(labels * predict(parameters, tokens)).mean(1)
 
 
 def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
     r"""Return the logistic loss of each member and its gradient, in closed form.
-
-    Lemma 1 for all heads at once: with $A=\varphi(XW_hX^\top)$, $G=U_hX^\top$ and
-    $D=A\odot(G-\mathrm{rowsum}(A\odot G))$ one has $\nabla_{U_h}\langle U_h,AX\rangle=AX$ and
-    $\nabla_{W_h}\langle U_h,AX\rangle=X^\top DX$; no softmax Jacobian is formed.
 
     Args:
         parameters: As in the table above.
@@ -150,24 +125,8 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
         ValueError: If the shapes do not fit.
     """
     tokens, labels = batch
-    members, heads, n_tokens, dimension = _check(parameters, tokens, labels)
-    samples = tokens.shape[1]
-    attention = _attention(parameters["key_query"], tokens)
-    attended = _attend(attention, tokens)
-    outputs = labels * _read(parameters["decoder"], attended, tokens)
-    weights = labels * torch.sigmoid(-outputs).mul(-1.0 / (samples * math.sqrt(heads)))
-    decoder = torch.bmm(weights.unsqueeze(1), attended.view(members, samples, -1))
-
-    stacked = tokens.reshape(members, -1, dimension)
-    values = torch.bmm(stacked, _columns(parameters["decoder"]).mT).view_as(attention)
-    weighted = attention * values
-    weighted.addcmul_(attention, weighted.sum(1, keepdim=True), value=-1.0)
-    pulled = _attend(weighted, tokens).view(members, samples * n_tokens, -1)
-    key_query = torch.bmm((stacked * weights.repeat_interleave(n_tokens, 1).unsqueeze(2)).mT, pulled)
-    return -logsigmoid(outputs).mean(1), {
-        "decoder": decoder.view(members, n_tokens, heads, dimension).transpose(1, 2),
-        "key_query": key_query.view(members, dimension, heads, dimension).transpose(1, 2),
-    }
+    closed_form.check(parameters, tokens, labels)
+    return closed_form.value_and_gradient(parameters, tokens, logistic(labels))
 
 
 def gradient_descent(
@@ -198,7 +157,7 @@ def gradient_descent(
     if not 0 < step_size < math.inf:
         raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
     tokens, labels = batch
-    _check(parameters, tokens, labels)
+    closed_form.check(parameters, tokens, labels)
     if not torch.isfinite(tokens).all():
         raise ValueError(f"tokens: {int((~torch.isfinite(tokens)).sum())} of {tokens.numel()} entries are not finite")
     if not (labels.abs() == 1).all():
@@ -254,52 +213,3 @@ def largest_head_norm(parameters: Parameters) -> Float[Tensor, " members"]:
     r"""Return $\|\tilde\theta\|_{2,\infty}=\max_h\|(U_h,W_h)\|$ of each member."""
     squares = parameters["decoder"].square().sum((2, 3)) + parameters["key_query"].square().sum((2, 3))
     return squares.amax(1).sqrt()
-
-
-# Below, the rows of one sample are ordered (query token, head), and attention is stored with the key token first,
-# (members * samples, keys, queries * heads): a softmax over a short last axis takes six times as long as over this one.
-
-
-def _attention(key_query: Tensor, tokens: Tensor) -> Tensor:
-    members, _, n_tokens, dimension = tokens.shape
-    queries = torch.bmm(tokens.reshape(members, -1, dimension), key_query.transpose(1, 2).flatten(2))
-    queries = queries.view(-1, n_tokens, queries.shape[2] // dimension, dimension).flatten(1, 2)
-    return torch.bmm(tokens.reshape(-1, n_tokens, dimension), queries.mT).softmax(1)
-
-
-def _attend(weights: Tensor, tokens: Tensor) -> Tensor:
-    return torch.bmm(weights.mT, tokens.reshape(-1, *tokens.shape[2:]))
-
-
-def _read(decoder: Tensor, attended: Tensor, tokens: Tensor) -> Tensor:
-    members, heads = decoder.shape[:2]
-    by_sample = attended.view(members, tokens.shape[1], -1)
-    return torch.bmm(by_sample, _columns(decoder).reshape(members, -1, 1)).squeeze(2) / math.sqrt(heads)
-
-
-def _columns(decoder: Tensor) -> Tensor:
-    """Reorder ``(members, heads, tokens, dimension)`` to ``(members, tokens * heads, dimension)``."""
-    return decoder.transpose(1, 2).flatten(1, 2)
-
-
-def _check(parameters: Parameters, tokens: Tensor, labels: Tensor | None = None) -> tuple[int, int, int, int]:
-    """Return members, heads, tokens and dimension, or say which shape does not fit."""
-    if tokens.ndim != 4:
-        raise ValueError(f"tokens: expected (members, samples, tokens, dimension), got {tuple(tokens.shape)}")
-    missing = {"decoder", "key_query"} - set(parameters)
-    if missing:
-        raise ValueError(f"parameters: {sorted(missing)[0]!r} is missing, got {sorted(parameters)}")
-    members, samples, n_tokens, dimension = tokens.shape
-    heads = parameters["decoder"].shape[1] if parameters["decoder"].ndim > 1 else 0
-    if heads < 1:
-        raise ValueError(f"parameters['decoder']: expected at least one head, got {tuple(parameters['decoder'].shape)}")
-    expected = {
-        "decoder": (members, heads, n_tokens, dimension),
-        "key_query": (members, heads, dimension, dimension),
-    }
-    for name, shape in expected.items():
-        if tuple(parameters[name].shape) != shape:
-            raise ValueError(f"parameters[{name!r}]: expected {shape}, got {tuple(parameters[name].shape)}")
-    if labels is not None and tuple(labels.shape) != (members, samples):
-        raise ValueError(f"labels: expected {(members, samples)}, got {tuple(labels.shape)}")
-    return members, heads, n_tokens, dimension

@@ -1,0 +1,199 @@
+r"""Outputs and gradients of multi-head attention in closed form (Lemma 1 for all heads at once).
+
+With $A=\varphi(XW_hX^\top)$, $G=U_hX^\top$ and $D=A\odot(G-\mathrm{rowsum}(A\odot G))$ one has
+$\nabla_{U_h}\langle U_h,AX\rangle=AX$ and $\nabla_{W_h}\langle U_h,AX\rangle=X^\top DX$; no softmax Jacobian is formed.
+
+A *head* below may stand for many equal ones, as many as its entry of ``counts`` says (see
+:mod:`~attnbook.multi_head.models.collapse`). Then $\tilde\Phi=H^{-c}\sum_hm_h\Phi_h$ with $H=\sum_hm_h$, and a
+gradient is that of *one* of the equal heads, $H^{-c}\nabla\Phi_h$ without the factor $m_h$. The paper's exponent is
+$c=1/2$.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.core.ensemble import Parameters
+
+__all__ = ["Objective", "attention_weights", "check", "outputs", "value_and_gradient"]
+
+Objective: TypeAlias = Callable[
+    [Float[Tensor, "members samples"]], tuple[Float[Tensor, " members"], Float[Tensor, "members samples"]]
+]
+"""Outputs to (value of each member's objective, its derivative in each output)."""
+
+Counts: TypeAlias = Float[Tensor, "members heads"]
+
+
+def attention_weights(
+    parameters: Parameters, tokens: Float[Tensor, "members samples tokens dimension"]
+) -> Float[Tensor, "members samples heads tokens tokens"]:
+    r"""Return $\varphi(XW_hX^\top)$: for each head and query token (row) how much it attends to each token.
+
+    Args:
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
+        tokens: Samples of each member.
+
+    Returns:
+        Weights that sum to one along the last axis.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    members, heads, n_tokens, _ = check(parameters, tokens)
+    by_key = _attention(parameters["key_query"], tokens)
+    return by_key.view(members, -1, n_tokens, n_tokens, heads).permute(0, 1, 4, 3, 2)
+
+
+def outputs(
+    parameters: Parameters,
+    tokens: Float[Tensor, "members samples tokens dimension"],
+    *,
+    counts: Counts | None = None,
+    exponent: float = 0.5,
+) -> Float[Tensor, "members samples"]:
+    r"""Return $\tilde\Phi(X_i)$ of each member for its own samples.
+
+    Args:
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
+        tokens: Samples of each member.
+        counts: How many equal heads each stands for, positive; default one each.
+        exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
+
+    Returns:
+        Predictions; their sign is the predicted label.
+
+    Raises:
+        ValueError: If the shapes do not fit or a count is not positive.
+    """
+    check(parameters, tokens, counts=counts)
+    attended = _attend(_attention(parameters["key_query"], tokens), tokens)
+    return _read(parameters["decoder"], attended, tokens, counts, _divisor(parameters, counts, exponent))
+
+
+def value_and_gradient(
+    parameters: Parameters,
+    tokens: Float[Tensor, "members samples tokens dimension"],
+    objective: Objective,
+    *,
+    counts: Counts | None = None,
+    exponent: float = 0.5,
+) -> tuple[Float[Tensor, " members"], Parameters]:
+    r"""Return each member's objective and its gradient in the parameters of one head of each kind.
+
+    Args:
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
+        tokens: Samples of each member.
+        objective: For example :func:`~attnbook.multi_head.models.objectives.logistic`.
+        counts: How many equal heads each stands for, positive; default one each.
+        exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
+
+    Returns:
+        The values and the gradients.
+
+    Raises:
+        ValueError: If the shapes do not fit or a count is not positive.
+    """
+    members, heads, n_tokens, dimension = check(parameters, tokens, counts=counts)
+    samples, divisor = tokens.shape[1], _divisor(parameters, counts, exponent)
+    attention = _attention(parameters["key_query"], tokens)
+    attended = _attend(attention, tokens)
+    values, slopes = objective(_read(parameters["decoder"], attended, tokens, counts, divisor))
+    weights = slopes / divisor
+    decoder = torch.bmm(weights.unsqueeze(1), attended.view(members, samples, -1))
+
+    stacked = tokens.reshape(members, -1, dimension)
+    read = torch.bmm(stacked, _columns(parameters["decoder"]).mT).view_as(attention)
+    weighted = attention * read
+    weighted.addcmul_(attention, weighted.sum(1, keepdim=True), value=-1.0)
+    pulled = _attend(weighted, tokens).view(members, samples * n_tokens, -1)
+    key_query = torch.bmm((stacked * weights.repeat_interleave(n_tokens, 1).unsqueeze(2)).mT, pulled)
+    return values, {
+        "decoder": decoder.view(members, n_tokens, heads, dimension).transpose(1, 2),
+        "key_query": key_query.view(members, dimension, heads, dimension).transpose(1, 2),
+    }
+
+
+def check(
+    parameters: Parameters, tokens: Tensor, labels: Tensor | None = None, *, counts: Tensor | None = None
+) -> tuple[int, int, int, int]:
+    """Return members, heads, tokens and dimension.
+
+    Args:
+        parameters: To be checked.
+        tokens: To be checked.
+        labels: To be checked, if any.
+        counts: To be checked, if any.
+
+    Returns:
+        The four sizes.
+
+    Raises:
+        ValueError: If a shape does not fit or a count is not positive; says which.
+    """
+    if tokens.ndim != 4:
+        raise ValueError(f"tokens: expected (members, samples, tokens, dimension), got {tuple(tokens.shape)}")
+    missing = {"decoder", "key_query"} - set(parameters)
+    if missing:
+        raise ValueError(f"parameters: {sorted(missing)[0]!r} is missing, got {sorted(parameters)}")
+    members, samples, n_tokens, dimension = tokens.shape
+    heads = parameters["decoder"].shape[1] if parameters["decoder"].ndim > 1 else 0
+    if heads < 1:
+        raise ValueError(f"parameters['decoder']: expected at least one head, got {tuple(parameters['decoder'].shape)}")
+    expected = {
+        "decoder": (members, heads, n_tokens, dimension),
+        "key_query": (members, heads, dimension, dimension),
+    }
+    for name, shape in expected.items():
+        if tuple(parameters[name].shape) != shape:
+            raise ValueError(f"parameters[{name!r}]: expected {shape}, got {tuple(parameters[name].shape)}")
+    if labels is not None and tuple(labels.shape) != (members, samples):
+        raise ValueError(f"labels: expected {(members, samples)}, got {tuple(labels.shape)}")
+    if counts is not None:
+        if tuple(counts.shape) != (members, heads):
+            raise ValueError(f"counts: expected {(members, heads)}, got {tuple(counts.shape)}")
+        if not (torch.isfinite(counts) & (counts > 0)).all():
+            raise ValueError(f"counts: expected finite positive numbers, got {counts.min().item()}")
+    return members, heads, n_tokens, dimension
+
+
+def _divisor(parameters: Parameters, counts: Tensor | None, exponent: float) -> Tensor:
+    """Return the divisor of each member as ``(members, 1)``."""
+    decoder = parameters["decoder"]
+    if counts is None:
+        return decoder.new_full((len(decoder), 1), math.pow(decoder.shape[1], exponent))
+    return counts.sum(1, keepdim=True).to(decoder.dtype) ** exponent
+
+
+# Below, the rows of one sample are ordered (query token, head), and attention is stored with the key token first,
+# (members * samples, keys, queries * heads): a softmax over a short last axis takes six times as long as over this one.
+
+
+def _attention(key_query: Tensor, tokens: Tensor) -> Tensor:
+    members, _, n_tokens, dimension = tokens.shape
+    queries = torch.bmm(tokens.reshape(members, -1, dimension), key_query.transpose(1, 2).flatten(2))
+    queries = queries.view(-1, n_tokens, queries.shape[2] // dimension, dimension).flatten(1, 2)
+    return torch.bmm(tokens.reshape(-1, n_tokens, dimension), queries.mT).softmax(1)
+
+
+def _attend(weights: Tensor, tokens: Tensor) -> Tensor:
+    return torch.bmm(weights.mT, tokens.reshape(-1, *tokens.shape[2:]))
+
+
+def _read(decoder: Tensor, attended: Tensor, tokens: Tensor, counts: Tensor | None, divisor: Tensor) -> Tensor:
+    members = len(decoder)
+    if counts is not None:
+        decoder = decoder * counts[:, :, None, None].to(decoder.dtype)
+    by_sample = attended.view(members, tokens.shape[1], -1)
+    return torch.bmm(by_sample, _columns(decoder).reshape(members, -1, 1)).squeeze(2) / divisor
+
+
+def _columns(decoder: Tensor) -> Tensor:
+    """Reorder ``(members, heads, tokens, dimension)`` to ``(members, tokens * heads, dimension)``."""
+    return decoder.transpose(1, 2).flatten(1, 2)
