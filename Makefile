@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 120
 
+# Files are shared out between this many processes; the tests of one file stay together.
+JOBS ?= 2
+SHARED_OUT := -n $(JOBS) --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help book test quick lint lab notebooks serve results verify benchmarks lock clean
 
@@ -22,8 +26,8 @@ book: $(VENV)/.installed  ## execute the chapters and build the HTML
 	$(BIN)/python tools/build.py
 
 test: lint  ## all tests: code, claims, notebooks, built pages
-	$(BIN)/python -m pytest -q --doctest-modules attnbook tests
-	$(BIN)/python -m pytest -q $(NBVAL) chapters
+	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests
+	$(BIN)/python -m pytest -q $(SHARED_OUT) $(NBVAL) chapters
 
 quick: $(VENV)/.installed  ## the tests that take under a minute
 	$(BIN)/python -m pytest -q -m "not slow" tests

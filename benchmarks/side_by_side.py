@@ -28,6 +28,7 @@ CASES = (
     "case_global_attention_digits",
     "case_global_attention_hessian",
     "case_multi_head",
+    "case_multi_head_groups",
     "case_mirror_descent",
     "case_softmax_ntk",
     "case_preconditioning",

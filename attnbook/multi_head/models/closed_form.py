@@ -73,8 +73,8 @@ def outputs(
         ValueError: If the shapes do not fit or a count is not positive.
     """
     check(parameters, tokens, counts=counts)
-    attended = _attend(_attention(parameters["key_query"], tokens), tokens)
-    return _read(parameters["decoder"], attended, tokens, counts, _divisor(parameters, counts, exponent))
+    read = (_attention(parameters["key_query"], tokens) * _values(parameters["decoder"], tokens)).sum(1)
+    return _add_up(read, tokens, counts) / _divisor(parameters, counts, exponent)
 
 
 def value_and_gradient(
@@ -101,19 +101,18 @@ def value_and_gradient(
         ValueError: If the shapes do not fit or a count is not positive.
     """
     members, heads, n_tokens, dimension = check(parameters, tokens, counts=counts)
-    samples, divisor = tokens.shape[1], _divisor(parameters, counts, exponent)
+    divisor = _divisor(parameters, counts, exponent)
     attention = _attention(parameters["key_query"], tokens)
-    attended = _attend(attention, tokens)
-    values, slopes = objective(_read(parameters["decoder"], attended, tokens, counts, divisor))
-    weights = slopes / divisor
-    decoder = torch.bmm(weights.unsqueeze(1), attended.view(members, samples, -1))
+    weighted = attention * _values(parameters["decoder"], tokens)
+    read = weighted.sum(1, keepdim=True)
+    values, slopes = objective(_add_up(read, tokens, counts) / divisor)
 
-    stacked = tokens.reshape(members, -1, dimension)
-    read = torch.bmm(stacked, _columns(parameters["decoder"]).mT).view_as(attention)
-    weighted = attention * read
-    weighted.addcmul_(attention, weighted.sum(1, keepdim=True), value=-1.0)
-    pulled = _attend(weighted, tokens).view(members, samples * n_tokens, -1)
-    key_query = torch.bmm((stacked * weights.repeat_interleave(n_tokens, 1).unsqueeze(2)).mT, pulled)
+    # Every token, times the weight of its sample.
+    pulls = (tokens * (slopes / divisor)[:, :, None, None]).view(members, -1, dimension)
+    decoder = torch.bmm(attention.view(members, pulls.shape[1], -1).mT, pulls)
+    weighted.addcmul_(attention, read, value=-1.0)
+    pulled = torch.bmm(weighted.mT, tokens.reshape(-1, n_tokens, dimension))
+    key_query = torch.bmm(pulls.mT, pulled.view(members, pulls.shape[1], -1))
     return values, {
         "decoder": decoder.view(members, n_tokens, heads, dimension).transpose(1, 2),
         "key_query": key_query.view(members, dimension, heads, dimension).transpose(1, 2),
@@ -182,18 +181,15 @@ def _attention(key_query: Tensor, tokens: Tensor) -> Tensor:
     return torch.bmm(tokens.reshape(-1, n_tokens, dimension), queries.mT).softmax(1)
 
 
-def _attend(weights: Tensor, tokens: Tensor) -> Tensor:
-    return torch.bmm(weights.mT, tokens.reshape(-1, *tokens.shape[2:]))
+def _values(decoder: Tensor, tokens: Tensor) -> Tensor:
+    """Return $XU_h^T$, for each key what each query of each head would read off it; laid out as attention."""
+    members, _, n_tokens, dimension = decoder.shape
+    by_query = decoder.transpose(1, 2).reshape(members, -1, dimension)
+    return torch.bmm(tokens.reshape(members, -1, dimension), by_query.mT).view(-1, n_tokens, by_query.shape[1])
 
 
-def _read(decoder: Tensor, attended: Tensor, tokens: Tensor, counts: Tensor | None, divisor: Tensor) -> Tensor:
-    members = len(decoder)
-    if counts is not None:
-        decoder = decoder * counts[:, :, None, None].to(decoder.dtype)
-    by_sample = attended.view(members, tokens.shape[1], -1)
-    return torch.bmm(by_sample, _columns(decoder).reshape(members, -1, 1)).squeeze(2) / divisor
-
-
-def _columns(decoder: Tensor) -> Tensor:
-    """Reorder ``(members, heads, tokens, dimension)`` to ``(members, tokens * heads, dimension)``."""
-    return decoder.transpose(1, 2).flatten(1, 2)
+def _add_up(read: Tensor, tokens: Tensor, counts: Tensor | None) -> Tensor:
+    """Add what all queries of all heads have read; a head counts as often as it stands for others."""
+    members, samples, n_tokens, _ = tokens.shape
+    by_head = read.view(members, samples, n_tokens, -1).sum(2)
+    return by_head.sum(2) if counts is None else torch.bmm(by_head, counts.to(by_head.dtype).unsqueeze(2)).squeeze(2)
