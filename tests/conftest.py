@@ -13,6 +13,11 @@ for name in ("ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "FORCE_COLOR", "TTY_COMPATIBL
     os.environ.pop(name, None)
 
 
+def pytest_make_parametrize_id(val):
+    """Name bytes by their length: packed ones hold the time, and all processes must collect the same names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
 @pytest.fixture
 def tmp_results(tmp_path, monkeypatch):
     """An empty folder that takes the place of the stored results."""
