@@ -5,6 +5,7 @@ On :mod:`eigenvalues` no claim rests, so it is not registered: a notebook calls 
 
 from attnbook.core.results import Experiment
 from attnbook.multi_head.experiments import (
+    after_start,
     curvature,
     eigenvalues,
     first_phase,
@@ -16,6 +17,7 @@ from attnbook.multi_head.experiments import (
 
 __all__ = [
     "EXPERIMENTS",
+    "after_start",
     "curvature",
     "eigenvalues",
     "first_phase",
@@ -72,6 +74,14 @@ EXPERIMENTS = (
         settings=start_margin.Settings,
         result=start_margin.StartMargin,
         run=start_margin.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.after_start",
+        summary="Training from zero and from first-phase starts with lucky and unlucky signs",
+        settings=after_start.Settings,
+        result=after_start.AfterStart,
+        run=after_start.run,
         budget_seconds=15,
     ),
 )
