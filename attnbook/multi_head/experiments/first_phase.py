@@ -166,8 +166,8 @@ class FirstPhase(Result):
     @property
     def bound(self) -> Float[np.ndarray, " sizes"]:
         """Lemma 2's bound with constant 1 for each of ``n_first``."""
-        failure = self.settings.failure
-        return np.array([theory.residual_bound(self.settings.mixture, n, failure=failure) for n in self.settings.n_first])
+        s = self.settings
+        return np.array([theory.residual_bound(s.mixture, n, failure=s.failure) for n in s.n_first])
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found for Lemma 2, by claim id."""
@@ -286,9 +286,7 @@ def _written(settings: Settings, seeds: tuple[int, ...], where: torch.device) ->
     return {name: tensor.cpu().numpy() for name, tensor in found.items()}
 
 
-def _directions(
-    mixture: Mixture, sizes: tuple[int, ...], seeds: tuple[int, ...], where: torch.device
-) -> list[Tensor]:
+def _directions(mixture: Mixture, sizes: tuple[int, ...], seeds: tuple[int, ...], where: torch.device) -> list[Tensor]:
     """Return $m$ for each of the increasing sizes, of which the smaller are the first samples of the larger."""
     total, done, found = torch.zeros((), dtype=torch.float64, device=where), 0, []
     for size in sizes:

@@ -1,7 +1,7 @@
 r"""Eq. (7) without noise, where it is exact, compared with gradients of whole networks under both readings.
 
-*Signs*: $U_h=\alpha_h\frac\zeta4\mathbb 1u_\star^\top$ with $\alpha_h=\pm1$. *Uniform*: $\alpha$ uniform on $[-1,1]$ and
-$\frac\zeta2$ in the place of $\frac\zeta4$, in expectation over $\alpha$.
+*Signs*: $U_h=\alpha_h\frac\zeta4\mathbb 1u_\star^\top$ with $\alpha_h=\pm1$. *Uniform*: $\alpha$ uniform on $[-1,1]$
+and $\frac\zeta2$ in the place of $\frac\zeta4$, in expectation over $\alpha$.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def _errors_at(mixture: Mixture, seeds: Sequence[int], where: torch.device) -> d
     return {name: (part / stated - 1).abs().amax(1).cpu().numpy() for name, part in relative.items()}
 
 
-def _margins(
-    mixture: Mixture, seeds: Sequence[int], batch: samples.Drawn, row: Tensor, alpha: np.ndarray
-) -> Tensor:
+def _margins(mixture: Mixture, seeds: Sequence[int], batch: samples.Drawn, row: Tensor, alpha: np.ndarray) -> Tensor:
     r"""Return $y_i\langle\nabla\tilde\Phi(X_i),\tilde\theta_\star\rangle$ of a whole network."""
     n_heads, where = len(alpha), row.device
     coefficients = torch.tensor(alpha, dtype=torch.float64, device=where)[None, :, None, None]

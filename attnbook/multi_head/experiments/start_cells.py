@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.resuming import check_seeds
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
-from attnbook.multi_head.experiments.targets import label_direction, oracle_target
+from attnbook.multi_head.experiments.targets import best_margin, label_direction, oracle_target
 from attnbook.multi_head.models import starts, target_margins
 from attnbook.multi_head.models.tangent_kernel import tangent_features
 from attnbook.multi_head.theory import oracle
@@ -133,7 +132,7 @@ def measure_cell(
     zero, pull = _parts(mixture, batch, seeds)
     m = mixture.relevant_fraction / 4 * label_direction(mixture, seeds, device=where)
     after = zero + torch.einsum("bnd,bd->bn", pull, m)
-    few = batch.tokens[:, : settings.n_best]
+    few, few_labels = (part[:, : settings.n_best] for part in batch[:2])
     start = {
         "decoder": m[:, None, None, :].expand(-1, 1, mixture.n_tokens, -1),
         "key_query": m.new_zeros((len(seeds), 1, mixture.dimension, mixture.dimension)),
@@ -143,8 +142,8 @@ def measure_cell(
     return {
         "margin": after.amin(1).cpu().numpy(),
         "zero_margin": zero.amin(1).cpu().numpy(),
-        "best": _best(tangent_features(start, few), batch.labels),
-        "best_zero": _best(tangent_features(nothing, few), batch.labels),
+        "best": best_margin(tangent_features(start, few), few_labels),
+        "best_zero": best_margin(tangent_features(nothing, few), few_labels),
         "counts": np.stack([_histogram(part / unit, settings.bins) for part in (zero, after)], axis=1),
     }
 
@@ -186,17 +185,6 @@ def _parts(mixture: Mixture, batch: samples.Drawn, seeds: tuple[int, ...]) -> tu
         target_margins.decoder_part(batch.tokens, batch.labels, decoder),
         target_margins.key_query_pull(batch.tokens, batch.labels, key_query),
     )
-
-
-def _best(features: Tensor, labels: Tensor) -> np.ndarray:
-    r"""Return the largest margin of any target of norm $\sqrt2$ for each member; NaN where none is positive."""
-    grams, found = (features @ features.mT).cpu().numpy(), []
-    for gram, own in zip(grams, labels[:, : features.shape[1]].cpu().numpy(), strict=True):
-        try:
-            found.append(2**0.5 * kernel_margin(gram, own).margin)
-        except NotSeparableError:
-            found.append(np.nan)
-    return np.array(found)
 
 
 def _histogram(values: Tensor, bins: int) -> np.ndarray:

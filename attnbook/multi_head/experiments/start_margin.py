@@ -6,7 +6,7 @@ margin over many samples is compared with eq. (7) and with this book's bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -75,6 +75,12 @@ class StartMargin(Result):
             values[index] = formulas[name](self.settings.mixture(*index))
         return values
 
+    def unit(self, share: int, norm: int) -> float:
+        """Return eq. (7) without noise at a share and a norm, by their index: the unit of ``counts``."""
+        return oracle.first_phase_margin(
+            replace(self.settings.mixture(share, norm, 0), label_noise=0.0, other_noise=0.0)
+        )
+
     @property
     def stated_step(self) -> Float[np.ndarray, "seeds first"]:
         """The whole of eq. (7), with the measured residual."""
@@ -126,9 +132,7 @@ class StartMargin(Result):
             "MH-P2.5-ours": _with(
                 sharper, smallest_gain=float((ours - stated).min()), smallest_ours=float(ours[0].min())
             ),
-            "MH-P2.3-zero": over_seeds(
-                gain_norm_1=gains[:, norms.index(1.0)], gain_norm_4=gains[:, norms.index(4.0)]
-            ),
+            "MH-P2.3-zero": over_seeds(gain_norm_1=gains[:, norms.index(1.0)], gain_norm_4=gains[:, norms.index(4.0)]),
             "MH-P2.6": over_seeds(bound=self.stated_step[:, -1], margin=self.step_margin[:, -1]),
             "MH-P2.6-samples": Measurement({"required_first_phase_samples": required["lemma", "stated"]}),
             "MH-P2.6-samples-exact": Measurement(

@@ -12,7 +12,7 @@ from attnbook.core.results import Measurement
 __all__ = ["largest", "log_slopes", "smallest"]
 
 
-def largest(**values: Float[np.ndarray, "seeds *rest"]) -> Measurement:
+def largest(**values: Float[np.ndarray, "seeds ..."]) -> Measurement:
     """Return the largest over everything, with the range over seeds of each seed's own largest.
 
     Args:
@@ -30,7 +30,7 @@ def largest(**values: Float[np.ndarray, "seeds *rest"]) -> Measurement:
     return Measurement({name: high for name, (_, high) in spread.items()}, spread, len(next(iter(own.values()))))
 
 
-def smallest(**values: Float[np.ndarray, "seeds *rest"]) -> Measurement:
+def smallest(**values: Float[np.ndarray, "seeds ..."]) -> Measurement:
     """Return the smallest over everything, with the range over seeds of each seed's own smallest.
 
     Args:
@@ -48,7 +48,7 @@ def smallest(**values: Float[np.ndarray, "seeds *rest"]) -> Measurement:
     return Measurement({name: low for name, (low, _) in spread.items()}, spread, len(next(iter(own.values()))))
 
 
-def log_slopes(sizes: Sequence[float], values: Float[np.ndarray, "seeds sizes"]) -> Float[np.ndarray, " seeds"]:
+def log_slopes(sizes: Sequence[int], values: Float[np.ndarray, "seeds sizes"]) -> Float[np.ndarray, " seeds"]:
     """Return the slopes of the logarithm of positive values in the logarithm of the sizes, by least squares.
 
     Args:

@@ -1,4 +1,4 @@
-"""Patterns of stacks of members, and the target of the start's margin: the oracle with blocks of norm one."""
+"""Patterns of stacks of members, and targets of the start's margin: the oracle with blocks of norm one, the best."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.rng import stream, to_tensor
 from attnbook.multi_head.data import Mixture, Patterns, draw_patterns
 from attnbook.multi_head.theory import oracle
 
-__all__ = ["label_direction", "oracle_target", "patterns_of"]
+__all__ = ["best_margin", "label_direction", "oracle_target", "patterns_of"]
 
 
 def patterns_of(
@@ -68,6 +69,27 @@ def oracle_target(
     return _stack([u / np.linalg.norm(u) for u in decoders], device), _stack(
         [w / np.linalg.norm(w) for w in key_queries], device
     )
+
+
+def best_margin(
+    features: Float[Tensor, "members samples entries"], labels: Float[Tensor, "members samples"]
+) -> Float[np.ndarray, " members"]:
+    r"""Return the largest margin of any target of norm $\sqrt2$ in the tangent kernel.
+
+    Args:
+        features: Gradients of the outputs, see :func:`~attnbook.multi_head.models.tangent_kernel.tangent_features`.
+        labels: 1 or -1.
+
+    Returns:
+        One margin for each member; NaN where none is positive.
+    """
+    found = []
+    for gram, own in zip((features @ features.mT).cpu().numpy(), labels.cpu().numpy(), strict=True):
+        try:
+            found.append(2**0.5 * kernel_margin(gram, own).margin)
+        except NotSeparableError:
+            found.append(np.nan)
+    return np.array(found)
 
 
 def _draw(mixture: Mixture, seeds: Sequence[int]) -> list[Patterns]:

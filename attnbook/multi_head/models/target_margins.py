@@ -1,8 +1,8 @@
 r"""Margins of a target in the tangent kernel at a first-phase start, in closed form.
 
 At $W_h=0$, $U_h=\alpha_h\mathbb 1_Tm^\top$ attention is uniform, and softmax answers a change of the logits with their
-deviation from the mean. With $\bar x$ the mean token, a head's slope towards the target $(\bar U,\mathrm{sign}(\alpha_h)
-\bar W)$ is
+deviation from the mean. With $\bar x$ the mean token, a head's slope towards the target
+$(\bar U,\mathrm{sign}(\alpha_h)\bar W)$ is
 
 .. math:: y\,\Big\langle\sum_t\bar u_t,\bar x\Big\rangle+|\alpha_h|\,\langle m,g\rangle,\qquad
           g=y\sum_s(x_s-\bar x)\,\bar x^\top\bar Wx_s,

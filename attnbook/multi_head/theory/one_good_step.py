@@ -26,6 +26,8 @@ __all__ = [
     "head_norm_bound",
     "heads_required",
     "margin_bound",
+    "our_head_norm_bound",
+    "our_output_bound",
     "output_bound",
     "residual_bound",
     "residual_price",
@@ -38,7 +40,9 @@ __all__ = [
 def residual_size(mixture: Mixture, n_samples: int) -> float:
     r"""Return the root mean square of $\|p\|$ after the first phase (this book's, exact for its noise).
 
-    $\mathbb E\|p\|^2=\frac1{4n_1}\Big[\frac{\zeta^2S^2}2+\frac{1-\zeta}T\Big(S^2\frac{M+K-1}M+\mathbb E\|z\|^2\Big)\Big]$
+    .. math:: \mathbb E\|p\|^2=\frac1{4n_1}\Big[\frac{\zeta^2S^2}2
+              +\frac{1-\zeta}T\Big(S^2\frac{M+K-1}M+\mathbb E\|z\|^2\Big)\Big]
+
     with $K=(1-\zeta)T$ irrelevant tokens and $\mathbb E\|z\|^2=\frac{2Z_\mu^2+Z_\nu^2/M}{3S^2}+Z_\perp^2$.
     The dimension of the tokens does not enter.
 
@@ -124,9 +128,46 @@ def output_bound(mixture: Mixture, residual: float, *, n_samples: int, failure: 
     return max(1.0, reach * math.sqrt(2 * math.log(n_samples / failure)))
 
 
-def heads_required(
-    mixture: Mixture, *, margin: float, residual: float, n_samples: int, failure: float = 0.05
-) -> float:
+def our_head_norm_bound(mixture: Mixture, residual: float) -> float:
+    r"""Return $\sqrt T(\frac{\sqrt2}4\zeta S+P)$, this book's bound in the place of $B_2$ (which is at least 1).
+
+    Args:
+        mixture: Sizes and noise.
+        residual: $P$, at least 0.
+
+    Returns:
+        The bound; attained without residual.
+
+    Raises:
+        ValueError: If the residual is negative or not finite.
+    """
+    _check_residual(residual)
+    return math.sqrt(mixture.n_tokens) * _row_norm(mixture, residual)
+
+
+def our_output_bound(mixture: Mixture, residual: float, *, failure: float = 0.05) -> float:
+    r"""Return $TR(\frac{\sqrt2}4\zeta S+P)\sqrt{2\log(2/\delta)}$, this book's bound in the place of $B_\Phi$.
+
+    All samples share one random sum of signs, so their number does not enter.
+
+    Args:
+        mixture: Sizes and noise.
+        residual: $P$, at least 0.
+        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_residual(residual)
+    _check_failure(failure)
+    reach = mixture.n_tokens * mixture.token_norm * _row_norm(mixture, residual)
+    return reach * math.sqrt(2 * math.log(2 / failure))
+
+
+def heads_required(mixture: Mixture, *, margin: float, residual: float, n_samples: int, failure: float = 0.05) -> float:
     r"""Return the heads that P3 asks for with constant 1, $(R^4T(S+P)\sqrt{2\log(n/\delta)}/\gamma_\star)^2$.
 
     Args:
@@ -215,6 +256,10 @@ def samples_required(*, spread: float, price: float, margin: float) -> float:
     if not 0 < margin < math.inf:
         raise ValueError(f"margin: expected a finite positive number, got {margin}")
     return (spread * price / margin) ** 2
+
+
+def _row_norm(mixture: Mixture, residual: float) -> float:
+    return math.sqrt(2) / 4 * mixture.relevant_fraction * mixture.pattern_norm + residual
 
 
 def _check_samples(n_samples: int) -> None:
