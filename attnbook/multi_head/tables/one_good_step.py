@@ -211,6 +211,7 @@ def steps(result: after_start.AfterStart) -> Table:
             names[name],
             *(Measured(_steps(result.steps_needed[:, i, j], s.steps)) for j in range(len(s.step_sizes))),
             Measured(f"{np.median(result.loss[:, i, 0, 0]):.2f}"),
+            Measured(_range(result.loss[:, i, s.step_sizes.index(s.judged)].max(1), 1)),
         ]
         for i, name in enumerate(after_start.STARTS)
     ]
@@ -218,7 +219,8 @@ def steps(result: after_start.AfterStart) -> Table:
         f"Steps until the training loss is {s.reached:g} or less, of at most {s.steps}: median over {len(result.loss)} "
         f"seeds [smallest, largest]. H = {s.n_heads}."
     )
-    return Table(["start", *(f"η = {eta:g}" for eta in s.step_sizes), "loss at the start"], rows, caption)
+    worst = f"largest loss, η = {s.judged:g}"
+    return Table(["start", *(f"η = {eta:g}" for eta in s.step_sizes), "loss at the start", worst], rows, caption)
 
 
 def explorer_text(result: start_margin.StartMargin, share: float, norm: float, noise: float) -> str:
