@@ -12,11 +12,11 @@ from attnbook.core.results import Measurement
 __all__ = ["largest", "log_slopes", "smallest"]
 
 
-def largest(**values: Float[np.ndarray, "seeds ..."]) -> Measurement:
+def largest(**values: np.ndarray) -> Measurement:
     """Return the largest over everything, with the range over seeds of each seed's own largest.
 
     Args:
-        **values: Name to values.
+        **values: Name to values, the first axis over seeds.
 
     Returns:
         The measurement.
@@ -30,11 +30,11 @@ def largest(**values: Float[np.ndarray, "seeds ..."]) -> Measurement:
     return Measurement({name: high for name, (_, high) in spread.items()}, spread, len(next(iter(own.values()))))
 
 
-def smallest(**values: Float[np.ndarray, "seeds ..."]) -> Measurement:
+def smallest(**values: np.ndarray) -> Measurement:
     """Return the smallest over everything, with the range over seeds of each seed's own smallest.
 
     Args:
-        **values: Name to values.
+        **values: Name to values, the first axis over seeds.
 
     Returns:
         The measurement.

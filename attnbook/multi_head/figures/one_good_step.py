@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import first_phase, good_start, start_margin
 from attnbook.multi_head.figures.looks import LOOKS
 
@@ -30,6 +31,7 @@ def written(result: first_phase.FirstPhase) -> Figure:
         ax.axhline(0, color=INK, linewidth=0.8)
         _size_axis(ax, sizes)
         ax.set(ylabel=r"what $m$ reads, over $\zeta S^2/4$", ylim=(-0.05, 1.15))
+        ax.set_title(_held(result.settings.mixture), fontsize=10.5, fontweight="normal")
         ax.legend(loc="center right")
     return figure
 
@@ -51,6 +53,7 @@ def residual(result: first_phase.FirstPhase) -> Figure:
         _size_axis(ax, sizes)
         ax.set(yscale="log", ylabel=r"what is left of $m$, $\|p\|$")
         ax.set_ylim(top=result.bound[0] * 12)
+        ax.set_title(_held(result.settings.mixture), fontsize=10.5, fontweight="normal")
         ax.legend(loc="upper right", fontsize=9.5, ncols=2)
     return figure
 
@@ -78,6 +81,7 @@ def readings(result: good_start.GoodStart) -> Figure:
         ax.set_xticks(heads, [str(h) for h in heads])
         ax.minorticks_off()
         ax.set_ylim(top=(2 * stated - linear) * 1.45)
+        ax.set_title(_held(result.settings.mixture, noise=False), fontsize=10.5, fontweight="normal")
         ax.legend(loc="upper right", fontsize=9.5)
     return figure
 
@@ -88,16 +92,18 @@ def margins_in_noise(result: start_margin.StartMargin) -> Figure:
     stated, ours, noises = result.of_cells("stated")[0], result.of_cells("ours")[0], np.array(settings.noises)
     with style():
         figure, axes = plt.subplots(len(settings.pattern_norms), 1, figsize=(5.6, 8.4), sharex=True, squeeze=False)
-        for i, (ax, norm) in enumerate(zip(axes[:, 0], settings.pattern_norms, strict=True)):
+        for i, ax in enumerate(axes[:, 0]):
             band(ax, noises, result.margin[:, 0, i], LOOKS["after_step"])
             band(ax, noises, result.zero_margin[:, 0, i], LOOKS["at_zero"])
             ax.plot(noises, ours[i], **LOOKS["ours"].line_style())
             ax.plot(noises, stated[i], **Look("eq. (7)", *_rest(LOOKS["stated"])).line_style())
             ax.axhline(0, color=INK, linewidth=0.9)
-            ax.set(title=f"S = {norm:g}", ylabel="margin of the target")
+            title = _held(settings.mixture(0, i, 0), noise=False)
+            ax.set_title(f"{title}, $Z_\\perp$ = {settings.free_noise:g}", fontsize=10.5, fontweight="normal")
+            ax.set_ylabel("margin of the target")
             low = max(min(stated[i].min(), 0), -1.5 * stated[i, 0])
             ax.set_ylim(low - 0.08 * stated[i, 0], 1.15 * stated[i, 0])
-        axes[0, 0].legend(loc="lower left", fontsize=9.5, ncols=2)
+        axes[-1, 0].legend(loc="lower left", fontsize=9.5)
         axes[-1, 0].set_xlabel(r"noise along patterns, $\bar Z/S^2$")
     return figure
 
@@ -113,10 +119,11 @@ def whole_bound(result: start_margin.StartMargin) -> Figure:
         ax.axhline(0, color=INK, linewidth=0.9)
         _size_axis(ax, sizes)
         ax.set_yscale("symlog", linthresh=5)
-        ax.set(ylabel="margin of the target (linear within ±5)", ylim=(-400, 40))
+        ax.set(ylabel="margin of the target (linear within ±5)", ylim=(-400, 60))
+        ax.set_title(_held(result.settings.step_mixture), fontsize=10.5, fontweight="normal")
         ax.set_yticks([-100, -10, -5, 0, 5, 10], ["−100", "−10", "−5", "0", "5", "10"])
         ax.minorticks_off()
-        ax.legend(loc="lower right", fontsize=9.5)
+        ax.legend(loc="upper left", fontsize=9.5, ncols=2)
     return figure
 
 
@@ -155,3 +162,13 @@ def _size_axis(ax: Axes, sizes: np.ndarray) -> None:
     ax.set(xscale="log", xlabel=FIRST)
     ax.set_xticks(sizes, [f"{n:,}".replace(",", "\u2009") for n in sizes])
     ax.minorticks_off()
+
+
+def _held(mixture: Mixture, *, noise: bool = True) -> str:
+    """Say what is held fixed."""
+    sizes = (
+        f"T = {mixture.n_tokens}, d = {mixture.dimension}, M = {mixture.n_patterns}, "
+        f"S = {mixture.pattern_norm:g}, ζ = {mixture.relevant_fraction:g}"
+    )
+    bounds = f", $\\bar Z$ = {mixture.label_noise:g}, $Z_\\perp$ = {mixture.free_noise:g}"
+    return sizes + (bounds if noise else "")

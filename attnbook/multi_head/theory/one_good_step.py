@@ -1,15 +1,15 @@
 r"""What the paper states on the first phase and the start it leaves (Lemma 2, Definition 1, Proposition 2), and ours.
 
-=======================  ==========================  ==============================================================
-paper                    name here                   meaning
-=======================  ==========================  ==============================================================
-$p$, $P$                 ``residual``                what the first step wrote besides signal; its norm
-$n_1$                    ``n_samples``               samples of the first phase
-$\delta$                 ``failure``                 probability with which a bound may fail
-$B_2$                    ``head_norm_bound``         P1: norm of every head at the start
-$B_\Phi$                 ``output_bound``            P2: outputs at the start
-$\gamma_\star$           ``oracle.first_phase_margin``  P3: margin of the target in the tangent kernel, eq. (7)
-=======================  ==========================  ==============================================================
+==============  ======================  =======================================================
+paper           name here               meaning
+==============  ======================  =======================================================
+$p$, $P$        ``residual``            what the first step wrote besides signal; its norm
+$n_1$           ``n_samples``           samples of the first phase
+$\delta$        ``failure``             probability with which a bound may fail
+$B_2$           ``head_norm_bound``     P1: norm of every head at the start
+$B_\Phi$        ``output_bound``        P2: outputs at the start
+$\gamma_\star$  ``first_phase_margin``  P3: margin of the target, eq. (7), in ``theory.oracle``
+==============  ======================  =======================================================
 
 Hidden constants are one. The exact size of the residual, the price $TR^3$ of a residual and the bound
 :func:`margin_bound` are this book's.
