@@ -140,16 +140,15 @@ def turning_points(result: start_margin.StartMargin) -> Table:
             row: list[str | Measured] = [f"{share:g}", f"{norm:g}"]
             for formula in (oracle.first_phase_margin, theory.margin_bound):
                 row.append(_turns(s.mixture(i, j, 0), formula))
-            values = result.margin[:, i, j, -1], result.zero_margin[:, i, j, -1]
             row += [f"{result.of_cells('stated')[i, j, -1]:.2f}", f"{result.of_cells('ours')[i, j, -1]:.2f}"]
-            rows.append([*row, *(Measured(_range(value, 2)) for value in values)])
+            rows.append([*row, Measured(_range(result.margin[:, i, j, -1], 2))])
     most = f"at {s.noises[-1]:g}"
     columns = ["ζ", "S", "(7) negative from", "ours negative from", f"(7) {most}", f"ours {most}", f"margin {most}"]
     caption = (
-        "Noise in units of S². Margins: the smallest of "
+        "Noise in units of S²; never: not up to 0.125. Margins: the smallest of "
         f"{_count(s.n_samples)} samples, median over {len(result.margin)} seeds [smallest, largest]."
     )
-    return Table([*columns, f"at zero, {most}"], rows, caption)
+    return Table(columns, rows, caption)
 
 
 def whole_bound(result: start_margin.StartMargin) -> Table:
@@ -249,7 +248,7 @@ def _turns(mixture: Mixture, formula: Callable[[Mixture], float]) -> str:
     for noise in np.arange(0, 0.125 + 1e-9, 0.001):
         if formula(_with_noise(mixture, float(noise))) <= 0:
             return f"{noise:.3f}"
-    return "never, up to 0.125"
+    return "never"
 
 
 def _steps(values: np.ndarray, most: int) -> str:
