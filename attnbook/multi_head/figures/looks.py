@@ -17,14 +17,5 @@ LOOKS: Mapping[str, Look] = {
     "dimension_free_curvature": Look("bound without dimension", "#15803d", (0, (5, 1)), "v"),
     "typical": Look("the typical head", "#5b5f66", "--", "s"),
     "worst": Look("the worst head", "#1f2937", (0, (6, 2, 1, 2)), "<"),
-    "quarter": Look("ζ/4 taken off", "#0b5cad", "-", "o"),
-    "half": Look("ζ/2 taken off", "#c2410c", "-.", "^"),
-    "exact_size": Look("exact size (ours)", "#15803d", (0, (5, 1)), "none"),
-    "stated": Look("the paper's bound", "#111111", (0, (1, 1)), "X"),
-    "ours": Look("our bound", "#15803d", (0, (5, 1)), "v"),
-    "after_step": Look("after the step", "#0b5cad", "-", "o"),
-    "at_zero": Look("at zero", "#5b5f66", "--", "s"),
-    "label_pattern": Look("pattern of the label", "#0b5cad", "-", "o"),
-    "other_pattern": Look("the loudest other pattern", "#5b5f66", "--", "s"),
 }
 """How each quantity of this part looks in all of its chapters."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["explorer_frame", "margins_in_noise", "readings", "residual", "whole_bound", "written"]
 
+OWN: Mapping[str, Look] = {
+    "stated": LOOKS["curvature"],
+    "ours": replace(LOOKS["dimension_free_curvature"], label="our bound"),
+    "after_step": Look("after the step", "#0b5cad", "-", "o"),
+    "at_zero": Look("at zero", "#5b5f66", "--", "s"),
+    "label_pattern": Look("pattern of the label", "#0b5cad", "-", "o"),
+    "other_pattern": Look("the loudest other pattern", "#5b5f66", "--", "s"),
+    "quarter": Look("ζ/4 taken off", "#0b5cad", "-", "o"),
+    "half": Look("ζ/2 taken off", "#c2410c", "-.", "^"),
+    "exact_size": Look("exact size (ours)", "#15803d", (0, (5, 1)), "none"),
+}
+"""How each quantity of this chapter looks; the paper's bound and ours as in the others."""
+
 FIRST = "samples of the first step, $n_1$"
 
 
@@ -26,8 +41,8 @@ def written(result: first_phase.FirstPhase) -> Figure:
     sizes = np.array(result.settings.n_first)
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 3.6))
-        band(ax, sizes, result.label_value, LOOKS["label_pattern"])
-        band(ax, sizes, result.other_value, LOOKS["other_pattern"])
+        band(ax, sizes, result.label_value, OWN["label_pattern"])
+        band(ax, sizes, result.other_value, OWN["other_pattern"])
         ax.axhline(0, color=INK, linewidth=0.8)
         _size_axis(ax, sizes)
         ax.set(ylabel=r"what $m$ reads, over $\zeta S^2/4$", ylim=(-0.05, 1.15))
@@ -41,10 +56,10 @@ def residual(result: first_phase.FirstPhase) -> Figure:
     sizes = np.array(result.settings.n_first)
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 4.6))
-        band(ax, sizes, result.residual_half, LOOKS["half"])
-        band(ax, sizes, result.residual, LOOKS["quarter"])
-        ax.plot(sizes, result.size, **LOOKS["exact_size"].line_style())
-        stated = Look("Lemma 2's bound, C = 1", *_rest(LOOKS["stated"]))
+        band(ax, sizes, result.residual_half, OWN["half"])
+        band(ax, sizes, result.residual, OWN["quarter"])
+        ax.plot(sizes, result.size, **OWN["exact_size"].line_style())
+        stated = Look("Lemma 2's bound, C = 1", *_rest(OWN["stated"]))
         ax.plot(sizes, result.bound, **stated.line_style())
         start = result.size[0] / 3
         ax.plot(sizes, start * (sizes / sizes[0]) ** -0.5, color=INK, linewidth=1, linestyle=":")
@@ -66,13 +81,13 @@ def readings(result: good_start.GoodStart) -> Figure:
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 4.4))
         for value, look, text in (
-            (2 * stated - linear, LOOKS["half"], "random signs, ζ/2"),
-            (stated, LOOKS["quarter"], "random signs, ζ/4"),
+            (2 * stated - linear, OWN["half"], "random signs, ζ/2"),
+            (stated, OWN["quarter"], "random signs, ζ/4"),
         ):
             ax.plot(heads, np.full(len(heads), value), **Look(text, look.color, "-", look.marker).line_style())
         for coefficient, look, text in (
-            (0.5, LOOKS["half"], "uniform, ζ/2: range of draws"),
-            (0.25, LOOKS["quarter"], "uniform, ζ/4: range of draws"),
+            (0.5, OWN["half"], "uniform, ζ/2: range of draws"),
+            (0.25, OWN["quarter"], "uniform, ζ/4: range of draws"),
         ):
             band(ax, heads, result.reading(coefficient).T, Look(text, look.color, "--", look.marker, hollow=True))
         ax.axhline(stated, color=INK, linewidth=1.2, linestyle=":")
@@ -93,10 +108,10 @@ def margins_in_noise(result: start_margin.StartMargin) -> Figure:
     with style():
         figure, axes = plt.subplots(len(settings.pattern_norms), 1, figsize=(5.6, 8.4), sharex=True, squeeze=False)
         for i, ax in enumerate(axes[:, 0]):
-            band(ax, noises, result.margin[:, 0, i], LOOKS["after_step"])
-            band(ax, noises, result.zero_margin[:, 0, i], LOOKS["at_zero"])
-            ax.plot(noises, ours[i], **LOOKS["ours"].line_style())
-            ax.plot(noises, stated[i], **Look("eq. (7)", *_rest(LOOKS["stated"])).line_style())
+            band(ax, noises, result.margin[:, 0, i], OWN["after_step"])
+            band(ax, noises, result.zero_margin[:, 0, i], OWN["at_zero"])
+            ax.plot(noises, ours[i], **OWN["ours"].line_style())
+            ax.plot(noises, stated[i], **Look("eq. (7)", *_rest(OWN["stated"])).line_style())
             ax.axhline(0, color=INK, linewidth=0.9)
             title = _held(settings.mixture(0, i, 0), noise=False)
             ax.set_title(f"{title}, $Z_\\perp$ = {settings.free_noise:g}", fontsize=10.5, fontweight="normal")
@@ -113,9 +128,9 @@ def whole_bound(result: start_margin.StartMargin) -> Figure:
     sizes = np.array(result.settings.n_first)
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 4.2))
-        band(ax, sizes, result.step_margin, LOOKS["after_step"])
-        band(ax, sizes, result.our_step, LOOKS["ours"])
-        band(ax, sizes, result.stated_step, Look("the whole of eq. (7)", *_rest(LOOKS["stated"])))
+        band(ax, sizes, result.step_margin, OWN["after_step"])
+        band(ax, sizes, result.our_step, OWN["ours"])
+        band(ax, sizes, result.stated_step, Look("the whole of eq. (7)", *_rest(OWN["stated"])))
         ax.axhline(0, color=INK, linewidth=0.9)
         _size_axis(ax, sizes)
         ax.set_yscale("symlog", linthresh=5)
@@ -135,7 +150,7 @@ def explorer_frame(result: start_margin.StartMargin, share: float, norm: float, 
     unit = result.unit(i, j)
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.4))
-        ax.stairs(result.counts[1, i, j, k], edges, fill=True, color=LOOKS["after_step"].color, label="after the step")
+        ax.stairs(result.counts[1, i, j, k], edges, fill=True, color=OWN["after_step"].color, label="after the step")
         ax.stairs(
             result.counts[0, i, j, k], edges, label="same target, at zero", color=INK, linewidth=1.6, linestyle="--"
         )
@@ -143,7 +158,7 @@ def explorer_frame(result: start_margin.StartMargin, share: float, norm: float, 
         for name, text, height in (("stated", "eq. (7)", 0.93), ("ours", "our bound", 0.8)):
             value = result.of_cells(name)[i, j, k] / unit
             at, outside = max(value, -0.49), value < -0.49
-            ax.plot([at, at], [0, top * height], color=LOOKS[name].color, linewidth=2, linestyle=LOOKS[name].line)
+            ax.plot([at, at], [0, top * height], color=OWN[name].color, linewidth=2, linestyle=OWN[name].line)
             ax.annotate(
                 ("← " if outside else "") + text, (at, top * height), xytext=(4, -3), textcoords="offset points"
             )
