@@ -1,0 +1,86 @@
+"""Checks of the exercises on one good step. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+from attnbook.multi_head.data import Mixture
+from attnbook.multi_head.theory import oracle
+
+__all__ = ["CHECKS"]
+
+
+def first_direction(answer: Callable[..., Any]) -> str | None:
+    """Check what the first step writes into every row of a decoder, per unit of the random sign."""
+    rng = stream(1, "exercise", "MH-7")
+    tokens, labels = rng.standard_normal((6, 5, 3)), np.array([1.0, -1.0, 1.0, 1.0, 1.0, -1.0])
+    got = np.asarray(answer(tokens.copy(), labels.copy()), dtype=float)
+    if got.shape != (3,):
+        return f"one direction in token space is wanted, of shape (3,), got {got.shape}"
+    right = (labels[:, None] * tokens.mean(1)).mean(0) / 2
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "at outputs of zero the logistic loss has the slope -1/2: a factor 1/2 is missing": 2 * right,
+        "descent goes against the gradient: the sign is wrong": -right,
+        "uniform attention gives the mean of the tokens, not their sum": 5 * right,
+        "the labels are missing": tokens.mean((0, 1)) / 2,
+        "the loss is a mean over samples, not a sum": 6 * right,
+    }
+    return likely_mistake(got, likely)
+
+
+def pull(answer: Callable[..., Any]) -> str | None:
+    """Check the vector whose product with the decoder's row is the attention part of a sample's margin."""
+    rng = stream(1, "exercise", "MH-8")
+    tokens, key_query = rng.standard_normal((5, 3)), rng.standard_normal((3, 3))
+    got = np.asarray(answer(tokens.copy(), -1.0, key_query.copy()), dtype=float)
+    if got.shape != (3,):
+        return f"one vector in token space is wanted, of shape (3,), got {got.shape}"
+
+    def formula(centred: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+        return -np.asarray(centred.T @ (tokens @ (tokens.mean(0) @ matrix)))
+
+    right = formula(tokens - tokens.mean(0), key_query)
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "softmax subtracts the mean: only how a token differs from the mean token counts": formula(tokens, key_query),
+        "the label is missing": -right,
+        "queries stand on the left of W, keys on the right; this is the transpose": formula(
+            tokens - tokens.mean(0), key_query.T
+        ),
+        "the sum over queries turns 1/T times the sum of the queries into their mean: a factor T too many": 5 * right,
+        "there is a sum over keys and not a mean: the 1/T is used up by the mean query": right / 5,
+    }
+    return likely_mistake(got, likely)
+
+
+def quiet_margin(answer: Callable[..., Any]) -> str | None:
+    """Check the margin of the target after the step, without noise."""
+    cases = [(10, 4, 2.0, 0.4), (8, 1, 1.0, 0.25), (5, 3, 3.0, 1.0)]
+    got = np.array([float(answer(*case)) for case in cases])
+    mixtures = [Mixture(t, m + 2, m, pattern_norm=s, relevant_fraction=zeta) for t, m, s, zeta in cases]
+    right = np.array([oracle.first_phase_margin(mixture) for mixture in mixtures])
+    linear = np.array([oracle.linear_margin(mixture) for mixture in mixtures])
+    if np.allclose(got, right):
+        return None
+    attention, tokens = right - linear, np.array([float(t) for t, *_ in cases])
+    patterns = np.array([float(m) for _, m, *_ in cases])
+    likely = {
+        "the part that is there at zero already is missing": attention,
+        "the part that the step adds is missing": linear,
+        "with zeta/2 as coefficient the attention part is twice as large": linear + 2 * attention,
+        "the softmax Jacobian at zero carries a factor 1/T": linear + tokens * attention,
+        "divide W by its norm": linear
+        + attention * np.sqrt(2 * (patterns + 1)) * np.array([s**2 for *_, s, _ in cases]),
+    }
+    return likely_mistake(got, likely)
+
+
+CHECKS = {"MH-7": first_direction, "MH-8": pull, "MH-9": quiet_margin}

@@ -1,0 +1,277 @@
+r"""What the paper states on the first phase and the start it leaves (Lemma 2, Definition 1, Proposition 2), and ours.
+
+==============  ======================  =======================================================
+paper           name here               meaning
+==============  ======================  =======================================================
+$p$, $P$        ``residual``            what the first step wrote besides signal; its norm
+$n_1$           ``n_samples``           samples of the first phase
+$\delta$        ``failure``             probability with which a bound may fail
+$B_2$           ``head_norm_bound``     P1: norm of every head at the start
+$B_\Phi$        ``output_bound``        P2: outputs at the start
+$\gamma_\star$  ``first_phase_margin``  P3: margin of the target, eq. (7), in ``theory.oracle``
+==============  ======================  =======================================================
+
+Hidden constants are one. The exact size of the residual, the price $TR^3$ of a residual and the bound
+:func:`margin_bound` are this book's.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attnbook.multi_head.data import Mixture
+from attnbook.multi_head.theory import oracle
+
+__all__ = [
+    "head_norm_bound",
+    "heads_required",
+    "margin_bound",
+    "our_head_norm_bound",
+    "our_output_bound",
+    "output_bound",
+    "residual_bound",
+    "residual_price",
+    "residual_size",
+    "samples_required",
+    "stated_residual_price",
+]
+
+
+def residual_size(mixture: Mixture, n_samples: int) -> float:
+    r"""Return the root mean square of $\|p\|$ after the first phase (this book's, exact for its noise).
+
+    .. math:: \mathbb E\|p\|^2=\frac1{4n_1}\Big[\frac{\zeta^2S^2}2
+              +\frac{1-\zeta}T\Big(S^2\frac{M+K-1}M+\mathbb E\|z\|^2\Big)\Big]
+
+    with $K=(1-\zeta)T$ irrelevant tokens and $\mathbb E\|z\|^2=\frac{2Z_\mu^2+Z_\nu^2/M}{3S^2}+Z_\perp^2$.
+    The dimension of the tokens does not enter.
+
+    Args:
+        mixture: Sizes and noise.
+        n_samples: Samples of the first phase, at least 1.
+
+    Returns:
+        The size, which falls like $n_1^{-1/2}$.
+
+    Raises:
+        ValueError: If ``n_samples`` is below 1.
+
+    Example:
+        >>> residual_size(Mixture(1, 3, 1, relevant_fraction=1.0), 2)
+        0.25
+    """
+    _check_samples(n_samples)
+    s, zeta, m, t = mixture.pattern_norm, mixture.relevant_fraction, mixture.n_patterns, mixture.n_tokens
+    on_patterns = 2 * mixture.label_noise**2 + mixture.other_noise**2 / m
+    noise = on_patterns / (3 * s**2) + mixture.free_noise**2
+    others = t - mixture.n_relevant
+    of_others = others / t**2 * (s**2 * (m + others - 1) / m + noise)
+    return math.sqrt((zeta**2 * s**2 / 2 + of_others) / (4 * n_samples))
+
+
+def residual_bound(mixture: Mixture, n_samples: int, *, failure: float = 0.05) -> float:
+    r"""Return Lemma 2's bound on $\|p\|$ with $C=1$: $(2S+Z)(\sqrt{d/n_1}+\sqrt{\log(1/\delta)/n_1})$.
+
+    Args:
+        mixture: Sizes and noise.
+        n_samples: Samples of the first phase, at least 1.
+        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+
+    Returns:
+        The bound; the paper's has an unknown constant $C$ in front.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_samples(n_samples)
+    _check_failure(failure)
+    spread = math.sqrt(mixture.dimension) + math.sqrt(math.log(1 / failure))
+    return (2 * mixture.pattern_norm + mixture.noise_norm) * spread / math.sqrt(n_samples)
+
+
+def head_norm_bound(mixture: Mixture, residual: float) -> float:
+    r"""Return $B_2=\max(1,\sqrt T(S+P))$ of property P1.
+
+    Args:
+        mixture: Sizes and noise.
+        residual: $P$, at least 0.
+
+    Returns:
+        The bound on the norm of every head at the start.
+
+    Raises:
+        ValueError: If the residual is negative or not finite.
+    """
+    _check_residual(residual)
+    return max(1.0, math.sqrt(mixture.n_tokens) * (mixture.pattern_norm + residual))
+
+
+def output_bound(mixture: Mixture, residual: float, *, n_samples: int, failure: float = 0.05) -> float:
+    r"""Return $B_\Phi=\max(1,TR(S+P)\sqrt{2\log(n/\delta)})$ of property P2.
+
+    Args:
+        mixture: Sizes and noise.
+        residual: $P$, at least 0.
+        n_samples: Training samples $n$, at least 1.
+        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+
+    Returns:
+        The bound on the outputs at the start.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_residual(residual)
+    _check_samples(n_samples)
+    _check_failure(failure)
+    reach = mixture.n_tokens * mixture.token_norm * (mixture.pattern_norm + residual)
+    return max(1.0, reach * math.sqrt(2 * math.log(n_samples / failure)))
+
+
+def our_head_norm_bound(mixture: Mixture, residual: float) -> float:
+    r"""Return $\sqrt T(\frac{\sqrt2}4\zeta S+P)$, this book's bound in the place of $B_2$ (which is at least 1).
+
+    Args:
+        mixture: Sizes and noise.
+        residual: $P$, at least 0.
+
+    Returns:
+        The bound; attained without residual.
+
+    Raises:
+        ValueError: If the residual is negative or not finite.
+    """
+    _check_residual(residual)
+    return math.sqrt(mixture.n_tokens) * _row_norm(mixture, residual)
+
+
+def our_output_bound(mixture: Mixture, residual: float, *, failure: float = 0.05) -> float:
+    r"""Return $TR(\frac{\sqrt2}4\zeta S+P)\sqrt{2\log(2/\delta)}$, this book's bound in the place of $B_\Phi$.
+
+    All samples share one random sum of signs, so their number does not enter.
+
+    Args:
+        mixture: Sizes and noise.
+        residual: $P$, at least 0.
+        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    _check_residual(residual)
+    _check_failure(failure)
+    reach = mixture.n_tokens * mixture.token_norm * _row_norm(mixture, residual)
+    return reach * math.sqrt(2 * math.log(2 / failure))
+
+
+def heads_required(mixture: Mixture, *, margin: float, residual: float, n_samples: int, failure: float = 0.05) -> float:
+    r"""Return the heads that P3 asks for with constant 1, $(R^4T(S+P)\sqrt{2\log(n/\delta)}/\gamma_\star)^2$.
+
+    Args:
+        mixture: Sizes and noise.
+        margin: $\gamma_\star$.
+        residual: $P$, at least 0.
+        n_samples: Training samples $n$, at least 1.
+        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+
+    Returns:
+        The number of heads; infinite where the margin is not positive.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    reach = output_bound(mixture, residual, n_samples=n_samples, failure=failure)
+    return math.inf if margin <= 0 else (mixture.token_norm**3 * reach / margin) ** 2
+
+
+def stated_residual_price(mixture: Mixture) -> float:
+    """Return $T^{5/2}(S+Z)^3$, what eq. (7) takes off the margin for each unit of the residual."""
+    return float(mixture.n_tokens**2.5 * (mixture.pattern_norm + mixture.noise_norm) ** 3)
+
+
+def residual_price(mixture: Mixture) -> float:
+    r"""Return $TR^3$, the most that a residual of norm one can take off the margin (this book's)."""
+    return float(mixture.n_tokens * mixture.token_norm**3)
+
+
+def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
+    r"""Return this book's lower bound on the margin of the target after the first phase.
+
+    In the place of eq. (7), with its leading term and $\gamma_{lin}$ the same:
+
+    .. math:: \frac{T\zeta}{4S^2\sqrt{2(M+1)}}\Big[\zeta(1-\zeta)(S^2-2Z_\mu)(S^2B-b)-2(1-\zeta)Z_\mu b\Big]
+              +\gamma_{lin}-TR^3P,
+
+    where $B=S^2-(1-\zeta)(Z_\mu+Z_\nu)$ and $b=Z_\mu(\zeta S^2+2(1-\zeta)(Z_\mu+S^2+Z_\nu))$.
+
+    Args:
+        mixture: Sizes and noise; $Z_\mu$ and $Z_\nu$ at most $S^2/8$.
+        residual: $P$, at least 0; default 0.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: If the noise is larger than that, or the residual negative.
+
+    Example:
+        >>> quiet = Mixture(10, 6, 4, pattern_norm=2.0, relevant_fraction=0.4)
+        >>> abs(margin_bound(quiet) - oracle.first_phase_margin(quiet)) < 1e-12
+        True
+    """
+    _check_residual(residual)
+    t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
+    z_mu, z_nu = mixture.label_noise, mixture.other_noise
+    for name, noise in {"label_noise": z_mu, "other_noise": z_nu}.items():
+        if noise > s**2 / 8 * (1 + 1e-12):
+            raise ValueError(f"{name}: this bound needs at most pattern_norm**2 / 8 = {s**2 / 8:g}, got {noise:g}")
+    relevant = s**2 * (s**2 - (1 - zeta) * (z_mu + z_nu))
+    other = z_mu * (zeta * s**2 + 2 * (1 - zeta) * (z_mu + s**2 + z_nu))
+    covariance = zeta * (1 - zeta) * (s**2 - 2 * z_mu) * (relevant - other) - 2 * (1 - zeta) * z_mu * other
+    attention = t * zeta * covariance / (4 * s**2 * math.sqrt(2 * (mixture.n_patterns + 1)))
+    return attention + oracle.linear_margin(mixture) - residual_price(mixture) * residual
+
+
+def samples_required(*, spread: float, price: float, margin: float) -> float:
+    r"""Return the $n_1$ at which a residual $\mathrm{spread}/\sqrt{n_1}$ at this price uses up the margin.
+
+    Args:
+        spread: The residual's size or bound at $n_1=1$, at least 0.
+        price: What a unit of it takes off the margin, at least 0.
+        margin: The margin without residual, positive.
+
+    Returns:
+        The number of first-phase samples above which the bound is positive.
+
+    Raises:
+        ValueError: If the margin is not positive.
+
+    Example:
+        >>> samples_required(spread=2.0, price=3.0, margin=0.5)
+        144.0
+    """
+    if not 0 < margin < math.inf:
+        raise ValueError(f"margin: expected a finite positive number, got {margin}")
+    return (spread * price / margin) ** 2
+
+
+def _row_norm(mixture: Mixture, residual: float) -> float:
+    return math.sqrt(2) / 4 * mixture.relevant_fraction * mixture.pattern_norm + residual
+
+
+def _check_samples(n_samples: int) -> None:
+    if n_samples < 1:
+        raise ValueError(f"n_samples: expected at least 1, got {n_samples}")
+
+
+def _check_failure(failure: float) -> None:
+    if not 0 < failure < 1:
+        raise ValueError(f"failure: expected a probability above 0 and below 1, got {failure}")
+
+
+def _check_residual(residual: float) -> None:
+    if not 0 <= residual < math.inf:
+        raise ValueError(f"residual: expected a finite number of at least 0, got {residual}")

@@ -1,0 +1,159 @@
+"""Theory and closed forms of the chapter on one good step, against oracles that share no code with them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
+from attnbook.multi_head.experiments import samples, targets
+from attnbook.multi_head.experiments.summaries import largest, log_slopes, smallest
+from attnbook.multi_head.models import target_margins
+from attnbook.multi_head.theory import one_good_step as theory
+from attnbook.multi_head.theory import oracle
+
+NOISY = Mixture(5, 11, 3, pattern_norm=1.5, relevant_fraction=0.4, label_noise=0.2, other_noise=0.25, free_noise=0.6)
+
+
+def network(parameters, tokens):
+    """Multi-head attention written out from the definition."""
+    decoder, key_query = parameters
+    attended = torch.softmax(tokens @ key_query @ tokens.T, dim=-1) @ tokens
+    return (decoder * attended).sum() / math.sqrt(len(decoder))
+
+
+@pytest.mark.parametrize("alpha", [(1.0,), (-1.0, 1.0, 1.0), (0.3, -0.8)])
+def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation(alpha) -> None:
+    """Slope of a whole network in the direction of the target, for signs and for other coefficients."""
+    batch = samples.draw(NOISY, 7, [3])
+    u, w = (part[0] for part in targets.oracle_target(NOISY, [3]))
+    m = torch.randn(NOISY.dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scale = torch.tensor(alpha, dtype=torch.float64)
+    decoder = scale[:, None, None] * m.expand(len(alpha), NOISY.n_tokens, -1)
+    key_query = torch.zeros(len(alpha), NOISY.dimension, NOISY.dimension, dtype=torch.float64)
+    towards = u.expand_as(decoder) / len(alpha) ** 0.5, scale.sign()[:, None, None] * w / len(alpha) ** 0.5
+    expected = []
+    for x, y in zip(batch.tokens[0], batch.labels[0], strict=True):
+        at = decoder.clone().requires_grad_(), key_query.clone().requires_grad_()
+        gradients = torch.autograd.grad(network(at, x), at)
+        expected.append(float(y * sum((g * t).sum() for g, t in zip(gradients, towards, strict=True))))
+    zero = target_margins.decoder_part(batch.tokens, batch.labels, u[None])
+    pull = target_margins.key_query_pull(batch.tokens, batch.labels, w[None])
+    found = zero[0] + scale.abs().mean() * (pull[0] @ m)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+
+
+def test_the_exact_size_is_the_mean_over_many_first_phases() -> None:
+    rng = np.random.default_rng(0)
+    patterns = draw_patterns(NOISY, rng=rng)
+    drawn = draw_samples(NOISY, patterns, 40_000, rng=rng)
+    each = drawn.labels[:, None] * drawn.tokens.mean(1) / 2 - 0.1 * oracle.value_direction(patterns)
+    found = each.reshape(8000, 5, -1).mean(1)
+    assert theory.residual_size(NOISY, 5) == pytest.approx(math.sqrt((found**2).sum(1).mean()), rel=0.01)
+
+
+def test_sizes_known_by_hand() -> None:
+    """One token that is the label's pattern: p is half of plus or minus the mean of both patterns."""
+    alone = Mixture(1, 3, 1, relevant_fraction=1.0)
+    assert theory.residual_size(alone, 1) == pytest.approx(math.sqrt(1 / 8))
+    assert theory.residual_bound(alone, 4, failure=math.exp(-3)) == pytest.approx(2 * math.sqrt(3))
+    assert theory.head_norm_bound(NOISY, 0.5) == pytest.approx(math.sqrt(5) * 2)
+    assert theory.head_norm_bound(Mixture(1, 3, 1, pattern_norm=0.5, relevant_fraction=1.0), 0.0) == 1.0
+    assert theory.our_head_norm_bound(alone, 0.0) == pytest.approx(math.sqrt(2) / 4)
+    assert theory.output_bound(alone, 1.0, n_samples=2, failure=2 * math.exp(-2)) == pytest.approx(4.0)
+    assert theory.our_output_bound(alone, 0.0, failure=2 * math.exp(-2)) == pytest.approx(math.sqrt(2) / 2)
+    assert theory.stated_residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 32 * 8
+    assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 4 * 8
+    heads = theory.heads_required(alone, margin=2.0, residual=1.0, n_samples=2, failure=2 * math.exp(-2))
+    assert heads == pytest.approx(4.0)
+    assert theory.heads_required(alone, margin=-1.0, residual=0.0, n_samples=2) == math.inf
+
+
+def adversarial(mixture: Mixture, patterns, rng) -> tuple[np.ndarray, float]:
+    """A sample whose noise sits at random corners of what is allowed."""
+    k = mixture.n_tokens - mixture.n_relevant
+    y = float(rng.choice([1.0, -1.0]))
+    everything = np.concatenate([patterns.label, patterns.other])
+    bounds = np.r_[[mixture.label_noise] * 2, [mixture.other_noise / mixture.n_patterns] * mixture.n_patterns]
+    shared = rng.choice([1.0, -1.0], len(bounds)) if rng.random() < 0.5 else 1.0
+    corners = rng.choice([1.0, -1.0], (k, len(bounds))) if np.isscalar(shared) else np.tile(shared, (k, 1))
+    noise = corners * bounds @ everything / mixture.pattern_norm**2
+    plain = patterns.other[rng.integers(mixture.n_patterns, size=k)] + noise
+    label = np.tile(patterns.label[int(y < 0)], (mixture.n_relevant, 1))
+    return np.concatenate([label, plain]), y
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
+def test_our_bound_holds_at_the_worst_corners_and_at_any_residual(share) -> None:
+    mixture = Mixture(5, 7, 3, pattern_norm=1.7, relevant_fraction=share, label_noise=0.36, other_noise=0.36)
+    rng = np.random.default_rng(1)
+    patterns = draw_patterns(mixture, rng=rng)
+    u, w = oracle.decoder(patterns, 5), oracle.key_query(patterns)
+    drawn = [adversarial(mixture, patterns, rng) for _ in range(3000)]
+    tokens, labels = torch.tensor(np.stack([x for x, _ in drawn]))[None], torch.tensor([[y for _, y in drawn]])
+    zero = target_margins.decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
+    pull = target_margins.key_query_pull(tokens, labels, torch.tensor(w / np.linalg.norm(w))[None])
+    signal = zero + share / 4 * pull @ torch.tensor(oracle.value_direction(patterns))
+    assert (signal >= theory.margin_bound(mixture) - 1e-12).all()
+    worst = signal - 0.3 * pull.norm(dim=2)
+    assert (worst >= theory.margin_bound(mixture, residual=0.3) - 1e-12).all()
+    assert theory.margin_bound(mixture) >= oracle.first_phase_margin(mixture)
+
+
+def test_without_noise_our_bound_is_equation_seven() -> None:
+    quiet = Mixture(7, 9, 3, pattern_norm=1.3, relevant_fraction=3 / 7)
+    assert theory.margin_bound(quiet) == pytest.approx(oracle.first_phase_margin(quiet), rel=1e-13)
+    assert theory.samples_required(spread=0.5, price=4.0, margin=0.25) == 64.0
+
+
+def test_targets_have_norm_one_and_belong_to_the_samples() -> None:
+    u, w = targets.oracle_target(NOISY, [3, 5])
+    np.testing.assert_allclose(u.flatten(1).norm(dim=1), 1.0)
+    np.testing.assert_allclose(w.flatten(1).norm(dim=1), 1.0)
+    label, other = targets.patterns_of(NOISY, [3, 5])
+    torch.testing.assert_close(label[:, 0] - label[:, 1], targets.label_direction(NOISY, [3, 5]))
+    assert other.shape == (2, 3, 11)
+    drawn = samples.draw(NOISY, 6, [3, 5])
+    relevant = drawn.tokens[1][drawn.relevant[1]]
+    assert torch.cdist(relevant, label[1]).amin(1).max() == 0
+
+
+def test_the_best_margin_is_that_of_two_orthogonal_features_or_none() -> None:
+    """Half way between them; and none where a feature has both labels."""
+    features = torch.tensor([[[3.0, 0.0], [0.0, 3.0]], [[1.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
+    found = targets.best_margin(features, torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64))
+    assert found[0] == pytest.approx(3.0)
+    assert np.isnan(found[1])
+
+
+def test_summaries_take_the_extreme_over_everything_and_the_range_over_seeds() -> None:
+    values = np.array([[1.0, 5.0], [2.0, 3.0]])
+    assert largest(a=values).values == {"a": 5.0}
+    assert largest(a=values).spread == {"a": (3.0, 5.0)}
+    assert smallest(a=values).values == {"a": 1.0}
+    assert smallest(a=values).spread == {"a": (1.0, 2.0)}
+    np.testing.assert_allclose(log_slopes([1, 10, 100], np.array([[8.0, 0.8, 0.08]])), -1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.residual_size(NOISY, 0), "n_samples"),
+        (lambda: theory.residual_bound(NOISY, 0), "n_samples"),
+        (lambda: theory.residual_bound(NOISY, 5, failure=1.0), "failure"),
+        (lambda: theory.head_norm_bound(NOISY, -0.1), "residual"),
+        (lambda: theory.our_head_norm_bound(NOISY, math.inf), "residual"),
+        (lambda: theory.output_bound(NOISY, 0.1, n_samples=0), "n_samples"),
+        (lambda: theory.our_output_bound(NOISY, 0.1, failure=0.0), "failure"),
+        (lambda: theory.heads_required(NOISY, margin=1.0, residual=-1.0, n_samples=5), "residual"),
+        (lambda: theory.margin_bound(NOISY, residual=-1.0), "residual"),
+        (lambda: theory.margin_bound(Mixture(5, 7, 3, relevant_fraction=0.4, label_noise=0.2)), "label_noise"),
+        (lambda: theory.samples_required(spread=1.0, price=1.0, margin=0.0), "margin"),
+    ],
+)
+def test_bad_input_is_named(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

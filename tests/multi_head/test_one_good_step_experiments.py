@@ -1,0 +1,246 @@
+"""Experiments of the chapter on one good step: claims, wrong models that turn them red, pictures, exercises."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+
+import attnbook
+from attnbook import ledger
+from attnbook.core.figures import png
+from attnbook.multi_head.experiments import (
+    after_start,
+    data_checks,
+    first_phase,
+    good_start,
+    samples,
+    start_margin,
+    start_properties,
+)
+from attnbook.multi_head.figures import one_good_step as figures
+from attnbook.multi_head.models import closed_form, starts, target_margins
+from attnbook.multi_head.tables import one_good_step as tables
+from attnbook.multi_head.theory import one_good_step as theory
+from attnbook.multi_head.theory import oracle
+
+FIRST = dataclasses.replace(first_phase.Settings.book(), seeds=tuple(range(8)), n_first=(100, 1000, 10_000), chunk=8)
+GOOD = dataclasses.replace(good_start.Settings.book(), n_samples=20, n_first=(100, 1000), heads=(1, 64), seeds=(0, 1))
+MARGIN = dataclasses.replace(start_margin.Settings.smoke(), n_samples=200)
+AFTER = dataclasses.replace(after_start.Settings.book(), n_samples=20, seeds=(0, 1))
+
+
+def outcomes(result):
+    return {v.claim.id: v.outcome for v in ledger.check(result).verdicts}
+
+
+@pytest.fixture(scope="module")
+def honest():
+    return (
+        first_phase.run(FIRST, device="cpu"),
+        good_start.run(GOOD, device="cpu"),
+        start_margin.run(MARGIN, device="cpu"),
+        after_start.run(AFTER, device="cpu"),
+    )
+
+
+def test_honest_runs_pass_and_measure_every_claim_of_the_chapter(honest):
+    verdicts = {k: v for result in honest for k, v in outcomes(result).items()}
+    assert "not reproduced" not in verdicts.values()
+    chapter = {claim.id for claim in ledger.claims() if claim.chapter == "multi_head/one_good_step"}
+    assert set(verdicts) == chapter
+
+
+def test_a_step_without_the_half_turns_coefficient_and_size_red(monkeypatch):
+    """The slope of the logistic loss at zero forgotten: then the coefficient would be one half."""
+    right = starts.first_phase_direction
+    monkeypatch.setattr(starts, "first_phase_direction", lambda *a: 2 * right(*a))
+    result = first_phase.run(FIRST, device="cpu")
+    verdicts = outcomes(result)
+    for claim in ("MH-L2.2", "MH-L2.2-plateau", "MH-L2.3", "MH-L2.3-constant", "MH-L2.3-exact"):
+        assert verdicts[claim] == "not reproduced"
+    assert result.measurements()["MH-L2.2"].values["coefficient"] == pytest.approx(0.5, abs=0.01)
+    assert result.measurements()["MH-L2.1"].values["largest_error_of_closed_form"] > 0.01
+
+
+def test_noise_on_relevant_tokens_turns_the_data_claims_red(monkeypatch):
+    right = data_checks.draw_samples
+
+    def noisy(*args, **kwargs):
+        drawn = right(*args, **kwargs)
+        return dataclasses.replace(drawn, tokens=drawn.tokens * 1.1)
+
+    monkeypatch.setattr(data_checks, "draw_samples", noisy)
+    verdicts = outcomes(first_phase.run(dataclasses.replace(FIRST, n_first=(100, 1000)), device="cpu"))
+    assert verdicts["MH-DATA"] == verdicts["MH-DATA-patterns"] == "not reproduced"
+
+
+def test_margins_without_the_absolute_value_of_the_signs_turn_p3_red(monkeypatch):
+    """A target that does not follow the signs of the heads."""
+    right = start_properties._target_vector
+    monkeypatch.setattr(
+        start_properties, "_target_vector", lambda s, seeds, signs, where: right(s, seeds, np.abs(signs), where)
+    )
+    verdicts = outcomes(good_start.run(GOOD, device="cpu"))
+    assert verdicts["MH-P2.3"] == "not reproduced"
+
+
+def test_heads_without_the_root_turn_p2_red(monkeypatch):
+    right = closed_form.outputs
+    monkeypatch.setattr(closed_form, "outputs", lambda p, x: right(p, x) * p["decoder"].shape[1] ** 0.5)
+    assert outcomes(good_start.run(GOOD, device="cpu"))["MH-P2.2-signs"] == "not reproduced"
+
+
+def test_attention_without_the_mean_turns_the_price_of_a_residual_and_the_margins_red(monkeypatch):
+    """Tokens not centred, as if softmax had no second term: the pull no longer obeys its bound, nor (7) its margin."""
+    right = target_margins.key_query_pull
+    monkeypatch.setattr(target_margins, "key_query_pull", lambda *a: -20 * right(*a))
+    verdicts = outcomes(start_margin.run(MARGIN, device="cpu"))
+    for claim in ("MH-P2.5", "MH-P2.5-ours", "MH-P2.6-sensitivity", "MH-P2.6-ours"):
+        assert verdicts[claim] == "not reproduced"
+
+
+def test_a_wrong_equation_seven_turns_the_exact_claims_red(monkeypatch):
+    right = oracle.first_phase_margin
+    monkeypatch.setattr(oracle, "first_phase_margin", lambda *a, **k: 1.001 * right(*a, **k))
+    verdicts = outcomes(start_margin.run(MARGIN, device="cpu"))
+    assert verdicts["MH-P2.4"] == verdicts["MH-P2.4-uniform"] == verdicts["MH-P2.5"] == "not reproduced"
+
+
+def test_outputs_of_whole_networks_are_one_head_times_the_sum_of_signs(honest):
+    """The shortcut behind P2, against a network with all its heads."""
+    batch = samples.draw(GOOD.mixture, 5, [0])
+    signs = torch.tensor([1.0, 1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    many = starts.first_phase(batch.tokens, batch.labels, coefficients=signs)
+    one = starts.first_phase(batch.tokens, batch.labels, coefficients=signs[:1])
+    scaled = closed_form.outputs(one, batch.tokens) * signs.sum() / math.sqrt(5)
+    torch.testing.assert_close(closed_form.outputs(many, batch.tokens), scaled)
+
+
+def test_more_samples_contain_the_fewer(honest):
+    """The first hundred samples are the same whatever else is asked for."""
+    fewer = first_phase.run(dataclasses.replace(FIRST, n_first=(100, 1000)), device="cpu")
+    np.testing.assert_allclose(fewer.residual[:, 0], honest[0].residual[:, 0])
+
+
+def test_zero_and_even_starts_begin_at_log_two_and_lucky_signs_below(honest):
+    loss = honest[3].loss[..., 0]
+    np.testing.assert_allclose(loss[:, :2], math.log(2))
+    assert (loss[:, 2] < math.log(2)).all()
+    assert (loss[:, 3] > math.log(2)).all()
+
+
+def test_the_mean_of_uniform_readings_is_the_one_of_its_coefficient(honest):
+    result = honest[1]
+    many = result.settings.uniform_heads.index(1024)
+    assert result.reading(0.5)[many].mean() == pytest.approx(result.stated_without_noise, rel=0.01)
+    assert result.relative_spread(4).shape == (2,)
+
+
+def test_chunks_of_seeds_change_nothing():
+    whole = good_start.run(GOOD, device="cpu")
+    parts = good_start.run(dataclasses.replace(GOOD, chunk=1), device="cpu")
+    np.testing.assert_allclose(whole.margin, parts.margin, rtol=1e-12)
+    np.testing.assert_allclose(whole.uniform_margin, parts.uniform_margin, rtol=1e-12)
+
+
+def test_pictures_and_tables_are_made_from_results(honest):
+    first, good, margin, after = honest
+    with mpl.rc_context({"figure.max_open_warning": 0}):
+        for figure in (figures.written(first), figures.residual(first), figures.readings(good)):
+            assert len(png(figure)) > 1000
+        for figure in (figures.margins_in_noise(margin), figures.whole_bound(margin)):
+            assert len(png(figure)) > 1000
+        assert len(png(figures.explorer_frame(margin, 0.1, 4.0, 0.1))) > 1000
+    for table in (
+        tables.cost(honest),
+        tables.residuals(first),
+        tables.readings(good),
+        tables.properties(good),
+        tables.turning_points(margin),
+        tables.whole_bound(margin),
+        tables.samples_required(margin),
+        tables.zero_or_step(margin),
+        tables.steps(after),
+    ):
+        assert "nan" not in table._repr_html_()
+    assert "nothing" in tables.explorer_text(margin, 0.1, 4.0, 0.1)
+    assert margin.counts.sum(-1).tolist() == np.full((2, 2, 3, 2), 200.0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        (first_phase.Settings, {"n_first": (5,)}, "n_first"),
+        (first_phase.Settings, {"judged": 7}, "judged"),
+        (first_phase.Settings, {"failure": 1.0}, "failure"),
+        (first_phase.Settings, {"n_checked": 0}, "n_checked"),
+        (first_phase.Settings, {"dimensions": (5,)}, "dimension"),
+        (good_start.Settings, {"heads": (1, 4)}, "heads"),
+        (good_start.Settings, {"n_first": (9, 3)}, "n_first"),
+        (good_start.Settings, {"sign_draws": 0}, "sign_draws"),
+        (start_margin.Settings, {"noises": (0.1, 0.2)}, "noises"),
+        (start_margin.Settings, {"pattern_norms": (1.0, 2.0)}, "noises"),
+        (start_margin.Settings, {"n_best": 3000}, "n_best"),
+        (start_margin.Settings, {"bins": 0}, "bins"),
+        (start_margin.Settings, {"n_first": ()}, "n_first"),
+        (after_start.Settings, {"n_heads": 6}, "n_heads"),
+        (after_start.Settings, {"step_sizes": (1.0, 0.5)}, "step_sizes"),
+        (after_start.Settings, {"judged": 2.0}, "judged"),
+        (after_start.Settings, {"steps": 0}, "steps"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(settings.book(), **changes)
+
+
+def direction(tokens, labels):
+    return (labels[:, None] * tokens.mean(1)).mean(0) / 2
+
+
+def pulled(tokens, label, key_query, *, centre=True):
+    mean = tokens.mean(0)
+    return label * (tokens - centre * mean).T @ (tokens @ (mean @ key_query))
+
+
+def margin(t, m, s, zeta, *, coefficient=0.25):
+    attention = coefficient * t * zeta**2 * (1 - zeta) * s**4 / math.sqrt(2 * (m + 1))
+    return attention + s * math.sqrt(t / 2) * zeta
+
+
+RIGHT = {"MH-7": direction, "MH-8": pulled, "MH-9": margin}
+WRONG = [
+    ("MH-7", lambda x, y: 2 * direction(x, y), "slope -1/2"),
+    ("MH-7", lambda x, y: -direction(x, y), "sign is wrong"),
+    ("MH-7", lambda x, y: direction(x, np.abs(y)), "labels are missing"),
+    ("MH-7", lambda x, y: x, "shape"),
+    ("MH-8", lambda x, y, w: pulled(x, y, w, centre=False), "mean token"),
+    ("MH-8", lambda x, y, w: pulled(x, 1, w), "label is missing"),
+    ("MH-8", lambda x, y, w: pulled(x, y, w.T), "transpose"),
+    ("MH-8", lambda x, y, w: w, "shape"),
+    ("MH-9", lambda *a: margin(*a, coefficient=0.5), "twice as large"),
+    ("MH-9", lambda t, m, s, z: margin(t, m, s, z) - s * math.sqrt(t / 2) * z, "at zero already"),
+]
+
+
+@pytest.mark.parametrize("exercise", RIGHT)
+def test_right_answers_pass(exercise):
+    assert attnbook.check(exercise, RIGHT[exercise]).right
+
+
+@pytest.mark.parametrize(("exercise", "answer", "message"), WRONG)
+def test_wrong_answers_get_the_likely_mistake(exercise, answer, message):
+    feedback = attnbook.check(exercise, answer)
+    assert not feedback.right
+    assert message in repr(feedback)
+
+
+def test_the_price_of_a_residual_is_far_below_the_stated_one_at_all_cells():
+    for index in np.ndindex(MARGIN.shape):
+        mixture = MARGIN.mixture(*index)
+        assert theory.residual_price(mixture) < 0.1 * theory.stated_residual_price(mixture)
