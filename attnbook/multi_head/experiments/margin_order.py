@@ -28,15 +28,14 @@ from attnbook.multi_head.theory import oracle
 __all__ = ["MarginOrder", "Settings", "run"]
 
 
-MIXTURE = Mixture(n_tokens=10, dimension=12, n_patterns=4)
-
-
 @dataclass(frozen=True)
 class Settings:
     r"""Sizes of the experiment.
 
     Attributes:
-        mixture: Sizes of the data without noise; pattern norm and share of relevant tokens vary.
+        n_tokens: Tokens of a sample.
+        dimension: Dimension of a token.
+        n_patterns: Number $M$ of patterns that say nothing.
         pattern_norms: Values of $S$, increasing.
         relevant_fractions: Values of $\zeta$.
         steps: Values of the factor $c$, 1 among them.
@@ -50,7 +49,9 @@ class Settings:
         chunk: Seeds in one part of a resumable run.
     """
 
-    mixture: Mixture = MIXTURE
+    n_tokens: int = 10
+    dimension: int = 12
+    n_patterns: int = 4
     pattern_norms: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0)
     relevant_fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)
     steps: tuple[float, ...] = (0.25, 1.0, 4.0)
@@ -86,6 +87,11 @@ class Settings:
     def paper(cls) -> Self:
         """Return many more samples."""
         return cls(n_samples=1000)
+
+    @property
+    def mixture(self) -> Mixture:
+        """Sizes of the data without noise; pattern norm and share of relevant tokens vary."""
+        return Mixture(self.n_tokens, self.dimension, self.n_patterns, relevant_fraction=self.relevant_fractions[0])
 
     def cells(self) -> list[list[Mixture]]:
         """Return the data of each cell, by share of relevant tokens and pattern norm."""

@@ -5,7 +5,7 @@ Logits of $W_\star$ on drawn samples, with noise inside its bounds and with nois
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -29,15 +29,16 @@ LAWS = ("none", "constant", "linear", "quadratic")
 r"""How the noise $\bar Z$ depends on $S$: 0, 0.1, $0.1S$, $S^2/8$."""
 
 
-MIXTURE = Mixture(n_tokens=10, dimension=12, n_patterns=4, relevant_fraction=0.4, free_noise=0.3)
-
-
 @dataclass(frozen=True)
 class Settings:
     r"""Sizes of the experiment.
 
     Attributes:
-        mixture: Sizes of the data; pattern norm and noise vary.
+        n_tokens: Tokens of a sample.
+        dimension: Dimension of a token.
+        n_patterns: Number $M$ of patterns that say nothing.
+        relevant_fraction: Share $\zeta$ of relevant tokens.
+        free_noise: Norm of the noise orthogonal to all patterns.
         pattern_norms: Values of $S$.
         noise_shares: Values of $\bar Z/S^2$ at which the smallest gap is sought, at $S=1$.
         n_samples: Samples of each seed and cell.
@@ -46,7 +47,11 @@ class Settings:
         chunk: Seeds in one part of a resumable run.
     """
 
-    mixture: Mixture = MIXTURE
+    n_tokens: int = 10
+    dimension: int = 12
+    n_patterns: int = 4
+    relevant_fraction: float = 0.4
+    free_noise: float = 0.3
     pattern_norms: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
     noise_shares: tuple[float, ...] = (0.0, 0.03125, 0.0625, 0.09375, 0.125, 0.1875, 0.25, 0.3125)
     n_samples: int = 200
@@ -77,8 +82,29 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return longer samples of larger dimension, and more of them."""
-        mixture = Mixture(20, 50, 20, relevant_fraction=0.1, free_noise=0.3)
-        return cls(mixture=mixture, n_samples=1000, n_corners=5000)
+        return cls(n_tokens=20, dimension=50, n_patterns=20, relevant_fraction=0.1, n_samples=1000, n_corners=5000)
+
+    def mixture(self, pattern_norm: float, noise_share: float) -> Mixture:
+        r"""Return the data of one cell.
+
+        Args:
+            pattern_norm: $S$.
+            noise_share: $\bar Z/S^2$.
+
+        Returns:
+            The sizes.
+        """
+        noise = noise_share * pattern_norm**2
+        return Mixture(
+            self.n_tokens,
+            self.dimension,
+            self.n_patterns,
+            pattern_norm=pattern_norm,
+            relevant_fraction=self.relevant_fraction,
+            label_noise=noise,
+            other_noise=noise,
+            free_noise=self.free_noise,
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +145,7 @@ class OracleLogits(Result):
 
     def stated_gaps(self) -> Float[np.ndarray, " shares"]:
         """Return the smallest gap that the noise bounds allow, for each noise share."""
-        mixtures = (_at(self.settings.mixture, 1.0, share) for share in self.settings.noise_shares)
+        mixtures = (self.settings.mixture(1.0, share) for share in self.settings.noise_shares)
         return np.array([theory.worst_gap(mixture) for mixture in mixtures])
 
     def measurements(self) -> dict[str, Measurement]:
@@ -192,7 +218,7 @@ def _measure_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
     cells = np.array([[_cell(settings, seed, law, s) for s in settings.pattern_norms] for law in LAWS])
     corners = []
     for share in settings.noise_shares:
-        mixture = _at(settings.mixture, 1.0, share)
+        mixture = settings.mixture(1.0, share)
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
         rng = stream(seed, "corners", repr(share))
         drawn = draw_samples(mixture, patterns, settings.n_corners, rng=rng, corners=True)
@@ -210,7 +236,7 @@ def _measure_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
 def _cell(settings: Settings, seed: int, law: str, s: float) -> tuple[float, float, float]:
     """Mean relevant logit, largest irrelevant one and smallest gap."""
     share = {"none": 0.0, "constant": 0.1 / s**2, "linear": 0.1 / s, "quadratic": 1 / 8}[law]
-    mixture = _at(settings.mixture, s, share)
+    mixture = settings.mixture(s, share)
     patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
     drawn = draw_samples(mixture, patterns, settings.n_samples, rng=stream(seed, "logits", law))
     logits = drawn.tokens @ oracle.key_query(patterns) @ drawn.tokens.swapaxes(1, 2)
@@ -228,7 +254,7 @@ def _exact(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Scores of pairs of patterns, and errors of the stated norms."""
     errors = []
     for s in settings.pattern_norms:
-        mixture = _at(settings.mixture, s, 0.0)
+        mixture = settings.mixture(s, 0.0)
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
         w, u = oracle.key_query(patterns), oracle.decoder(patterns, mixture.n_tokens)
         stated = np.array([theory.norm_of_key_query(mixture), s * np.sqrt(2 * mixture.n_tokens)])
@@ -236,7 +262,3 @@ def _exact(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
         as_query = patterns.other @ w @ patterns.label.T / s**4
         as_key = patterns.label @ w @ patterns.other.T / s**4
     return np.array([as_query.min(), np.abs(as_key).max()]), np.array(errors)
-
-
-def _at(mixture: Mixture, s: float, share: float) -> Mixture:
-    return replace(mixture, pattern_norm=s, label_noise=share * s**2, other_noise=share * s**2)

@@ -14,8 +14,8 @@ __all__ = ["allowed_constant", "largest_allowed_constant", "largest_head", "targ
 
 
 def target_norm(
-    pattern_norm: Float[np.ndarray, "*sizes"], n_heads: Float[np.ndarray, "*sizes"], n_samples: float
-) -> Float[np.ndarray, "*sizes"]:
+    pattern_norm: Float[np.ndarray, "*#sizes"], n_heads: Float[np.ndarray, "*#sizes"], n_samples: float
+) -> Float[np.ndarray, "*#sizes"]:
     r"""Return $\|\tilde\theta\|=\sqrt{(\log n/S)^2+H/S^4}$ of the smallest saturating target.
 
     Args:
@@ -34,8 +34,8 @@ def target_norm(
 
 
 def largest_head(
-    pattern_norm: Float[np.ndarray, "*sizes"], n_heads: Float[np.ndarray, "*sizes"], n_samples: float
-) -> Float[np.ndarray, "*sizes"]:
+    pattern_norm: Float[np.ndarray, "*#sizes"], n_heads: Float[np.ndarray, "*#sizes"], n_samples: float
+) -> Float[np.ndarray, "*#sizes"]:
     r"""Return $\|\tilde\theta\|_{2,\infty}=\|\tilde\theta\|/\sqrt H$ of the same target, whose heads are equal.
 
     Args:
@@ -53,12 +53,12 @@ def largest_head(
 
 
 def allowed_constant(
-    pattern_norm: Float[np.ndarray, "*sizes"],
-    n_heads: Float[np.ndarray, "*sizes"],
+    pattern_norm: Float[np.ndarray, "*#sizes"],
+    n_heads: Float[np.ndarray, "*#sizes"],
     n_samples: float,
     *,
     literal: bool = False,
-) -> Float[np.ndarray, "*sizes"]:
+) -> Float[np.ndarray, "*#sizes"]:
     r"""Return the largest $c$ for which $\sqrt H\ge c\,S^5\|\tilde\theta\|^3$ holds; (12) holds where it is at least 1.
 
     Args:
@@ -85,8 +85,8 @@ def allowed_constant(
 
 
 def largest_allowed_constant(
-    pattern_norm: Float[np.ndarray, "*sizes"], n_samples: Float[np.ndarray, "*others"]
-) -> Float[np.ndarray, "*both"]:
+    pattern_norm: Float[np.ndarray, "*#sizes"], n_samples: Float[np.ndarray, "*#sizes"]
+) -> Float[np.ndarray, "*#sizes"]:
     r"""Return $\frac2{3\sqrt3}\frac1{S\log^2n}$, the largest :func:`allowed_constant` over all $H$ (ours).
 
     Written with $x=H/(S\log n)^2$ the allowed constant is $\sqrt x\,(1+x)^{-3/2}/(S\log^2n)$, largest at $x=\frac12$.
