@@ -4,9 +4,16 @@ On :mod:`eigenvalues` no claim rests, so it is not registered: a notebook calls 
 """
 
 from attnbook.core.results import Experiment
-from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, single_head
+from attnbook.multi_head.experiments import (
+    curvature,
+    eigenvalues,
+    large_weights,
+    margin_race,
+    random_starts,
+    single_head,
+)
 
-__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "large_weights", "single_head"]
+__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "large_weights", "margin_race", "random_starts", "single_head"]
 
 EXPERIMENTS = (
     Experiment(
@@ -32,5 +39,21 @@ EXPERIMENTS = (
         result=large_weights.LargeWeights,
         run=large_weights.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.margin_race",
+        summary="Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?",
+        settings=margin_race.Settings,
+        result=margin_race.MarginRace,
+        run=margin_race.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.random_starts",
+        summary="Open question: tangent-kernel margins at random starts",
+        settings=random_starts.Settings,
+        result=random_starts.RandomStarts,
+        run=random_starts.run,
+        budget_seconds=5,
     ),
 )
