@@ -68,7 +68,7 @@ class Settings:
     plain_step_size: float = 10.0
     normalised_step_size: float = 0.05
     steps: int = 4000
-    tried_plain: tuple[float, ...] = (1.0, 3.0, 10.0, 30.0, 100.0)
+    tried_plain: tuple[float, ...] = (1.0, 10.0, 30.0, 100.0)
     tried_normalised: tuple[float, ...] = (0.05, 0.2, 0.8)
     tried_steps: int = 250
     early_step: int = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["margin_race", "margins_at_random_starts", "step_sizes"]
 
 SHARE = r"margin per $\|\tilde U\|$, share of $\gamma_{attn}$"
+DOTTED: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1))}
 # Looks of random starts, from the fewest heads to the most.
 BY_HEADS = (("#c2410c", "-.", "^"), ("#7c3aed", ":", "D"), ("#0b5cad", "-", "o"))
 
@@ -33,28 +34,20 @@ def margin_race(result: MarginRace) -> Figure:
         for rule in ("normalised", "plain"):
             for n_heads in settings.heads:
                 at, look = result.runner(rule, n_heads), _look(rule, n_heads, settings.heads)
+                if not settings.runners[at].from_zero:
+                    look = replace(look, label=f"{look.label}, first phase")
                 band(top, steps, result.fraction[:, at], look)
                 band(bottom, steps, result.mass[:, at], look)
         _level(top, 1, r"attention margin $\gamma_{attn}$")
         floor = float(np.median(result.floor))
-        top.axhline(floor, color=INK, linewidth=1.2, linestyle=(0, (1, 1)))
-        top.annotate(
-            "best rule with uniform attention", (1, floor), xytext=(2, 3), textcoords="offset points", fontsize=9.5
-        )
         top.axhline(0, color="#9aa0a8", linewidth=0.8)
+        top.axhline(floor, **DOTTED)
+        _note(top, "dotted: best rule with uniform attention", (0.99, -0.3), right=True)
+        _note(top, "below 0 a sample is on the wrong side", (0.99, -0.61), right=True)
         top.set(ylabel=SHARE, ylim=(-0.65, 1.16))
-        top.annotate(
-            "below 0 a sample is on the wrong side", (1, -0.62), xytext=(2, 0), textcoords="offset points", fontsize=9.5
-        )
-        top.legend(loc="center left", fontsize=9.5, bbox_to_anchor=(0.0, 0.67))
-        bottom.axhline(settings.relevant_fraction, color=INK, linewidth=1.2, linestyle=(0, (1, 1)))
-        bottom.annotate(
-            "uniform attention",
-            (1, settings.relevant_fraction),
-            xytext=(2, 4),
-            textcoords="offset points",
-            fontsize=9.5,
-        )
+        top.legend(loc="center left", fontsize=9.5, bbox_to_anchor=(0.0, 0.76))
+        bottom.axhline(settings.relevant_fraction, **DOTTED)
+        _note(bottom, "dotted: uniform attention", (0.99, 0.02), right=True)
         bottom.set(xscale="log", xlabel="step", ylabel="attention on relevant tokens", ylim=(0, 1.06))
     return figure
 
@@ -70,7 +63,7 @@ def step_sizes(result: MarginRace) -> Figure:
         _level(ax, 1, r"attention margin $\gamma_{attn}$")
         ax.set(xscale="log", xlabel=r"step size $\eta$", ylabel=SHARE, ylim=(-0.06, 1.16))
         ax.set_title(f"after {settings.tried_steps} steps from zero")
-        ax.legend(loc="upper right", fontsize=9.5, bbox_to_anchor=(1.0, 0.93))
+        ax.legend(loc="upper right", fontsize=9.5, bbox_to_anchor=(1.0, 0.9))
     return figure
 
 
@@ -82,7 +75,7 @@ def margins_at_random_starts(result: RandomStarts, *, key_query_scale: float = 0
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 4.0), sharey=True)
         for ax, margins, title in zip(
-            axes, (result.random, result.coin_flips), ("true labels", "coin flips"), strict=True
+            axes, (result.random, result.coin_flips), ("true labels", "coin flips for labels"), strict=True
         ):
             for i, look in enumerate(looks):
                 band(ax, scales, margins[:, i, at], look)
@@ -102,11 +95,16 @@ def _look(rule: str, n_heads: int, heads: tuple[int, int]) -> Look:
     return replace(look, label=f"{look.label}, H = {n_heads}")
 
 
-def _line(look: Look) -> dict[str, object]:
+def _line(look: Look) -> dict[str, Any]:
     return {name: value for name, value in look.line_style().items() if name != "marker"}
 
 
 def _level(ax: Axes, height: float, text: str) -> None:
     ax.axhline(height, color=INK, linewidth=1.4)
-    left = ax.get_xlim()[0]
-    ax.annotate(text, (max(left, 1e-9), height), xytext=(2, 4), textcoords="offset points", fontsize=9.5)
+    _note(ax, text, (0.01, height + 0.03))
+
+
+def _note(ax: Axes, text: str, at: tuple[float, float], *, right: bool = False) -> None:
+    """Write beside the data: the first coordinate is a share of the width."""
+    side = "right" if right else "left"
+    ax.text(*at, text, transform=ax.get_yaxis_transform(), fontsize=9.5, ha=side, va="bottom")

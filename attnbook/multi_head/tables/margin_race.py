@@ -65,8 +65,8 @@ def starts(result: RandomStarts, *, key_query_scale: float = 0.3) -> Table:
     rows: list[list[str | Measured]] = [[name, Measured(_range(values, 3))] for name, values in found.items()]
     caption = (
         f"Largest margin for targets of norm √2: median over {len(result.zero)} seeds [smallest, largest]. Random "
-        "value matrices are as large as those after the first phase; random attention has key-query entries of standard "
-        f"deviation {key_query_scale:g}."
+        "value matrices are as large as those after the first phase; random attention has key-query entries of "
+        f"standard deviation {key_query_scale:g}."
     )
     return Table(["start", "tangent-kernel margin"], rows, caption)
 
