@@ -11,8 +11,10 @@ from attnbook.multi_head.experiments import (
     large_weights,
     linear_rules,
     margin_order,
+    margin_race,
     margins,
     oracle_logits,
+    random_starts,
     single_head,
 )
 
@@ -24,8 +26,10 @@ __all__ = [
     "large_weights",
     "linear_rules",
     "margin_order",
+    "margin_race",
     "margins",
     "oracle_logits",
+    "random_starts",
     "single_head",
 ]
 
@@ -92,6 +96,22 @@ EXPERIMENTS = (
         settings=feasibility.Settings,
         result=feasibility.Feasibility,
         run=feasibility.run,
+        budget_seconds=5,
+    ),
+    Experiment(
+        id="multi_head.margin_race",
+        summary="Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?",
+        settings=margin_race.Settings,
+        result=margin_race.MarginRace,
+        run=margin_race.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.random_starts",
+        summary="Open question: tangent-kernel margins at random starts",
+        settings=random_starts.Settings,
+        result=random_starts.RandomStarts,
+        run=random_starts.run,
         budget_seconds=5,
     ),
 )
