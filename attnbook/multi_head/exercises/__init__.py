@@ -1,8 +1,8 @@
 """Checks of the exercises of this part, one module per chapter."""
 
-from attnbook.multi_head.exercises import curvature, margin_race
+from attnbook.multi_head.exercises import curvature, margin_race, margins
 
 __all__ = ["CHECKS"]
 
-CHECKS = {**curvature.CHECKS, **margin_race.CHECKS}
+CHECKS = {**curvature.CHECKS, **margin_race.CHECKS, **margins.CHECKS}
 """Id of an exercise to its check."""

@@ -1,10 +1,12 @@
 """The experiments of this paper: settings, runs, results.
 
-On :mod:`eigenvalues` no claim rests, so it is not registered: a notebook calls it for its slider.
+On :mod:`eigenvalues` and :mod:`attention_maps` no claim rests, so they are not registered: notebooks call them for
+sliders.
 """
 
 from attnbook.core.results import Experiment
 from attnbook.multi_head.experiments import (
+    attention_maps,
     curvature,
     eigenvalues,
     feasibility,
@@ -20,6 +22,7 @@ from attnbook.multi_head.experiments import (
 
 __all__ = [
     "EXPERIMENTS",
+    "attention_maps",
     "curvature",
     "eigenvalues",
     "feasibility",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["allowed_constant", "largest_allowed_constant", "largest_head", "target_norm"]
+__all__ = ["allowed_constant", "boundaries", "largest_allowed_constant", "largest_head", "target_norm"]
 
 
 def target_norm(
@@ -30,7 +30,7 @@ def target_norm(
         ValueError: If an argument is outside its range.
     """
     s, heads = _check(pattern_norm, n_heads, n_samples)
-    return np.sqrt((np.log(n_samples) / s) ** 2 + heads / s**4)
+    return np.asarray(np.sqrt((np.log(n_samples) / s) ** 2 + heads / s**4))
 
 
 def largest_head(
@@ -75,8 +75,8 @@ def allowed_constant(
         ValueError: If an argument is outside its range.
 
     Example:
-        >>> allowed_constant(np.array(1.0), np.array(1.0), np.e).round(3)
-        np.float64(0.354)
+        >>> float(allowed_constant(np.array(1.0), np.array(1.0), np.e).round(3))
+        0.354
     """
     needed = np.asarray(pattern_norm) ** 5 * target_norm(pattern_norm, n_heads, n_samples) ** 3
     if literal:
@@ -105,6 +105,27 @@ def largest_allowed_constant(
         raise ValueError(f"n_samples: expected above 1, got {np.min(n_samples)}")
     s, _ = _check(pattern_norm, np.ones(()), float(np.min(n_samples)))
     return np.asarray(2 / (3 * np.sqrt(3)) / (s * np.log(n_samples) ** 2))
+
+
+def boundaries(
+    pattern_norm: Float[np.ndarray, " norms"], n_samples: float
+) -> tuple[Float[np.ndarray, " norms"], Float[np.ndarray, " norms"]]:
+    r"""Return the fewest heads that the value matrices need, and the most that the key-query matrices allow.
+
+    From (12) with one of the two parts of $\|\tilde\theta\|$ at a time: $H\ge S^4\log^6n$ and $H\le S$.
+
+    Args:
+        pattern_norm: $S$, positive.
+        n_samples: $n$, above 1.
+
+    Returns:
+        The two boundaries.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    s, _ = _check(pattern_norm, np.ones(()), n_samples)
+    return np.asarray(s**4 * np.log(n_samples) ** 6), s.copy()
 
 
 def _check(pattern_norm: np.ndarray, n_heads: np.ndarray, n_samples: float) -> tuple[np.ndarray, np.ndarray]:

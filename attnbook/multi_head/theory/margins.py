@@ -15,6 +15,10 @@ ours                             ``step_crossing``           the step of the fir
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
 
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.theory import oracle
@@ -26,6 +30,7 @@ __all__ = [
     "sharp_scale",
     "stated_scale",
     "step_crossing",
+    "three_margins",
     "worst_gap",
 ]
 
@@ -173,6 +178,27 @@ def step_crossing(mixture: Mixture) -> float:
     t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
     attention = t * zeta**2 * (1 - zeta) * s**4 / (4 * math.sqrt(2 * (mixture.n_patterns + 1)))
     return oracle.attention_margin(mixture) * (1 - zeta) / attention
+
+
+def three_margins(
+    mixture: Mixture, pattern_norms: Float[np.ndarray, " norms"]
+) -> dict[str, Float[np.ndarray, " norms"]]:
+    r"""Return the three stated margins against $S$, without residual.
+
+    Args:
+        mixture: Sizes and noise, the latter as at $S=1$: it grows like $S^2$.
+        pattern_norms: Values of $S$.
+
+    Returns:
+        ``attention_margin``, ``tangent_margin`` and ``linear_margin``.
+    """
+    found = []
+    for s in pattern_norms.tolist():
+        label, other = mixture.label_noise * s**2, mixture.other_noise * s**2
+        at = replace(mixture, pattern_norm=s, label_noise=label, other_noise=other)
+        found.append((oracle.attention_margin(at), oracle.first_phase_margin(at), oracle.linear_margin(at)))
+    names = ("attention_margin", "tangent_margin", "linear_margin")
+    return dict(zip(names, np.array(found).T, strict=True))
 
 
 def _check_leak(leak: float) -> None:
