@@ -297,3 +297,11 @@ def test_the_two_samples_obey_the_bounds_of_the_mixture() -> None:
     assert abs(noise @ plus) <= 0.2 + 1e-12
     assert abs(noise @ other) <= 0.2 + 1e-12
     assert noise @ minus == pytest.approx(0, abs=1e-12)
+
+
+def test_plain_descent_races_with_the_step_size_that_served_one_head_best() -> None:
+    stored = margin_race.MarginRace.load_stored("book")
+    medians = np.median(stored.tried_with("plain", 1), axis=0)
+    best = stored.settings.tried_plain[int(medians.argmax())]
+    assert best == stored.settings.plain_step_size
+    assert best not in (stored.settings.tried_plain[0], stored.settings.tried_plain[-1])
