@@ -7,13 +7,31 @@ from attnbook.core.results import Experiment
 from attnbook.multi_head.experiments import (
     curvature,
     eigenvalues,
+    feasibility,
     large_weights,
+    linear_rules,
+    margin_order,
     margin_race,
+    margins,
+    oracle_logits,
     random_starts,
     single_head,
 )
 
-__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "large_weights", "margin_race", "random_starts", "single_head"]
+__all__ = [
+    "EXPERIMENTS",
+    "curvature",
+    "eigenvalues",
+    "feasibility",
+    "large_weights",
+    "linear_rules",
+    "margin_order",
+    "margin_race",
+    "margins",
+    "oracle_logits",
+    "random_starts",
+    "single_head",
+]
 
 EXPERIMENTS = (
     Experiment(
@@ -39,6 +57,46 @@ EXPERIMENTS = (
         result=large_weights.LargeWeights,
         run=large_weights.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.oracle_logits",
+        summary="Eq. (8): logits under the oracle key-query matrix, and their smallest gap",
+        settings=oracle_logits.Settings,
+        result=oracle_logits.OracleLogits,
+        run=oracle_logits.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.linear_rules",
+        summary="What linear rules separate and what attention does, against the noise",
+        settings=linear_rules.Settings,
+        result=linear_rules.LinearRules,
+        run=linear_rules.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.margins",
+        summary="Proposition 3: how strongly attention must be scaled, and its margin",
+        settings=margins.Settings,
+        result=margins.Margins,
+        run=margins.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.margin_order",
+        summary="Sections 5.3 and 7: the order of three margins, and when it flips",
+        settings=margin_order.Settings,
+        result=margin_order.MarginOrder,
+        run=margin_order.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.feasibility",
+        summary="Section 5.3: heads and signal strengths for which the theorem reaches the oracle",
+        settings=feasibility.Settings,
+        result=feasibility.Feasibility,
+        run=feasibility.run,
+        budget_seconds=5,
     ),
     Experiment(
         id="multi_head.margin_race",
