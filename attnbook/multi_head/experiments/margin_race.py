@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate, share
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
@@ -86,14 +86,18 @@ class MarginRace(Result):
             "MH-X.1": over_seeds(fraction_1=ends[:, plain], fraction_16=ends[:, plain_many]),
             "MH-X.1-tuned": over_seeds(**self._best_tried()),
             "MH-X.1-time": self._gains([plain, plain_many]),
-            "MH-X.2": _least(smallest_fraction_1=ends[:, one], smallest_fraction_16=ends[:, many]),
-            "MH-X.2-fast": _least(smallest_fraction_early=self.fraction[:, one, early]),
-            "MH-X.2-limit": _most(largest_fraction=np.maximum(self.fraction.max((1, 2)), self.tried.max(1))),
-            "MH-X.2-mass": _least(smallest_mass_1=self.mass[:, one, -1], smallest_mass_16=self.mass[:, many, -1]),
+            "MH-X.2": extremes_over_seeds(smallest_fraction_1=ends[:, one], smallest_fraction_16=ends[:, many]),
+            "MH-X.2-fast": extremes_over_seeds(smallest_fraction_early=self.fraction[:, one, early]),
+            "MH-X.2-limit": extremes_over_seeds(
+                largest_fraction=np.maximum(self.fraction.max((1, 2)), self.tried.max(1))
+            ),
+            "MH-X.2-mass": extremes_over_seeds(
+                smallest_mass_1=self.mass[:, one, -1], smallest_mass_16=self.mass[:, many, -1]
+            ),
             "MH-X.2-norms": over_seeds(
                 norm_key_query=self.key_query_norm[:, one, -1], norm_value=self.value_norm[:, one, -1]
             ),
-            "MH-X.2-signs": _least(
+            "MH-X.2-signs": extremes_over_seeds(
                 smallest_lead=(self.plus_mass - self.minus_mass)[:, many].max(1),
                 smallest_minus_mass=self.minus_mass[:, many, -1],
             ),
@@ -105,7 +109,7 @@ class MarginRace(Result):
         shares = self.fraction[:, runners]
         right, gains = shares[..., :-1] > 0, np.diff(shares, axis=2)
         after, before = (np.where(chosen, gains, np.inf).min((1, 2)) for chosen in (right, ~right))
-        return _least(smallest_margin_gain=after, smallest_gain_before=before)
+        return extremes_over_seeds(smallest_margin_gain=after, smallest_gain_before=before)
 
     def _best_tried(self) -> dict[str, np.ndarray]:
         """Shares at the step size whose median is largest, for each rule and number of heads."""
@@ -254,15 +258,3 @@ def _margin(gram: np.ndarray, labels: np.ndarray) -> float:
         return kernel_margin(gram, labels).margin
     except NotSeparableError:
         return 0.0
-
-
-def _least(**samples_: np.ndarray) -> Measurement:
-    """The smallest over seeds in the place of the median."""
-    found = over_seeds(**samples_)
-    return Measurement({name: low for name, (low, _) in found.spread.items()}, found.spread, found.n_seeds)
-
-
-def _most(**samples_: np.ndarray) -> Measurement:
-    """The largest over seeds in the place of the median."""
-    found = over_seeds(**samples_)
-    return Measurement({name: high for name, (_, high) in found.spread.items()}, found.spread, found.n_seeds)

@@ -70,7 +70,7 @@ class Settings:
     steps: int = 4000
     tried_plain: tuple[float, ...] = (1.0, 10.0, 30.0, 100.0)
     tried_normalised: tuple[float, ...] = (0.05, 0.2, 0.8)
-    tried_steps: int = 250
+    tried_steps: int = 200
     early_step: int = 1000
     records: int = 24
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
@@ -137,10 +137,9 @@ class RandomStarts(Result):
         at, most = self.settings.key_query_scales.index(0.3), -1
         names = [f"margin_scale_{scale:g}".replace(".", "_") for scale in self.settings.value_scales]
         spread = self.random[:, :, 0, -1].std(axis=0, ddof=1)
-        lowest = over_seeds(smallest_margin=self.random.min((1, 2, 3)))
         first = {"mean_margin_first_phase": self.first_phase}
         return {
-            "MH-X.5": Measurement({"smallest_margin": float(self.random.min())}, lowest.spread, lowest.n_seeds),
+            "MH-X.5": extremes_over_seeds(smallest_margin=self.random),
             "MH-X.5-scale": over_seeds(**dict(zip(names, self.random[:, most, at].T, strict=True))),
             "MH-X.5-spread": Measurement(
                 {"spread_1": float(spread[0]), "spread_64": float(spread[most])}, {}, len(self.random)
@@ -149,13 +148,9 @@ class RandomStarts(Result):
             "MH-X.5-equal-norm": _means(
                 mean_margin_matched_64=self.matched[:, most, at], mean_margin_blind_64=self.matched[:, most, 0], **first
             ),
-            "MH-X.5-labels": Measurement(
-                {
-                    "smallest_coin_flip_margin_64": float(self.coin_flips[:, most, at].min()),
-                    "largest_coin_flip_margin_zero": float(self.zero_coin_flips.max()),
-                },
-                {},
-                len(self.random),
+            "MH-X.5-labels": extremes_over_seeds(
+                smallest_coin_flip_margin_64=self.coin_flips[:, most, at],
+                largest_coin_flip_margin_zero=self.zero_coin_flips,
             ),
         }
 
