@@ -26,7 +26,7 @@ from attnbook.multi_head.theory import oracle
 __all__ = ["LAWS", "OracleLogits", "Settings", "run"]
 
 LAWS = ("none", "constant", "linear", "quadratic")
-r"""How the noise $\bar Z$ depends on $S$: 0, 0.1, $0.1S$, $S^2/8$."""
+r"""Laws of the noise $\bar Z$ in the pattern norm, in this order 0, 0.1, $0.1S$ and $S^2/8$."""
 
 
 @dataclass(frozen=True)

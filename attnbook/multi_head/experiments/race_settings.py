@@ -122,7 +122,7 @@ class Settings:
 
     @property
     def runners(self) -> tuple[Runner, ...]:
-        """Who races, in the order of the arrays of a result: first those that start at zero."""
+        """Who races, in the order of the arrays of a result, first those that start at zero."""
         few, many = self.heads
         plain = [Runner("plain", n_heads, self.plain_step_size, True) for n_heads in self.heads]
         step_size = self.normalised_step_size

@@ -166,8 +166,10 @@ def feasibility_map(result: feasibility.Feasibility) -> Figure:
         ax.fill_between(s, np.minimum(value, top), top, color="#c2410c", alpha=0.15, linewidth=0)
         ax.plot(s, attention, color="#0b5cad", linestyle="-.", label="key-query matrices")
         ax.fill_between(s, 1, attention, color="#0b5cad", alpha=0.15, linewidth=0)
-        ax.text(1.15, 4e14, "enough heads for\nthe value matrices", fontsize=9.5, va="center")
-        ax.text(1e8 * 0.6, 30, "few enough heads for\nthe key-query matrices", fontsize=10, ha="right", va="center")
+        ax.text(40, 1.5e9, "above: enough heads for\nthe value matrices", fontsize=9.5, va="center")
+        ax.text(
+            1e8 * 0.6, 30, "below: few enough heads for\nthe key-query matrices", fontsize=9.5, ha="right", va="center"
+        )
         ax.set(xscale="log", yscale="log", xlabel="pattern norm S", ylabel="number of heads H", ylim=(1, top))
         ax.set_xlim(1, s[-1])
         ax.legend(fontsize=9.5, loc="center right", bbox_to_anchor=(1.0, 0.72))
