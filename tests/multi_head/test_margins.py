@@ -26,6 +26,7 @@ from attnbook.multi_head.experiments import (
     oracle_logits,
 )
 from attnbook.multi_head.figures import margins as figures
+from attnbook.multi_head.figures.looks import LOOKS
 from attnbook.multi_head.models.saturation import leak_and_margin, logit_gaps, needed_scale
 from attnbook.multi_head.tables import margins as tables
 from attnbook.multi_head.theory import feasibility as conditions
@@ -361,6 +362,19 @@ def test_figures_and_tables_show_the_results(monkeypatch):
         assert {len(row) for row in table.rows} == {len(table.columns)}
     for figure in drawn:
         plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        ("attention_margin", "tangent_margin", "linear_margin"),
+        ("inside_noise", "corner_noise", "hard_noise"),
+        ("plain_few", "plain_many", "normalised_few", "normalised_many"),
+    ],
+)
+def test_looks_of_one_picture_differ_in_more_than_colour(together):
+    for attribute in ("marker", "line", "color"):
+        assert len({getattr(LOOKS[name], attribute) for name in together}) == len(together), attribute
 
 
 def test_the_attention_map_saturates_at_the_stated_scale():

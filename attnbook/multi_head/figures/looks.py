@@ -20,7 +20,7 @@ LOOKS: Mapping[str, Look] = {
     "plain_few": Look("plain", "#c2410c", "-.", "^"),
     "plain_many": Look("plain", "#7f1d1d", ":", "D"),
     "normalised_few": Look("normalised", "#0b5cad", "-", "o"),
-    "normalised_many": Look("normalised", "#4a9cc7", "--", "s"),
+    "normalised_many": Look("normalised", "#0e7490", "--", "s"),
     "attention_margin": Look(r"attention, $\gamma_{attn}$", "#0b5cad", "-", "o"),
     "tangent_margin": Look(r"linearised network, $\gamma_\star$", "#c2410c", "-.", "^"),
     "linear_margin": Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s"),

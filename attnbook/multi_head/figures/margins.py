@@ -44,7 +44,7 @@ def separation(result: linear_rules.LinearRules) -> Figure:
     settings = result.settings
     x, limit = np.array(settings.noise_shares), oracle.attention_margin(settings.mixture(0.1, 0.0))
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 4.6))
+        figure, ax = plt.subplots(figsize=(5.2, 4.3))
         ax.axhspan(-1, 0, color="#e5e7eb", zorder=0)
         band(ax, x, result.attention[:, 0] / limit, replace(LOOKS["attention_margin"], label="saturated attention"))
         for i, zeta in enumerate(settings.relevant_fractions):
@@ -67,7 +67,7 @@ def oracle_logits(result: logits.OracleLogits) -> Figure:
         "quadratic": Look(r"irrelevant, $\bar Z=S^2/8$", "#7c3aed", ":", "D"),
     }
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 4.4))
+        figure, ax = plt.subplots(figsize=(5.2, 4.2))
         band(ax, s, result.relevant[:, 1], Look("relevant (mean)", "#0b5cad", "-", "o"))
         for law, look in laws.items():
             band(ax, s, result.irrelevant[:, logits.LAWS.index(law)], look)
@@ -87,7 +87,7 @@ def gaps(result: logits.OracleLogits) -> Figure:
     """Draw the smallest logit gap against the noise, sampled and by formula, and what Proposition 3 uses."""
     x = np.array(result.settings.noise_shares)
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.9))
+        figure, ax = plt.subplots(figsize=(5.2, 3.8))
         ax.axhspan(-1, 0, color="#e5e7eb", zorder=0)
         ax.axvspan(-1, 0.125, color="#dbeafe", zorder=0, linewidth=0)
         ax.plot(x, result.stated_gaps(), color=INK, linewidth=1.4, marker="", label="our formula")
@@ -108,7 +108,7 @@ def needed_scale(result: margins.Margins, *, relevant_fraction: float = 0.05) ->
     stated, sharp = settings.per_cell(theory.stated_scale), settings.per_cell(theory.sharp_scale)
     names = {"random": "inside_noise", "corners": "corner_noise", "hard": "hard_noise"}
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.9))
+        figure, ax = plt.subplots(figsize=(5.2, 3.8))
         for i, kind in enumerate(margins.KINDS):
             band(ax, leaks, result.needed[:, i, 0, at] / stated[0, at], LOOKS[names[kind]])
         ax.plot(leaks, sharp[0, at] / stated[0, at], color=INK, linestyle=":", linewidth=1.4, label="our bound")
@@ -131,7 +131,7 @@ def margins_and_steps(result: margin_order.MarginOrder, *, relevant_fraction: fl
     at, s = settings.relevant_fractions.index(relevant_fraction), np.array(settings.pattern_norms)
     cells = settings.cells()[at]
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 4.4))
+        figure, ax = plt.subplots(figsize=(5.2, 4.2))
         ax.plot(s, result.of_network[at], **LOOKS["attention_margin"].line_style())
         for i, c in enumerate(settings.steps):
             look = Look(rf"linearised, step $\times$ {c:g}", *BY_STEP[i % len(BY_STEP)])
@@ -142,7 +142,7 @@ def margins_and_steps(result: margin_order.MarginOrder, *, relevant_fraction: fl
         ax.set_xticks([1, 2, 3, 4, 5, 6], ["1", "2", "3", "4", "5", "6"])
         ax.minorticks_off()
         ax.legend(fontsize=9.5, loc="upper left")
-        ax.set_title(rf"$\zeta$ = {relevant_fraction:g}, no noise; dotted: predicted crossing at step $\times$ 1")
+        ax.set_title(rf"$\zeta$ = {relevant_fraction:g}, no noise; dotted: predicted crossing", fontsize=11)
     return figure
 
 
@@ -150,7 +150,7 @@ def feasibility_map(result: feasibility.Feasibility) -> Figure:
     """Draw where each part of the target satisfies the head condition: the two regions do not meet."""
     s = result.settings.pattern_norms
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 4.4))
+        figure, ax = plt.subplots(figsize=(5.2, 4.2))
         top = 10.0**result.settings.head_decades
         for n, line in zip(result.settings.n_samples, ("-", "--"), strict=False):
             value, attention = boundaries(s, n)
@@ -196,12 +196,12 @@ def order_frame(
     """
     found = curves[relevant_fraction, noise]
     with style():
-        figure, ax = plt.subplots(figsize=(6.0, 3.4))
+        figure, ax = plt.subplots(figsize=(5.2, 3.4))
         for name, margin in found.items():
             look = LOOKS[name].line_style() | {"markevery": 4}
             ax.plot(pattern_norms, margin / found["attention_margin"], **look)
         ax.axhspan(-9, 0, color="#e5e7eb", zorder=0)
-        ax.set(xlabel="pattern norm S", ylabel=r"margin / $\gamma_{attn}$", ylim=(-0.5, 2.6))
+        ax.set(xlabel="pattern norm S", ylabel=r"margin / $\gamma_{attn}$", ylim=(-0.5, 3.6))
         ax.set_title(rf"$\zeta$ = {relevant_fraction:g}, noise {noise:g} $S^2$")
         ax.legend(fontsize=9.5, loc="upper left")
     return figure
@@ -210,7 +210,7 @@ def order_frame(
 def attention_map(found: attention_maps.AttentionMap) -> Figure:
     """Draw where each query looks, and how far leak and margin are."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.3), width_ratios=(1.5, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(5.4, 3.2), width_ratios=(1.5, 1))
         left.imshow(found.weights, vmin=0, vmax=1 / found.n_relevant, cmap="Greys")
         left.axvline(found.n_relevant - 0.5, color="#c2410c", linewidth=1.6)
         left.set(xlabel="key token; relevant ones left of the line", ylabel="query token", xticks=[], yticks=[])
