@@ -29,6 +29,7 @@ __all__ = [
     "Measurement",
     "Provenance",
     "Result",
+    "extremes_over_seeds",
     "over_seeds",
     "ratio_over_seeds",
     "results_folder",
@@ -74,6 +75,27 @@ def over_seeds(**samples: Sequence[float] | np.ndarray) -> Measurement:
     values = {name: float(np.median(sample)) for name, sample in samples.items()}
     spread = {name: (float(np.min(sample)), float(np.max(sample))) for name, sample in samples.items()}
     return Measurement(values, spread, next(iter(lengths.values())))
+
+
+def extremes_over_seeds(**samples: np.ndarray) -> Measurement:
+    """Summarise arrays by their smallest or largest entry, as their names say.
+
+    Args:
+        **samples: Name to values, ``(seeds, ...)``. A name that starts with ``smallest`` asks for the smallest entry,
+            any other for the largest.
+
+    Returns:
+        The extremes over everything, with the range over seeds of each seed's own.
+
+    Example:
+        >>> extremes_over_seeds(smallest_gap=np.array([[3.0, 1.0], [2.0, 5.0]]))
+        Measurement(values={'smallest_gap': 1.0}, spread={'smallest_gap': (1.0, 2.0)}, n_seeds=2)
+    """
+    of = {name: np.min if name.startswith("smallest") else np.max for name in samples}
+    per_seed = {name: of[name](array.reshape(len(array), -1), axis=1) for name, array in samples.items()}
+    values = {name: float(of[name](array)) for name, array in per_seed.items()}
+    spread = {name: (float(array.min()), float(array.max())) for name, array in per_seed.items()}
+    return Measurement(values, spread, len(next(iter(per_seed.values()))))
 
 
 def ratio_over_seeds(name: str, above: np.ndarray, below: np.ndarray) -> Measurement:

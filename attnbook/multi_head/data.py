@@ -147,7 +147,9 @@ def draw_patterns(mixture: Mixture, *, rng: np.random.Generator) -> Patterns:
     return Patterns(rows[:2], rows[2:])
 
 
-def draw_samples(mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: np.random.Generator) -> Samples:
+def draw_samples(
+    mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: np.random.Generator, corners: bool = False
+) -> Samples:
     """Draw labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
 
     Args:
@@ -155,6 +157,8 @@ def draw_samples(mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: n
         patterns: Patterns of this mixture.
         n_samples: How many, at least 1.
         rng: Source of randomness.
+        corners: Whether every product of noise and a pattern is at its bound, with a random sign; default uniform up to
+            the bound.
 
     Returns:
         The samples.
@@ -178,15 +182,18 @@ def draw_samples(mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: n
     relevant = order < mixture.n_relevant
     of_label = patterns.label[(labels < 0).astype(int)][:, None]
     plain = patterns.other[rng.integers(mixture.n_patterns, size=relevant.shape)]
-    tokens = np.where(relevant[..., None], of_label, plain + _noise(mixture, patterns, relevant.shape, rng))
+    tokens = np.where(relevant[..., None], of_label, plain + _noise(mixture, patterns, relevant.shape, rng, corners))
     return Samples(tokens, labels, relevant)
 
 
-def _noise(mixture: Mixture, patterns: Patterns, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def _noise(
+    mixture: Mixture, patterns: Patterns, shape: tuple[int, ...], rng: np.random.Generator, corners: bool
+) -> np.ndarray:
     everything = np.concatenate([patterns.label, patterns.other])
     bounds = np.full(len(everything), mixture.other_noise / mixture.n_patterns)
     bounds[:2] = mixture.label_noise
-    on_patterns = rng.uniform(-1.0, 1.0, (*shape, len(everything))) * bounds
+    products = rng.uniform(-1.0, 1.0, (*shape, len(everything)))
+    on_patterns = (np.copysign(1.0, products) if corners else products) * bounds
     free = rng.standard_normal((*shape, mixture.dimension))
     if mixture.free_noise == 0:
         return on_patterns @ everything / mixture.pattern_norm**2

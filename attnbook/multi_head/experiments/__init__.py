@@ -1,16 +1,25 @@
 """The experiments of this paper: settings, runs, results.
 
-On :mod:`eigenvalues` no claim rests, so it is not registered: a notebook calls it for its slider.
+On :mod:`eigenvalues` and :mod:`attention_maps` no claim rests, so they are not registered: notebooks call them for
+sliders.
 """
 
 from attnbook.core.results import Experiment
 from attnbook.multi_head.experiments import (
     after_start,
+    attention_maps,
     curvature,
     eigenvalues,
+    feasibility,
     first_phase,
     good_start,
     large_weights,
+    linear_rules,
+    margin_order,
+    margin_race,
+    margins,
+    oracle_logits,
+    random_starts,
     single_head,
     start_margin,
 )
@@ -18,11 +27,19 @@ from attnbook.multi_head.experiments import (
 __all__ = [
     "EXPERIMENTS",
     "after_start",
+    "attention_maps",
     "curvature",
     "eigenvalues",
+    "feasibility",
     "first_phase",
     "good_start",
     "large_weights",
+    "linear_rules",
+    "margin_order",
+    "margin_race",
+    "margins",
+    "oracle_logits",
+    "random_starts",
     "single_head",
     "start_margin",
 ]
@@ -83,5 +100,61 @@ EXPERIMENTS = (
         result=after_start.AfterStart,
         run=after_start.run,
         budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.oracle_logits",
+        summary="Eq. (8): logits under the oracle key-query matrix, and their smallest gap",
+        settings=oracle_logits.Settings,
+        result=oracle_logits.OracleLogits,
+        run=oracle_logits.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.linear_rules",
+        summary="What linear rules separate and what attention does, against the noise",
+        settings=linear_rules.Settings,
+        result=linear_rules.LinearRules,
+        run=linear_rules.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.margins",
+        summary="Proposition 3: how strongly attention must be scaled, and its margin",
+        settings=margins.Settings,
+        result=margins.Margins,
+        run=margins.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.margin_order",
+        summary="Sections 5.3 and 7: the order of three margins, and when it flips",
+        settings=margin_order.Settings,
+        result=margin_order.MarginOrder,
+        run=margin_order.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.feasibility",
+        summary="Section 5.3: heads and signal strengths for which the theorem reaches the oracle",
+        settings=feasibility.Settings,
+        result=feasibility.Feasibility,
+        run=feasibility.run,
+        budget_seconds=5,
+    ),
+    Experiment(
+        id="multi_head.margin_race",
+        summary="Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?",
+        settings=margin_race.Settings,
+        result=margin_race.MarginRace,
+        run=margin_race.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.random_starts",
+        summary="Open question: tangent-kernel margins at random starts",
+        settings=random_starts.Settings,
+        result=random_starts.RandomStarts,
+        run=random_starts.run,
+        budget_seconds=5,
     ),
 )

@@ -37,6 +37,7 @@ def draw(
     seeds: Sequence[int],
     *,
     purpose: str = "samples",
+    corners: bool = False,
     device: torch.device | None = None,
 ) -> Drawn:
     """Draw samples of some seeds; the patterns of a seed are the same for every purpose.
@@ -46,6 +47,7 @@ def draw(
         n_samples: Samples of each seed, at least 1.
         seeds: Seeds, one member each.
         purpose: What the samples are for; another purpose gives fresh ones. Default those for training.
+        corners: Whether noise lies at its bounds, see :func:`~attnbook.multi_head.data.draw_samples`; default no.
         device: Where they are wanted; default CPU.
 
     Returns:
@@ -54,7 +56,7 @@ def draw(
     found = []
     for seed in seeds:
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
-        found.append(draw_samples(mixture, patterns, n_samples, rng=stream(seed, purpose)))
+        found.append(draw_samples(mixture, patterns, n_samples, rng=stream(seed, purpose), corners=corners))
     tokens, labels, relevant = (np.stack([getattr(one, name) for one in found]) for name in Drawn._fields)
     where = device or torch.device("cpu")
     return Drawn(

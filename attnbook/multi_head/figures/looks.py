@@ -17,5 +17,18 @@ LOOKS: Mapping[str, Look] = {
     "dimension_free_curvature": Look("bound without dimension", "#15803d", (0, (5, 1)), "v"),
     "typical": Look("the typical head", "#5b5f66", "--", "s"),
     "worst": Look("the worst head", "#1f2937", (0, (6, 2, 1, 2)), "<"),
+    "plain_few": Look("plain", "#c2410c", "-.", "^"),
+    "plain_many": Look("plain", "#7f1d1d", ":", "D"),
+    "normalised_few": Look("normalised", "#0b5cad", "-", "o"),
+    "normalised_many": Look("normalised", "#0e7490", "--", "s"),
+    "attention_margin": Look(r"attention, $\gamma_{attn}$", "#0b5cad", "-", "o"),
+    "tangent_margin": Look(r"linearised network, $\gamma_\star$", "#c2410c", "-.", "^"),
+    "linear_margin": Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s"),
+    "best_linear": Look("best linear rule", "#111111", "none", "D", hollow=True),
+    "inside_noise": Look("noise inside its bounds", "#5b5f66", "--", "s"),
+    "corner_noise": Look("noise at its bounds", "#c2410c", "-.", "^"),
+    "hard_noise": Look("noise against attention", "#0b5cad", "-", "o"),
+    "zero_start": Look("zero start", "#5b5f66", "--", "none"),
+    "first_phase_start": Look("after the first phase", "#15803d", (0, (5, 1)), "none"),
 }
 """How each quantity of this part looks in all of its chapters."""

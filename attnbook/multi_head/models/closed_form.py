@@ -63,14 +63,14 @@ def outputs(
     Args:
         parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
         tokens: Samples of each member.
-        counts: How many equal heads each stands for, positive; default one each.
+        counts: How many equal heads each stands for; zero for none. Default one each.
         exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
 
     Returns:
         Predictions; their sign is the predicted label.
 
     Raises:
-        ValueError: If the shapes do not fit or a count is not positive.
+        ValueError: If the shapes do not fit, a count is negative, or a member has no head.
     """
     check(parameters, tokens, counts=counts)
     read = (_attention(parameters["key_query"], tokens) * _values(parameters["decoder"], tokens)).sum(1)
@@ -91,14 +91,14 @@ def value_and_gradient(
         parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
         tokens: Samples of each member.
         objective: For example :func:`~attnbook.multi_head.models.objectives.logistic`.
-        counts: How many equal heads each stands for, positive; default one each.
+        counts: How many equal heads each stands for; zero for none. Default one each.
         exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
 
     Returns:
         The values and the gradients.
 
     Raises:
-        ValueError: If the shapes do not fit or a count is not positive.
+        ValueError: If the shapes do not fit, a count is negative, or a member has no head.
     """
     members, heads, n_tokens, dimension = check(parameters, tokens, counts=counts)
     divisor = _divisor(parameters, counts, exponent)
@@ -134,7 +134,7 @@ def check(
         The four sizes.
 
     Raises:
-        ValueError: If a shape does not fit or a count is not positive; says which.
+        ValueError: If a shape does not fit, a count is negative, or a member has no head; says which.
     """
     if tokens.ndim != 4:
         raise ValueError(f"tokens: expected (members, samples, tokens, dimension), got {tuple(tokens.shape)}")
@@ -157,8 +157,8 @@ def check(
     if counts is not None:
         if tuple(counts.shape) != (members, heads):
             raise ValueError(f"counts: expected {(members, heads)}, got {tuple(counts.shape)}")
-        if not (torch.isfinite(counts) & (counts > 0)).all():
-            raise ValueError(f"counts: expected finite positive numbers, got {counts.min().item()}")
+        if not (torch.isfinite(counts) & (counts >= 0)).all() or not (counts.sum(1) > 0).all():
+            raise ValueError(f"counts: expected finite numbers of at least 0, not all 0, got {counts.tolist()}")
     return members, heads, n_tokens, dimension
 
 

@@ -3,14 +3,16 @@ r"""What is minimised: functions of the outputs, each with its derivative in the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from attnbook.multi_head.models.closed_form import Objective
 
-__all__ = ["log_sum_exp", "logistic"]
+__all__ = ["log_sum_exp", "logistic", "side_by_side"]
 
 
 def logistic(
@@ -61,5 +63,38 @@ def log_sum_exp(labels: Float[Tensor, "members samples"]) -> Objective:
     def objective(outputs: Tensor) -> tuple[Tensor, Tensor]:
         exponents = -labels * outputs
         return exponents.logsumexp(1) - math.log(labels.shape[1]), -labels * exponents.softmax(1)
+
+    return objective
+
+
+def side_by_side(parts: Sequence[tuple[int, Objective]]) -> Objective:
+    """Return the objective of a stack of members that do not all minimise the same.
+
+    Args:
+        parts: Number of members, at least 1, and their objective, in the order of the stack.
+
+    Returns:
+        The objective.
+
+    Raises:
+        ValueError: If there is no part or a number is not positive; when called, if the numbers do not add up to the
+            members that come.
+
+    Example:
+        >>> import torch
+        >>> labels = torch.ones(1, 2)
+        >>> both = side_by_side([(1, logistic(labels)), (1, log_sum_exp(labels))])
+        >>> both(torch.zeros(2, 2))[1].tolist()
+        [[-0.25, -0.25], [-0.5, -0.5]]
+    """
+    sizes, objectives = [size for size, _ in parts], [one for _, one in parts]
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"parts: expected parts of at least one member, got {sizes}")
+
+    def objective(outputs: Tensor) -> tuple[Tensor, Tensor]:
+        if len(outputs) != sum(sizes):
+            raise ValueError(f"outputs: expected those of {sum(sizes)} members, got {len(outputs)}")
+        found = [one(part) for one, part in zip(objectives, outputs.split(sizes), strict=True)]
+        return torch.cat([value for value, _ in found]), torch.cat([slopes for _, slopes in found])
 
     return objective

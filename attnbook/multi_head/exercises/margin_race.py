@@ -1,0 +1,70 @@
+"""Check of the exercise on the race to the attention margin; None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.core.rng import stream
+from attnbook.multi_head.data import Mixture
+from attnbook.multi_head.theory import oracle
+
+__all__ = ["CHECKS", "two_samples"]
+
+MIXTURE = Mixture(n_tokens=2, dimension=3, n_patterns=1, relevant_fraction=0.5, label_noise=0.2, other_noise=0.2)
+
+
+def two_samples(seed: int = 0) -> tuple[Float[np.ndarray, "2 2 3"], Float[np.ndarray, " 2"]]:
+    r"""Return two samples with two tokens of three entries, one of them with noise that helps.
+
+    Args:
+        seed: Of the orientation of the patterns; default 0.
+
+    Returns:
+        Tokens, the relevant one first in each sample, and labels 1 and -1. All patterns have norm 1.
+
+    Example:
+        >>> tokens, labels = two_samples()
+        >>> (tokens[0, 0] @ tokens[1, 0]).round(6) + 0, labels.tolist()
+        (np.float64(0.0), [1.0, -1.0])
+    """
+    basis = np.linalg.qr(stream(seed, "exercise", "two samples").standard_normal((3, 3)))[0]
+    plus, minus, other = basis
+    noise = MIXTURE.other_noise * other - MIXTURE.label_noise * plus
+    return np.array([[plus, other], [minus, other + noise]]), np.array([1.0, -1.0])
+
+
+def beyond_the_attention_margin(answer: Callable[..., Any]) -> str | None:
+    """Check a head whose margin per norm of its value matrix exceeds the attention margin on two samples."""
+    limit = oracle.attention_margin(MIXTURE)
+    for seed in (1, 2):
+        tokens, labels = two_samples(seed)
+        decoder, key_query = (np.asarray(part, dtype=float) for part in answer(tokens.copy(), labels.copy()))
+        if decoder.shape != (2, 3) or key_query.shape != (3, 3):
+            return f"U of shape (2, 3) and W of shape (3, 3) are wanted, got {decoder.shape} and {key_query.shape}"
+        if not (np.isfinite(decoder).all() and np.isfinite(key_query).all() and decoder.any()):
+            return "U and W need finite entries, and U must not be zero"
+        logits = tokens @ key_query @ tokens.swapaxes(1, 2)
+        weights = np.exp(logits - logits.max(2, keepdims=True))
+        weights /= weights.sum(2, keepdims=True)
+        margin = (labels * (decoder * (weights @ tokens)).sum((1, 2))).min() / np.linalg.norm(decoder)
+        if margin <= limit:
+            return _reason(margin / limit, weights)
+    return None
+
+
+def _reason(share: float, weights: np.ndarray) -> str:
+    if share <= 0:
+        return "a sample is on the wrong side: its label times the output is not positive"
+    if weights.max(2).min() < 0.99:
+        return f"{share:.2f} of the attention margin, and attention is not saturated yet: make W larger"
+    if math.isclose(share, 1, abs_tol=0.02) and weights[:, :, 0].min() > 0.99:
+        return "all attention on the relevant tokens gives the attention margin itself; which token could be better?"
+    return f"{share:.2f} of the attention margin; with attention fixed, which U has the largest margin?"
+
+
+CHECKS = {"MH-RACE": beyond_the_attention_margin}

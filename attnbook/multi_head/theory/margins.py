@@ -1,0 +1,206 @@
+r"""How strongly attention must be scaled, and when the order of three margins flips (Sections 5.2, 5.3 and 7).
+
+===============================  ==========================  =======================================================
+paper                            name here                   meaning
+===============================  ==========================  =======================================================
+$\Gamma_\epsilon$                ``stated_scale``            Proposition 3: a norm of $W$ that suffices
+ours                             ``sharp_scale``             the norm that the worst noise needs
+ours                             ``worst_gap``               smallest logit gap under $W_\star$
+$\gamma_{attn}(\epsilon)$        ``printed_margin``          eq. (11) as Section 7 repeats it
+ours                             ``crossing``                the $S$ at which $\gamma_\star=\gamma_{attn}$
+ours                             ``step_crossing``           the step of the first phase at which they are equal
+===============================  ==========================  =======================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.multi_head.data import Mixture
+from attnbook.multi_head.theory import oracle
+
+__all__ = [
+    "crossing",
+    "norm_of_key_query",
+    "printed_margin",
+    "sharp_scale",
+    "stated_scale",
+    "step_crossing",
+    "three_margins",
+    "worst_gap",
+]
+
+
+def norm_of_key_query(mixture: Mixture) -> float:
+    r"""Return $\|W_\star\|=S^2\sqrt{2(M+1)}$.
+
+    Args:
+        mixture: Sizes.
+
+    Returns:
+        The Frobenius norm.
+    """
+    return mixture.pattern_norm**2 * math.sqrt(2 * (mixture.n_patterns + 1))
+
+
+def stated_scale(mixture: Mixture, leak: float) -> float:
+    r"""Return $\Gamma_\epsilon=\frac{8\sqrt{2(M+1)}}{3S^2}\log\frac{\zeta^{-1}-1}\epsilon$ of Proposition 3.
+
+    Args:
+        mixture: Sizes; the proposition asks for noise $Z_\mu=Z_\nu\le S^2/8$, which is not checked here.
+        leak: The attention $\epsilon$ that irrelevant tokens may get, between 0 and 1.
+
+    Returns:
+        A norm of the key-query matrix $\Gamma W_\star/\|W_\star\|$ that suffices; at least 0.
+
+    Raises:
+        ValueError: If the leak is outside its range.
+
+    Example:
+        >>> round(stated_scale(Mixture(10, 7, 1, relevant_fraction=0.5), 0.1), 3)
+        12.28
+    """
+    _check_leak(leak)
+    odds = 1 / mixture.relevant_fraction - 1
+    return max(0.0, 8 / 3 * norm_of_key_query(mixture) / mixture.pattern_norm**4 * math.log(max(odds, leak) / leak))
+
+
+def worst_gap(mixture: Mixture) -> float:
+    r"""Return the smallest gap between a relevant and an irrelevant logit that the noise bounds allow (ours).
+
+    Under $W_\star$ it is $S^4-S^2(3Z_\mu+Z_\nu)+2Z_\mu Z_\nu$, attained by the worst query with the worst key. The
+    paper's proof uses $\frac38S^4$ at $Z_\mu=Z_\nu=S^2/8$, where this is $\frac{17}{32}S^4$.
+
+    Args:
+        mixture: Sizes and noise, with $Z_\mu+Z_\nu\le S^2$ and $2Z_\mu\le S^2$.
+
+    Returns:
+        The gap; not positive when the noise is so large that a query may look away.
+
+    Raises:
+        ValueError: If the noise is too large for the formula.
+
+    Example:
+        >>> worst_gap(Mixture(10, 7, 3, label_noise=1 / 8, other_noise=1 / 8))
+        0.53125
+    """
+    square, label, other = mixture.pattern_norm**2, mixture.label_noise, mixture.other_noise
+    if label + other > square or 2 * label > square:
+        raise ValueError(f"mixture: noise {label} and {other} is too large for S^2 = {square}")
+    return square**2 - square * (3 * label + other) + 2 * label * other
+
+
+def sharp_scale(mixture: Mixture, leak: float) -> float:
+    r"""Return the smallest norm of $W\propto W_\star$ that keeps the leak below $\epsilon$ at the worst gap (ours).
+
+    $\|W_\star\|\,g^{-1}\log\frac{(\zeta^{-1}-1)(1-\epsilon)}\epsilon$ with $g$ of :func:`worst_gap`: exact if all
+    irrelevant keys have the worst gap.
+
+    Args:
+        mixture: Sizes and noise.
+        leak: The attention $\epsilon$ that irrelevant tokens may get, between 0 and 1.
+
+    Returns:
+        The norm; at least 0.
+
+    Raises:
+        ValueError: If the leak is outside its range or the gap is not positive.
+    """
+    _check_leak(leak)
+    gap = worst_gap(mixture)
+    if gap <= 0:
+        raise ValueError(f"mixture: the worst gap is {gap:g}, no scale helps")
+    odds = (1 / mixture.relevant_fraction - 1) * (1 - leak) / leak
+    return norm_of_key_query(mixture) / gap * math.log(max(1.0, odds))
+
+
+def printed_margin(mixture: Mixture, leak: float) -> float:
+    r"""Return the margin as Section 7 of the text available to us shows it, with $2\epsilon Z_\mu/S$.
+
+    Eq. (11) has $S\sqrt{T/2}\,(1-\epsilon-2\epsilon Z_\mu/S^2)$, see
+    :func:`~attnbook.multi_head.theory.oracle.attention_margin`; here one exponent is lost.
+
+    Args:
+        mixture: Sizes and noise.
+        leak: The attention $\epsilon$ on irrelevant tokens, between 0 and 1.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If the leak is outside its range.
+    """
+    _check_leak(leak)
+    s = mixture.pattern_norm
+    return s * math.sqrt(mixture.n_tokens / 2) * (1 - leak - 2 * leak * mixture.label_noise / s)
+
+
+def crossing(mixture: Mixture) -> float:
+    r"""Return the pattern norm above which $\gamma_\star>\gamma_{attn}$ without noise and residual.
+
+    From $\sqrt T\zeta^2S^3=4\sqrt{M+1}$.
+
+    Args:
+        mixture: Sizes; its own pattern norm plays no part.
+
+    Returns:
+        The norm $S$.
+
+    Example:
+        >>> round(crossing(Mixture(10, 7, 4, relevant_fraction=0.5)), 2)
+        2.24
+    """
+    root = math.sqrt(mixture.n_tokens)
+    return (4 * math.sqrt(mixture.n_patterns + 1) / (root * mixture.relevant_fraction**2)) ** (1 / 3)
+
+
+def step_crossing(mixture: Mixture) -> float:
+    r"""Return the step of the first phase, in units of the paper's, above which $\gamma_\star>\gamma_{attn}$ (ours).
+
+    Without noise and residual. A step $c$ times as long multiplies $U^{(1)}$ by $c$, hence the attention part of
+    $\gamma_\star$ and nothing else: $c=(\gamma_{attn}-\gamma_{lin})/(\gamma_\star-\gamma_{lin})$.
+
+    Args:
+        mixture: Sizes; its noise plays no part.
+
+    Returns:
+        The factor $c$.
+
+    Raises:
+        ValueError: If every token is relevant, where all margins are equal.
+    """
+    if mixture.n_relevant == mixture.n_tokens:
+        raise ValueError("mixture: expected an irrelevant token, got only relevant ones")
+    t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
+    attention = t * zeta**2 * (1 - zeta) * s**4 / (4 * math.sqrt(2 * (mixture.n_patterns + 1)))
+    return oracle.attention_margin(mixture) * (1 - zeta) / attention
+
+
+def three_margins(
+    mixture: Mixture, pattern_norms: Float[np.ndarray, " norms"]
+) -> dict[str, Float[np.ndarray, " norms"]]:
+    r"""Return the three stated margins against $S$, without residual.
+
+    Args:
+        mixture: Sizes and noise, the latter as at $S=1$: it grows like $S^2$.
+        pattern_norms: Values of $S$.
+
+    Returns:
+        ``attention_margin``, ``tangent_margin`` and ``linear_margin``.
+    """
+    found = []
+    for s in pattern_norms.tolist():
+        label, other = mixture.label_noise * s**2, mixture.other_noise * s**2
+        at = replace(mixture, pattern_norm=s, label_noise=label, other_noise=other)
+        found.append((oracle.attention_margin(at), oracle.first_phase_margin(at), oracle.linear_margin(at)))
+    names = ("attention_margin", "tangent_margin", "linear_margin")
+    return dict(zip(names, np.array(found).T, strict=True))
+
+
+def _check_leak(leak: float) -> None:
+    if not 0 < leak < 1:
+        raise ValueError(f"leak: expected a number between 0 and 1, got {leak}")

@@ -1,0 +1,431 @@
+"""Margins of the oracle parameters: formulas against brute force, and wrong models that turn claims red."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+import attnbook
+from attnbook import ledger
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+from attnbook.core.results import extremes_over_seeds
+from attnbook.multi_head import hard_samples
+from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
+from attnbook.multi_head.experiments import (
+    attention_maps,
+    feasibility,
+    linear_rules,
+    margin_order,
+    margins,
+    oracle_logits,
+)
+from attnbook.multi_head.figures import margins as figures
+from attnbook.multi_head.figures.looks import LOOKS
+from attnbook.multi_head.models.saturation import leak_and_margin, logit_gaps, needed_scale
+from attnbook.multi_head.tables import margins as tables
+from attnbook.multi_head.theory import feasibility as conditions
+from attnbook.multi_head.theory import margins as theory
+from attnbook.multi_head.theory import oracle
+
+NOISY = Mixture(10, 11, 5, 1.5, 0.3, label_noise=0.2, other_noise=0.3, free_noise=0.7)
+EXPERIMENTS = (oracle_logits, linear_rules, margins, margin_order, feasibility)
+
+
+def outcomes(result):
+    return {v.claim.id: v.outcome for v in ledger.check(result).verdicts}
+
+
+def products(mixture, patterns, drawn):
+    """Products of the noise of irrelevant tokens with the label patterns, and with the others."""
+    tokens = drawn.tokens[~drawn.relevant]
+    square = mixture.pattern_norm**2
+    with_other = tokens @ patterns.other.T
+    return tokens @ patterns.label.T, with_other - square * (np.arange(5) == with_other.argmax(1)[:, None])
+
+
+def inside(mixture, patterns, drawn):
+    label, other = products(mixture, patterns, drawn)
+    assert np.abs(label).max() <= mixture.label_noise + 1e-12
+    assert np.abs(other).max() <= mixture.other_noise / mixture.n_patterns + 1e-12
+    own = np.where(drawn.labels[:, None] > 0, patterns.label[0], patterns.label[1])
+    np.testing.assert_array_equal(
+        drawn.tokens[drawn.relevant], np.broadcast_to(own[:, None], drawn.tokens.shape)[drawn.relevant]
+    )
+
+
+def test_corner_noise_lies_at_its_bounds_and_takes_every_sign():
+    rng = np.random.default_rng(3)
+    patterns = draw_patterns(NOISY, rng=rng)
+    drawn = draw_samples(NOISY, patterns, 101, rng=rng, corners=True)
+    label, other = products(NOISY, patterns, drawn)
+    np.testing.assert_allclose(np.abs(label), NOISY.label_noise)
+    np.testing.assert_allclose(np.abs(other), NOISY.other_noise / 5)
+    assert {tuple(row) for row in np.sign(label)} == {(1, 1), (1, -1), (-1, 1), (-1, -1)}
+
+
+def test_noise_inside_its_bounds_is_what_it_was_without_the_option():
+    patterns = draw_patterns(NOISY, rng=np.random.default_rng(0))
+    one, other = (draw_samples(NOISY, patterns, 7, rng=np.random.default_rng(1), **k) for k in ({}, {"corners": False}))
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_samples_against_linear_rules_keep_the_bounds_and_have_the_stated_mean(sign):
+    patterns = draw_patterns(NOISY, rng=np.random.default_rng(5))
+    made = hard_samples.against_linear_rules(NOISY, patterns, sign=sign)
+    inside(NOISY, patterns, made)
+    assert made.tokens.shape == (20, 10, 11)
+    assert (made.relevant.sum(1) == 3).all()
+    mean = (made.labels[:, None, None] * made.tokens).mean(0)
+    factor = (0.3 - sign * 2 * 0.7 * 0.2 / 1.5**2) / 2
+    np.testing.assert_allclose(mean, factor * oracle.decoder(patterns, 10), atol=1e-12)
+
+
+def test_samples_against_attention_keep_the_bounds_and_attain_the_worst_gap():
+    patterns = draw_patterns(NOISY, rng=np.random.default_rng(5))
+    made = hard_samples.against_attention(NOISY, patterns)
+    inside(NOISY, patterns, made)
+    gaps = logit_gaps(made, oracle.key_query(patterns))
+    assert gaps.min() == pytest.approx(theory.worst_gap(NOISY))
+    worst = gaps[:, NOISY.n_relevant, 1:]  # the made query, all keys but itself
+    np.testing.assert_allclose(worst, theory.worst_gap(NOISY))
+
+
+def test_no_corner_of_the_noise_has_a_gap_below_the_worst():
+    rng = np.random.default_rng(7)
+    patterns = draw_patterns(NOISY, rng=rng)
+    gaps = logit_gaps(draw_samples(NOISY, patterns, 997, rng=rng, corners=True), oracle.key_query(patterns))
+    assert theory.worst_gap(NOISY) - 1e-9 <= gaps.min() < 1.02 * theory.worst_gap(NOISY)
+
+
+def test_the_worst_gap_is_known_by_hand_where_it_matters():
+    at = dataclasses.replace(Mixture(10, 7, 4), label_noise=0.125, other_noise=0.125)
+    assert theory.worst_gap(at) == 17 / 32
+    z = 1 - 1 / math.sqrt(2)
+    assert theory.worst_gap(dataclasses.replace(at, label_noise=z, other_noise=z)) == pytest.approx(0, abs=1e-12)
+
+
+def test_linear_rules_have_the_linear_margin_or_none():
+    patterns = draw_patterns(NOISY, rng=np.random.default_rng(5))
+    made = [hard_samples.against_linear_rules(NOISY, patterns, sign=s) for s in (1.0, -1.0)]
+    features = np.concatenate([one.tokens.reshape(20, -1) for one in made])
+    labels = np.concatenate([one.labels for one in made])
+    assert kernel_margin(features @ features.T, labels).margin == pytest.approx(oracle.linear_margin(NOISY))
+    loud = dataclasses.replace(NOISY, label_noise=0.6)
+    made = [hard_samples.against_linear_rules(loud, patterns, sign=s) for s in (1.0, -1.0)]
+    features = np.concatenate([one.tokens.reshape(20, -1) for one in made])
+    assert oracle.linear_margin(loud) < 0
+    with pytest.raises(NotSeparableError):
+        kernel_margin(features @ features.T, labels)
+
+
+def test_leak_and_margin_agree_with_a_plain_softmax():
+    rng = np.random.default_rng(11)
+    patterns = draw_patterns(NOISY, rng=rng)
+    drawn = draw_samples(NOISY, patterns, 13, rng=rng)
+    u, w = rng.standard_normal((10, 11)), 0.3 * rng.standard_normal((11, 11))
+    leaks, outputs = [], []
+    for x, y, relevant in zip(drawn.tokens, drawn.labels, drawn.relevant, strict=True):
+        weights = np.exp(x @ w @ x.T)
+        weights /= weights.sum(1, keepdims=True)
+        leaks.append(weights[:, ~relevant].sum(1).max())
+        outputs.append(y * np.sum(u * (weights @ x)))
+    assert leak_and_margin(drawn, u, w) == pytest.approx((max(leaks), min(outputs)))
+
+
+def test_the_needed_scale_gives_exactly_the_leak():
+    rng = np.random.default_rng(13)
+    patterns = draw_patterns(NOISY, rng=rng)
+    drawn = draw_samples(NOISY, patterns, 17, rng=rng)
+    w = oracle.key_query(patterns)
+    scale = needed_scale(logit_gaps(drawn, w), NOISY.n_relevant, 0.07)
+    assert leak_and_margin(drawn, np.zeros((10, 11)), scale * w)[0] == pytest.approx(0.07, rel=1e-9)
+
+
+def test_the_needed_scale_agrees_with_root_finding():
+    gaps = np.random.default_rng(17).uniform(0.2, 2, (19, 7))
+    leak, k = 0.03, 2
+
+    def excess(scale):
+        tail = np.exp(-scale * gaps).sum(1)
+        return (tail / (k + tail)).max() - leak
+
+    assert needed_scale(gaps, k, leak) == pytest.approx(brentq(excess, 0, 1000, xtol=1e-12))
+    assert needed_scale(gaps, 1000, leak) == 0.0
+
+
+def test_the_sharp_scale_suffices_and_is_nearly_needed():
+    patterns = draw_patterns(NOISY, rng=np.random.default_rng(5))
+    w = oracle.key_query(patterns)
+    gaps = logit_gaps(hard_samples.against_attention(NOISY, patterns), w / np.linalg.norm(w))
+    ratio = needed_scale(gaps, NOISY.n_relevant, 0.01) / theory.sharp_scale(NOISY, 0.01)
+    assert 0.95 < ratio <= 1
+
+
+def test_scales_are_those_known_by_hand():
+    at = Mixture(10, 7, 1, pattern_norm=2.0, relevant_fraction=0.5, label_noise=0.5, other_noise=0.5)
+    assert theory.stated_scale(at, 0.1) == pytest.approx(8 * 2 / 12 * math.log(10))
+    assert theory.sharp_scale(at, 0.1) == pytest.approx(8 / (16 * 17 / 32) * math.log(9))
+    assert theory.stated_scale(dataclasses.replace(at, relevant_fraction=1.0), 0.1) == 0.0
+    assert theory.norm_of_key_query(at) == pytest.approx(8)
+
+
+def test_the_margins_cross_where_it_is_said():
+    base = Mixture(10, 12, 4, relevant_fraction=0.3)
+    at = dataclasses.replace(base, pattern_norm=theory.crossing(base))
+    assert oracle.first_phase_margin(at) == pytest.approx(oracle.attention_margin(at))
+    assert theory.step_crossing(at) == pytest.approx(1)
+    other = dataclasses.replace(base, pattern_norm=1.7)
+    c, linear = theory.step_crossing(other), oracle.linear_margin(other)
+    assert linear + c * (oracle.first_phase_margin(other) - linear) == pytest.approx(oracle.attention_margin(other))
+
+
+def test_three_margins_are_those_of_the_oracle_at_each_norm():
+    found = theory.three_margins(Mixture(10, 12, 4, label_noise=0.1, other_noise=0.1), np.array([1.0, 3.0]))
+    at = Mixture(10, 12, 4, pattern_norm=3.0, label_noise=0.9, other_noise=0.9)
+    assert found["linear_margin"][1] == pytest.approx(oracle.linear_margin(at))
+    assert found["tangent_margin"][1] == pytest.approx(oracle.first_phase_margin(at))
+    assert found["attention_margin"][1] == pytest.approx(oracle.attention_margin(at))
+
+
+def test_the_head_condition_agrees_with_heads_written_out():
+    s, h, n = 3.0, 7, 100.0
+    decoder, key_query = math.log(n) / (s * math.sqrt(h)), s**-2.0
+    norm = math.sqrt(sum(decoder**2 + key_query**2 for _ in range(h)))
+    at = (np.array(s), np.array(float(h)), n)
+    assert conditions.target_norm(*at) == pytest.approx(norm)
+    assert conditions.largest_head(*at) == pytest.approx(math.hypot(decoder, key_query))
+    assert conditions.allowed_constant(*at) == pytest.approx(math.sqrt(h) / s**5 / norm**3)
+    literal = conditions.allowed_constant(*at, literal=True)
+    assert literal == pytest.approx(math.sqrt(h) / s**5 / norm**3 / math.hypot(decoder, key_query))
+
+
+def test_the_largest_constant_is_the_maximum_over_heads():
+    heads = np.logspace(0, 8, 8001)
+    s, n = np.array(11.0), 50.0
+    best = conditions.allowed_constant(s, heads, n)
+    assert best.max() == pytest.approx(conditions.largest_allowed_constant(s, np.array(n)), rel=1e-6)
+    assert heads[best.argmax()] == pytest.approx((11 * math.log(n)) ** 2 / 2, rel=1e-2)
+    low, high = conditions.boundaries(np.array([11.0]), n)
+    assert (low[0], high[0]) == pytest.approx((11**4 * math.log(n) ** 6, 11))
+
+
+def test_extremes_follow_their_names():
+    found = extremes_over_seeds(smallest_a=np.array([[3.0, 1.0], [2.0, 5.0]]), b=np.array([4.0, 7.0]))
+    assert found.values == {"smallest_a": 1.0, "b": 7.0}
+    assert found.spread == {"smallest_a": (1.0, 2.0), "b": (4.0, 7.0)}
+    assert found.n_seeds == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.stated_scale(NOISY, 0.0), "leak"),
+        (lambda: theory.sharp_scale(NOISY, 1.0), "leak"),
+        (lambda: theory.printed_margin(NOISY, 2.0), "leak"),
+        (lambda: theory.worst_gap(dataclasses.replace(NOISY, label_noise=2.0)), "too large"),
+        (lambda: theory.sharp_scale(dataclasses.replace(NOISY, label_noise=0.8), 0.1), "no scale helps"),
+        (lambda: theory.step_crossing(Mixture(5, 7, 3, relevant_fraction=1.0)), "irrelevant"),
+        (lambda: needed_scale(np.array([[-1.0, 1.0]]), 1, 0.1), "no scale helps"),
+        (lambda: needed_scale(np.ones((1, 2)), 0, 0.1), "n_relevant"),
+        (lambda: conditions.target_norm(np.array(0.0), np.array(1.0), 10.0), "pattern_norm"),
+        (lambda: conditions.allowed_constant(np.array(1.0), np.array(0.5), 10.0), "n_heads"),
+        (lambda: conditions.largest_head(np.array(1.0), np.array(1.0), 1.0), "n_samples"),
+        (lambda: conditions.largest_allowed_constant(np.array(1.0), np.array(0.5)), "n_samples"),
+        (lambda: oracle_logits.Settings(noise_shares=(0.1,)), "noise_shares"),
+        (lambda: oracle_logits.Settings(pattern_norms=(1.0,)), "pattern_norms"),
+        (lambda: linear_rules.Settings(noise_shares=(0.1, 0.0)), "noise_shares"),
+        (lambda: margins.Settings(leaks=(0.3,)), "leaks"),
+        (lambda: margins.Settings(pattern_norms=(2.0, 1.0)), "pattern_norms"),
+        (lambda: margin_order.Settings(steps=(2.0,)), "steps"),
+        (lambda: feasibility.Settings(n_samples=(1.0,)), "n_samples"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_samples_without_irrelevant_tokens_are_refused():
+    full = Mixture(5, 7, 3, relevant_fraction=1.0)
+    patterns = draw_patterns(full, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="irrelevant"):
+        hard_samples.against_attention(full, patterns)
+    drawn = draw_samples(full, patterns, 3, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="relevant tokens"):
+        logit_gaps(drawn, np.eye(7))
+
+
+def test_honest_measurements_pass():
+    for experiment in EXPERIMENTS:
+        assert "not reproduced" not in outcomes(experiment.run(experiment.Settings.smoke(), device="cpu")).values()
+
+
+def test_every_claim_of_the_first_half_is_measured():
+    measured = {
+        claim
+        for experiment in EXPERIMENTS
+        for claim in experiment.run(experiment.Settings.smoke(), device="cpu").measurements()
+    }
+    expected = {
+        claim.id
+        for claim in ledger.claims()
+        if claim.chapter == "multi_head/margins" and not claim.id.startswith("MH-X.")
+    }
+    assert expected - measured == {"MH-B13.6"}
+    assert measured <= expected
+
+
+def test_transposed_oracle_turns_claims_red(monkeypatch):
+    """Queries and keys exchanged: no irrelevant query finds the relevant tokens."""
+    right = oracle.key_query
+    monkeypatch.setattr(oracle, "key_query", lambda patterns: right(patterns).T)
+    verdicts = outcomes(oracle_logits.run(oracle_logits.Settings.smoke(), device="cpu"))
+    for claim in ("MH-B13.13", "MH-E8-gap", "MH-P3.1-gap", "MH-P3.1-corner", "MH-P3.1-law"):
+        assert verdicts[claim] == "not reproduced"
+
+
+def test_wrong_constants_turn_claims_red(monkeypatch):
+    right = theory.stated_scale
+    monkeypatch.setattr(theory, "stated_scale", lambda *a: 0.4 * right(*a))
+    verdicts = outcomes(margins.run(margins.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-P3.1"] == verdicts["MH-P3.1-needed"] == "not reproduced"
+
+
+def test_a_tighter_bound_than_the_sharp_one_is_refuted(monkeypatch):
+    right = theory.sharp_scale
+    monkeypatch.setattr(theory, "sharp_scale", lambda *a: 0.95 * right(*a))
+    verdicts = outcomes(margins.run(margins.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-P3.1-sharp"] == "not reproduced"
+
+
+def test_larger_margins_than_the_stated_ones_are_refuted(monkeypatch):
+    linear, attention = oracle.linear_margin, oracle.attention_margin
+    monkeypatch.setattr(oracle, "linear_margin", lambda m: 1.02 * linear(m) + 0.01)
+    monkeypatch.setattr(oracle, "attention_margin", lambda m, **k: 1.2 * attention(m, **k))
+    verdicts = outcomes(linear_rules.run(linear_rules.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-A3-linear"] == verdicts["MH-A3-linear-best"] == "not reproduced"
+    verdicts = outcomes(margins.run(margins.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-P3.2"] == verdicts["MH-P3.2-uniform"] == "not reproduced"
+
+
+def test_a_first_step_of_twice_the_length_moves_the_crossing(monkeypatch):
+    """The reading with one half in the place of one quarter."""
+    right = margin_order.tangent_features
+
+    def wrong(parameters, tokens):
+        return right({**parameters, "decoder": 2 * parameters["decoder"]}, tokens)
+
+    monkeypatch.setattr(margin_order, "tangent_features", wrong)
+    verdicts = outcomes(margin_order.run(margin_order.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-ORD"] == verdicts["MH-ORD-step"] == "not reproduced"
+
+
+def test_a_weaker_head_condition_turns_feasibility_red(monkeypatch):
+    right = feasibility.allowed_constant
+    monkeypatch.setattr(feasibility, "allowed_constant", lambda *a, **k: 100 * right(*a, **k))
+    verdicts = outcomes(feasibility.run(feasibility.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-53.1"] == verdicts["MH-53.1-constant"] == "not reproduced"
+
+
+def test_figures_and_tables_show_the_results(monkeypatch):
+    mpl.use("Agg")
+    found = [experiment.run(experiment.Settings.smoke(), device="cpu") for experiment in EXPERIMENTS]
+    logits, linear, prop, order, heads = found
+    drawn = [
+        figures.oracle_logits(logits),
+        figures.gaps(logits),
+        figures.separation(linear),
+        figures.needed_scale(prop),
+        figures.margins_and_steps(order),
+        figures.feasibility_map(heads),
+    ]
+    assert [len(figure.axes) for figure in drawn] == [1] * 6
+    ax = drawn[4].axes[0]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), order.of_network[-1])
+    norms = np.linspace(1, 4, 5)
+    curves = {(0.5, 0.0): theory.three_margins(Mixture(10, 12, 4, relevant_fraction=0.5), norms)}
+    drawn.append(figures.order_frame(curves, norms, 0.5, 0.0))
+    assert "γ_attn from S = 2.5 on" in tables.order_text(curves, norms, 0.5, 0.0)
+    for table, rows in (
+        (tables.proposition_3(prop), 3),
+        (tables.noisy_cells(order), 3),
+        (tables.room_for_constants(heads), 2),
+    ):
+        assert len(table.rows) == rows
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+    for figure in drawn:
+        plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        ("attention_margin", "tangent_margin", "linear_margin"),
+        ("inside_noise", "corner_noise", "hard_noise"),
+        ("plain_few", "plain_many", "normalised_few", "normalised_many"),
+    ],
+)
+def test_looks_of_one_picture_differ_in_more_than_colour(together):
+    for attribute in ("marker", "line", "color"):
+        assert len({getattr(LOOKS[name], attribute) for name in together}) == len(together), attribute
+
+
+def test_the_attention_map_saturates_at_the_stated_scale():
+    settings = attention_maps.Settings()
+    start, end = (attention_maps.attention_map(settings, share, 0.125, hard=True) for share in (0.0, 1.0))
+    np.testing.assert_allclose(start.weights, 0.1)
+    assert start.leak == pytest.approx(0.8)
+    assert end.leak <= settings.leak
+    assert end.margin > 0.95
+    drawn = attention_maps.attention_map(settings, 0.5, 0.125)
+    np.testing.assert_allclose(drawn.weights.sum(1), 1.0)
+    assert drawn.leak == pytest.approx(drawn.weights[:, 2:].sum(1).max())
+    plt.close(figures.attention_map(end))
+    assert "Worst leak" in tables.map_text(end)
+
+
+def key_query(label, other, *, transpose=False, irrelevant=True):
+    w = label.T @ label + irrelevant * np.outer(other.sum(0), label.sum(0))
+    return w.T if transpose else w
+
+
+def scale(gaps, k, leak, *, odds=None, keys=None):
+    target = (keys or k) * (leak / (1 - leak) if odds is None else leak)
+    low, high = 0.0, 1e4
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.exp(-middle * gaps).sum() > target else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("MH-ORACLE", key_query), ("MH-SATURATE", scale)])
+def test_right_answers_pass(exercise, answer):
+    assert attnbook.check(exercise, answer).right
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "message"),
+    [
+        ("MH-ORACLE", lambda *a: key_query(*a, transpose=True), "transpose"),
+        ("MH-ORACLE", lambda *a: key_query(*a, irrelevant=False), "irrelevant queries"),
+        ("MH-ORACLE", lambda label, other: label, "tokens to tokens"),
+        ("MH-SATURATE", lambda *a: scale(*a, odds=False), "not 1"),
+        ("MH-SATURATE", lambda *a: scale(*a, keys=1), "each of the relevant"),
+        (
+            "MH-SATURATE",
+            lambda g, k, e: max(0.0, math.log(len(g) * (1 - e) / (k * e)) / g.min()),
+            "not the smallest",
+        ),
+    ],
+)
+def test_wrong_answers_get_the_likely_mistake(exercise, answer, message):
+    feedback = attnbook.check(exercise, answer)
+    assert not feedback.right
+    assert message in repr(feedback)
