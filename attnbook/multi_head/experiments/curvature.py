@@ -22,6 +22,7 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.experiments.extremes import extremes
 from attnbook.multi_head.experiments.points import POINTS, Settings, draw_points
 from attnbook.multi_head.models import hessians, network
 from attnbook.multi_head.theory.curvature import LossConstants, loss_constants
@@ -101,18 +102,18 @@ class Curvature(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found for Corollary 1, by claim id."""
         ratios = self.ratios
-        sharp = _extremes(largest_ratio_sharp=ratios["dimension_free_curvature"], largest_ratio=ratios["curvature"])
+        sharp = extremes(largest_ratio_sharp=ratios["dimension_free_curvature"], largest_ratio=ratios["curvature"])
         measured = {
-            "MH-C1.1": _extremes(largest_ratio=ratios["gradient"]),
-            "MH-C1.2": _extremes(largest_ratio=ratios["smoothness"]),
-            "MH-C1.2-slack": _extremes(largest_ratio=ratios["smoothness"]),
-            "MH-C1.3": _extremes(largest_ratio=ratios["curvature"]),
+            "MH-C1.1": extremes(largest_ratio=ratios["gradient"]),
+            "MH-C1.2": extremes(largest_ratio=ratios["smoothness"]),
+            "MH-C1.2-slack": extremes(largest_ratio=ratios["smoothness"]),
+            "MH-C1.3": extremes(largest_ratio=ratios["curvature"]),
             "MH-C1.3-sharp": sharp,
             "MH-C1.4": over_seeds(slope_trained=self.slopes[:, POINTS.index("trained")]),
             "MH-C1.4-random": over_seeds(slope_random=self.slopes[:, POINTS.index("random")]),
             "MH-C1.4-flat": self._flat(),
             "MH-C1.4-equal-loss": over_seeds(slope_equal_loss=self.slopes[:, POINTS.index("equal")]),
-            "MH-B13.12": _merge(_extremes(largest_smallest_eigenvalue=self.smallest), self._ends()),
+            "MH-B13.12": _merge(extremes(largest_smallest_eigenvalue=self.smallest), self._ends()),
         }
         if self.settings.dimension > Settings.book().dimension:
             measured["MH-C1.4-full-size"] = self._flat()
@@ -131,7 +132,7 @@ class Curvature(Result):
     def _ends(self) -> Measurement:
         """The relative curvature at the fewest and at the most heads, where the latter is nearest to the former."""
         relative = self.relative[:, [POINTS.index(name) for name in ("random", "trained", "equal")]]
-        return _extremes(largest_widest_over_single=relative[..., -1] / relative[..., 0])
+        return extremes(largest_widest_over_single=relative[..., -1] / relative[..., 0])
 
     def _constants(self, index: tuple[int, ...]) -> LossConstants:
         return loss_constants(
@@ -220,15 +221,6 @@ def _eigenvalues(parameters: Parameters, batch: network.Batch, member: int) -> d
     smallest, largest = spectrum.extreme_eigenvalues(product, size, dense_below=300, tolerance=1e-3)
     heads = {"typical_head": float(np.median(of_heads)), "worst_head": float(of_heads.max())}
     return {"smallest": smallest, "largest": largest, **heads}
-
-
-def _extremes(**ratios: np.ndarray) -> Measurement:
-    """The largest (or smallest, as named) over everything, with the range over seeds of each seed's own."""
-    of = {name: np.min if name.startswith("smallest") else np.max for name in ratios}
-    per_seed = {name: of[name](array.reshape(len(array), -1), axis=1) for name, array in ratios.items()}
-    values = {name: float(of[name](array)) for name, array in per_seed.items()}
-    spread = {name: (float(array.min()), float(array.max())) for name, array in per_seed.items()}
-    return Measurement(values, spread, len(next(iter(per_seed.values()))))
 
 
 def _merge(one: Measurement, other: Measurement) -> Measurement:
