@@ -159,7 +159,10 @@ class TrainingBounds(Result):
         The latter where it is above rounding.
         """
         heads, found = np.array(self.settings.heads), {}
-        ranges = {"largest_move": heads >= MANY, "linear_gap": (heads >= MANY) & (self.linear_gap.min(axis=0) > ROUNDING)}
+        ranges = {
+            "largest_move": heads >= MANY,
+            "linear_gap": (heads >= MANY) & (self.linear_gap.min(axis=0) > ROUNDING),
+        }
         for name, values in {"largest_move": self.largest_move[..., -1], "linear_gap": self.linear_gap}.items():
             x = np.log(heads[ranges[name]])
             x -= x.mean()
@@ -197,10 +200,9 @@ class TrainingBounds(Result):
         formula = partial(theory.final_bound, step_size=self.settings.step_size)
         early, late = (self._of(partial(formula, steps=steps)) for steps in (100, 1000))
         found = extremes(smallest=early, largest=late)
-        values, spread = (
-            {"bound_100": part["smallest"], "bound_1000": part["largest"]} for part in (found.values, found.spread)
-        )
-        return Measurement(values, spread, found.n_seeds)
+        names = {"bound_100": "smallest", "bound_1000": "largest"}
+        values = {name: found.values[of] for name, of in names.items()}
+        return Measurement(values, {name: found.spread[of] for name, of in names.items()}, found.n_seeds)
 
     def _step_sizes(self) -> Measurement:
         """The largest over heads and horizons."""
@@ -214,18 +216,19 @@ class TrainingBounds(Result):
 
     def _steps(self) -> Measurement:
         """The smallest over heads."""
-        of = theory.informative_steps
-        followed = np.array(
+
+        def steps_at(step_size: Callable[[float], float], start: theory.GoodStart) -> float:
+            return theory.informative_steps(lambda k: theory.final_bound(start, k, step_size(k)))
+
+        followed = [
             [
-                [
-                    of(lambda k, s=s, h=h: theory.final_bound(s, k, theory.followed_step_size(s, k, h)))
-                    for s, h in zip(row, self.settings.heads, strict=True)
-                ]
-                for row in self.starts
+                steps_at(partial(theory.followed_step_size, s, n_heads=h), s)
+                for s, h in zip(row, self.settings.heads, strict=True)
             ]
-        )
-        order = self._of(lambda s: of(lambda k: theory.final_bound(s, k, theory.order_step_size(s, k))))
-        return extremes(smallest_informative_steps=followed, smallest_informative_steps_order=order)
+            for row in self.starts
+        ]
+        order = self._of(lambda s: steps_at(partial(theory.order_step_size, s), s))
+        return extremes(smallest_informative_steps=np.array(followed), smallest_informative_steps_order=order)
 
     def _constant(self) -> Measurement:
         """The least convincing horizon for either verdict."""

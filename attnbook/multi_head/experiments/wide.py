@@ -113,11 +113,9 @@ def draw(settings: Sizes, seeds: tuple[int, ...], device: torch.device) -> Stack
     start = starts.first_phase(extra.tokens, extra.labels)
     counts = np.array([_signs(seed, n_heads) for seed in seeds for n_heads in settings.heads])
     widths = len(settings.heads)
-    return Stack(
-        *(tensor.repeat_interleave(widths, dim=0) for tensor in drawn),
-        {name: tensor.repeat_interleave(widths, dim=0) for name, tensor in start.items()},
-        to_tensor(counts, device=device, dtype=torch.float64),
-    )
+    tokens, labels, relevant = (tensor.repeat_interleave(widths, dim=0) for tensor in drawn)
+    repeated = {name: tensor.repeat_interleave(widths, dim=0) for name, tensor in start.items()}
+    return Stack(tokens, labels, relevant, repeated, to_tensor(counts, device=device, dtype=torch.float64))
 
 
 def along(stack: Stack, direction: Parameters, distance: Float[Tensor, " members"]) -> Parameters:
