@@ -106,7 +106,7 @@ class Segments(Result):
         return {
             "MH-P4.1": allowed,
             "MH-P4.1-nearer": allowed,
-            "MH-P4.1-hill": extremes(largest_ratio_far=self.hill[:, -1]),
+            "MH-P4.1-hill": extremes(smallest_ratio_far=self.hill[:, -1]),
             "MH-P4.1-far": extremes(largest_ratio_far=self.close[..., -1]),
             "MH-P4.2": extremes(largest_ratio=self.rise, smallest_condition_excess=self.excess),
             "MH-B13.4": lower,
