@@ -35,21 +35,21 @@ class Settings(wide.Sizes):
     Attributes:
         heads: Numbers of heads, increasing; certificates for the fewest are empty.
         trained: The widths from this one on are trained.
-        distances: How many distances of a target are tried between zero and the largest allowed.
+        distances: How many distances of a target are tried, log-spaced up to the largest allowed.
         records: How many log-spaced numbers of steps to keep.
     """
 
     heads: tuple[float, ...] = (1e2, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e8, 1e12)
     trained: float = 1e6
-    distances: int = 60
+    distances: int = 80
     records: int = 24
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trained not in self.heads:
             raise ValueError(f"trained: expected one of the numbers of heads {self.heads}, got {self.trained}")
-        if self.distances < 1:
-            raise ValueError(f"distances: expected at least 1, got {self.distances}")
+        if self.distances < 2:
+            raise ValueError(f"distances: expected at least 2, got {self.distances}")
 
     @classmethod
     def smoke(cls) -> Self:
@@ -185,7 +185,7 @@ def _certify(settings: Settings, stack: wide.Stack) -> dict[str, np.ndarray]:
         )
         for member, n_heads in enumerate(np.tile(settings.heads, len(stack.tokens) // len(settings.heads)))
     ]
-    shares = np.arange(1, settings.distances + 1) / settings.distances
+    shares = np.geomspace(0.01, 1, settings.distances)
     tried = np.array([[one.distance] for one in allowed]) * shares
     target_loss = np.stack([_loss_at(stack, tangent.direction, d, allowed) for d in tried.T], axis=1)
     start_loss = wide.losses(stack.start, stack).cpu().numpy()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from attnbook.multi_head.theory.curvature import loss_constants
 
-__all__ = ["ROOM", "TrackedHeads", "tracked_heads"]
+__all__ = ["ROOM", "TrackedHeads", "heads_for", "tracked_heads"]
 
 ROOM = 5 / 8
 """How far a single head may move; above $(4.25/18)(2/c)$, about 0.61."""
@@ -80,3 +80,27 @@ def tracked_heads(
     curvature, root = constants.dimension_free_curvature, math.sqrt(n_heads)
     smoothness = curvature / root + constants.gradient**2 / 4
     return TrackedHeads(1 / smoothness, math.sqrt(root / (18 * curvature)), start_head_norm + ROOM, curvature)
+
+
+def heads_for(distance: float, *, n_tokens: int, dimension: int, token_norm: float, start_head_norm: float) -> float:
+    r"""Return $(18\,\beta_3'D^2)^2$, the heads for which a target at this distance is allowed.
+
+    Args:
+        distance: $D$, at least 0.
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1; nothing depends on it.
+        token_norm: $R$, at least 1.
+        start_head_norm: $B_0$, at least 0.
+
+    Returns:
+        A number of heads, at least 1.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    if not 0 <= distance < math.inf:
+        raise ValueError(f"distance: expected a finite number of at least 0, got {distance}")
+    allowed = tracked_heads(
+        n_tokens=n_tokens, dimension=dimension, n_heads=1, token_norm=token_norm, start_head_norm=start_head_norm
+    )
+    return max(1.0, (18 * allowed.curvature * distance**2) ** 2)
