@@ -124,6 +124,7 @@ def test_figures_and_tables_draw_from_smoke_results(smoke):
     assert "margin" in tables.start(result)._repr_html_()
     assert "T = 5" in tables.demand_text(5, 7, 0.8, demands)
     assert "64 heads" in tables.width_text(result, 64)
+    assert tables.width_names(result) == {"4": 4, "64": 64, "10⁶": 1e6}
 
 
 def test_looks_of_the_chapter_differ_in_more_than_colour():

@@ -101,7 +101,8 @@ class Segments(Result):
         """Return what was found on segments, by claim id."""
         shown_fails = (self.lower_violation < 0).sum(axis=1)
         both = [self.close[..., 0].reshape(len(self.close), -1), self.hill[:, :1]]
-        allowed = extremes(largest_ratio=np.concatenate(both, axis=1))
+        ratios = np.concatenate(both, axis=1)
+        allowed = extremes(largest_ratio=ratios, largest_rise=ratios - 1)
         lower = extremes(largest_lower_bound_violation=self.lower_violation, printed_violations=shown_fails)
         return {
             "MH-P4.1": allowed,

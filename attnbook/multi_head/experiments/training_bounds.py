@@ -179,7 +179,10 @@ class TrainingBounds(Result):
             "MH-T1.1-last": extremes(largest_ratio=ratios["last"]),
             "MH-T1.1-informative": self._informative(),
             "MH-T1.2": extremes(largest_ratio=ratios["distance"]),
-            "MH-T1.3": over_seeds(required_heads=self._of(lambda s: theory.order_heads(s, 100))[:, 0]),
+            "MH-T1.3": over_seeds(
+                required_heads=self._of(partial(theory.order_heads, steps=100))[:, 0],
+                required_heads_followed=self._of(partial(theory.followed_heads, steps=100))[:, 0],
+            ),
             "MH-T1.4": self._step_sizes(),
             "MH-T1.4-steps": self._steps(),
             "MH-T1.5": over_seeds(slope=slopes["largest_move"]),

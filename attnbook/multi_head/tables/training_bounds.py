@@ -12,7 +12,7 @@ from attnbook.multi_head.experiments.training_bounds import TrainingBounds
 from attnbook.multi_head.figures.training_bounds import LOOKS
 from attnbook.multi_head.theory import training_bounds as theory
 
-__all__ = ["asked", "demand_text", "outcomes", "start", "width_text"]
+__all__ = ["asked", "demand_text", "outcomes", "start", "width_names", "width_text"]
 
 
 def start(result: TrainingBounds) -> Table:
@@ -73,6 +73,17 @@ def demand_text(n_tokens: int, dimension: int, margin: float, demands: dict[str,
         for reading, found in demands.items()
     )
     return f"T = {n_tokens}, d = {dimension}, γ = {margin:g}. " + "; ".join(parts) + "."
+
+
+def width_names(result: TrainingBounds) -> dict[str, float]:
+    """Return how to write each width, to the width."""
+    raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    names = {}
+    for n_heads in result.settings.heads:
+        exponent = round(math.log10(n_heads))
+        power = exponent > 3 and n_heads == 10.0**exponent
+        names[f"10{str(exponent).translate(raised)}" if power else f"{n_heads:g}"] = n_heads
+    return names
 
 
 def width_text(result: TrainingBounds, n_heads: float) -> str:
