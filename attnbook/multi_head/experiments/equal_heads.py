@@ -34,15 +34,15 @@ class Settings(wide.Sizes):
 
     Attributes:
         heads: Numbers of heads that are trained as groups and as a whole.
+        steps: Steps of gradient descent.
         few: Number of heads whose distinct ones are counted.
         step_size: Step size of gradient descent.
-        steps: Its steps.
     """
 
     heads: tuple[float, ...] = (4, 16)
+    steps: int = 100
     few: int = 6
     step_size: float = 0.5
-    steps: int = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -154,9 +154,9 @@ class TrainingBounds(Result):
 
     @property
     def slopes(self) -> dict[str, Float[np.ndarray, " seeds"]]:
-        r"""Slopes in $\log H$ from 64 heads on: of the largest movement, and of the gap to the linearised network.
+        r"""Slopes in $\log H$ of the largest movement and of the gap to the linearised network, from 64 heads on.
 
-        The latter where it is above rounding.
+        The gap is used where it is above rounding.
         """
         heads, found = np.array(self.settings.heads), {}
         ranges = {

@@ -1,19 +1,18 @@
 r"""What Theorem 1 and Corollary 2 promise for gradient descent, and what they ask for.
 
-==========================================  ======================  ================================================
-paper                                       name here               meaning
-==========================================  ======================  ================================================
-$\gamma$                                    ``margin``              tangent-kernel margin at the start, for targets
-                                                                    of norm $\sqrt2$ (property P3)
-$B_\Phi$                                    ``output_bound``        bound on outputs at the start, at least 1 (P2)
-$B_2$                                       ``head_bound``          bound on the norm of a head there, at least 1 (P1)
-$g_0(1/K)$                                  ``target_distance``     distance of the target from the start
-$K$, $\eta$, $H$                            ``steps``, ...          steps, step size, heads
-$\Vert\tilde\theta-\tilde\theta^{(0)}\Vert$ ``distance``            distance of any target from the start
-==========================================  ======================  ================================================
+=================  ====================  ===================================================
+paper              name here             meaning
+=================  ====================  ===================================================
+$\gamma$           ``margin``            tangent-kernel margin at the start (P3)
+$B_\Phi$           ``output_bound``      bound on outputs at the start, at least 1 (P2)
+$B_2$              ``head_bound``        bound on the norm of a head there, at least 1 (P1)
+$g_0(1/K)$         ``target_distance``   distance of the target of Corollary 2
+$K$, $\eta$, $H$   ``steps``, ...        steps, step size, heads
+$D$                ``distance``          distance of any target from the start
+=================  ====================  ===================================================
 
-The conditions are stated up to constants. *Order* below means that the hidden constant is set to 1; *followed* means
-that this book followed all constants through the steps of the proof.
+The margin is that of directions of norm $\sqrt2$. The conditions are stated up to constants. *Order* below means that
+the hidden constant is set to 1; *followed* means that this book followed all constants through the steps of the proof.
 """
 
 from __future__ import annotations
