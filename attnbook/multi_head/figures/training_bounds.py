@@ -44,7 +44,7 @@ def promise(result: TrainingBounds, certificates: Certificates) -> Figure:
     steps = np.geomspace(10, 1e13, 40)
     stated = promises.bounds(result, steps)
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 5.4))
+        figure, ax = plt.subplots(figsize=(5.4, 5.6))
         for name, width in (("few", 0), ("many", -1)):
             band(ax, recorded, result.average[:, width, 1:], LOOKS[name])
         band(ax, steps, stated["practical"], _plain("practical"))
@@ -53,7 +53,7 @@ def promise(result: TrainingBounds, certificates: Certificates) -> Figure:
         band(ax, kept, certificates.bound[:, -1, shown], LOOKS["tracked"])
         band(ax, steps, stated["followed"], _plain("followed"))
         ax.axhline(np.log(2), color=INK, linewidth=1)
-        ax.annotate("log 2: says nothing above", (1e13, np.log(2)), ha="right", va="bottom", fontsize=9.5)
+        ax.annotate("log 2", (1e13, np.log(2)), ha="right", va="bottom", fontsize=9.5)
         ax.set(xscale="log", yscale="log", xlim=(1, 1e13), ylim=(3e-3, 3e3))
         ax.set(xlabel="number of steps K", ylabel="average training loss")
         lines = ax.get_legend_handles_labels()[0]
@@ -76,7 +76,7 @@ def heads_asked(result: TrainingBounds) -> Figure:
         for row, norm in zip(result.starts, result.head_norm, strict=True)
     ]
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.8))
+        figure, ax = plt.subplots(figsize=(5.4, 4.0))
         for reading in ("followed", "order", "tracked"):
             band(ax, steps, np.array([[at[reading] for at in row] for row in rows]), LOOKS[reading])
         ax.axhline(result.settings.heads[0], color=INK, linewidth=1)
@@ -163,7 +163,7 @@ def demand_frame(demands: dict[str, dict[str, float]]) -> Figure:
     """Draw what each reading asks for, as bars on log axes."""
     rows = {"heads": "heads", "step_size": "1 / step size", "steps": "steps until below log 2"}
     with style():
-        figure, axes = plt.subplots(3, 1, figsize=(7.2, 4.4), sharex=True)
+        figure, axes = plt.subplots(3, 1, figsize=(5.4, 5.0), sharex=True)
         for ax, (name, title) in zip(axes, rows.items(), strict=True):
             for height, (reading, asked) in enumerate(reversed(demands.items())):
                 value = 1 / asked[name] if name == "step_size" else asked[name]
@@ -182,7 +182,7 @@ def width_frame(result: TrainingBounds, n_heads: float) -> Figure:
     at = result.settings.heads.index(n_heads)
     recorded = np.array(result.settings.recorded)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4), width_ratios=(3, 2))
+        figure, (left, right) = plt.subplots(2, 1, figsize=(5.4, 6.0))
         for width in range(len(result.settings.heads)):
             left.plot(recorded[1:], np.median(result.loss[:, width, 1:], axis=0), color="#c4c7cc", linewidth=1)
         band(left, recorded[1:], result.loss[:, at, 1:], LOOKS["few"])
@@ -193,7 +193,7 @@ def width_frame(result: TrainingBounds, n_heads: float) -> Figure:
             right.plot([x] * len(values), values, color=look.color, marker=look.marker, linestyle="none", alpha=0.7)
             right.annotate(f"sign {sign}", (x, 0.42), ha="center")
         right.axhline(result.settings.relevant_fraction, color=INK, linewidth=1)
-        right.annotate("uniform", (0.5, result.settings.relevant_fraction), ha="center", va="top", fontsize=9)
+        right.annotate("uniform attention", (0.5, result.settings.relevant_fraction), ha="center", va="top", fontsize=9)
         right.set(xlim=(-0.5, 1.5), ylim=(0.4, 0.8), ylabel="attention on relevant", xlabel="heads, one dot per seed")
         right.set_xticks([])
         figure.suptitle(f"H = {_power(n_heads)}", fontsize=12)

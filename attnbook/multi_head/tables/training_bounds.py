@@ -77,12 +77,11 @@ def demand_text(n_tokens: int, dimension: int, margin: float, demands: dict[str,
 
 def width_names(result: TrainingBounds) -> dict[str, float]:
     """Return how to write each width, to the width."""
-    raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
     names = {}
     for n_heads in result.settings.heads:
         exponent = round(math.log10(n_heads))
         power = exponent > 3 and n_heads == 10.0**exponent
-        names[f"10{str(exponent).translate(raised)}" if power else f"{n_heads:g}"] = n_heads
+        names[_power(exponent) if power else f"{n_heads:g}"] = n_heads
     return names
 
 
@@ -104,8 +103,13 @@ def _short(number: float) -> str:
     if 0.01 <= number < 10_000:
         return f"{number:.2g}" if number < 100 else f"{number:.0f}"
     mantissa, exponent = f"{number:.0e}".split("e")
-    return f"{mantissa} · 10^{int(exponent)}"
+    return f"{mantissa} · {_power(int(exponent))}"
+
+
+def _power(exponent: int) -> str:
+    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _range(values: np.ndarray) -> str:
+    values = np.where(np.abs(values) < 1e-12, 0.0, values)  # rounding
     return f"{np.median(values):.3g} [{np.min(values):.3g}, {np.max(values):.3g}]"
