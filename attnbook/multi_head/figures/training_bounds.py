@@ -83,7 +83,7 @@ def heads_asked(result: TrainingBounds) -> Figure:
         text = f"{result.settings.heads[0]:g} heads: trained here without trouble"
         ax.annotate(text, (steps[-1], result.settings.heads[0]), ha="right", va="bottom", fontsize=9.5)
         ax.set(xscale="log", yscale="log", ylim=(1, None), xlabel="number of steps K", ylabel="heads asked for")
-        ax.legend(loc="upper left", fontsize=9)
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 0.1), fontsize=9)
     return figure
 
 
