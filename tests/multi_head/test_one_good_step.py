@@ -10,7 +10,7 @@ import torch
 
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.experiments import samples, targets
-from attnbook.multi_head.experiments.summaries import largest, log_slopes, smallest
+from attnbook.multi_head.experiments.summaries import log_slopes
 from attnbook.multi_head.models import target_margins
 from attnbook.multi_head.theory import one_good_step as theory
 from attnbook.multi_head.theory import oracle
@@ -129,12 +129,7 @@ def test_the_best_margin_is_that_of_two_orthogonal_features_or_none() -> None:
     assert np.isnan(found[1])
 
 
-def test_summaries_take_the_extreme_over_everything_and_the_range_over_seeds() -> None:
-    values = np.array([[1.0, 5.0], [2.0, 3.0]])
-    assert largest(a=values).values == {"a": 5.0}
-    assert largest(a=values).spread == {"a": (3.0, 5.0)}
-    assert smallest(a=values).values == {"a": 1.0}
-    assert smallest(a=values).spread == {"a": (1.0, 2.0)}
+def test_slopes_of_a_power_law_are_its_exponent() -> None:
     np.testing.assert_allclose(log_slopes([1, 10, 100], np.array([[8.0, 0.8, 0.08]])), -1.0)
 
 

@@ -1,8 +1,8 @@
 """Checks of the exercises of this part, one module per chapter."""
 
-from attnbook.multi_head.exercises import curvature, margin_race, margins, one_good_step
+from attnbook.multi_head.exercises import curvature, margin_race, margins, one_good_step, training_bounds
 
 __all__ = ["CHECKS"]
 
-CHECKS = {**curvature.CHECKS, **margin_race.CHECKS, **margins.CHECKS, **one_good_step.CHECKS}
+CHECKS = {**curvature.CHECKS, **margin_race.CHECKS, **margins.CHECKS, **one_good_step.CHECKS, **training_bounds.CHECKS}
 """Id of an exercise to its check."""

@@ -8,8 +8,10 @@ from attnbook.core.results import Experiment
 from attnbook.multi_head.experiments import (
     after_start,
     attention_maps,
+    certificates,
     curvature,
     eigenvalues,
+    equal_heads,
     feasibility,
     first_phase,
     good_start,
@@ -20,16 +22,20 @@ from attnbook.multi_head.experiments import (
     margins,
     oracle_logits,
     random_starts,
+    segments,
     single_head,
     start_margin,
+    training_bounds,
 )
 
 __all__ = [
     "EXPERIMENTS",
     "after_start",
     "attention_maps",
+    "certificates",
     "curvature",
     "eigenvalues",
+    "equal_heads",
     "feasibility",
     "first_phase",
     "good_start",
@@ -40,8 +46,10 @@ __all__ = [
     "margins",
     "oracle_logits",
     "random_starts",
+    "segments",
     "single_head",
     "start_margin",
+    "training_bounds",
 ]
 
 EXPERIMENTS = (
@@ -156,5 +164,37 @@ EXPERIMENTS = (
         result=random_starts.RandomStarts,
         run=random_starts.run,
         budget_seconds=5,
+    ),
+    Experiment(
+        id="multi_head.training_bounds",
+        summary="Theorem 1 and Corollary 2: training loss beside its bounds, from four to a million million heads",
+        settings=training_bounds.Settings,
+        result=training_bounds.TrainingBounds,
+        run=training_bounds.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.certificates",
+        summary="Theorem 1 with every hypothesis met: heads tracked one by one",
+        settings=certificates.Settings,
+        result=certificates.Certificates,
+        run=certificates.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="multi_head.equal_heads",
+        summary="Equal heads stay equal: groups against whole networks",
+        settings=equal_heads.Settings,
+        result=equal_heads.EqualHeads,
+        run=equal_heads.run,
+        budget_seconds=5,
+    ),
+    Experiment(
+        id="multi_head.segments",
+        summary="Proposition 4: the loss between two networks",
+        settings=segments.Settings,
+        result=segments.Segments,
+        run=segments.run,
+        budget_seconds=10,
     ),
 )

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import data_checks, samples
-from attnbook.multi_head.experiments.summaries import largest, log_slopes
+from attnbook.multi_head.experiments.summaries import log_slopes
 from attnbook.multi_head.experiments.targets import label_direction, patterns_of
 from attnbook.multi_head.models import closed_form, starts
 from attnbook.multi_head.models.objectives import logistic
@@ -177,11 +177,11 @@ class FirstPhase(Result):
         plateau = {**last.values, "expected_plateau": self.expected_plateau}
         over_law = self.residual / self.size
         return {
-            "MH-DATA": largest(largest_violation=self.violation),
-            "MH-DATA-patterns": largest(
+            "MH-DATA": extremes_over_seeds(largest_violation=self.violation),
+            "MH-DATA-patterns": extremes_over_seeds(
                 largest_gram_error=self.gram_error, largest_relevant_token_error=self.relevant_error
             ),
-            "MH-L2.1": largest(
+            "MH-L2.1": extremes_over_seeds(
                 largest_key_query_entry=self.key_query_entry,
                 largest_row_difference=self.row_difference,
                 largest_error_of_closed_form=self.step_error,
@@ -189,7 +189,7 @@ class FirstPhase(Result):
             "MH-L2.2": over_seeds(coefficient=self.coefficient[:, judged]),
             "MH-L2.2-plateau": Measurement(plateau, last.spread, last.n_seeds),
             "MH-L2.3": over_seeds(slope=self.slopes),
-            "MH-L2.3-constant": largest(largest_implied_constant=(self.residual / self.bound).max(1)),
+            "MH-L2.3-constant": extremes_over_seeds(largest_implied_constant=(self.residual / self.bound).max(1)),
             "MH-L2.3-exact": Measurement(
                 {"rms_over_law": float(np.sqrt((over_law**2).mean()))},
                 {"rms_over_law": (float(over_law.min()), float(over_law.max()))},

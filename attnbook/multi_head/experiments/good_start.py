@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments import samples, start_properties
 from attnbook.multi_head.experiments.start_properties import Settings
-from attnbook.multi_head.experiments.summaries import largest, log_slopes
+from attnbook.multi_head.experiments.summaries import log_slopes
 from attnbook.multi_head.theory import one_good_step as theory
 from attnbook.multi_head.theory import oracle
 
@@ -115,16 +115,16 @@ class GoodStart(Result):
         """Return what was found for Definition 1 and Proposition 2, by claim id."""
         at = self.settings.heads.index(64)
         return {
-            "MH-P2.1": largest(largest_ratio=self.head_norm / self.head_norm_bound),
-            "MH-P2.2": largest(largest_ratio=self.outputs / self.output_bound[:, :, None, None]),
+            "MH-P2.1": extremes_over_seeds(largest_ratio=self.head_norm / self.head_norm_bound),
+            "MH-P2.2": extremes_over_seeds(largest_ratio=self.outputs / self.output_bound[:, :, None, None]),
             "MH-P2.2-signs": over_seeds(
                 slope_equal_signs=log_slopes(self.settings.heads, self.equal_output[:, -1]),
                 mean_output_random_signs_64=self.outputs[:, -1, at].mean(1),
                 output_equal_signs_64=self.equal_output[:, -1, at],
             ),
             "MH-P2.2-coin": over_seeds(share_all_wrong=self.all_wrong),
-            "MH-P2.3": largest(largest_margin_spread=np.ptp(self.margin, axis=(2, 3))),
-            "MH-P2.3-best": largest(largest_margin_spread=np.ptp(self.best, axis=(2, 3))),
+            "MH-P2.3": extremes_over_seeds(largest_margin_spread=np.ptp(self.margin, axis=(2, 3))),
+            "MH-P2.3-best": extremes_over_seeds(largest_margin_spread=np.ptp(self.best, axis=(2, 3))),
             "MH-P2.3-uniform": over_seeds(
                 relative_spread_4=self.relative_spread(4), relative_spread_1024=self.relative_spread(1024)
             ),

@@ -21,7 +21,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.models import network
 
-__all__ = ["POINTS", "Settings", "draw_points"]
+__all__ = ["POINTS", "Settings", "draw_points", "random_start"]
 
 POINTS = ("random", "trained", "lone", "equal")
 
@@ -137,7 +137,7 @@ def draw_points(
     def train(start: Parameters) -> Parameters:
         return network.gradient_descent(start, batch, step_size=settings.step_size, steps=settings.steps).parameters
 
-    random, single = (_draw_start(settings, count, seeds, batch[0].device) for count in (n_heads, 1))
+    random, single = (random_start(settings, count, seeds, batch[0].device) for count in (n_heads, 1))
     lone = {name: torch.zeros_like(tensor) for name, tensor in random.items()}
     for name, tensor in train(single).items():
         lone[name][:, :1] = tensor
@@ -147,7 +147,18 @@ def draw_points(
     return {"random": random, "trained": train(random), "lone": lone, "equal": equal}
 
 
-def _draw_start(settings: Settings, n_heads: int, seeds: tuple[int, ...], device: torch.device) -> Parameters:
+def random_start(settings: Settings, n_heads: int, seeds: tuple[int, ...], device: torch.device) -> Parameters:
+    """Return random networks, where training starts.
+
+    Args:
+        settings: Sizes and scale.
+        n_heads: Number of heads.
+        seeds: Seeds, one member each.
+        device: Where they are wanted.
+
+    Returns:
+        Stacked parameters, in double precision.
+    """
     drawn = [
         network.draw_parameters(
             n_heads, settings.n_tokens, settings.dimension, scale=settings.scale, rng=stream(seed, "random point")

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments import noise_free, samples, start_cells
 from attnbook.multi_head.experiments.start_cells import Settings
-from attnbook.multi_head.experiments.summaries import largest, smallest
 from attnbook.multi_head.theory import one_good_step as theory
 from attnbook.multi_head.theory import oracle
 
@@ -119,16 +118,18 @@ class StartMargin(Result):
         gains = self.best[:, 0, :, 0] / self.best_zero[:, 0, :, 0]
         price = theory.residual_price(self.settings.step_mixture)
         stated_price = theory.stated_residual_price(self.settings.step_mixture)
-        drop = largest(largest_drop_per_residual=np.maximum(self.drop.max(1), self.worst_drop))
-        sharper = smallest(smallest_margin_minus_ours=self.margin - ours)
+        drop = extremes_over_seeds(largest_drop_per_residual=np.maximum(self.drop.max(1), self.worst_drop))
+        sharper = extremes_over_seeds(smallest_margin_minus_ours=self.margin - ours)
         return {
-            "MH-P2.4": largest(relative_error=self.noise_free_error),
-            "MH-P2.4-uniform": largest(relative_error_uniform=self.uniform_error),
+            "MH-P2.4": extremes_over_seeds(relative_error=self.noise_free_error),
+            "MH-P2.4-uniform": extremes_over_seeds(relative_error_uniform=self.uniform_error),
             "MH-B13.2": over_seeds(
                 relative_error_corrected=self.jacobian_error[:, 0], relative_error_printed=self.jacobian_error[:, 1]
             ),
-            "MH-P2.5": smallest(smallest_margin_minus_bound=self.margin - stated),
-            "MH-P2.5-negative": _with(smallest(margin=self.margin[:, 0, two, judged]), bound=stated[0, two, judged]),
+            "MH-P2.5": extremes_over_seeds(smallest_margin_minus_bound=self.margin - stated),
+            "MH-P2.5-negative": _with(
+                extremes_over_seeds(smallest_margin=self.margin[:, 0, two, judged]), bound=stated[0, two, judged]
+            ),
             "MH-P2.5-ours": _with(
                 sharper, smallest_gain=float((ours - stated).min()), smallest_ours=float(ours[0].min())
             ),
@@ -139,7 +140,9 @@ class StartMargin(Result):
                 {"required_stated": required["exact", "stated"], "required_ours": required["exact", "ours"]}
             ),
             "MH-P2.6-sensitivity": _with(drop, sharper_constant=price, stated_constant=stated_price),
-            "MH-P2.6-ours": smallest(bound=self.our_step[:, -1], margin_minus_bound=self.step_margin - self.our_step),
+            "MH-P2.6-ours": extremes_over_seeds(
+                smallest_bound=self.our_step[:, -1], smallest_margin_minus_bound=self.step_margin - self.our_step
+            ),
         }
 
 
