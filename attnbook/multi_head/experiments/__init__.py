@@ -1,12 +1,30 @@
 """The experiments of this paper: settings, runs, results.
 
-On :mod:`eigenvalues` no claim rests, so it is not registered: a notebook calls it for its slider.
+On :mod:`eigenvalues` and :mod:`leave_one_out_paths` no claim rests, so they are not registered: notebooks call them
+for their sliders.
 """
 
 from attnbook.core.results import Experiment
-from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, single_head
+from attnbook.multi_head.experiments import (
+    curvature,
+    eigenvalues,
+    generalisation_gap,
+    large_weights,
+    leave_one_out_paths,
+    single_head,
+    stability,
+)
 
-__all__ = ["EXPERIMENTS", "curvature", "eigenvalues", "large_weights", "single_head"]
+__all__ = [
+    "EXPERIMENTS",
+    "curvature",
+    "eigenvalues",
+    "generalisation_gap",
+    "large_weights",
+    "leave_one_out_paths",
+    "single_head",
+    "stability",
+]
 
 EXPERIMENTS = (
     Experiment(
@@ -32,5 +50,21 @@ EXPERIMENTS = (
         result=large_weights.LargeWeights,
         run=large_weights.run,
         budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.generalisation_gap",
+        summary="Theorem 2 and Corollary 2: test minus training loss against the number of samples, and the bounds",
+        settings=generalisation_gap.Settings,
+        result=generalisation_gap.GeneralisationGap,
+        run=generalisation_gap.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.stability",
+        summary="Leave-one-out stability: recursion (22), Lemma 3, and the left-out loss",
+        settings=stability.Settings,
+        result=stability.Stability,
+        run=stability.run,
+        budget_seconds=40,
     ),
 )

@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from attnbook.core.ensemble import History, Parameters
+from attnbook.core.ensemble import History, Parameters, log_spaced
 from attnbook.core.runtime import Progress
 from attnbook.multi_head.models import closed_form, collapse
 from attnbook.multi_head.models.network import largest_head_norm
@@ -158,32 +158,35 @@ def train(
     per_model = COPIES * tokens.numel() * tokens.element_size() / 2**20
     at_once = int(max(1, min(n_samples, memory_mib / per_model - 1)))
     groups = [range(start, min(start + at_once, n_samples)) for start in range(0, n_samples, at_once)]
+    wanted = log_spaced(steps, 12) if record_at is None else tuple(record_at)
     parts = []
     for number, group in enumerate(groups):
         inner = None if progress is None else lambda k, of, at=number: progress(at * of + k, of * len(groups))
-        batch = _Batch(tokens, labels, counts, leave_one_out_weights(n_samples, group).to(tokens), list(group))
+        batch = _Batch(tokens, labels, counts, leave_one_out_weights(n_samples, group).to(tokens), wanted)
         history = collapse.gradient_descent(
             batch.spread(parameters),
             batch.tokens,
-            logistic(batch.labels, batch.weights),
+            batch.objective,
             counts=batch.counts,
             step_size=step_size,
             steps=steps,
             record=batch.record,
-            record_at=record_at,
+            record_at=wanted,
             progress=inner,
         )
-        parts.append((history, batch))
+        parts.append((history, batch.losses(history)))
     return _join(parts, sets)
 
 
 class _Batch:
     """The full network of every set and some reduced ones, as members; those of one set are neighbours."""
 
-    def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor, weights: Tensor, left_out: list[int]) -> None:
-        self.sets, self.models, self.left_out = len(tokens), len(weights), left_out
+    def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor, weights: Tensor, wanted: Sequence[int]) -> None:
+        self.sets, self.models = len(tokens), len(weights)
         self.tokens, self.labels, self.counts = (self._repeat(tensor) for tensor in (tokens, labels, counts))
-        self.weights = weights.repeat(self.sets, 1)
+        self.loss = logistic(self.labels, weights.repeat(self.sets, 1))
+        self.wanted, self.calls = set(wanted), 0
+        self.kept: dict[int, Tensor] = {}
 
     def _repeat(self, tensor: Tensor) -> Tensor:
         return tensor.repeat_interleave(self.models, dim=0)
@@ -192,39 +195,52 @@ class _Batch:
         """Give every model of a set the same start."""
         return {name: self._repeat(tensor) for name, tensor in parameters.items()}
 
+    def objective(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss, and keep the outputs: computing them again for a record would cost a third of a step."""
+        if self.calls in self.wanted:
+            self.kept[self.calls] = outputs
+        self.calls += 1
+        return self.loss(outputs)
+
     def record(self, parameters: Parameters) -> dict[str, Tensor]:
-        """Return the distance from the full network, the loss of every sample and the norm of the largest head."""
-        outputs = closed_form.outputs(parameters, self.tokens, counts=self.counts)
+        """Return the distance from the full network and the norm of the largest head."""
         by_set = {name: tensor.unflatten(0, (self.sets, self.models)) for name, tensor in parameters.items()}
         apart = {name: (tensor - tensor[:, :1]).flatten(0, 1) for name, tensor in by_set.items()}
         return {
             "distance": collapse.norm(apart, counts=self.counts),
-            "loss": -logsigmoid(self.labels * outputs),
             "head_norm": largest_head_norm(parameters),
         }
 
+    def losses(self, history: History) -> Float[np.ndarray, "records members samples"]:
+        """Return the loss of every model on every sample at the recorded steps."""
+        if self.calls in self.wanted:
+            self.kept[self.calls] = closed_form.outputs(history.parameters, self.tokens, counts=self.counts)
+        outputs = torch.stack([self.kept[step] for step in history.steps])
+        return np.asarray(-logsigmoid(self.labels * outputs).cpu().numpy())
 
-def _join(parts: list[tuple[History, _Batch]], sets: int) -> LeaveOneOut:
+
+def _join(parts: list[tuple[History, np.ndarray]], sets: int) -> LeaveOneOut:
     """Sort what was recorded into the full networks (the first part's) and the reduced ones."""
 
-    def of(name: str, history: History) -> np.ndarray:
-        found = history.records[name]
-        return found.reshape(len(found), sets, -1, *found.shape[2:])
+    def by_set(values: np.ndarray) -> np.ndarray:
+        return values.reshape(len(values), sets, -1, *values.shape[2:])
 
-    def reduced(name: str) -> np.ndarray:
-        return np.concatenate([of(name, history)[:, :, 1:] for history, _ in parts], axis=2)
+    def reduced(values: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([by_set(of_part)[:, :, 1:] for of_part in values], axis=2)
 
-    losses, first = reduced("loss"), parts[0][0]
+    first, of_parts = parts[0][0], [of_part for _, of_part in parts]
+    records = {name: [history.records[name] for history, _ in parts] for name in first.records}
+    losses = reduced(of_parts)
     left_out = np.diagonal(losses, axis1=2, axis2=3)
     final = [{n: t.unflatten(0, (sets, -1)) for n, t in history.parameters.items()} for history, _ in parts]
     return LeaveOneOut(
         steps=first.steps,
-        distance=reduced("distance"),
-        sample_loss=of("loss", first)[:, :, 0],
+        distance=reduced(records["distance"]),
+        sample_loss=by_set(of_parts[0])[:, :, 0],
         left_out_loss=left_out,
         reduced_loss=(losses.sum(3) - left_out) / losses.shape[3],
-        head_norm=of("head_norm", first)[:, :, 0],
-        reduced_head_norm=reduced("head_norm"),
+        head_norm=by_set(records["head_norm"][0])[:, :, 0],
+        reduced_head_norm=reduced(records["head_norm"]),
         full={name: tensor[:, 0] for name, tensor in final[0].items()},
         reduced=[
             {name: torch.cat([part[name][index, 1:] for part in final]) for name in final[0]} for index in range(sets)
