@@ -72,7 +72,7 @@ def vacuous(result: GeneralisationGap) -> Table:
         ]
         rows.append([f"{n}", *(Measured(text) for text in texts)])
     caption = (
-        "K = n. Bounds: median over seeds. Last column: samples that Corollary 2 would need to reach log 2 if the margin "
+        "K = n. Bounds: median over seeds. Last column: samples at which Corollary 2 would be log 2 if margin "
         "and number of steps stayed what they are, which they do not."
     )
     columns = ["n", "mean gap", "Theorem 2", "Corollary 2", "Corollary 2 / gap", "n for log 2"]
