@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import nnls
 
 __all__ = ["KernelMargin", "NotSeparableError", "kernel_margin"]
 
@@ -77,6 +76,8 @@ def kernel_margin(
         >>> round(found.margin, 6), found.weights.round(6).tolist()
         (1.414214, [0.5, 0.5])
     """
+    from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
+
     labelled = _check(gram, labels)
     largest = np.sqrt(labelled.diagonal().max())
     factor = _factor(labelled / largest**2)

@@ -72,7 +72,7 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show little."""
-        return cls(sizes=(5, 10), steps=12, test_samples=50, seeds=(0, 1), dimension=7, n_tokens=5)
+        return cls(sizes=(5, 10), steps=12, test_samples=200, seeds=(0, 1), dimension=7, n_tokens=5)
 
     @classmethod
     def book(cls) -> Self:

@@ -32,8 +32,11 @@ from attnbook.multi_head.theory import generalisation as theory
 
 __all__ = ["SCHEDULES", "GeneralisationGap", "Settings", "run"]
 
+NO_GAP = 1e-12
+"""What counts as the mean gap where there is none."""
+
 SCHEDULES = ("as many steps as samples", "a fixed number of steps")
-"""How long training lasts: $K=n$, and $K$ the same for every $n$."""
+"""Numbers of steps, $K=n$ and one $K$ for every $n$."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,14 @@ class GeneralisationGap(Result):
         return np.array(rows).transpose(2, 0, 1)
 
     def slopes(self, gap: Float[np.ndarray, "seeds sizes"]) -> tuple[float, Float[np.ndarray, " seeds"]]:
-        """Return the slope of the logarithm of the mean gap in log n, of all seeds and without each of them in turn."""
+        """Return the slope of the logarithm of the mean gap in log n, of all seeds and without each of them in turn.
+
+        A mean gap that is not positive counts as :data:`NO_GAP`, so that no rule about slopes holds by it.
+        """
         centred = np.log(self.settings.sizes) - np.mean(np.log(self.settings.sizes))
 
         def slope(of: np.ndarray) -> float:
-            return float(np.log(of.mean(0)) @ centred / (centred @ centred))
+            return float(np.log(np.maximum(of.mean(0), NO_GAP)) @ centred / (centred @ centred))
 
         return slope(gap), np.array([slope(np.delete(gap, i, axis=0)) for i in range(len(gap))])
 

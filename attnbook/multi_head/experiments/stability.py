@@ -86,7 +86,7 @@ class Stability(Result):
 
     @property
     def left_out_gap(self) -> Float[np.ndarray, "seeds heads sizes"]:
-        """Left-out minus training loss: what the training set alone says about the gap."""
+        """Left-out minus training loss, what the training set alone says about the gap."""
         return self.left_out_loss - self.train_loss
 
     @property

@@ -36,7 +36,7 @@ __all__ = [
     "theorem_2",
 ]
 
-Array = Float[np.ndarray, "..."]
+Array = Float[np.ndarray, "*_"]
 
 
 def target_distance(*, steps: int, margin: float | Array, output_bound: float | Array = 1.0) -> Array:
