@@ -37,6 +37,7 @@ def gap_and_bounds(result: Stability) -> Figure:
             _guess(ax, sizes)
             _sample_axis(ax, sizes)
             ax.set(yscale="log", ylabel="test − training loss", title=f"{head_count(n_heads)} heads")
+            ax.set_ylim(bottom=4e-3)
         decades = np.median(result.log_unrolled[:, 0])
         note = f"recursion (22) unrolled: far above the top, near 10$^{{{decades:.0f}}}$"
         panels[0].annotate(note, (0.98, 0.985), xycoords="axes fraction", ha="right", va="top", fontsize=9)
@@ -124,8 +125,8 @@ def head_count(n_heads: int) -> str:
 def _guess(ax: Axes, sizes: np.ndarray) -> None:
     """Draw the loss of a network that always returns zero."""
     ax.axhline(math.log(2), color=INK, linewidth=1, linestyle=(0, (4, 4)))
-    at = (sizes[0], math.log(2))
-    ax.annotate("log 2: guessing", at, xytext=(-2, 3), textcoords="offset points", fontsize=9)
+    at = (sizes[1], math.log(2))
+    ax.annotate("log 2: guessing", at, xytext=(4, 3), textcoords="offset points", fontsize=9)
 
 
 def _rest(look: Look) -> tuple[str, str | tuple[int, tuple[int, ...]], str]:

@@ -67,8 +67,8 @@ def vacuous(result: GeneralisationGap) -> Table:
             f"{gap:.3g}",
             f"{target:.3g}",
             f"{bound:.3g}",
-            f"{bound / gap:.1g}",
-            f"{needed:,.0f}".replace(",", "\u2009"),
+            _power(math.log10(bound / gap)),
+            _power(math.log10(needed)),
         ]
         rows.append([f"{n}", *(Measured(text) for text in texts)])
     caption = (
@@ -86,10 +86,10 @@ def conditions(result: Stability) -> Table:
     for i, n_heads in enumerate(chosen.heads):
         values = (result.step_smoothness[:, i].max(), result.segment_condition[:, i].max())
         heads = f"{n_heads:,}".replace(",", "\u2009")
-        rows.append([heads, f"{chosen.step_size:g}", *(Measured(f"{value:.2g}") for value in values)])
+        rows.append([heads, f"{chosen.step_size:g}", *(Measured(_power(math.log10(value))) for value in values)])
     inside = [result.inside[:, at].max() for at in map(INSIDE.index, ("step_smoothness", "segment_condition"))]
     heads = f"{chosen.heads[-1]:,}".replace(",", "\u2009")
-    rows.append([heads, f"{chosen.inside_step_size:g}", *(Measured(f"{value:.2g}") for value in inside)])
+    rows.append([heads, f"{chosen.inside_step_size:g}", *(Measured(_power(math.log10(value))) for value in inside)])
     caption = (
         "The largest value over steps, samples, seeds and sizes (last row: "
         f"n = {chosen.inside_size}, {chosen.inside_steps} steps). The proof of recursion (22) needs at most 1."
@@ -103,7 +103,7 @@ def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
     distance = result.distance[-1, head, sample]
     excess = np.log10(result.recursion[-1, head, sample]) - np.log10(distance)
     printed = result.printed[-1, head, sample] / distance
-    times = f"{10**excess:.2g} times" if excess < 4 else f"ten to the power of {excess:.0f} times"
+    times = f"{_power(excess)} times" if excess < 4 else f"ten to the power of {excess:.0f} times"
     fits = "below the truth: it cannot be meant" if printed < 1 else "above the truth here too"
     heads = f"{n_heads:,}".replace(",", "\u2009")
     return (
