@@ -76,7 +76,7 @@ def bounds_and_margin(result: GeneralisationGap) -> Figure:
         top.set(yscale="log", ylabel="test − training loss", title="K = n steps")
         top.legend(fontsize=9, loc="center right", bbox_to_anchor=(1.0, 0.72))
         band(bottom, sizes, result.margin, LOOKS["few_heads"])
-        _slope(bottom, sizes, np.median(result.margin[:, 0]) * 1.25, "slope −1/2", power=-0.5)
+        _slope(bottom, sizes, np.median(result.margin[:, 0]) * 1.25, "slope −1/2", power=-0.5, below=True)
         bottom.set(yscale="log", ylabel=r"tangent margin $\gamma$", title="the margin at the start")
         bottom.set_yticks([0.2, 0.4, 0.8], ["0.2", "0.4", "0.8"])
         for ax in (top, bottom):
