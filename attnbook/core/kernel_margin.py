@@ -76,7 +76,7 @@ def kernel_margin(
         >>> round(found.margin, 6), found.weights.round(6).tolist()
         (1.414214, [0.5, 0.5])
     """
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
 
     labelled = _check(gram, labels)
     largest = np.sqrt(labelled.diagonal().max())

@@ -1,6 +1,8 @@
 """The experiments of this paper: settings, runs, results.
 
 On :mod:`eigenvalues` and :mod:`attention_maps` no claim rests, so they are not registered: notebooks call them for
+On :mod:`eigenvalues` and :mod:`leave_one_out_paths` no claim rests, so they are not registered: notebooks call them
+for their sliders.
 sliders.
 """
 
@@ -14,8 +16,10 @@ from attnbook.multi_head.experiments import (
     equal_heads,
     feasibility,
     first_phase,
+    generalisation_gap,
     good_start,
     large_weights,
+    leave_one_out_paths,
     linear_rules,
     margin_order,
     margin_race,
@@ -24,6 +28,7 @@ from attnbook.multi_head.experiments import (
     random_starts,
     segments,
     single_head,
+    stability,
     start_margin,
     training_bounds,
 )
@@ -38,8 +43,10 @@ __all__ = [
     "equal_heads",
     "feasibility",
     "first_phase",
+    "generalisation_gap",
     "good_start",
     "large_weights",
+    "leave_one_out_paths",
     "linear_rules",
     "margin_order",
     "margin_race",
@@ -48,6 +55,7 @@ __all__ = [
     "random_starts",
     "segments",
     "single_head",
+    "stability",
     "start_margin",
     "training_bounds",
 ]
@@ -196,5 +204,21 @@ EXPERIMENTS = (
         result=segments.Segments,
         run=segments.run,
         budget_seconds=10,
+    ),
+    Experiment(
+        id="multi_head.generalisation_gap",
+        summary="Theorem 2 and Corollary 2: test minus training loss against the number of samples, and the bounds",
+        settings=generalisation_gap.Settings,
+        result=generalisation_gap.GeneralisationGap,
+        run=generalisation_gap.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="multi_head.stability",
+        summary="Leave-one-out stability: recursion (22), Lemma 3, and the left-out loss",
+        settings=stability.Settings,
+        result=stability.Stability,
+        run=stability.run,
+        budget_seconds=40,
     ),
 )

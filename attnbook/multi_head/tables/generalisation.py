@@ -1,0 +1,122 @@
+"""The tables of the chapter on generalisation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attnbook.core.tables import Measured, Table
+from attnbook.multi_head.experiments.generalisation_gap import GeneralisationGap
+from attnbook.multi_head.experiments.leave_one_out_paths import LeaveOneOutPaths
+from attnbook.multi_head.experiments.stability import INSIDE, Stability
+
+__all__ = ["conditions", "explorer_text", "gaps", "ladder", "vacuous"]
+
+
+def ladder(result: Stability) -> Table:
+    """Return how the gap grows into its bounds, step by step, at the largest number of samples."""
+    at = len(result.settings.sizes) - 1
+    gap = result.gap[..., at].mean(0)
+    logarithms = {
+        "test − training loss, measured": np.log10(gap),
+        "left-out − training loss": np.log10(result.left_out_gap[..., at].mean(0)),
+        "the same twice (Lemma 3's factor 2)": np.log10(2 * result.loss_change[..., at].mean(0)),
+        "Lemma 3: β₁ times the measured distances, twice": np.log10(result.lemma_3[..., at].mean(0)),
+        "the same with recursion (22) for the distances": result.log_unrolled[..., at].mean(0),
+        "Corollary 2": np.log10(result.corollary_2[..., at].mean(0)),
+    }
+    rows: list[list[str | Measured]] = []
+    for name, values in logarithms.items():
+        cells = [text for i in (0, 1) for text in (_power(values[i]), _power(values[i] - np.log10(gap[i])))]
+        rows.append([name, *(Measured(cell) for cell in cells)])
+    few, many = result.settings.heads
+    caption = (
+        f"n = {result.settings.sizes[at]}, K = {result.settings.steps} steps: means over {len(result.gap)} seeds (of "
+        "logarithms in the row with the recursion), and how many times the gap that is. log 2 is 0.69."
+    )
+    groups = [("", 1), (f"{few} heads", 2), (f"{many:,} heads".replace(",", "\u2009"), 2)]
+    return Table(["", "value", "× gap", "value", "× gap"], rows, caption, groups)
+
+
+def gaps(result: GeneralisationGap) -> Table:
+    """Return losses, error and gap at every size."""
+    root = math.sqrt(len(result.gap))
+    rows: list[list[str | Measured]] = []
+    for a, steps in enumerate(result.steps):
+        for j, n in enumerate(result.settings.sizes):
+            gap = result.gap[:, a, j]
+            means = (result.train_loss[:, a, j].mean(), result.test_loss[:, a, j].mean())
+            error = f"{100 * result.test_error[:, a, j].mean():.2g} %"
+            of_gap = f"{gap.mean():.4f} ± {gap.std(ddof=1) / root:.4f}"
+            texts = [*(f"{mean:.3f}" for mean in means), error, of_gap, f"{n * gap.mean():.2f}"]
+            rows.append([f"{n}", f"{steps[j]}", *(Measured(text) for text in texts)])
+    caption = f"Means over {len(result.gap)} seeds; after ± the standard error of the mean."
+    return Table(["n", "K", "training loss", "test loss", "test error", "gap", "n × gap"], rows, caption)
+
+
+def vacuous(result: GeneralisationGap) -> Table:
+    """Return how far above log 2 the bounds are and how many samples they would ask for."""
+    rows: list[list[str | Measured]] = []
+    for j in (0, len(result.settings.sizes) - 1):
+        n = result.settings.sizes[j]
+        bound, target = (np.median(values[:, 0, j]) for values in (result.corollary_2, result.theorem_2))
+        gap = result.gap[:, 0, j].mean()
+        needed = n * bound / math.log(2)
+        texts = [
+            f"{gap:.3g}",
+            f"{target:.3g}",
+            f"{bound:.3g}",
+            _power(math.log10(bound / gap)),
+            _power(math.log10(needed)),
+        ]
+        rows.append([f"{n}", *(Measured(text) for text in texts)])
+    caption = (
+        "K = n. Bounds: median over seeds. Last column: samples at which Corollary 2 would be log 2 if margin "
+        "and number of steps stayed what they are, which they do not."
+    )
+    columns = ["n", "mean gap", "Theorem 2", "Corollary 2", "Corollary 2 / gap", "n for log 2"]
+    return Table(columns, rows, caption)
+
+
+def conditions(result: Stability) -> Table:
+    """Return whether the conditions of the recursion's proof hold, at the practical step size and at the small one."""
+    chosen = result.settings
+    rows: list[list[str | Measured]] = []
+    for i, n_heads in enumerate(chosen.heads):
+        values = (result.step_smoothness[:, i].max(), result.segment_condition[:, i].max())
+        heads = f"{n_heads:,}".replace(",", "\u2009")
+        rows.append([heads, f"{chosen.step_size:g}", *(Measured(_power(math.log10(value))) for value in values)])
+    inside = [result.inside[:, at].max() for at in map(INSIDE.index, ("step_smoothness", "segment_condition"))]
+    heads = f"{chosen.heads[-1]:,}".replace(",", "\u2009")
+    rows.append([heads, f"{chosen.inside_step_size:g}", *(Measured(_power(math.log10(value))) for value in inside)])
+    caption = (
+        "The largest value over steps, samples, seeds and sizes (last row: "
+        f"n = {chosen.inside_size}, {chosen.inside_steps} steps). The proof of recursion (22) needs at most 1."
+    )
+    return Table(["heads", "step size η", "η β₂", "eq. (18): 2 β₃ δ² / √H"], rows, caption)
+
+
+def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
+    """Return the numbers behind one picture of the sliders."""
+    head, sample = result.settings.heads.index(n_heads), rank - 1
+    distance = result.distance[-1, head, sample]
+    excess = np.log10(result.recursion[-1, head, sample]) - np.log10(distance)
+    printed = result.printed[-1, head, sample] / distance
+    times = f"{_power(excess)} times" if excess < 4 else f"ten to the power of {excess:.0f} times"
+    fits = "below the truth: it cannot be meant" if printed < 1 else "above the truth here too"
+    heads = f"{n_heads:,}".replace(",", "\u2009")
+    return (
+        f"H = {heads}, sample {rank}: after the last step the networks are {distance:.2g} apart and recursion (22) "
+        f"allows {times} that. With the bracket as shown, (21) ends {fits}. The sample's loss is "
+        f"{result.sample_loss[-1, head, sample]:.2g} for the network that has seen it and "
+        f"{result.left_out_loss[-1, head, sample]:.2g} for the one that has not."
+    )
+
+
+def _power(logarithm: float) -> str:
+    """Write a positive number given by its logarithm to base ten: with two digits, or as a power of ten."""
+    if logarithm >= 5:
+        return f"10^{logarithm:.0f}"
+    rounded = float(f"{10**logarithm:.2g}")
+    return f"{rounded:,.0f}".replace(",", "\u2009") if rounded >= 10 else f"{rounded:.2g}"

@@ -1,0 +1,233 @@
+"""Networks without one sample, the targets of the proofs, and the formulas of Theorem 2."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attnbook.core.ensemble import log_spaced
+from attnbook.multi_head.models import closed_form, collapse, leave_one_out, network, starts
+from attnbook.multi_head.models.leave_one_out import leave_one_out_weights
+from attnbook.multi_head.models.tangent_target import tangent_target
+from attnbook.multi_head.theory import generalisation as theory
+
+SETS, SAMPLES, TOKENS, DIMENSION = 2, 7, 5, 3
+COUNTS = torch.tensor([[3.0, 2.0], [1.0, 4.0]], dtype=torch.float64)
+
+
+@pytest.fixture
+def problem():
+    random = torch.Generator().manual_seed(0)
+    tokens = torch.randn(SETS, SAMPLES, TOKENS, DIMENSION, dtype=torch.float64, generator=random)
+    labels = torch.where(torch.randn(SETS, SAMPLES, generator=random) > 0, 1.0, -1.0).double()
+    start = {
+        "decoder": torch.randn(SETS, 2, TOKENS, DIMENSION, dtype=torch.float64, generator=random),
+        "key_query": torch.randn(SETS, 2, DIMENSION, DIMENSION, dtype=torch.float64, generator=random),
+    }
+    return start, tokens, labels
+
+
+def train(problem, **changed):
+    options = {"counts": COUNTS, "step_size": 0.3, "steps": 11, "record_at": range(12)} | changed
+    return leave_one_out.train(*problem, **options)
+
+
+def one_by_one(problem, index, left_out, steps=11):
+    """Train one network of a set with all of its heads written out, by automatic differentiation."""
+    start, tokens, labels = problem
+    own = {name: tensor[index : index + 1] for name, tensor in start.items()}
+    theta = collapse.expand(own, counts=COUNTS[index : index + 1])
+    batch = tokens[index : index + 1], labels[index : index + 1]
+    weights = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)
+    if left_out is not None:
+        weights[left_out] = 0
+    for _ in range(steps):
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in theta.items()}
+        losses = torch.log1p(torch.exp(-batch[1] * network.predict(leaves, batch[0])))[0]
+        gradients = torch.autograd.grad((weights * losses).sum(), list(leaves.values()))
+        theta = {n: (leaves[n] - 0.3 * g).detach() for n, g in zip(leaves, gradients, strict=True)}
+    losses = torch.log1p(torch.exp(-batch[1] * network.predict(theta, batch[0])))[0]
+    return theta, losses.numpy()
+
+
+@pytest.mark.parametrize("index", range(SETS))
+def test_every_path_is_that_of_a_network_trained_alone_with_all_of_its_heads(problem, index):
+    found = train(problem)
+    full, losses = one_by_one(problem, index, None)
+    np.testing.assert_allclose(found.sample_loss[-1, index], losses, rtol=1e-11)
+    for i in range(SAMPLES):
+        reduced, losses = one_by_one(problem, index, i)
+        apart = math.sqrt(sum(float((full[name] - reduced[name]).square().sum()) for name in full))
+        assert found.distance[-1, index, i] == pytest.approx(apart, rel=1e-10)
+        assert found.left_out_loss[-1, index, i] == pytest.approx(losses[i], rel=1e-11)
+        assert found.reduced_loss[-1, index, i] == pytest.approx((losses.sum() - losses[i]) / SAMPLES, rel=1e-11)
+        norms = (reduced["decoder"].square().sum((2, 3)) + reduced["key_query"].square().sum((2, 3))).sqrt()
+        assert found.reduced_head_norm[-1, index, i] == pytest.approx(float(norms.max()), rel=1e-11)
+
+
+def test_all_networks_start_together(problem):
+    found = train(problem)
+    assert (found.distance[0] == 0).all()
+    np.testing.assert_array_equal(found.left_out_loss[0], found.sample_loss[0])
+    np.testing.assert_allclose(found.kept_loss[0], found.reduced_loss[0], rtol=1e-12)
+
+
+def test_the_result_does_not_depend_on_how_many_are_trained_at_once(problem):
+    together, apart = train(problem), train(problem, memory_mib=1e-9)
+    for name in ("distance", "sample_loss", "left_out_loss", "reduced_loss", "head_norm", "reduced_head_norm"):
+        np.testing.assert_allclose(getattr(apart, name), getattr(together, name), rtol=1e-11, atol=1e-14)
+    for one, other in zip(together.reduced, apart.reduced, strict=True):
+        assert len(one["decoder"]) == len(other["decoder"]) == SAMPLES
+        torch.testing.assert_close(one["key_query"], other["key_query"], rtol=1e-11, atol=1e-14)
+
+
+def test_a_reduced_network_never_sees_its_sample(problem):
+    start, tokens, labels = problem
+    changed = tokens.clone()
+    changed[0, 4] *= -3
+    before, after = train(problem), train((start, changed, labels))
+    torch.testing.assert_close(after.reduced[0]["decoder"][4], before.reduced[0]["decoder"][4], rtol=1e-12, atol=0)
+    assert not torch.allclose(after.reduced[0]["decoder"][3], before.reduced[0]["decoder"][3])
+    assert not torch.allclose(after.full["decoder"][0], before.full["decoder"][0])
+
+
+def test_fewer_records_are_some_of_all_records(problem):
+    few, every = train(problem, record_at=(3, 11)), train(problem)
+    for name in ("distance", "sample_loss", "left_out_loss"):
+        np.testing.assert_array_equal(getattr(few, name), getattr(every, name)[[3, 11]])
+    assert train(problem, record_at=None).steps.tolist() == list(log_spaced(11, 12))
+
+
+def test_progress_ends_at_the_total(problem):
+    seen = []
+    train(problem, memory_mib=1e-9, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s, x, y: (s, x[:, :1], y[:, :1]), "at least 2 samples"),
+        (lambda s, x, y: (s, x, 2 * y), "labels: expected 1 or -1, got"),
+        (lambda s, x, y: ({"decoder": s["decoder"]}, x, y), "'key_query' is missing"),
+        (lambda s, x, y: (s, x * torch.nan, y), "tokens: .* not finite"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(problem, change, message):
+    with pytest.raises(ValueError, match=message):
+        train(change(*problem))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"memory_mib": 0.0}, "memory_mib"),
+        ({"steps": 0}, "last, count|steps"),
+        ({"step_size": -1.0}, "step_size"),
+        ({"record_at": (99,)}, "record_at"),
+        ({"counts": 0 * COUNTS}, "counts"),
+    ],
+)
+def test_options_outside_their_range_are_refused(problem, changed, message):
+    with pytest.raises(ValueError, match=message):
+        train(problem, **changed)
+
+
+def test_weights_outside_the_samples_are_refused():
+    with pytest.raises(ValueError, match="left_out: expected indices from 0 to 2, got 3"):
+        leave_one_out_weights(3, [0, 3])
+    with pytest.raises(ValueError, match="n_samples"):
+        leave_one_out_weights(1, [0])
+
+
+def test_the_target_has_the_margin_that_it_claims_to_first_order(problem):
+    """By finite differences of the outputs; its norm over all heads is the root of two."""
+    _, tokens, labels = problem
+    start = starts.first_phase(tokens, labels)
+    found = tangent_target(start, tokens, labels, counts=COUNTS)
+    norms = collapse.norm(found.direction, counts=COUNTS)
+    np.testing.assert_allclose(norms, math.sqrt(2), rtol=1e-12)
+    tiny = 1e-5 * torch.ones(SETS, dtype=torch.float64)
+    ahead, behind = (closed_form.outputs(found.at(start, s * tiny), tokens, counts=COUNTS) for s in (1, -1))
+    rates = labels * (ahead - behind) / (2e-5 / math.sqrt(2))
+    np.testing.assert_allclose(rates.min(1).values, found.margin, rtol=1e-6)
+    moved = {name: found.at(start, 5 * tiny)[name] - start[name] for name in start}
+    np.testing.assert_allclose(collapse.norm(moved, counts=COUNTS), 5e-5, rtol=1e-6)
+
+
+def test_the_margin_after_the_first_phase_does_not_depend_on_the_number_of_heads(problem):
+    _, tokens, labels = problem
+    start = starts.first_phase(tokens, labels)
+    margins = [tangent_target(start, tokens, labels, counts=c * COUNTS).margin for c in (1, 1e6)]
+    np.testing.assert_allclose(margins[0], margins[1], rtol=1e-8)
+
+
+def test_corollary_2_is_theorem_2_up_to_its_rounded_constant():
+    """At a target with loss 1/K: four times 2 + 9 g^2 / (4 eta) is at most 17 g^2 / eta if g >= 1 and eta <= 1."""
+    for steps, eta, margin in ((1, 1.0, 1.0), (100, 0.5, 0.3), (7, 0.01, 0.9)):
+        same = {"n_samples": 13, "steps": steps, "step_size": eta}
+        distance = theory.target_distance(steps=steps, margin=margin)
+        exact = theory.theorem_2(**same, target_loss=1 / steps, target_distance=distance)
+        assert exact <= theory.corollary_2(**same, margin=margin) <= 2 * exact
+
+
+def test_the_envelope_of_constant_factors_is_a_geometric_sum():
+    found = theory.envelope(np.full(9, 1.5), np.full(9, 2.0))
+    np.testing.assert_allclose(found, 2 * (1.5 ** np.arange(10) - 1) / 0.5, rtol=1e-12)
+
+
+def test_the_envelope_overflows_to_infinity_without_a_warning(recwarn):
+    assert theory.envelope(np.full(5, 1e200), np.ones(5))[-1] == np.inf
+    assert not recwarn
+
+
+def test_the_factors_by_hand():
+    """Eta = 1/2, beta_3 = 6, H = 9, losses 1 and 2: eta beta_3 / root H = 1."""
+    same = {"step_size": 0.5, "curvature": 6.0, "n_heads": 9.0}
+    largest = np.array([2.0])
+    assert theory.expansive_factor(**same, smoothness=1.0, largest_loss=largest) == 3.0
+    assert theory.expansive_factor(**same, smoothness=8.0, largest_loss=largest) == 4.0
+    assert theory.printed_factor(**same, largest_loss=largest) == 4.0
+    assert theory.expansion(**same, kept_loss=np.array([1.0]), reduced_loss=largest) == pytest.approx(4.0)
+    assert theory.lemma_3(lipschitz=3.0, stability=0.5) == 3.0
+
+
+ONE = np.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.target_distance(steps=0, margin=1.0), "steps"),
+        (lambda: theory.target_distance(steps=1, margin=0.0), "margin: expected finite numbers above 0, got 0"),
+        (lambda: theory.target_distance(steps=1, margin=1.0, output_bound=0.5), "output_bound: .* of at least 1"),
+        (lambda: theory.corollary_2(n_samples=0, steps=1, step_size=1.0, margin=1.0), "n_samples"),
+        (lambda: theory.corollary_2(n_samples=1, steps=1, step_size=0.0, margin=1.0), "step_size"),
+        (
+            lambda: theory.theorem_2(n_samples=1, steps=0, step_size=1.0, target_loss=0.0, target_distance=0.0),
+            "n_samples, steps",
+        ),
+        (
+            lambda: theory.theorem_2(n_samples=1, steps=1, step_size=1.0, target_loss=-1.0, target_distance=0.0),
+            "target_loss",
+        ),
+        (
+            lambda: theory.expansion(step_size=1.0, curvature=1.0, n_heads=1.0, kept_loss=-ONE, reduced_loss=ONE),
+            "kept_loss",
+        ),
+        (
+            lambda: theory.expansive_factor(
+                step_size=1.0, curvature=1.0, smoothness=1.0, n_heads=1.0, largest_loss=np.nan * ONE
+            ),
+            "largest_loss",
+        ),
+        (lambda: theory.printed_factor(step_size=-1.0, curvature=1.0, n_heads=1.0, largest_loss=ONE), "step_size"),
+        (lambda: theory.envelope(np.ones(3), np.ones(2)), "same shape"),
+        (lambda: theory.lemma_3(lipschitz=-1.0, stability=0.0), "lipschitz"),
+    ],
+)
+def test_numbers_outside_their_range_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
