@@ -17,5 +17,10 @@ LOOKS: Mapping[str, Look] = {
     "dimension_free_curvature": Look("bound without dimension", "#15803d", (0, (5, 1)), "v"),
     "typical": Look("the typical head", "#5b5f66", "--", "s"),
     "worst": Look("the worst head", "#1f2937", (0, (6, 2, 1, 2)), "<"),
+    "quarter": Look("ζ/4 taken off", "#0b5cad", "-", "o"),
+    "half": Look("ζ/2 taken off", "#c2410c", "-.", "^"),
+    "attention_margin": Look(r"attention, $\gamma_{attn}$", "#0b5cad", "-", "o"),
+    "tangent_margin": Look(r"linearised network, $\gamma_\star$", "#c2410c", "-.", "^"),
+    "linear_margin": Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s"),
 }
 """How each quantity of this part looks in all of its chapters."""
