@@ -9,8 +9,8 @@ import pytest
 
 import attnbook
 from attnbook import ledger
-from attnbook.multi_head import figures
 from attnbook.multi_head.figures import reading_with_care
+from attnbook.multi_head.figures.looks import LOOKS
 
 PAGE = Path(__file__).parents[2] / "chapters" / "multi_head" / "reading_with_care.ipynb"
 CELLS = json.loads(PAGE.read_text(encoding="utf-8"))["cells"]
@@ -51,6 +51,12 @@ def test_the_overview_links_to_every_entry():
     assert all(f"({target})=\n## {number}. " in PROSE for number, target in rows)
 
 
+def test_the_count_in_the_introduction_is_that_of_the_table():
+    rows = re.findall(r"^\| \{ref\}`\d+\. .*$", PROSE, re.MULTILINE)
+    assert sum("harmless slip" in row for row in rows) == 8
+    assert "Eight of the thirteen are harmless slips" in PROSE
+
+
 def test_every_claim_named_exists():
     named = set(re.findall(r"\{ref\}`(MH-[\w.-]+)`", PROSE))
     assert len(named) > 15
@@ -85,12 +91,12 @@ def test_wrong_answers_get_the_likely_mistake(answer, message):
 
 
 def test_pictures_show_the_numbers_they_are_given():
-    sizes, looks = np.array([100.0, 1000.0, 10000.0]), figures.looks.LOOKS
+    sizes = np.array([100.0, 1000.0, 10000.0])
     half, quarter = np.full((2, 3), 0.7), np.array([[3.0, 2.0, 1.0]] * 2)
     (ax,) = reading_with_care.residuals(sizes, {"half": half, "quarter": quarter}, 0.7).axes
     drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
-    np.testing.assert_allclose(drawn[looks["quarter"].label], quarter[0])
+    np.testing.assert_allclose(drawn[LOOKS["quarter"].label], quarter[0])
     margins = {"attention_margin": sizes, "tangent_margin": sizes**2, "linear_margin": sizes / 2}
     (ax,) = reading_with_care.three_margins(sizes, margins, 300.0).axes
     drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
-    np.testing.assert_allclose(drawn[looks["tangent_margin"].label], sizes**2)
+    np.testing.assert_allclose(drawn[LOOKS["tangent_margin"].label], sizes**2)

@@ -39,8 +39,10 @@ def residuals(
             band(ax, sizes, norms, LOOKS[name])
         ax.axhline(plateau, color=INK, linewidth=1, linestyle=":")
         start = np.median(readings["quarter"][:, 0]) / 2
-        ax.plot(sizes, start * (sizes / sizes[0]) ** -0.5, color=INK, linewidth=1, linestyle=":")
-        ax.annotate("slope −1/2", (sizes[0], start), xytext=(2, -16), textcoords="offset points", fontsize=10)
+        slope = start * (sizes / sizes[0]) ** -0.5
+        ax.plot(sizes, slope, color=INK, linewidth=1, linestyle=":")
+        below = {"xytext": (0, -14), "textcoords": "offset points", "ha": "right", "fontsize": 10}
+        ax.annotate("slope −1/2", (sizes[-2], slope[-2]), **below)
         ax.annotate(
             r"$\zeta S\sqrt{2}/4$", (sizes[0], plateau), xytext=(0, -16), textcoords="offset points", fontsize=10
         )
@@ -69,9 +71,7 @@ def three_margins(
         for name, values in margins.items():
             ax.plot(pattern_norms, values, **LOOKS[name].line_style() | {"markevery": 4})
         ax.axvline(crossing, color=INK, linewidth=1, linestyle=":")
-        ax.annotate(
-            "predicted crossing", (crossing, ax.get_ylim()[0]), xytext=(5, 30), textcoords="offset points", fontsize=10
-        )
+        ax.text(crossing * 1.03, 0.06, "predicted crossing", transform=ax.get_xaxis_transform(), fontsize=10)
         ax.set(xscale="log", yscale="log", xlabel="norm of the patterns, S", ylabel="margin")
         ax.set_xticks([1, 2, 3, 4, 5, 6], ["1", "2", "3", "4", "5", "6"])
         ax.minorticks_off()
