@@ -41,8 +41,9 @@ def residuals(
         start = np.median(readings["quarter"][:, 0]) / 2
         slope = start * (sizes / sizes[0]) ** -0.5
         ax.plot(sizes, slope, color=INK, linewidth=1, linestyle=":")
-        below = {"xytext": (0, -14), "textcoords": "offset points", "ha": "right", "fontsize": 10}
-        ax.annotate("slope −1/2", (sizes[-2], slope[-2]), **below)
+        ax.annotate(
+            "slope −1/2", (sizes[-2], slope[-2]), xytext=(0, -14), textcoords="offset points", ha="right", fontsize=10
+        )
         ax.annotate(
             r"$\zeta S\sqrt{2}/4$", (sizes[0], plateau), xytext=(0, -16), textcoords="offset points", fontsize=10
         )
