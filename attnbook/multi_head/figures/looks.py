@@ -43,5 +43,7 @@ LOOKS: Mapping[str, Look] = {
     "hard_noise": Look("noise against attention", "#0b5cad", "-", "o"),
     "zero_start": Look("zero start", "#5b5f66", "--", "none"),
     "first_phase_start": Look("after the first phase", "#15803d", (0, (5, 1)), "none"),
+    "quarter": Look("ζ/4 taken off", "#0b5cad", "-", "o"),
+    "half": Look("ζ/2 taken off", "#c2410c", "-.", "^"),
 }
 """How each quantity of this part looks in all of its chapters."""
