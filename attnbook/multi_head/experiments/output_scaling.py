@@ -1,7 +1,8 @@
 r"""The tokenised mixture: heads summed with $H^{-c}$ in the place of $H^{-1/2}$, with the step size that goes with it.
 
 With step size $\eta H^{2c-1}$ the decoders change the output by the same amount for every $H$ and $c$. What differs is
-the step of $W_h$: with $c=1/2$ it shrinks as heads are added, with $c=1$ it does not.
+the step of $W_h$, which is $\eta H^{2c-2}$ (for $V=H^{1-c}U$, see :mod:`attnbook.multi_head.models.one_head`): with
+$c=1/2$ it shrinks as heads are added, with $c=1$ it does not. So $H$ and $c$ enter by $H^{2(1-c)}$ alone.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Settings(MixtureSettings):
     r"""Sizes of the experiment: those of the data, and training from the first-phase start with even signs.
 
     Attributes:
-        heads: Numbers of heads, even: so that signs sum to zero.
-        exponents: Exponents $c$ of the scaling $H^{-c}$; the paper's 1/2 and 1 among them.
+        heads: Numbers of heads, even: so that signs sum to zero; 16 and 256 among them.
+        exponents: Exponents $c$ of the scaling $H^{-c}$; the paper's 1/2, and 3/4 and 1 among them.
         step_size: The $\eta$ in the step size $\eta H^{2c-1}$; not tuned.
         steps: Number of steps $K$.
     """
@@ -44,8 +45,10 @@ class Settings(MixtureSettings):
         super().__post_init__()
         if any(h % 2 for h in self.heads):
             raise ValueError(f"heads: expected even numbers, so that signs sum to zero, got {self.heads}")
-        if not {0.5, 1.0} <= set(self.exponents):
-            raise ValueError(f"exponents: expected 0.5 and 1 among them, got {self.exponents}")
+        if not {16, 256} <= set(self.heads):
+            raise ValueError(f"heads: expected 16 and 256 among them, got {self.heads}")
+        if not {0.5, 0.75, 1.0} <= set(self.exponents):
+            raise ValueError(f"exponents: expected 0.5, 0.75 and 1 among them, got {self.exponents}")
 
     @classmethod
     def smoke(cls) -> Self:
@@ -85,8 +88,11 @@ class OutputScaling(Result):
         half, one = (self.settings.exponents.index(c) for c in (0.5, 1.0))
         most = self.settings.heads.index(max(self.settings.heads))
         loss = self.train_loss[:, one]
+        between, few, many = (self.settings.exponents.index(0.75), *map(self.settings.heads.index, (16, 256)))
+        effective = self.train_loss[:, between, many] / self.train_loss[:, half, few] - 1
         return {
             "MH-H.6": over_seeds(relative_loss_spread_mean_field=np.ptp(loss, axis=1) / loss.min(1)),
+            "MH-H.6-effective": extremes(largest_relative_difference=abs(effective)),
             "MH-H.6-features": extremes(
                 smallest_mass_mean_field=self.mass[:, one], largest_error_mean_field=self.test_error[:, one]
             ),
