@@ -22,7 +22,18 @@ from attnbook.multi_head.experiments.samples import Drawn
 from attnbook.multi_head.models import closed_form, collapse, measures, starts
 from attnbook.multi_head.models.objectives import logistic
 
-__all__ = ["Cell", "Data", "MixtureSettings", "Start", "draw_data", "start_of", "statistics", "train", "train_cells", "train_loss"]
+__all__ = [
+    "Cell",
+    "Data",
+    "MixtureSettings",
+    "Start",
+    "draw_data",
+    "start_of",
+    "statistics",
+    "train",
+    "train_cells",
+    "train_loss",
+]
 
 Start = Literal["zero", "first_phase"]
 

@@ -55,7 +55,9 @@ class Settings(MixtureSettings):
         if not {2, 8, 64} <= set(self.heads) or any(h % 2 for h in self.heads):
             raise ValueError(f"heads: expected even numbers, with 2, 8 and 64 among them, got {self.heads}")
         if EARLY % self.look_every or self.steps % self.look_every or self.steps < EARLY:
-            raise ValueError(f"look_every: expected a divisor of {EARLY} and of steps >= {EARLY}, got {self.look_every}")
+            raise ValueError(
+                f"look_every: expected a divisor of {EARLY} and of steps >= {EARLY}, got {self.look_every}"
+            )
 
     @classmethod
     def smoke(cls) -> Self:

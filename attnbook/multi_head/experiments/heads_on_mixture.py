@@ -16,15 +16,17 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.multi_head.experiments import groups, samples
-from attnbook.multi_head.experiments.summaries import means_over_seeds
 from attnbook.multi_head.experiments.groups import Cell, Data, MixtureSettings
-from attnbook.multi_head.models import collapse
+from attnbook.multi_head.experiments.summaries import extremes, means_over_seeds
+from attnbook.multi_head.models import collapse, one_head
 from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.theory.how_many_heads import step_sizes
 
 __all__ = ["HeadsOnMixture", "Settings", "run"]
 
 # Steps between two looks at the loss, where training stops at a given one.
 LOOK_EVERY = 5
+_FROZEN = {"loss": "train_loss", "error": "test_error"}
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class Settings(MixtureSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(np.diff(self.heads) <= 0) or min(self.heads) < 1:
-            raise ValueError(f"heads: expected increasing numbers of at least 1, got {self.heads}")
-        if not set(self.equal_heads) <= set(self.heads):
-            raise ValueError(f"equal_heads: expected some of {self.heads}, got {self.equal_heads}")
+        if any(np.diff(self.heads) <= 0) or not {1, 64, 256, 4096} <= set(self.heads):
+            raise ValueError(f"heads: expected increasing numbers with 1, 64, 256, 4096 among them, got {self.heads}")
+        if not {1, 8} <= set(self.equal_heads) <= set(self.heads):
+            raise ValueError(f"equal_heads: expected some of {self.heads}, 1 and 8 among them, got {self.equal_heads}")
         if not 0 < self.equal_loss < math.log(2):
             raise ValueError(f"equal_loss: expected a number between 0 and log 2, got {self.equal_loss}")
 
@@ -73,8 +75,8 @@ class Settings(MixtureSettings):
             dimension=50,
             n_patterns=20,
             n_samples=100,
-            heads=(1, 4, 16, 64, 256, 1024, 4096),
-            equal_heads=(1, 4),
+            heads=(1, 4, 8, 16, 64, 256, 1024, 4096),
+            equal_heads=(1, 4, 8),
             steps=1000,
             chunk=1,
         )
@@ -96,6 +98,8 @@ class HeadsOnMixture(Result):
         mass: Attention mass on relevant tokens of the plus and the minus heads; uniform attention gives their share.
         equal_error: Test error at the equal loss, infinite where it was not reached, ``(seeds, equal_heads)``.
         equal_steps: Steps to the equal loss.
+        frozen_loss: Training loss after the last step of a head whose attention stays uniform, ``(seeds,)``.
+        frozen_error: Its test error.
     """
 
     experiment: ClassVar[str] = "multi_head.heads_on_mixture"
@@ -107,6 +111,8 @@ class HeadsOnMixture(Result):
     mass: Float[np.ndarray, "seeds heads records 2"]
     equal_error: Float[np.ndarray, "seeds equal_heads"]
     equal_steps: Float[np.ndarray, "seeds equal_heads"]
+    frozen_loss: Float[np.ndarray, " seeds"]
+    frozen_error: Float[np.ndarray, " seeds"]
 
     @property
     def mean_mass(self) -> Float[np.ndarray, "seeds heads records"]:
@@ -121,17 +127,20 @@ class HeadsOnMixture(Result):
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found, by claim id."""
-        if 1024 in self.settings.heads:
-            errors = {f"error_{h}": self.final("test_error", h) for h in (1, 1024)}
-            return {"MH-H.2-full-size": over_seeds(**errors)}
         mass = {f"mass_{h}": self.final("mean_mass", h) for h in (1, 256)}
+        apart = abs(self.final("test_error", 4096) - self.frozen_error)
         at_equal = {f"mean_error_{h}": self.equal_error[:, self.settings.equal_heads.index(h)] for h in (1, 8)}
-        return {
+        found = {
             "MH-H.1": self._rise("train_loss", "loss"),
             "MH-H.2": self._rise("test_error", "error"),
             "MH-H.3": over_seeds(**mass),
+            "MH-H.3-frozen": extremes(largest_error_difference=apart),
             "MH-H.4": means_over_seeds(**at_equal),
         }
+        if 1024 in self.settings.heads:
+            errors = {f"error_{h}": self.final("test_error", h) for h in (1, 1024)}
+            found["MH-H.2-full-size"] = over_seeds(**errors)
+        return found
 
     def _rise(self, array: str, name: str) -> Measurement:
         """Means over seeds for one and 64 heads, and their smallest increase between successive numbers of heads."""
@@ -172,10 +181,21 @@ def run(
         found = groups.train_cells(
             data, cells, "first_phase", steps=settings.steps, record_at=settings.at, progress=inner
         )
-        return found | {name: np.stack([one[name] for one in equal], axis=1) for name in equal[0]}
+        frozen = _frozen(settings, data)
+        return found | frozen | {name: np.stack([one[name] for one in equal], axis=1) for name in equal[0]}
 
     arrays = concatenate(by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress))
     return HeadsOnMixture(settings=settings, provenance=clock.provenance(where), **arrays)
+
+
+def _frozen(settings: Settings, data: Data) -> dict[str, np.ndarray]:
+    """Train one head whose attention does not move: the limit of many heads."""
+    start, counts = groups.start_of("zero", data, [1] * len(data.train.tokens))
+    rates = step_sizes(settings.step_size, math.inf)
+    objective = logistic(data.train.labels)
+    last = one_head.gradient_descent(start, data.train.tokens, objective, rates=rates, steps=settings.steps)
+    found = groups.statistics(last, data, counts)
+    return {f"frozen_{name}": found[array].cpu().numpy() for name, array in _FROZEN.items()}
 
 
 def _to_equal_loss(settings: Settings, data: Data, n_heads: int) -> dict[str, np.ndarray]:

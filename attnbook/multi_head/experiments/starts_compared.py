@@ -27,6 +27,7 @@ from attnbook.multi_head.experiments.summaries import extremes
 from attnbook.multi_head.models import collapse, network, one_head, starts
 from attnbook.multi_head.models.closed_form import Objective
 from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.theory.how_many_heads import step_sizes
 
 __all__ = ["STARTS", "Settings", "StartsCompared", "run"]
 
@@ -178,7 +179,7 @@ def _identities(settings: Settings, data: Data) -> dict[str, np.ndarray]:
     scaled = _scaled(logistic(labels), math.sqrt(heads))
     even = {"decoder": eta / heads, "key_query": eta / heads}
     alone = one_head.gradient_descent(zero, tokens, scaled, rates=even, steps=steps)
-    rates = one_head.step_sizes(eta, heads)
+    rates = step_sizes(eta, heads)
     two = one_head.gradient_descent(zero, tokens, logistic(labels), rates=rates, steps=steps)
     return {
         "scaled_output": _difference(many, {n: t.repeat_interleave(heads, dim=1) for n, t in alone.items()}),

@@ -147,9 +147,7 @@ def run(
     def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
         data = groups.draw_data(settings, seeds, device=where)
         cells = [Cell(h, eta) for eta in settings.step_sizes for h in settings.heads]
-        found = groups.train_cells(
-            data, cells, "zero", steps=settings.steps, record_at=at, progress=share(inner, 0, 2)
-        )
+        found = groups.train_cells(data, cells, "zero", steps=settings.steps, record_at=at, progress=share(inner, 0, 2))
         large = [Cell(h, eta) for h, eta in LARGE_STEPS.items()]
         first = groups.train_cells(
             data, large, "first_phase", steps=settings.steps, record_at=at, progress=share(inner, 1, 2)
