@@ -1,4 +1,4 @@
-r"""The tokenised mixture: what more heads do to loss, error and attention at a step size that does not grow with $H$."""
+"""The tokenised mixture: what more heads do to loss, error and attention while the step size stays the same."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ $\eta$              ``step_size``                   step size of gradient descen
 ==================  ==============================  =============================================================
 
 Equal heads compute $H^{1-c}\langle U,\varphi(XWX^\top)X\rangle=\langle V,\varphi(XWX^\top)X\rangle$. The gradient of
-each carries the factor $H^{-c}$, so $V$ moves by $\eta H^{1-c}H^{-c}\nabla_V\hat L$. And $W$ moves by $\eta H^{-c}$ times a
-gradient that is linear in $U=H^{c-1}V$: by $\eta H^{-1}\nabla_W\hat L$. All of this is the book's, not the paper's.
+each carries the factor $H^{-c}$, so $V$ moves by $\eta H^{1-c}H^{-c}\nabla_V\hat L$. And $W$ moves by $\eta H^{-c}$
+times a gradient that is linear in $U=H^{c-1}V$: by $\eta H^{-1}\nabla_W\hat L$. All of this is the book's.
 """
 
 from __future__ import annotations
