@@ -14,16 +14,9 @@ from attnbook.multi_head.models import closed_form, collapse, measures, network,
 from attnbook.multi_head.models.objectives import logistic
 from attnbook.multi_head.theory.how_many_heads import effective_heads, step_sizes
 
-SETTINGS = groups.MixtureSettings(
-    n_tokens=5,
-    dimension=11,
-    n_patterns=3,
-    relevant_fraction=0.4,
-    n_samples=7,
-    n_first_phase=13,
-    n_test=17,
-    seeds=(0, 1),
-)
+SIZES = {"n_tokens": 5, "dimension": 11, "n_patterns": 3, "n_first_phase": 13, "n_test": 17, "seeds": (0, 1)}
+SETTINGS = groups.MixtureSettings(**SIZES, relevant_fraction=0.4, n_samples=7)
+HARD = groups.MixtureSettings(**SIZES, relevant_fraction=0.2, n_samples=31)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +138,17 @@ def test_an_output_of_zero_is_an_error():
 ZERO = starts.zero(2, 5, 11)
 
 
+def label_none():
+    rng = np.random.default_rng(0)
+    return teacher.draw_labelled(teacher.draw_teacher(2, 2, rng=rng), 0, rng=rng)
+
+
+def test_relevant_tokens_of_other_samples_are_refused(data):
+    """By the check of shapes in tests, by the function itself elsewhere."""
+    with pytest.raises((ValueError, TypeError), match="relevant"):
+        measures.relevant_mass(ZERO, data.test.tokens, data.train.relevant)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -161,11 +165,7 @@ ZERO = starts.zero(2, 5, 11)
             ),
             "one head",
         ),
-        (lambda d: measures.relevant_mass(ZERO, d.test.tokens, d.train.relevant), "relevant"),
-        (
-            lambda d: teacher.draw_labelled(teacher.draw_teacher(2, 2, rng=np.random.default_rng(0)), 0, rng=None),
-            "n_sam",
-        ),
+        (lambda d: label_none(), "n_samples"),
         (lambda d: teacher.draw_teacher(0, 2, rng=np.random.default_rng(0)), "n_tokens"),
         (lambda d: groups.MixtureSettings(n_test=0), "n_test"),
         (lambda d: groups.MixtureSettings(seeds=(1, 1)), "seeds"),

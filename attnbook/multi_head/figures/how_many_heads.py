@@ -52,9 +52,10 @@ def help_and_hurt(teacher: planted_teacher.PlantedTeacher, mixture: heads_on_mix
         band(above, heads, teacher.train_loss[:, :, -1], LOOKS["train_loss"])
         band(above, heads, teacher.test_error, LOOKS["test_error"])
         above.axhline(0.5, color=INK, linewidth=1, linestyle=":")
-        above.annotate("a coin", (heads[-1], 0.5), ha="right", va="bottom")
+        above.annotate("a coin", (heads[-1], 0.5), ha="right", va="bottom", xytext=(0, 2), textcoords="offset points")
         above.set_title("planted teacher: heads help")
         _head_axis(above, heads)
+        above.minorticks_off()
         heads = np.array(mixture.settings.heads)
         for name, array in {
             "train_loss": mixture.train_loss,
@@ -67,8 +68,11 @@ def help_and_hurt(teacher: planted_teacher.PlantedTeacher, mixture: heads_on_mix
         below.annotate("uniform attention", (heads[0], share), xytext=(0, -4), textcoords="offset points", va="top")
         below.set_title("tokenised mixture: heads hurt")
         _head_axis(below, heads)
+        above.set(yscale="log", ylim=(0.018, 0.7))
+        above.set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
+        below.set(ylim=(0, 0.5))
         for ax in (above, below):
-            ax.set(ylim=(0, 0.58), ylabel="loss, or share")
+            ax.set_ylabel("loss, or share")
         below.legend(loc="upper right", fontsize=9.5)
     return figure
 
@@ -103,9 +107,10 @@ def step_map(result: step_size_map.StepSizeMap) -> Figure:
         figure, ax = plt.subplots(figsize=(5.4, 5.2))
         image = ax.imshow(errors, origin="lower", aspect="auto", cmap="cividis_r", vmin=0, vmax=0.2)
         for i, j in np.ndindex(errors.shape):
-            color = "white" if errors[i, j] > 0.11 else INK
+            color = "white" if errors[i, j] > 0.07 else INK
+            box = {"facecolor": image.cmap(image.norm(errors[i, j])), "edgecolor": "none", "pad": 1.5}
             text = f"{errors[i, j]:.3f}\n({worst[i, j]:.2f})"
-            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=9.5, linespacing=1.1)
+            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=10, linespacing=1.1, bbox=box)
         ax.set_xticks(range(len(s.heads)), [f"{h}" for h in s.heads])
         ax.set_yticks(range(len(s.step_sizes)), [f"{eta:g}" for eta in s.step_sizes])
         ax.set(xlabel=HEADS, ylabel="step size η")
