@@ -57,7 +57,7 @@ def full_size(result: heads_on_mixture.HeadsOnMixture) -> Table:
 def explorer_text(result: heads_on_mixture.HeadsOnMixture, n_heads: int) -> str:
     """Return the numbers behind one picture of the slider."""
     loss, error = (np.median(result.final(name, n_heads)) for name in ("train_loss", "test_error"))
-    plus, minus = np.median(result.final("mass", n_heads), axis=0)
+    plus, minus = np.median(result.mass[:, result.settings.heads.index(n_heads), -1], axis=0)
     minus_text = f", of minus heads {minus:.2f}" if n_heads > 1 else " (one head, a plus head)"
     return (
         f"H = {n_heads}, after {result.settings.steps} steps: training loss {loss:.3f}, test error {error:.3f}; "
