@@ -55,7 +55,6 @@ def help_and_hurt(teacher: planted_teacher.PlantedTeacher, mixture: heads_on_mix
         above.annotate("a coin", (heads[-1], 0.5), ha="right", va="bottom", xytext=(0, 2), textcoords="offset points")
         above.set_title("planted teacher: heads help")
         _head_axis(above, heads)
-        above.minorticks_off()
         heads = np.array(mixture.settings.heads)
         for name, array in {
             "train_loss": mixture.train_loss,
@@ -70,6 +69,7 @@ def help_and_hurt(teacher: planted_teacher.PlantedTeacher, mixture: heads_on_mix
         _head_axis(below, heads)
         above.set(yscale="log", ylim=(0.018, 0.7))
         above.set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
+        above.minorticks_off()
         below.set(ylim=(0, 0.5))
         for ax in (above, below):
             ax.set_ylabel("loss, or share")
@@ -87,12 +87,8 @@ def error_at_loss(result: heads_on_mixture.HeadsOnMixture) -> Figure:
             loss, error = (np.median(a[:, i, 1:], axis=0) for a in (result.train_loss, result.test_error))
             ax.plot(loss, error, **BY_HEADS[n_heads].line_style())
         ax.axvline(result.settings.equal_loss, color=INK, linewidth=1, linestyle=":")
-        ax.annotate(
-            "equal loss", (result.settings.equal_loss, 0.31), xytext=(-4, 0), textcoords="offset points", ha="right"
-        )
-        ax.set(
-            xscale="log", xlabel="training loss (training runs to the left)", ylabel="test error", ylim=(-0.01, 0.33)
-        )
+        ax.annotate("equal loss", (result.settings.equal_loss, 0.31), ha="right")
+        ax.set(xscale="log", xlabel="training loss, falling to the right", ylabel="test error", ylim=(-0.01, 0.33))
         ax.invert_xaxis()
         ax.legend(fontsize=9.5)
     return figure
