@@ -35,6 +35,10 @@ class Settings(MixtureSettings):
     r"""Sizes of the experiment: data with longer patterns and more relevant tokens than elsewhere, and training.
 
     Attributes:
+        dimension: Dimension of a token.
+        pattern_norm: Norm of every pattern.
+        relevant_fraction: Share of tokens that carry the label.
+        noise: Bound on the noise along patterns.
         heads: Numbers of heads, half of them plus heads; 2, 8 and 64 among them.
         step_size: Step size $\eta$; not tuned, smaller because patterns are longer.
         steps: Number of steps.
