@@ -157,6 +157,13 @@ def test_extremes_look_at_all_entries_and_spread_at_seeds():
     assert found.spread["smallest_a"] == (1.0, 2.0)
 
 
+@pytest.mark.parametrize("looks", [figures.LOOKS, figures.BY_HEADS, figures.BY_EXPONENT])
+def test_looks_differ_in_more_than_colour(looks):
+    for attribute in ("marker", "line", "label", "color"):
+        values = [getattr(look, attribute) for look in looks.values()]
+        assert len(set(values)) == len(values), attribute
+
+
 def test_figures_and_tables_show_every_number_of_heads(smoke):
     mixture, teacher_ = smoke[heads_on_mixture], smoke[planted_teacher]
     drawn = [

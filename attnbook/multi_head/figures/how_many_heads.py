@@ -9,13 +9,15 @@ import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.multi_head.experiments import head_types, heads_on_mixture, output_scaling, planted_teacher, step_size_map
-from attnbook.multi_head.figures.looks import LOOKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
+    "BY_EXPONENT",
+    "BY_HEADS",
+    "LOOKS",
     "error_at_loss",
     "explorer_frame",
     "help_and_hurt",
@@ -26,6 +28,14 @@ __all__ = [
 ]
 
 HEADS = "number of heads H"
+LOOKS = {
+    "train_loss": Look("training loss", "#1f2937", "--", "s"),
+    "test_error": Look("test error", "#c2410c", "-", "o"),
+    "relevant_mass": Look("attention on relevant tokens", "#0b5cad", "-.", "^"),
+    "plus": Look("plus heads", "#6d28d9", (0, (5, 1)), "D"),
+    "minus": Look("minus heads", "#a16207", ":", "v"),
+}
+"""How each quantity looks."""
 BY_HEADS = {
     1: Look("H = 1", "#0b5cad", "-", "o"),
     2: Look("H = 2", "#5b5f66", (0, (6, 2, 1, 2)), "<"),

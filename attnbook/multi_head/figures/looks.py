@@ -15,11 +15,6 @@ LOOKS: Mapping[str, Look] = {
     "lone": Look("one head does the work", "#7c3aed", ":", "D"),
     "curvature": Look("the paper's bound", "#111111", (0, (1, 1)), "X"),
     "dimension_free_curvature": Look("bound without dimension", "#15803d", (0, (5, 1)), "v"),
-    "train_loss": Look("training loss", "#1f2937", "--", "s"),
-    "test_error": Look("test error", "#c2410c", "-", "o"),
-    "relevant_mass": Look("attention on relevant tokens", "#0b5cad", "-.", "^"),
-    "plus": Look("plus heads", "#0b5cad", "-", "o"),
-    "minus": Look("minus heads", "#a16207", "--", "v"),
     "typical": Look("the typical head", "#5b5f66", "--", "s"),
     "worst": Look("the worst head", "#1f2937", (0, (6, 2, 1, 2)), "<"),
 }
