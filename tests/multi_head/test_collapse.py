@@ -153,6 +153,7 @@ def test_tangent_kernel_of_groups_is_that_of_the_whole_network() -> None:
 
 def test_sign_counts() -> None:
     assert starts.even_sign_counts(7).tolist() == [4.0, 3.0]
+    assert starts.even_sign_counts(1).tolist() == [1.0, 0.0]
     drawn = starts.draw_sign_counts(1e12, rng=np.random.default_rng(0))
     assert drawn.sum() == 1e12
     assert abs(drawn[0] - drawn[1]) < 6e6
@@ -161,7 +162,7 @@ def test_sign_counts() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: starts.even_sign_counts(1), "n_heads"),
+        (lambda: starts.even_sign_counts(0), "n_heads"),
         (lambda: starts.even_sign_counts(2.5), "n_heads"),
         (lambda: starts.draw_sign_counts(0, rng=np.random.default_rng(0)), "n_heads"),
         (lambda: starts.first_phase(*draw()[:2], coefficients=torch.zeros(0)), "coefficients"),

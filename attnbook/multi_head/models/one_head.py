@@ -24,31 +24,7 @@ from attnbook.core.runtime import threads
 from attnbook.multi_head.models import closed_form
 from attnbook.multi_head.models.closed_form import Objective
 
-__all__ = ["as_many_heads", "gradient_descent", "step_sizes"]
-
-
-def step_sizes(step_size: float, n_heads: float) -> dict[str, float]:
-    r"""Return the step sizes with which one head trains as $H$ heads from zero do.
-
-    Args:
-        step_size: Step size $\eta$ of the $H$ heads, positive.
-        n_heads: Number of heads $H$, at least 1.
-
-    Returns:
-        $\eta$ for ``decoder`` and $\eta/H$ for ``key_query``.
-
-    Raises:
-        ValueError: If a number is outside its range.
-
-    Example:
-        >>> step_sizes(0.5, 4)
-        {'decoder': 0.5, 'key_query': 0.125}
-    """
-    if not 0 < step_size < math.inf:
-        raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
-    if not 1 <= n_heads < math.inf:
-        raise ValueError(f"n_heads: expected a number of at least 1, got {n_heads}")
-    return {"decoder": step_size, "key_query": step_size / n_heads}
+__all__ = ["as_many_heads", "gradient_descent"]
 
 
 def gradient_descent(
@@ -65,7 +41,7 @@ def gradient_descent(
         parameters: Start: ``decoder`` ($V$) and ``key_query`` ($W$) with one head; copied, not changed.
         tokens: Samples of each member.
         objective: What is minimised.
-        rates: Step sizes by name of the parameter, see :func:`step_sizes`.
+        rates: Step sizes by name of the parameter, see :func:`attnbook.multi_head.theory.how_many_heads.step_sizes`.
         steps: Number of steps, at least 1.
 
     Returns:

@@ -90,19 +90,19 @@ def even_sign_counts(n_heads: int | float) -> Float[np.ndarray, " 2"]:
     """Return how many heads have coefficient 1 and -1 when they are balanced; an odd one goes to the plus heads.
 
     Args:
-        n_heads: Number of heads, a whole number of at least 2; may exceed what an integer type holds.
+        n_heads: Number of heads, a whole number between 1 and 1e15. A single head is a plus head.
 
     Returns:
         The two counts.
 
     Raises:
-        ValueError: If ``n_heads`` is not a whole number of at least 2.
+        ValueError: If ``n_heads`` is not a whole number of at least 1.
 
     Example:
         >>> even_sign_counts(5)
         array([3., 2.])
     """
-    _check_heads(n_heads, least=2)
+    _check_heads(n_heads)
     return np.array([n_heads - n_heads // 2, n_heads // 2], dtype=np.float64)
 
 
@@ -123,11 +123,11 @@ def draw_sign_counts(n_heads: int | float, *, rng: np.random.Generator) -> Float
         >>> draw_sign_counts(1e12, rng=np.random.default_rng(0)).sum()
         np.float64(1000000000000.0)
     """
-    _check_heads(n_heads, least=1)
+    _check_heads(n_heads)
     plus = float(rng.binomial(int(n_heads), 0.5))
     return np.array([plus, n_heads - plus])
 
 
-def _check_heads(n_heads: int | float, *, least: int) -> None:
-    if isinstance(n_heads, bool) or not least <= n_heads <= 1e15 or n_heads != int(n_heads):
-        raise ValueError(f"n_heads: expected a whole number between {least} and 1e15, got {n_heads!r}")
+def _check_heads(n_heads: int | float) -> None:
+    if isinstance(n_heads, bool) or not 1 <= n_heads <= 1e15 or n_heads != int(n_heads):
+        raise ValueError(f"n_heads: expected a whole number between 1 and 1e15, got {n_heads!r}")

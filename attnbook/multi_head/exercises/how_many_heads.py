@@ -1,0 +1,88 @@
+"""Checks of the exercises on the number of heads. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+from attnbook.multi_head.theory.how_many_heads import step_sizes
+
+__all__ = ["CHECKS"]
+
+
+def two_step_sizes(answer: Callable[..., Any]) -> str | None:
+    """Check the step sizes of one head that trains as many do."""
+    cases = [(0.5, 16, 0.5), (0.3, 9, 1.0), (2.0, 81, 0.75)]
+    got = np.array([[float(part) for part in answer(*case)] for case in cases])
+    if got.shape != (3, 2):
+        return f"two numbers are wanted, the step size of V and that of W, got {got.shape[1:]}"
+    right = np.array([list(step_sizes(*case).values()) for case in cases])
+    if np.allclose(got, right):
+        return None
+    eta, heads, c = (np.array(column, dtype=float) for column in zip(*cases, strict=True))
+    likely = {
+        "the order is V first, then W": right[:, ::-1],
+        "W's gradient is linear in U = V / H^(1-c): that is another factor": np.stack(
+            [right[:, 0], eta * heads**-c], axis=1
+        ),
+        "V is H^(1-c) times U, so its steps are that much longer": np.stack([eta * heads**-c, right[:, 1]], axis=1),
+        "right for c = 1/2 only: count the powers of H for a general c": np.stack([eta, eta / heads], axis=1),
+        "a gradient of one head carries H^(-c) once, whatever the other heads do": np.stack(
+            [eta * heads ** (2 - 2 * c), eta + 0 * heads], axis=1
+        ),
+    }
+    return likely_mistake(got, likely)
+
+
+def attention_mass(answer: Callable[..., Any]) -> str | None:
+    """Check the attention that falls on relevant tokens."""
+    rng = stream(1, "exercise", "MH-H2")
+    weights = rng.dirichlet(np.ones(5), (3, 5))
+    relevant = rng.random((3, 5)).argsort(axis=1) < 2
+    got = np.asarray(answer(weights.copy(), relevant.copy()), dtype=float)
+    right = (weights * relevant[:, None, :]).sum(2).mean()
+    if got.shape == () and np.isclose(got, right):
+        return None
+    if got.shape != ():
+        return f"one number is wanted, the mean over samples and queries, got shape {got.shape}"
+    likely = {
+        "this is what relevant tokens give, not what they get: queries are rows, keys are columns": (
+            (weights * relevant[:, :, None]).sum(2).mean()
+        ),
+        "sum over the keys, then take the mean over queries and samples": (weights * relevant[:, None, :]).mean(),
+        "all queries count, not only the relevant ones": (weights * relevant[:, None, :]).sum(2)[relevant].mean(),
+        "sum over relevant keys in place of taking their mean": weights.mean(1)[relevant].mean(),
+    }
+    return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
+
+
+def collapsed_step(answer: Callable[..., Any]) -> str | None:
+    """Check output and gradient of a network whose heads fall into groups of equal ones."""
+    rng = stream(1, "exercise", "MH-H3")
+    counts, outputs, gradients = np.array([5.0, 4.0]), rng.standard_normal(2), rng.standard_normal((2, 3))
+    parts = answer(counts.copy(), outputs.copy(), gradients.copy())
+    if len(parts) != 2 or np.shape(parts[0]) != () or np.shape(parts[1]) != (2, 3):
+        return "an output, one number, and a gradient for one head of each group, shape (2, 3), are wanted"
+    output, of_heads = float(parts[0]), np.asarray(parts[1], dtype=float)
+    root = np.sqrt(counts.sum())
+    if not np.isclose(output, counts @ outputs / root):
+        likely = {
+            "the output counts every head: multiply each group by its number of heads": outputs.sum() / root,
+            "divide by the root of the number of heads, not of groups": counts @ outputs / np.sqrt(2),
+            "divide by the root of the number of heads, not by the number": counts @ outputs / counts.sum(),
+        }
+        return likely_mistake(np.asarray(output), {name: np.asarray(value) for name, value in likely.items()})
+    if np.allclose(of_heads, gradients / root):
+        return None
+    likely = {
+        "a gradient of one head does not know how many others are equal to it": counts[:, None] * gradients / root,
+        "the factor in front of the sum is in the gradient too": gradients,
+    }
+    return likely_mistake(of_heads, likely)
+
+
+CHECKS = {"MH-H1": two_step_sizes, "MH-H2": attention_mass, "MH-H3": collapsed_step}

@@ -1,0 +1,77 @@
+r"""What a number of heads does to training from equal heads: two step sizes in the place of one.
+
+==================  ==============================  =============================================================
+paper               name here                       meaning
+==================  ==============================  =============================================================
+$H$                 ``n_heads``                     number of heads, may be infinite
+$c$                 ``exponent``                    heads are summed with $H^{-c}$; the paper has 1/2
+$\eta$              ``step_size``                   step size of gradient descent on all heads
+--                  ``step_sizes(...)["decoder"]``  $\eta H^{1-2c}$, step size of $V=H^{1-c}U$
+--                  ``...["key_query"]``            $\eta/H$, step size of $W$
+--                  ``effective_heads``             $H^{2-2c}$, the ratio of the two
+==================  ==============================  =============================================================
+
+Equal heads compute $H^{1-c}\langle U,\varphi(XWX^\top)X\rangle=\langle V,\varphi(XWX^\top)X\rangle$. The gradient of
+each carries the factor $H^{-c}$, so $V$ moves by $\eta H^{1-c}H^{-c}\nabla_V\hat L$. And $W$ moves by $\eta H^{-c}$
+times a gradient that is linear in $U=H^{c-1}V$: by $\eta H^{-1}\nabla_W\hat L$. All of this is the book's.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["effective_heads", "step_sizes"]
+
+
+def step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
+    r"""Return the step sizes with which one head trains as $H$ equal heads do.
+
+    Args:
+        step_size: Step size $\eta$ of the $H$ heads, positive.
+        n_heads: Number of heads $H$, at least 1; infinite, with the exponent 1/2, for attention that never moves.
+        exponent: The exponent $c$ of the scaling $H^{-c}$, at least 0; default 1/2, the paper's.
+
+    Returns:
+        $\eta H^{1-2c}$ for ``decoder`` and $\eta/H$ for ``key_query``.
+
+    Raises:
+        ValueError: If a number is outside its range.
+
+    Example:
+        >>> step_sizes(0.5, 4)
+        {'decoder': 0.5, 'key_query': 0.125}
+        >>> step_sizes(0.5 * 4, 4, exponent=1.0)
+        {'decoder': 0.5, 'key_query': 0.5}
+    """
+    if not 0 < step_size < math.inf:
+        raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
+    _check(n_heads, exponent)
+    return {"decoder": step_size * float(n_heads) ** (1 - 2 * exponent), "key_query": step_size / n_heads}
+
+
+def effective_heads(n_heads: float, exponent: float = 0.5) -> float:
+    r"""Return $H^{2-2c}$: how many heads with the scaling $H^{-1/2}$ train alike, at equal step size of the decoder.
+
+    Args:
+        n_heads: Number of heads $H$, at least 1.
+        exponent: The exponent $c$ of the scaling $H^{-c}$, at least 0; default 1/2, the paper's.
+
+    Returns:
+        The number, 1 for the exponent 1.
+
+    Raises:
+        ValueError: If a number is outside its range.
+
+    Example:
+        >>> effective_heads(256, exponent=0.75)
+        16.0
+    """
+    _check(n_heads, exponent)
+    return float(n_heads) ** (2 - 2 * exponent)
+
+
+def _check(n_heads: float, exponent: float) -> None:
+    if not n_heads >= 1:
+        raise ValueError(f"n_heads: expected a number of at least 1, got {n_heads}")
+    if not 0 <= exponent < math.inf:
+        raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
