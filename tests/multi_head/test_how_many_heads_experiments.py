@@ -18,7 +18,6 @@ from attnbook.multi_head.experiments import (
     planted_teacher,
     starts_compared,
     step_size_map,
-    summaries,
 )
 from attnbook.multi_head.figures import how_many_heads as figures
 from attnbook.multi_head.models import closed_form, one_head, starts
@@ -149,12 +148,6 @@ def test_the_map_is_indexed_by_heads_then_step_size(smoke):
 def test_settings_that_leave_a_claim_without_numbers_are_refused(module, changed, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(module.Settings.book(), **changed)
-
-
-def test_extremes_look_at_all_entries_and_spread_at_seeds():
-    found = summaries.extremes(smallest_a=np.array([[3.0, 1.0], [2.0, 5.0]]), largest_b=np.array([1.0, 4.0]))
-    assert found.values == {"smallest_a": 1.0, "largest_b": 4.0}
-    assert found.spread["smallest_a"] == (1.0, 2.0)
 
 
 @pytest.mark.parametrize("looks", [figures.LOOKS, figures.BY_HEADS, figures.BY_EXPONENT])
