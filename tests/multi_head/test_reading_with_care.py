@@ -80,6 +80,7 @@ def test_the_right_answer_passes():
         (lambda *a: constant(*a, logs=5), "under the root too"),
         (lambda *a: constant(*a, one=1.5), "is the root of H"),
         (lambda h, p, n: np.log(n) ** 2.5 * h ** (p - 0.5), "is missing"),
+        (lambda *a: constant(*a, logs=0), "logarithm of the number of samples is missing"),
         (lambda *a: constant(*a, root=-1.0), "sign"),
         (lambda *a: 1.0, "different"),
     ],

@@ -28,6 +28,7 @@ def smallest_constant(answer: Callable[..., Any]) -> str | None:
         "the logarithm comes under the root too": logs**5 * heads ** (p - 0.75),
         "the factor in front of the sum is the root of H": logs**2.5 * heads ** (p - 1),
         "the factor in front of the sum, the root of H, is missing": logs**2.5 * heads ** (p - 0.5),
+        "the logarithm of the number of samples is missing": heads ** (p - 0.75),
         "the sign of the exponent: more weight on H^p means a larger C": logs**2.5 * heads ** (0.75 - p),
     }
     return likely_mistake(got, likely)

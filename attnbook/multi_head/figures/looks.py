@@ -35,7 +35,7 @@ LOOKS: Mapping[str, Look] = {
     "normalised_few": Look("normalised", "#0b5cad", "-", "o"),
     "normalised_many": Look("normalised", "#0e7490", "--", "s"),
     "attention_margin": Look(r"attention, $\gamma_{attn}$", "#0b5cad", "-", "o"),
-    "tangent_margin": Look(r"linearised network, $\gamma_\star$", "#c2410c", "-.", "^"),
+    "tangent_margin": Look(r"linearised network, $\gamma_{*}$", "#c2410c", "-.", "^"),
     "linear_margin": Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s"),
     "best_linear": Look("best linear rule", "#111111", "none", "D", hollow=True),
     "inside_noise": Look("noise inside its bounds", "#5b5f66", "--", "s"),

@@ -40,7 +40,7 @@ def residuals(
         ax.axhline(plateau, color=INK, linewidth=1, linestyle=":")
         start = np.median(readings["quarter"][:, 0]) / 2
         slope = start * (sizes / sizes[0]) ** -0.5
-        ax.plot(sizes, slope, color=INK, linewidth=1, linestyle=":")
+        ax.plot(sizes, slope, color=INK, linewidth=1, linestyle="--")
         ax.annotate(
             "slope −1/2", (sizes[-2], slope[-2]), xytext=(0, -14), textcoords="offset points", ha="right", fontsize=10
         )
