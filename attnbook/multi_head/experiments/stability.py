@@ -150,7 +150,7 @@ class Stability(Result):
             "MH-ST.3": extremes_over_seeds(
                 largest_ratio_printed=self.printed[:, wide], largest_ratio_corrected=self.corrected[:, wide]
             ),
-            "MH-ST.4": dataclasses.replace(of_one_seed, values=of_means | of_one_seed.values),
+            "MH-ST.4": dataclasses.replace(of_one_seed, values={**of_means, **of_one_seed.values}),
             "MH-LOO": _of_means(
                 smallest_left_out_over_gap=(self.left_out_gap.sum(2), self.gap.sum(2)),
                 largest_left_out_over_gap=(self.left_out_gap.sum(2), self.gap.sum(2)),

@@ -80,7 +80,7 @@ def vacuous(result: GeneralisationGap) -> Table:
         "Corollary 2 / gap": [_power(value) for value in np.log10(bound / gap)],
         "n for log 2": [_power(value) for value in np.log10(sizes * bound / math.log(2))],
     }
-    rows = [[name, *(Measured(text) for text in texts)] for name, texts in found.items()]
+    rows: list[list[str | Measured]] = [[name, *(Measured(text) for text in texts)] for name, texts in found.items()]
     caption = (
         "K = n. Bounds: median over seeds. Last row: samples at which Corollary 2 would be log 2 if margin "
         "and number of steps stayed what they are, which they do not."
@@ -97,7 +97,7 @@ def facts(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Table:
     Returns:
         A row for each, with the smallest and the largest value.
     """
-    rows = []
+    rows: list[list[str | Measured]] = []
     for name, (values, holds) in found.items():
         ends = dict.fromkeys(_short(end) for end in (np.min(values), np.max(values)))
         rows.append([name, Measured(" to ".join(ends)), "yes" if np.all(holds) else "no"])
