@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from attnbook.core.ensemble import log_spaced
+from attnbook.multi_head.experiments.generalisation_gap import at_distance
 from attnbook.multi_head.models import closed_form, collapse, leave_one_out, network, starts
 from attnbook.multi_head.models.leave_one_out import leave_one_out_weights
-from attnbook.multi_head.models.tangent_target import tangent_target
+from attnbook.multi_head.models.tangent_margin import tangent_margin
 from attnbook.multi_head.theory import generalisation as theory
 
 SETS, SAMPLES, TOKENS, DIMENSION = 2, 7, 5, 3
@@ -142,26 +143,41 @@ def test_weights_outside_the_samples_are_refused():
         leave_one_out_weights(1, [0])
 
 
-def test_the_target_has_the_margin_that_it_claims_to_first_order(problem):
-    """By finite differences of the outputs; its norm over all heads is the root of two."""
+def test_a_target_stands_at_its_distance_over_all_heads(problem):
     _, tokens, labels = problem
     start = starts.first_phase(tokens, labels)
-    found = tangent_target(start, tokens, labels, counts=COUNTS)
-    norms = collapse.norm(found.direction, counts=COUNTS)
-    np.testing.assert_allclose(norms, math.sqrt(2), rtol=1e-12)
-    tiny = 1e-5 * torch.ones(SETS, dtype=torch.float64)
-    ahead, behind = (closed_form.outputs(found.at(start, s * tiny), tokens, counts=COUNTS) for s in (1, -1))
-    rates = labels * (ahead - behind) / (2e-5 / math.sqrt(2))
-    np.testing.assert_allclose(rates.min(1).values, found.margin, rtol=1e-6)
-    moved = {name: found.at(start, 5 * tiny)[name] - start[name] for name in start}
-    np.testing.assert_allclose(collapse.norm(moved, counts=COUNTS), 5e-5, rtol=1e-6)
+    best = tangent_margin(start, tokens, labels, counts=COUNTS)
+    distance = torch.tensor([0.7, 11.0], dtype=torch.float64)
+    target = at_distance(start, best.direction, distance)
+    moved = {name: target[name] - start[name] for name in start}
+    torch.testing.assert_close(collapse.norm(moved, counts=COUNTS), distance, rtol=1e-12, atol=0)
 
 
-def test_the_margin_after_the_first_phase_does_not_depend_on_the_number_of_heads(problem):
+def test_a_step_without_a_sample_moves_its_pair_apart_as_by_hand(problem):
+    """All heads written out, gradients by automatic differentiation."""
     _, tokens, labels = problem
-    start = starts.first_phase(tokens, labels)
-    margins = [tangent_target(start, tokens, labels, counts=c * COUNTS).margin for c in (1, 1e6)]
-    np.testing.assert_allclose(margins[0], margins[1], rtol=1e-8)
+    path = train(problem)
+    found = leave_one_out.step_expansion(path, tokens, labels, counts=COUNTS, step_size=0.3)
+    assert found.shape == (SETS, SAMPLES)
+    for index, i in ((0, 0), (1, 4)):
+        pair = [
+            {name: t[index : index + 1] for name, t in path.full.items()},
+            {name: t[i : i + 1] for name, t in path.reduced[index].items()},
+        ]
+        whole = [collapse.expand(one, counts=COUNTS[index : index + 1]) for one in pair]
+        kept = [j for j in range(SAMPLES) if j != i]
+        stepped = []
+        for theta in whole:
+            theta = {name: t.clone().requires_grad_() for name, t in theta.items()}
+            outputs = closed_form.outputs(theta, tokens[index : index + 1])[0]
+            loss = -torch.nn.functional.logsigmoid(labels[index] * outputs)[kept].sum() / SAMPLES
+            gradients = torch.autograd.grad(loss, list(theta.values()))
+            stepped.append([t.detach() - 0.3 * g for t, g in zip(theta.values(), gradients, strict=True)])
+        before, after = (
+            sum((x - y).square().sum() for x, y in zip(*two, strict=True)).sqrt()
+            for two in ([list(theta.values()) for theta in whole], stepped)
+        )
+        assert found[index, i] == pytest.approx(float(after / before), rel=1e-9)
 
 
 def test_corollary_2_is_theorem_2_up_to_its_rounded_constant():

@@ -29,6 +29,7 @@ GAP = dataclasses.replace(
 STABILITY = dataclasses.replace(
     stability_settings.Settings.book(), seeds=(0, 1, 2), sizes=(10, 20), inside_steps=60, test_samples=800
 )
+FACT = tables.facts({"one": (np.array([1e-3, 2e9]), np.array([True, False]))})
 FEW = dataclasses.replace(STABILITY, seeds=(0, 1), inside_steps=20)
 
 
@@ -89,7 +90,22 @@ def test_a_recursion_without_most_of_its_last_term_turns_red(monkeypatch):
     right = recursions.Recursions.forcing.fget
     monkeypatch.setattr(recursions.Recursions, "forcing", property(lambda self: 0.1 * right(self)))
     verdicts = outcomes(stability.run(FEW, device="cpu"))
-    assert verdicts["MH-ST.2"] == verdicts["MH-ST.2-expansive"] == verdicts["MH-ST.2-forcing"] == "not reproduced"
+    assert verdicts["MH-ST.2"] == verdicts["MH-ST.2-forcing"] == "not reproduced"
+
+
+def test_a_factor_that_is_a_tenth_too_small_turns_the_step_red(monkeypatch):
+    """Inside its conditions eq. (20) is nearly attained."""
+    right = theory.expansive_factor
+    monkeypatch.setattr(theory, "expansive_factor", lambda **options: 0.9 * right(**options))
+    small = dataclasses.replace(FEW, sizes=(5, 7))
+    assert outcomes(stability.run(small, device="cpu"))["MH-ST.2-expansive"] == "not reproduced"
+
+
+def test_the_control_shows_that_the_rule_at_fixed_steps_does_not_separate(gap):
+    slope = gap.measurements()["MH-T2.1-fixed"].values["slope_coin_tosses"]
+    assert -1.7 <= slope <= -0.4
+    assert slope < gap.measurements()["MH-T2.1-random"].values["slope_mean_gap"]
+    assert (np.diff(np.median(gap.random_margin, axis=0)) < 0).all()
 
 
 def test_the_literal_bracket_is_what_fails(monkeypatch):
@@ -152,9 +168,15 @@ def test_pictures_and_tables_can_be_drawn(gap, stable):
         assert mpl.colors.to_hex(figure.get_facecolor()) == BACKGROUND
         assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
         mpl.pyplot.close(figure)
-    for table in (tables.ladder(stable), tables.gaps(gap), tables.vacuous(gap), tables.conditions(stable)):
+    for table in (tables.ladder(stable), tables.gaps(gap), tables.vacuous(gap), tables.conditions(stable), FACT):
         assert "measured" in table._repr_html_()
     assert "ten to the power of" in tables.explorer_text(leave_one_out_paths.run(leave_one_out_paths.Settings()), 4, 20)
+
+
+def test_facts_show_the_range_and_the_failure():
+    shown = FACT._repr_html_()
+    assert "0.001 to 10⁹" in shown
+    assert "<td>no</td>" in shown
 
 
 def test_head_counts_are_written_in_digits_or_as_powers_of_ten():

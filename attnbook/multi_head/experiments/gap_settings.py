@@ -47,7 +47,7 @@ class Settings:
     steps: int = 200
     test_samples: int = 2000
     seeds: tuple[int, ...] = tuple(range(8))
-    chunk: int = 8
+    chunk: int = 2
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or self.sizes[0] < 2 or self.sizes != self._doubled():

@@ -27,8 +27,8 @@ class Recursions:
 
     Constants are those at the larger of the two networks, which is their largest value on the segment between them:
     they grow with the norm of the largest head, a convex function. The largest loss on a segment is replaced by the
-    larger end, which makes the tests of (20) and of the corrected (21) stricter; for the printed (21) it is 4/3 of it,
-    which is in its favour.
+    larger end, which makes the tests of (20) and of the corrected (21) stricter; for (21) as shown in the text
+    available to us it is 4/3 of it, which is in its favour.
 
     Attributes:
         path: Paths recorded at every step.
@@ -99,10 +99,16 @@ class Recursions:
         return theory.envelope(self.factors[name][:-1], self.forcing[:-1])
 
     def ratios(self) -> dict[str, Float[np.ndarray, " sets"]]:
-        """Return the largest ratio, over steps and samples, of a distance and what each recursion allows."""
+        """Return the largest ratio, over steps and samples, of a distance and what each recursion allows.
+
+        And that of the growth of a distance and the last term, over all steps and without the first.
+        """
         before, after, forcing = self.path.distance[:-1], self.path.distance[1:], self.forcing[:-1]
-        found = {name: after / (factor[:-1] * before + forcing) for name, factor in self.factors.items()}
+        found = {
+            name: after / (self.factors[name][:-1] * before + forcing) for name in ("recursion", "corrected", "printed")
+        }
         found["forcing_used"] = (after - before) / forcing
+        found["forcing_used_later"] = found["forcing_used"][1:]
         return {name: values.max((0, 2)) for name, values in found.items()}
 
     def conditions(self) -> dict[str, Float[np.ndarray, " sets"]]:

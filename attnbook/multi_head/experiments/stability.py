@@ -6,6 +6,7 @@ once at a step size that meets the hypotheses of the recursion. Recursion (22) i
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +19,19 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from attnbook.core.ensemble import Parameters
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.recursions import Recursions
 from attnbook.multi_head.experiments.stability_settings import Settings
 from attnbook.multi_head.models import closed_form, leave_one_out, starts
-from attnbook.multi_head.models.tangent_target import tangent_target
+from attnbook.multi_head.models.tangent_margin import tangent_margin
 from attnbook.multi_head.theory import generalisation as theory
 
 __all__ = ["INSIDE", "Settings", "Stability", "run"]
 
-INSIDE = ("recursion", "expansive", "corrected", "printed", "forcing_used", "step_smoothness", "segment_condition")
+INSIDE = ("recursion", "expansive", "step_smoothness", "segment_condition")
 """What is measured inside the hypotheses."""
 
 
@@ -48,10 +49,12 @@ class Stability(Result):
         lipschitz: $\beta_1$ of the largest head of all networks after the last step.
         log_envelope: Logarithm to base ten of the mean over $i$ of recursion (22) unrolled for $K$ steps.
         recursion: Largest ratio, over steps and samples, of a distance and what eq. (22) allows.
-        expansive: The same for eq. (20).
-        corrected: The same for eq. (21) with the bracket where eqs. (20) and (22) ask for it.
-        printed: The same for eq. (21) as shown.
+        expansive: Largest ratio, over samples, of what one step without sample $i$ makes of the final distance and
+            what eq. (20) allows.
+        corrected: As ``recursion``, for eq. (21) with the bracket where eqs. (20) and (22) ask for it.
+        printed: The same for eq. (21) as shown in the text available to us.
         forcing_used: Largest growth of a distance in one step over the last term of eq. (22).
+        forcing_used_later: The same without the first step, where the networks are still equal.
         step_smoothness: Largest $\eta\beta_2$ along the paths; the recursion's proof needs at most 1.
         segment_condition: Largest $2\beta_3\delta^2/\sqrt H$ along the paths; likewise (eq. (18)).
         margin: Tangent-kernel margin of the training sample at the start.
@@ -74,6 +77,7 @@ class Stability(Result):
     corrected: Float[np.ndarray, "seeds heads sizes"]
     printed: Float[np.ndarray, "seeds heads sizes"]
     forcing_used: Float[np.ndarray, "seeds heads sizes"]
+    forcing_used_later: Float[np.ndarray, "seeds heads sizes"]
     step_smoothness: Float[np.ndarray, "seeds heads sizes"]
     segment_condition: Float[np.ndarray, "seeds heads sizes"]
     margin: Float[np.ndarray, "seeds heads sizes"]
@@ -120,48 +124,46 @@ class Stability(Result):
         """Return what was found, by claim id; spreads are ranges over seeds of each seed's own largest."""
         few, wide = 0, 1
         inside = {f"largest_{name}": self.inside[:, i] for i, name in enumerate(INSIDE)}
-        gap, lemma_3 = self.gap.mean(0), self.lemma_3.mean(0)
+        of_one_seed = extremes_over_seeds(largest_ratio_of_one_seed=self.gap / self.lemma_3)
+        of_means = {"largest_ratio": float((self.gap.mean(0) / self.lemma_3.mean(0)).max())}
         excess = self.log_envelope - np.log10(self.distance)
         return {
             "MH-ST.1": over_seeds(slope=self.slopes[:, few]),
             "MH-ST.1-wide": over_seeds(slope=self.slopes[:, wide]),
-            "MH-ST.2": _largest(largest_ratio=self.recursion),
-            "MH-ST.2-tight": _largest(largest_ratio_wide=self.recursion[:, wide]),
-            "MH-ST.2-forcing": _largest(largest_forcing_used=self.forcing_used),
+            "MH-ST.2": extremes_over_seeds(largest_ratio=self.recursion),
+            "MH-ST.2-tight": extremes_over_seeds(largest_ratio_wide=self.recursion[:, wide]),
+            "MH-ST.2-forcing": extremes_over_seeds(
+                largest_forcing_used=self.forcing_used, largest_after_the_first_step=self.forcing_used_later
+            ),
             "MH-ST.2-unrolled": over_seeds(
                 log_excess_few=excess[:, few].min(1), log_excess_wide=excess[:, wide].max(1)
             ),
-            "MH-ST.2-inside": _largest(
+            "MH-ST.2-inside": extremes_over_seeds(
                 **{
                     name: inside[name]
                     for name in ("largest_recursion", "largest_step_smoothness", "largest_segment_condition")
                 }
             ),
-            "MH-ST.2-expansive": _largest(largest_ratio=self.expansive),
-            "MH-ST.3": _largest(
+            "MH-ST.2-expansive": extremes_over_seeds(
+                largest_ratio=self.expansive, largest_ratio_inside=inside["largest_expansive"]
+            ),
+            "MH-ST.3": extremes_over_seeds(
                 largest_ratio_printed=self.printed[:, wide], largest_ratio_corrected=self.corrected[:, wide]
             ),
-            "MH-ST.4": Measurement({"largest_ratio": float((gap / lemma_3).max())}, n_seeds=len(self.gap)),
-            "MH-LOO": self._pooled(),
+            "MH-ST.4": dataclasses.replace(of_one_seed, values={**of_means, **of_one_seed.values}),
+            "MH-LOO": _of_means(
+                smallest_left_out_over_gap=(self.left_out_gap.sum(2), self.gap.sum(2)),
+                largest_left_out_over_gap=(self.left_out_gap.sum(2), self.gap.sum(2)),
+                smallest_lemma_3_over_gap=(self.lemma_3.sum(2), self.gap.sum(2)),
+            ),
         }
 
-    def _pooled(self) -> Measurement:
-        """Sums over sizes of means over seeds, relative to that of the gap; of both head counts the worse."""
-        gap = self.gap.mean(0).sum(1)
-        left_out, lemma_3 = self.left_out_gap.mean(0).sum(1) / gap, self.lemma_3.mean(0).sum(1) / gap
-        values = {
-            "smallest_left_out_over_gap": float(left_out.min()),
-            "largest_left_out_over_gap": float(left_out.max()),
-            "smallest_lemma_3_over_gap": float(lemma_3.min()),
-        }
-        return Measurement(values, n_seeds=len(self.gap))
 
-
-def _largest(**values: np.ndarray) -> Measurement:
-    """The largest over everything, with the range over seeds of each seed's own largest."""
-    per_seed = {name: array.reshape(len(array), -1).max(1) for name, array in values.items()}
-    spread = {name: (float(array.min()), float(array.max())) for name, array in per_seed.items()}
-    return Measurement({name: high for name, (_, high) in spread.items()}, spread, len(next(iter(per_seed.values()))))
+def _of_means(**ratios: tuple[np.ndarray, np.ndarray]) -> Measurement:
+    """The extreme ratio of two means over seeds, with the range over seeds of each seed's own extreme."""
+    of_means = {name: (above.mean(0) / below.mean(0))[None] for name, (above, below) in ratios.items()}
+    of_seeds = extremes_over_seeds(**{name: above / below for name, (above, below) in ratios.items()})
+    return Measurement(extremes_over_seeds(**of_means).values, of_seeds.spread, of_seeds.n_seeds)
 
 
 def run(
@@ -243,10 +245,10 @@ class Problem:
     def inside(self) -> np.ndarray:
         """Return what :data:`INSIDE` lists for the widest network, ``(seeds, quantities)``."""
         chosen = self.settings
-        _, recursions, _, _ = self.paths(
+        path, recursions, batch, counts = self.paths(
             chosen.inside_size, chosen.heads[-1:], step_size=chosen.inside_step_size, steps=chosen.inside_steps
         )
-        found = recursions.ratios() | recursions.conditions()
+        found = recursions.ratios() | recursions.conditions() | _expansive(path, recursions, batch, counts)
         return np.stack([found[name] for name in INSIDE], axis=1)
 
     def measure(self, n: int) -> dict[str, np.ndarray]:
@@ -255,9 +257,9 @@ class Problem:
             n, self.settings.heads, step_size=self.settings.step_size, steps=self.settings.steps
         )
         start = {name: torch.cat([tensor] * len(self.settings.heads)) for name, tensor in self.start.items()}
-        target = tangent_target(start, batch.tokens, batch.labels, counts=counts)
         return {
             **recursions.ratios(),
+            **_expansive(path, recursions, batch, counts),
             **recursions.conditions(),
             **self._losses(path, counts),
             "distance": path.distance[-1].mean(1),
@@ -266,7 +268,7 @@ class Problem:
             "loss_change": np.abs(path.left_out_loss[-1] - path.sample_loss[-1]).mean(1),
             "lipschitz": recursions.constants["gradient"][-1].max(1),
             "log_envelope": np.log10(recursions.envelope("recursion")[-1].mean(1)),
-            "margin": target.margin,
+            "margin": tangent_margin(start, batch.tokens, batch.labels, counts=counts).margin,
         }
 
     def _losses(self, path: leave_one_out.LeaveOneOut, counts: Tensor) -> Mapping[str, np.ndarray]:
@@ -285,3 +287,13 @@ class Problem:
         tokens = self.test.tokens[seed, :n_samples].expand(members, -1, -1, -1)
         outputs = closed_form.outputs(networks, tokens, counts=counts.expand(members, -1))
         return float(-logsigmoid(self.test.labels[seed, :n_samples] * outputs).mean())
+
+
+def _expansive(
+    path: leave_one_out.LeaveOneOut, recursions: Recursions, batch: samples.Drawn, counts: Tensor
+) -> dict[str, np.ndarray]:
+    """Return the largest ratio of the two sides of eq. (20) for the final networks of each set."""
+    expansion = leave_one_out.step_expansion(
+        path, batch.tokens, batch.labels, counts=counts, step_size=recursions.step_size
+    )
+    return {"expansive": (expansion / recursions.factors["expansive"][-1]).max(1)}

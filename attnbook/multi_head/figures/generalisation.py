@@ -38,8 +38,8 @@ def gap_and_bounds(result: Stability) -> Figure:
             _sample_axis(ax, sizes)
             ax.set(yscale="log", ylabel="test − training loss", title=f"{head_count(n_heads)} heads")
             ax.set_ylim(bottom=4e-3)
-        decades = np.median(result.log_unrolled[:, 0])
-        note = f"recursion (22) unrolled: far above the top, near 10$^{{{decades:.0f}}}$"
+        decades = result.log_unrolled[:, 0, -1].mean()
+        note = f"recursion (22) unrolled: far above the top, 10$^{{{decades:.0f}}}$ at n = {sizes[-1]}"
         panels[0].annotate(note, (0.98, 0.985), xycoords="axes fraction", ha="right", va="top", fontsize=9)
         panels[0].set_ylim(top=panels[0].get_ylim()[1] * 30)
         for ax in panels:
@@ -52,15 +52,17 @@ def gaps(result: GeneralisationGap) -> Figure:
     """Draw the gap against the number of samples for both schedules, and with coin tosses for labels."""
     sizes = np.array(result.settings.sizes)
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 4.2))
-        band(ax, sizes, result.random_gap, LOOKS["coins"])
+        figure, ax = plt.subplots(figsize=(6.4, 5.2))
+        coins = Look(f"coin tosses for labels, K = {result.settings.steps}", *_rest(LOOKS["coins_fixed"]), hollow=True)
+        band(ax, sizes, result.random_gap[:, 1], coins)
+        band(ax, sizes, result.random_gap[:, 0], LOOKS["coins"])
         band(ax, sizes, result.gap[:, 0], Look("true labels, K = n", *_rest(LOOKS["gap"])))
         fixed = Look(f"true labels, K = {result.settings.steps}", *_rest(LOOKS["fixed_steps"]))
         band(ax, sizes, result.gap[:, 1], fixed)
         _slope(ax, sizes, result.gap[:, 0].mean(0)[0] * 1.6, "slope −1")
         _sample_axis(ax, sizes)
         ax.set(yscale="log", ylabel="test − training loss", ylim=(1e-3, None))
-        ax.legend(fontsize=9, loc="lower left")
+        ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return figure
 
 
@@ -75,7 +77,7 @@ def bounds_and_margin(result: GeneralisationGap) -> Figure:
         _guess(top, sizes)
         top.set(yscale="log", ylabel="test − training loss", title="K = n steps")
         top.legend(fontsize=9, loc="center right", bbox_to_anchor=(1.0, 0.72))
-        band(bottom, sizes, result.margin, LOOKS["few_heads"])
+        band(bottom, sizes, result.margin, LOOKS["tangent_margin"])
         _slope(bottom, sizes, np.median(result.margin[:, 0]) * 1.25, "slope −1/2", power=-0.5, below=True)
         bottom.set(yscale="log", ylabel=r"tangent margin $\gamma$", title="the margin at the start")
         bottom.set_yticks([0.2, 0.4, 0.8], ["0.2", "0.4", "0.8"])
@@ -106,13 +108,15 @@ def explorer_frame(result: LeaveOneOutPaths, n_heads: int, rank: int) -> Figure:
     steps = np.arange(len(result.distance))
     every = max(1, len(steps) // 12)
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        figure, ax = plt.subplots(figsize=(5.6, 4.6))
         for name in ("recursion", "printed", "distance"):
             values = getattr(result, name)[1:, head, sample]
             ax.plot(steps[1:], values, markevery=every, **LOOKS[name].line_style())
         ax.set(yscale="log", ylim=(2e-4, 2e3), xlim=(0, steps[-1]), xlabel="step k")
         ax.set(ylabel="distance of the two networks", title=f"H = {head_count(n_heads)}, sample {rank}")
-        ax.legend(loc="lower right", fontsize=9)
+        ax.set_yticks([1e-3, 1e-1, 1e1, 1e3])
+        ax.minorticks_off()
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=11)
     return figure
 
 

@@ -38,7 +38,7 @@ from attnbook.multi_head.models import closed_form, collapse
 from attnbook.multi_head.models.network import largest_head_norm
 from attnbook.multi_head.models.objectives import logistic
 
-__all__ = ["LeaveOneOut", "leave_one_out_weights", "train"]
+__all__ = ["LeaveOneOut", "leave_one_out_weights", "step_expansion", "train"]
 
 # What one step holds beside the tokens: attention, attended tokens and their gradients, about this many times them.
 COPIES = 12
@@ -176,6 +176,52 @@ def train(
         )
         parts.append((history, batch.losses(history)))
     return _join(parts, sets)
+
+
+def step_expansion(
+    path: LeaveOneOut,
+    tokens: Float[Tensor, "sets samples tokens dimension"],
+    labels: Float[Tensor, "sets samples"],
+    *,
+    counts: Float[Tensor, "sets groups"],
+    step_size: float,
+) -> Float[np.ndarray, "sets samples"]:
+    r"""Return how much a step $F(\theta)=\theta-\eta\nabla\hat L^{\neg i}(\theta)$ drives the final networks apart.
+
+    Args:
+        path: Where the networks are after training.
+        tokens: The samples they were trained on.
+        labels: 1 or -1.
+        counts: Heads of each group.
+        step_size: $\eta$.
+
+    Returns:
+        $\|F(\theta_K)-F(\theta_K^{\neg i})\|/\|\theta_K-\theta_K^{\neg i}\|$, at most the factor of eqs. (19) and (20).
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    n_samples = tokens.shape[1]
+    weights = leave_one_out_weights(n_samples, range(n_samples))[1:].to(tokens).repeat(2, 1)
+    found = []
+    for index, reduced in enumerate(path.reduced):
+        pairs = {name: torch.cat([path.full[name][index].expand_as(r), r]) for name, r in reduced.items()}
+        own = counts[index].expand(2 * n_samples, -1)
+        stepped = collapse.gradient_descent(
+            pairs,
+            tokens[index].expand(2 * n_samples, -1, -1, -1),
+            logistic(labels[index].expand(2 * n_samples, -1), weights),
+            counts=own,
+            step_size=step_size,
+            steps=1,
+            record=lambda parameters: {},
+        ).parameters
+        before, after = (
+            collapse.norm({name: t[:n_samples] - t[n_samples:] for name, t in of.items()}, counts=own[:n_samples])
+            for of in (pairs, stepped)
+        )
+        found.append((after / before).cpu().numpy())
+    return np.stack(found)
 
 
 class _Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,29 +12,41 @@ from attnbook.multi_head.experiments.generalisation_gap import GeneralisationGap
 from attnbook.multi_head.experiments.leave_one_out_paths import LeaveOneOutPaths
 from attnbook.multi_head.experiments.stability import INSIDE, Stability
 
-__all__ = ["conditions", "explorer_text", "gaps", "ladder", "vacuous"]
+__all__ = ["conditions", "explorer_text", "facts", "gaps", "ladder", "vacuous"]
+
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def ladder(result: Stability) -> Table:
     """Return how the gap grows into its bounds, step by step, at the largest number of samples."""
     at = len(result.settings.sizes) - 1
-    gap = result.gap[..., at].mean(0)
-    logarithms = {
-        "test − training loss, measured": np.log10(gap),
-        "left-out − training loss": np.log10(result.left_out_gap[..., at].mean(0)),
-        "the same twice (Lemma 3's factor 2)": np.log10(2 * result.loss_change[..., at].mean(0)),
-        "Lemma 3: β₁ times the measured distances, twice": np.log10(result.lemma_3[..., at].mean(0)),
-        "the same with recursion (22) for the distances": result.log_unrolled[..., at].mean(0),
-        "Corollary 2": np.log10(result.corollary_2[..., at].mean(0)),
+    values = {
+        "test − training loss, measured": result.gap,
+        "left-out − training loss": result.left_out_gap,
+        "twice the mean absolute change (Lemma 3's factor 2)": 2 * result.loss_change,
+        "Lemma 3: β₁ times the measured distances, twice": result.lemma_3,
+        "the same with recursion (22) for the distances": None,
+        "Corollary 2": result.corollary_2,
     }
+    gap = np.log10(result.gap[..., at].mean(0))
     rows: list[list[str | Measured]] = []
-    for name, values in logarithms.items():
-        cells = [text for i in (0, 1) for text in (_power(values[i]), _power(values[i] - np.log10(gap[i])))]
+    for name, found in values.items():
+        each = result.log_unrolled[..., at] if found is None else np.log10(found[..., at])
+        mean = each.mean(0) if found is None else np.log10(found[..., at].mean(0))
+        cells = [
+            text
+            for i in (0, 1)
+            for text in (
+                f"{_power(mean[i])} [{_power(each[:, i].min())}, {_power(each[:, i].max())}]",
+                _power(mean[i] - gap[i]),
+            )
+        ]
         rows.append([name, *(Measured(cell) for cell in cells)])
     few, many = result.settings.heads
     caption = (
         f"n = {result.settings.sizes[at]}, K = {result.settings.steps} steps: means over {len(result.gap)} seeds (of "
-        "logarithms in the row with the recursion), and how many times the gap that is. log 2 is 0.69."
+        "logarithms in the row with the recursion), in brackets the range of single seeds, and how many times the mean "
+        "gap the mean is. log 2 is 0.69."
     )
     groups = [("", 1), (f"{few} heads", 2), (f"{many:,} heads".replace(",", "\u2009"), 2)]
     return Table(["", "value", "× gap", "value", "× gap"], rows, caption, groups)
@@ -57,26 +70,38 @@ def gaps(result: GeneralisationGap) -> Table:
 
 def vacuous(result: GeneralisationGap) -> Table:
     """Return how far above log 2 the bounds are and how many samples they would ask for."""
-    rows: list[list[str | Measured]] = []
-    for j in (0, len(result.settings.sizes) - 1):
-        n = result.settings.sizes[j]
-        bound, target = (np.median(values[:, 0, j]) for values in (result.corollary_2, result.theorem_2))
-        gap = result.gap[:, 0, j].mean()
-        needed = n * bound / math.log(2)
-        texts = [
-            f"{gap:.3g}",
-            f"{target:.3g}",
-            f"{bound:.3g}",
-            _power(math.log10(bound / gap)),
-            _power(math.log10(needed)),
-        ]
-        rows.append([f"{n}", *(Measured(text) for text in texts)])
+    sizes = np.array(result.settings.sizes)[[0, -1]]
+    bound, target = (np.median(values[:, 0], axis=0)[[0, -1]] for values in (result.corollary_2, result.theorem_2))
+    gap = result.gap[:, 0].mean(0)[[0, -1]]
+    found = {
+        "mean gap": [f"{value:.3g}" for value in gap],
+        "Theorem 2": [f"{value:.3g}" for value in target],
+        "Corollary 2": [f"{value:.3g}" for value in bound],
+        "Corollary 2 / gap": [_power(value) for value in np.log10(bound / gap)],
+        "n for log 2": [_power(value) for value in np.log10(sizes * bound / math.log(2))],
+    }
+    rows: list[list[str | Measured]] = [[name, *(Measured(text) for text in texts)] for name, texts in found.items()]
     caption = (
-        "K = n. Bounds: median over seeds. Last column: samples at which Corollary 2 would be log 2 if margin "
+        "K = n. Bounds: median over seeds. Last row: samples at which Corollary 2 would be log 2 if margin "
         "and number of steps stayed what they are, which they do not."
     )
-    columns = ["n", "mean gap", "Theorem 2", "Corollary 2", "Corollary 2 / gap", "n for log 2"]
-    return Table(columns, rows, caption)
+    return Table(["", *(f"n = {n}" for n in sizes)], rows, caption)
+
+
+def facts(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Table:
+    """Return what was measured beside what is said about it.
+
+    Args:
+        found: What it is to the values and whether the statement holds for each of them.
+
+    Returns:
+        A row for each, with the smallest and the largest value.
+    """
+    rows: list[list[str | Measured]] = []
+    for name, (values, holds) in found.items():
+        ends = dict.fromkeys(_short(end) for end in (np.min(values), np.max(values)))
+        rows.append([name, Measured(" to ".join(ends)), "yes" if np.all(holds) else "no"])
+    return Table(["", "measured", "holds"], rows, "Smallest to largest over what the row is about.")
 
 
 def conditions(result: Stability) -> Table:
@@ -91,7 +116,7 @@ def conditions(result: Stability) -> Table:
     heads = f"{chosen.heads[-1]:,}".replace(",", "\u2009")
     rows.append([heads, f"{chosen.inside_step_size:g}", *(Measured(_power(math.log10(value))) for value in inside)])
     caption = (
-        "The largest value over steps, samples, seeds and sizes (last row: "
+        "The largest value over steps, samples, seeds and sizes (last row: another step size, "
         f"n = {chosen.inside_size}, {chosen.inside_steps} steps). The proof of recursion (22) needs at most 1."
     )
     return Table(["heads", "step size η", "η β₂", "eq. (18): 2 β₃ δ² / √H"], rows, caption)
@@ -114,9 +139,14 @@ def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
     )
 
 
+def _short(value: float) -> str:
+    """Write a number with two digits, or from 100 000 on as a power of ten."""
+    return _power(math.log10(value)) if value >= 10 else f"{value:.2g}"
+
+
 def _power(logarithm: float) -> str:
     """Write a positive number given by its logarithm to base ten: with two digits, or as a power of ten."""
     if logarithm >= 5:
-        return f"10^{logarithm:.0f}"
+        return "10" + f"{logarithm:.0f}".translate(SUPERSCRIPT)
     rounded = float(f"{10**logarithm:.2g}")
     return f"{rounded:,.0f}".replace(",", "\u2009") if rounded >= 10 else f"{rounded:.2g}"
