@@ -46,8 +46,8 @@ def proposition_3(result: margins.Margins) -> Table:
         f"margin, ε = {settings.leaks[-1]:g}",
     ]
     caption = (
-        f"Worst leak; Γ needed, median [smallest, largest]; smallest margins in units of γ_attn with U⋆ and uniform or "
-        f"scaled attention. Over {len(result.leak)} seeds, all samples and ε = {', '.join(map(str, settings.leaks))}, at "
+        "Worst leak; Γ needed, median [smallest, largest]; smallest margins in units of γ_attn with U⋆ and uniform or "
+        f"scaled attention. Over {len(result.leak)} seeds, all samples, ε = {', '.join(map(str, settings.leaks))}, at "
         "the largest noise that Proposition 3 allows."
     )
     return Table(columns, rows, caption)
@@ -97,9 +97,10 @@ def noisy_cells(result: margin_order.MarginOrder) -> Table:
         rows.append([name, *(f"{value:.2f}" for value in stated), *map(Measured, cells)])
     columns = ["cell", "γ_lin, formula", "γ⋆, formula (7)", "uniform attention, measured", "tangent margin, measured"]
     caption = (
-        f"S = {settings.noisy_norm:g}, ζ = {settings.noisy_fraction:g}, T = {mixture.n_tokens}, M = {mixture.n_patterns}; "
-        f"noise orthogonal to the patterns of norm {mixture.free_noise:g} in the last row only. Measured: median over "
-        f"{len(result.tangent)} seeds [smallest, largest] of the smallest margin of {settings.n_samples} samples."
+        f"S = {settings.noisy_norm:g}, ζ = {settings.noisy_fraction:g}, T = {mixture.n_tokens}, "
+        f"M = {mixture.n_patterns}; noise orthogonal to the patterns of norm {mixture.free_noise:g} in the last row "
+        f"only. Measured: median over {len(result.tangent)} seeds [smallest, largest] of the smallest margin of "
+        f"{settings.n_samples} samples."
     )
     return Table(columns, rows, caption)
 
