@@ -72,7 +72,7 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show little."""
-        return cls(n_samples=5, drawn_samples=(7, 20), noise_shares=(0.0, 0.05, 0.125), seeds=(0, 1))
+        return cls(n_samples=5, noise_shares=(0.0, 0.05, 0.125), seeds=(0, 1))
 
     @classmethod
     def book(cls) -> Self:
