@@ -129,9 +129,9 @@ def test_normalised_descent_gets_there_and_plain_descent_does_not() -> None:
 
 def test_a_lead_at_equal_norm_is_read_off_a_straight_line_over_the_logarithm(race) -> None:
     """The other passes norm 1 at share 0.2 and norm 100 at 0.6; the runner ends at norm 10 with 0.7."""
-    norm, share = np.ones((2, 2, 2)), np.zeros((2, 2, 2))
-    norm[:, 1, 1], share[:, 1] = 100, (0.2, 0.6)
-    norm[:, 0, 1], share[:, 0, 1] = 10, 0.7
+    norm, share = np.zeros_like(race.fraction), np.zeros_like(race.fraction)
+    norm[:], share[:, 1] = np.logspace(0, 2, norm.shape[2]), np.linspace(0.2, 0.6, norm.shape[2])
+    norm[:, 0, -1], share[:, 0, -1] = 10, 0.7
     made = dataclasses.replace(race, value_norm=norm, fraction=share)
     np.testing.assert_allclose(made.lead_at_equal_norm(0, 1), 0.3)
 

@@ -15,8 +15,8 @@ import attnbook
 from attnbook import ledger
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.results import extremes_over_seeds
-from attnbook.multi_head import hard_samples
 from attnbook.core.rng import stream
+from attnbook.multi_head import hard_samples
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.experiments import (
     attention_maps,

@@ -54,16 +54,16 @@ def margin_race(result: MarginRace) -> Figure:
 
 
 def shares_at_norms(result: MarginRace) -> Figure:
-    """Draw the share of the attention margin against the norm of the value matrices, records of all seeds."""
+    """Draw the share of the attention margin against the norm of the value matrices, one line for each seed."""
     settings = result.settings
     with style():
         figure, ax = plt.subplots(figsize=(5.8, 4.2))
         for rule in ("normalised", "plain"):
             for n_heads in settings.heads:
                 at, look = result.runner(rule, n_heads), _look(rule, n_heads, settings.heads).line_style()
-                last = max(i for i, step in enumerate(settings.record_at) if step <= settings.steps / 40)
+                late = slice(int(np.searchsorted(settings.record_at, settings.steps / 40)), None)
                 for seed, (x, y) in enumerate(zip(result.value_norm[:, at], result.fraction[:, at], strict=True)):
-                    chosen = slice(last, None) if rule == "plain" else slice(None)
+                    chosen = late if rule == "plain" else slice(None)
                     named = look if seed == 0 else look | {"label": "_"}
                     ax.plot(x[chosen], y[chosen], **named | {"markevery": 7, "linewidth": 1})
         _level(ax, 1, r"attention margin $\gamma_{attn}$")
