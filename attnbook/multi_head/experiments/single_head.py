@@ -172,11 +172,11 @@ def run(
 
 
 def _measure_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
-    both = np.array([[_bounds(settings, seed, d, kind) for kind in KINDS] for d in settings.dimensions])
+    pairs = [[_bounds(settings, seed, d, kind) for kind in KINDS] for d in settings.dimensions]
     return {
         "errors": np.array([_formula_errors(settings, seed, i) for i in range(settings.formula_draws)]),
-        "ratios": both[:, :, 0],
-        "decoder_share": both[:, :, 1],
+        "ratios": np.array([[ratios for ratios, _ in kinds] for kinds in pairs]),
+        "decoder_share": np.array([[shares for _, shares in kinds] for kinds in pairs]),
     }
 
 
