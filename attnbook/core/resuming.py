@@ -12,7 +12,7 @@ from attnbook.core.results import Clock
 from attnbook.core.runtime import Progress
 from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 
-__all__ = ["by_seeds", "check_seeds", "concatenate", "resumable", "share"]
+__all__ = ["by_seeds", "check_seeds", "concatenate", "resumable", "seed_by_seed", "share"]
 
 
 def resumable(
@@ -95,6 +95,38 @@ def by_seeds(
         progress=progress,
     )
     return list(parts.values())
+
+
+def seed_by_seed(
+    settings: Any,
+    measure: Callable[[int], Mapping[str, np.ndarray]],
+    *,
+    clock: Clock,
+    workdir: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, np.ndarray]:
+    """Measure one seed after the other, keeping what is finished on disk.
+
+    Args:
+        settings: Settings with ``seeds`` and ``chunk``, the number of seeds kept together.
+        measure: Seed to named arrays, the same names and shapes for each seed.
+        clock: As for :func:`resumable`.
+        workdir: As for :func:`resumable`.
+        progress: Told (seeds done, seeds in the part) as for :func:`resumable`.
+
+    Returns:
+        Name to array of all seeds; the first axis runs over them.
+    """
+
+    def group(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
+        found = []
+        for number, seed in enumerate(seeds, 1):
+            found.append(measure(seed))
+            if inner:
+                inner(number, len(seeds))
+        return {name: np.stack([one[name] for one in found]) for name in found[0]}
+
+    return concatenate(by_seeds(settings, group, clock=clock, workdir=workdir, progress=progress))
 
 
 def concatenate(parts: Sequence[Mapping[str, np.ndarray]], *, axis: int = 0) -> dict[str, np.ndarray]:

@@ -30,8 +30,9 @@ SHORT = dataclasses.replace(
     normalised_step_size=0.4,
     steps=500,
     early_step=250,
-    tried_plain=(10.0,),
+    tried_plain=(10.0, 300.0),
     tried_normalised=(0.8,),
+    tried_steps=500,
     seeds=(0, 1),
 )
 STARTS = dataclasses.replace(random_starts.Settings.book(), n_samples=23, seeds=(0, 1, 2), heads=(1, 16))
@@ -124,6 +125,25 @@ def test_the_oracle_with_saturated_attention_has_the_whole_attention_margin_and_
 def test_normalised_descent_gets_there_and_plain_descent_does_not() -> None:
     verdicts = outcomes(margin_race.run(SHORT, device="cpu"))
     assert "not reproduced" not in verdicts.values()
+
+
+def test_a_lead_at_equal_norm_is_read_off_a_straight_line_over_the_logarithm(race) -> None:
+    """The other passes norm 1 at share 0.2 and norm 100 at 0.6; the runner ends at norm 10 with 0.7."""
+    norm, share = np.zeros_like(race.fraction), np.zeros_like(race.fraction)
+    norm[:], share[:, 1] = np.logspace(0, 2, norm.shape[2]), np.linspace(0.2, 0.6, norm.shape[2])
+    norm[:, 0, -1], share[:, 0, -1] = 10, 0.7
+    made = dataclasses.replace(race, value_norm=norm, fraction=share)
+    np.testing.assert_allclose(made.lead_at_equal_norm(0, 1), 0.3)
+
+
+def test_plain_descent_in_another_direction_would_be_seen_at_equal_norm() -> None:
+    stored = margin_race.MarginRace.load_stored("book")
+    plain = [stored.runner("plain", n_heads) for n_heads in stored.settings.heads]
+    share = stored.fraction.copy()
+    share[:, plain] *= 0.5
+    verdicts = outcomes(dataclasses.replace(stored, fraction=share))
+    assert verdicts["MH-X.1-equal-norm"] == "not reproduced"
+    assert outcomes(stored)["MH-X.1-equal-norm"] == "reproduced"
 
 
 def test_without_normalisation_the_claims_on_it_turn_red(monkeypatch) -> None:
@@ -224,7 +244,7 @@ def test_value_matrices_without_a_scale_turn_the_claim_on_it_red(monkeypatch) ->
     right = random_starts._margins
     monkeypatch.setattr(random_starts, "_margins", lambda kernels, labels: 0 * right(kernels, labels))
     verdicts = outcomes(random_starts.run(STARTS, device="cpu"))
-    for claim in ("MH-X.5", "MH-X.5-scale", "MH-X.5-spread", "MH-X.5-labels"):
+    for claim in ("MH-X.5", "MH-X.5-scale", "MH-X.5-spread", "MH-X.5-labels", "MH-X.5-labels-few"):
         assert verdicts[claim] == "not reproduced"
 
 
@@ -244,7 +264,12 @@ def test_settings_of_random_starts_name_what_is_wrong(change: dict, message: str
 
 
 def test_every_line_of_a_picture_looks_different(race, margins) -> None:
-    for figure in (figures.margin_race(race), figures.step_sizes(race), figures.margins_at_random_starts(margins)):
+    for figure in (
+        figures.margin_race(race),
+        figures.shares_at_norms(race),
+        figures.step_sizes(race),
+        figures.margins_at_random_starts(margins),
+    ):
         for ax in figure.axes:
             named = [line for line in ax.lines if not line.get_label().startswith("_")]
             looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in named}
@@ -252,9 +277,10 @@ def test_every_line_of_a_picture_looks_different(race, margins) -> None:
         plt.close(figure)
 
 
-def test_tables_have_a_row_for_every_network_and_mark_what_was_measured(race, margins) -> None:
+def test_tables_show_every_network_and_mark_what_was_measured(race, margins) -> None:
     ends, at_starts = tables.ends(race), tables.starts(margins)
-    assert len(ends.rows) == len(RACE.runners)
+    assert len(ends.columns) == 1 + len(RACE.runners)
+    assert all(len(row) == len(ends.columns) for row in ends.rows)
     assert at_starts._repr_html_().count('class="measured"') == len(at_starts.rows)
     with pytest.raises(ValueError, match="key_query_scale"):
         tables.starts(margins, key_query_scale=0.5)

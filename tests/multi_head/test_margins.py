@@ -15,6 +15,7 @@ import attnbook
 from attnbook import ledger
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.results import extremes_over_seeds
+from attnbook.core.rng import stream
 from attnbook.multi_head import hard_samples
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.experiments import (
@@ -123,6 +124,35 @@ def test_linear_rules_have_the_linear_margin_or_none():
     assert oracle.linear_margin(loud) < 0
     with pytest.raises(NotSeparableError):
         kernel_margin(features @ features.T, labels)
+
+
+def test_the_best_rules_on_drawn_samples_keep_their_margin_when_applied_to_them():
+    mixture = linear_rules.Settings().mixture(0.3, 0.05)
+    mean, positions = linear_rules._best_on_drawn(mixture, 30, 3)
+    patterns = draw_patterns(mixture, rng=stream(3, "patterns"))
+    drawn = draw_samples(mixture, patterns, 30, rng=stream(3, "drawn", 30))
+    means, flat = drawn.tokens.mean(1), drawn.tokens.reshape(30, -1)
+    equal_rows = max_margin_rule(means, drawn.labels)
+    rule = np.tile(equal_rows, (mixture.n_tokens, 1))
+    margins_ = drawn.labels * np.einsum("ntd,td->n", drawn.tokens, rule) / np.linalg.norm(rule)
+    assert mean == pytest.approx(margins_.min(), rel=1e-5)
+    free = max_margin_rule(flat, drawn.labels)
+    assert positions == pytest.approx((drawn.labels * (flat @ free)).min() / np.linalg.norm(free), rel=1e-5)
+    assert positions > mean
+
+
+def max_margin_rule(features, labels):
+    """The shortest mixture of the signed features, by the weights of the solver."""
+    weights = kernel_margin(features @ features.T, labels).weights
+    return (weights * labels) @ features
+
+
+def test_quiet_samples_are_not_taken_for_loud_ones(monkeypatch):
+    right = linear_rules._best_on_drawn
+    quiet = {"label_noise": 0.0, "other_noise": 0.0}
+    monkeypatch.setattr(linear_rules, "_best_on_drawn", lambda m, *a: right(dataclasses.replace(m, **quiet), *a))
+    verdicts = outcomes(linear_rules.run(linear_rules.Settings.smoke(), device="cpu"))
+    assert verdicts["MH-A3-linear-drawn"] == "not reproduced"
 
 
 def test_leak_and_margin_agree_with_a_plain_softmax():

@@ -175,7 +175,7 @@ EXPERIMENTS = (
         settings=margin_race.Settings,
         result=margin_race.MarginRace,
         run=margin_race.run,
-        budget_seconds=15,
+        budget_seconds=60,
     ),
     Experiment(
         id="multi_head.random_starts",

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
+from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
@@ -195,17 +195,10 @@ def run(
     clock = Clock()
     runtime.device(device)
 
-    def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        found = []
-        for number, seed in enumerate(seeds, 1):
-            found.append(_measure_seed(settings, seed))
-            if inner:
-                inner(number, len(seeds))
-        return {name: np.stack([one[name] for one in found]) for name in found[0]}
-
     with threads(1):
-        parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    arrays = concatenate(parts)
+        arrays = seed_by_seed(
+            settings, lambda seed: _measure_seed(settings, seed), clock=clock, workdir=workdir, progress=progress
+        )
     return MarginOrder(settings=settings, provenance=clock.provenance(torch.device("cpu")), **arrays)
 
 

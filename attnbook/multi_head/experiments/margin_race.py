@@ -86,6 +86,11 @@ class MarginRace(Result):
             "MH-X.1": over_seeds(fraction_1=ends[:, plain], fraction_16=ends[:, plain_many]),
             "MH-X.1-tuned": over_seeds(**self._best_tried()),
             "MH-X.1-time": self._gains([plain, plain_many]),
+            "MH-X.1-equal-norm": over_seeds(
+                lead_of_plain_1=self.lead_at_equal_norm(plain, one),
+                lead_of_plain_16=self.lead_at_equal_norm(plain_many, many),
+            ),
+            "MH-X.1-order": self._order(),
             "MH-X.2": extremes_over_seeds(smallest_fraction_1=ends[:, one], smallest_fraction_16=ends[:, many]),
             "MH-X.2-fast": extremes_over_seeds(smallest_fraction_early=self.fraction[:, one, early]),
             "MH-X.2-limit": extremes_over_seeds(
@@ -101,14 +106,42 @@ class MarginRace(Result):
                 smallest_lead=(self.plus_mass - self.minus_mass)[:, many].max(1),
                 smallest_minus_mass=self.minus_mass[:, many, -1],
             ),
-            "MH-X.3": over_seeds(cosine=self.cosine[:, one, -1]),
+            "MH-X.3": over_seeds(
+                cosine=self.cosine[:, one, -1], late_change=np.ptp(self.cosine[:, one, early:], axis=1)
+            ),
         }
 
+    def lead_at_equal_norm(self, runner: int, other: int) -> Float[np.ndarray, " seeds"]:
+        r"""Return the share of a runner at its end minus that of another at the step with the same $\|\tilde U\|$.
+
+        Args:
+            runner: Where it stands in the arrays.
+            other: Where the other stands; its norms grow, and between records its share is read off a straight line
+                over the logarithm of the norm.
+
+        Returns:
+            The lead.
+        """
+        norms, shares = np.log(self.value_norm), self.fraction
+        there = [
+            np.interp(end, x, y)
+            for end, x, y in zip(norms[:, runner, -1], norms[:, other], shares[:, other], strict=True)
+        ]
+        return shares[:, runner, -1] - np.array(there)
+
+    def _order(self) -> Measurement:
+        """Shares of plain descent with few and with many heads at its own step size, and at the largest tried."""
+        few, many = (self.tried_with("plain", n_heads) for n_heads in self.settings.heads)
+        at = self.settings.tried_plain.index(self.settings.plain_step_size)
+        return over_seeds(
+            few_here=few[:, at], many_here=many[:, at], few_at_largest=few[:, -1], many_at_largest=many[:, -1]
+        )
+
     def _gains(self, runners: list[int]) -> Measurement:
-        """The smallest gain between records from the first on at which all samples are right, and of all before."""
-        shares = self.fraction[:, runners]
-        right, gains = shares[..., :-1] > 0, np.diff(shares, axis=2)
-        after, before = (np.where(chosen, gains, np.inf).min((1, 2)) for chosen in (right, ~right))
+        """The smallest gain between records from a fortieth of the steps on, and of all before."""
+        shares, at = self.fraction[:, runners], np.array(self.settings.record_at)
+        late, gains = at[:-1] >= self.settings.steps / 40, np.diff(shares, axis=2)
+        after, before = (np.where(chosen, gains, np.inf).min((1, 2)) for chosen in (late, ~late))
         return extremes_over_seeds(smallest_margin_gain=after, smallest_gain_before=before)
 
     def _best_tried(self) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
+from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, draw_samples
@@ -210,17 +210,10 @@ def run(
     clock = Clock()
     runtime.device(device)
 
-    def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        found = []
-        for number, seed in enumerate(seeds, 1):
-            found.append(_cells(settings, seed))
-            if inner:
-                inner(number, len(seeds))
-        return {name: np.stack([one[name] for one in found]) for name in found[0]}
-
     with threads(1):
-        parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    arrays = concatenate(parts)
+        arrays = seed_by_seed(
+            settings, lambda seed: _cells(settings, seed), clock=clock, workdir=workdir, progress=progress
+        )
     return Margins(settings=settings, provenance=clock.provenance(torch.device("cpu")), **arrays)
 
 

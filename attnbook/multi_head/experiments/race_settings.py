@@ -68,11 +68,11 @@ class Settings:
     plain_step_size: float = 10.0
     normalised_step_size: float = 0.05
     steps: int = 4000
-    tried_plain: tuple[float, ...] = (1.0, 10.0, 30.0, 100.0)
+    tried_plain: tuple[float, ...] = (1.0, 10.0, 30.0, 100.0, 300.0)
     tried_normalised: tuple[float, ...] = (0.05, 0.2, 0.8)
-    tried_steps: int = 200
+    tried_steps: int = 4000
     early_step: int = 1000
-    records: int = 24
+    records: int = 48
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 5
 
@@ -104,7 +104,7 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return more samples in more dimensions, and more steps."""
-        return cls(dimension=50, n_patterns=20, n_samples=50, steps=20_000, seeds=tuple(range(10)))
+        return cls(dimension=50, n_patterns=20, n_samples=50, steps=20_000, tried_steps=20_000, seeds=tuple(range(10)))
 
     @property
     def mixture(self) -> Mixture:

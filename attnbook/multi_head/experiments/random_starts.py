@@ -119,6 +119,7 @@ class RandomStarts(Result):
         zero: At zero: a linear rule on the mean token.
         zero_coin_flips: The same with coin flips for labels.
         first_phase: After the first phase; it does not depend on the number of heads.
+        first_phase_coin_flips: The same start, with a coin flip in the place of every label it is asked to separate.
     """
 
     experiment: ClassVar[str] = "multi_head.random_starts"
@@ -131,6 +132,7 @@ class RandomStarts(Result):
     zero: Float[np.ndarray, " seeds"]
     zero_coin_flips: Float[np.ndarray, " seeds"]
     first_phase: Float[np.ndarray, " seeds"]
+    first_phase_coin_flips: Float[np.ndarray, " seeds"]
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found at random starts, by claim id; at the key-query scale 0.3 unless said otherwise."""
@@ -151,6 +153,10 @@ class RandomStarts(Result):
             "MH-X.5-labels": extremes_over_seeds(
                 smallest_coin_flip_margin_64=self.coin_flips[:, most, at],
                 largest_coin_flip_margin_zero=self.zero_coin_flips,
+            ),
+            "MH-X.5-labels-few": extremes_over_seeds(
+                smallest_coin_flip_margin_1=self.coin_flips[:, 0, at],
+                smallest_coin_flip_margin_first_phase=self.first_phase_coin_flips,
             ),
         }
 
@@ -206,6 +212,7 @@ def run(
             "zero": _margins(gram, labels[""]),
             "zero_coin_flips": _margins(gram, labels["coin_flips"]),
             "first_phase": _margins(gram_later, labels[""]),
+            "first_phase_coin_flips": _margins(gram_later, labels["coin_flips"]),
         }
 
     with threads(1):

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from attnbook.core import ensemble, runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
+from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.models import hessians, network
@@ -164,21 +164,20 @@ def run(
     clock = Clock()
     runtime.device(device)
 
-    def measure(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        errors, ratios, shares = [], [], []
-        for number, seed in enumerate(seeds, 1):
-            errors.append([_formula_errors(settings, seed, i) for i in range(settings.formula_draws)])
-            of_seed = [[_bounds(settings, seed, d, kind) for kind in KINDS] for d in settings.dimensions]
-            ratios.append([[pair[0] for pair in kinds] for kinds in of_seed])
-            shares.append([[pair[1] for pair in kinds] for kinds in of_seed])
-            if inner:
-                inner(number, len(seeds))
-        return {"errors": np.array(errors), "ratios": np.array(ratios), "decoder_share": np.array(shares)}
-
     with threads(1):
-        parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    arrays = concatenate(parts)
+        arrays = seed_by_seed(
+            settings, lambda seed: _measure_seed(settings, seed), clock=clock, workdir=workdir, progress=progress
+        )
     return SingleHead(settings=settings, provenance=clock.provenance(torch.device("cpu")), **arrays)
+
+
+def _measure_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
+    pairs = [[_bounds(settings, seed, d, kind) for kind in KINDS] for d in settings.dimensions]
+    return {
+        "errors": np.array([_formula_errors(settings, seed, i) for i in range(settings.formula_draws)]),
+        "ratios": np.array([[ratios for ratios, _ in kinds] for kinds in pairs]),
+        "decoder_share": np.array([[shares for _, shares in kinds] for kinds in pairs]),
+    }
 
 
 def _formula_errors(settings: Settings, seed: int, draw: int) -> list[float]:

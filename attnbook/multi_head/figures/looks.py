@@ -38,7 +38,7 @@ LOOKS: Mapping[str, Look] = {
     "attention_margin": Look(r"attention, $\gamma_{attn}$", "#0b5cad", "-", "o"),
     "tangent_margin": Look(r"linearised network, $\gamma_{*}$", "#c2410c", "-.", "^"),
     "linear_margin": Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s"),
-    "best_linear": Look("best linear rule", "#111111", "none", "D", hollow=True),
+    "best_linear": Look("best linear rule", "#111111", "none", "o", hollow=True),
     "inside_noise": Look("noise inside its bounds", "#5b5f66", "--", "s"),
     "corner_noise": Look("noise at its bounds", "#c2410c", "-.", "^"),
     "hard_noise": Look("noise against attention", "#0b5cad", "-", "o"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["margin_race", "margins_at_random_starts", "step_sizes"]
+__all__ = ["margin_race", "margins_at_random_starts", "shares_at_norms", "step_sizes"]
 
 SHARE = r"margin per $\|\tilde U\|$, share of $\gamma_{attn}$"
 DOTTED: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1))}
@@ -36,8 +36,9 @@ def margin_race(result: MarginRace) -> Figure:
                 at, look = result.runner(rule, n_heads), _look(rule, n_heads, settings.heads)
                 if not settings.runners[at].from_zero:
                     look = replace(look, label=f"{look.label}, first phase")
-                band(top, steps, result.fraction[:, at], look)
-                band(bottom, steps, result.mass[:, at], look)
+                for ax, values in ((top, result.fraction), (bottom, result.mass)):
+                    band(ax, steps, values[:, at], look)
+                    ax.lines[-1].set_markevery(3)
         _level(top, 1, r"attention margin $\gamma_{attn}$")
         floor = float(np.median(result.floor))
         top.axhline(0, color="#9aa0a8", linewidth=0.8)
@@ -49,6 +50,26 @@ def margin_race(result: MarginRace) -> Figure:
         bottom.axhline(settings.relevant_fraction, **DOTTED)
         _note(bottom, "dotted: uniform attention", (0.99, 0.02), right=True)
         bottom.set(xscale="log", xlabel="step", ylabel="attention on relevant tokens", ylim=(0, 1.06))
+    return figure
+
+
+def shares_at_norms(result: MarginRace) -> Figure:
+    """Draw the share of the attention margin against the norm of the value matrices, one line for each seed."""
+    settings = result.settings
+    with style():
+        figure, ax = plt.subplots(figsize=(5.8, 4.2))
+        for rule in ("normalised", "plain"):
+            for n_heads in settings.heads:
+                at, look = result.runner(rule, n_heads), _look(rule, n_heads, settings.heads).line_style()
+                late = slice(int(np.searchsorted(settings.record_at, settings.steps / 40)), None)
+                for seed, (x, y) in enumerate(zip(result.value_norm[:, at], result.fraction[:, at], strict=True)):
+                    chosen = late if rule == "plain" else slice(None)
+                    named = look if seed == 0 else look | {"label": "_"}
+                    ax.plot(x[chosen], y[chosen], **named | {"markevery": 7, "linewidth": 1})
+        _level(ax, 1, r"attention margin $\gamma_{attn}$")
+        ax.set(xscale="log", xlabel=r"norm of all value matrices $\|\tilde U\|$", ylabel=SHARE, ylim=(-0.25, 1.16))
+        ax.set_xlim(0.3, None)
+        ax.legend(loc="upper left", fontsize=9.5, bbox_to_anchor=(0.0, 0.9))
     return figure
 
 
@@ -73,20 +94,23 @@ def margins_at_random_starts(result: RandomStarts, *, key_query_scale: float = 0
     at, scales = settings.key_query_scales.index(key_query_scale), np.array(settings.value_scales)
     looks = [Look(f"random, H = {n_heads}", *BY_HEADS[i % len(BY_HEADS)]) for i, n_heads in enumerate(settings.heads)]
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.4, 4.0), sharey=True)
+        figure, axes = plt.subplots(2, 1, figsize=(5.6, 7.4), sharex=True)
         for ax, margins, title in zip(
             axes, (result.random, result.coin_flips), ("true labels", "coin flips for labels"), strict=True
         ):
             for i, look in enumerate(looks):
                 band(ax, scales, margins[:, i, at], look)
-            ax.set(xscale="log", xlabel=r"scale $\sigma_U$ of value matrices", title=title)
+            ax.set(xscale="log", title=title, ylabel=r"largest margin, $\|\tilde\theta\|=\sqrt{2}$", ylim=(-0.05, None))
             ax.set_xticks(scales, [f"{scale:g}" for scale in scales])
             ax.minorticks_off()
-        for values, name in ((result.zero, "zero_start"), (result.first_phase, "first_phase_start")):
-            axes[0].axhline(float(np.median(values)), **_line(LOOKS[name]))
-        axes[1].axhline(float(np.median(result.zero_coin_flips)), **_line(LOOKS["zero_start"]))
-        axes[0].set(ylabel=r"largest margin, $\|\tilde\theta_\star\|=\sqrt{2}$", ylim=(-0.05, None))
-        axes[0].legend(loc="lower right", fontsize=9)
+        for ax, zero, first in (
+            (axes[0], result.zero, result.first_phase),
+            (axes[1], result.zero_coin_flips, result.first_phase_coin_flips),
+        ):
+            ax.axhline(float(np.median(zero)), **_line(LOOKS["zero_start"]))
+            ax.axhline(float(np.median(first)), **_line(LOOKS["first_phase_start"]))
+        axes[1].set_xlabel(r"scale $\sigma_U$ of value matrices")
+        axes[0].legend(loc="upper left", fontsize=9.5)
     return figure
 
 

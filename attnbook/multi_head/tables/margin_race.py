@@ -19,23 +19,25 @@ def ends(result: MarginRace) -> Table:
         result: The race.
 
     Returns:
-        A table with one row for each network.
+        A table with one column for each network.
     """
     settings = result.settings
     measured = {
-        "share of γ_attn": (result.fraction, 4),
-        "attention on relevant": (result.mass, 4),
-        "‖U‖": (result.value_norm, 1),
-        "‖W‖": (result.key_query_norm, 1),
+        "share of γ_attn": (result.fraction, 3),
+        "attention on relevant": (result.mass, 3),
+        "‖U‖": (result.value_norm, 0),
+        "‖W‖": (result.key_query_norm, 0),
         "cos(W, W⋆)": (result.cosine, 2),
     }
-    rows: list[list[str | Measured]] = []
-    for i, one in enumerate(settings.runners):
-        start = "zero" if one.from_zero else "first phase"
-        cells = [Measured(_range(values[:, i, -1], digits)) for values, digits in measured.values()]
-        rows.append([f"{one.rule}, H = {one.n_heads}", start, f"{one.step_size:g}", *cells])
+    names = [f"{one.rule}, H = {one.n_heads}" for one in settings.runners]
+    rows: list[list[str | Measured]] = [
+        ["start", *("zero" if one.from_zero else "first phase" for one in settings.runners)],
+        ["step size", *(f"{one.step_size:g}" for one in settings.runners)],
+    ]
+    for name, (values, digits) in measured.items():
+        rows.append([name, *(Measured(_range(values[:, i, -1], digits)) for i in range(len(names)))])
     caption = f"After {settings.steps} steps: median over {len(result.floor)} seeds [smallest, largest]."
-    return Table(["gradient descent", "start", "step size", *measured], rows, caption)
+    return Table(["", *names], rows, caption)
 
 
 def starts(result: RandomStarts, *, key_query_scale: float = 0.3) -> Table:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
-from attnbook.multi_head.experiments import attention_maps, feasibility, margin_order, margins
+from attnbook.multi_head.experiments import attention_maps, feasibility, linear_rules, margin_order, margins
 from attnbook.multi_head.theory import margins as theory
 from attnbook.multi_head.theory import oracle
 
-__all__ = ["map_text", "noisy_cells", "order_text", "proposition_3", "room_for_constants"]
+__all__ = ["drawn_rules", "map_text", "noisy_cells", "order_text", "proposition_3", "room_for_constants"]
 
 
 def proposition_3(result: margins.Margins) -> Table:
@@ -33,23 +33,49 @@ def proposition_3(result: margins.Margins) -> Table:
         cells = [
             f"{leak[:, :, :, i].max():.2f}",
             *(_range(needed[:, kind, 0, i]) for kind in (0, 2)),
-            f"{result.uniform[:, :, 0, i].min() / limit[zeta]:.3f}",
+            f"{result.uniform[:, :, 0, i].min() / limit[zeta]:.4f}",
             f"{(result.margin[:, :, 0, i, -1] / limit[zeta]).min():.3f}",
         ]
         rows.append([f"{zeta:g}", *map(Measured, cells)])
     columns = [
         "ζ",
-        "worst leak / ε",
-        "needed Γ / Γ_ε, drawn samples",
-        "needed Γ / Γ_ε, hard samples",
-        "margin of uniform attention / γ_attn",
-        f"margin at ε = {settings.leaks[-1]:g} / γ_attn",
+        "leak / ε",
+        "Γ / Γ_ε, drawn",
+        "Γ / Γ_ε, made",
+        "margin, uniform",
+        f"margin, ε = {settings.leaks[-1]:g}",
     ]
     caption = (
-        f"Extremes over {len(result.leak)} seeds, all samples and all ε of {', '.join(map(str, settings.leaks))}, at "
+        "Worst leak; Γ needed, median [smallest, largest]; smallest margins in units of γ_attn with U⋆ and uniform or "
+        f"scaled attention. Over {len(result.leak)} seeds, all samples, ε = {', '.join(map(str, settings.leaks))}, at "
         "the largest noise that Proposition 3 allows."
     )
     return Table(columns, rows, caption)
+
+
+def drawn_rules(result: linear_rules.LinearRules) -> Table:
+    """Return how well the best linear rules do on drawn samples at the largest noise.
+
+    Args:
+        result: The measurements.
+
+    Returns:
+        A table with one row for each share of relevant tokens and number of samples.
+    """
+    settings, share = result.settings, result.settings.noise_shares[-1]
+    rows: list[list[str | Measured]] = []
+    for i, zeta in enumerate(settings.relevant_fractions):
+        mixture = settings.mixture(zeta, share)
+        limit = oracle.attention_margin(mixture)
+        for j, n in enumerate(settings.drawn_samples):
+            found = (_range(result.best_drawn[:, i, j, rule] / limit, 3) for rule in (0, 1))
+            rows.append([f"{zeta:g}", f"{oracle.linear_margin(mixture) / limit:.3f}", f"{n}", *map(Measured, found)])
+    caption = (
+        f"Largest margins of linear rules in units of γ_attn, on n drawn samples: median over {len(result.best)} seeds "
+        f"[smallest, largest], 0 where there is none. Noise {share:g} S², T = {settings.n_tokens}, "
+        f"d = {settings.dimension}, M = {settings.n_patterns}."
+    )
+    return Table(["ζ", "γ_lin", "n", "on the mean token", "weights per position"], rows, caption)
 
 
 def noisy_cells(result: margin_order.MarginOrder) -> Table:
@@ -71,8 +97,10 @@ def noisy_cells(result: margin_order.MarginOrder) -> Table:
         rows.append([name, *(f"{value:.2f}" for value in stated), *map(Measured, cells)])
     columns = ["cell", "γ_lin, formula", "γ⋆, formula (7)", "uniform attention, measured", "tangent margin, measured"]
     caption = (
-        f"S = {settings.noisy_norm:g}, ζ = {settings.noisy_fraction:g}; measured: median over "
-        f"{len(result.tangent)} seeds [smallest, largest] of the smallest margin of {settings.n_samples} samples."
+        f"S = {settings.noisy_norm:g}, ζ = {settings.noisy_fraction:g}, T = {mixture.n_tokens}, "
+        f"M = {mixture.n_patterns}; noise orthogonal to the patterns of norm {mixture.free_noise:g} in the last row "
+        f"only. Measured: median over {len(result.tangent)} seeds [smallest, largest] of the smallest margin of "
+        f"{settings.n_samples} samples."
     )
     return Table(columns, rows, caption)
 
@@ -136,8 +164,9 @@ def map_text(found: attention_maps.AttentionMap) -> str:
     Returns:
         A sentence.
     """
-    return f"Worst leak {found.leak:.3f}; margin {found.margin:.3f} of γ_attn."
+    worst = found.weights[:, found.n_relevant :].sum(axis=1).argmax() + 1
+    return f"Worst leak {found.leak:.3f}, of query {worst}; margin {found.margin:.3f} of γ_attn."
 
 
-def _range(values: np.ndarray) -> str:
-    return f"{np.median(values):.2f} [{values.min():.2f}, {values.max():.2f}]"
+def _range(values: np.ndarray, digits: int = 2) -> str:
+    return f"{np.median(values):.{digits}f} [{values.min():.{digits}f}, {values.max():.{digits}f}]"
