@@ -41,7 +41,7 @@ class Settings(wide.Sizes):
 
     heads: tuple[float, ...] = (1e2, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e8, 1e12)
     trained: float = 1e6
-    distances: int = 80
+    distances: int = 60
     records: int = 24
 
     def __post_init__(self) -> None:
