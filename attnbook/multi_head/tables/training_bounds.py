@@ -67,7 +67,7 @@ def asked(result: TrainingBounds, steps: int) -> Table:
         "bound on the loss is below log 2, at the step size allowed for so many steps. Heads tracked (ours): target at "
         "√2 g₀, taken to have loss 1/K; all others at g₀."
     )
-    rows = [[LOOKS[name].label, *cells] for name, cells in _cells(values).items()]
+    rows: list[list[str | Measured]] = [[LOOKS[name].label, *cells] for name, cells in _cells(values).items()]
     return Table(["reading", "heads", "step size", "steps until below log 2"], rows, caption)
 
 
