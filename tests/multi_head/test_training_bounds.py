@@ -23,6 +23,7 @@ from attnbook.multi_head.experiments import (
 from attnbook.multi_head.models import closed_form, collapse, starts
 from attnbook.multi_head.models.tangent_kernel import tangent_features
 from attnbook.multi_head.models.tangent_margin import linearised_outputs, tangent_margin
+from attnbook.multi_head.theory import readings
 from attnbook.multi_head.theory import segments as segment_theory
 from attnbook.multi_head.theory import tracked_heads as tracked
 from attnbook.multi_head.theory import training_bounds as theory
@@ -44,26 +45,52 @@ def test_order_of_heads_grows_like_the_claim_says():
 
 @pytest.mark.parametrize("steps", [3, 1000])
 @pytest.mark.parametrize("n_heads", [2, 10**6])
-def test_followed_step_size_is_safe_for_every_head_the_theorem_allows(steps, n_heads):
+def test_reconstructed_step_size_is_safe_for_every_head_the_theorem_allows(steps, n_heads):
     """One over smoothness where a head is as large as it can be after one more step of size at most one."""
     largest = START.head_bound + 3 * theory.target_distance(START, steps)
     sizes = {"n_tokens": START.n_tokens, "dimension": START.dimension, "n_heads": n_heads}
     gradient = loss_constants(**sizes, token_norm=START.token_norm, largest_head_norm=largest).gradient
     after = loss_constants(**sizes, token_norm=START.token_norm, largest_head_norm=largest + gradient)
-    assert theory.followed_step_size(START, steps, n_heads) <= 1 / after.smoothness
+    assert theory.reconstructed_step_size(START, steps, n_heads) <= 1 / after.smoothness
 
 
-def test_followed_heads_keep_weak_convexity_up_to_three_target_distances():
-    n_heads, far = theory.followed_heads(START, 100), theory.target_distance(START, 100)
+@pytest.mark.parametrize("n_heads", [2, 10**6])
+def test_chain_step_size_is_one_over_smoothness_at_the_largest_head_reached(n_heads):
+    """The descent lemma asks for no more, so the reconstructed step size is far smaller."""
+    far = theory.target_distance(START, 100)
+    constants = loss_constants(
+        n_tokens=5, dimension=7, n_heads=n_heads, token_norm=1.1, largest_head_norm=1 + readings.REACH * far
+    )
+    assert readings.chain_step_size(START, 100, n_heads) == pytest.approx(1 / constants.smoothness)
+    assert 1 + math.sqrt(13 / 3) < readings.REACH
+    assert theory.reconstructed_step_size(START, 100, n_heads) < 0.01 / constants.smoothness
+
+
+def test_chain_heads_keep_weak_convexity_up_to_three_target_distances():
+    n_heads, far = readings.chain_heads(START, 100), theory.target_distance(START, 100)
     excess = segment_theory.condition_excess(
         n_tokens=START.n_tokens,
         dimension=START.dimension,
         n_heads=round(n_heads),
         token_norm=START.token_norm,
-        head_norm=START.head_bound + 3 * far,
+        head_norm=START.head_bound + readings.REACH * far,
         distance=3 * far,
     )
     assert excess == pytest.approx(1, rel=1e-6)
+
+
+def test_four_steps_with_both_changes_are_the_tracked_certificate():
+    changed = readings.four_steps(START, 3.0, dimension_free=True, tracked=True)
+    sizes = {"n_tokens": 5, "dimension": 7, "token_norm": 1.1, "start_head_norm": START.head_bound}
+    assert changed.heads == pytest.approx(tracked.heads_for(3.0, **sizes))
+    expected = tracked.tracked_heads(n_heads=changed.heads, **sizes).step_size
+    assert changed.step_size(changed.heads) == pytest.approx(expected)
+
+
+def test_readings_name_the_same_conditions_for_heads_and_steps():
+    assert set(readings.HEADS) == set(readings.STEP_SIZES)
+    assert readings.STEP_SIZES["corollary"](START, 50, 1e6) == theory.order_step_size(START, 50)
+    assert readings.STEP_SIZES["theorem"](START, 50, 1e6) == theory.theorem_step_size(START, 50)
 
 
 def test_a_tracked_head_never_needs_more_room_than_it_has():
@@ -130,10 +157,12 @@ def test_nearer_end_is_attained_by_a_parabola():
         (lambda: theory.target_distance(START, 0.5), "steps"),
         (lambda: theory.final_bound(START, 10, -1.0), "step_size"),
         (lambda: theory.order_heads(START, 0), "steps"),
-        (lambda: theory.followed_heads(START, math.inf), "steps"),
+        (lambda: readings.chain_heads(START, math.inf), "steps"),
+        (lambda: readings.chain_step_size(START, 10, 0), "n_heads"),
+        (lambda: readings.four_steps(START, 0.0), "distance"),
         (lambda: theory.theorem_step_size(START, 0), "steps"),
         (lambda: theory.order_step_size(START, 0), "steps"),
-        (lambda: theory.followed_step_size(START, 10, 0), "n_heads"),
+        (lambda: theory.reconstructed_step_size(START, 10, 0), "n_heads"),
         (lambda: theory.scaled_worst_loss(START, 10, stretch=0), "stretch"),
         (lambda: theory.informative_steps(lambda k: 1.0), "bound"),
         (

@@ -29,18 +29,19 @@ __all__ = ["Certificates", "Settings", "run"]
 
 @dataclass(frozen=True)
 class Settings(wide.Sizes):
-    """Sizes, and how to look for targets.
+    r"""Sizes, and how to look for targets.
 
     Attributes:
         heads: Numbers of heads, increasing; certificates for the fewest are empty.
         trained: The widths from this one on are trained.
-        distances: How many distances of a target are tried, log-spaced up to the largest allowed.
+        distances: How many distances of a target are tried, log-spaced from the smallest allowed, at which
+            $\eta\hat L(\tilde\theta^{(0)})=D^2$, to the largest allowed at any width.
         records: How many log-spaced numbers of steps to keep.
     """
 
     heads: tuple[float, ...] = (1e2, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e8, 1e12)
     trained: float = 1e6
-    distances: int = 80
+    distances: int = 60
     records: int = 24
 
     def __post_init__(self) -> None:
@@ -184,12 +185,20 @@ def _certify(settings: Settings, stack: wide.Stack) -> dict[str, np.ndarray]:
         )
         for member, n_heads in enumerate(np.tile(settings.heads, len(stack.tokens) // len(settings.heads)))
     ]
-    shares = np.geomspace(0.01, 1, settings.distances)
-    tried = np.array([[one.distance] for one in allowed]) * shares
-    target_loss = np.stack([_loss_at(stack, tangent.direction, d, allowed) for d in tried.T], axis=1)
     start_loss = wide.losses(stack.start, stack).cpu().numpy()
+    largest = np.array([one.distance for one in allowed])
+    smallest = np.sqrt([one.step_size for one in allowed] * start_loss)
+    tried = np.clip(_common(smallest, largest, settings), smallest[:, None], largest[:, None])
+    target_loss = np.stack([_loss_at(stack, tangent.direction, d, allowed) for d in tried.T], axis=1)
     chosen = [_best(settings, *each) for each in zip(allowed, tried, target_loss, start_loss, strict=True)]
     return {name: np.array([one[name] for one in chosen]) for name in chosen[0]}
+
+
+def _common(smallest: np.ndarray, largest: np.ndarray, settings: Settings) -> Float[np.ndarray, "members distances"]:
+    """The same distances at all widths of a seed, so that more heads never certify less for want of one."""
+    width = len(settings.heads)
+    low, high = smallest.reshape(-1, width).min(1), largest.reshape(-1, width).max(1)
+    return np.repeat(np.geomspace(low, np.maximum(low, high), settings.distances, axis=1), width, axis=0)
 
 
 def _loss_at(
@@ -207,7 +216,7 @@ def _best(
 ) -> dict[str, np.ndarray | float]:
     """The best target for each number of steps, and for the best number of steps."""
     eta, square = allowed.step_size, distance**2
-    target_loss = np.where(eta * start_loss <= square, target_loss, np.inf)
+    target_loss = np.where(eta * start_loss <= square * (1 + 1e-12), target_loss, np.inf)
     longest = square / (eta * target_loss)  # 0 where no target is allowed
     bounds = np.full((len(settings.recorded), len(distance)), np.inf)
     for i, j in np.ndindex(bounds.shape):

@@ -1,12 +1,12 @@
 r"""What the theorem promises and asks for, evaluated at measured starts or at given sizes, for figures and tables.
 
-Three readings of the conditions: ``order`` (hidden constants set to 1), ``followed`` (constants followed through the
-proof) and ``tracked`` (this book's, every head tracked by itself, with the target at $\sqrt2\,g_0(1/K)$).
+The readings of :mod:`~attnbook.multi_head.theory.readings`, and ``tracked``: this book's, with the dimension-free
+constant, every head tracked by itself and the target at $\sqrt2\,g_0(1/K)$.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,12 +14,13 @@ from jaxtyping import Float
 
 from attnbook.multi_head.experiments.training_bounds import TrainingBounds
 from attnbook.multi_head.theory import training_bounds as theory
+from attnbook.multi_head.theory.readings import HEADS, STEP_SIZES
 from attnbook.multi_head.theory.tracked_heads import heads_for, tracked_heads
 from attnbook.multi_head.theory.training_bounds import GoodStart
 
 __all__ = ["READINGS", "bounds", "demands", "heads", "step_size"]
 
-READINGS = ("order", "followed", "tracked")
+READINGS = (*STEP_SIZES, "tracked")
 
 
 def bounds(result: TrainingBounds, steps: Sequence[float] | np.ndarray) -> dict[str, Float[np.ndarray, "seeds steps"]]:
@@ -30,17 +31,13 @@ def bounds(result: TrainingBounds, steps: Sequence[float] | np.ndarray) -> dict[
         steps: Numbers of steps.
 
     Returns:
-        ``practical``, ``order`` and ``followed``.
+        ``practical`` and the readings of :data:`~attnbook.multi_head.theory.readings.STEP_SIZES`.
     """
     n_heads, eta = result.settings.heads[-1], result.settings.step_size
-    rates: Mapping[str, Callable[[GoodStart, float], float]] = {
-        "practical": lambda start, k: eta,
-        "order": theory.order_step_size,
-        "followed": partial(theory.followed_step_size, n_heads=n_heads),
-    }
+    rates = {"practical": lambda start, k, n_heads: eta, **STEP_SIZES}
     starts = [row[-1] for row in result.starts]
     return {
-        name: np.array([[theory.final_bound(start, k, rate(start, k)) for k in steps] for start in starts])
+        name: np.array([[theory.final_bound(start, k, rate(start, k, n_heads)) for k in steps] for start in starts])
         for name, rate in rates.items()
     }
 
@@ -64,11 +61,7 @@ def heads(start: GoodStart, steps: float, *, start_head_norm: float) -> dict[str
         token_norm=start.token_norm,
         start_head_norm=start_head_norm,
     )
-    return {
-        "order": theory.order_heads(start, steps),
-        "followed": theory.followed_heads(start, steps),
-        "tracked": tracked,
-    }
+    return {**{name: of(start, steps) for name, of in HEADS.items()}, "tracked": tracked}
 
 
 def step_size(start: GoodStart, steps: float, reading: str, *, n_heads: float, start_head_norm: float) -> float:
@@ -89,10 +82,8 @@ def step_size(start: GoodStart, steps: float, reading: str, *, n_heads: float, s
     """
     if reading not in READINGS:
         raise ValueError(f"reading: expected one of {', '.join(READINGS)}, got {reading!r}")
-    if reading == "order":
-        return theory.order_step_size(start, steps)
-    if reading == "followed":
-        return theory.followed_step_size(start, steps, n_heads)
+    if reading in STEP_SIZES:
+        return STEP_SIZES[reading](start, steps, n_heads)
     allowed = tracked_heads(
         n_tokens=start.n_tokens,
         dimension=start.dimension,

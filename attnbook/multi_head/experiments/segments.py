@@ -73,6 +73,7 @@ class Segments(Result):
         close: Largest loss on the segment over that of the larger end, for random directions; ends as in :data:`ENDS`.
         hill: The same for pairs on both sides of a random network with the fewest heads, in the direction of most
             negative curvature among those in which the loss has no slope.
+        nearer: Largest loss over that of the *nearer* end at the allowed distance; random directions, then the hill.
         radius: The allowed distance of the pairs in random directions.
         permuted: Loss on the segment between a trained network and its copy with permuted heads.
         excess: By how much these pairs exceed condition (18), as a factor.
@@ -85,6 +86,7 @@ class Segments(Result):
 
     close: Float[np.ndarray, "seeds heads ends multiples"]
     hill: Float[np.ndarray, "seeds multiples"]
+    nearer: Float[np.ndarray, "seeds pairs"]
     radius: Float[np.ndarray, "seeds heads ends"]
     permuted: Float[np.ndarray, "seeds heads positions"]
     excess: Float[np.ndarray, "seeds heads"]
@@ -102,10 +104,11 @@ class Segments(Result):
         both = [self.close[..., 0].reshape(len(self.close), -1), self.hill[:, :1]]
         ratios = np.concatenate(both, axis=1)
         allowed = extremes_over_seeds(largest_ratio=ratios, largest_rise=ratios - 1)
+        nearer = extremes_over_seeds(largest_ratio=self.nearer, largest_rise=self.nearer - 1)
         lower = extremes_over_seeds(largest_lower_bound_violation=self.lower_violation, printed_violations=shown_fails)
         return {
             "MH-P4.1": allowed,
-            "MH-P4.1-nearer": allowed,
+            "MH-P4.1-nearer": nearer,
             "MH-P4.1-hill": extremes_over_seeds(smallest_ratio_far=self.hill[:, -1]),
             "MH-P4.1-far": extremes_over_seeds(largest_ratio_far=self.close[..., -1]),
             "MH-P4.2": extremes_over_seeds(largest_ratio=self.rise, smallest_condition_excess=self.excess),
@@ -152,11 +155,13 @@ def run(
             if progress:
                 progress(number, len(settings.heads))
     arrays = {name: np.stack([one[name] for one in found], axis=1) for name in found[0]}
+    nearer = arrays.pop("nearer")
     return Segments(
         settings=settings,
         provenance=clock.provenance(where),
         lower_violation=np.stack(violations, axis=1),
-        hill=hill,
+        hill=hill[:, :-1],
+        nearer=np.concatenate([nearer.reshape(len(nearer), -1), hill[:, -1:]], axis=1),
         **arrays,
     )
 
@@ -181,7 +186,8 @@ def _at_heads(
         for r, b, far in zip(token_norm, head_norm, distance.cpu().numpy(), strict=True)
     ]
     return {
-        "close": np.stack(close, axis=1),
+        "close": np.stack(close, axis=1)[..., :-1],
+        "nearer": np.stack(close, axis=1)[..., -1],
         "radius": np.array(radius).T,
         "permuted": _profile(settings, trained, permuted, batch),
         "excess": np.array(excess),
@@ -232,9 +238,17 @@ def _allowed(settings: Settings, pair: Callable[[np.ndarray], Pair], token_norm:
 def _ratios(
     settings: Settings, pair: Callable[[np.ndarray], Pair], allowed: np.ndarray, batch: network.Batch
 ) -> np.ndarray:
-    """Largest loss on the segment over that of the larger end, ``(members, multiples)``."""
+    """Largest loss on the segment over that of the larger end, ``(members, multiples)``; at last of the nearer one."""
     losses = [_profile(settings, *pair(multiple * allowed), batch) for multiple in settings.multiples]
-    return np.stack([loss.max(1) / np.maximum(loss[:, 0], loss[:, -1]) for loss in losses], axis=1)
+    larger = [loss.max(1) / np.maximum(loss[:, 0], loss[:, -1]) for loss in losses]
+    return np.stack([*larger, _over_nearer_end(losses[0])], axis=1)
+
+
+def _over_nearer_end(loss: Float[np.ndarray, "members positions"]) -> Float[np.ndarray, " members"]:
+    """The largest loss over that of the end nearer to it; in the middle, of the smaller end."""
+    offset, first, last = 2 * loss.argmax(1) - (loss.shape[1] - 1), loss[:, 0], loss[:, -1]
+    nearer = np.where(offset < 0, first, np.where(offset > 0, last, np.minimum(first, last)))
+    return np.asarray(loss.max(1) / nearer)
 
 
 def _hill(settings: Settings, random: Parameters, batch: network.Batch, token_norm: np.ndarray) -> np.ndarray:

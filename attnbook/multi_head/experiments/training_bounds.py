@@ -22,10 +22,11 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.experiments import samples, wide, wide_training
+from attnbook.multi_head.experiments import readings, samples, wide, wide_training
 from attnbook.multi_head.models import closed_form
 from attnbook.multi_head.models.tangent_margin import linearised_outputs, tangent_margin
 from attnbook.multi_head.theory import training_bounds as theory
+from attnbook.multi_head.theory.readings import STEP_SIZES, chain_heads
 
 __all__ = ["Settings", "TrainingBounds", "run"]
 
@@ -172,6 +173,8 @@ class TrainingBounds(Result):
         """Return what was found for Theorem 1 and Corollary 2, by claim id."""
         ratios, slopes = self.ratios, self.slopes
         plus, few, many = self.attention[..., 0], 0, -1
+        sizes = {"heads": self.settings.heads, "horizons": self.settings.horizons}
+        by_reading = {name: readings.allowed(self.starts, of, **sizes) for name, of in STEP_SIZES.items()}
         return {
             "MH-T1.1": extremes_over_seeds(largest_ratio=ratios["corollary"]),
             "MH-T1.1-regret": extremes_over_seeds(largest_ratio=ratios["regret"]),
@@ -180,10 +183,14 @@ class TrainingBounds(Result):
             "MH-T1.2": extremes_over_seeds(largest_ratio=ratios["distance"]),
             "MH-T1.3": over_seeds(
                 required_heads=self._of(partial(theory.order_heads, steps=100))[:, 0],
-                required_heads_followed=self._of(partial(theory.followed_heads, steps=100))[:, 0],
+                required_heads_four_steps=self._of(partial(chain_heads, steps=100))[:, 0],
             ),
-            "MH-T1.4": self._step_sizes(),
-            "MH-T1.4-steps": self._steps(),
+            "MH-T1.4": by_reading["reconstructed"],
+            "MH-T1.4-steps": by_reading["reconstructed"],
+            **{f"MH-T1.4-{name}": by_reading[name] for name in ("corollary", "theorem", "chain")},
+            "MH-T1-tracked-gains": readings.gains(
+                [row[-1] for row in self.starts], steps=100, n_heads=self.settings.heads[-1]
+            ),
             "MH-T1.5": over_seeds(slope=slopes["largest_move"]),
             "MH-T1.5-linear": over_seeds(slope=slopes["linear_gap"]),
             "MH-T1.5-attention": over_seeds(
@@ -205,34 +212,6 @@ class TrainingBounds(Result):
         names = {"bound_100": "smallest", "bound_1000": "largest"}
         values = {name: found.values[of] for name, of in names.items()}
         return Measurement(values, {name: found.spread[of] for name, of in names.items()}, found.n_seeds)
-
-    def _step_sizes(self) -> Measurement:
-        """The largest over heads and horizons."""
-        heads, horizons = self.settings.heads, self.settings.horizons
-        followed = [
-            [max(theory.followed_step_size(s, k, h) for k in horizons) for s, h in zip(row, heads, strict=True)]
-            for row in self.starts
-        ]
-        order = self._of(lambda s: max(theory.order_step_size(s, k) for k in horizons))
-        return extremes_over_seeds(largest_step_size=np.array(followed), largest_step_size_order=order)
-
-    def _steps(self) -> Measurement:
-        """The smallest over heads."""
-
-        def steps_at(step_size: Callable[[float], float], start: theory.GoodStart) -> float:
-            return theory.informative_steps(lambda k: theory.final_bound(start, k, step_size(k)))
-
-        followed = [
-            [
-                steps_at(partial(theory.followed_step_size, s, n_heads=h), s)
-                for s, h in zip(row, self.settings.heads, strict=True)
-            ]
-            for row in self.starts
-        ]
-        order = self._of(lambda s: steps_at(partial(theory.order_step_size, s), s))
-        return extremes_over_seeds(
-            smallest_informative_steps=np.array(followed), smallest_informative_steps_order=order
-        )
 
     def _constant(self) -> Measurement:
         """The least convincing horizon for either verdict."""

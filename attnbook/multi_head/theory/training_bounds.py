@@ -12,7 +12,7 @@ $D$                ``distance``          distance of any target from the start
 =================  ====================  ===================================================
 
 The margin is that of directions of norm $\sqrt2$. The conditions are stated up to constants. *Order* below means that
-the hidden constant is set to 1; *followed* means that this book followed all constants through the steps of the proof.
+the hidden constant is set to 1; all readings stand side by side in :mod:`~attnbook.multi_head.theory.readings`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnbook.multi_head.theory.curvature import loss_constants
-
 __all__ = [
     "GoodStart",
     "final_bound",
-    "followed_heads",
-    "followed_step_size",
     "informative_steps",
     "order_heads",
     "order_step_size",
+    "reconstructed_step_size",
     "regret_bound",
     "scaled_worst_loss",
     "target_distance",
@@ -145,32 +142,6 @@ def order_heads(start: GoodStart, steps: float) -> float:
     return (scale * target_distance(start, steps) ** 3) ** 2
 
 
-def followed_heads(start: GoodStart, steps: float) -> float:
-    r"""Return $(18\,\beta_3(B)\,g_0(1/K)^2)^2$ with $B=B_2+3g_0(1/K)$, the heads that the proof's steps need.
-
-    Weak convexity has to hold up to three times the distance of the target, for heads as large as can be there.
-
-    Args:
-        start: The start.
-        steps: $K$, at least 1.
-
-    Returns:
-        A number of heads.
-
-    Raises:
-        ValueError: If ``steps`` is below 1.
-    """
-    distance = target_distance(start, steps)
-    constants = loss_constants(
-        n_tokens=start.n_tokens,
-        dimension=start.dimension,
-        n_heads=1,
-        token_norm=start.token_norm,
-        largest_head_norm=start.head_bound + 3 * distance,
-    )
-    return (18 * constants.curvature * distance**2) ** 2
-
-
 def theorem_step_size(start: GoodStart, steps: float) -> float:
     r"""Return one over $d^{3/2}T^{3/2}R^{13}B_2^2\,g_0^2$, the order of $\rho$ in Theorem 1 with constant 1, at most 1.
 
@@ -203,11 +174,14 @@ def order_step_size(start: GoodStart, steps: float) -> float:
     return 1 / max(1.0, _size(start) * target_distance(start, steps) ** 4)
 
 
-def followed_step_size(start: GoodStart, steps: float, n_heads: float) -> float:
-    r"""Return $1/\rho$ with $\rho=\big(\frac{2\sqrt{Td}R^3}{\sqrt H}+\frac{TR^2}4\big)\alpha^2$, constants followed.
+def reconstructed_step_size(start: GoodStart, steps: float, n_heads: float) -> float:
+    r"""Return $1/\rho$ with the $\rho$ that we reconstructed for the text's proof, constants included.
 
-    $\alpha=3\sqrt dR^2[3\sqrt TR^3(3g_0+B_2)+2\sqrt TR]$ bounds $3\sqrt dR^2\|\tilde\theta\|_{2,\infty}+1$ one step
-    after the largest head that the theorem allows for. So $\rho\ge\beta_2$ wherever gradient descent can come.
+    $\rho=\big(\frac{2\sqrt{Td}R^3}{\sqrt H}+\frac{TR^2}4\big)\alpha^2$ with
+    $\alpha=3\sqrt dR^2[3\sqrt TR^3(3g_0+B_2)+2\sqrt TR]$, which bounds $3\sqrt dR^2\|\tilde\theta\|_{2,\infty}+1$
+    one step after the largest head that the theorem allows for. It is our reconstruction for the text's proof and far
+    above $\beta_2$, which is all that the four steps of the chapter ask for
+    (:func:`~attnbook.multi_head.theory.readings.chain_step_size`).
 
     Args:
         start: The start.
