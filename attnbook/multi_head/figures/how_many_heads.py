@@ -83,7 +83,7 @@ def help_and_hurt(teacher: planted_teacher.PlantedTeacher, mixture: heads_on_mix
         below.set(ylim=(0, 0.5))
         above.set_ylabel("loss, or share (log axis)")
         below.set_ylabel("loss, or share")
-        above.legend(loc="upper right", bbox_to_anchor=(1, 0.9), fontsize=10.5)
+        above.legend(loc="center right", bbox_to_anchor=(1, 0.52), fontsize=10.5)
         below.legend(loc="upper right", fontsize=10.5)
     return figure
 
