@@ -127,6 +127,37 @@ def test_the_map_is_indexed_by_heads_then_step_size(smoke):
     assert result.cell("train_loss", 16, 8.0) != pytest.approx(result.cell("train_loss", 1, 8.0), rel=1e-6)
 
 
+def test_networks_that_are_left_out_early_would_not_have_changed(monkeypatch):
+    settings = dataclasses.replace(
+        step_size_map.Settings.smoke(), heads=(1, 16, 256, 4096), n_samples=5, n_test=50, steps=40
+    )
+    left_out = step_size_map.run(settings, device="cpu")
+    assert (left_out.early_loss <= step_size_map.FINISHED).any()
+    monkeypatch.setattr(step_size_map, "FINISHED", -1.0)
+    everyone = step_size_map.run(settings, device="cpu")
+    for name in ("test_error", "mass", "highest_loss"):
+        np.testing.assert_allclose(getattr(left_out, name), getattr(everyone, name), rtol=1e-9, atol=1e-12)
+
+
+def test_powers_of_the_number_of_heads_are_those_put_in(smoke):
+    """The difference of the two types falls like the root, the mean over heads like the number."""
+    result = smoke[heads_on_mixture]
+    heads = np.array(result.settings.heads)[:, None, None] * np.array([[1.0, 1.0]])
+    types = 0.1 + 0.3 / heads + np.array([0.05, -0.05]) / heads**0.5
+    made = dataclasses.replace(result, mass=np.broadcast_to(types, result.mass.shape).copy())
+    found = made.measurements()["MH-H.3-split"].values
+    assert found["power_of_difference"] == pytest.approx(-0.5)
+    assert found["power_of_mean"] == pytest.approx(-1.0)
+
+
+def test_norms_are_compared_where_the_minus_heads_turn(smoke):
+    base = smoke[head_types]
+    value = np.stack([np.ones((2, 3, 3)), np.broadcast_to([-1.0, 1.0, 1.0], (2, 3, 3))], axis=-1)
+    norm = np.stack([np.full((2, 3, 3), 4.0), np.broadcast_to([9.0, 1.0, 8.0], (2, 3, 3))], axis=-1)
+    result = dataclasses.replace(base, value=value, norm=norm)
+    np.testing.assert_allclose(result.norm_ratio_at_flip(2), [0.25, 0.25])
+
+
 @pytest.mark.parametrize(
     ("module", "changed", "message"),
     [
@@ -173,6 +204,7 @@ def test_figures_and_tables_show_every_number_of_heads(smoke):
     plt.close("all")
     assert len(tables.full_size(mixture).rows) == len(mixture.settings.heads)
     assert len(tables.step_sizes_tried(teacher_).rows) == 4
+    assert [row[0] for row in tables.error_rates({"one": [0.1], "two": [0.2]}, "Networks").rows] == ["one", "two"]
     assert [row[0] for row in tables.three_starts(smoke[starts_compared]).rows] == list(starts_compared.STARTS)
     assert "a plus head" in tables.explorer_text(mixture, 1)
     assert "minus heads" in tables.explorer_text(mixture, 4)

@@ -89,6 +89,7 @@ class HeadTypes(Result):
 
     Attributes:
         mass: Attention mass on relevant tokens of the training samples.
+        norm: Norm of the decoder of one head.
         value: The inner product $\langle U,\mathbb 1_Tu_\star^\top\rangle$ of the decoder and the oracle's, both scaled
             to norm one: positive where the head reads on the right side; zero for a decoder that is zero.
     """
@@ -97,6 +98,7 @@ class HeadTypes(Result):
     settings_type: ClassVar[type] = Settings
 
     mass: Float[np.ndarray, "seeds heads records 2"]
+    norm: Float[np.ndarray, "seeds heads records 2"]
     value: Float[np.ndarray, "seeds heads records 2"]
 
     def early(self, n_heads: int) -> Float[np.ndarray, "seeds 2"]:
@@ -110,6 +112,13 @@ class HeadTypes(Result):
         first = np.array(self.settings.at, dtype=float)[right.argmax(2)]
         return np.where(right.any(2), first, float(self.settings.steps))
 
+    def norm_ratio_at_flip(self, n_heads: int) -> Float[np.ndarray, " seeds"]:
+        """Norm of a minus head's decoder over that of a plus head, at the step where the minus heads change sides."""
+        i = self.settings.heads.index(n_heads)
+        records = [self.settings.at.index(int(step)) for step in self.flip_steps[:, i]]
+        norms = self.norm[np.arange(len(records)), i, records]
+        return np.asarray(norms[:, 1] / norms[:, 0])
+
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found, by claim id."""
         heads, two, eight = self.settings.heads, self.early(2), self.early(8)
@@ -119,6 +128,9 @@ class HeadTypes(Result):
             "MH-X.4": extremes_over_seeds(smallest_mass_plus=two[:, 0], largest_mass_minus=two[:, 1]),
             "MH-X.4-eight": over_seeds(mass_plus=eight[:, 0], mass_minus=eight[:, 1]),
             "MH-X.4-flip": over_seeds(**flips),
+            "MH-X.4-small": extremes_over_seeds(
+                largest_norm_ratio=np.stack([self.norm_ratio_at_flip(h) for h in (2, 8)], axis=1)
+            ),
             "MH-X.4-stay": over_seeds(final_mass_minus=last.max(1)),
         }
 
@@ -175,6 +187,7 @@ def _follow(
         norms = (decoder.norm(dim=(2, 3)) * right.norm(dim=(2, 3))).clamp(min=torch.finfo(decoder.dtype).tiny)
         return {
             "mass": measures.relevant_mass(p, data.train.tokens, data.train.relevant),
+            "norm": decoder.norm(dim=(2, 3)),
             "value": (decoder * right).sum((2, 3)) / norms,
         }
 

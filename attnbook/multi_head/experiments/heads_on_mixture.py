@@ -26,6 +26,8 @@ __all__ = ["HeadsOnMixture", "Settings", "run"]
 
 # Steps between two looks at the loss, where training stops at a given one.
 LOOK_EVERY = 5
+# From how many heads on their number is large, and up to how many it is small, in the claims on attention.
+MANY, FEW = 64, 8
 _FROZEN = {"loss": "train_loss", "error": "test_error"}
 
 
@@ -135,12 +137,33 @@ class HeadsOnMixture(Result):
             "MH-H.2": self._rise("test_error", "error"),
             "MH-H.3": over_seeds(**mass),
             "MH-H.3-frozen": extremes_over_seeds(largest_error_difference=apart),
+            "MH-H.3-split": self._powers(),
             "MH-H.4": means_over_seeds(**at_equal),
+            "MH-X.4-main": self._minus_heads(),
         }
         if 1024 in self.settings.heads:
             errors = {f"error_{h}": self.final("test_error", h) for h in (1, 1024)}
             found["MH-H.2-full-size"] = over_seeds(**errors)
         return found
+
+    def _powers(self) -> Measurement:
+        """Powers of H by which types of heads differ in attention, and by which the mean over heads leaves uniform."""
+        many = [i for i, h in enumerate(self.settings.heads) if h >= MANY]
+        log_heads = np.log([self.settings.heads[i] for i in many])
+        final = self.mass[:, many, -1]
+        departures = {
+            "power_of_difference": final[..., 0] - final[..., 1],
+            "power_of_mean": self.mean_mass[:, many, -1] - self.settings.relevant_fraction,
+        }
+        # Smallest numbers keep logarithms finite where nothing was learnt.
+        logs = {name: np.log(np.maximum(array, np.finfo(float).tiny)) for name, array in departures.items()}
+        return over_seeds(**{name: np.polyfit(log_heads, array.T, 1)[0] for name, array in logs.items()})
+
+    def _minus_heads(self) -> Measurement:
+        """Attention of minus heads at the end, and how much larger that of plus heads is, with few heads."""
+        few = [i for i, h in enumerate(self.settings.heads) if 2 <= h <= FEW]
+        plus, minus = np.moveaxis(self.mass[:, few, -1], -1, 0)
+        return extremes_over_seeds(smallest_mass_minus=minus, smallest_difference=plus - minus)
 
     def _rise(self, array: str, name: str) -> Measurement:
         """Means over seeds for one and 64 heads, and their smallest increase between successive numbers of heads."""

@@ -37,20 +37,20 @@ LOOKS = {
 }
 """How each quantity looks."""
 BY_HEADS = {
-    1: Look("H = 1", "#0b5cad", "-", "o"),
-    2: Look("H = 2", "#5b5f66", (0, (6, 2, 1, 2)), "<"),
-    4: Look("H = 4", "#15803d", (0, (5, 1)), "v"),
-    8: Look("H = 8", "#a16207", "--", "P"),
-    16: Look("H = 16", "#c2410c", "-.", "^"),
-    64: Look("H = 64", "#9d174d", (0, (3, 1, 1, 1, 1, 1)), "X"),
-    256: Look("H = 256", "#7c3aed", ":", "D"),
-    4096: Look("H = 4096", "#111111", (0, (1, 1)), "s"),
+    1: Look("H = 1", "#7fbf3f", "-", "o"),
+    2: Look("H = 2", "#5fae46", (0, (6, 2, 1, 2)), "<"),
+    4: Look("H = 4", "#3f9d4d", (0, (5, 1)), "v"),
+    8: Look("H = 8", "#2a8a54", "--", "P"),
+    16: Look("H = 16", "#1c7558", "-.", "^"),
+    64: Look("H = 64", "#145f55", (0, (3, 1, 1, 1, 1, 1)), "X"),
+    256: Look("H = 256", "#0d4849", ":", "D"),
+    4096: Look("H = 4096", "#06303a", (0, (1, 1)), "s"),
 }
-"""How each number of heads looks."""
+"""How each number of heads looks: the more, the darker."""
 BY_EXPONENT = {
-    0.5: Look("c = 1/2, the paper's", "#c2410c", "-.", "^"),
-    0.75: Look("c = 3/4", "#5b5f66", "--", "s"),
-    1.0: Look("c = 1", "#0b5cad", "-", "o"),
+    0.5: Look("c = 1/2, the paper's", "#9d174d", "-.", "^"),
+    0.75: Look("c = 3/4", "#c2528b", "--", "s"),
+    1.0: Look("c = 1", "#3b0a24", "-", "o"),
 }
 
 
@@ -75,15 +75,16 @@ def help_and_hurt(teacher: planted_teacher.PlantedTeacher, mixture: heads_on_mix
         share = mixture.settings.relevant_fraction
         below.axhline(share, color=INK, linewidth=1, linestyle=":")
         below.annotate("uniform attention", (heads[0], share), xytext=(0, -4), textcoords="offset points", va="top")
-        below.set_title("tokenised mixture: heads hurt")
+        below.set_title("mixture: heads harm")
         _head_axis(below, heads)
         above.set(yscale="log", ylim=(0.018, 0.7))
         above.set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
         above.minorticks_off()
         below.set(ylim=(0, 0.5))
-        for ax in (above, below):
-            ax.set_ylabel("loss, or share")
-        below.legend(loc="upper right", fontsize=9.5)
+        above.set_ylabel("loss, or share (log axis)")
+        below.set_ylabel("loss, or share")
+        above.legend(loc="center right", bbox_to_anchor=(1, 0.52), fontsize=10.5)
+        below.legend(loc="upper right", fontsize=10.5)
     return figure
 
 
@@ -94,13 +95,16 @@ def error_at_loss(result: heads_on_mixture.HeadsOnMixture) -> Figure:
         for i, n_heads in enumerate(result.settings.heads):
             if n_heads in (2, 16, 256):
                 continue  # they lie between their neighbours
-            loss, error = (np.median(a[:, i, 1:], axis=0) for a in (result.train_loss, result.test_error))
-            ax.plot(loss, error, **BY_HEADS[n_heads].line_style())
+            loss, error = np.median(result.train_loss[:, i, 1:], axis=0), result.test_error[:, i, 1:]
+            if n_heads in (1, 8, 4096):
+                band(ax, loss, error, BY_HEADS[n_heads])
+            else:
+                ax.plot(loss, np.median(error, axis=0), **BY_HEADS[n_heads].line_style())
         ax.axvline(result.settings.equal_loss, color=INK, linewidth=1, linestyle=":")
-        ax.annotate("equal loss", (result.settings.equal_loss, 0.31), ha="right")
-        ax.set(xscale="log", xlabel="training loss, falling to the right", ylabel="test error", ylim=(-0.01, 0.33))
+        ax.annotate("equal loss", (result.settings.equal_loss, 0.46), ha="right")
+        ax.set(xscale="log", xlabel="training loss, falling to the right", ylabel="test error", ylim=(-0.01, 0.5))
         ax.invert_xaxis()
-        ax.legend(fontsize=9.5)
+        ax.legend(fontsize=10.5)
     return figure
 
 
@@ -111,12 +115,12 @@ def step_map(result: step_size_map.StepSizeMap) -> Figure:
     worst = result.test_error.max(axis=0).T
     with style():
         figure, ax = plt.subplots(figsize=(5.4, 5.2))
-        image = ax.imshow(errors, origin="lower", aspect="auto", cmap="cividis_r", vmin=0, vmax=0.2)
+        image = ax.imshow(errors, origin="lower", aspect="auto", cmap=plt.get_cmap("cividis_r", 10), vmin=0, vmax=0.2)
         for i, j in np.ndindex(errors.shape):
             color = "white" if errors[i, j] > 0.07 else INK
             box = {"facecolor": image.cmap(image.norm(errors[i, j])), "edgecolor": "none", "pad": 1.5}
             text = f"{errors[i, j]:.3f}\n({worst[i, j]:.2f})"
-            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=10, linespacing=1.1, bbox=box)
+            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=10, linespacing=1.1, bbox=box, zorder=4)
         ax.set_xticks(range(len(s.heads)), [f"{h}" for h in s.heads])
         ax.set_yticks(range(len(s.step_sizes)), [f"{eta:g}" for eta in s.step_sizes])
         ax.set(xlabel=HEADS, ylabel="step size η")
@@ -130,7 +134,7 @@ def step_map(result: step_size_map.StepSizeMap) -> Figure:
             ax.plot([], [], color="#b00020", linestyle=line, label=name, marker="")
         ax.set(xlim=limits[0], ylim=limits[1])
         figure.legend(loc="outside upper left", ncols=2)
-        figure.colorbar(image, ax=ax, label="test error: median (largest)")
+        figure.colorbar(image, ax=ax, label="test error, median over seeds")
     return figure
 
 
@@ -150,7 +154,7 @@ def root_law(result: step_size_map.StepSizeMap) -> Figure:
                 band(ax, np.array(s.step_sizes) / n_heads**power, result.mass[:, i], BY_HEADS[n_heads])
             ax.axhline(s.relevant_fraction, color=INK, linewidth=1, linestyle=":")
             ax.set(xscale="log", xlabel=label, ylabel="attention on relevant tokens", ylim=(0, 1))
-        axes[0].legend(loc="upper left", fontsize=9.5)
+        axes[0].legend(loc="upper left", fontsize=10.5)
     return figure
 
 
@@ -168,14 +172,18 @@ def scalings(result: output_scaling.OutputScaling) -> Figure:
         below.set(ylabel="attention on relevant tokens", ylim=(0, None))
         for ax in (above, below):
             _head_axis(ax, heads)
-        above.legend(loc="upper left", fontsize=9.5)
+        above.legend(loc="upper left", fontsize=10.5)
     return figure
 
 
 def types_of_heads(result: head_types.HeadTypes) -> Figure:
     """Draw what plus and minus heads attend to and on which side they read, along the training."""
     steps = np.array(result.settings.at)
-    marks = {2: "o", 8: "^", 64: "s"}
+    marks: dict[int, tuple[str | tuple[int, tuple[int, ...]], str]] = {
+        2: ("-", "o"),
+        8: ((0, (5, 1)), "^"),
+        64: (":", "s"),
+    }
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(5.4, 6.6), sharex=True)
         for i, n_heads in enumerate(result.settings.heads):
@@ -183,7 +191,7 @@ def types_of_heads(result: head_types.HeadTypes) -> Figure:
                 continue
             for kind, name in enumerate(("plus", "minus")):
                 look = LOOKS[name]
-                shown = Look(f"{look.label}, H = {n_heads}", look.color, look.line, marks[n_heads])
+                shown = Look(f"{look.label}, H = {n_heads}", look.color, *marks[n_heads], hollow=name == "minus")
                 options = {**shown.line_style(), "markevery": 0.14}
                 above.plot(steps[1:], np.median(result.mass[:, i, 1:, kind], axis=0), **options)
                 below.plot(steps[1:], np.median(result.value[:, i, 1:, kind], axis=0), **options)
@@ -191,7 +199,7 @@ def types_of_heads(result: head_types.HeadTypes) -> Figure:
         below.axhline(0, color=INK, linewidth=1, linestyle=":")
         above.set(ylabel="attention on relevant tokens", ylim=(0, 1), xscale="log")
         below.set(ylabel="alignment of the decoder", xlabel="step", ylim=(-1.1, 1.1))
-        above.legend(fontsize=9, loc="upper left")
+        above.legend(fontsize=10, loc="upper left")
     return figure
 
 
@@ -208,7 +216,7 @@ def explorer_frame(result: heads_on_mixture.HeadsOnMixture, n_heads: int) -> Fig
         above.set(xscale="log", ylim=(0, 0.8), ylabel="loss, or share", title=f"H = {n_heads}")
         below.set(ylim=(0, 0.5), xlabel="step", ylabel="attention on\nrelevant tokens")
         for ax in (above, below):
-            ax.legend(loc="upper left" if ax is below else "upper right", fontsize=9.5)
+            ax.legend(loc="upper left" if ax is below else "upper right", fontsize=10.5)
     return figure
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments import heads_on_mixture, planted_teacher, starts_compared
 
-__all__ = ["explorer_text", "full_size", "step_sizes_tried", "three_starts"]
+__all__ = ["error_rates", "explorer_text", "full_size", "step_sizes_tried", "three_starts"]
 
 SPREAD = "mean over {} seeds [smallest, largest]"
 
@@ -52,6 +54,21 @@ def full_size(result: heads_on_mixture.HeadsOnMixture) -> Table:
         f"{SPREAD.format(len(s.seeds))}; uniform attention gives {s.relevant_fraction:g}."
     )
     return Table(["heads", "training loss", "test error", "attention on relevant tokens"], rows, caption)
+
+
+def error_rates(found: Mapping[str, Sequence[float]], caption: str) -> Table:
+    """Return a row with the test error over seeds for each of some networks.
+
+    Args:
+        found: Name of the network to its test errors.
+        caption: What the networks are.
+
+    Returns:
+        The table.
+    """
+    rows: list[list[str | Measured]] = [[name, Measured(_range(np.asarray(e), 3))] for name, e in found.items()]
+    seeds = len(next(iter(found.values())))
+    return Table(["", "test error"], rows, f"{caption}: {SPREAD.format(seeds)}.")
 
 
 def explorer_text(result: heads_on_mixture.HeadsOnMixture, n_heads: int) -> str:
