@@ -44,7 +44,7 @@ def written(result: first_phase.FirstPhase) -> Figure:
         band(ax, sizes, result.other_value, OWN["other_pattern"])
         ax.axhline(0, color=INK, linewidth=0.8)
         _size_axis(ax, sizes)
-        ax.set(ylabel=r"what $m$ reads, over $\zeta S^2/4$", ylim=(-0.05, 1.15))
+        ax.set(ylabel=r"what a decoder reads, over $\zeta S^2/4$", ylim=(-0.05, 1.15))
         ax.set_title(_held(result.settings.mixture), fontsize=10.5, fontweight="normal")
         ax.legend(loc="center right")
     return figure
@@ -85,8 +85,8 @@ def readings(result: good_start.GoodStart) -> Figure:
         ):
             ax.plot(heads, np.full(len(heads), value), **Look(text, look.color, "-", look.marker).line_style())
         for coefficient, look, text in (
-            (0.5, LOOKS["half"], "uniform, ζ/2: range of draws"),
-            (0.25, LOOKS["quarter"], "uniform, ζ/4: range of draws"),
+            (0.5, LOOKS["half"], "uniform, ζ/2"),
+            (0.25, LOOKS["quarter"], "uniform, ζ/4"),
         ):
             band(ax, heads, result.reading(coefficient).T, Look(text, look.color, "--", look.marker, hollow=True))
         ax.axhline(stated, color=INK, linewidth=1.2, linestyle=":")
@@ -94,9 +94,9 @@ def readings(result: good_start.GoodStart) -> Figure:
         ax.set(xscale="log", xlabel="number of heads H", ylabel="margin of the target, no noise")
         ax.set_xticks(heads, [str(h) for h in heads])
         ax.minorticks_off()
-        ax.set_ylim(top=(2 * stated - linear) * 1.45)
+        ax.set_ylim(top=(2 * stated - linear) * 1.22)
         ax.set_title(_held(result.settings.mixture, noise=False), fontsize=10.5, fontweight="normal")
-        ax.legend(loc="upper right", fontsize=9.5)
+        ax.legend(loc="upper center", fontsize=9.5, ncols=2, columnspacing=1.0)
     return figure
 
 

@@ -18,7 +18,6 @@ __all__ = [
     "cost",
     "explorer_text",
     "properties",
-    "readings",
     "residuals",
     "samples_required",
     "steps",
@@ -68,21 +67,6 @@ def residuals(result: first_phase.FirstPhase) -> Table:
     ]
     caption = f"Median over {len(result.residual)} seeds [smallest, largest]; the exact size is a root mean square."
     columns = ["n₁", "coefficient / ζ", "‖p‖ with ζ/4", "exact size (ours)", "‖p‖ with ζ/2", "Lemma 2's bound, C = 1"]
-    return Table(columns, rows, caption)
-
-
-def readings(result: good_start.GoodStart) -> Table:
-    """Return the margin without noise for both laws of the random step and both coefficients, beside eq. (7)."""
-    stated, linear = result.stated_without_noise, result.linear_without_noise
-    laws = {"random sign, |α| = 1": 1.0, "uniform on [−1, 1], E|α| = 1/2": 0.5}
-    coefficients = {"ζ/4 (from the text's loss and step)": 1.0, "ζ/2 (as Lemma 2 shows it)": 2.0}
-    rows: Rows = []
-    for law, mean in laws.items():
-        for name, factor in coefficients.items():
-            value = linear + mean * factor * (stated - linear)
-            rows.append([law, name, f"{mean * factor:g} ×", f"{value:.3f}", "yes" if mean * factor == 1 else "no"])
-    caption = f"Expected over α. Eq. (7) itself: {stated:.3f}, of which {linear:.3f} is there at zero already."
-    columns = ["law of α", "coefficient before α", "attention term, over that of (7)", "margin", "fits (7)?"]
     return Table(columns, rows, caption)
 
 
@@ -278,7 +262,7 @@ def _range(values: np.ndarray, digits: int) -> str:
 
 
 def _count(number: int) -> str:
-    return f"{number:,}".replace(",", "\u2009")
+    return f"{number:,}".replace(",", "\u202f")
 
 
 def _rounded(number: float) -> str:
