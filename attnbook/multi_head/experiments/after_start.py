@@ -64,7 +64,7 @@ class Settings:
     n_heads: int = 16
     step_sizes: tuple[float, ...] = (0.5, 1.0, 3.0, 10.0)
     judged: float = 1.0
-    steps: int = 150
+    steps: int = 130
     reached: float = 0.01
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 1

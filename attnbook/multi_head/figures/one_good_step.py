@@ -160,7 +160,8 @@ def explorer_frame(result: start_margin.StartMargin, share: float, norm: float, 
             ax.plot([at, at], [0, top * height], color=OWN[name].color, linewidth=2, linestyle=OWN[name].line)
             words = ("← " if outside else "") + text
             ax.annotate(words, (at, top * height), xytext=(5, -8), textcoords="offset points", fontsize=11, bbox=PAPER)
-        ax.axvline(0, color=INK, linewidth=0.9)
+        ax.plot([0, 0], [0, 0.82 * top], color=INK, linewidth=0.9)
+        ax.set_xticks([-0.5, 0, 0.5, 1, 1.5])
         ax.set(xlim=(-0.52, 1.52), ylim=(0, top), ylabel="samples", xlabel="margin, over eq. (7) without noise")
         ax.set_title(f"ζ = {share:g}, S = {norm:g}, noise {noise:g} S²")
         ax.legend(loc="upper center", fontsize=11, ncols=2, columnspacing=1.0, handlelength=1.6)
