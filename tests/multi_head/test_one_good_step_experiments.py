@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import matplotlib as mpl
@@ -13,6 +14,8 @@ import torch
 import attnbook
 from attnbook import ledger
 from attnbook.core.figures import png
+from attnbook.core.rng import stream
+from attnbook.multi_head.data import Mixture, draw_patterns
 from attnbook.multi_head.experiments import (
     after_start,
     data_checks,
@@ -21,6 +24,7 @@ from attnbook.multi_head.experiments import (
     samples,
     start_margin,
     start_properties,
+    worst_noise,
 )
 from attnbook.multi_head.figures import one_good_step as figures
 from attnbook.multi_head.models import closed_form, starts, target_margins
@@ -31,7 +35,7 @@ from attnbook.multi_head.theory import oracle
 FIRST = dataclasses.replace(first_phase.Settings.book(), seeds=tuple(range(8)), n_first=(100, 1000, 10_000), chunk=8)
 GOOD = dataclasses.replace(good_start.Settings.book(), n_samples=20, n_first=(100, 1000), heads=(1, 64), seeds=(0, 1))
 MARGIN = dataclasses.replace(start_margin.Settings.smoke(), n_samples=200)
-AFTER = dataclasses.replace(after_start.Settings.book(), n_samples=20, seeds=(0, 1))
+AFTER = dataclasses.replace(after_start.Settings.book(), n_samples=20, step_sizes=(1.0, 3.0), steps=80, seeds=(0, 1))
 
 
 def outcomes(result):
@@ -128,10 +132,58 @@ def test_more_samples_contain_the_fewer(honest):
 
 
 def test_zero_and_even_starts_begin_at_log_two_and_lucky_signs_below(honest):
-    loss = honest[3].loss[..., 0]
+    loss = honest[3].first_loss
     np.testing.assert_allclose(loss[:, :2], math.log(2))
     assert (loss[:, 2] < math.log(2)).all()
     assert (loss[:, 3] > math.log(2)).all()
+
+
+def test_times_rises_and_largest_losses_are_those_of_the_path():
+    loss = np.array([0.7, 0.2, 0.5, 0.01, 0.3]) * np.ones((1, 4, 2, 1))
+    loss[:, :, 1] = 0.9
+    found = after_start._summaries(AFTER, loss)
+    assert found["steps_needed"][0, 0].tolist() == [3, np.inf]
+    assert found["largest_rise"][0, 0].tolist() == [pytest.approx(0.3), 0]
+    assert found["largest_loss"][0, 0].tolist() == [0.7, 0.9]
+    assert found["first_loss"].shape == (1, 4)
+
+
+def test_starts_that_are_all_zero_turn_the_comparison_red(monkeypatch):
+    right = after_start._starts
+    monkeypatch.setattr(after_start, "_starts", lambda *a: {k: 0 * v for k, v in right(*a).items()})
+    verdicts = outcomes(after_start.run(AFTER, device="cpu"))
+    assert verdicts["MH-START-steps"] == verdicts["MH-START-unlucky"] == "not reproduced"
+
+
+def test_a_step_too_large_turns_the_bounds_of_p1_and_p2_red(monkeypatch):
+    """Twice the step breaks this book's bound on head norms, a sum in the place of the mean of tokens both."""
+    right = starts.first_phase_direction
+    monkeypatch.setattr(starts, "first_phase_direction", lambda *a: 2 * right(*a))
+    assert outcomes(good_start.run(GOOD, device="cpu"))["MH-P2.1"] == "not reproduced"
+    monkeypatch.setattr(starts, "first_phase_direction", lambda *a: 10 * right(*a))
+    assert outcomes(good_start.run(GOOD, device="cpu"))["MH-P2.2"] == "not reproduced"
+
+
+def test_the_worst_noise_lies_between_the_bound_and_the_noise_drawn(honest):
+    result = honest[2]
+    assert (result.worst >= result.of_cells("ours")[..., -1] - 1e-10).all()
+    assert (result.worst <= result.margin[..., -1]).all()
+
+
+def test_the_search_finds_the_worst_of_all_corners_where_these_can_be_listed():
+    """Two tokens, one other pattern: three coefficients of noise, eight corners for each label."""
+    mixture = Mixture(2, 3, 1, pattern_norm=2.0, relevant_fraction=0.5, label_noise=0.4, other_noise=0.4)
+    patterns = draw_patterns(mixture, rng=stream(3, "patterns"))
+    u, w = oracle.decoder(patterns, 2), oracle.key_query(patterns)
+    u, w = u / np.linalg.norm(u), w / np.linalg.norm(w)
+    m, found = 0.5 / 4 * oracle.value_direction(patterns), []
+    basis = np.concatenate([patterns.label, patterns.other]) / 4
+    for label, signs in itertools.product((0, 1), itertools.product((-0.4, 0.4), repeat=3)):
+        tokens = np.stack([patterns.label[label], patterns.other[0] + np.array(signs) @ basis])
+        y = 1 - 2 * label
+        found.append(y * u.sum(0) @ tokens.mean(0) + m @ pulled(tokens, y, w))
+    searched = worst_noise.smallest_margin(mixture, (3,), torch.device("cpu"))
+    assert searched[0] == pytest.approx(min(found), rel=1e-9)
 
 
 def test_the_mean_of_uniform_readings_is_the_one_of_its_coefficient(honest):
@@ -159,7 +211,6 @@ def test_pictures_and_tables_are_made_from_results(honest):
     for table in (
         tables.cost(honest),
         tables.residuals(first),
-        tables.readings(good),
         tables.properties(good),
         tables.turning_points(margin),
         tables.whole_bound(margin),
@@ -199,8 +250,8 @@ def test_settings_that_make_no_sense_are_refused(settings, changes, message):
         dataclasses.replace(settings.book(), **changes)
 
 
-def direction(tokens, labels):
-    return (labels[:, None] * tokens.mean(1)).mean(0) / 2
+def direction(tokens, labels, slope=-0.5):
+    return -slope * (labels[:, None] * tokens.mean(1)).mean(0)
 
 
 def pulled(tokens, label, key_query, *, centre=True):
@@ -208,21 +259,29 @@ def pulled(tokens, label, key_query, *, centre=True):
     return label * (tokens - centre * mean).T @ (tokens @ (mean @ key_query))
 
 
+def guaranteed(tokens, label, m, key_query, length, **options):
+    g = pulled(tokens, label, key_query, **options)
+    return m @ g - length * np.linalg.norm(g)
+
+
 def margin(t, m, s, zeta, *, coefficient=0.25):
     attention = coefficient * t * zeta**2 * (1 - zeta) * s**4 / math.sqrt(2 * (m + 1))
     return attention + s * math.sqrt(t / 2) * zeta
 
 
-RIGHT = {"MH-7": direction, "MH-8": pulled, "MH-9": margin}
+RIGHT = {"MH-7": direction, "MH-8": guaranteed, "MH-9": margin}
 WRONG = [
-    ("MH-7", lambda x, y: 2 * direction(x, y), "slope -1/2"),
-    ("MH-7", lambda x, y: -direction(x, y), "sign is wrong"),
-    ("MH-7", lambda x, y: direction(x, np.abs(y)), "labels are missing"),
-    ("MH-7", lambda x, y: x, "shape"),
-    ("MH-8", lambda x, y, w: pulled(x, y, w, centre=False), "mean token"),
-    ("MH-8", lambda x, y, w: pulled(x, 1, w), "label is missing"),
-    ("MH-8", lambda x, y, w: pulled(x, y, w.T), "transpose"),
-    ("MH-8", lambda x, y, w: w, "shape"),
+    ("MH-7", lambda x, y, a: direction(x, y), "slope is given"),
+    ("MH-7", lambda x, y, a: direction(x, y, -1), "slope of the loss is missing"),
+    ("MH-7", lambda x, y, a: -direction(x, y, a), "sign is wrong"),
+    ("MH-7", lambda x, y, a: direction(x, np.abs(y), a), "labels are missing"),
+    ("MH-7", lambda x, y, a: x, "shape"),
+    ("MH-8", lambda x, y, m, w, p: guaranteed(x, y, m, w, p, centre=False), "mean token"),
+    ("MH-8", lambda x, y, m, w, p: guaranteed(x, 1, m, w, p), "label is missing"),
+    ("MH-8", lambda x, y, m, w, p: guaranteed(x, y, m, w.T, p), "transpose"),
+    ("MH-8", lambda x, y, m, w, p: guaranteed(x, y, m, w, 0), "residual is missing"),
+    ("MH-8", lambda x, y, m, w, p: guaranteed(x, y, m, w, -p), "raises it"),
+    ("MH-8", lambda x, y, m, w, p: m, "shape"),
     ("MH-9", lambda *a: margin(*a, coefficient=0.5), "twice as large"),
     ("MH-9", lambda t, m, s, z: margin(t, m, s, z) - s * math.sqrt(t / 2) * z, "at zero already"),
 ]

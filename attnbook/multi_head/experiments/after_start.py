@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.multi_head.data import Mixture
@@ -62,9 +62,9 @@ class Settings:
     n_samples: int = 40
     n_first: int = 1000
     n_heads: int = 16
-    step_sizes: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0)
-    judged: float = 3.0
-    steps: int = 30
+    step_sizes: tuple[float, ...] = (0.5, 1.0, 3.0, 10.0)
+    judged: float = 1.0
+    steps: int = 130
     reached: float = 0.01
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 1
@@ -85,7 +85,7 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second."""
-        return cls(n_samples=10, step_sizes=(3.0, 10.0), steps=40, seeds=(0, 1))
+        return cls(n_samples=10, n_first=300, step_sizes=(1.0, 10.0), steps=100, seeds=(0, 1))
 
     @classmethod
     def book(cls) -> Self:
@@ -115,19 +115,19 @@ class AfterStart(Result):
     """What training does from each start.
 
     Attributes:
-        loss: Training loss after each number of steps, from 0, ``(seeds, starts, step_sizes, steps + 1)``.
+        first_loss: Training loss at the start.
+        largest_rise: Largest rise of the training loss in one step, negative if there is none.
+        largest_loss: Largest training loss on the way.
+        steps_needed: Steps until the loss is first at most ``reached``; infinite where it never is.
     """
 
     experiment: ClassVar[str] = "multi_head.after_start"
     settings_type: ClassVar[type] = Settings
 
-    loss: Float[np.ndarray, "seeds starts step_sizes times"]
-
-    @property
-    def steps_needed(self) -> Float[np.ndarray, "seeds starts step_sizes"]:
-        """Steps until the loss is first at most ``reached``; infinite where it never is."""
-        below = self.loss <= self.settings.reached
-        return np.where(below.any(3), below.argmax(3), np.inf)
+    first_loss: Float[np.ndarray, "seeds starts"]
+    largest_rise: Float[np.ndarray, "seeds starts step_sizes"]
+    largest_loss: Float[np.ndarray, "seeds starts step_sizes"]
+    steps_needed: Float[np.ndarray, "seeds starts step_sizes"]
 
     @property
     def needed_when_judged(self) -> dict[str, Float[np.ndarray, " seeds"]]:
@@ -137,14 +137,15 @@ class AfterStart(Result):
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found, by claim id."""
-        needed = self.needed_when_judged
-        ratios = over_seeds(zero_over_even=needed["zero"] / needed["even"])
-        fewest = float(np.median(self.steps_needed, axis=0).min(1).max())
+        needed, at = self.needed_when_judged, self.settings.step_sizes.index(self.settings.judged)
+        ratio = needed["zero"] / needed["even"]
         return {
-            "MH-START-steps": Measurement({**ratios.values, "steps_at_best": fewest}, ratios.spread, ratios.n_seeds),
-            "MH-START-unlucky": over_seeds(
-                first_loss_unlucky=self.loss[:, STARTS.index("unlucky"), 0, 0],
-                unlucky_over_zero=needed["unlucky"] / needed["zero"],
+            "MH-START-steps": extremes_over_seeds(
+                smallest_zero_over_even=ratio, largest_zero_over_even=ratio, largest_rise=self.largest_rise[..., at]
+            ),
+            "MH-START-unlucky": extremes_over_seeds(
+                smallest_first_loss_unlucky=self.first_loss[:, STARTS.index("unlucky")],
+                largest_unlucky_over_zero=needed["unlucky"] / needed["zero"],
             ),
         }
 
@@ -197,10 +198,22 @@ def run(
             progress=inner,
         )
         loss = np.asarray(history.records["loss"])
-        return {"loss": loss.T.reshape(len(seeds), len(STARTS), len(settings.step_sizes), -1)}
+        return _summaries(settings, loss.T.reshape(len(seeds), len(STARTS), len(settings.step_sizes), -1))
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     return AfterStart(settings=settings, provenance=clock.provenance(where), **concatenate(parts))
+
+
+def _summaries(
+    settings: Settings, loss: Float[np.ndarray, "seeds starts step_sizes times"]
+) -> dict[str, Float[np.ndarray, ...]]:
+    below = loss <= settings.reached
+    return {
+        "first_loss": loss[:, :, 0, 0],
+        "largest_rise": np.diff(loss).max(3),
+        "largest_loss": loss.max(3),
+        "steps_needed": np.where(below.any(3), below.argmax(3), np.inf),
+    }
 
 
 def _starts(settings: Settings, first: samples.Drawn) -> Parameters:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.experiments import noise_free, samples, start_cells
+from attnbook.multi_head.experiments import noise_free, samples, start_cells, worst_noise
 from attnbook.multi_head.experiments.start_cells import Settings
 from attnbook.multi_head.theory import one_good_step as theory
 from attnbook.multi_head.theory import oracle
@@ -38,6 +38,7 @@ class StartMargin(Result):
         best: Largest smallest margin of any target of norm $\sqrt2$ at $m=\frac\zeta4u_\star$; NaN where none is
             positive; ``(seeds, *cells)``.
         best_zero: The same at zero.
+        worst: Smallest margin that a search over all allowed noise found, at the last of ``noises``.
         counts: Samples in each bin of margin over the noise-free eq. (7), bins from -0.5 to 1.5, outliers in the outer
             ones, for the first seed: ``(2, *cells, bins)``, at zero and after the step.
         residual: Norm of $p$ after a real first phase, ``(seeds, first)``.
@@ -56,6 +57,7 @@ class StartMargin(Result):
     zero_margin: Float[np.ndarray, "seeds shares norms noises"]
     best: Float[np.ndarray, "seeds shares norms noises"]
     best_zero: Float[np.ndarray, "seeds shares norms noises"]
+    worst: Float[np.ndarray, "seeds shares norms"]
     counts: Float[np.ndarray, "2 shares norms noises bins"]
     residual: Float[np.ndarray, "seeds first"]
     step_margin: Float[np.ndarray, "seeds first"]
@@ -94,11 +96,16 @@ class StartMargin(Result):
 
     @property
     def required(self) -> dict[tuple[str, str], float]:
-        """First-phase samples from which a margin bound is positive, by (size of the residual, margin bound)."""
+        r"""First-phase samples from which a margin bound is positive, by (size of the residual, margin bound).
+
+        Sizes: ``lemma`` and ``likely`` (Chebyshev's inequality) hold with probability $1-\delta$; ``exact`` is typical.
+        """
         mixture, s = self.settings.step_mixture, self.settings
+        typical = theory.residual_size(mixture, 1)
         spreads = {
             "lemma": theory.residual_bound(mixture, 1, failure=s.failure),
-            "exact": theory.residual_size(mixture, 1),
+            "likely": typical / s.failure**0.5,
+            "exact": typical,
         }
         bounds = {
             "stated": (theory.stated_residual_price(mixture), oracle.first_phase_margin(mixture)),
@@ -133,11 +140,24 @@ class StartMargin(Result):
             "MH-P2.5-ours": _with(
                 sharper, smallest_gain=float((ours - stated).min()), smallest_ours=float(ours[0].min())
             ),
+            "MH-P2.5-worst": _with(
+                extremes_over_seeds(
+                    smallest_worst_minus_ours=self.worst - ours[..., -1],
+                    smallest_margin_minus_worst=self.margin[..., -1] - self.worst,
+                    worst_norm_1=self.worst[:, -1, norms.index(1.0)],
+                    smallest_worst_norm_4=self.worst[:, -1, norms.index(4.0)],
+                ),
+                ours_norm_4=float(ours[-1, norms.index(4.0), -1]),
+            ),
             "MH-P2.3-zero": over_seeds(gain_norm_1=gains[:, norms.index(1.0)], gain_norm_4=gains[:, norms.index(4.0)]),
             "MH-P2.6": over_seeds(bound=self.stated_step[:, -1], margin=self.step_margin[:, -1]),
             "MH-P2.6-samples": Measurement({"required_first_phase_samples": required["lemma", "stated"]}),
             "MH-P2.6-samples-exact": Measurement(
-                {"required_stated": required["exact", "stated"], "required_ours": required["exact", "ours"]}
+                {
+                    "required_stated": required["exact", "stated"],
+                    "required_ours": required["exact", "ours"],
+                    "required_ours_likely": required["likely", "ours"],
+                }
             ),
             "MH-P2.6-sensitivity": _with(drop, sharper_constant=price, stated_constant=stated_price),
             "MH-P2.6-ours": extremes_over_seeds(
@@ -180,6 +200,11 @@ def run(
             name: np.stack([one[name] for one in found], axis=1).reshape(len(seeds), *settings.shape, *tail)
             for name, tail in {**dict.fromkeys(start_cells.CELLS, ()), "counts": (2, settings.bins)}.items()
         }
+        worst = [
+            worst_noise.smallest_margin(settings.mixture(i, j, -1), seeds, where)
+            for i, j in np.ndindex(settings.shape[:2])
+        ]
+        stacked["worst"] = np.stack(worst, axis=1).reshape(len(seeds), *settings.shape[:2])
         return {**stacked, **noise_free.errors(seeds, where), **start_cells.measure_step(settings, seeds, where)}
 
     with threads(1):

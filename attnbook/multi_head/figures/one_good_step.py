@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import first_phase, good_start, start_margin
 from attnbook.multi_head.figures.looks import LOOKS
@@ -27,12 +27,11 @@ OWN: Mapping[str, Look] = {
     "at_zero": Look("at zero", "#5b5f66", "--", "s"),
     "label_pattern": Look("pattern of the label", "#0b5cad", "-", "o"),
     "other_pattern": Look("the loudest other pattern", "#5b5f66", "--", "s"),
-    "quarter": Look("ζ/4 taken off", "#0b5cad", "-", "o"),
-    "half": Look("ζ/2 taken off", "#c2410c", "-.", "^"),
     "exact_size": Look("exact size (ours)", "#15803d", (0, (5, 1)), "none"),
 }
 """How each quantity of this chapter looks; the paper's bound and ours as in the others."""
 
+PAPER = {"facecolor": BACKGROUND, "edgecolor": "none", "pad": 1.0}
 FIRST = "samples of the first step, $n_1$"
 
 
@@ -45,7 +44,7 @@ def written(result: first_phase.FirstPhase) -> Figure:
         band(ax, sizes, result.other_value, OWN["other_pattern"])
         ax.axhline(0, color=INK, linewidth=0.8)
         _size_axis(ax, sizes)
-        ax.set(ylabel=r"what $m$ reads, over $\zeta S^2/4$", ylim=(-0.05, 1.15))
+        ax.set(ylabel=r"what a decoder reads, over $\zeta S^2/4$", ylim=(-0.05, 1.15))
         ax.set_title(_held(result.settings.mixture), fontsize=10.5, fontweight="normal")
         ax.legend(loc="center right")
     return figure
@@ -56,8 +55,8 @@ def residual(result: first_phase.FirstPhase) -> Figure:
     sizes = np.array(result.settings.n_first)
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 4.6))
-        band(ax, sizes, result.residual_half, OWN["half"])
-        band(ax, sizes, result.residual, OWN["quarter"])
+        band(ax, sizes, result.residual_half, LOOKS["half"])
+        band(ax, sizes, result.residual, LOOKS["quarter"])
         ax.plot(sizes, result.size, **OWN["exact_size"].line_style())
         stated = Look("Lemma 2's bound, C = 1", *_rest(OWN["stated"]))
         ax.plot(sizes, result.bound, **stated.line_style())
@@ -81,13 +80,13 @@ def readings(result: good_start.GoodStart) -> Figure:
     with style():
         figure, ax = plt.subplots(figsize=(5.6, 4.4))
         for value, look, text in (
-            (2 * stated - linear, OWN["half"], "random signs, ζ/2"),
-            (stated, OWN["quarter"], "random signs, ζ/4"),
+            (2 * stated - linear, LOOKS["half"], "random signs, ζ/2"),
+            (stated, LOOKS["quarter"], "random signs, ζ/4"),
         ):
             ax.plot(heads, np.full(len(heads), value), **Look(text, look.color, "-", look.marker).line_style())
         for coefficient, look, text in (
-            (0.5, OWN["half"], "uniform, ζ/2: range of draws"),
-            (0.25, OWN["quarter"], "uniform, ζ/4: range of draws"),
+            (0.5, LOOKS["half"], "uniform, ζ/2"),
+            (0.25, LOOKS["quarter"], "uniform, ζ/4"),
         ):
             band(ax, heads, result.reading(coefficient).T, Look(text, look.color, "--", look.marker, hollow=True))
         ax.axhline(stated, color=INK, linewidth=1.2, linestyle=":")
@@ -95,9 +94,9 @@ def readings(result: good_start.GoodStart) -> Figure:
         ax.set(xscale="log", xlabel="number of heads H", ylabel="margin of the target, no noise")
         ax.set_xticks(heads, [str(h) for h in heads])
         ax.minorticks_off()
-        ax.set_ylim(top=(2 * stated - linear) * 1.45)
+        ax.set_ylim(top=(2 * stated - linear) * 1.22)
         ax.set_title(_held(result.settings.mixture, noise=False), fontsize=10.5, fontweight="normal")
-        ax.legend(loc="upper right", fontsize=9.5)
+        ax.legend(loc="upper center", fontsize=9.5, ncols=2, columnspacing=1.0)
     return figure
 
 
@@ -149,23 +148,23 @@ def explorer_frame(result: start_margin.StartMargin, share: float, norm: float, 
     edges = np.linspace(-0.5, 1.5, settings.bins + 1)
     unit = result.unit(i, j)
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.4))
+        figure, ax = plt.subplots(figsize=(5.2, 3.8))
         ax.stairs(result.counts[1, i, j, k], edges, fill=True, color=OWN["after_step"].color, label="after the step")
         ax.stairs(
             result.counts[0, i, j, k], edges, label="same target, at zero", color=INK, linewidth=1.6, linestyle="--"
         )
-        top = result.counts[:, i, j, k].max() * 1.5
-        for name, text, height in (("stated", "eq. (7)", 0.93), ("ours", "our bound", 0.8)):
+        top = result.counts[:, i, j, k].max() * 1.9
+        for name, text, height in (("stated", "eq. (7)", 0.7), ("ours", "our bound", 0.58)):
             value = result.of_cells(name)[i, j, k] / unit
             at, outside = max(value, -0.49), value < -0.49
             ax.plot([at, at], [0, top * height], color=OWN[name].color, linewidth=2, linestyle=OWN[name].line)
-            ax.annotate(
-                ("← " if outside else "") + text, (at, top * height), xytext=(4, -3), textcoords="offset points"
-            )
-        ax.axvline(0, color=INK, linewidth=0.9)
+            words = ("← " if outside else "") + text
+            ax.annotate(words, (at, top * height), xytext=(5, -8), textcoords="offset points", fontsize=11, bbox=PAPER)
+        ax.plot([0, 0], [0, 0.82 * top], color=INK, linewidth=0.9)
+        ax.set_xticks([-0.5, 0, 0.5, 1, 1.5])
         ax.set(xlim=(-0.52, 1.52), ylim=(0, top), ylabel="samples", xlabel="margin, over eq. (7) without noise")
         ax.set_title(f"ζ = {share:g}, S = {norm:g}, noise {noise:g} S²")
-        ax.legend(loc="upper right", fontsize=9.5)
+        ax.legend(loc="upper center", fontsize=11, ncols=2, columnspacing=1.0, handlelength=1.6)
     return figure
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
@@ -17,7 +18,6 @@ __all__ = [
     "cost",
     "explorer_text",
     "properties",
-    "readings",
     "residuals",
     "samples_required",
     "steps",
@@ -70,21 +70,6 @@ def residuals(result: first_phase.FirstPhase) -> Table:
     return Table(columns, rows, caption)
 
 
-def readings(result: good_start.GoodStart) -> Table:
-    """Return the margin without noise for both laws of the random step and both coefficients, beside eq. (7)."""
-    stated, linear = result.stated_without_noise, result.linear_without_noise
-    laws = {"random sign, |α| = 1": 1.0, "uniform on [−1, 1], E|α| = 1/2": 0.5}
-    coefficients = {"ζ/4 (from the text's loss and step)": 1.0, "ζ/2 (as Lemma 2 shows it)": 2.0}
-    rows: Rows = []
-    for law, mean in laws.items():
-        for name, factor in coefficients.items():
-            value = linear + mean * factor * (stated - linear)
-            rows.append([law, name, f"{mean * factor:g} ×", f"{value:.3f}", "yes" if mean * factor == 1 else "no"])
-    caption = f"Expected over α. Eq. (7) itself: {stated:.3f}, of which {linear:.3f} is there at zero already."
-    columns = ["law of α", "coefficient before α", "attention term, over that of (7)", "margin", "fits (7)?"]
-    return Table(columns, rows, caption)
-
-
 def properties(result: good_start.GoodStart) -> Table:
     """Return what was measured for P1, P2 and P3 beside what is stated, and this book's bounds."""
     s, residual = result.settings, result.residual[:, -1]
@@ -111,7 +96,7 @@ def properties(result: good_start.GoodStart) -> Table:
         [
             "P3: margin of the target",
             Measured(_range(result.margin[:, -1].min((1, 2)), 2)),
-            Measured(f"at least {np.median(stated) / 2:.0f}", "half of (7): "),
+            Measured(f"at least {np.median(stated) / 2:.2f}", "half of (7): "),
             Measured(f"at least {np.median(bound):.2f}"),
         ],
         ["heads needed for P3", "1", _asked(result, stated), "1"],
@@ -141,12 +126,13 @@ def turning_points(result: start_margin.StartMargin) -> Table:
             for formula in (oracle.first_phase_margin, theory.margin_bound):
                 row.append(_turns(s.mixture(i, j, 0), formula))
             row += [f"{result.of_cells('stated')[i, j, -1]:.2f}", f"{result.of_cells('ours')[i, j, -1]:.2f}"]
-            rows.append([*row, Measured(_range(result.margin[:, i, j, -1], 2))])
-    most = f"at {s.noises[-1]:g}"
-    columns = ["ζ", "S", "(7) negative from", "ours negative from", f"(7) {most}", f"ours {most}", f"margin {most}"]
+            row += [Measured(_range(one[:, i, j], 2)) for one in (result.worst, result.margin[..., -1])]
+            rows.append(row)
+    columns = ["ζ", "S", "(7) negative from", "ours negative from", "(7)", "ours", "worst noise found", "noise drawn"]
     caption = (
-        "Noise in units of S²; never: not up to 0.125. Margins: the smallest of "
-        f"{_count(s.n_samples)} samples, median over {len(result.margin)} seeds [smallest, largest]."
+        f"Noise in units of S²; never: not up to 0.125. Last four columns at {s.noises[-1]:g}: both bounds, the "
+        "smallest margin that a search over all allowed noise found, and the smallest of "
+        f"{_count(s.n_samples)} samples drawn; median over {len(result.margin)} seeds [smallest, largest]."
     )
     return Table(columns, rows, caption)
 
@@ -166,19 +152,25 @@ def whole_bound(result: start_margin.StartMargin) -> Table:
     mixture = result.settings.step_mixture
     caption = (
         f"A residual of norm one costs {theory.stated_residual_price(mixture):.0f} in eq. (7), "
-        f"{theory.residual_price(mixture):.0f} in ours. Median over {len(result.residual)} seeds [smallest, largest]."
+        f"{theory.residual_price(mixture):.0f} in ours (T = {mixture.n_tokens}, S = {mixture.pattern_norm:g}, "
+        f"Z = {mixture.noise_norm:.3f}, R = {mixture.token_norm:.3f}). "
+        f"Median over {len(result.residual)} seeds [smallest, largest]."
     )
     return Table(["n₁", "residual P", "the whole of eq. (7)", "ours", "smallest margin"], rows, caption)
 
 
 def samples_required(result: start_margin.StartMargin) -> Table:
     """Return from how many first-phase samples on each bound is positive, for two sizes of the residual."""
-    sizes = {"lemma": "Lemma 2's bound, C = 1", "exact": "exact size (ours)"}
+    s = result.settings
+    sizes = {
+        "lemma": f"Lemma 2's bound, C = 1 (probability {1 - s.failure:g})",
+        "likely": f"exact size with Chebyshev's inequality (ours, probability {1 - s.failure:g})",
+        "exact": "exact size (ours, typical draw)",
+    }
     rows: Rows = [
         [words, *(_rounded(result.required[size, bound]) for bound in ("stated", "ours"))]
         for size, words in sizes.items()
     ]
-    s = result.settings
     caption = f"T = {s.n_tokens}, S = {s.step_norm:g}, ζ = {s.shares[0]:g}, noise along patterns {s.step_noise:g}."
     return Table(["residual", "eq. (7) positive from n₁ =", "our bound positive from n₁ ="], rows, caption)
 
@@ -209,27 +201,32 @@ def steps(result: after_start.AfterStart) -> Table:
         [
             names[name],
             *(Measured(_steps(result.steps_needed[:, i, j], s.steps)) for j in range(len(s.step_sizes))),
-            Measured(f"{np.median(result.loss[:, i, 0, 0]):.2f}"),
-            Measured(_range(result.loss[:, i, s.step_sizes.index(s.judged)].max(1), 1)),
+            Measured(_range(result.first_loss[:, i], 2)),
         ]
         for i, name in enumerate(after_start.STARTS)
     ]
+    rows.append(["largest loss on the way", *(Measured(_range(worst, 2)) for worst in _largest(result)), ""])
     caption = (
-        f"Steps until the training loss is {s.reached:g} or less, of at most {s.steps}: median over {len(result.loss)} "
-        f"seeds [smallest, largest]. H = {s.n_heads}."
+        f"Steps until the training loss is {s.reached:g} or less, of at most {s.steps}: median over "
+        f"{len(result.first_loss)} seeds [smallest, largest]; last row: over all starts too. H = {s.n_heads}."
     )
-    worst = f"largest loss, η = {s.judged:g}"
-    return Table(["start", *(f"η = {eta:g}" for eta in s.step_sizes), "loss at the start", worst], rows, caption)
+    return Table(["start", *(f"η = {eta:g}" for eta in s.step_sizes), "loss at the start"], rows, caption)
+
+
+def _largest(result: after_start.AfterStart) -> Float[np.ndarray, "step_sizes runs"]:
+    return np.moveaxis(result.largest_loss, 2, 0).reshape(len(result.settings.step_sizes), -1)
 
 
 def explorer_text(result: start_margin.StartMargin, share: float, norm: float, noise: float) -> str:
     """Return the numbers behind one picture of the sliders."""
     s = result.settings
     at = s.shares.index(share), s.pattern_norms.index(norm), s.noises.index(noise)
-    before, after = result.zero_margin[:, *at].min(), result.margin[:, *at].min()
+    unit = result.unit(at[0], at[1])
+    before, after = result.zero_margin[:, *at].min() / unit, result.margin[:, *at].min() / unit
+    stated, ours = (result.of_cells(name)[at] / unit for name in ("stated", "ours"))
     return (
         f"Smallest margin over all seeds: {before:.2f} at zero, {after:.2f} after the step. Guaranteed by eq. (7): "
-        f"{_promise(result.of_cells('stated')[at])}; by our bound: {_promise(result.of_cells('ours')[at])}."
+        f"{_promise(stated)}; by our bound: {_promise(ours)}. (All over eq. (7) without noise, {unit:.2f}.)"
     )
 
 
@@ -265,7 +262,7 @@ def _range(values: np.ndarray, digits: int) -> str:
 
 
 def _count(number: int) -> str:
-    return f"{number:,}".replace(",", "\u2009")
+    return f"{number:,}".replace(",", "\u202f")
 
 
 def _rounded(number: float) -> str:
