@@ -46,7 +46,7 @@ BY_HEADS = {
     256: Look("H = 256", "#0d4849", ":", "D"),
     4096: Look("H = 4096", "#06303a", (0, (1, 1)), "s"),
 }
-"""How each number of heads looks: the more, the darker."""
+"""Looks by number of heads; the more heads, the darker."""
 BY_EXPONENT = {
     0.5: Look("c = 1/2, the paper's", "#9d174d", "-.", "^"),
     0.75: Look("c = 3/4", "#c2528b", "--", "s"),
