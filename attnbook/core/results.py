@@ -193,8 +193,10 @@ class Result:
     Attributes:
         settings: The frozen settings that produced it.
         provenance: How it was obtained.
+        digits: Significant digits of stored arrays; None, all of them, where a claim compares nearly equal numbers.
     """
 
+    digits: ClassVar[int | None] = 9
     experiment: ClassVar[str]
     settings_type: ClassVar[type]
 
@@ -216,7 +218,9 @@ class Result:
         """
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         measured = plain({claim: asdict(m) for claim, m in self.measurements().items()}, digits=None)
-        write_json(path, {"format": FORMAT, "experiment": self.experiment, "measurements": measured, **plain(own)})
+        write_json(
+            path, {"format": FORMAT, "experiment": self.experiment, "measurements": measured, **plain(own, self.digits)}
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:

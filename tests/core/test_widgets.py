@@ -92,13 +92,14 @@ def test_drawing_twice_gives_the_same_output(explorer):
 
 def test_moving_a_slider_redraws_picture_and_text(explorer, page):
     number, width, picture, said = explorer.widget.children
+    open_before = plt.get_fignums()
     pictures = [base64.b64decode(p["src"].split(",")[1]) for p, _ in page("img")]
     assert picture.value == pictures[3]
     number.value = 5
     assert (picture.value, said.value) == (pictures[5], "5 bars &lt; &quot;0.25&quot; wide")
     width.value = 0.5
     assert (picture.value, said.value) == (pictures[4], "5 bars &lt; &quot;0.5&quot; wide")
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == open_before
 
 
 def test_it_starts_at_the_first_values_unless_told_otherwise():

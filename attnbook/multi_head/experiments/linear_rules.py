@@ -131,6 +131,7 @@ class LinearRules(Result):
             the settings' numbers of samples: on the mean token, and with weights of its own for each position.
     """
 
+    digits: ClassVar[int | None] = None
     experiment: ClassVar[str] = "multi_head.linear_rules"
     settings_type: ClassVar[type] = Settings
 

@@ -134,6 +134,7 @@ class Margins(Result):
         uniform: Smallest margin with uniform attention, ``(seeds, kinds, norms, fractions)``.
     """
 
+    digits: ClassVar[int | None] = None
     experiment: ClassVar[str] = "multi_head.margins"
     settings_type: ClassVar[type] = Settings
 

@@ -81,6 +81,7 @@ class Segments(Result):
             other end; at most 0 if it is a lower bound. From each of the ends to the other.
     """
 
+    digits: ClassVar[int | None] = None
     experiment: ClassVar[str] = "multi_head.segments"
     settings_type: ClassVar[type] = Settings
 

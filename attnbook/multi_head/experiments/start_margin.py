@@ -47,6 +47,7 @@ class StartMargin(Result):
         worst_drop: The same for the worst $p$ of norm one, ``(seeds,)``.
     """
 
+    digits: ClassVar[int | None] = None
     experiment: ClassVar[str] = "multi_head.start_margin"
     settings_type: ClassVar[type] = Settings
 

@@ -231,6 +231,8 @@ class _Members:
         """Train some members up to the last step of ``at``, a few at a time, with a look at the loss at each."""
         together = max(1, groups.GROUPS_AT_ONCE // self.counts.shape[1])
         parts = [chosen[i : i + together] for i in range(0, len(chosen), together)]
+        if progress and not parts:
+            progress(1, 1)
         for number, part in enumerate(parts):
             tokens, labels = (of[part % len(of)] for of in self.data.train[:2])
             counts, objective = self.counts[part], logistic(labels)

@@ -101,6 +101,7 @@ class TrainingBounds(Result):
         head_norm: Norm of the largest head at the start, ``(seeds,)``.
     """
 
+    digits: ClassVar[int | None] = None
     experiment: ClassVar[str] = "multi_head.training_bounds"
     settings_type: ClassVar[type] = Settings
 
