@@ -203,6 +203,8 @@ def _train_to_the_end(
     early = members.loss.copy()
     if settings.steps > first:
         members.train(np.flatnonzero(members.loss > FINISHED), later, share(progress, 1, 2))
+    if progress:
+        progress(1, 1)  # where nobody needs more than the first steps, the second half is over at once
     found = members.found()
     return found | {"early_loss": early.reshape(len(cells), -1).T}
 
@@ -231,8 +233,6 @@ class _Members:
         """Train some members up to the last step of ``at``, a few at a time, with a look at the loss at each."""
         together = max(1, groups.GROUPS_AT_ONCE // self.counts.shape[1])
         parts = [chosen[i : i + together] for i in range(0, len(chosen), together)]
-        if progress and not parts:
-            progress(1, 1)
         for number, part in enumerate(parts):
             tokens, labels = (of[part % len(of)] for of in self.data.train[:2])
             counts, objective = self.counts[part], logistic(labels)
