@@ -193,9 +193,9 @@ class Result:
     Attributes:
         settings: The frozen settings that produced it.
         provenance: How it was obtained.
-        digits: Significant digits of stored arrays; None, all of them, where a claim compares nearly equal numbers.
     """
 
+    # Significant digits of stored arrays; None, all of them, where a claim compares nearly equal numbers.
     digits: ClassVar[int | None] = 9
     experiment: ClassVar[str]
     settings_type: ClassVar[type]
