@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.core.max_margin import max_margin
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
-from attnbook.mirror_descent.models import descend
+from attnbook.mirror_descent.models.attention import descend
 from attnbook.mirror_descent.optimizer import MirrorDescent
 
 PROBLEMS = 20

@@ -11,8 +11,12 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
-from attnbook.mirror_descent import figures, models, optimizer, tables
+from attnbook.mirror_descent import optimizer
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
+from attnbook.mirror_descent.figures import mirror_descent as figures
+from attnbook.mirror_descent.figures.looks import LOOKS
+from attnbook.mirror_descent.models import attention as models
+from attnbook.mirror_descent.tables import mirror_descent as tables
 from attnbook.mirror_descent.theory import mirror
 
 PLANE = dataclasses.replace(trajectories.Settings.book(), steps=600, records=4, seeds=(0, 1), exact_steps=20)
@@ -204,11 +208,11 @@ def luminance(color):
 
 
 def test_every_exponent_can_be_told_apart_without_colour_and_stands_out():
-    for one, other in itertools.combinations(figures.LOOKS.values(), 2):
+    for one, other in itertools.combinations(LOOKS.values(), 2):
         assert one.marker != other.marker
         assert one.line != other.line
         assert one.label != other.label
-    for look in figures.LOOKS.values():
+    for look in LOOKS.values():
         assert (luminance(BACKGROUND) + 0.05) / (luminance(look.color) + 0.05) >= 4.5
 
 

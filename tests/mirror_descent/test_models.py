@@ -8,7 +8,7 @@ from torch import nn
 from attnbook.core import ensemble
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
 from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
-from attnbook.mirror_descent.models import (
+from attnbook.mirror_descent.models.attention import (
     Batch,
     attention_weights,
     descend,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.models import Batch, attention_weights
+from attnbook.mirror_descent.models.attention import Batch, attention_weights
 from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["compared"]

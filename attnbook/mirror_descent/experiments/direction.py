@@ -22,7 +22,7 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import Queries, draw_problems, joined
 from attnbook.mirror_descent.experiments.comparing import compared
-from attnbook.mirror_descent.models import descend
+from attnbook.mirror_descent.models.attention import descend
 
 __all__ = ["CROSSED", "QUERIES", "Direction", "Settings", "run"]
 

@@ -19,7 +19,7 @@ from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import draw_problems, joined
-from attnbook.mirror_descent.models import descend
+from attnbook.mirror_descent.models.attention import descend
 from attnbook.mirror_descent.theory import inequalities, mirror
 
 __all__ = ["Inequalities", "Settings", "run"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib.patheffects as effects
@@ -12,6 +11,7 @@ import numpy as np
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.mirror_descent.data import plane_toy
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
+from attnbook.mirror_descent.figures.looks import LOOKS
 from attnbook.mirror_descent.theory.inequalities import best_constant
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "LOOKS",
     "angle_errors",
     "convergence",
     "cross_table",
@@ -29,19 +28,6 @@ __all__ = [
     "paths",
     "sparsity",
 ]
-
-# On-off dashes, so that no two exponents share a line.
-LOOKS: Mapping[float, Look] = {
-    1.1: Look("p = 1.1", "#8e4604", (0, (1, 1)), "v"),
-    1.25: Look("p = 1.25", "#7f0a3c", ":", "D"),
-    1.5: Look("p = 1.5", "#bb30be", "-.", "^"),
-    1.75: Look("p = 1.75", "#330d5a", (0, (5, 1)), "P"),
-    2.0: Look("p = 2 (gradient descent)", "#0e0e0e", "--", "s"),
-    2.5: Look("p = 2.5", "#075b05", (0, (3, 1, 1, 1)), "<"),
-    3.0: Look("p = 3", "#03707f", "-", "o"),
-    4.0: Look("p = 4", "#06306e", (0, (1, 3)), ">"),
-}
-"""How each exponent looks in all chapters of this part."""
 
 DIVERGENCE = r"divergence $D_\psi(\bar W_{mm},\bar W)$"
 PANELS = (1.25, 1.5, 2.0, 3.0)
