@@ -13,9 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.max_margin import InfeasibleError, max_margin
 
-__all__ = ["AttentionSVM", "TokenConflictError", "attention_svm", "locally_optimal"]
+__all__ = [
+    "AttentionSVM",
+    "TokenConflictError",
+    "attention_constraints",
+    "attention_svm",
+    "locally_optimal",
+    "selectable",
+]
 
 # A token counts as support when its margin exceeds one by less than this.
 SUPPORT_TOLERANCE = 1e-6
@@ -121,6 +129,41 @@ def attention_svm(
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
 
 
+def selectable(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    queries: Float[np.ndarray, "problems samples dimension"],
+    selected: Int[np.ndarray, "problems samples"],
+) -> Bool[np.ndarray, " problems"]:
+    """Return whether some matrix selects these tokens together, for choices of which many are impossible.
+
+    Args:
+        tokens: Tokens of each sample.
+        queries: Query of each sample.
+        selected: Token that each sample should attend to, from 0.
+
+    Returns:
+        Whether the attention SVM is feasible, problem by problem; margins below one in ten million of the longest
+        constraint count as none.
+
+    Raises:
+        ValueError: If shapes do not fit, or a number is not finite or outside its range.
+
+    Example:
+        >>> tokens = np.array([[[[0.0], [1.0], [3.0]]]] * 3)
+        >>> selectable(tokens, np.ones((3, 1, 1)), np.array([[0], [1], [2]])).tolist()
+        [True, False, True]
+    """
+    found = []
+    for rows in attention_constraints(tokens, queries, selected):
+        gram = rows @ rows.T
+        try:
+            # A constraint of length zero can have no margin.
+            found.append(bool((gram.diagonal() > 0).all()) and kernel_margin(gram, np.ones(len(rows))).margin > 0)
+        except NotSeparableError:
+            found.append(False)
+    return np.array(found)
+
+
 def locally_optimal(
     token_scores: Float[np.ndarray, "problems samples tokens"],
     selected: Int[np.ndarray, "problems samples"],
@@ -146,6 +189,29 @@ def _constraints(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) 
     chosen = np.take_along_axis(tokens, selected[..., None, None], axis=2)
     difference = chosen - np.take_along_axis(tokens, others[..., None], axis=2)
     return difference[..., :, None] * queries[:, :, None, None, :], others
+
+
+def attention_constraints(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    queries: Float[np.ndarray, "problems samples dimension"],
+    selected: Int[np.ndarray, "problems samples"],
+) -> Float[np.ndarray, "problems constraints entries"]:
+    r"""Return the rows $\mathrm{vec}\big((X_{i\alpha_i}-X_{it})z_i^\top\big)$ of the attention SVM.
+
+    Args:
+        tokens: Tokens of each sample.
+        queries: Query of each sample.
+        selected: Token that each sample should attend to, from 0.
+
+    Returns:
+        One row per sample and token not selected, sample by sample.
+
+    Raises:
+        ValueError: If shapes do not fit, or a number is not finite or outside its range.
+    """
+    tokens, queries, selected = _checked(tokens, queries, selected)
+    rows, _ = _constraints(tokens, queries, selected)
+    return rows.reshape(len(rows), -1, tokens.shape[3] ** 2)
 
 
 def _refuse_ties(constraints: np.ndarray, queries: np.ndarray, others: np.ndarray, selected: np.ndarray) -> None:
