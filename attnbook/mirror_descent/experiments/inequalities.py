@@ -244,7 +244,9 @@ def _pairs(settings: Settings, p: float) -> tuple[np.ndarray, np.ndarray]:
     if p > 2:
         v[tiny, 0, 1] = np.geomspace(0.02, 0.3, EXTREME)
         u[tiny, 0, 1] = v[tiny, 0, 1] * (1 - inequalities.extreme_change(p))
-    return mirror.normalised(u, p), mirror.normalised(v, p)
+    # A change by all of a sparse matrix leaves zero, which has no direction.
+    kept = u.any(axis=(1, 2))
+    return mirror.normalised(u[kept], p), mirror.normalised(v[kept], p)
 
 
 def _balanced(dimension: int) -> np.ndarray:
