@@ -194,11 +194,15 @@ def test_the_wrong_dual_norm_turns_claims_red(monkeypatch):
     honest = token_selection.attention_svm
     conjugate = lambda p: np.asarray(p) / (np.asarray(p) - 1)  # noqa: E731 - one mutation, used once
     monkeypatch.setattr(token_selection, "attention_svm", lambda t, q, s, p: honest(t, q, s, conjugate(p)))
-    assert {"MD-SVM-dual", "MD-SVM-single"} <= failed(token_selection.run(token_selection.Settings.smoke(), device="cpu"))
+    assert {"MD-SVM-dual", "MD-SVM-single"} <= failed(
+        token_selection.run(token_selection.Settings.smoke(), device="cpu")
+    )
 
 
 def test_support_tokens_that_are_never_found_turn_claims_red(monkeypatch):
-    monkeypatch.setattr(token_selection, "locally_optimal", lambda g, s, support: locally_optimal(g, s, support & False))
+    monkeypatch.setattr(
+        token_selection, "locally_optimal", lambda g, s, support: locally_optimal(g, s, support & False)
+    )
     settings = dataclasses.replace(token_selection.Settings.book(), seeds=(0, 1), steps=300, pairs=(3,), choices=2)
     assert {"MD-opt-local", "MD-local-left"} <= failed(token_selection.run(settings, device="cpu"))
 

@@ -34,7 +34,8 @@ def loss_gradient(answer: Callable[..., Any]) -> str | None:
             "the sign is reversed: the slope of the loss is negative": -right,
             "it is transposed: tokens give the rows, the query the columns": right.T,
             "the slope of the loss is missing": right / slope,
-            "softmax has a derivative: diag(s) - s s^T, not diag(s) alone": slope * np.outer(tokens.T @ (s * scores), query),
+            "softmax has a derivative: diag(s) - s s^T, not diag(s) alone": slope
+            * np.outer(tokens.T @ (s * scores), query),
         },
     )
 
@@ -67,7 +68,9 @@ def local_optimality(answer: Callable[..., Any]) -> str | None:
         ([[2.0, 1.0, 3.0], [0.0, 1.0, 2.0]], [0, 2], [[infinite, 1.4, 1.0], [1.0, 1.0, infinite]], False),
         ([[2.0, 1.0, 3.0], [4.0, 1.0, 2.0]], [2, 2], [[1.0, 1.0, infinite], [1.0, 2.0, infinite]], False),
     )
-    found = [bool(answer(np.array(scores), np.array(chosen), np.array(margins))) for scores, chosen, margins, _ in cases]
+    found = [
+        bool(answer(np.array(scores), np.array(chosen), np.array(margins))) for scores, chosen, margins, _ in cases
+    ]
     right = [expected for *_, expected in cases]
     if found == right:
         return None
