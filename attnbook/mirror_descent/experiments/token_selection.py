@@ -188,7 +188,7 @@ class TokenSelection(Result):
         other_local = np.array([own[:, which].mean() for own, which in zip(self.local, others, strict=True)])
         several = (local & others[:, None]).any(axis=(1, 2))
         ahead, kept = self.rivals()
-        left = np.where(local, np.nan, self.kept[:, -1])
+        left = self.kept[:, -1][~local].sum() / max(1, (~local).sum())
         changes = (local != local[:, :1]).any(axis=(1, 2))
         expected = np.array([theory.share_of_choices(n, settings.pair_dimension) for n in settings.pairs])
         attended = self.plane_attention[:, CONTESTED, -1, CONTESTED]
@@ -202,7 +202,7 @@ class TokenSelection(Result):
             "MD-local-norm": {"share_of_problems": changes.mean()},
             "MD-local-kept": {"share_kept": kept[ahead > AHEAD].sum() / max(1, (ahead > AHEAD).sum())},
             "MD-local-near": {"share_kept": kept[ahead <= AHEAD].sum() / max(1, (ahead <= AHEAD).sum())},
-            "MD-local-left": {"share_kept": np.nanmean(left)},
+            "MD-local-left": {"share_kept": left},
             "MD-capacity": {"largest_difference": np.abs(self.pair_share.mean(axis=0) - expected).max()},
             "MD-local-plane": {
                 "attention_p1_5": attended[self.of(KEPT_BELOW)],

@@ -188,7 +188,8 @@ def covariance_error(
     exact = (s * a * g).sum(-1) - (s * a).sum(-1) * (s * g).sum(-1)
     approximate = (s[..., 1:] * a[..., 1:] * g[..., 1:]).sum(-1)
     others = s[..., 1:].sum(-1)
-    return np.abs(exact - approximate), np.ptp(direction, axis=-1) * np.ptp(scores, axis=-1) * others**2
+    bound = np.ptp(direction, axis=-1) * np.ptp(scores, axis=-1) * others**2
+    return np.asarray(np.abs(exact - approximate)), np.asarray(bound)
 
 
 def dual_objective(
