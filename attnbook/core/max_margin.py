@@ -5,17 +5,21 @@ feasible $w$. So a pair $(w,\lambda)$ carries its own certificate, whatever meth
 exists, some $\lambda$ has $A^\top\lambda=0$ (Gordan), which proves that.
 
 The method is a primal-dual interior point method on $\frac12\|w\|_p^2$. For $p\le2$ it works in $\lambda$, where the
-dual objective is twice differentiable, and for $p>2$ in $(w,\lambda)$.
+dual objective is twice differentiable, and for $p>2$ in $(w,\lambda)$. At $p=2$ an exact active-set method comes first;
+the same certificate decides whether its answer stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float
+
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 
 __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 
@@ -57,7 +61,7 @@ class MaxMargin:
             constraints)``.
         norm: $\|w\|_p$, ``(problems,)``; the margin of $w/\|w\|_p$ is its inverse.
         gap: Certificate: no feasible weights have a norm below ``(1 - gap) * norm``, ``(problems,)``.
-        steps: Newton steps taken, ``(problems,)``.
+        steps: Newton steps taken, ``(problems,)``; 0 where the active-set method was enough.
     """
 
     weights: Float[np.ndarray, "problems dimension"]
@@ -100,15 +104,36 @@ def max_margin(
     norm, gap, steps = np.full(problems, np.inf), np.full(problems, np.inf), np.zeros(problems)
     # Rows of size one: the solution scales with their inverse.
     scale = np.linalg.norm(rows, axis=2).max(axis=1)
-    for kernel, chosen in ((_Dual, exponents <= 2), (_Primal, exponents > 2)):
-        which = np.flatnonzero(chosen & (scale > 0))
+    for method, chosen in ((_active_set, exponents == 2), (_in_multipliers, exponents <= 2), (_in_both, exponents > 2)):
+        which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= tolerance))
         if which.size:
-            solved = _interior_point(kernel(rows[which] / scale[which, None, None], exponents[which]), tolerance)
+            solved = method(rows[which] / scale[which, None, None], exponents[which], tolerance)
             weights[which], multipliers[which] = solved["w"], solved["lam"]
             norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
     for problem in np.flatnonzero(~(gap <= WORST_GAP)):
         _explain(int(problem), rows[problem], float(gap[problem]))
     return MaxMargin(weights / scale[:, None], multipliers / scale[:, None] ** 2, norm / scale, gap, steps)
+
+
+def _active_set(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
+    """The Euclidean solution in finitely many exact steps, problem by problem; no certificate where rounding wins."""
+    lam = np.zeros(rows.shape[:2])
+    for own, one in zip(lam, rows, strict=True):
+        # What this method gives up on, the interior point method solves or refutes.
+        with suppress(NotSeparableError, RuntimeError):
+            own[:] = kernel_margin(one @ one.T, np.ones(len(one))).weights
+    w = _up(rows, lam)
+    length = np.linalg.norm(w, axis=1, keepdims=True)
+    found = _certify({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": _down(rows, w)})
+    return found | {"steps": np.zeros(len(rows))}
+
+
+def _in_multipliers(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
+    return _interior_point(_Dual(rows, p), tolerance)
+
+
+def _in_both(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
+    return _interior_point(_Primal(rows, p), tolerance)
 
 
 class _Dual:
@@ -292,7 +317,13 @@ def _down(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.linalg.solve(matrix, right[..., None])[..., 0]
+    try:
+        return np.linalg.solve(matrix, right[..., None])[..., 0]
+    except np.linalg.LinAlgError:  # some are singular: infeasible problems get there; they stop, the others go on
+        regular = np.linalg.matrix_rank(matrix) == matrix.shape[1]
+        found = np.full_like(right, np.nan)
+        found[regular] = np.linalg.solve(matrix[regular], right[regular][..., None])[..., 0]
+        return found
 
 
 def _add_to_diagonal(matrix: np.ndarray, values: np.ndarray) -> None:

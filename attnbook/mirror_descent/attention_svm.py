@@ -13,12 +13,47 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from attnbook.core.max_margin import max_margin
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+from attnbook.core.max_margin import InfeasibleError, max_margin
 
-__all__ = ["AttentionSVM", "attention_svm", "locally_optimal"]
+__all__ = [
+    "AttentionSVM",
+    "TokenConflictError",
+    "attention_constraints",
+    "attention_svm",
+    "locally_optimal",
+    "selectable",
+]
 
 # A token counts as support when its margin exceeds one by less than this.
 SUPPORT_TOLERANCE = 1e-6
+
+
+# Share of the proof below which a token is not named.
+NAMED = 1e-9
+
+
+class TokenConflictError(InfeasibleError):
+    """No matrix selects these tokens together; says which of them conflict, and carries the proof.
+
+    Attributes:
+        problem: Number of the problem.
+        conflict: Weights with sum 1, ``(samples, tokens)``: the differences of selected and other tokens, each times
+            its query, weighted by these cancel. Tokens of weight zero have no part in the conflict.
+    """
+
+    def __init__(
+        self, problem: int, conflict: Float[np.ndarray, "samples tokens"], selected: np.ndarray, reason: str
+    ) -> None:
+        super().__init__(problem, conflict.ravel())
+        self.conflict = conflict
+        pairs = [
+            f"sample {i}: token {selected[i]} above {', '.join(map(str, np.flatnonzero(row)))}"
+            for i, row in enumerate(conflict)
+            if row.any()
+        ]
+        shown = "; ".join(pairs[:6]) + (f"; and {len(pairs) - 6} more samples" if len(pairs) > 6 else "")
+        self.args = (f"selected: problem {problem} is infeasible: {reason} ({shown})",)
 
 
 @dataclass(frozen=True)
@@ -56,14 +91,15 @@ def attention_svm(
         tokens: Tokens of each sample.
         queries: Query of each sample.
         selected: Token that each sample should attend to, from 0.
-        p: Exponent above 1; one number, or one per problem.
+        p: Exponent above 1 and finite; one number, or one per problem. At 2 an exact active-set method is used.
 
     Returns:
         The solutions; see :func:`attnbook.core.max_margin.max_margin` for accuracy and range of exponents.
 
     Raises:
-        InfeasibleError: If no matrix selects these tokens (a ``ValueError`` that carries the proof).
-        ValueError: If shapes do not fit, a number is not finite or outside its range.
+        TokenConflictError: If no matrix selects these tokens: a query is zero, a token equals the selected one, or the
+            tokens conflict (a ``ValueError`` that names them and carries the proof).
+        ValueError: If shapes do not fit, or a number is not finite or outside its range.
         RuntimeError: If a feasible problem was not solved to a gap of 1e-8.
 
     Example:
@@ -71,9 +107,18 @@ def attention_svm(
         >>> float(attention_svm(tokens, np.array([[[1.0]]]), np.array([[0]]), p=2.0).weight[0, 0, 0].round(6))
         0.333333
     """
+    tokens, queries, selected = _checked(tokens, queries, selected)
     constraints, others = _constraints(tokens, queries, selected)
     problems, samples, n_tokens, dimension = tokens.shape
-    solved = max_margin(constraints.reshape(problems, -1, dimension**2), p)
+    _refuse_ties(constraints, queries, others, selected)
+    try:
+        solved = max_margin(constraints.reshape(problems, -1, dimension**2), p)
+    except InfeasibleError as error:
+        conflict = np.zeros((samples, n_tokens))
+        proof = np.where(error.combination > NAMED, error.combination, 0.0).reshape(samples, n_tokens - 1)
+        np.put_along_axis(conflict, others[error.problem], proof, axis=1)
+        reason = "to select these tokens is to ask for margins that cancel"
+        raise TokenConflictError(error.problem, conflict, selected[error.problem], reason) from error
     weight = solved.weights.reshape(problems, dimension, dimension)
     margins, multipliers = np.full((problems, samples, n_tokens), np.inf), np.zeros((problems, samples, n_tokens))
     shape = (problems, samples, n_tokens - 1)
@@ -82,6 +127,41 @@ def attention_svm(
     np.put_along_axis(multipliers, others, solved.multipliers.reshape(shape), axis=2)
     support = margins <= 1 + SUPPORT_TOLERANCE
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
+
+
+def selectable(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    queries: Float[np.ndarray, "problems samples dimension"],
+    selected: Int[np.ndarray, "problems samples"],
+) -> Bool[np.ndarray, " problems"]:
+    """Return whether some matrix selects these tokens together, for choices of which many are impossible.
+
+    Args:
+        tokens: Tokens of each sample.
+        queries: Query of each sample.
+        selected: Token that each sample should attend to, from 0.
+
+    Returns:
+        Whether the attention SVM is feasible, problem by problem; margins below one in ten million of the longest
+        constraint count as none.
+
+    Raises:
+        ValueError: If shapes do not fit, or a number is not finite or outside its range.
+
+    Example:
+        >>> tokens = np.array([[[[0.0], [1.0], [3.0]]]] * 3)
+        >>> selectable(tokens, np.ones((3, 1, 1)), np.array([[0], [1], [2]])).tolist()
+        [True, False, True]
+    """
+    found = []
+    for rows in attention_constraints(tokens, queries, selected):
+        gram = rows @ rows.T
+        try:
+            # A constraint of length zero can have no margin.
+            found.append(bool((gram.diagonal() > 0).all()) and kernel_margin(gram, np.ones(len(rows))).margin > 0)
+        except NotSeparableError:
+            found.append(False)
+    return np.array(found)
 
 
 def locally_optimal(
@@ -105,9 +185,60 @@ def locally_optimal(
 
 def _constraints(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Outer products of token difference and query, ``(problems, samples, tokens - 1, d, d)``, and the other tokens."""
+    others = np.arange(tokens.shape[2] - 1) + (np.arange(tokens.shape[2] - 1) >= selected[..., None])
+    chosen = np.take_along_axis(tokens, selected[..., None, None], axis=2)
+    difference = chosen - np.take_along_axis(tokens, others[..., None], axis=2)
+    return difference[..., :, None] * queries[:, :, None, None, :], others
+
+
+def attention_constraints(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    queries: Float[np.ndarray, "problems samples dimension"],
+    selected: Int[np.ndarray, "problems samples"],
+) -> Float[np.ndarray, "problems constraints entries"]:
+    r"""Return the rows $\mathrm{vec}\big((X_{i\alpha_i}-X_{it})z_i^\top\big)$ of the attention SVM.
+
+    Args:
+        tokens: Tokens of each sample.
+        queries: Query of each sample.
+        selected: Token that each sample should attend to, from 0.
+
+    Returns:
+        One row per sample and token not selected, sample by sample.
+
+    Raises:
+        ValueError: If shapes do not fit, or a number is not finite or outside its range.
+    """
+    tokens, queries, selected = _checked(tokens, queries, selected)
+    rows, _ = _constraints(tokens, queries, selected)
+    return rows.reshape(len(rows), -1, tokens.shape[3] ** 2)
+
+
+def _refuse_ties(constraints: np.ndarray, queries: np.ndarray, others: np.ndarray, selected: np.ndarray) -> None:
+    """Refuse samples whose selected token ties with another for every matrix."""
+    tied = (constraints == 0).all(axis=(3, 4))
+    if not tied.any():
+        return
+    problem, sample = np.argwhere(tied)[0][:2]
+    conflict = np.zeros((tied.shape[1], tied.shape[2] + 1))
+    own = others[problem, sample][tied[problem, sample]]
+    conflict[sample, own] = 1 / len(own)
+    if not queries[problem, sample].any():
+        reason = f"the query of sample {sample} is zero, so all its tokens get the same attention"
+    else:
+        reason = f"in sample {sample} the selected token has a duplicate, which always gets the same attention"
+    raise TokenConflictError(int(problem), conflict, selected[problem], reason)
+
+
+def _checked(
+    tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     tokens, queries = np.asarray(tokens, dtype=np.float64), np.asarray(queries, dtype=np.float64)
-    if tokens.ndim != 4 or tokens.shape[2] < 2:
-        raise ValueError(f"tokens: expected (problems, samples, 2 or more tokens, dimension), got {tokens.shape}")
+    selected = np.asarray(selected)
+    if tokens.ndim != 4 or tokens.shape[2] < 2 or 0 in tokens.shape:
+        raise ValueError(
+            f"tokens: expected (problems, samples, 2 or more tokens, dimension), none zero, got {tokens.shape}"
+        )
     problems, samples, n_tokens, dimension = tokens.shape
     if queries.shape != (problems, samples, dimension):
         raise ValueError(f"queries: expected {(problems, samples, dimension)} to fit the tokens, got {queries.shape}")
@@ -121,8 +252,6 @@ def _constraints(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) 
             f"selected: expected whole numbers {(problems, samples)}, got {selected.dtype} {selected.shape}"
         )
     if (selected < 0).any() or (selected >= n_tokens).any():
-        raise ValueError(f"selected: expected token numbers from 0 to {n_tokens - 1}, got up to {selected.max()}")
-    others = np.arange(n_tokens - 1) + (np.arange(n_tokens - 1) >= selected[..., None])
-    chosen = np.take_along_axis(tokens, selected[..., None, None], axis=2)
-    difference = chosen - np.take_along_axis(tokens, others[..., None], axis=2)
-    return difference[..., :, None] * queries[:, :, None, None, :], others
+        wrong = selected[(selected < 0) | (selected >= n_tokens)][0]
+        raise ValueError(f"selected: expected token numbers from 0 to {n_tokens - 1}, got {wrong}")
+    return tokens, queries, selected

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Problems", "Queries", "draw_problems", "joined", "plane_toy"]
+__all__ = ["Problems", "Queries", "draw_problems", "joined", "plane_tokens", "plane_toy"]
 
 Queries: TypeAlias = Literal["independent", "first_token"]
 """Whether queries are drawn like tokens, or are the first token of the sample (self-attention)."""
@@ -122,6 +122,25 @@ def plane_toy() -> Problems:
         queries=np.array([[[1.0, 0.0]]]),
         labels=np.array([[1.0]]),
         decoder=np.array([[1.0, 0.2]]),
+    )
+
+
+def plane_tokens() -> Problems:
+    r"""Return one sample of six tokens in the plane, with query $(1, 0)$; this book's.
+
+    As in :func:`plane_toy` only the first column of the key-query matrix matters, so that selecting a token means to
+    be farthest out in its direction. Token 0 has the highest score; token 5 lies inside the others and cannot be
+    selected; whether tokens 1 and 4 are locally optimal depends on the exponent. They were found by a search over
+    random tokens with one decimal.
+
+    Returns:
+        A stack of one problem.
+    """
+    return Problems(
+        tokens=np.array([[[[0.0, 0.7], [-1.3, 0.7], [-0.5, -0.6], [0.2, -0.9], [1.3, -0.8], [-0.3, 0.1]]]]),
+        queries=np.array([[[1.0, 0.0]]]),
+        labels=np.array([[1.0]]),
+        decoder=np.array([[0.3, 1.0]]),
     )
 
 

@@ -137,3 +137,13 @@ def test_a_row_of_zeros_is_infeasible():
 def test_impossible_arguments_are_refused_by_name(constraints, p, options, name):
     with pytest.raises((ValueError, TypeError), match=name):
         max_margin(constraints, p, **options)
+
+
+@pytest.mark.parametrize("p", [1.3, 2.0, 3.0])
+def test_opposite_rows_are_refuted_although_their_system_becomes_singular(p):
+    """Beside a feasible problem, which must not suffer."""
+    row = np.array([1.0, 0.0, 0.0, 0.0])
+    rows = np.stack([np.eye(4)[:3], np.stack([row, -row, np.eye(4)[3]])])
+    with pytest.raises(InfeasibleError, match="problem 1") as caught:
+        max_margin(rows, p)
+    np.testing.assert_allclose(caught.value.combination, [0.5, 0.5, 0.0], atol=1e-9)

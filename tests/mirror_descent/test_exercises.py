@@ -37,7 +37,30 @@ def short(u, v, p):
     return 1 - (np.sign(v) * np.abs(v) ** (p - 1) * u).sum()
 
 
-RIGHT = {"MD-1": step, "MD-2": shortest, "MD-3": divergence}
+def sample_gradient(weights, tokens, query, scores, *, derivative=True):
+    powers = np.exp(tokens @ weights @ query)
+    s = powers / powers.sum()
+    centred = scores - s @ scores if derivative else scores
+    return -np.outer(tokens.T @ (s * centred), query) / (1 + np.exp(s @ scores))
+
+
+def support(solution, tokens, query, chosen):
+    return np.isclose((tokens[chosen] - tokens) @ solution @ query, 1)
+
+
+def local(scores, chosen, margins):
+    own = scores[np.arange(len(chosen)), chosen]
+    return ((own[:, None] > scores) | (margins > 1)).all()
+
+
+RIGHT = {
+    "MD-1": step,
+    "MD-2": shortest,
+    "MD-3": divergence,
+    "MD-TS-1": sample_gradient,
+    "MD-TS-2": support,
+    "MD-TS-3": local,
+}
 WRONG = [
     ("MD-1", lambda w, g, lr, p: w - lr * g, "gradient descent"),
     ("MD-1", lambda w, g, lr, p: step(w, -g, lr, p), "sign"),
@@ -62,6 +85,17 @@ WRONG = [
     ("MD-3", lambda u, v, p: short(u / np.linalg.norm(u), v / np.linalg.norm(v), p), "2-norms"),
     ("MD-3", lambda u, v, p: divergence(u / np.linalg.norm(u), v / np.linalg.norm(v), p, unit=False), "2-norms"),
     ("MD-3", lambda u: u, "raised TypeError"),
+    ("MD-TS-1", lambda w, x, z, g: -sample_gradient(w, x, z, g), "sign"),
+    ("MD-TS-1", lambda w, x, z, g: sample_gradient(w, x, z, g).T, "transposed"),
+    ("MD-TS-1", lambda w, x, z, g: sample_gradient(w, x, z, g, derivative=False), "derivative"),
+    ("MD-TS-1", lambda w, x, z, g: w[0], "shape"),
+    ("MD-TS-2", lambda w, x, z, a: support(w, x, z, a) | (np.arange(5) == a), "itself"),
+    ("MD-TS-2", lambda w, x, z, a: ~support(w, x, z, a), "others"),
+    ("MD-TS-2", lambda w, x, z, a: np.isclose(x @ w @ z, 1), "logit"),
+    ("MD-TS-2", lambda w, x, z, a: [1, 2], "shape"),
+    ("MD-TS-3", lambda g, a, m: not local(g, a, m), "reversed"),
+    ("MD-TS-3", lambda g, a, m: True, "every sample"),
+    ("MD-TS-3", lambda g, a, m: (g[np.arange(2), a] >= g.max(1)).all(), "not all tokens"),
 ]
 
 

@@ -1,0 +1,194 @@
+"""The pictures of the chapter on token selection. Each function takes a result; medians and curves are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.mirror_descent.data import plane_tokens
+from attnbook.mirror_descent.experiments import objective, regularisation_path, token_selection
+from attnbook.mirror_descent.figures.looks import LOOKS
+from attnbook.mirror_descent.theory.token_selection import share_of_choices
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["NAMES", "capacity", "explorer_frame", "far_enough", "fate", "path_far", "rounding", "walks"]
+
+NAMES = "ABCDEF"
+"""What the six tokens of the plane are called."""
+
+MARK = "#c2410c"
+OUTWARDS = Look("outwards, from small radii", "#a3123a", "--", "s")
+INWARDS = Look("inwards, from the best tokens", "#0b4f6c", "-", "o")
+STARTED = Look("one random start", "#5b5b5b", ":", "^")
+AS_IT_READS = Look("formula as it reads", "#a3123a", "--", "s")
+CAREFUL = Look("as the package computes it", "#0b4f6c", "-", "o")
+
+
+def fate(result: token_selection.TokenSelection) -> Figure:
+    """Draw the six tokens with the solution for token B, for two exponents, and what training from it attends to."""
+    with style():
+        figure, axes = plt.subplots(2, 2, figsize=(7.2, 6.2), height_ratios=(1.25, 1))
+        for (above, below), p in zip(axes.T, (1.5, 3.0), strict=True):
+            at = result.of(p)
+            _tokens(above, result.plane[at, 1], 1, result.plane_support[at, 1])
+            local = "locally optimal" if result.plane_local[at, 1] else "not locally optimal"
+            above.set_title(f"p = {p:g}: B is {local}")
+            for token, look in ((1, INWARDS), (0, OUTWARDS)):
+                shares = result.plane_attention[at, 1, :, token]
+                below.plot(
+                    np.maximum(result.steps, 0.7),
+                    shares,
+                    **look.line_style() | {"label": f"attention to {NAMES[token]}"},
+                )
+            below.set(xscale="log", ylim=(-0.05, 1.05), xlabel="scale-free steps (the first marker is the start)")
+        axes[1, 0].set_ylabel("attention")
+        axes[1, 0].legend(fontsize=10, loc="center left")
+    return figure
+
+
+def _tokens(ax: Axes, solution: np.ndarray, chosen: int, support: np.ndarray) -> None:
+    """Tokens by score, the solution as an arrow, and the lines of margin one and zero."""
+    problem = plane_tokens()
+    tokens, scores = problem.tokens[0, 0], problem.token_scores[0, 0]
+    ax.scatter(tokens[:, 0], tokens[:, 1], c=scores, cmap="Greys", edgecolors=INK, s=150, vmin=-1.4, vmax=1.1, zorder=3)
+    for name, token, score in zip(NAMES, tokens, scores, strict=True):
+        ax.annotate(f"{name} {score:+.2f}", token, xytext=(9, 5), textcoords="offset points", fontsize=9.5)
+    for token in tokens[support > 0]:
+        ax.plot(*token, marker="s", markersize=19, color=MARK, markerfacecolor="none", markeredgewidth=2)
+    ax.plot(*tokens[chosen], marker="o", markersize=19, color=MARK, markerfacecolor="none", markeredgewidth=2.5)
+    unit = solution / np.linalg.norm(solution)
+    along = np.array([unit[1], -unit[0]])
+    for place, dash in ((tokens[chosen], "-"), (tokens[chosen] - solution / (solution @ solution), "--")):
+        ends = place + np.array([[-4.0], [4.0]]) * along
+        ax.plot(*ends.T, color=MARK, linestyle=dash, linewidth=1.3)
+    tip = tokens[chosen] + 0.45 * unit
+    ax.annotate("", tip, tokens[chosen], arrowprops={"arrowstyle": "->", "color": MARK, "linewidth": 2})
+    ax.set(xlim=(-2.1, 2.0), ylim=(-1.35, 1.35), aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
+
+
+def explorer_frame(result: token_selection.TokenSelection, p: float, token: str) -> Figure:
+    """Draw one token's solution, the dual ball that touches the other tokens, and attention after training."""
+    at, chosen = result.of(p), NAMES.index(token)
+    with style():
+        figure, (plane, bars) = plt.subplots(1, 2, figsize=(7.2, 3.3), width_ratios=(1.75, 1))
+        solution = result.plane[at, chosen]
+        _tokens(plane, solution, chosen, result.plane_support[at, chosen])
+        plane.plot(*_dual_ball(solution, p, plane_tokens().tokens[0, 0, chosen]), color=INK, linewidth=1.2)
+        plane.set_title(f"p = {p:g}, solution for {token}")
+        places = np.arange(len(NAMES))
+        bars.bar(
+            places - 0.2, result.plane_attention[at, chosen, 0], 0.4, color="#c9c4b8", edgecolor=INK, label="start"
+        )
+        bars.bar(places + 0.2, result.plane_attention[at, chosen, -1], 0.4, color=MARK, hatch="//", label="trained")
+        bars.set(ylim=(0, 1.3), title="attention", xlabel="token")
+        bars.set_xticks(places, list(NAMES))
+        bars.legend(fontsize=9, loc="upper center", ncols=2)
+        bars.grid(visible=False)
+    return figure
+
+
+def _dual_ball(solution: np.ndarray, p: float, centre: np.ndarray) -> np.ndarray:
+    """The ball in the conjugate norm around a token, as large as its margin."""
+    q = p / (p - 1)
+    angles = np.linspace(0, 2 * np.pi, 401)
+    circle = np.stack([np.cos(angles), np.sin(angles)])
+    on_sphere = np.sign(circle) * np.abs(circle) ** (2 / q)
+    return np.asarray(centre[:, None] + on_sphere / (np.abs(solution) ** p).sum() ** (1 / p))
+
+
+def far_enough(result: token_selection.TokenSelection) -> Figure:
+    """Draw which locally optimal tokens training keeps, against how far out it starts."""
+    ahead, kept = result.rivals()
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 2.5))
+        beside = np.linspace(-0.12, 0.12, len(ahead))[np.argsort(np.argsort(ahead))]
+        for value, marker, color in ((1, "o", INWARDS.color), (0, "X", OUTWARDS.color)):
+            which = kept == value
+            ax.plot(ahead[which], value + beside[which], marker, color=color, markersize=7, alpha=0.8)
+        ax.axvline(token_selection.AHEAD, color=INK, linewidth=1, linestyle=":")
+        ax.set(xscale="log", ylim=(-0.4, 1.4), xlabel="relative norm of the start times slack")
+        ax.set_yticks([0, 1], ["left", "kept"])
+    return figure
+
+
+def capacity(result: token_selection.TokenSelection) -> Figure:
+    """Draw the share of choices that some matrix can make against the number of samples, measured and counted."""
+    settings = result.settings
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        n = np.arange(1, max(settings.pairs) + 3)
+        square = settings.pair_dimension**2
+        counted = [share_of_choices(int(k), settings.pair_dimension) for k in n]
+        ax.plot(n, counted, color=INK, label="counted (Cover)")
+        share = result.pair_share
+        ax.errorbar(
+            settings.pairs, share.mean(axis=0), yerr=share.std(axis=0) / np.sqrt(len(share)), fmt="o", color=MARK,
+            capsize=3, label="measured, mean and standard error over seeds",
+        )  # fmt: skip
+        for place, name in ((square, "$d^2$"), (2 * square, "$2d^2$")):
+            ax.axvline(place, color=INK, linewidth=0.8, linestyle=":")
+            ax.annotate(name, (place, 1.04), xytext=(3, 0), textcoords="offset points", fontsize=10)
+        ax.set(xlabel="samples, two tokens each", ylabel="share of choices\nsome matrix makes", ylim=(-0.03, 1.15))
+        ax.legend(fontsize=10, loc="lower left")
+    return figure
+
+
+def rounding(result: objective.Objective) -> Figure:
+    """Draw the relative error of two ways to compute the gradient against the norm."""
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.2))
+        norms = np.array(result.settings.relative_norms)
+        for at, look in enumerate((AS_IT_READS, CAREFUL)):
+            band(ax, norms, result.rounding[:, at], look)
+        ax.set(xscale="log", yscale="log", xlabel=r"relative norm $\|W\|/\|W_{mm}\|$", ylabel="relative error")
+        ax.set_xticks(norms, [f"{norm:g}" for norm in norms])
+        ax.minorticks_off()
+        ax.legend(fontsize=10, loc="center left")
+    return figure
+
+
+def walks(result: regularisation_path.RegularisationPath) -> Figure:
+    """Draw, against the radius, how often three searches attend to all best tokens, and the loss two walks reach."""
+    with style():
+        figure, (shares, loss) = plt.subplots(1, 2, figsize=(7.2, 3.7))
+        norms = np.array(result.settings.relative_norms)
+        right = (result.best_tokens == 1).mean(axis=(1, 2))
+        for walk, look in ((regularisation_path.INWARDS, INWARDS), (regularisation_path.OUTWARDS, OUTWARDS)):
+            shares.plot(norms, right[walk], **look.line_style())
+        shares.plot(norms, (result.started_tokens == 1).mean(axis=(0, 1)), **STARTED.line_style())
+        shares.set(ylabel="share that attends to every best token", ylim=(-0.04, 1.3))
+        shares.legend(fontsize=8.5, loc="upper left")
+        at = result.settings.ps.index(2.0)
+        for walk, look in ((regularisation_path.OUTWARDS, OUTWARDS), (regularisation_path.INWARDS, INWARDS)):
+            loss.plot(norms, result.log_excess[walk, :, at].T / np.log(10), **look.line_style() | {"label": None})
+        loss.set(ylabel=r"$\log_{10}$ of the excess loss, p = 2")
+        for ax in (shares, loss):
+            ax.set(xscale="log")
+            ax.set_xticks(norms, [f"{norm:g}" for norm in norms])
+            ax.minorticks_off()
+        figure.supxlabel("radius over the norm of the max-margin solution", fontsize=10.5)
+    return figure
+
+
+def path_far(result: regularisation_path.RegularisationPath) -> Figure:
+    """Draw the divergence of the regularisation path to the max-margin solution against the radius."""
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        norms, far = np.array(result.settings.relative_norms), result.better("divergence")
+        for at, p in enumerate(result.settings.ps):
+            band(ax, norms, far[:, at], LOOKS[p])
+        ends = np.array([norms[-1] / 8, norms[-1]])
+        fall = 2.2 * far[..., -1].max() * (ends / ends[1]) ** -2.0
+        ax.plot(ends, fall, color=INK, linewidth=1, linestyle=(0, (2, 2)), label="slope -2")
+        ax.set(xscale="log", yscale="log", xlabel="radius over the norm of the max-margin solution")
+        ax.set_ylabel(r"divergence $D_\psi(\bar W_{mm},\bar W(R))$")
+        ax.set_xticks(norms, [f"{norm:g}" for norm in norms])
+        ax.minorticks_off()
+        ax.legend(fontsize=10, loc="lower left")
+    return figure

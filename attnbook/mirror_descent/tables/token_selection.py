@@ -1,0 +1,65 @@
+"""The tables of the chapter on token selection, as notebooks show them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnbook.core.tables import Measured, Table
+from attnbook.mirror_descent.data import plane_tokens
+from attnbook.mirror_descent.experiments import regularisation_path, token_selection
+from attnbook.mirror_descent.figures.token_selection import NAMES
+
+__all__ = ["explorer_text", "fates", "lost"]
+
+
+def fates(result: token_selection.TokenSelection) -> Table:
+    """Return, by exponent, which choices of the small problems are locally optimal, and which training keeps."""
+    norms, others = result.settings.relative_norms, result.others()
+    rows: list[list[str | Measured]] = []
+    for at, p in enumerate(result.settings.tried):
+        local = result.local[:, at] > 0
+        kinds = (local & ~others, local & others, ~local)
+        kept = [result.kept[:, :, at].transpose(0, 2, 1)[which].sum(axis=0) for which in kinds]
+        cells = [f"{which.sum()}" for which in kinds]
+        cells = [f"{cell}: {', '.join(f'{k:.0f}' for k in own)}" for cell, own in zip(cells, kept, strict=True)]
+        rows.append([f"{p:g}", *map(Measured, cells)])
+    caption = (
+        f"All choices of {len(result.best)} problems: their number, then how many training keeps from starts at "
+        f"relative norm {', '.join(f'{norm:g}' for norm in norms)}."
+    )
+    return Table(["p", "best tokens", "other locally optimal ones", "not locally optimal"], rows, caption)
+
+
+def lost(result: regularisation_path.RegularisationPath) -> Table:
+    """Return, by exponent, how many walks end with all best tokens, how far from the solution, and at what slope."""
+    rows: list[list[str | Measured]] = []
+    wrong = (result.best_tokens[..., -1] < 1).sum(axis=1)
+    far, slopes = result.better("divergence")[..., -1], result.slopes()
+    for at, p in enumerate(result.settings.ps):
+        counts = [Measured(f"{count}") for count in wrong[:, at]]
+        middle = Measured(f"{np.median(far[:, at]):.1g} ({far[:, at].min():.1g} to {far[:, at].max():.1g})")
+        slope = Measured(f"{np.median(slopes[:, at]):.2f} ({slopes[:, at].min():.2f} to {slopes[:, at].max():.2f})")
+        rows.append([f"{p:g}", *counts, middle, slope])
+    caption = (
+        f"Of {len(far)} seeds, at relative norm {result.settings.relative_norms[-1]:g}; median and range over seeds. "
+        f"The slope is that of log divergence over log radius from relative norm {regularisation_path.FAR:g} on."
+    )
+    heads = ["p", "lost outwards", "lost inwards", "divergence of the better walk", "slope"]
+    return Table(heads, rows, caption)
+
+
+def explorer_text(result: token_selection.TokenSelection, p: float, token: str) -> str:
+    """Return the numbers behind one picture of the slider."""
+    at, chosen = result.of(p), NAMES.index(token)
+    solution, scores = result.plane[at, chosen], plane_tokens().token_scores[0, 0]
+    support = [name for name, is_support in zip(NAMES, result.plane_support[at, chosen], strict=True) if is_support]
+    better = [name for name in support if scores[NAMES.index(name)] >= scores[chosen]]
+    margin = (np.abs(solution) ** p).sum() ** (-1 / p)
+    verdict = (
+        "locally optimal" if result.plane_local[at, chosen] else f"not locally optimal: {', '.join(better)} beats it"
+    )
+    end = NAMES[int(result.plane_attention[at, chosen, -1].argmax())]
+    return (
+        f"p = {p:g}: margin {margin:.2f}; support tokens of {token}: {', '.join(support)}; {token} is {verdict}. "
+        f"Training from {result.settings.relative_norms[-1]:g} times this solution ends at {end}."
+    )

@@ -1,0 +1,99 @@
+"""The attention SVM: what it refuses and why, duality in the plane, and the exact method for p = 2."""
+
+import numpy as np
+import pytest
+
+from attnbook.core import max_margin as solver
+from attnbook.core.max_margin import max_margin
+from attnbook.mirror_descent.attention_svm import TokenConflictError, attention_svm
+from attnbook.mirror_descent.data import draw_problems
+
+SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.4, 0.7]])
+ACROSS = np.array([[[1.0, 0.0]]])
+
+
+def test_a_token_inside_the_others_cannot_be_selected_and_the_conflict_is_named():
+    """The proof is a mixture of the corners that equals the token."""
+    with pytest.raises(TokenConflictError, match=r"sample 0: token 4 above .*2.*") as caught:
+        attention_svm(SQUARE[None, None], ACROSS, np.array([[4]]), 1.5)
+    mixture = caught.value.conflict
+    assert mixture.shape == (1, 5)
+    assert mixture[0, 4] == 0
+    np.testing.assert_allclose(mixture[0] @ SQUARE, SQUARE[4], atol=1e-9)
+
+
+def test_two_samples_that_disagree_are_both_named():
+    """Same tokens, same query, different choice: only the two of three samples that disagree are in the proof."""
+    tokens = np.stack([SQUARE[:3], SQUARE[:3], SQUARE[1:4]])[None]
+    queries = np.array([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
+    with pytest.raises(TokenConflictError) as caught:
+        attention_svm(tokens, queries, np.array([[0, 1, 0]]), 3.0)
+    assert "sample 0: token 0 above 1; sample 1: token 1 above 0" in str(caught.value)
+    assert not caught.value.conflict[2].any()
+
+
+def test_a_duplicate_of_the_selected_token_is_named():
+    tokens = SQUARE[[0, 1, 2, 1]][None, None].repeat(2, axis=0)
+    tokens[0, 0, 3] = SQUARE[3]
+    with pytest.raises(TokenConflictError, match=r"problem 1 .* duplicate.*token 1 above 3\)"):
+        attention_svm(tokens, ACROSS.repeat(2, axis=0), np.array([[1], [1]]), 2.0)
+
+
+def test_duplicates_among_the_others_do_no_harm():
+    twice = SQUARE[[0, 1, 2, 3, 1]]
+    once = attention_svm(SQUARE[None, None, :4], ACROSS, np.array([[0]]), 1.5)
+    again = attention_svm(twice[None, None], ACROSS, np.array([[0]]), 1.5)
+    np.testing.assert_allclose(again.weight, once.weight, atol=1e-6)
+    assert again.support[0, 0].tolist() == [*once.support[0, 0].tolist(), True]
+
+
+def test_a_zero_query_is_named():
+    with pytest.raises(TokenConflictError, match="the query of sample 0 is zero"):
+        attention_svm(SQUARE[None, None, :4], 0 * ACROSS, np.array([[0]]), 2.0)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.5, np.inf, np.nan])
+def test_exponents_of_at_most_one_or_infinite_are_refused(p):
+    with pytest.raises(ValueError, match="p: expected finite numbers above 1"):
+        attention_svm(SQUARE[None, None, :4], ACROSS, np.array([[0]]), p)
+
+
+@pytest.mark.parametrize("p", [1.3, 2.0, 3.0])
+def test_the_margin_in_the_plane_is_the_dual_distance_to_the_others(p):
+    """With one query (1, 0): the distance of the token to the hull of the others in the conjugate norm."""
+    q, far = p / (p - 1), np.array([-2.0, -1.0])
+    tokens = np.concatenate([far[None], SQUARE[:4]])
+    found = attention_svm(tokens[None, None], ACROSS, np.array([[0]]), p)
+    along = np.linspace(0, 1, 100_001)[:, None]
+    edges = [a + along * (b - a) for a, b in ((SQUARE[0], SQUARE[1]), (SQUARE[0], SQUARE[3]))]
+    distance = (np.abs(np.concatenate(edges) - far) ** q).sum(1).min() ** (1 / q)
+    assert 1 / found.norm[0] == pytest.approx(distance, rel=1e-8)
+
+
+def test_the_exact_method_and_the_interior_point_agree(monkeypatch):
+    drawn = draw_problems(range(5), n_samples=3, n_tokens=5, dimension=7)
+    exact = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, 2.0)
+    monkeypatch.setattr(solver, "kernel_margin", _gives_up)
+    other = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, 2.0)
+    np.testing.assert_allclose(exact.weight, other.weight, atol=1e-5)
+    np.testing.assert_allclose(exact.norm, other.norm, rtol=1e-10)
+    assert np.array_equal(exact.support, other.support)
+    assert (exact.gap <= 1e-12).all()
+
+
+def test_a_wrong_answer_of_the_exact_method_does_not_get_past_the_certificate(monkeypatch):
+    rows = np.random.default_rng(3).standard_normal((2, 5, 11))
+    right = max_margin(rows, 2.0)
+    assert (right.steps == 0).all()
+
+    class Wrong:
+        weights = np.full(5, 0.2)
+
+    monkeypatch.setattr(solver, "kernel_margin", lambda gram, labels: Wrong())
+    mended = max_margin(rows, 2.0)
+    assert (mended.steps > 0).all()
+    np.testing.assert_allclose(mended.norm, right.norm, rtol=1e-10)
+
+
+def _gives_up(gram, labels):
+    raise RuntimeError
