@@ -28,7 +28,7 @@ from attnbook.mirror_descent.theory import mirror, one_step
 __all__ = ["Settings", "Staying", "run"]
 
 # Starts that the claims name.
-DEEP, OUTSIDE, WIDER, CLOSE, FAR = (0.01, 0.05), 0.15, 0.25, 5.0, 20.0
+NEEDLE, DEEP, OUTSIDE, WIDER, CLOSE, FAR = 0.001, (0.01, 0.05), 0.15, 0.25, 5.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,10 @@ class Settings:
     def __post_init__(self) -> None:
         if list(self.ps) != sorted(set(self.ps)) or self.ps[0] <= 1:
             raise ValueError(f"ps: expected increasing numbers above 1, got {self.ps}")
-        if {*DEEP, OUTSIDE, WIDER} - set(self.divergences):
-            raise ValueError(f"divergences: expected {(*DEEP, OUTSIDE, WIDER)} among them, got {self.divergences}")
+        if {NEEDLE, *DEEP, OUTSIDE, WIDER} - set(self.divergences):
+            raise ValueError(
+                f"divergences: expected {(NEEDLE, *DEEP, OUTSIDE, WIDER)} among them, got {self.divergences}"
+            )
         if {CLOSE, FAR} - set(self.radii):
             raise ValueError(f"radii: expected {CLOSE} and {FAR} among them, got {self.radii}")
         check_seeds(self.seeds, self.chunk)
@@ -74,7 +76,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         return cls(
-            ps=(1.5, 3.0), divergences=(0.01, 0.05, 0.15, 0.25), radii=(5.0, 20.0), steps=6, records=4, close_steps=3,
+            ps=(1.5, 3.0), divergences=(0.001, 0.01, 0.05, 0.15, 0.25), radii=(5.0, 20.0), steps=6, records=4, close_steps=3,
             seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
@@ -138,6 +140,7 @@ class Staying(Result):
             "MD-L27": extremes_over_seeds(max_violation=-self.close_slack, largest_slack_needed=self.needed),
             "MD-L28": extremes_over_seeds(max_divergence_ratio=deep),
             "MD-L28-leaves": extremes_over_seeds(max_divergence_ratio=self.relative(DEEP[0], CLOSE)),
+            "MD-L28-needle": extremes_over_seeds(max_divergence_ratio=self.relative(NEEDLE, CLOSE)),
             "MD-L28-tokens": _mean(share_tokens_kept=kept),
             "MD-L28-wide": _mean(share_tokens_kept=outside[..., used]),
             "MD-L28-wider": _mean(share_tokens_kept=self.kept[:, :, self.settings.divergences.index(WIDER)][..., used]),

@@ -67,7 +67,8 @@ def upper_growth_slack(before: np.ndarray, after: np.ndarray, p: Exponents) -> n
     Raises:
         ValueError: If an exponent is not a finite number above 1.
     """
-    return np.asarray(1 - _growth(before, after, p) / step_length(before, after, p))
+    length = step_length(before, after, p)
+    return _per(length - _growth(before, after, p), length)
 
 
 def growth_slack(before: np.ndarray, after: np.ndarray, p: Exponents) -> np.ndarray:
@@ -85,7 +86,7 @@ def growth_slack(before: np.ndarray, after: np.ndarray, p: Exponents) -> np.ndar
         ValueError: If an exponent is not a finite number above 1.
     """
     gained = _along(before, after, normalised(before, p), p)
-    return np.asarray((_growth(before, after, p) - gained) / step_length(before, after, p))
+    return _per(_growth(before, after, p) - gained, step_length(before, after, p))
 
 
 def loss_slack(
@@ -113,7 +114,7 @@ def loss_slack(
     norm, after_norm = entrywise_norm(before, r), entrywise_norm(after, r)
     grown = (r - 1) / r * (after_norm**r - norm**r) + step_size * (losses[1] - losses[0])
     slack = _along(before, after, before, r) - grown
-    return np.asarray(slack / (step_length(before, after, r) * np.maximum(norm, after_norm)))
+    return _per(slack, step_length(before, after, r) * np.maximum(norm, after_norm))
 
 
 def cone_slack(
@@ -147,7 +148,7 @@ def cone_slack(
     """
     lost = step_size * (losses[1] - losses[0]) / entrywise_norm(before, p)
     right = _growth(before, after, p) / (1 + slack) + lost
-    return np.asarray((_along(before, after, target, p) - right) / step_length(before, after, p))
+    return _per(_along(before, after, target, p) - right, step_length(before, after, p))
 
 
 def needed_slack(
@@ -215,6 +216,11 @@ def three_point_step_error(
     right = bregman_divergence(other, after, p) + moved - step_size * of_loss + step_size * lost
     right = right - step_size * (gradient * (other - before)).sum(axis=(-2, -1))
     return np.asarray(bregman_divergence(other, before, p) - right)
+
+
+def _per(slack: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Slack in a unit; a step that moves nothing attains every inequality."""
+    return np.asarray(np.divide(slack, unit, out=np.zeros_like(slack), where=unit > 0))
 
 
 def _growth(before: np.ndarray, after: np.ndarray, p: Exponents) -> np.ndarray:
