@@ -1,8 +1,8 @@
 """Checks of the exercises of this part, one module per chapter."""
 
-from attnbook.mirror_descent.exercises import mirror_descent
+from attnbook.mirror_descent.exercises import mirror_descent, rates
 
 __all__ = ["CHECKS"]
 
-CHECKS = {**mirror_descent.CHECKS}
+CHECKS = {**mirror_descent.CHECKS, **rates.CHECKS}
 """Id of an exercise to its check."""

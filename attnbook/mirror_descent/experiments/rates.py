@@ -123,6 +123,18 @@ class Rates(Result):
             found.append(np.polyfit(time[far], norm[far], 1)[0])
         return np.array(found)
 
+    def divergence_at(
+        self, p: float, relative_norms: Float[np.ndarray, " points"]
+    ) -> Float[np.ndarray, "seeds points"]:
+        """Return the divergence of each seed where it passes given relative norms, interpolated on log axes."""
+        at, wanted = self.of(p), np.log(relative_norms)
+        pairs = zip(np.log(self.relative_norm[:, at]), np.log(self.divergence[:, at]), strict=True)
+        return np.exp([np.interp(wanted, norm, far) for norm, far in pairs])
+
+    def reach(self, p: float) -> float:
+        """Return the relative norm that every seed reaches."""
+        return float(self.relative_norm[:, self.of(p), -1].min())
+
     def ratio_at(self, p: float, relative_norm: float = GROWING) -> Float[np.ndarray, " seeds"]:
         r"""Return $\|W\|/(\|W_{mm}\|\log t)$ where the run passes a relative norm."""
         pairs = zip(self.relative_norm[:, self.of(p)], self.log_time[:, self.of(p)], strict=True)

@@ -40,9 +40,9 @@ def second_choice(problems: Problems, p: float) -> Int[np.ndarray, "problems sam
     candidates[:, index, index] = np.argsort(scores, axis=2)[:, :, -2]
     flat, repeated = candidates.reshape(-1, samples), problems.repeated(samples)
     svm = attention_svm(repeated.tokens, repeated.queries, flat, p)
-    fits = locally_optimal(repeated.token_scores, flat, svm.support).reshape(count, samples)
-    exchanged = candidates[np.arange(count), fits.argmax(axis=1)]
-    return np.where(fits.any(axis=1)[:, None], exchanged, best)
+    fits = np.asarray(locally_optimal(repeated.token_scores, flat, svm.support)).reshape(count, samples)
+    found = np.asarray(fits.any(axis=1))
+    return np.where(found[:, None], candidates[np.arange(count), fits.argmax(axis=1)], best)
 
 
 def in_the_cone(

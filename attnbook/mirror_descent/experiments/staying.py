@@ -64,10 +64,9 @@ class Settings:
     def __post_init__(self) -> None:
         if list(self.ps) != sorted(set(self.ps)) or self.ps[0] <= 1:
             raise ValueError(f"ps: expected increasing numbers above 1, got {self.ps}")
-        if {NEEDLE, *DEEP, OUTSIDE, WIDER} - set(self.divergences):
-            raise ValueError(
-                f"divergences: expected {(NEEDLE, *DEEP, OUTSIDE, WIDER)} among them, got {self.divergences}"
-            )
+        needed = {NEEDLE, *DEEP, OUTSIDE, WIDER}
+        if needed - set(self.divergences):
+            raise ValueError(f"divergences: expected {sorted(needed)} among them, got {self.divergences}")
         if {CLOSE, FAR} - set(self.radii):
             raise ValueError(f"radii: expected {CLOSE} and {FAR} among them, got {self.radii}")
         check_seeds(self.seeds, self.chunk)
@@ -75,10 +74,7 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        return cls(
-            ps=(1.5, 3.0), divergences=(0.001, 0.01, 0.05, 0.15, 0.25), radii=(5.0, 20.0), steps=6, records=4, close_steps=3,
-            seeds=(0, 1), chunk=1,
-        )  # fmt: skip
+        return cls(ps=(1.5, 3.0), radii=(CLOSE, FAR), steps=6, records=4, close_steps=3, seeds=(0, 1), chunk=1)
 
     @classmethod
     def book(cls) -> Self:

@@ -1,7 +1,7 @@
 r"""Plain mirror descent step by step: Lemmas 4, 22, 23, 24, 25 and the growth of the norm (Lemma 30).
 
-Short runs from random starts are checked at every step, with step sizes up to much too large ones. Longer runs from zero
-are checked at every recorded step; their norms are followed against the logarithm of the steps.
+Short runs from random starts are checked at every step, with step sizes up to much too large ones. Longer runs from
+zero are checked at every recorded step; their norms are followed against the logarithm of the steps.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Settings:
 
     Attributes:
         ps: Exponents of the short runs, increasing; this book's.
-        step_sizes: Step sizes of the short runs, increasing; the smallest, 0.1, is the one of an early state of the first
-            author's code (there with normalised steps), the others are this book's.
+        step_sizes: Step sizes of the short runs, increasing; the smallest, 0.1, is that of an early state of the
+            first author's code (there with normalised steps), the others are this book's.
         short_steps: Steps of the short runs.
         long_ps: Exponents of the long runs, increasing.
         long_steps: Steps of the long runs, with the smallest step size.

@@ -231,11 +231,9 @@ def descend(
 class _StepClock:
     """Adds up, as logarithms, the plain step sizes that scale-free steps amount to."""
 
-    def __init__(
-        self, step_size: Sequence[float], p: np.ndarray, device: torch.device | str, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, step_size: np.ndarray, p: np.ndarray, device: torch.device | str, dtype: torch.dtype) -> None:
         self.p = to_tensor(p, device=device, dtype=dtype)
-        self.log_step = to_tensor(np.log(np.asarray(step_size)), device=device, dtype=dtype)
+        self.log_step = to_tensor(np.log(step_size), device=device, dtype=dtype)
         self.log_time = torch.full_like(self.p, -torch.inf)
 
     def value_and_grad(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:

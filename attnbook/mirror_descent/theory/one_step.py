@@ -72,7 +72,9 @@ def upper_growth_slack(before: np.ndarray, after: np.ndarray, p: Exponents) -> n
 
 
 def growth_slack(before: np.ndarray, after: np.ndarray, p: Exponents) -> np.ndarray:
-    r"""Return the slack of Lemma 22: $\|W_+\|^{p-1}\ge\|W\|^{p-1}+\frac\eta{\|W\|}\langle-\nabla\mathcal L(W),W\rangle$.
+    r"""Return the slack of Lemma 22.
+
+    $\|W_+\|^{p-1}\ge\|W\|^{p-1}+\frac\eta{\|W\|}\langle-\nabla\mathcal L(W),W\rangle$, for every step size.
 
     Args:
         before: Weights, not zero, ``(..., rows, columns)``.

@@ -1,7 +1,7 @@
 r"""How fast the direction settles and the norm grows: Lemmas 29 and 30 as functions.
 
-The proof bounds $D_k\,N_k^{p-1}$ by $1+\int^{N_k}\frac{\log r}r\,d(r^{p-1})$, where $N_k=\|W(k)\|_{p,p}$; the three cases
-of the theorem are the three cases of this integral. Constants are left out: the text available to us has none.
+The proof bounds $D_k\,N_k^{p-1}$ by $1+\int^{N_k}\frac{\log r}r\,d(r^{p-1})$, where $N_k=\|W(k)\|_{p,p}$; the three
+cases of the theorem are the three cases of this integral. Constants are left out: the text available to us has none.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def log_log_slope(
 def radial_law(log_time: Float[np.ndarray, " points"], p: float) -> Float[np.ndarray, " points"]:
     r"""Return the relative norm of a run that points to $W_{mm}$ all the time (this book's heuristic).
 
-    Then $\frac{d}{dt}R^{p-1}=e^{-R}$, up to constants; so the slope of $R$ against $\log t$ tends to 1, while $R/\log t$
-    is away from 1 by about $(2-p)\log\log t/\log t$.
+    Then $\frac{d}{dt}R^{p-1}=e^{-R}$, up to constants; so the slope of $R$ against $\log t$ tends to 1, while
+    $R/\log t$ is away from 1 by about $(2-p)\log\log t/\log t$.
 
     Args:
         log_time: Logarithms of the accumulated step size, increasing and positive.
