@@ -140,6 +140,14 @@ class Rates(Result):
         pairs = zip(self.relative_norm[:, self.of(p)], self.log_time[:, self.of(p)], strict=True)
         return np.array([relative_norm / np.interp(relative_norm, norm, time) for norm, time in pairs])
 
+    def correction(self, p: float) -> Float[np.ndarray, " seeds"]:
+        r"""Return the slope of $R-\log t$ against $\log R$ far out, with $R$ the relative norm; 2 - p on the ray."""
+        found = []
+        for norm, time in zip(self.relative_norm[:, self.of(p)], self.log_time[:, self.of(p)], strict=True):
+            far = norm > GROWING
+            found.append(np.polyfit(np.log(norm[far]), (norm - time)[far], 1)[0])
+        return np.array(found)
+
     def late_over_early(self, p: float, *, in_time: bool = False) -> Float[np.ndarray, " seeds"]:
         """Return divergence over bound at the end, over the same at relative norm 10.
 
@@ -173,6 +181,13 @@ class Rates(Result):
             {"max_slope_deviation": (float(per_seed.min()), float(per_seed.max()))},
             len(growth),
         )
+        deviations = np.stack([self.correction(p) + p - 2 for p in asked if p <= 3], axis=1)
+        per_seed = np.abs(deviations).max(axis=1)
+        found["MD-L30+-correction"] = Measurement(
+            {"max_slope_deviation": float(np.abs(np.median(deviations, axis=0)).max())},
+            {"max_slope_deviation": (float(per_seed.min()), float(per_seed.max()))},
+            len(deviations),
+        )
         if set(ALL) <= set(self.settings.ps):
             found |= self._more_exponents()
         return found
@@ -199,6 +214,7 @@ class Rates(Result):
             "MD-rate+-order": ("slope_p1_25", "slope_p1_5", "slope_p1_75", "slope_p2"),
         }
         found = {claim: over_seeds(**{name: slopes[name] for name in names}) for claim, names in some.items()}
+        found["MD-L30+-correction-p4"] = over_seeds(slope=self.correction(4.0))
         return found | {"MD-L30+-ratio": over_seeds(ratio_p1_25=self.ratio_at(1.25), ratio_p4=self.ratio_at(4.0))}
 
 

@@ -125,6 +125,11 @@ class Staying(Result):
         found = self.divergence[:, :, first, second]
         return found / found[..., :1]
 
+    def kept_up_to(self) -> float:
+        """Return the largest tested divergence such that all runs from there, and from closer, kept their tokens."""
+        kept = np.logical_and.accumulate(self.kept.all(axis=(0, 1, 3)))
+        return float(np.array(self.settings.divergences)[kept].max(initial=0.0))
+
     def measurements(self) -> dict[str, Measurement]:
         """Return what was measured, by claim id."""
         starts = [(divergence, radius) for divergence in DEEP for radius in (CLOSE, FAR)]

@@ -71,7 +71,7 @@ def growth(result: rates.Rates) -> Figure:
             right.plot(axis, radial_law(axis, p) / axis, color=INK, linewidth=1.1, linestyle=DOTTED)
         right.plot([], [], color=INK, linewidth=1.1, linestyle=DOTTED, label="on the ray all the time")
         right.axhline(1, color=INK, linewidth=1)
-        left.set(xscale="log", yscale="log", xlabel=r"$\log t$", ylabel=RELATIVE)
+        left.set(xscale="log", yscale="log", xlim=(4, 1.5 * top), xlabel=r"$\log t$", ylabel=RELATIVE)
         right.set(xscale="log", xlabel=r"$\log t$", title=r"ratio to $\log t$")
         left.legend(fontsize=8.5)
         right.legend(fontsize=8.5, handles=right.lines[-2:-1])
@@ -79,11 +79,14 @@ def growth(result: rates.Rates) -> Figure:
 
 
 def needle(result: cone.Cone, kept: float) -> Figure:
-    """Draw how wide the guaranteed cone is: literal and sharper constants, the first violation, and what runs need.
+    """Draw how wide the guaranteed cone is, by two constants, beside the first violation and what runs need.
 
     Args:
         result: Constants of the cone.
         kept: Largest tested divergence from which all runs kept their tokens.
+
+    Returns:
+        The figure.
     """
     series = (
         ("first sampled violation of Lemma 19", result.sampled, SAMPLED, "^", 0.22),
@@ -112,8 +115,7 @@ def gradients(result: cone.Cone) -> Figure:
             at = result.settings.ps.index(p)
             band(left, radii, result.log_constant(1.0)[:, :, at].min(axis=1), LOOKS[p])
             band(right, radii, result.ratio[:, 0, at, 1], LOOKS[p])
-        middle = 0.12 * radii[-1] / radii
-        right.plot(radii[1:], middle[1:] * 0.05, color=INK, linewidth=1.1, linestyle=DOTTED, label="slope -1")
+        right.plot(radii[1:], 0.3 / radii[1:], color=INK, linewidth=1.1, linestyle=DOTTED, label="slope -1")
         left.set(xscale="log", xlabel=RELATIVE, ylim=(-2.5, 1), title="Lemma 20: log of the constant")
         left.set_ylabel(r"$\log\min(-\langle\nabla\mathcal{L},V\rangle)+\|W\|/\|W_{mm}\|$", fontsize=9.5)
         right.set(
@@ -121,6 +123,7 @@ def gradients(result: cone.Cone) -> Figure:
             yscale="log",
             xlabel=RELATIVE,
             title=r"Lemma 21: slack $\pi$",
+            ylim=(2e-5, 0.2),
             ylabel=r"smallest workable $\pi$",
         )
         left.legend(fontsize=8.5, loc="lower left", ncols=2)

@@ -39,8 +39,9 @@ def constants(result: cone.Cone) -> Table:
         "R_δ with C = 1",
     ]
     caption = (
-        f"Medians over {len(result.settings.seeds)} problems with two choices of tokens each; the ratio from its smallest "
-        "to its largest value; the angle is the half opening of the literal cone, which only p = 2 has; norms R_δ are relative."
+        f"Medians over {len(result.settings.seeds)} problems with two choices of tokens each; the ratio from its "
+        "smallest to its largest value. The angle is the half opening of the literal cone: for p = 2 the divergence is "
+        "one minus its cosine. Norms R_δ are relative."
     )
     return Table(heads, rows, caption)
 
@@ -62,9 +63,9 @@ def exponents(result: rates.Rates) -> Table:
         )
     heads = ["p", "bound", "twice", "slope of log D", "growth of the norm", "ratio at relative norm 20", "plain time t"]
     caption = (
-        f"Median and range over {len(result.settings.seeds)} seeds. Slope against the log of the norm beyond relative norm "
-        f"{rates.BEYOND:g}; growth: slope of the relative norm against log t beyond {rates.GROWING:g}; ratio: relative norm "
-        "over log t; last: the sum of the plain step sizes at the end."
+        f"Median and range over {len(result.settings.seeds)} seeds. Slope against the log of the norm beyond relative "
+        f"norm {rates.BEYOND:g}; growth: slope of the relative norm against log t beyond {rates.GROWING:g}; ratio: "
+        "relative norm over log t; last: the sum of the plain step sizes at the end."
     )
     return Table(heads, rows, caption)
 
@@ -74,7 +75,7 @@ def explorer_text(result: staying.Staying, divergence: float, radius: float) -> 
     first, second = result.place(divergence, radius)
     relative, kept = result.relative(divergence, radius), result.kept[:, :, first, second]
     return (
-        f"Start at divergence {divergence:g}, relative norm {radius:g}: of {kept.size} runs {kept.sum():.0f} keep their "
-        f"tokens; the divergence rises to at most {relative.max():.3g} times the initial one and ends at "
+        f"Start at divergence {divergence:g}, relative norm {radius:g}: of {kept.size} runs {kept.sum():.0f} keep "
+        f"their tokens; the divergence rises to at most {relative.max():.3g} times the initial one and ends at "
         f"{np.median(relative[..., -1]):.2g} times it in the median."
     )
