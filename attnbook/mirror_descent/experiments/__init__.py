@@ -2,22 +2,30 @@
 
 from attnbook.core.results import Experiment
 from attnbook.mirror_descent.experiments import (
+    cone,
     direction,
     geometry,
     inequalities,
     objective,
+    rates,
     regularisation_path,
+    staying,
+    steps,
     token_selection,
     trajectories,
 )
 
 __all__ = [
     "EXPERIMENTS",
+    "cone",
     "direction",
     "geometry",
     "inequalities",
     "objective",
+    "rates",
     "regularisation_path",
+    "staying",
+    "steps",
     "token_selection",
     "trajectories",
 ]
@@ -78,5 +86,37 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         result=inequalities.Inequalities,
         run=inequalities.run,
         budget_seconds=15,
+    ),
+    Experiment(
+        id="mirror_descent.cone",
+        summary="Lemmas 19 to 21 in cones around max-margin solutions, and how wide these cones are",
+        settings=cone.Settings,
+        result=cone.Cone,
+        run=cone.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="mirror_descent.steps",
+        summary="Lemmas 4 and 22 to 25 at every step of plain runs, and the growth of the norm",
+        settings=steps.Settings,
+        result=steps.Steps,
+        run=steps.run,
+        budget_seconds=20,
+    ),
+    Experiment(
+        id="mirror_descent.staying",
+        summary="Lemmas 27 and 28: runs that start in a cone, by depth and norm of the start",
+        settings=staying.Settings,
+        result=staying.Staying,
+        run=staying.run,
+        budget_seconds=20,
+    ),
+    Experiment(
+        id="mirror_descent.rates",
+        summary="Lemmas 29 and 30 far out: divergence and norm against the log of time",
+        settings=rates.Settings,
+        result=rates.Rates,
+        run=rates.run,
+        budget_seconds=25,
     ),
 )

@@ -12,17 +12,27 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnbook.core import ensemble
-from attnbook.core.ensemble import History, Parameters
+from attnbook.core.ensemble import Gradient, History, Parameters
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.core.update_rules import per_member
 from attnbook.mirror_descent.data import Problems
 from attnbook.mirror_descent.optimizer import MirrorRule, precision
 
-__all__ = ["Batch", "attention_weights", "descend", "loss_and_gradient", "scale_free_gradient", "train_loss"]
+__all__ = [
+    "Batch",
+    "attention_weights",
+    "descend",
+    "excess_loss",
+    "log_scaled_gradient",
+    "loss_and_gradient",
+    "scale_free_gradient",
+    "train_loss",
+]
 
 
 class Batch(NamedTuple):
@@ -118,6 +128,43 @@ def scale_free_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Ten
     return losses, {"key_query": gradients}
 
 
+def log_scaled_gradient(
+    key_query: Float[Tensor, "members dimension dimension"], batch: Batch
+) -> tuple[Float[Tensor, "members dimension dimension"], Float[Tensor, " members"]]:
+    """Return the gradient of each member as a matrix of ordinary size and the log of the scale that multiplies it.
+
+    Args:
+        key_query: One matrix per member.
+        batch: One problem per member.
+
+    Returns:
+        Scaled gradients, and logs of their scales: the gradient is the first times the exponential of the second.
+    """
+    _, gradients, log_scale = _scaled_gradient(key_query, batch)
+    return gradients, log_scale
+
+
+def excess_loss(
+    key_query: Float[Tensor, "members dimension dimension"], batch: Batch, selected: Int[Tensor, "members samples"]
+) -> Float[Tensor, " members"]:
+    r"""Return the training loss minus the loss of attending to given tokens alone, to full relative precision.
+
+    With $\epsilon_i=\sum_ts_{it}(\gamma_{i\alpha_i}-\gamma_{it})$ and $a_i=\gamma_{i\alpha_i}$ it is the mean of
+    $\ell(a_i-\epsilon_i)-\ell(a_i)=\log\big(1+(e^{\epsilon_i}-1)/(1+e^{a_i})\big)$: nothing cancels.
+
+    Args:
+        key_query: One matrix per member.
+        batch: One problem per member.
+        selected: Token of each sample.
+
+    Returns:
+        Differences; negative where another token is better and attended to.
+    """
+    own = batch.token_scores.gather(-1, selected.unsqueeze(-1))
+    lead = (attention_weights(key_query, batch) * (own - batch.token_scores)).sum(-1)
+    return torch.log1p(torch.expm1(lead) * torch.sigmoid(-own.squeeze(-1))).mean(-1)
+
+
 def descend(
     problems: Problems,
     p: Float[np.ndarray, " members"],
@@ -127,6 +174,7 @@ def descend(
     normalized: bool = False,
     start: Float[np.ndarray, "members dimension dimension"] | None = None,
     record_at: Sequence[int] | None = None,
+    log_time: bool = False,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> History:
@@ -140,11 +188,16 @@ def descend(
         normalized: Whether steps are scale-free; see :class:`~attnbook.mirror_descent.optimizer.MirrorDescent`.
         start: Initial matrices; default zero, which is legal in the mirror space for every ``p``.
         record_at: Steps to record at; default 12 log-spaced ones.
+        log_time: Whether to record the log of the time as well: the sum of the plain step sizes $\eta_k$ so far, where
+            a scale-free step is the plain one with $\eta_k=\eta\max(1,\|W\|_{p,p})^{p-2}/\|\nabla\mathcal
+            L\|_{q,q}$, which soon is beyond any float. Only with ``normalized``; default false.
         device: Where to compute.
         progress: Told (steps done, steps in all).
 
     Returns:
-        History with the record ``key_query`` ``(records, members, dimension, dimension)``.
+        History with the record ``key_query`` ``(records, members, dimension, dimension)``, and with the records
+        ``log_time`` (of the steps so far) and ``log_step_size`` (of the step to come), ``(records, members)``, when
+        asked for.
 
     Raises:
         ValueError: If an argument is outside its range or the shapes do not fit.
@@ -154,21 +207,54 @@ def descend(
     initial = np.zeros((members, dimension, dimension)) if start is None else start
     if initial.shape != (members, dimension, dimension):
         raise ValueError(f"start: expected {(members, dimension, dimension)} to fit the problems, got {initial.shape}")
+    if log_time and not normalized:
+        raise ValueError("log_time: only with normalized steps; the time of plain ones is their number times step_size")
     dtype = precision(torch.device(device))
     batch = Batch.of(problems, device=device, dtype=dtype)
+    clock = _StepClock(per_member("step_size", step_size, members), p, device, dtype) if log_time else None
+    value_and_grad: Gradient = scale_free_gradient if normalized else loss_and_gradient
     # Matrices this small gain nothing from a second thread.
     with threads(1):
         return ensemble.train(
-            scale_free_gradient if normalized else loss_and_gradient,
+            value_and_grad if clock is None else clock.value_and_grad,
             {"key_query": to_tensor(initial, device=device, dtype=dtype)},
             lambda _: batch,
             optimizer=MirrorRule(step_size, p.tolist(), normalized=normalized),
             steps=steps,
-            record=lambda parameters: {"key_query": parameters["key_query"]},
+            record=lambda now: now | (clock.record(now["key_query"], batch) if clock else {}),
             record_at=record_at,
             names=[f"p = {exponent:g} (member {i})" for i, exponent in enumerate(p)],
             progress=progress,
         )
+
+
+class _StepClock:
+    """Adds up, as logarithms, the plain step sizes that scale-free steps amount to."""
+
+    def __init__(self, step_size: np.ndarray, p: np.ndarray, device: torch.device | str, dtype: torch.dtype) -> None:
+        self.p = to_tensor(p, device=device, dtype=dtype)
+        self.log_step = to_tensor(np.log(step_size), device=device, dtype=dtype)
+        self.log_time = torch.full_like(self.p, -torch.inf)
+
+    def value_and_grad(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
+        """The scale-free gradient of the step to come, whose plain step size is added."""
+        losses, gradients, log_scale = _scaled_gradient(parameters["key_query"], batch)
+        self.log_time = torch.logaddexp(self.log_time, self._log_size(parameters["key_query"], gradients, log_scale))
+        return losses, {"key_query": gradients}
+
+    def record(self, key_query: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Time so far (of no step: the smallest number), and the plain size of the step to come."""
+        ahead = self._log_size(key_query, *log_scaled_gradient(key_query, batch))
+        so_far = self.log_time.clamp(min=torch.finfo(self.p.dtype).min)
+        return {"log_time": so_far, "log_step_size": ahead}
+
+    def _log_size(self, key_query: Tensor, gradients: Tensor, log_scale: Tensor) -> Tensor:
+        p, q = self.p, self.p / (self.p - 1)
+        size = gradients.flatten(1).abs()
+        largest = size.amax(1, keepdim=True)
+        length = (size / largest).pow(q.unsqueeze(1)).sum(1).log() / q + largest.squeeze(1).log()
+        norm = key_query.flatten(1).abs().pow(p.unsqueeze(1)).sum(1).log() / p
+        return self.log_step + (p - 2) * norm.clamp(min=0.0) - length - log_scale
 
 
 def _logits(key_query: Tensor, batch: Batch) -> Tensor:

@@ -1,0 +1,176 @@
+"""The pictures of the chapter on rates; only medians, ranges and reference lines are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from attnbook.core.figures import INK, band, style
+from attnbook.mirror_descent.experiments import cone, rates, staying, steps
+from attnbook.mirror_descent.figures.looks import LOOKS
+from attnbook.mirror_descent.theory.rates import bound_exponent, radial_law
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["explorer_frame", "gradients", "growth", "needle", "one_step", "rate_plot"]
+
+DIVERGENCE = r"divergence $D_\psi(\bar W_{mm},\bar W)$"
+RELATIVE = r"relative norm $\|W\|/\|W_{mm}\|$"
+DASHED, DOTTED = (0, (6, 3)), (0, (1, 2))
+LITERAL, SHARP, SAMPLED = "#0e0e0e", "#03707f", "#c2410c"
+
+
+def rate_plot(result: rates.Rates) -> Figure:
+    """Draw divergence against relative norm; beside each group of lines the bound's slope and twice that slope."""
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True, sharex=True)
+        for ax, small in zip(axes, (True, False), strict=True):
+            ps = [p for p in result.settings.ps if (p < 2) == small and p not in (1.1, 2.5)]
+            for p in ps:
+                radii = np.geomspace(6, result.reach(p), 24)
+                band(ax, radii, result.divergence_at(p, radii), LOOKS[p])
+            for p in ps if small else ps[:1]:
+                _references(ax, result, p)
+            ax.set(xscale="log", yscale="log", xlabel=RELATIVE, title="p below 2" if small else "p from 2 on")
+        axes[0].plot([], [], color=INK, linewidth=1.1, linestyle=DASHED, label="slope of the bound")
+        axes[0].plot([], [], color=INK, linewidth=1.1, linestyle=DOTTED, label="twice that slope")
+        axes[0].set_ylabel(DIVERGENCE)
+        for ax in axes:
+            ax.legend(fontsize=9, loc="lower left")
+    return figure
+
+
+def _references(ax: Axes, result: rates.Rates, p: float) -> None:
+    """The bound's slope and twice the slope, from the median at relative norm 30."""
+    ends = np.array([rates.BEYOND, result.reach(p)])
+    start = np.median(result.divergence_at(p, ends[:1]))
+    for times, line in ((1, DASHED), (2, DOTTED)):
+        fall = (ends / ends[0]) ** (-times * bound_exponent(p))
+        ax.plot(ends, 1.15 * start * fall, color=INK, linewidth=1.1, linestyle=line)
+
+
+def growth(result: rates.Rates) -> Figure:
+    """Draw the relative norm, and its ratio to the log of the time, against that log; all exponents, median seed."""
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.9))
+        for p in result.settings.ps:
+            time = np.median(result.log_time[:, result.of(p)], axis=0)
+            norm = np.median(result.relative_norm[:, result.of(p)], axis=0)
+            look = LOOKS[p].line_style() | {"markevery": 9}
+            left.plot(time, norm, **look)
+            far = norm > 8
+            right.plot(time[far], (norm / time)[far], **look)
+        top = float(result.log_time.max())
+        left.plot([5, top], [5, top], color=INK, linewidth=4, alpha=0.2, label="slope 1")
+        axis = np.geomspace(8, top, 60)
+        for p in (result.settings.ps[0], result.settings.ps[-1]):
+            right.plot(axis, radial_law(axis, p) / axis, color=INK, linewidth=1.1, linestyle=DOTTED)
+        right.plot([], [], color=INK, linewidth=1.1, linestyle=DOTTED, label="on the ray all the time")
+        right.axhline(1, color=INK, linewidth=1)
+        left.set(xscale="log", yscale="log", xlim=(4, 1.5 * top), xlabel=r"$\log t$", ylabel=RELATIVE)
+        right.set(xscale="log", xlabel=r"$\log t$", title=r"ratio to $\log t$")
+        left.legend(fontsize=8.5)
+        right.legend(fontsize=8.5, handles=right.lines[-2:-1])
+    return figure
+
+
+def needle(result: cone.Cone, kept: float) -> Figure:
+    """Draw how wide the guaranteed cone is, by two constants, beside the first violation and what runs need.
+
+    Args:
+        result: Constants of the cone.
+        kept: Largest tested divergence from which all runs kept their tokens.
+
+    Returns:
+        The figure.
+    """
+    series = (
+        ("first sampled violation of Lemma 19", result.sampled, SAMPLED, "^", 0.22),
+        (r"guaranteed, sharper constants", result.sharp, SHARP, "s", 0.0),
+        (r"guaranteed, literal $\mu_0$", result.literal, LITERAL, "o", -0.22),
+    )
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.9))
+        ax.axhline(kept, color=INK, linestyle=DASHED, linewidth=1.4, label="runs from here kept all tokens")
+        for name, values, color, marker, shift in series:
+            for at in range(len(result.settings.ps)):
+                ax.plot(np.full(values[..., at].size, at + shift), values[..., at].ravel(), marker, color=color,
+                        markerfacecolor="none", markersize=5, label=name if at == 0 else None)  # fmt: skip
+        ax.set(yscale="log", xlabel="p", ylabel="divergence", ylim=(1e-15, 30))
+        ax.set_xticks(range(len(result.settings.ps)), [f"{p:g}" for p in result.settings.ps])
+        ax.legend(fontsize=9, ncols=2, loc="upper left")
+    return figure
+
+
+def gradients(result: cone.Cone) -> Figure:
+    """Draw the constant of Lemma 20 for the exponents 1 and 3/2, and the slack of Lemma 21, against the norm."""
+    radii = np.array(result.settings.radii)
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6))
+        for p in result.settings.ps:
+            at = result.settings.ps.index(p)
+            band(left, radii, result.log_constant(1.0)[:, :, at].min(axis=1), LOOKS[p])
+            band(right, radii, result.ratio[:, 0, at, 1], LOOKS[p])
+        right.plot(radii[1:], 0.3 / radii[1:], color=INK, linewidth=1.1, linestyle=DOTTED, label="slope -1")
+        left.set(xscale="log", xlabel=RELATIVE, ylim=(-2.5, 1), title="Lemma 20: log of the constant")
+        left.set_ylabel(r"$\log\min(-\langle\nabla\mathcal{L},V\rangle)+\|W\|/\|W_{mm}\|$", fontsize=9.5)
+        right.set(
+            xscale="log",
+            yscale="log",
+            xlabel=RELATIVE,
+            title=r"Lemma 21: slack $\pi$",
+            ylim=(2e-5, 0.2),
+            ylabel=r"smallest workable $\pi$",
+        )
+        left.legend(fontsize=8.5, loc="lower left", ncols=2)
+        right.legend(fontsize=8.5, handles=right.lines[-1:])
+    return figure
+
+
+def one_step(result: steps.Steps) -> Figure:
+    """Draw the norm of plain runs against the steps, and where Lemma 24 begins to fail."""
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.7))
+        late = result.steps >= 10
+        for at, p in enumerate(result.settings.long_ps):
+            relative = result.norm[:, at] / result.target_norm[:, at, None]
+            band(left, result.steps[late], relative[:, late], LOOKS[p])
+        ends = np.array([100.0, result.steps[-1]])
+        left.plot(ends, 0.6 + np.log(ends / ends[0]), color=INK, linewidth=1.2, linestyle=DASHED, label="slope 1")
+        for at, p in enumerate(result.settings.ps):
+            worst = np.minimum(result.lemma_24[:, at].min(axis=0), 1.0)
+            right.plot(result.settings.step_sizes, worst, **(LOOKS[p].line_style() | {"markevery": 1}))
+        right.axhline(0, color=INK, linewidth=1)
+        left.set(xscale="log", xlabel="plain steps $k$", ylabel=RELATIVE, title="norm")
+        right.set(
+            xscale="log", xlabel=r"step size $\eta$", ylabel="smallest slack", title="Lemma 24", ylim=(-0.45, 0.25)
+        )
+        left.legend(fontsize=8.5)
+        right.legend(fontsize=8, ncols=2, loc="upper left")
+    return figure
+
+
+def explorer_frame(result: staying.Staying, divergence: float, radius: float) -> Figure:
+    """Draw the divergence along the runs from one kind of start, over the initial one."""
+    first, second = result.place(divergence, radius)
+    relative = result.relative(divergence, radius)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        ax.axhspan(1e-5, 1, color="#d9d7d0", linewidth=0)
+        ax.axhline(3, color=INK, linewidth=1.2, linestyle=DASHED)
+        ax.annotate("three times the start", (0.9, 3), xytext=(0, 3), textcoords="offset points", fontsize=9)
+        for at, p in enumerate(result.settings.ps):
+            look = LOOKS[p].line_style()
+            for seed, line in enumerate(relative[:, at]):
+                style_of = look | {"label": look["label"] if seed == 0 else None, "linewidth": 1.1, "markersize": 3.5}
+                ax.plot(result.steps + 1, np.maximum(line, 1e-5), **style_of)
+                if not result.kept[seed, at, first, second]:
+                    ax.plot(result.steps[-1] + 1, line[-1], "X", color="#c2410c", markersize=11)
+        ax.set(xscale="log", yscale="log", xlabel="scale-free steps + 1", ylim=(1e-3, 300))
+        ax.set_ylabel(r"divergence over the initial one")
+        ax.legend(fontsize=9, loc="lower left", ncols=2)
+    return figure

@@ -1,0 +1,117 @@
+r"""Matrices in a cone around a max-margin direction, pushed where they do most harm.
+
+The cone $S_{p,\mu}$ holds the matrices with $D_\psi(\bar W_{mm},\bar W)\le\mu$. Random perturbations hardly move the
+few logits that matter; those that lower one gap between two tokens most, at a given $p$-norm, are the extremal ones of
+Hölder's inequality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attnbook.core.rng import stream
+from attnbook.mirror_descent.data import Problems
+from attnbook.mirror_descent.theory import mirror
+
+__all__ = ["at_divergence", "extreme_directions", "farthest"]
+
+# Perturbations from the first to the second of these sizes, relative to a unit direction.
+SIZES = (1e-9, 30.0)
+HALVINGS = 30
+
+
+def extreme_directions(
+    problems: Problems, seeds: Sequence[int], count: int, p: float
+) -> Float[np.ndarray, "problems directions dimension dimension"]:
+    r"""Return unit perturbations that lower one gap between two tokens as much as any of their norm.
+
+    The gap of tokens $t$ and $\tau$ is $\langle A,W\rangle$ with $A=(X_{it}-X_{i\tau})z_i^\top$; the perturbation is
+    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn at random.
+
+    Args:
+        problems: The problems.
+        seeds: Seed of each problem's draws.
+        count: Directions per problem.
+        p: One exponent above 1.
+
+    Returns:
+        Matrices of norm one.
+
+    Raises:
+        ValueError: If there is not one seed per problem, or the exponent is not a finite number above 1.
+    """
+    if len(seeds) != len(problems.decoder):
+        raise ValueError(f"seeds: expected one per problem, {len(problems.decoder)}, got {len(seeds)}")
+    _, samples, tokens, _ = problems.tokens.shape
+    found = []
+    for problem, seed in enumerate(seeds):
+        rng = stream(seed, "directions")
+        sample = rng.integers(samples, size=count)
+        one = rng.integers(tokens, size=count)
+        other = (one + rng.integers(1, tokens, size=count)) % tokens
+        x = problems.tokens[problem, sample]
+        difference = x[np.arange(count), one] - x[np.arange(count), other]
+        found.append(difference[:, :, None] * problems.queries[problem, sample][:, None, :])
+    # The single-constraint solution points to the matrix that raises the gap most.
+    return -mirror.normalised(mirror.single_constraint(np.stack(found), p), p)
+
+
+def at_divergence(
+    center: Float[np.ndarray, "*#batch rows columns"],
+    direction: Float[np.ndarray, "*batch rows columns"],
+    p: float,
+    divergence: float | Float[np.ndarray, "*#batch"],
+) -> Float[np.ndarray, "*batch rows columns"]:
+    r"""Return unit matrices $\bar W\propto\bar U+s\Delta$ at a given divergence $D_\psi(\bar U,\bar W)$, or just below.
+
+    Args:
+        center: Unit matrices $\bar U$, axis of the cone.
+        direction: Unit perturbations $\Delta$.
+        p: One exponent above 1.
+        divergence: The divergence wanted, positive; what no size reaches gives the largest size tried.
+
+    Returns:
+        Matrices of norm one.
+
+    Raises:
+        ValueError: If a divergence is not positive, or the exponent is not a finite number above 1.
+    """
+    if not (np.asarray(divergence) > 0).all():
+        raise ValueError(f"divergence: expected positive numbers, got {np.min(divergence)}")
+    return farthest(center, direction, p, lambda unit: mirror.bregman_divergence(center, unit, p) <= divergence)
+
+
+def farthest(
+    center: Float[np.ndarray, "*#batch rows columns"],
+    direction: Float[np.ndarray, "*batch rows columns"],
+    p: float,
+    inside: Callable[[Float[np.ndarray, "*batch rows columns"]], Bool[np.ndarray, "*batch"]],
+) -> Float[np.ndarray, "*batch rows columns"]:
+    r"""Return the last unit matrix $\propto\bar U+s\Delta$ of each ray that is inside, by bisection in $\log s$.
+
+    Args:
+        center: Unit matrices $\bar U$, inside.
+        direction: Unit perturbations $\Delta$.
+        p: One exponent above 1.
+        inside: Unit matrices to whether each is inside; should change once along a ray.
+
+    Returns:
+        Matrices of norm one.
+
+    Raises:
+        ValueError: If the exponent is not a finite number above 1.
+    """
+    low = np.full(direction.shape[:-2], np.log(SIZES[0]))
+    high = np.full(direction.shape[:-2], np.log(SIZES[1]))
+
+    def unit(log_size: np.ndarray) -> np.ndarray:
+        return mirror.normalised(center + np.exp(log_size)[..., None, None] * direction, p)
+
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        within = inside(unit(middle))
+        low, high = np.where(within, middle, low), np.where(within, high, middle)
+    return unit(low)
