@@ -1,6 +1,7 @@
 """One thread, no display, no settings of the caller; shapes checked. Comes before the first import of the package."""
 
 import os
+from collections.abc import Mapping
 
 import jaxtyping
 import pytest
@@ -25,9 +26,28 @@ def tmp_results(tmp_path, monkeypatch):
     return tmp_path
 
 
+class SmokeResults(Mapping):
+    """Experiment id to its result at smoke scale; each is run once, when it is first asked for."""
+
+    def __init__(self):
+        from attnbook.registry import experiments  # not before the hook that checks shapes
+
+        self._experiments, self._found = experiments(), {}
+
+    def __getitem__(self, name):
+        if name not in self._found:
+            experiment = self._experiments[name]
+            self._found[name] = experiment.run(experiment.settings_for("smoke"), device="cpu")
+        return self._found[name]
+
+    def __iter__(self):
+        return iter(self._experiments)
+
+    def __len__(self):
+        return len(self._experiments)
+
+
 @pytest.fixture(scope="session")
 def smoke_results():
-    """Experiment id to its result at smoke scale, run once for all tests that only read."""
-    from attnbook.registry import experiments
-
-    return {e.id: e.run(e.settings_for("smoke"), device="cpu") for e in experiments().values()}
+    """Results at smoke scale, for all tests that only read."""
+    return SmokeResults()

@@ -14,22 +14,22 @@ def experiment(request):
     return request.param
 
 
-def test_smoke_run_is_deterministic_and_survives_a_round_trip(experiment, tmp_path):
-    """Same settings, same numbers; what is saved is what is loaded."""
-    settings = experiment.settings_for("smoke")
-    first, second = experiment.run(settings, device="cpu"), experiment.run(settings, device="cpu")
+def test_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(experiment, smoke_results, tmp_path):
+    """Same settings, same numbers; progress ends at its total; what is saved is what is loaded."""
+    first, seen = smoke_results[experiment.id], []
+    second = experiment.run(first.settings, device="cpu", progress=lambda done, total: seen.append((done, total)))
     assert first.measurements() == second.measurements()
+    assert seen[-1][0] == seen[-1][1]
     first.save(tmp_path / "result.json")
     loaded = experiment.result.load(tmp_path / "result.json")
-    assert loaded.settings == first.settings
+    assert loaded.settings == first.settings == experiment.settings_for("smoke")
     for field in dataclasses.fields(first):
         if isinstance(getattr(first, field.name), np.ndarray):
             np.testing.assert_allclose(getattr(loaded, field.name), getattr(first, field.name), rtol=1e-5)
 
 
-def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(experiment):
-    result = experiment.run(experiment.settings_for("smoke"), device="cpu")
-    for verdict in ledger.check(result).verdicts:
+def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(experiment, smoke_results):
+    for verdict in ledger.check(smoke_results[experiment.id]).verdicts:
         assert verdict.claim.experiment == experiment.id
         assert not verdict.claim.pending
 
@@ -42,14 +42,6 @@ def test_smoke_book_and_paper_differ(experiment):
 def test_an_unavailable_device_is_refused(experiment):
     with pytest.raises(ValueError, match="device"):
         experiment.run(experiment.settings_for("smoke"), device="tpu")
-
-
-def test_progress_ends_at_the_total(experiment):
-    seen = []
-    experiment.run(
-        experiment.settings_for("smoke"), device="cpu", progress=lambda done, total: seen.append((done, total))
-    )
-    assert seen[-1][0] == seen[-1][1]
 
 
 def test_every_experiment_states_a_time_budget_of_under_a_minute(experiment):
