@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,16 +30,29 @@ FLAGS = [
 WIDE = 1280
 
 
+SOURCES = ("_config.yml", "_toc.yml", "intro.md", "chapters", "reference", "attnbook", "tools")
+
+
 @pytest.fixture(scope="session")
 def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the finished pages."""
+    """Folder of the finished pages: those of ``make book`` if nothing changed since, else built from stored outputs."""
     pytest.importorskip("jupyter_book", reason="Jupyter Book is not installed")
+    built = ROOT / "_build" / "html"
+    if is_newer(built / "index.html", SOURCES):
+        return built
     folder = tmp_path_factory.mktemp("book")
     command = [sys.executable, str(ROOT / "tools" / "build.py"), "--stored", "--output", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(f"the book does not build:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}", pytrace=False)
     return folder / "_build" / "html"
+
+
+def is_newer(made: Path, sources: Iterable[str]) -> bool:
+    """Whether a file is there and was written after every one of these files and all files in these folders."""
+    inside = [file for name in sources for file in (ROOT / name, *(ROOT / name).rglob("*"))]
+    written = [file.stat().st_mtime for file in inside if file.is_file() and "__pycache__" not in file.parts]
+    return made.exists() and made.stat().st_mtime > max(written)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -74,9 +74,9 @@ def test_page_loads_without_network_and_errors(opened: Opened) -> None:
     assert opened.problems == []
 
 
-@every_page
+@pytest.mark.parametrize("name", ["intro", "chapters/mirror_descent/token_selection", "reference/claims"])
 def test_page_opens_from_the_file_system(name: str, html: Path, visit: Callable) -> None:
-    """A double click on a page is enough: no server, no network, no errors."""
+    """A double click on a page is enough: no server, no network, no errors; one page of each depth and kind."""
     here = visit((html / f"{name}.html").as_uri())
     assert here.problems == []
     assert here.page.locator("article h1").count() == 1
@@ -113,6 +113,13 @@ def test_launch_buttons_lead_to_existing_notebooks(html: Path) -> None:
         if (ROOT / f"{name}.ipynb").exists():
             links = [link for link in Parsed(html / f"{name}.html").links if "colab.research.google.com" in link]
             assert [link.split("/blob/main/")[1] for link in links] == [f"{name}.ipynb"]
+
+
+@every_page
+def test_pages_link_relatively(name: str, html: Path) -> None:
+    """No link or picture starts at the root of a server, so the book works in any folder and without a server."""
+    page = Parsed(html / f"{name}.html")
+    assert [link for link in [*page.links, *(i.get("src") or "" for i in page.images)] if link.startswith("/")] == []
 
 
 @every_page
