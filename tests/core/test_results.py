@@ -121,11 +121,11 @@ def test_stored_results_load_and_measure_what_is_stored(scale, experiment):
     if scale == "paper":
         expected = replace(expected, seeds=expected.seeds[: len(loaded.settings.seeds)])
     assert loaded.settings == expected
-    stored = stored_measurements(experiment.id, scale)
-    assert set(stored) <= set(loaded.measurements())
+    stored, found = stored_measurements(experiment.id, scale), loaded.measurements()
+    assert set(stored) <= set(found)
     for claim, measurement in stored.items():
         for name, value in measurement.values.items():
-            assert loaded.measurements()[claim].values[name] == pytest.approx(value, rel=1e-4, abs=1e-12), claim
+            assert found[claim].values[name] == pytest.approx(value, rel=1e-4, abs=1e-12), claim
 
 
 def edit(file, **changes):
