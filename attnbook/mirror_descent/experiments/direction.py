@@ -182,10 +182,10 @@ class Direction(Result):
             values = {"divergence": divergence[:, at], "cosine": cosine, "divergence_at_end": divergence[:, -1]}
             found[f"MD-dir-p{p:g}"] = over_seeds(**values)
         # The threshold on the divergence alone would let other exponents pass.
-        ratio = self.own_over_smallest_other(SMALLEST, self.settings.ps)
-        loose = found[f"MD-dir-p{SMALLEST:g}"]
-        judged = {**loose.values, "max_own_over_smallest_other_at_end": float(ratio.max())}
-        return found | {f"MD-dir-p{SMALLEST:g}": replace(loose, values=judged)}
+        worst = float(self.own_over_smallest_other(SMALLEST, self.settings.ps).max())
+        name = f"MD-dir-p{SMALLEST:g}"
+        judged = {**found[name].values, "max_own_over_smallest_other_at_end": worst}
+        return found | {name: replace(found[name], values=judged)}
 
     def _tokens(self) -> dict[str, Measurement]:
         asked = np.array(self.settings.ps) >= SMALLEST
@@ -200,11 +200,10 @@ class Direction(Result):
         upto = [i for i, p in enumerate(self.settings.ps) if p <= 3]
         rising = (np.diff(self.effective_dimension[0][:, upto, 0], axis=1) > 0).all(axis=1)
         shares = {f"share_p{p:g}".replace(".", "_"): self.share[0, :, self.of(p), 0] for p in (1.1, 1.5, 3.0)}
-        ratio = self.effective_dimension[0, :, :, 0] / self.effective_dimension[0, :, :, 1]
-        share_ratio = self.share[0, :, :, 0] / self.share[0, :, :, 1]
+        measures = (("ratio", self.effective_dimension), ("share_ratio", self.share))
         ratios = {
-            f"{name}_p{p:g}".replace(".", "_"): of_runs[:, self.of(p)]
-            for name, of_runs in (("ratio", ratio), ("share_ratio", share_ratio))
+            f"{name}_p{p:g}".replace(".", "_"): density[0, :, self.of(p), 0] / density[0, :, self.of(p), 1]
+            for name, density in measures
             for p in (1.1, 1.25, 2.0)
         }
         return {
