@@ -53,10 +53,15 @@ def local(scores, chosen, margins):
     return ((own[:, None] > scores) | (margins > 1)).all()
 
 
+def last_change(tokens):
+    return int((tokens[1:] != tokens[:-1]).any(axis=1).nonzero()[0][-1]) + 2
+
+
 RIGHT = {
     "MD-1": step,
     "MD-2": shortest,
     "MD-3": divergence,
+    "MD-4": last_change,
     "MD-TS-1": sample_gradient,
     "MD-TS-2": support,
     "MD-TS-3": local,
@@ -85,6 +90,11 @@ WRONG = [
     ("MD-3", lambda u, v, p: short(u / np.linalg.norm(u), v / np.linalg.norm(v), p), "2-norms"),
     ("MD-3", lambda u, v, p: divergence(u / np.linalg.norm(u), v / np.linalg.norm(v), p, unit=False), "2-norms"),
     ("MD-3", lambda u: u, "raised TypeError"),
+    ("MD-4", lambda tokens: last_change(tokens) - 1, "one too small"),
+    ("MD-4", lambda tokens: 2, "first change"),
+    ("MD-4", len, "number of steps"),
+    ("MD-4", lambda tokens: 5, "different"),
+    ("MD-4", lambda tokens: tokens[0], "shape"),
     ("MD-TS-1", lambda w, x, z, g: -sample_gradient(w, x, z, g), "sign"),
     ("MD-TS-1", lambda w, x, z, g: sample_gradient(w, x, z, g).T, "transposed"),
     ("MD-TS-1", lambda w, x, z, g: sample_gradient(w, x, z, g, derivative=False), "derivative"),

@@ -142,6 +142,19 @@ def test_the_nearest_run_and_the_nearest_target_are_counted_by_hand(smoke):
     assert found.own_has_largest_cosine()[0].tolist() == [1.0, 1.0, 1.0, 0.0, *[1.0] * (size - 4)]
 
 
+@pytest.mark.parametrize("other", [1.5, 1.75, 2.0])
+def test_a_run_with_another_exponent_does_not_pass_for_the_one_at_1_25(other):
+    """On the stored run the threshold alone lets some of them pass."""
+    result = direction.Direction.load_stored("paper")
+    own, taken = result.of(1.25), result.of(other)
+    cross, divergence = result.cross.copy(), result.divergence.copy()
+    cross[:, :, own] = cross[:, :, taken]
+    divergence[:, :, own] = 0.01
+    swapped = dataclasses.replace(result, cross=cross, divergence=divergence)
+    honest, wrong = (ledger.check(r, only=["MD-dir-p1.25"], scale="paper").verdicts[0] for r in (result, swapped))
+    assert (honest.outcome, wrong.outcome) == ("reproduced", "not reproduced")
+
+
 def test_a_transposed_norm_turns_the_claims_on_solutions_red(monkeypatch):
     """Solving with the conjugate exponent: solutions get denser, not sparser, as p falls."""
     honest = geometry.attention_svm
@@ -184,8 +197,10 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke):
     lemmas = dataclasses.replace(inequalities.Settings.smoke(), ps=(1.25, 2.0, 4.0))
     drawn = [
         figures.paths(smoke[trajectories]),
+        figures.two_spaces(smoke[trajectories], 1.25),
         figures.angle_errors(smoke[trajectories]),
         figures.convergence(smoke[direction]),
+        figures.cross_heat(smoke[direction]),
         figures.cross_table(smoke[direction]),
         figures.entries(smoke[direction]),
         figures.sparsity(smoke[direction]),

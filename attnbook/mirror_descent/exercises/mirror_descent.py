@@ -105,8 +105,28 @@ def divergence_of_directions(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
 
 
+def last_change(answer: Callable[..., Any]) -> str | None:
+    """Check the step of the last change of a token."""
+    tokens = np.array([[2, 0], [2, 1], [0, 1], [2, 1], [2, 1], [2, 1]])
+    right = 4
+    got = np.asarray(answer(tokens.copy()), dtype=float)
+    if got.shape != ():
+        return f"one number is wanted, got shape {got.shape}"
+    if got == right:
+        return None
+    return likely_mistake(
+        got,
+        {
+            "row k is the state after k + 1 steps: this number is one too small": np.array(3.0),
+            "this is the first change, or is two too small: row k is the state after k + 1 steps": np.array(2.0),
+            "this is the number of steps": np.array(6.0),
+        },
+    )
+
+
 CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
     "MD-1": mirror_step,
     "MD-2": one_constraint,
     "MD-3": divergence_of_directions,
+    "MD-4": last_change,
 }

@@ -7,7 +7,7 @@ token as the query are kept beside them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self, get_args
 
@@ -24,7 +24,7 @@ from attnbook.mirror_descent.data import Queries, draw_problems, joined
 from attnbook.mirror_descent.experiments.comparing import compared
 from attnbook.mirror_descent.models.attention import descend
 
-__all__ = ["CROSSED", "QUERIES", "Direction", "Settings", "run"]
+__all__ = ["CROSSED", "NEEDED", "QUERIES", "Direction", "Settings", "run"]
 
 QUERIES: tuple[Queries, ...] = get_args(Queries)
 CROSSED = (1.75, 2.0, 3.0)
@@ -151,10 +151,10 @@ class Direction(Result):
         """Return whether, of all targets, a run has the largest cosine with the one of its own exponent."""
         return (self.cross_cosine[0].argmax(axis=2) == np.arange(len(self.settings.ps))).astype(float)
 
-    def own_over_smallest_other(self, p: float) -> Float[np.ndarray, " seeds"]:
-        """Return the divergence of the run with this exponent to its target over the smallest of the other two runs."""
+    def own_over_smallest_other(self, p: float, among: tuple[float, ...] = CROSSED) -> Float[np.ndarray, " seeds"]:
+        """Return the last divergence of the run with this exponent to its target over the smallest of other runs."""
         to_target = self.cross[0, :, :, self.of(p)]
-        others = [self.of(other) for other in CROSSED if other != p]
+        others = [self.of(other) for other in among if other != p]
         return to_target[:, self.of(p)] / to_target[:, others].min(axis=1)
 
     def measurements(self) -> dict[str, Measurement]:
@@ -181,7 +181,11 @@ class Direction(Result):
             divergence, cosine = self.divergence[0, :, self.of(p)], self.cosine[0, :, self.of(p), at]
             values = {"divergence": divergence[:, at], "cosine": cosine, "divergence_at_end": divergence[:, -1]}
             found[f"MD-dir-p{p:g}"] = over_seeds(**values)
-        return found
+        # The threshold on the divergence alone would let other exponents pass.
+        worst = float(self.own_over_smallest_other(SMALLEST, self.settings.ps).max())
+        name = f"MD-dir-p{SMALLEST:g}"
+        judged = {**found[name].values, "max_own_over_smallest_other_at_end": worst}
+        return found | {name: replace(found[name], values=judged)}
 
     def _tokens(self) -> dict[str, Measurement]:
         asked = np.array(self.settings.ps) >= SMALLEST
@@ -196,8 +200,12 @@ class Direction(Result):
         upto = [i for i, p in enumerate(self.settings.ps) if p <= 3]
         rising = (np.diff(self.effective_dimension[0][:, upto, 0], axis=1) > 0).all(axis=1)
         shares = {f"share_p{p:g}".replace(".", "_"): self.share[0, :, self.of(p), 0] for p in (1.1, 1.5, 3.0)}
-        ratio = self.effective_dimension[0, :, :, 0] / self.effective_dimension[0, :, :, 1]
-        ratios = {f"ratio_p{p:g}".replace(".", "_"): ratio[:, self.of(p)] for p in (1.1, 1.25, 2.0)}
+        measures = (("ratio", self.effective_dimension), ("share_ratio", self.share))
+        ratios = {
+            f"{name}_p{p:g}".replace(".", "_"): density[0, :, self.of(p), 0] / density[0, :, self.of(p), 1]
+            for name, density in measures
+            for p in (1.1, 1.25, 2.0)
+        }
         return {
             "MD-sparse": Measurement({"share_strictly_increasing": float(rising.mean())}, n_seeds=len(rising)),
             "MD-sparse-share": over_seeds(**shares),
@@ -221,7 +229,10 @@ class Direction(Result):
         cosines = {"share_own_nearest": float(by_cosine.mean()), "min_share_of_one_p": float(by_cosine.mean(0).min())}
         return {
             "MD-dir-p1.1": over_seeds(
-                divergence_when_read=first, divergence_at_end=last, cosine_at_end=self.cosine[0, :, small, -1]
+                divergence_when_read=first,
+                divergence_at_end=last,
+                times_smaller_at_end=first / last,
+                cosine_at_end=self.cosine[0, :, small, -1],
             ),
             "MD-local-p1.1": Measurement(tokens, n_seeds=n_seeds),
             "MD-cross-nearest": Measurement(cosines, n_seeds=n_seeds),

@@ -97,10 +97,17 @@ class Geometry(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return the angles of the toy and the order of the densities, by claim id."""
         angles = dict(zip(self.settings.ps, np.degrees(np.arctan2(*self.plane.T[::-1])), strict=True))
-        wrong = [abs(angle - CLOSED_FORM[p]) for p, angle in angles.items() if p in CLOSED_FORM]
+        wrong = np.array(
+            [[abs(angle - CLOSED_FORM[p]), CLOSED_FORM[p]] for p, angle in angles.items() if p in CLOSED_FORM]
+        )
         rising = np.all(np.diff(self.effective_dimension, axis=1) > 0, axis=1)
         return {
-            "MD-2d-target": Measurement({"max_angle_difference_degrees": float(max(wrong))}),
+            "MD-2d-target": Measurement(
+                {
+                    "max_angle_difference_degrees": float(wrong[:, 0].max()),
+                    "max_relative_difference": float((wrong[:, 0] / wrong[:, 1]).max()),
+                }
+            ),
             "MD-sparse-svm": Measurement(
                 {"share_strictly_increasing": float(rising.mean())}, n_seeds=len(self.effective_dimension)
             ),

@@ -12,6 +12,7 @@ from attnbook.core.figures import INK, Look, band, style
 from attnbook.mirror_descent.data import plane_toy
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
 from attnbook.mirror_descent.figures.looks import LOOKS
+from attnbook.mirror_descent.theory import mirror
 from attnbook.mirror_descent.theory.inequalities import best_constant
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 __all__ = [
     "angle_errors",
     "convergence",
+    "cross_heat",
     "cross_table",
     "entries",
     "explorer_frame",
     "microscope",
     "paths",
     "sparsity",
+    "two_spaces",
 ]
 
 DIVERGENCE = r"divergence $D_\psi(\bar W_{mm},\bar W)$"
@@ -37,24 +40,50 @@ SOLUTION, TRAINED, MARK = "#56524a", "#a3123a", "#c2410c"
 def paths(result: trajectories.Trajectories) -> Figure:
     """Draw the paths of the plane toy and the ray they should turn to; norms on a log scale, so that all of it fits."""
     with style():
-        figure, axes = plt.subplots(2, 2, figsize=(7.2, 5.4), sharex=True, sharey=True)
+        figure, axes = plt.subplots(2, 2, figsize=(5.8, 4.5), sharex=True, sharey=True)
         for ax, p in zip(axes.flat, PANELS, strict=True):
-            at, look = result.settings.ps.index(p), LOOKS[p]
-            for radius in (1.0, 10.0, 100.0):
-                ax.add_patch(plt.Circle((0, 0), np.log1p(radius), fill=False, color="#b9b6ad", linewidth=0.8))
-            for path in result.path[at]:
-                ax.plot(*_compressed(path).T, color=look.color, linewidth=1.4)
-                ax.plot(*_compressed(path[:1]).T, marker="o", markersize=5, color=look.color, markerfacecolor="none")
+            at = result.settings.ps.index(p)
+            _weights(ax, result, at)
             for path in result.plain[at]:
                 ax.plot(*_compressed(path[-1:]).T, marker="x", markersize=7, color=INK)
-            ray = result.target[at] / np.linalg.norm(result.target[at]) * np.log1p(3000.0)
-            ax.plot([0, ray[0]], [0, ray[1]], color=MARK, linestyle="--", linewidth=1.6)
-            ax.set(xlim=(-1.6, 8.2), ylim=(-1.6, 4.6), aspect="equal", title=look.label, xticks=[], yticks=[])
-            ax.grid(visible=False)
+            ax.set(title=f"p = {p:g}", xticks=[], yticks=[])
         for radius in (10, 100):
-            axes[0, 0].annotate(f"norm {radius}", np.log1p(radius) * np.array([0.66, 0.77]), fontsize=8.5)
-        figure.supxlabel("first entry of $W$'s first column, direction true, norm on a log scale", fontsize=10.5)
-        figure.supylabel("second entry", fontsize=10.5)
+            axes[0, 0].annotate(f"norm {radius}", np.log1p(radius) * np.array([0.6, 0.84]), fontsize=11)
+        figure.supxlabel("$w_1$ (direction true, norm on a log scale)", fontsize=12)
+        figure.supylabel("$w_2$", fontsize=12)
+    return figure
+
+
+def _weights(ax: Axes, result: trajectories.Trajectories, at: int) -> None:
+    """Paths of one exponent in the weight space, norms on a log scale, with the ray and circles of norm 1, 10, 100."""
+    color = LOOKS[result.settings.ps[at]].color
+    for radius in (1.0, 10.0, 100.0):
+        ax.add_patch(plt.Circle((0, 0), np.log1p(radius), fill=False, color="#b9b6ad", linewidth=0.8))
+    for path in result.path[at]:
+        ax.plot(*_compressed(path).T, color=color, linewidth=1.4)
+        ax.plot(*_compressed(path[:1]).T, marker="o", markersize=5, color=color, markerfacecolor="none")
+    ray = result.target[at] / np.linalg.norm(result.target[at]) * np.log1p(3000.0)
+    ax.plot([0, ray[0]], [0, ray[1]], color=MARK, linestyle="--", linewidth=1.6)
+    ax.set(xlim=(-1.6, 8.2), ylim=(-1.6, 4.6), aspect="equal")
+    ax.grid(visible=False)
+
+
+def two_spaces(result: trajectories.Trajectories, p: float) -> Figure:
+    """Draw the same paths of one exponent in the mirror space, on plain axes, and in the weight space."""
+    at, color = result.settings.ps.index(p), LOOKS[p].color
+    with style():
+        figure, (mirrored, weights) = plt.subplots(2, 1, figsize=(5.4, 5.8))
+        paths, ray = mirror.mirror_map(result.path[at], p), mirror.mirror_map(result.target[at, :, None], p)[:, 0]
+        for path in paths:
+            mirrored.plot(*path.T, color=color, linewidth=1.4)
+            mirrored.plot(*path[:1].T, marker="o", markersize=5, color=color, markerfacecolor="none")
+        ray *= paths[..., 0].max() / ray[0]
+        mirrored.plot([0, ray[0]], [0, ray[1]], color=MARK, linestyle="--", linewidth=1.6)
+        mirrored.set(title=r"mirror space: $\theta=\nabla\psi(W)$", xlabel=r"$\theta_1$", ylabel=r"$\theta_2$")
+        mirrored.set(aspect="equal")
+        _weights(weights, result, at)
+        weights.set(title="weight space: $W$", xticks=[], yticks=[], ylabel="$w_2$")
+        weights.set_xlabel("$w_1$ (direction true, norm on a log scale)")
     return figure
 
 
@@ -67,7 +96,7 @@ def angle_errors(result: trajectories.Trajectories) -> Figure:
     """Draw the angle to the max-margin ray against the norm, slopes -(p - 1) beside it, and where plain steps end."""
     free, plain = result.angle_errors(result.path), result.angle_errors(result.plain)
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.9))
+        figure, ax = plt.subplots(figsize=(5.6, 4.4))
         for at, p in enumerate(result.settings.ps):
             look = LOOKS[p]
             norms = np.median(np.linalg.norm(result.path[at], axis=-1), axis=0)
@@ -83,25 +112,53 @@ def angle_errors(result: trajectories.Trajectories) -> Figure:
         ax.plot([], [], color=INK, linewidth=1, linestyle=(0, (2, 2)), label=r"slope $-(p-1)$")
         ax.set(xscale="log", yscale="log", xlabel=r"Euclidean norm of $W$, median over starts")
         ax.set_ylabel("largest angle to the ray (degrees)")
-        ax.legend(fontsize=10, loc="lower left")
+        ax.legend(fontsize=10.5, loc="lower left", labelspacing=0.25)
     return figure
 
 
 def convergence(result: direction.Direction) -> Figure:
-    """Draw the divergence to the max-margin solution of the tokens attended last, against steps."""
+    """Draw the divergence to the max-margin solution of the tokens attended last, against the norm; a panel each."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 4.0))
-        for at, p in enumerate(result.settings.ps):
-            band(ax, result.steps, result.divergence[0, :, at], LOOKS[p])
-        ax.set(xscale="log", yscale="log", xlabel="scale-free steps", ylabel=DIVERGENCE)
-        ax.legend(fontsize=10, loc="lower left")
+        figure, axes = plt.subplots(3, 2, figsize=(5.6, 6.6), sharex=True, sharey=True)
+        for ax, p in zip(axes.flat, direction.NEEDED, strict=True):
+            at, look = result.of(p), LOOKS[p]
+            norm = np.median(result.relative_norm[0, :, at], axis=0)
+            band(ax, norm, result.divergence[0, :, at], look)
+            far = np.array([10.0, norm[-1]])
+            height = 3 * np.interp(far[0], norm, np.median(result.divergence[0, :, at], axis=0))
+            ax.plot(far, height * (far / far[0]) ** -min(1.0, p - 1), color=INK, linewidth=1.6, linestyle=":")
+            ax.set(xscale="log", yscale="log", xlim=(0.7, 2 * norm[-1]), title=f"p = {p:g}")
+        figure.supxlabel(r"norm $\|W\|_{p,p}$ over that of the solution", fontsize=12)
+        figure.supylabel(DIVERGENCE, fontsize=12)
+    return figure
+
+
+def cross_heat(result: direction.Direction) -> Figure:
+    """Draw for every target how much farther each run is than the run with the target's exponent, median over seeds."""
+    ps, far = result.settings.ps, result.cross[0]
+    ratio = np.median(far / np.einsum("sii->si", far)[:, None], axis=0)
+    with style():
+        figure, ax = plt.subplots(figsize=(5.6, 5.2))
+        ax.imshow(np.log10(ratio), cmap="Greys", vmin=-1, vmax=7)
+        for (row, column), value in np.ndenumerate(ratio):
+            text = f"{value:.1f}" if value < 9.95 else f"{value:.0f}" if value < 1000 else f"{value / 1000:.0f}k"
+            weight = "bold" if value < 1 else "normal"
+            ax.annotate("1" if row == column else text, (column, row), ha="center", va="center", weight=weight,
+                        color="white" if value > 3e3 else INK)  # fmt: skip
+        for place in range(len(ps)):
+            ax.add_patch(plt.Rectangle((place - 0.48, place - 0.48), 0.96, 0.96, fill=False, linewidth=1.6))
+        names = [f"{p:g}" for p in ps]
+        ax.set_xticks(range(len(ps)), names)
+        ax.set_yticks(range(len(ps)), names)
+        ax.set(xlabel="p of the target", ylabel="p of the run")
+        ax.grid(visible=False)
     return figure
 
 
 def cross_table(result: direction.Direction) -> Figure:
     """Draw how far the runs of three exponents are from three max-margin solutions, one panel per target."""
     with style():
-        figure, axes = plt.subplots(1, 3, figsize=(7.2, 3.3), sharey=True)
+        figure, axes = plt.subplots(1, 3, figsize=(5.8, 3.4), sharey=True)
         for ax, target in zip(axes, direction.CROSSED, strict=True):
             for place, p in enumerate(direction.CROSSED):
                 far = result.cross[0, :, result.of(p), result.of(target)]
@@ -110,7 +167,7 @@ def cross_table(result: direction.Direction) -> Figure:
                 beside = place + np.linspace(-0.24, 0.24, len(far))
                 ax.plot(beside, far, color=look.color, marker=look.marker, markerfacecolor=fill, linestyle="none",
                         markersize=7)  # fmt: skip
-            ax.set(yscale="log", xlim=(-0.5, 2.5), title=f"target: p = {target:g}")
+            ax.set(yscale="log", xlim=(-0.5, 2.5), title=f"target {target:g}")
             ax.set_xticks(range(3), [f"{p:g}" for p in direction.CROSSED])
         axes[0].set_ylabel("divergence to the target")
         axes[1].set_xlabel("p of the run")
@@ -118,27 +175,30 @@ def cross_table(result: direction.Direction) -> Figure:
 
 
 def entries(result: direction.Direction) -> Figure:
-    """Draw the entries of the last matrix of one seed, sorted by size, for every exponent."""
+    """Draw the entries of the last matrix of one seed, sorted by size, in the mirror space and in the weight space."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.6))
-        for at, p in enumerate(result.settings.ps):
-            size = np.sort(np.abs(result.weights[at]).ravel())[::-1]
-            look = LOOKS[p].line_style() | {"markevery": 12}
-            ax.plot(np.arange(1, len(size) + 1), np.maximum(size, 1e-12), **look)
-        ax.axhline(0.01, color=INK, linewidth=1, linestyle=":")
-        ax.annotate("one per cent", (1, 0.01), xytext=(0, 3), textcoords="offset points", fontsize=9)
-        ax.set(yscale="log", ylim=(1e-9, 2), xlabel="entry of $W$, sorted by size", ylabel="size over the largest")
-        ax.legend(fontsize=10, loc="lower left")
+        figure, axes = plt.subplots(2, 1, figsize=(5.6, 6.2), sharex=True, sharey=True)
+        for p in (1.1, 1.25, 1.5, 3.0):
+            weights = result.weights[result.of(p)]
+            for ax, shown in zip(axes, (mirror.mirror_map(weights, p), weights), strict=True):
+                size = np.sort(np.abs(shown).ravel())[::-1]
+                ax.plot(np.arange(1, len(size) + 1), size, **LOOKS[p].line_style() | {"markevery": 12})
+        for ax, name in zip(axes, (r"mirror space: entries of $\theta$", "weight space: entries of $W$"), strict=True):
+            ax.axhline(0.01, color=INK, linewidth=1, linestyle=":")
+            ax.set(yscale="log", ylim=(1e-12, 5), title=name, ylabel="size over the largest")
+        axes[1].annotate("one per cent", (1, 0.01), xytext=(0, -13), textcoords="offset points", fontsize=10.5)
+        axes[1].set(xlabel="entries, sorted by size")
+        axes[0].legend(fontsize=11, loc="lower left")
     return figure
 
 
 def sparsity(result: direction.Direction) -> Figure:
     """Draw how many entries count against the exponent: trained matrices and the solutions for their own tokens."""
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.4), sharey=True)
+        figure, axes = plt.subplots(1, 2, figsize=(5.8, 3.5), sharey=True)
         pairs = (
             ("effective dimension", result.effective_dimension[0]),
-            ("share of entries above 1 %", result.share[0]),
+            ("share above 1 %", result.share[0]),
         )
         ps = np.array(result.settings.ps)
         for ax, (title, density) in zip(axes, pairs, strict=True):
@@ -156,7 +216,7 @@ def sparsity(result: direction.Direction) -> Figure:
 def microscope(result: inequalities.Inequalities) -> Figure:
     """Draw divergence against distance for pairs of unit matrices, with the bounds of Lemma 13."""
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.5), sharex=True, sharey=True)
+        figure, axes = plt.subplots(1, 2, figsize=(5.8, 4.0), sharex=True, sharey=True)
         r = np.geomspace(2e-3, 2, 50)
         for ax, p in zip(axes, (1.25, 4.0), strict=True):
             at, look = result.settings.ps.index(p), LOOKS[p]
@@ -166,8 +226,12 @@ def microscope(result: inequalities.Inequalities) -> Figure:
             else:
                 ax.plot(r, best_constant(p) * r**p, color=INK, linestyle="--", label=r"$c_p^\star$, this book")
                 ax.plot(r, r**p / (p * 2**p), color=INK, linestyle=":", label="Lemma 13")
+            sharp = (p - 1) / 2 * result.distance[at] ** 2 if p <= 2 else best_constant(p) * result.distance[at] ** p
+            worst = result.divergence[at] < 1.05 * sharp
+            ax.plot(result.distance[at][worst], result.divergence[at][worst], "o", color=MARK, markerfacecolor="none",
+                    markersize=8, markeredgewidth=1.8, zorder=3, label="worst pairs")  # fmt: skip
             ax.set(xscale="log", yscale="log", title=f"p = {p:g}", ylim=(1e-11, 5))
-            ax.legend(fontsize=10)
+            ax.legend(fontsize=10.5, loc="lower right" if p <= 2 else "upper left")
         axes[0].set_ylabel(r"divergence $D_\psi(U,V)$")
         figure.supxlabel(r"distance $\|U-V\|_{p,p}$", fontsize=10.5)
     return figure
@@ -177,7 +241,8 @@ def explorer_frame(result: geometry.Geometry, p: float, scale: float) -> Figure:
     """Draw for one exponent the ball that touches the constraint, the solution, and its attention at one norm."""
     at, level = result.settings.ps.index(p), result.settings.scales.index(scale)
     with style():
-        figure, (ball, matrix, attention) = plt.subplots(1, 3, figsize=(7.2, 2.7), width_ratios=(1.1, 1, 1))
+        figure, axes = plt.subplot_mosaic("bm;aa", figsize=(4.8, 4.6), height_ratios=(1.3, 1), width_ratios=(1.15, 1))
+        ball, matrix, attention = (axes[name] for name in "bma")
         _ball(ball, result.plane[at], p)
         matrix.imshow(np.abs(result.weights[at]), vmin=0, cmap="Greys")
         matrix.set(title="solution", xticks=[], yticks=[], xlabel=r"size of $W_{mm}$'s entries")

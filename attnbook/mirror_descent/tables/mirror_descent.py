@@ -44,7 +44,7 @@ def tokens(result: direction.Direction) -> Table:
         "attend to the best token in every sample, and, with queries of their own, the first recorded step after the "
         "last change of a token in any run."
     )
-    heads = [f"{NAMES[kind]}: {what}" for kind in direction.QUERIES for what in ("local", "global")]
+    heads = [f"{NAMES[kind]}: {what}" for kind in direction.QUERIES for what in ("locally optimal", "all best")]
     return Table(["p", *heads, "latest change before step"], rows, caption)
 
 
@@ -70,8 +70,9 @@ def explorer_text(result: geometry.Geometry, p: float, scale: float) -> str:
     chosen = attention[np.arange(len(attention)), result.selected.astype(int)]
     share = (weights > 0.01 * weights.max()).mean()
     angle = np.degrees(np.arctan2(*result.plane[at][::-1]))
+    shown = f"{angle:.3g}" if angle >= 0.001 else "less than 0.001"
     return (
-        f"p = {p:g}: the toy's solution has angle {angle:.3g} degrees; {share:.0%} of the matrix's entries are above "
+        f"p = {p:g}: the toy's solution has angle {shown} degrees; {share:.0%} of the matrix's entries are above "
         f"one per cent of the largest; at {scale:g} times the norm of the solution the "
         f"other tokens get at most {1 - chosen.min():.2g} of a sample's attention."
     )
