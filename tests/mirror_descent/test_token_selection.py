@@ -231,7 +231,7 @@ def test_slack_to_the_nearest_token_whatever_its_score_is_another_number():
 
 def test_crowded_problems_lose_choices_only_beyond_their_entries():
     settings = token_selection.Settings.book()
-    for samples, tokens, dimension in settings.crowded:
+    for samples, _, dimension in settings.crowded:
         assert samples > dimension
     (n, t, d), (beyond, t_beyond, d_beyond) = settings.crowded
     assert n * (t - 1) <= d**2

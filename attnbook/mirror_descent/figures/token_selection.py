@@ -69,7 +69,7 @@ def _tokens(ax: Axes, solution: np.ndarray, chosen: int, support: np.ndarray, *,
         arrowprops={"arrowstyle": "-|>", "color": MARK, "linewidth": 2.5, "shrinkA": 10, "mutation_scale": 18},
         zorder=4,
     )  # fmt: skip
-    ax.set(xlim=(-2.4, 2.2), ylim=(-1.6, 1.6), aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
+    ax.set(xlim=(-2.4, 2.4), ylim=(-1.6, 1.6), aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
 
 
 def explorer_frame(result: token_selection.TokenSelection, p: float, token: str) -> Figure:
