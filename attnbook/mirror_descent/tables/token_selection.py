@@ -33,7 +33,8 @@ def fates(result: token_selection.TokenSelection) -> Table:
         f"training keeps from starts at relative norm {', '.join(f'{norm:g}' for norm in norms)}, after "
         f"{result.settings.steps} steps."
     )
-    return Table(["p", "choice", "number", "margin", *(f"kept, {norm:g}" for norm in norms)], rows, caption)
+    heads = ["p", "choice", "number", "margin", *(f"{norm:g}" for norm in norms)]
+    return Table(heads, rows, caption, [("", 4), ("kept from", len(norms))])
 
 
 def lost(result: regularisation_path.RegularisationPath) -> Table:
