@@ -28,7 +28,6 @@ __all__ = [
 # A token counts as support when its margin exceeds one by less than this.
 SUPPORT_TOLERANCE = 1e-6
 
-
 # Share of the proof below which a token is not named.
 NAMED = 1e-9
 

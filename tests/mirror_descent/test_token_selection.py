@@ -12,7 +12,7 @@ import torch
 from attnbook import ledger
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal, selectable
 from attnbook.mirror_descent.data import Problems, draw_problems, plane_tokens
-from attnbook.mirror_descent.experiments import objective, regularisation_path, token_selection
+from attnbook.mirror_descent.experiments import objective, regularisation_path, rivals, token_selection
 from attnbook.mirror_descent.figures import token_selection as figures
 from attnbook.mirror_descent.models import attention as models
 from attnbook.mirror_descent.models import regularisation_path as paths
@@ -27,7 +27,7 @@ ONE = Problems(*(part[:1] for part in vars(PROBLEMS).values()))
 
 @pytest.fixture(scope="module")
 def smoke():
-    modules = (objective, regularisation_path, token_selection)
+    modules = (objective, regularisation_path, rivals, token_selection)
     return {module: module.run(module.Settings.smoke(), device="cpu") for module in modules}
 
 
@@ -128,6 +128,7 @@ def test_a_path_ends_on_its_sphere_at_a_stationary_point(p):
     np.testing.assert_allclose(mirror.entrywise_norm(found.weights, p), [4.0, 8.0], rtol=1e-10)
     for weights in found.weights:
         _, gradient = paths.log_excess(weights, ONE)
+        assert found.slope.max() < 1e-3
         outwards = mirror.mirror_map(mirror.normalised(weights, p), p)
         aligned = gradient / np.linalg.norm(gradient) + outwards / np.linalg.norm(outwards)
         assert np.linalg.norm(aligned) < 1e-3
@@ -162,6 +163,9 @@ def test_the_certified_radius_is_one_beyond_which_a_wrong_token_costs_more():
         (lambda: token_selection.Settings(ps=(2.0,)), "ps"),
         (lambda: token_selection.Settings(choices=0), "choices"),
         (lambda: token_selection.Settings(relative_norms=(2.0, 1.0)), "relative_norms"),
+        (lambda: rivals.Settings(relative_norms=(2.0, 1.0)), "relative_norms"),
+        (lambda: rivals.Settings(steps=3), "steps"),
+        (lambda: rivals.run(dataclasses.replace(rivals.Settings.smoke(), seeds=(1,)), device="cpu"), "seeds"),
         (lambda: regularisation_path.Settings(ps=(1.5,)), "ps"),
         (lambda: regularisation_path.Settings(relative_norms=(1.0,)), "relative_norms"),
         (lambda: regularisation_path.Settings(starts=0), "starts"),
@@ -210,11 +214,28 @@ def test_the_wrong_dual_norm_turns_claims_red(monkeypatch):
 
 
 def test_support_tokens_that_are_never_found_turn_claims_red(monkeypatch):
-    monkeypatch.setattr(
-        token_selection, "locally_optimal", lambda g, s, support: locally_optimal(g, s, support & False)
-    )
+    for module in (token_selection, rivals):
+        monkeypatch.setattr(module, "locally_optimal", lambda g, s, support: locally_optimal(g, s, support & False))
     settings = dataclasses.replace(token_selection.Settings.book(), seeds=(0, 1), steps=300, pairs=(3,), choices=2)
-    assert {"MD-opt-local", "MD-local-kept"} <= failed(token_selection.run(settings, device="cpu"))
+    assert "MD-opt-local" in failed(token_selection.run(settings, device="cpu"))
+    fewer = dataclasses.replace(rivals.Settings.book(), seeds=tuple(range(6)), steps=600)
+    assert "MD-local-kept" in failed(rivals.run(fewer, device="cpu"))
+
+
+def test_slack_to_the_nearest_token_whatever_its_score_is_another_number():
+    """One sample: margin 1.2 of a worse token, 1.5 of a better one; only the better one pulls away."""
+    case = Problems(np.array([[[[1.0], [0.5], [2.0]]]]), np.ones((1, 1, 1)), np.ones((1, 1)), np.ones((1, 1)))
+    slack = rivals._slack(case, np.array([[0]]), np.array([[[np.inf, 1.2, 1.5]]]))
+    np.testing.assert_allclose(slack, [0.5])
+
+
+def test_crowded_problems_lose_choices_only_beyond_their_entries():
+    settings = token_selection.Settings.book()
+    for samples, _, dimension in settings.crowded:
+        assert samples > dimension
+    (n, t, d), (beyond, t_beyond, d_beyond) = settings.crowded
+    assert n * (t - 1) <= d**2
+    assert beyond * (t_beyond - 1) > 2 * d_beyond**2
 
 
 def test_the_worst_tokens_as_best_turn_the_path_red(monkeypatch):
@@ -230,7 +251,7 @@ def test_figures_and_tables_draw_what_was_measured(smoke):
     chosen, path = smoke[token_selection], smoke[regularisation_path]
     for draw, result in (
         (figures.fate, chosen),
-        (figures.far_enough, chosen),
+        (figures.far_enough, smoke[rivals]),
         (figures.capacity, chosen),
         (figures.rounding, smoke[objective]),
         (figures.path_far, path),
@@ -239,5 +260,7 @@ def test_figures_and_tables_draw_what_was_measured(smoke):
     plt.close(figures.walks(path))
     plt.close(figures.explorer_frame(chosen, 3.0, "B"))
     assert "not locally optimal: A beats it" in tables.explorer_text(chosen, 3.0, "B")
-    assert len(tables.fates(chosen).rows) == len(chosen.settings.tried)
+    assert "C, E beat it" in tables.explorer_text(chosen, 3.0, "D")
+    assert "slack 0.07" in tables.explorer_text(chosen, 1.5, "B")
+    assert len(tables.fates(chosen).rows) == 3 * len(chosen.settings.tried)
     assert len(tables.lost(path).rows) == len(path.settings.ps)

@@ -32,6 +32,8 @@ OUTWARDS, INWARDS = 0, 1
 STARTED = 2.0
 # The slope is measured from this relative norm on.
 FAR = 10.0
+# A search whose derivative along the sphere ends below this counts as stationary.
+FLAT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Settings:
     """Sizes of the experiment.
 
     Attributes:
-        ps: Exponents, increasing; 2 must be among them.
+        ps: Exponents, increasing; 2 must be among them. In a trial with p = 1.25 most searches ended at their last
+            step.
         relative_norms: Radii over the norm of the max-margin solution of the best tokens, increasing.
         starts: Random starts at each radius, p = 2 only.
         n_samples: Samples per problem.
@@ -49,7 +52,7 @@ class Settings:
         seeds: One problem per seed.
     """
 
-    ps: tuple[float, ...] = (1.75, 2.0, 3.0)
+    ps: tuple[float, ...] = (1.5, 1.75, 2.0, 3.0)
     relative_norms: tuple[float, ...] = (1.0, 3.0, 10.0, 20.0, 40.0, 80.0)
     starts: int = 3
     n_samples: int = 6
@@ -107,6 +110,7 @@ class RegularisationPath(Result):
         steepness: Derivative of the logarithm by $\log R$, ``(walks, seeds, ps, radii)``.
         started_excess: As ``log_excess``, from random starts at that radius, ``(seeds, starts, radii)``.
         started_tokens: As ``best_tokens``, from random starts, ``(seeds, starts, radii)``.
+        started_slope: Largest entry of the derivative along the sphere where they ended, ``(seeds, starts, radii)``.
         selecting_radius: Relative norm beyond which the minimisers provably select the best tokens, ``(seeds,)``.
         bounds: Logarithms of the bounds of the smallest excess, ``(2, seeds, radii)``.
     """
@@ -120,6 +124,7 @@ class RegularisationPath(Result):
     steepness: Float[np.ndarray, "walks seeds ps radii"]
     started_excess: Float[np.ndarray, "seeds starts radii"]
     started_tokens: Float[np.ndarray, "seeds starts radii"]
+    started_slope: Float[np.ndarray, "seeds starts radii"]
     selecting_radius: Float[np.ndarray, " seeds"]
     bounds: Float[np.ndarray, "2 seeds radii"]
 
@@ -142,6 +147,14 @@ class RegularisationPath(Result):
         x = np.log(norms[far]) - np.log(norms[far]).mean()
         return np.asarray(np.log(self.better("divergence")[..., far]) @ x / (x @ x))
 
+    def octaves(self) -> Float[np.ndarray, " ps"]:
+        """Return by how much the slope of the median divergence changes from the first far interval to the last."""
+        norms = np.array(self.settings.relative_norms)
+        far = norms >= FAR
+        middle = np.log(np.median(self.better("divergence")[..., far], axis=0))
+        slopes = np.diff(middle, axis=1) / np.diff(np.log(norms[far]))
+        return np.asarray(slopes[:, -1] - slopes[:, 0])
+
     def measurements(self) -> dict[str, Measurement]:
         """Return direction, tokens and rate of the path, and how often solvers miss it, by claim id."""
         far = self.better("divergence")[..., -1]
@@ -150,16 +163,29 @@ class RegularisationPath(Result):
         excess = self.better("log_excess")
         low, high = self.bounds[:, :, None]
         inside = (excess >= low) & (excess <= high)
+        far_out = np.array(self.settings.relative_norms) >= FAR
+        wrong = (self.best_tokens[OUTWARDS] < 1)[..., far_out]
+        exposed = (self.log_excess[OUTWARDS] > high)[..., far_out] & wrong
+        pace = self.octaves()
         lost, right = self.best_tokens[OUTWARDS, ..., -1] < 1, self.started_tokens[..., -1] == 1
         agree = self.started_excess.max(axis=1) - self.started_excess.min(axis=1)
         values = {
             "MD-RP": {"max_divergence_far": far.max()},
             "MD-RP-tokens": {"share_optimal_tokens": self.better("best_tokens")[..., -1].mean()},
-            "MD-RP-rate": {"min_slope": slopes.min(), "max_slope": slopes.max()},
+            "MD-RP-rate": {"min_slope": slopes.min(), "max_slope": slopes.max(), "max_steepening": pace.max()},
             "MD-RP-outwards": {"share_lost": lost.mean()},
-            "MD-RP-start": {"share_right_far": right.mean(), "largest_difference_near": agree[:, 0].max()},
+            "MD-RP-start": {
+                "share_right_far": right.mean(),
+                "largest_difference_near": agree[:, 0].max(),
+                "share_stationary_far": (self.started_slope[..., -1] <= FLAT).mean(),
+            },
             "MD-RP-sphere": {"largest_derivative": self.better("steepness")[..., -1].max()},
-            "MD-RP-bracket": {"share_inside": inside.mean()},
+            "MD-RP-bracket": {
+                "share_inside": inside.mean(),
+                "share_of_lost_exposed": exposed.sum() / max(1, wrong.sum()),
+                "smallest_factor": np.exp((high - low).min()),
+                "largest_factor": np.exp((high - low).max()),
+            },
             "MD-RP-certified": {"largest_radius": self.selecting_radius.max()},
         }
         own = {"MD-RP": ("max_divergence_far", far), "MD-RP-certified": ("largest_radius", self.selecting_radius)}
@@ -235,6 +261,7 @@ def _one_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
     ]
     found["started_excess"] = np.array([[path.log_excess[0] for path in row] for row in started])
     found["started_tokens"] = np.array([[_share_of_best(path.weights, problem)[0] for path in row] for row in started])
+    found["started_slope"] = np.array([[path.slope[0] for path in row] for row in started])
     found["selecting_radius"] = theory.selecting_radius(problem)[0]
     bounds = [theory.excess_bounds(problem, norm) for norm in settings.relative_norms]
     found["bounds"] = np.log([[low[0] for low, _ in bounds], [high[0] for _, high in bounds]])

@@ -31,8 +31,6 @@ __all__ = ["Settings", "TokenSelection", "run"]
 # The token of the plane that the claims are about, and the token no matrix selects.
 CONTESTED, INSIDE = 1, 5
 KEPT_BELOW, LEFT_ABOVE = 1.5, 3.0
-# Relative norm times slack from which on a start counts as far out.
-AHEAD = 5.0
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,15 @@ class Settings:
         n_samples: Samples per problem.
         n_tokens: Tokens per sample.
         dimension: Dimension of a token.
+        crowded: Samples, tokens and dimension of problems with more samples than dimensions but at most as many
+            constraints as entries of the matrix, and of problems with more constraints.
         choices: Random choices of tokens per seed.
         small: Samples, tokens and dimension of the problems whose choices are all tried.
         pairs: Numbers of samples with two tokens each, for the count of choices.
         pair_dimension: Dimension of these tokens.
         relative_norms: Norms of the starts over the norm of the max-margin solution, increasing.
         steps: Scale-free steps.
+        plane_steps: Scale-free steps in the plane, where solutions are long.
         step_size: Their size, the same for every exponent.
         seeds: One problem per seed.
     """
@@ -60,12 +61,14 @@ class Settings:
     n_samples: int = 6
     n_tokens: int = 8
     dimension: int = 10
+    crowded: tuple[tuple[int, int, int], tuple[int, int, int]] = ((4, 3, 3), (12, 3, 3))
     choices: int = 20
     small: tuple[int, int, int] = (2, 3, 5)
     pairs: tuple[int, ...] = (6, 9, 12, 15, 18, 21, 24, 27, 30)
     pair_dimension: int = 3
     relative_norms: tuple[float, ...] = (5.0, 20.0, 80.0)
     steps: int = 1000
+    plane_steps: int = 2500
     step_size: float = 0.2
     seeds: tuple[int, ...] = tuple(range(20))
 
@@ -88,12 +91,14 @@ class Settings:
             n_samples=2,
             n_tokens=3,
             dimension=5,
+            crowded=((3, 2, 2), (6, 2, 2)),
             choices=3,
             small=(1, 3, 3),
             pairs=(3, 6),
             pair_dimension=2,
             relative_norms=(5.0, 10.0),
             steps=20,
+            plane_steps=20,
             seeds=(0, 1),
         )
 
@@ -105,7 +110,7 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return more seeds and steps; the paper gives no sizes."""
-        return cls(choices=200, small=(3, 4, 5), steps=10_000, seeds=tuple(range(20)))
+        return cls(choices=200, small=(3, 4, 5), steps=10_000, plane_steps=10_000, seeds=tuple(range(20)))
 
 
 @dataclass(frozen=True)
@@ -115,13 +120,11 @@ class TokenSelection(Result):
     Attributes:
         duality_gap: Relative gap of primal and dual objective, each as it reads, ``(seeds, ps)``.
         single_error: Relative error for a single constraint against the closed form, ``(seeds, ps)``.
-        feasible: Share of random choices that some matrix makes, ``(seeds,)``.
+        feasible: Share of random choices that some matrix makes in the two crowded problems, ``(seeds, 2)``.
         pair_share: The same for two tokens per sample, ``(seeds, pairs)``.
         margin: $1/\|W^\alpha_{mm}\|_{p,p}$ of every choice in small problems, ``(seeds, tried, choices)``.
         local: Whether the choice is locally optimal, ``(seeds, tried, choices)``.
         kept: Whether training from a multiple of its solution keeps it, ``(seeds, relative norms, tried, choices)``.
-        slack: Margin, above one, of the nearest token that is no support token; 1000 where
-            there is none, ``(seeds, tried, choices)``.
         best: Number of the choice of best tokens, ``(seeds,)``.
         limit_loss: Loss of perfect attention to the chosen tokens, ``(seeds, choices)``.
         best_local: Share of exponents for which the best tokens of the large problem are locally optimal, ``(seeds,)``.
@@ -130,7 +133,7 @@ class TokenSelection(Result):
         plane_local: Whether the token is locally optimal, ``(ps, tokens)``.
         plane_attention: Attention along training from each token's solution at the largest relative norm, ``(ps,
             tokens, records, tokens)``.
-        steps: Recorded steps, ``(records,)``.
+        steps: Steps recorded in the plane, ``(records,)``.
     """
 
     experiment: ClassVar[str] = "mirror_descent.token_selection"
@@ -138,12 +141,11 @@ class TokenSelection(Result):
 
     duality_gap: Float[np.ndarray, "seeds ps"]
     single_error: Float[np.ndarray, "seeds ps"]
-    feasible: Float[np.ndarray, " seeds"]
+    feasible: Float[np.ndarray, "seeds 2"]
     pair_share: Float[np.ndarray, "seeds pairs"]
     margin: Float[np.ndarray, "seeds tried choices"]
     local: Float[np.ndarray, "seeds tried choices"]
     kept: Float[np.ndarray, "seeds relative_norms tried choices"]
-    slack: Float[np.ndarray, "seeds tried choices"]
     best: Float[np.ndarray, " seeds"]
     limit_loss: Float[np.ndarray, "seeds choices"]
     best_local: Float[np.ndarray, " seeds"]
@@ -168,26 +170,12 @@ class TokenSelection(Result):
         """Return which choices are not the best one, ``(seeds, choices)``."""
         return np.arange(self.local.shape[2]) != self.best[:, None]
 
-    def rivals(self) -> tuple[Float[np.ndarray, " cases"], Float[np.ndarray, " cases"]]:
-        """Return how far out runs from locally optimal tokens other than the best start, and which keep the tokens.
-
-        Returns:
-            Relative norm times the margin, above one, of the nearest token that is no support token; and 1 or 0.
-        """
-        which = (self.local > 0) & self.others()[:, None]
-        norms = np.array(self.settings.relative_norms)[:, None, None]
-        ahead = self.slack[:, None] * norms
-        return ahead[np.broadcast_to(which[:, None], ahead.shape)], self.kept[
-            np.broadcast_to(which[:, None], ahead.shape)
-        ]
-
     def measurements(self) -> dict[str, Measurement]:
         """Return duality, feasibility and the fate of choices, by claim id."""
         settings, local = self.settings, self.local > 0
         seeds, others = len(local), self.others()
         other_local = np.array([own[:, which].mean() for own, which in zip(self.local, others, strict=True)])
         several = (local & others[:, None]).any(axis=(1, 2))
-        ahead, kept = self.rivals()
         left = self.kept[:, -1][~local].sum() / max(1, (~local).sum())
         changes = (local != local[:, :1]).any(axis=(1, 2))
         expected = np.array([theory.share_of_choices(n, settings.pair_dimension) for n in settings.pairs])
@@ -196,13 +184,14 @@ class TokenSelection(Result):
             self.best_local, [own[:, int(b)].mean() for own, b in zip(self.local, self.best, strict=True)]
         )
         found = {
-            "MD-SVM-feasible": {"share_feasible": self.feasible.mean()},
+            "MD-SVM-feasible": {
+                "share_feasible": self.feasible[:, 0].mean(),
+                "share_beyond": self.feasible[:, 1].mean(),
+            },
             "MD-opt-local": {"share_locally_optimal": best.mean(), "share_of_other_choices": np.median(other_local)},
             "MD-local-many": {"share_of_problems": several.mean()},
             "MD-local-norm": {"share_of_problems": changes.mean()},
-            "MD-local-kept": {"share_kept": kept[ahead > AHEAD].sum() / max(1, (ahead > AHEAD).sum())},
-            "MD-local-near": {"share_kept": kept[ahead <= AHEAD].sum() / max(1, (ahead <= AHEAD).sum())},
-            "MD-local-left": {"share_kept": left},
+            "MD-local-left": {"share_kept": left, "runs": (~local).sum()},
             "MD-capacity": {"largest_difference": np.abs(self.pair_share.mean(axis=0) - expected).max()},
             "MD-local-plane": {
                 "attention_p1_5": attended[self.of(KEPT_BELOW)],
@@ -285,10 +274,10 @@ def _duality(settings: Settings, device: torch.device) -> dict[str, np.ndarray]:
 
 def _counts(settings: Settings, device: torch.device) -> dict[str, np.ndarray]:
     """Share of random choices that some matrix makes."""
-    sizes = [(settings.n_samples, settings.n_tokens, settings.dimension)]
+    sizes = list(settings.crowded)
     sizes += [(n, 2, settings.pair_dimension) for n in settings.pairs]
     shares = np.array([[_share(settings, seed, size) for size in sizes] for seed in settings.seeds])
-    return {"feasible": shares[:, 0], "pair_share": shares[:, 1:]}
+    return {"feasible": shares[:, :2], "pair_share": shares[:, 2:]}
 
 
 def _share(settings: Settings, seed: int, size: tuple[int, int, int]) -> float:
@@ -312,9 +301,7 @@ def _every_choice(settings: Settings, device: torch.device) -> dict[str, np.ndar
         (last,) = _trained(settings, problems, ps, norm * found.weight, device, (settings.steps,))
         kept.append((theory.attention(last, problems).argmax(-1) == selected).all(-1))
     local = locally_optimal(problems.token_scores, selected, found.support)
-    beyond = np.where(found.support, np.inf, found.margins).min(axis=(1, 2))
-    slack = np.where(np.isfinite(beyond), beyond - 1, 1e3)
-    by_choice = {"margin": 1 / found.norm, "local": local.astype(float), "slack": slack}
+    by_choice = {"margin": 1 / found.norm, "local": local.astype(float)}
     scores = np.take_along_axis(one.token_scores[:, None], choices[None, :, :, None], axis=-1)[..., 0]
     return {name: np.moveaxis(a.reshape(shape), 0, 1) for name, a in by_choice.items()} | {
         "kept": np.moveaxis(np.reshape(kept, (-1, *shape)), 2, 0).astype(float),
@@ -330,7 +317,7 @@ def _plane(settings: Settings, device: torch.device) -> dict[str, np.ndarray]:
     selected = np.tile(np.arange(INSIDE), shape[0])[:, None]
     ps = np.repeat(settings.ps, INSIDE)
     found = attention_svm(problems.tokens, problems.queries, selected, ps)
-    steps = tuple(sorted({0, *np.geomspace(1, settings.steps, 25).astype(int).tolist()}))
+    steps = tuple(sorted({0, *np.geomspace(1, settings.plane_steps, 25).astype(int).tolist()}))
     path = _trained(settings, problems, ps, settings.relative_norms[-1] * found.weight, device, steps)
     attended = np.stack([theory.attention(weights, problems)[:, 0] for weights in path], axis=1)
     return {
@@ -349,7 +336,7 @@ def _trained(
     history = descend(
         problems,
         ps,
-        steps=settings.steps,
+        steps=at[-1],
         step_size=settings.step_size,
         normalized=True,
         start=start,

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.mirror_descent.data import plane_tokens
-from attnbook.mirror_descent.experiments import objective, regularisation_path, token_selection
+from attnbook.mirror_descent.experiments import objective, regularisation_path, rivals, token_selection
 from attnbook.mirror_descent.figures.looks import LOOKS
 from attnbook.mirror_descent.theory.token_selection import share_of_choices
 
@@ -24,52 +24,52 @@ NAMES = "ABCDEF"
 
 MARK = "#c2410c"
 OUTWARDS = Look("outwards, from small radii", "#a3123a", "--", "s")
-INWARDS = Look("inwards, from the best tokens", "#0b4f6c", "-", "o")
+INWARDS = Look("inwards, knowing the best tokens", "#0b4f6c", "-", "o")
+LOWER = Look("the walk of lower loss", "#b45309", "-.", "D", hollow=True)
 STARTED = Look("one random start", "#5b5b5b", ":", "^")
 AS_IT_READS = Look("formula as it reads", "#a3123a", "--", "s")
 CAREFUL = Look("as the package computes it", "#0b4f6c", "-", "o")
 
 
 def fate(result: token_selection.TokenSelection) -> Figure:
-    """Draw the six tokens with the solution for token B, for two exponents, and what training from it attends to."""
+    """Draw the six tokens with the solution for token B, for two exponents, and where training from it ends."""
     with style():
-        figure, axes = plt.subplots(2, 2, figsize=(7.2, 6.2), height_ratios=(1.25, 1))
-        for (above, below), p in zip(axes.T, (1.5, 3.0), strict=True):
+        figure, axes = plt.subplots(2, 1, figsize=(5.6, 7.0))
+        for ax, p in zip(axes, (1.5, 3.0), strict=True):
             at = result.of(p)
-            _tokens(above, result.plane[at, 1], 1, result.plane_support[at, 1])
+            _tokens(ax, result.plane[at, 1], 1, result.plane_support[at, 1], size=12)
             local = "locally optimal" if result.plane_local[at, 1] else "not locally optimal"
-            above.set_title(f"p = {p:g}: B is {local}")
-            for token, look in ((1, INWARDS), (0, OUTWARDS)):
-                shares = result.plane_attention[at, 1, :, token]
-                below.plot(
-                    np.maximum(result.steps, 0.7),
-                    shares,
-                    **look.line_style() | {"label": f"attention to {NAMES[token]}"},
-                )
-            below.set(xscale="log", ylim=(-0.05, 1.05), xlabel="scale-free steps (the first marker is the start)")
-        axes[1, 0].set_ylabel("attention")
-        axes[1, 0].legend(fontsize=10, loc="center left")
+            end = int(result.plane_attention[at, 1, -1].argmax())
+            ax.set_title(f"p = {p:g}: B is {local},\ntraining {'keeps B' if end == 1 else f'moves to {NAMES[end]}'}")
+            if end != 1:
+                start, goal = plane_tokens().tokens[0, 0, [1, end]]
+                curve = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.35", "color": INK, "linewidth": 2.2,
+                         "shrinkA": 14, "shrinkB": 14}  # fmt: skip
+                ax.annotate("", goal, start, arrowprops=curve)
     return figure
 
 
-def _tokens(ax: Axes, solution: np.ndarray, chosen: int, support: np.ndarray) -> None:
+def _tokens(ax: Axes, solution: np.ndarray, chosen: int, support: np.ndarray, *, size: float = 10) -> None:
     """Tokens by score, the solution as an arrow, and the lines of margin one and zero."""
     problem = plane_tokens()
     tokens, scores = problem.tokens[0, 0], problem.token_scores[0, 0]
     ax.scatter(tokens[:, 0], tokens[:, 1], c=scores, cmap="Greys", edgecolors=INK, s=150, vmin=-1.4, vmax=1.1, zorder=3)
     for name, token, score in zip(NAMES, tokens, scores, strict=True):
-        ax.annotate(f"{name} {score:+.2f}", token, xytext=(9, 5), textcoords="offset points", fontsize=9.5)
+        ax.annotate(f"{name} {score:+.2f}", token, xytext=(10, 7), textcoords="offset points", fontsize=size, zorder=5)
     for token in tokens[support > 0]:
         ax.plot(*token, marker="s", markersize=19, color=MARK, markerfacecolor="none", markeredgewidth=2)
     ax.plot(*tokens[chosen], marker="o", markersize=19, color=MARK, markerfacecolor="none", markeredgewidth=2.5)
     unit = solution / np.linalg.norm(solution)
     along = np.array([unit[1], -unit[0]])
     for place, dash in ((tokens[chosen], "-"), (tokens[chosen] - solution / (solution @ solution), "--")):
-        ends = place + np.array([[-4.0], [4.0]]) * along
+        ends = place + np.array([[-5.0], [5.0]]) * along
         ax.plot(*ends.T, color=MARK, linestyle=dash, linewidth=1.3)
-    tip = tokens[chosen] + 0.45 * unit
-    ax.annotate("", tip, tokens[chosen], arrowprops={"arrowstyle": "->", "color": MARK, "linewidth": 2})
-    ax.set(xlim=(-2.1, 2.0), ylim=(-1.35, 1.35), aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
+    ax.annotate(
+        "", tokens[chosen] + unit, tokens[chosen],
+        arrowprops={"arrowstyle": "-|>", "color": MARK, "linewidth": 2.5, "shrinkA": 10, "mutation_scale": 18},
+        zorder=4,
+    )  # fmt: skip
+    ax.set(xlim=(-2.4, 2.4), ylim=(-1.6, 1.6), aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
 
 
 def explorer_frame(result: token_selection.TokenSelection, p: float, token: str) -> Figure:
@@ -102,17 +102,17 @@ def _dual_ball(solution: np.ndarray, p: float, centre: np.ndarray) -> np.ndarray
     return np.asarray(centre[:, None] + on_sphere / (np.abs(solution) ** p).sum() ** (1 / p))
 
 
-def far_enough(result: token_selection.TokenSelection) -> Figure:
+def far_enough(result: rivals.Rivals) -> Figure:
     """Draw which locally optimal tokens training keeps, against how far out it starts."""
-    ahead, kept = result.rivals()
+    ahead, kept = result.ahead().ravel(), result.kept[..., 1].ravel()
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 2.5))
-        beside = np.linspace(-0.12, 0.12, len(ahead))[np.argsort(np.argsort(ahead))]
+        figure, ax = plt.subplots(figsize=(6.2, 2.8))
+        beside = 0.3 * np.sin(37.0 * np.argsort(np.argsort(ahead)))
         for value, marker, color in ((1, "o", INWARDS.color), (0, "X", OUTWARDS.color)):
             which = kept == value
-            ax.plot(ahead[which], value + beside[which], marker, color=color, markersize=7, alpha=0.8)
-        ax.axvline(token_selection.AHEAD, color=INK, linewidth=1, linestyle=":")
-        ax.set(xscale="log", ylim=(-0.4, 1.4), xlabel="relative norm of the start times slack")
+            ax.plot(ahead[which], value + beside[which], marker, color=color, markersize=6, alpha=0.8)
+        ax.axvline(rivals.AHEAD, color=INK, linewidth=1.2, linestyle=":")
+        ax.set(xscale="log", ylim=(-0.45, 1.45), xlabel="relative norm of the start times slack")
         ax.set_yticks([0, 1], ["left", "kept"])
     return figure
 
@@ -154,41 +154,45 @@ def rounding(result: objective.Objective) -> Figure:
 
 
 def walks(result: regularisation_path.RegularisationPath) -> Figure:
-    """Draw, against the radius, how often three searches attend to all best tokens, and the loss two walks reach."""
+    """Draw, against the radius, how often searches attend to all best tokens, and the loss of two walks and bounds."""
     with style():
-        figure, (shares, loss) = plt.subplots(1, 2, figsize=(7.2, 3.7))
+        figure, (shares, loss) = plt.subplots(2, 1, figsize=(6.2, 7.2))
         norms = np.array(result.settings.relative_norms)
         right = (result.best_tokens == 1).mean(axis=(1, 2))
-        for walk, look in ((regularisation_path.INWARDS, INWARDS), (regularisation_path.OUTWARDS, OUTWARDS)):
-            shares.plot(norms, right[walk], **look.line_style())
+        shares.plot(norms, right[regularisation_path.INWARDS], **INWARDS.line_style())
+        shares.plot(norms, (result.better("best_tokens") == 1).mean(axis=(0, 1)), **LOWER.line_style())
+        shares.plot(norms, right[regularisation_path.OUTWARDS], **OUTWARDS.line_style())
         shares.plot(norms, (result.started_tokens == 1).mean(axis=(0, 1)), **STARTED.line_style())
-        shares.set(ylabel="share that attends to every best token", ylim=(-0.04, 1.3))
-        shares.legend(fontsize=8.5, loc="upper left")
-        at = result.settings.ps.index(2.0)
+        shares.set(xscale="log", ylabel="share that attends\nto every best token", ylim=(-0.04, 1.06))
+        shares.set_xticks(norms, [f"{norm:g}" for norm in norms])
+        shares.minorticks_off()
+        shares.legend(fontsize=10, loc="upper center", bbox_to_anchor=(0.5, 1.5), ncols=1)
+        at, digits = result.settings.ps.index(2.0), np.log(10)
+        low, high = result.bounds[0].min(axis=0), result.bounds[1].max(axis=0)
+        loss.fill_between(norms, low / digits, high / digits, color="#c9c4b8", label="bounds of the smallest excess")
         for walk, look in ((regularisation_path.OUTWARDS, OUTWARDS), (regularisation_path.INWARDS, INWARDS)):
-            loss.plot(norms, result.log_excess[walk, :, at].T / np.log(10), **look.line_style() | {"label": None})
+            loss.plot(norms, result.log_excess[walk, :, at].T / digits, **look.line_style() | {"label": None})
         loss.set(ylabel=r"$\log_{10}$ of the excess loss, p = 2")
-        for ax in (shares, loss):
-            ax.set(xscale="log")
-            ax.set_xticks(norms, [f"{norm:g}" for norm in norms])
-            ax.minorticks_off()
-        figure.supxlabel("radius over the norm of the max-margin solution", fontsize=10.5)
+        loss.set_xlabel("radius over the norm of the max-margin solution")
+        loss.legend(fontsize=10, loc="lower left")
     return figure
 
 
 def path_far(result: regularisation_path.RegularisationPath) -> Figure:
-    """Draw the divergence of the regularisation path to the max-margin solution against the radius."""
+    """Draw squared radius times the path's divergence to the max-margin solution; whiskers are ranges over seeds."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.4))
-        norms, far = np.array(result.settings.relative_norms), result.better("divergence")
+        figure, ax = plt.subplots(figsize=(6.2, 3.8))
+        norms = np.array(result.settings.relative_norms)
+        scaled, count = result.better("divergence") * norms**2, len(result.settings.ps)
         for at, p in enumerate(result.settings.ps):
-            band(ax, norms, far[:, at], LOOKS[p])
-        ends = np.array([norms[-1] / 8, norms[-1]])
-        fall = 2.2 * far[..., -1].max() * (ends / ends[1]) ** -2.0
-        ax.plot(ends, fall, color=INK, linewidth=1, linestyle=(0, (2, 2)), label="slope -2")
-        ax.set(xscale="log", yscale="log", xlabel="radius over the norm of the max-margin solution")
-        ax.set_ylabel(r"divergence $D_\psi(\bar W_{mm},\bar W(R))$")
+            middle = np.median(scaled[:, at], axis=0)
+            ends = np.abs(np.stack([scaled[:, at].min(axis=0), scaled[:, at].max(axis=0)]) - middle)
+            aside = norms * 1.09 ** (at - (count - 1) / 2)
+            ax.errorbar(aside, middle, yerr=ends, capsize=2, elinewidth=0.9, **LOOKS[p].line_style())
+        ax.set(xscale="log", yscale="log", xlabel=r"radius over the norm of the max-margin solution, $\rho$")
+        ax.set_ylabel(r"$\rho^2$ times divergence $D_\psi$")
         ax.set_xticks(norms, [f"{norm:g}" for norm in norms])
         ax.minorticks_off()
-        ax.legend(fontsize=10, loc="lower left")
+        ax.set_yticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+        ax.legend(fontsize=10, loc="lower right")
     return figure

@@ -28,11 +28,14 @@ class Path(NamedTuple):
         log_excess: $\log(\mathcal L(W(R))-\mathcal L_{opt})$, ``(radii,)``.
         steepness: Derivative of the logarithm of the excess by $\log R$, ``(radii,)``; negative where a larger radius
             helps.
+        slope: Largest entry of the derivative along the sphere, as the search sees it, ``(radii,)``; near zero where a
+            search ended at a stationary point and not at its last step.
     """
 
     weights: Float[np.ndarray, "radii dimension dimension"]
     log_excess: Float[np.ndarray, " radii"]
     steepness: Float[np.ndarray, " radii"]
+    slope: Float[np.ndarray, " radii"]
 
 
 class _Sample(NamedTuple):
@@ -132,22 +135,31 @@ def follow(
         found.append(min(tried, key=lambda weights: sample.log_excess(weights)[0]))
     ends = [sample.log_excess(weights) for weights in found]
     steepness = [float((gradient * weights).sum()) for (_, gradient), weights in zip(ends, found, strict=True)]
-    return Path(np.stack(found), np.array([value for value, _ in ends]), np.array(steepness))
+    slopes = [
+        float(np.abs(_on_sphere(sample, exponent, float(radius), (weights / radius).ravel())[1]).max())
+        for radius, weights in zip(radii, found, strict=True)
+    ]
+    return Path(np.stack(found), np.array([value for value, _ in ends]), np.array(steepness), np.array(slopes))
 
 
 def _minimum(sample: _Sample, p: float, radius: float, start: np.ndarray, most_steps: int) -> np.ndarray:
     from scipy.optimize import minimize  # here, because a machine that only trains needs no scipy
 
-    def on_sphere(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        length = (np.abs(flat) ** p).sum() ** (1 / p)
-        unit = flat / length
-        value, slope = sample.log_excess(radius * unit.reshape(start.shape))
-        gradient = slope.ravel()
-        # The derivative of the norm is the mirror image of the direction.
-        outwards = np.sign(unit) * np.abs(unit) ** (p - 1)
-        return value, radius / length * (gradient - (gradient @ unit) * outwards)
-
     options = {"maxiter": most_steps, "maxcor": 20, "ftol": 1e-11, "gtol": 1e-7}
     unit = mirror.normalised(start, p).ravel()
-    ended = minimize(on_sphere, unit, jac=True, method="L-BFGS-B", options=options)
+    ended = minimize(
+        lambda flat: _on_sphere(sample, p, radius, flat), unit, jac=True, method="L-BFGS-B", options=options
+    )
     return radius * mirror.normalised(ended.x.reshape(start.shape), p)
+
+
+def _on_sphere(sample: _Sample, p: float, radius: float, flat: np.ndarray) -> tuple[float, np.ndarray]:
+    """The logarithm at a point projected to the sphere, and its derivative by that point."""
+    length = (np.abs(flat) ** p).sum() ** (1 / p)
+    unit = flat / length
+    dimension = sample.tokens.shape[-1]
+    value, slope = sample.log_excess(radius * unit.reshape(dimension, dimension))
+    gradient = slope.ravel()
+    # The derivative of the norm is the mirror image of the direction.
+    outwards = np.sign(unit) * np.abs(unit) ** (p - 1)
+    return value, radius / length * (gradient - (gradient @ unit) * outwards)

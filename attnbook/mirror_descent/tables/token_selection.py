@@ -18,16 +18,23 @@ def fates(result: token_selection.TokenSelection) -> Table:
     rows: list[list[str | Measured]] = []
     for at, p in enumerate(result.settings.tried):
         local = result.local[:, at] > 0
-        kinds = (local & ~others, local & others, ~local)
-        kept = [result.kept[:, :, at].transpose(0, 2, 1)[which].sum(axis=0) for which in kinds]
-        cells = [f"{which.sum()}" for which in kinds]
-        cells = [f"{cell}: {', '.join(f'{k:.0f}' for k in own)}" for cell, own in zip(cells, kept, strict=True)]
-        rows.append([f"{p:g}", *map(Measured, cells)])
+        kinds = {
+            "best tokens": local & ~others,
+            "other, locally optimal": local & others,
+            "not locally optimal": ~local,
+        }
+        for kind, which in kinds.items():
+            kept = result.kept[:, :, at].transpose(0, 2, 1)[which].sum(axis=0)
+            margin = f"{np.median(result.margin[:, at][which]):.2f}" if which.any() else "none"
+            cells = [f"{which.sum()}", margin, *(f"{count:.0f}" for count in kept)]
+            rows.append([f"{p:g}", kind, *map(Measured, cells)])
     caption = (
-        f"All choices of {len(result.best)} problems: their number, then how many training keeps from starts at "
-        f"relative norm {', '.join(f'{norm:g}' for norm in norms)}."
+        f"All choices of {len(result.best)} problems: their number, their median margin at unit norm, and how many "
+        f"training keeps from starts at relative norm {', '.join(f'{norm:g}' for norm in norms)}, after "
+        f"{result.settings.steps} steps."
     )
-    return Table(["p", "best tokens", "other locally optimal ones", "not locally optimal"], rows, caption)
+    heads = ["p", "choice", "number", "margin", *(f"{norm:g}" for norm in norms)]
+    return Table(heads, rows, caption, [("", 4), ("kept from", len(norms))])
 
 
 def lost(result: regularisation_path.RegularisationPath) -> Table:
@@ -40,11 +47,14 @@ def lost(result: regularisation_path.RegularisationPath) -> Table:
         middle = Measured(f"{np.median(far[:, at]):.1g} ({far[:, at].min():.1g} to {far[:, at].max():.1g})")
         slope = Measured(f"{np.median(slopes[:, at]):.2f} ({slopes[:, at].min():.2f} to {slopes[:, at].max():.2f})")
         rows.append([f"{p:g}", *counts, middle, slope])
-    caption = (
+    started = result.started_tokens[..., -1] < 1
+    caption = Measured(
+        f"{started.sum()} of {started.size}.",
         f"Of {len(far)} seeds, at relative norm {result.settings.relative_norms[-1]:g}; median and range over seeds. "
-        f"The slope is that of log divergence over log radius from relative norm {regularisation_path.FAR:g} on."
+        f"The slope is that of log divergence over log radius from relative norm {regularisation_path.FAR:g} on. "
+        "Random starts lost, p = 2: ",
     )
-    heads = ["p", "lost outwards", "lost inwards", "divergence of the better walk", "slope"]
+    heads = ["p", "lost outwards", "lost inwards", "divergence, walk of lower loss", "slope"]
     return Table(heads, rows, caption)
 
 
@@ -55,11 +65,15 @@ def explorer_text(result: token_selection.TokenSelection, p: float, token: str) 
     support = [name for name, is_support in zip(NAMES, result.plane_support[at, chosen], strict=True) if is_support]
     better = [name for name in support if scores[NAMES.index(name)] >= scores[chosen]]
     margin = (np.abs(solution) ** p).sum() ** (-1 / p)
-    verdict = (
-        "locally optimal" if result.plane_local[at, chosen] else f"not locally optimal: {', '.join(better)} beats it"
-    )
+    beat = "beats" if len(better) == 1 else "beat"
+    local = bool(result.plane_local[at, chosen])
+    verdict = "locally optimal" if local else f"not locally optimal: {', '.join(better)} {beat} it"
     end = NAMES[int(result.plane_attention[at, chosen, -1].argmax())]
+    far = result.settings.relative_norms[-1]
+    leads = (plane_tokens().tokens[0, 0, chosen] - plane_tokens().tokens[0, 0]) @ solution
+    slack = (leads[scores > scores[chosen]] - 1).min(initial=np.inf)
+    near = f" The nearest token of higher score has slack {slack:.2f}; times {far:g}: {far * slack:.1f}."
     return (
         f"p = {p:g}: margin {margin:.2f}; support tokens of {token}: {', '.join(support)}; {token} is {verdict}. "
-        f"Training from {result.settings.relative_norms[-1]:g} times this solution ends at {end}."
-    )
+        f"Training from {far:g} times this solution ends at {end}."
+    ) + (near if local and np.isfinite(slack) else "")
