@@ -87,11 +87,23 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="norm"):
         rates.bound(np.array([1.0]), 2.0)
     with pytest.raises(ValueError, match="two points"):
-        rates.log_log_slope(np.array([1.0, 2.0]), np.array([1.0, 2.0]), beyond=5)
+        rates.log_log_slope(np.array([1.0, 2.0]), np.array([1.0, 2.0]), beyond=5.0)
     with pytest.raises(ValueError, match="divergence"):
         at_divergence(np.eye(3), np.eye(3), 2.0, 0.0)
     with pytest.raises(ValueError, match="seeds"):
         extreme_directions(problems, [0, 1], 3, 2.0)
+
+
+def test_a_gap_of_the_selected_token_shrinks_most_along_its_own_direction():
+    problems = draw_problems([3], n_samples=2, n_tokens=3, dimension=7)
+    selected = np.array([[2, 0]])
+    way = extreme_directions(problems, [3], 1, 1.6, selected=selected)
+    index = np.broadcast_to(selected[:, None], (1, 1, 2))
+    gaps = cone.gaps(way, problems.tokens[:, None], problems.queries[:, None], index)
+    random = mirror.normalised(np.random.default_rng(5).standard_normal((1, 200, 7, 7)), 1.6)
+    others = cone.gaps(random, problems.tokens[:, None], problems.queries[:, None], index)
+    sample, token = np.unravel_index(gaps[0, 0].argmin(), (2, 3))
+    assert gaps[0, 0, sample, token] < others[0, :, sample, token].min()
 
 
 def test_a_step_in_the_wrong_direction_turns_the_lemmas_on_one_step_red(monkeypatch):
