@@ -12,6 +12,7 @@ from attnbook.mirror_descent.data import draw_problems
 from attnbook.mirror_descent.exercises.rates import CHECKS
 from attnbook.mirror_descent.experiments import cone as cone_experiment
 from attnbook.mirror_descent.experiments import rates as rates_experiment
+from attnbook.mirror_descent.experiments import staying as staying_experiment
 from attnbook.mirror_descent.experiments import steps as steps_experiment
 from attnbook.mirror_descent.models.attention import Batch, descend, excess_loss, loss_and_gradient, train_loss
 from attnbook.mirror_descent.models.cone import at_divergence, extreme_directions
@@ -119,6 +120,15 @@ def test_a_cone_a_thousand_times_too_wide_turns_lemma_19_red(monkeypatch):
     settings = dataclasses.replace(cone_experiment.Settings.smoke(), directions=40)
     monkeypatch.setattr(cone, "guaranteed_divergence", lambda *a, **o: 1000 * honest(*a, **o) + 1e-3)
     assert {"MD-L19-12a", "MD-L19-sharp"} <= failed(cone_experiment.run(settings, device="cpu"))
+
+
+def test_runs_that_leave_the_cone_turn_lemma_28_red():
+    result = staying_experiment.Staying.load_stored("book")
+    claims = {"MD-L28", "MD-L28-far", "MD-L28-tokens"}
+    assert not claims & failed(result)
+    gone = result.divergence.copy()
+    gone[..., -1] = 4 * gone[..., 0]
+    assert claims <= failed(dataclasses.replace(result, divergence=gone, kept=0 * result.kept))
 
 
 def test_a_time_with_the_wrong_power_of_the_norm_turns_the_growth_red():

@@ -139,7 +139,9 @@ class Staying(Result):
         used = [self.settings.radii.index(radius) for radius in (CLOSE, FAR)]
         return {
             "MD-L27": extremes_over_seeds(max_violation=-self.close_slack, largest_slack_needed=self.needed),
+            "MD-L27-constant": extremes_over_seeds(largest_slack_needed=self.needed),
             "MD-L28": extremes_over_seeds(max_divergence_ratio=deep),
+            "MD-L28-far": extremes_over_seeds(max_divergence_ratio=self.relative(DEEP[0], FAR)),
             "MD-L28-leaves": extremes_over_seeds(max_divergence_ratio=self.relative(DEEP[0], CLOSE)),
             "MD-L28-needle": extremes_over_seeds(max_divergence_ratio=self.relative(NEEDLE, CLOSE)),
             "MD-L28-tokens": _mean(share_tokens_kept=kept),

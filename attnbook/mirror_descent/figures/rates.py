@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["explorer_frame", "gradients", "growth", "needle", "one_step", "rate_plot"]
 
 DIVERGENCE = r"divergence $D_\psi(\bar W_{mm},\bar W)$"
-RELATIVE = r"relative norm $\|W\|/\|W_{mm}\|$"
+RELATIVE = r"relative norm $\rho=\|W\|/\|W_{mm}\|$"
 DASHED, DOTTED = (0, (6, 3)), (0, (1, 2))
 LITERAL, SHARP, SAMPLED = "#0e0e0e", "#03707f", "#c2410c"
 
@@ -117,7 +117,7 @@ def gradients(result: cone.Cone) -> Figure:
             band(right, radii, result.ratio[:, 0, at, 1], LOOKS[p])
         right.plot(radii[1:], 0.3 / radii[1:], color=INK, linewidth=1.1, linestyle=DOTTED, label="slope -1")
         left.set(xscale="log", xlabel=RELATIVE, ylim=(-2.5, 1), title="Lemma 20: log of the constant")
-        left.set_ylabel(r"$\log\min(-\langle\nabla\mathcal{L},V\rangle)+\|W\|/\|W_{mm}\|$", fontsize=9.5)
+        left.set_ylabel(r"$\log\min(-\langle\nabla\mathcal{L},V\rangle)+\rho$", fontsize=9.5)
         right.set(
             xscale="log",
             yscale="log",

@@ -34,7 +34,8 @@ def extreme_directions(
     r"""Return unit perturbations that lower one gap between two tokens as much as any of their norm.
 
     The gap of tokens $t$ and $\tau$ is $\langle A,W\rangle$ with $A=(X_{it}-X_{i\tau})z_i^\top$; the perturbation is
-    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn at random, or $t$ is the selected token of the sample.
+    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn at random; or $t$ is the
+    selected token of its sample.
 
     Args:
         problems: The problems.
