@@ -127,6 +127,15 @@ class Cone(Result):
         """Return the log of the smallest product plus ``power`` times the relative norm."""
         return self.log_least + power * np.array(self.settings.radii)
 
+    def slack_products(self) -> tuple[Float[np.ndarray, "seeds radii"], Float[np.ndarray, "seeds radii"]]:
+        r"""Return the worst $\pi$ of Lemma 21 times the relative norm, over exponents.
+
+        Returns:
+            In the sharper cone, both choices of tokens; in the wide cone, best tokens, perturbations of size $1/\rho$.
+        """
+        radii = np.array(self.settings.radii)
+        return self.ratio[:, :, :, 0].max(axis=(1, 2)) * radii, self.ratio[:, 0, :, 1].max(axis=1) * radii
+
     def measurements(self) -> dict[str, Measurement]:
         """Return the worst cases, by claim id."""
         found = {}
@@ -148,10 +157,9 @@ class Cone(Result):
         far = np.array(self.settings.radii) >= 10
         narrow, wide = (self.not_positive[:, :, :, cone] for cone in (0, 1))
         small = self.settings.ps.index(NEEDED_P)
-        slack = self.ratio[:, :, :, 0].max(axis=(1, 2))
-        product = slack * np.array(self.settings.radii)
         # Perturbations of size 1 / rho fit into the wide cone at every rho, and into the guaranteed one only far out.
-        in_wide = self.ratio[:, 0, :, 1].max(axis=1) * np.array(self.settings.radii)
+        product, in_wide = self.slack_products()
+        slack = product / np.array(self.settings.radii)
         at = {f"r{radius:g}": self.at(radius) for radius in NEEDED_RADII}
 
         def constants(power: float) -> Measurement:
