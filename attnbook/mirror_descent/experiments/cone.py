@@ -142,10 +142,8 @@ class Cone(Result):
         for part, name in enumerate(PARTS):
             found[f"MD-L19-{name}"] = _smallest(min_slack=self.slacks[..., 0, part])
         found["MD-L19-sharp"] = _smallest(min_slack=self.slacks[..., 1, :])
-        widths = _smallest(
-            min_ratio_sampled_to_guaranteed=self.sampled / self.literal,
-            min_ratio_sampled_to_sharper=self.sampled / self.sharp,
-        )
+        found["MD-L19-tight"] = _smallest(min_ratio_sampled_to_sharper=self.sampled / self.sharp)
+        widths = _smallest(min_ratio_sampled_to_guaranteed=self.sampled / self.literal)
         largest = extremes_over_seeds(max_guaranteed_divergence=self.literal)
         found["MD-L19-needle"] = Measurement(
             {**largest.values, **widths.values}, {**largest.spread, **widths.spread}, widths.n_seeds
