@@ -92,7 +92,7 @@ class Settings:
 
     @property
     def record_at(self) -> tuple[int, ...]:
-        """Steps of the long runs that are recorded: log-spaced ones, each with the one after it."""
+        """Recorded steps of the long runs, log-spaced ones, each with the one after it."""
         spaced = log_spaced(self.long_steps - 1, self.records)
         return tuple(sorted({*spaced, *(step + 1 for step in spaced)}))
 
