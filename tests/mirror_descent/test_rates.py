@@ -12,6 +12,7 @@ from attnbook.mirror_descent.data import draw_problems
 from attnbook.mirror_descent.exercises.rates import CHECKS
 from attnbook.mirror_descent.experiments import cone as cone_experiment
 from attnbook.mirror_descent.experiments import rates as rates_experiment
+from attnbook.mirror_descent.experiments import staying as staying_experiment
 from attnbook.mirror_descent.experiments import steps as steps_experiment
 from attnbook.mirror_descent.models.attention import Batch, descend, excess_loss, loss_and_gradient, train_loss
 from attnbook.mirror_descent.models.cone import at_divergence, extreme_directions
@@ -87,11 +88,23 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="norm"):
         rates.bound(np.array([1.0]), 2.0)
     with pytest.raises(ValueError, match="two points"):
-        rates.log_log_slope(np.array([1.0, 2.0]), np.array([1.0, 2.0]), beyond=5)
+        rates.log_log_slope(np.array([1.0, 2.0]), np.array([1.0, 2.0]), beyond=5.0)
     with pytest.raises(ValueError, match="divergence"):
         at_divergence(np.eye(3), np.eye(3), 2.0, 0.0)
     with pytest.raises(ValueError, match="seeds"):
         extreme_directions(problems, [0, 1], 3, 2.0)
+
+
+def test_a_gap_of_the_selected_token_shrinks_most_along_its_own_direction():
+    problems = draw_problems([3], n_samples=2, n_tokens=3, dimension=7)
+    selected = np.array([[2, 0]])
+    way = extreme_directions(problems, [3], 1, 1.6, selected=selected)
+    index = np.broadcast_to(selected[:, None], (1, 1, 2))
+    gaps = cone.gaps(way, problems.tokens[:, None], problems.queries[:, None], index)
+    random = mirror.normalised(np.random.default_rng(5).standard_normal((1, 200, 7, 7)), 1.6)
+    others = cone.gaps(random, problems.tokens[:, None], problems.queries[:, None], index)
+    sample, token = np.unravel_index(gaps[0, 0].argmin(), (2, 3))
+    assert gaps[0, 0, sample, token] < others[0, :, sample, token].min()
 
 
 def test_a_step_in_the_wrong_direction_turns_the_lemmas_on_one_step_red(monkeypatch):
@@ -107,6 +120,15 @@ def test_a_cone_a_thousand_times_too_wide_turns_lemma_19_red(monkeypatch):
     settings = dataclasses.replace(cone_experiment.Settings.smoke(), directions=40)
     monkeypatch.setattr(cone, "guaranteed_divergence", lambda *a, **o: 1000 * honest(*a, **o) + 1e-3)
     assert {"MD-L19-12a", "MD-L19-sharp"} <= failed(cone_experiment.run(settings, device="cpu"))
+
+
+def test_runs_that_leave_the_cone_turn_lemma_28_red():
+    result = staying_experiment.Staying.load_stored("book")
+    claims = {"MD-L28", "MD-L28-far", "MD-L28-tokens"}
+    assert not claims & failed(result)
+    gone = result.divergence.copy()
+    gone[..., -1] = 4 * gone[..., 0]
+    assert claims <= failed(dataclasses.replace(result, divergence=gone, kept=0 * result.kept))
 
 
 def test_a_time_with_the_wrong_power_of_the_norm_turns_the_growth_red():

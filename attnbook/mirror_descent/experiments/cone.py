@@ -36,8 +36,8 @@ class Settings:
 
     Attributes:
         ps: Exponents, increasing.
-        directions: Perturbations per problem, each lowering one gap between two tokens.
-        tested: How many of them are used for Lemmas 20 and 21.
+        directions: Perturbations per problem for Lemma 19, each lowering one gap between two tokens.
+        tested: Perturbations for Lemmas 20 and 21, each lowering one gap of a selected token.
         others: Second matrices $V$ of Lemma 20 per problem.
         radii: Relative norms, increasing.
         wide: Divergence of a cone much wider than guaranteed.
@@ -96,8 +96,8 @@ class Cone(Result):
             ``(seeds, choices, ps, 2, radii)``.
         log_least: Log of the smallest positive $-\langle\nabla\mathcal L(W),V\rangle$ in the sharper cone,
             ``(seeds, choices, ps, radii)``.
-        ratio: Smallest workable $\pi$ of Lemma 21 in the sharper and in the wide cone,
-            ``(seeds, choices, ps, 2, radii)``; infinite in the wide cone where the gradient points the wrong way.
+        ratio: Smallest workable $\pi$ of Lemma 21, ``(seeds, choices, ps, 2, radii)``: in the sharper cone, and in the
+            wide one for perturbations of size $1/\rho$ at most, with $\rho$ the relative norm.
     """
 
     experiment: ClassVar[str] = "mirror_descent.cone"
@@ -127,16 +127,23 @@ class Cone(Result):
         """Return the log of the smallest product plus ``power`` times the relative norm."""
         return self.log_least + power * np.array(self.settings.radii)
 
+    def slack_products(self) -> tuple[Float[np.ndarray, "seeds radii"], Float[np.ndarray, "seeds radii"]]:
+        r"""Return the worst $\pi$ of Lemma 21 times the relative norm, over exponents.
+
+        Returns:
+            In the sharper cone, both choices of tokens; in the wide cone, best tokens, perturbations of size $1/\rho$.
+        """
+        radii = np.array(self.settings.radii)
+        return self.ratio[:, :, :, 0].max(axis=(1, 2)) * radii, self.ratio[:, 0, :, 1].max(axis=1) * radii
+
     def measurements(self) -> dict[str, Measurement]:
         """Return the worst cases, by claim id."""
         found = {}
         for part, name in enumerate(PARTS):
             found[f"MD-L19-{name}"] = _smallest(min_slack=self.slacks[..., 0, part])
         found["MD-L19-sharp"] = _smallest(min_slack=self.slacks[..., 1, :])
-        widths = _smallest(
-            min_ratio_sampled_to_guaranteed=self.sampled / self.literal,
-            min_ratio_sampled_to_sharper=self.sampled / self.sharp,
-        )
+        found["MD-L19-tight"] = _smallest(min_ratio_sampled_to_sharper=self.sampled / self.sharp)
+        widths = _smallest(min_ratio_sampled_to_guaranteed=self.sampled / self.literal)
         largest = extremes_over_seeds(max_guaranteed_divergence=self.literal)
         found["MD-L19-needle"] = Measurement(
             {**largest.values, **widths.values}, {**largest.spread, **widths.spread}, widths.n_seeds
@@ -148,10 +155,9 @@ class Cone(Result):
         far = np.array(self.settings.radii) >= 10
         narrow, wide = (self.not_positive[:, :, :, cone] for cone in (0, 1))
         small = self.settings.ps.index(NEEDED_P)
-        slack = self.ratio[:, :, :, 0].max(axis=(1, 2))
-        product = slack * np.array(self.settings.radii)
-        # Perturbations of size 1 / R fit into the wide cone at every R, and into the guaranteed one only far out.
-        in_wide = self.ratio[:, 0, :, 1].max(axis=1) * np.array(self.settings.radii)
+        # Perturbations of size 1 / rho fit into the wide cone at every rho, and into the guaranteed one only far out.
+        product, in_wide = self.slack_products()
+        slack = product / np.array(self.settings.radii)
         at = {f"r{radius:g}": self.at(radius) for radius in NEEDED_RADII}
 
         def constants(power: float) -> Measurement:
@@ -162,7 +168,11 @@ class Cone(Result):
 
         return {
             "MD-L20": _count(count_not_positive=narrow[..., far]),
-            "MD-L20-wide": _count(count_not_positive=wide[:, :, small, far], with_best_tokens=wide[:, 0][..., far]),
+            "MD-L20-wide": _count(
+                count_not_positive=wide[:, 0, small, far],
+                all_exponents=wide[:, 0][..., far],
+                one_second_best_token=wide[:, 1][..., far],
+            ),
             "MD-L20-bound": constants(1.5),
             "MD-L20+": constants(1.0),
             "MD-L21": over_seeds(
@@ -170,10 +180,8 @@ class Cone(Result):
                 slack_r5=slack[:, at["r5"]],
                 slack_r400=slack[:, at["r400"]],
             ),
-            "MD-L21-rate": over_seeds(
-                slack_times_relative_norm_r10=in_wide[:, at["r10"]],
-                slack_times_relative_norm_r400=in_wide[:, at["r400"]],
-            ),
+            "MD-L21-rate": _from_10_to_400(product, at),
+            "MD-L21-rate-wide": _from_10_to_400(in_wide, at),
         }
 
 
@@ -232,6 +240,11 @@ def _one_exponent(settings: Settings, seeds: tuple[int, ...], p: float) -> dict[
         name: np.swapaxes(values.reshape(len(CHOICES), len(seeds), *values.shape[1:]), 0, 1)
         for name, values in found.items()
     }
+
+
+def _from_10_to_400(product: np.ndarray, at: dict[str, int]) -> Measurement:
+    """Slack times relative norm, ``(seeds, radii)``, at the ends of the range of norms that is compared."""
+    return over_seeds(**{f"slack_times_relative_norm_{name}": product[:, at[name]] for name in ("r10", "r400")})
 
 
 def _smallest(**samples: np.ndarray) -> Measurement:

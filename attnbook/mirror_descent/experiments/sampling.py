@@ -85,7 +85,8 @@ def in_the_cone(
     ways = extreme_directions(problems, seeds, directions, p)
     slacks = [_gap_slacks(at_divergence(center[:, None], ways, p, mu[:, None]), svm, problems, selected, delta)
               for mu in (literal, sharp)]  # fmt: skip
-    narrow, broad = (_gradients(svm, center, problems, ways[:, :tested], others, radii, p, mu)
+    own_gaps = extreme_directions(problems, seeds, tested, p, selected=selected)
+    narrow, broad = (_gradients(svm, center, problems, own_gaps, others, radii, p, mu)
                      for mu in (sharp, np.full_like(sharp, wide)))  # fmt: skip
     return {
         "delta": delta,
@@ -97,7 +98,7 @@ def in_the_cone(
         "slacks": np.stack([np.stack([part.min(axis=1) for part in s.values()], axis=-1) for s in slacks], axis=1),
         "not_positive": np.stack([narrow["not_positive"], broad["not_positive"]], axis=1),
         "log_least": narrow["log_least"],
-        "ratio": np.stack([narrow["ratio"], broad["ratio"]], axis=1),
+        "ratio": np.stack([narrow["ratio"], broad["near"]], axis=1),
     }
 
 
@@ -151,12 +152,14 @@ def _gradients(
         products = -np.einsum("pwij,pvij->pwv", gradients, second)
         own = np.einsum("pwij,pwij->pw", gradients, unit)
         to_center = np.einsum("pwij,pij->pw", gradients, center)
+        slack = np.where(to_center < 0, own / to_center - 1, np.inf)
         logs = np.log(np.where(products > 0, products, np.inf)) + log_scale[..., None]
         columns.append(
             {
                 "not_positive": (products <= 0).sum(axis=(1, 2)).astype(float),
                 "log_least": logs.min(axis=(1, 2)),
-                "ratio": np.where(to_center < 0, own / to_center - 1, np.inf).max(axis=1),
+                "ratio": slack.max(axis=1),
+                "near": slack[:, ways.shape[1] :].max(axis=1),
             }
         )
     return {name: np.stack([column[name] for column in columns], axis=1) for name in columns[0]}

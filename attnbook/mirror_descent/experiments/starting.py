@@ -47,7 +47,7 @@ class Started:
 def started(ps: Sequence[float], seeds: Sequence[int], starts: Sequence[tuple[float, float]]) -> Started:
     """Return starts at given divergences and relative norms from the max-margin solution of the best tokens.
 
-    The perturbation of a seed lowers one gap between two tokens as much as any of its norm.
+    The perturbation of a seed lowers one gap of a selected token as much as any of its norm.
 
     Args:
         ps: Exponents.
@@ -64,7 +64,10 @@ def started(ps: Sequence[float], seeds: Sequence[int], starts: Sequence[tuple[fl
     initial, weights, norms = [], [], []
     for p in ps:
         svm = attention_svm(one.tokens, one.queries, one.best_tokens, p)
-        center, ways = mirror.normalised(svm.weight, p), extreme_directions(one, seeds, 1, p)[:, 0]
+        center, ways = (
+            mirror.normalised(svm.weight, p),
+            (extreme_directions(one, seeds, 1, p, selected=one.best_tokens)[:, 0]),
+        )
         size = svm.norm[:, None, None]
         initial += [radius * size * at_divergence(center, ways, p, divergence) for divergence, radius in starts]
         weights += [svm.weight] * len(starts)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from attnbook.core.figures import INK, band, style
+from attnbook.core.figures import INK, Look, band, style
 from attnbook.mirror_descent.experiments import cone, rates, staying, steps
 from attnbook.mirror_descent.figures.looks import LOOKS
 from attnbook.mirror_descent.theory.rates import bound_exponent, radial_law
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["explorer_frame", "gradients", "growth", "needle", "one_step", "rate_plot"]
 
 DIVERGENCE = r"divergence $D_\psi(\bar W_{mm},\bar W)$"
-RELATIVE = r"relative norm $\|W\|/\|W_{mm}\|$"
+RELATIVE = r"relative norm $\rho=\|W\|/\|W_{mm}\|$"
 DASHED, DOTTED = (0, (6, 3)), (0, (1, 2))
+IN_GUARANTEED = Look("guaranteed cone", "#03707f", "-", "o")
+IN_WIDE = Look("cone of divergence {:g}", "#c2410c", "--", "s")
 LITERAL, SHARP, SAMPLED = "#0e0e0e", "#03707f", "#c2410c"
 
 
@@ -107,27 +110,28 @@ def needle(result: cone.Cone, kept: float) -> Figure:
 
 
 def gradients(result: cone.Cone) -> Figure:
-    """Draw the constant of Lemma 20 for the exponents 1 and 3/2, and the slack of Lemma 21, against the norm."""
+    """Draw the constant of Lemma 20 with exponent 1, and the slack of Lemma 21 times the norm, against the norm."""
     radii = np.array(result.settings.radii)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6))
         for p in result.settings.ps:
             at = result.settings.ps.index(p)
             band(left, radii, result.log_constant(1.0)[:, :, at].min(axis=1), LOOKS[p])
-            band(right, radii, result.ratio[:, 0, at, 1], LOOKS[p])
-        right.plot(radii[1:], 0.3 / radii[1:], color=INK, linewidth=1.1, linestyle=DOTTED, label="slope -1")
+        wide = replace(IN_WIDE, label=IN_WIDE.label.format(result.settings.wide))
+        for product, look in zip(result.slack_products(), (IN_GUARANTEED, wide), strict=True):
+            band(right, radii, product, look)
+        right.axhline(0, color=INK, linewidth=1)
         left.set(xscale="log", xlabel=RELATIVE, ylim=(-2.5, 1), title="Lemma 20: log of the constant")
-        left.set_ylabel(r"$\log\min(-\langle\nabla\mathcal{L},V\rangle)+\|W\|/\|W_{mm}\|$", fontsize=9.5)
+        left.set_ylabel(r"$\log\min(-\langle\nabla\mathcal{L},V\rangle)+\rho$", fontsize=9.5)
         right.set(
             xscale="log",
-            yscale="log",
             xlabel=RELATIVE,
-            title=r"Lemma 21: slack $\pi$",
-            ylim=(2e-5, 0.2),
-            ylabel=r"smallest workable $\pi$",
+            title=r"Lemma 21: slack times $\rho$",
+            ylim=(-0.02, 0.15),
+            ylabel=r"smallest workable $\pi$, times $\rho$",
         )
         left.legend(fontsize=8.5, loc="lower left", ncols=2)
-        right.legend(fontsize=8.5, handles=right.lines[-1:])
+        right.legend(fontsize=8.5, loc="upper left")
     return figure
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from attnbook.core.rng import stream
 from attnbook.mirror_descent.data import Problems
@@ -24,18 +24,25 @@ HALVINGS = 30
 
 
 def extreme_directions(
-    problems: Problems, seeds: Sequence[int], count: int, p: float
+    problems: Problems,
+    seeds: Sequence[int],
+    count: int,
+    p: float,
+    *,
+    selected: Int[np.ndarray, "problems samples"] | None = None,
 ) -> Float[np.ndarray, "problems directions dimension dimension"]:
     r"""Return unit perturbations that lower one gap between two tokens as much as any of their norm.
 
     The gap of tokens $t$ and $\tau$ is $\langle A,W\rangle$ with $A=(X_{it}-X_{i\tau})z_i^\top$; the perturbation is
-    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn at random.
+    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn at random; or $t$ is the
+    selected token of its sample.
 
     Args:
         problems: The problems.
         seeds: Seed of each problem's draws.
         count: Directions per problem.
         p: One exponent above 1.
+        selected: Selected token of each sample, whose gaps are lowered; default any two tokens.
 
     Returns:
         Matrices of norm one.
@@ -50,7 +57,7 @@ def extreme_directions(
     for problem, seed in enumerate(seeds):
         rng = stream(seed, "directions")
         sample = rng.integers(samples, size=count)
-        one = rng.integers(tokens, size=count)
+        one = rng.integers(tokens, size=count) if selected is None else selected[problem, sample]
         other = (one + rng.integers(1, tokens, size=count)) % tokens
         x = problems.tokens[problem, sample]
         difference = x[np.arange(count), one] - x[np.arange(count), other]

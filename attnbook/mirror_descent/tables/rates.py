@@ -36,12 +36,12 @@ def constants(result: cone.Cone) -> Table:
         "sharper μ₀",
         "first violation over literal μ₀",
         "angle (degrees)",
-        "R_δ with C = 1",
+        "ρ of R_δ, C = 1",
     ]
     caption = (
         f"Medians over {len(result.settings.seeds)} problems with two choices of tokens each; the ratio from its "
         "smallest to its largest value. The angle is the half opening of the literal cone: for p = 2 the divergence is "
-        "one minus its cosine. Norms R_δ are relative."
+        "one minus its cosine. Last: R_δ as a relative norm, with C = 1."
     )
     return Table(heads, rows, caption)
 
@@ -61,11 +61,11 @@ def exponents(result: rates.Rates) -> Table:
                 Measured(f"10^{np.median(steps):.0f}"),
             ]
         )
-    heads = ["p", "bound", "twice", "slope of log D", "growth of the norm", "ratio at relative norm 20", "plain time t"]
+    heads = ["p", "bound", "twice", "slope of log D", "growth of the norm", "ρ over log t at ρ = 20", "plain time t"]
     caption = (
         f"Median and range over {len(result.settings.seeds)} seeds. Slope against the log of the norm beyond relative "
-        f"norm {rates.BEYOND:g}; growth: slope of the relative norm against log t beyond {rates.GROWING:g}; ratio: "
-        "relative norm over log t; last: the sum of the plain step sizes at the end."
+        f"norm {rates.BEYOND:g}; growth: slope of the relative norm ρ against log t beyond {rates.GROWING:g}; last: "
+        "the sum of the plain step sizes at the end."
     )
     return Table(heads, rows, caption)
 

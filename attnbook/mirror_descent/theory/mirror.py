@@ -170,8 +170,8 @@ def inverse_mirror_map(mirrored: Float[np.ndarray, "*batch rows columns"], p: Ex
 
 
 def bregman_divergence(
-    u: Float[np.ndarray, "*batch rows columns"], v: Float[np.ndarray, "*#batch rows columns"], p: Exponents
-) -> Float[np.ndarray, "*batch"]:
+    u: Float[np.ndarray, "*#batch rows columns"], v: Float[np.ndarray, "*#batch rows columns"], p: Exponents
+) -> Float[np.ndarray, "*#batch"]:
     r"""Return $D_\psi(U,V)=\psi(U)-\psi(V)-\langle\nabla\psi(V),U-V\rangle$ (Definition 1).
 
     Entry by entry the terms are non-negative; they are summed as such, so that tiny divergences keep their digits. On

@@ -90,8 +90,8 @@ def log_log_slope(
 def radial_law(log_time: Float[np.ndarray, " points"], p: float) -> Float[np.ndarray, " points"]:
     r"""Return the relative norm of a run that points to $W_{mm}$ all the time (this book's heuristic).
 
-    Then $\frac{d}{dt}R^{p-1}=e^{-R}$, up to constants; so the slope of $R$ against $\log t$ tends to 1, while
-    $R/\log t$ is away from 1 by about $(2-p)\log\log t/\log t$.
+    Then $\frac{d}{dt}\rho^{p-1}=e^{-\rho}$, up to constants; so the slope of $\rho$ against $\log t$ tends to 1, while
+    $\rho/\log t$ is away from 1 by about $(2-p)\log\log t/\log t$.
 
     Args:
         log_time: Logarithms of the accumulated step size, increasing and positive.
