@@ -64,7 +64,6 @@ def certified(state: State) -> State:
     return {"w": weights, "lam": lam, "norm": norm, "gap": gap}
 
 
-
 class _Dual:
     """Newton's method in the multipliers and slacks, with w = grad of the dual objective: for p at most 2."""
 

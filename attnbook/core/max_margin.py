@@ -106,8 +106,8 @@ def max_margin(
             solved = method(rows[which].scaled(1 / scale[which]), exponents[which], tolerance)
             weights[which], multipliers[which] = solved["w"], solved["lam"]
             norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
-    for problem in np.flatnonzero(~(gap <= WORST_GAP)):
-        _explain(int(problem), rows.dense(problem), float(gap[problem]))
+    for problem in np.flatnonzero(~(gap <= WORST_GAP)).tolist():
+        _explain(problem, rows.dense(problem), float(gap[problem]))
     return MaxMargin(weights / scale[:, None], multipliers / scale[:, None] ** 2, norm / scale, gap, steps)
 
 
