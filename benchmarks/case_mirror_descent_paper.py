@@ -40,7 +40,7 @@ def toy() -> Case:
         ours, usual = _together(problems, STEPS)[:3], _loop(arrays, 3, STEPS)
         apart = np.linalg.norm(ours - usual, axis=(1, 2)) / np.linalg.norm(ours, axis=(1, 2))
         return (
-            f"{_floor(wall)} Compared after {COMPARED} steps: soon after, attention saturates to the last digit, and the "
+            f"{_floor(wall)} Compared after {COMPARED} steps: later, attention saturates to the last digit, and the "
             f"usual formulas of the gradient return rounding errors. At the end they are {apart.min():.0%} to "
             f"{apart.max():.0%} of the norm away in three problems; ours keeps the digits, and is timed doing so."
         )

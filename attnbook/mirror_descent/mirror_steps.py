@@ -9,13 +9,22 @@ from torch import Tensor
 
 __all__ = ["described", "image", "refuse_gradients", "remapped", "update_each", "update_together"]
 
-# Tensors are worked through in pieces whose temporaries stay in the cache.
-PIECE = 2**14
+# Tensors are worked through in pieces whose temporaries, of a MiB each, stay near the processor.
+PIECE = 2**17
 
 
-def image(theta: Tensor, p: float) -> Tensor:
-    r"""Return the weights $\mathrm{sign}(\theta)|\theta|^{1/(p-1)}$; at 2 they share memory with $\theta$."""
-    # torch computes the powers 2 and 1/2 (p = 1.5 and 3) without a logarithm.
+def image(theta: Tensor, p: float, dtype: torch.dtype | None = None) -> Tensor:
+    r"""Return the weights $\mathrm{sign}(\theta)|\theta|^{1/(p-1)}$; at 2 they share memory with $\theta$.
+
+    Args:
+        theta: Mirror image.
+        p: Exponent of the potential.
+        dtype: The type to which they will be rounded; default that of ``theta``.
+    """
+    # torch computes the powers 2 and 1/2 (p = 1.5 and 3) without a logarithm; its inverse root takes half the time of
+    # the root, and loses a bit that a narrower type has no place for.
+    if p == 3 and dtype not in (None, theta.dtype):
+        return theta.abs().clamp_(min=torch.finfo(theta.dtype).tiny).rsqrt_().mul_(theta)
     return theta if p == 2 else theta.abs().pow_(1 / (p - 1)).copysign_(theta)
 
 
@@ -133,7 +142,7 @@ def _update(
     if buffer is not None:
         gradient = buffer.mul_(group["momentum"]).add_(gradient)
     theta.sub_(gradient if lengths is None else gradient * lengths, alpha=float(group["lr"]))
-    weight.copy_(image(theta, group["p"]))
+    weight.copy_(image(theta, group["p"], weight.dtype))
 
 
 def _gradient(weight: Tensor) -> Tensor:

@@ -78,6 +78,13 @@ def test_pieces_of_a_large_tensor_take_the_step_of_the_whole(p, momentum, monkey
     assert torch.equal(run(10**6), run(4))
 
 
+def test_the_root_for_narrow_weights_is_the_root():
+    """Zero, tiny and huge entries included; rounded to single precision there is no difference to see."""
+    theta = torch.tensor([0.0, -0.0, 1e-320, -1e-300, 1e-40, -0.7, 3.0, 1e70], **DOUBLES)
+    narrow = mirror_steps.image(theta, 3.0, torch.float32).float()
+    torch.testing.assert_close(narrow, mirror_steps.image(theta, 3.0).float(), rtol=2e-7, atol=0)
+
+
 def test_memory_that_is_not_contiguous_takes_the_same_steps(monkeypatch):
     monkeypatch.setattr(mirror_steps, "PIECE", 4)
     values, gradient = torch.randn(5, 7, **DOUBLES), torch.randn(5, 7, **DOUBLES)
