@@ -34,6 +34,7 @@ def test_products_with_factors_are_those_of_the_matrix(sizes):
     heavy = np.einsum("pcd,pd,pbd->pcb", dense.rows, weights, dense.rows)
     for rows in (outer, dense):
         np.testing.assert_allclose(np.tril(rows.lower_gram(weights)), np.tril(heavy), **close)
+        assert np.isfinite(rows.lower_gram(weights)).all()
         np.testing.assert_allclose(rows.lengths(), np.linalg.norm(dense.rows, axis=2), **close)
         np.testing.assert_allclose(rows.scaled(factor).down(w), factor[:, None] * dense.down(w), **close)
         np.testing.assert_allclose(rows[np.array([problems - 1])].up(lam[-1:]), dense.up(lam)[-1:], **close)
