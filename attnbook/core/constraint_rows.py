@@ -43,7 +43,7 @@ class Rows(Protocol):
     def lower_gram(
         self, weights: Float[np.ndarray, "problems dimension"]
     ) -> Float[np.ndarray, "problems constraints constraints"]:
-        r"""Return $A\,\mathrm{diag}(c)A^\top$ on and below the diagonal; what stands above is finite and has no meaning."""
+        r"""Return $A\,\mathrm{diag}(c)A^\top$ on and below the diagonal; what stands above means nothing."""
 
     def dense(self, problem: int) -> Float[np.ndarray, "constraints dimension"]:
         """Return the matrix $A$ of one problem."""
@@ -158,7 +158,7 @@ class OuterRows:
         return (flat @ flat.mT) * (self.right @ self.right.mT).repeat(members, axis=1).repeat(members, axis=2)
 
     def lower_gram(self, weights: np.ndarray) -> np.ndarray:
-        r"""Return $A\,\mathrm{diag}(c)A^\top$ on and below the diagonal; what stands above is finite and has no meaning."""
+        r"""Return $A\,\mathrm{diag}(c)A^\top$ on and below the diagonal; what stands above means nothing."""
         problems, count, _ = self.shape
         _, groups, members, d = self.left.shape
         matrices = weights.reshape(problems, d, -1)
