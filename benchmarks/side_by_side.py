@@ -6,19 +6,22 @@ Run it from the root of the repository; ``--help`` lists the options.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import multiprocessing
 import statistics
+import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
-from measuring import HERE, markdown_table, provenance, span
+from measuring import HERE, Worker, markdown_table, provenance, span
 from rich.console import Console
 from rich.progress import track
 from worker import Seconds, peak_memory
@@ -30,12 +33,33 @@ CASES = (
     "case_multi_head",
     "case_multi_head_groups",
     "case_mirror_descent",
+    "case_mirror_descent_optimizer",
+    "case_mirror_descent_paper",
     "case_softmax_ntk",
     "case_preconditioning",
 )
 STORED = HERE / "side_by_side.json"
 COLUMNS = ("variant", "wall, ms", "CPU, ms", "wall / ours", "CPU / ours", "memory, MiB")
 console = Console()
+
+
+@dataclass(frozen=True)
+class InJax:
+    """A variant that runs in a process of its own, with the Python of ``--jax-python``.
+
+    Attributes:
+        variant: Module and class; see ``worker.py``.
+        arrays: What the class is built from.
+        steps: What it is asked for, in float64.
+        answer: The name of the array in which it returns its numbers.
+        compared_steps: What it is asked for where its numbers are compared; default ``steps``.
+    """
+
+    variant: tuple[str, str]
+    arrays: Mapping[str, np.ndarray]
+    steps: int
+    answer: str
+    compared_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +71,13 @@ class Case:
         what: What one run computes, for the reader of the table, in a sentence or two.
         variants: Label to a function without arguments that returns an array; the first is ours.
         tolerance: Largest relative difference to ours that counts as the same, in the largest entry.
-        aim: Smallest acceptable ratio of each label's wall time to ours; default none is set.
+        aim: Smallest acceptable ratio of each label's wall time to ours; below one, ours may take longer.
         repeat: Runs that are timed together.
         once: Labels of variants that take minutes: they run in the first round only.
         remark: What else to say, outside the timing: a function of each label's median wall time.
+        yardsticks: Labels of variants that compute something else, and are there for their time.
+        in_jax: Label to a variant that needs JAX, measured where there is one.
+        compared: What is compared in place of the variants, such as shorter runs; default the variants.
     """
 
     title: str
@@ -61,6 +88,9 @@ class Case:
     repeat: int = 1
     once: Collection[str] = ()
     remark: Callable[[Mapping[str, float]], str] | None = None
+    yardsticks: Collection[str] = ()
+    in_jax: Mapping[str, InJax] = field(default_factory=dict)
+    compared: Mapping[str, Callable[[], np.ndarray]] | None = None
 
 
 def check(case: Case) -> dict[str, float]:
@@ -72,9 +102,11 @@ def check(case: Case) -> dict[str, float]:
     Raises:
         RuntimeError: If a variant computes something else.
     """
-    (_, ours), *others = case.variants.items()
+    (_, ours), *others = (case.compared or case.variants).items()
     expected, errors = np.asarray(ours()), {}
     for label, run in others:
+        if label in case.yardsticks:
+            continue
         error = float(np.abs(np.asarray(run()) - expected).max() / np.abs(expected).max())
         if not error <= case.tolerance:
             raise RuntimeError(f"{case.title}: {label} differs from ours by {error:.1e}")
@@ -89,6 +121,11 @@ def memory(run: Callable[[], np.ndarray]) -> float | None:
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
 
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(
+            0
+        )  # what earlier runs have left with the allocator would hide what this one takes
+
     def child() -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at the present size
         before = peak_memory()
@@ -101,26 +138,65 @@ def memory(run: Callable[[], np.ndarray]) -> float | None:
     return round(receive.recv(), 1)
 
 
-def measure(case: Case, rounds: int) -> dict[str, Any]:
+def measure(case: Case, rounds: int, jax_python: Path | None = None) -> dict[str, Any]:
     """Check a case, then run its variants in turn for some rounds."""
     errors = check(case)
     grown = {label: memory(run) for label, run in case.variants.items()}
-    rows: dict[str, dict[str, Any]] = {label: {"wall_ms": [], "cpu_ms": []} for label in case.variants}
-    for number in track(range(rounds), case.title, console=Console(stderr=True), transient=True):
-        for label, run in case.variants.items():
-            if number and label in case.once:
-                continue
-            start = Seconds.now()
-            for _ in range(case.repeat):
-                run()
-            spent = Seconds.since(start)
-            rows[label]["wall_ms"].append(round(1e3 * spent.wall / case.repeat, 4))
-            rows[label]["cpu_ms"].append(round(1e3 * spent.cpu / case.repeat, 4))
+    labels = [*case.variants, *(case.in_jax if jax_python else ())]
+    rows: dict[str, dict[str, Any]] = {label: {"wall_ms": [], "cpu_ms": []} for label in labels}
+    with ExitStack() as stack:
+        workers = _workers(stack, case, jax_python, errors)
+        for number in track(range(rounds), case.title, console=Console(stderr=True), transient=True):
+            for label in labels:
+                if number and label in case.once:
+                    continue
+                spent = _time(case, label, workers)
+                rows[label]["wall_ms"].append(round(1e3 * spent.wall / case.repeat, 4))
+                rows[label]["cpu_ms"].append(round(1e3 * spent.cpu / case.repeat, 4))
+        grown |= {label: round(worker.memory, 1) for label, worker in workers.items()}
     for label, row in rows.items():
         row |= {"memory_mib": grown[label], "error": errors.get(label, 0.0), "aim": case.aim.get(label)}
     medians = {label: statistics.median(row["wall_ms"]) for label, row in rows.items()}
     remark = {"remark": case.remark(medians)} if case.remark else {}
-    return {"what": case.what, "rounds": rounds, "rows": rows, **remark, "provenance": provenance(None)}
+    missing = {} if jax_python else {"missing": list(case.in_jax)}
+    return {
+        "what": case.what,
+        "rounds": rounds,
+        "rows": rows,
+        **remark,
+        **missing,
+        "provenance": provenance(jax_python),
+    }
+
+
+def _time(case: Case, label: str, workers: Mapping[str, Worker]) -> Seconds:
+    start = Seconds.now()
+    if label in case.variants:
+        for _ in range(case.repeat):
+            case.variants[label]()
+        return Seconds.since(start)
+    answers = [workers[label].train(case.in_jax[label].steps, "float64") for _ in range(case.repeat)]
+    workers[label].memory = max(workers[label].memory, *(answer["memory"] for answer in answers), 0.0)
+    return Seconds(sum(answer["wall"] for answer in answers), sum(answer["cpu"] for answer in answers))
+
+
+def _workers(stack: ExitStack, case: Case, jax_python: Path | None, errors: dict[str, float]) -> dict[str, Worker]:
+    """Start the variants in JAX, compile them, and compare what they compute."""
+    if jax_python is None or not case.in_jax:
+        return {}
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    expected = np.asarray(next(iter((case.compared or case.variants).values()))())
+    workers = {}
+    for number, (label, variant) in enumerate(case.in_jax.items()):
+        np.savez(folder / f"{number}.npz", **variant.arrays)
+        worker = stack.enter_context(Worker(label, variant.variant, folder / f"{number}.npz", 1, jax_python))
+        worker.train(variant.compared_steps or variant.steps, "float64", folder / "answer.npz")
+        with np.load(folder / "answer.npz") as stored:
+            error = float(np.abs(stored[variant.answer] - expected).max() / np.abs(expected).max())
+        if not error <= case.tolerance:
+            raise RuntimeError(f"{case.title}: {label} differs from ours by {error:.1e}")
+        errors[label], workers[label] = error, worker
+    return workers
 
 
 def cells(rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -146,7 +222,10 @@ def aims(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if row["aim"] is not None:
             ratio = statistics.median(mine / ours for mine, ours in zip(row["wall_ms"], base, strict=False))
             outcome = "reached" if ratio >= row["aim"] else "missed"
-            sentences.append(f"Aim, at least {row['aim']:g} times faster than {label}: {outcome}.")
+            aim = f"at least {row['aim']:g} times faster than"
+            if 0 < row["aim"] < 1:
+                aim = f"at most {1 / row['aim']:g} times the time of"
+            sentences.append(f"Aim, {aim} {label}: {outcome}.")
     return sentences
 
 
@@ -158,6 +237,8 @@ def as_markdown(stored: Mapping[str, Mapping[str, Any]]) -> str:
         same = ", ".join(f"{row['error']:.0e} for {label}" for label, row in rows.items() if row["error"])
         short = [label for label, row in rows.items() if len(row["wall_ms"]) < case["rounds"]]
         once = f"In the first round only: {', '.join(short)}. " if short else ""
+        if case.get("missing"):
+            once += f"Not measured, for want of --jax-python: {', '.join(case['missing'])}. "
         facts = ", ".join(f"{name} {value}" for name, value in case["provenance"].items())
         parts += [
             f"## {title}",
@@ -177,6 +258,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=5, help="Rounds in which every variant runs once.")] = 7,
     quick: Annotated[bool, typer.Option(help="Two rounds, to try it.")] = False,
     store: Annotated[bool, typer.Option(help="Write benchmarks/side_by_side.json and .md.")] = False,
+    jax_python: Annotated[Path | None, typer.Option(exists=True, help="Python that has JAX; default: no JAX.")] = None,
 ) -> None:
     """Measure the algorithms behind the chapters beside what a reader would use instead.
 
@@ -191,7 +273,7 @@ def main(
     if not chosen:
         raise typer.BadParameter(f"no title holds {only}; there are {', '.join(case.title for case in cases)}")
     stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
-    measured = {case.title: measure(case, 2 if quick else rounds) for case in chosen}
+    measured = {case.title: measure(case, 2 if quick else rounds, jax_python) for case in chosen}
     console.print(as_markdown(measured), markup=False, highlight=False)
     if store:
         merged = {case.title: (stored | measured).get(case.title) for case in cases}

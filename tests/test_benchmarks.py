@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import side_by_side
-from side_by_side import Case, as_markdown, check, measure
+from side_by_side import Case, InJax, as_markdown, check, measure
 
 CASE = Case(
     "Sums",
@@ -46,3 +46,18 @@ def test_a_slow_variant_runs_in_the_first_round_only_and_a_remark_is_shown():
 def test_memory_is_that_of_the_run_alone():
     grown = side_by_side.memory(lambda: np.ones(2**23))  # 64 MiB
     assert grown is None or 60 <= grown <= 80
+
+
+def test_a_yardstick_may_compute_something_else_and_an_aim_below_one_is_a_limit_on_ours():
+    case = replace(CASE, variants=CASE.variants | {"other": lambda: np.array(22.0)}, yardsticks=("other",))
+    measured = json.loads(json.dumps(measure(replace(case, aim={"other": 1e-9}), 2)))
+    page = as_markdown({"Sums": measured})
+    assert "Aim, at most 1e+09 times the time of other: reached." in page
+    assert "difference to ours zero" in page
+
+
+def test_a_variant_in_jax_that_cannot_be_measured_is_named():
+    case = replace(CASE, in_jax={"jax": InJax(("variants_jax", "Jax"), {}, 3, "sum")})
+    measured = json.loads(json.dumps(measure(case, 2)))
+    assert list(measured["rows"]) == ["numpy", "loop"]
+    assert "Not measured, for want of --jax-python: jax." in as_markdown({"Sums": measured})

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from attnbook.core.constraint_rows import OuterRows
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.max_margin import InfeasibleError, max_margin
 
@@ -107,11 +108,11 @@ def attention_svm(
         0.333333
     """
     tokens, queries, selected = _checked(tokens, queries, selected)
-    constraints, others = _constraints(tokens, queries, selected)
+    rows, others = _rows(tokens, queries, selected)
     problems, samples, n_tokens, dimension = tokens.shape
-    _refuse_ties(constraints, queries, others, selected)
+    _refuse_ties(rows, others, selected)
     try:
-        solved = max_margin(constraints.reshape(problems, -1, dimension**2), p)
+        solved = max_margin(rows, p)
     except InfeasibleError as error:
         conflict = np.zeros((samples, n_tokens))
         proof = np.where(error.combination > NAMED, error.combination, 0.0).reshape(samples, n_tokens - 1)
@@ -121,8 +122,7 @@ def attention_svm(
     weight = solved.weights.reshape(problems, dimension, dimension)
     margins, multipliers = np.full((problems, samples, n_tokens), np.inf), np.zeros((problems, samples, n_tokens))
     shape = (problems, samples, n_tokens - 1)
-    achieved = (constraints.reshape(problems, -1, dimension**2) @ solved.weights[..., None])[..., 0]
-    np.put_along_axis(margins, others, achieved.reshape(shape), axis=2)
+    np.put_along_axis(margins, others, rows.down(solved.weights).reshape(shape), axis=2)
     np.put_along_axis(multipliers, others, solved.multipliers.reshape(shape), axis=2)
     support = margins <= 1 + SUPPORT_TOLERANCE
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
@@ -153,11 +153,11 @@ def selectable(
         [True, False, True]
     """
     found = []
-    for rows in attention_constraints(tokens, queries, selected):
-        gram = rows @ rows.T
+    rows, _ = _rows(*_checked(tokens, queries, selected))
+    for gram in rows.gram():
         try:
             # A constraint of length zero can have no margin.
-            found.append(bool((gram.diagonal() > 0).all()) and kernel_margin(gram, np.ones(len(rows))).margin > 0)
+            found.append(bool((gram.diagonal() > 0).all()) and kernel_margin(gram, np.ones(len(gram))).margin > 0)
         except NotSeparableError:
             found.append(False)
     return np.array(found)
@@ -182,12 +182,11 @@ def locally_optimal(
     return ((own > token_scores) | ~support).all(axis=(1, 2))
 
 
-def _constraints(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Outer products of token difference and query, ``(problems, samples, tokens - 1, d, d)``, and the other tokens."""
+def _rows(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) -> tuple[OuterRows, np.ndarray]:
+    """Differences from the selected token and queries, whose outer products are the rows, and the other tokens."""
     others = np.arange(tokens.shape[2] - 1) + (np.arange(tokens.shape[2] - 1) >= selected[..., None])
     chosen = np.take_along_axis(tokens, selected[..., None, None], axis=2)
-    difference = chosen - np.take_along_axis(tokens, others[..., None], axis=2)
-    return difference[..., :, None] * queries[:, :, None, None, :], others
+    return OuterRows(chosen - np.take_along_axis(tokens, others[..., None], axis=2), queries), others
 
 
 def attention_constraints(
@@ -208,21 +207,20 @@ def attention_constraints(
     Raises:
         ValueError: If shapes do not fit, or a number is not finite or outside its range.
     """
-    tokens, queries, selected = _checked(tokens, queries, selected)
-    rows, _ = _constraints(tokens, queries, selected)
-    return rows.reshape(len(rows), -1, tokens.shape[3] ** 2)
+    rows, _ = _rows(*_checked(tokens, queries, selected))
+    return np.stack([rows.dense(problem) for problem in range(rows.shape[0])])
 
 
-def _refuse_ties(constraints: np.ndarray, queries: np.ndarray, others: np.ndarray, selected: np.ndarray) -> None:
+def _refuse_ties(rows: OuterRows, others: np.ndarray, selected: np.ndarray) -> None:
     """Refuse samples whose selected token ties with another for every matrix."""
-    tied = (constraints == 0).all(axis=(3, 4))
+    tied = (rows.lengths() == 0).reshape(others.shape)
     if not tied.any():
         return
     problem, sample = np.argwhere(tied)[0][:2]
     conflict = np.zeros((tied.shape[1], tied.shape[2] + 1))
     own = others[problem, sample][tied[problem, sample]]
     conflict[sample, own] = 1 / len(own)
-    if not queries[problem, sample].any():
+    if not rows.right[problem, sample].any():
         reason = f"the query of sample {sample} is zero, so all its tokens get the same attention"
     else:
         reason = f"in sample {sample} the selected token has a duplicate, which always gets the same attention"

@@ -8,6 +8,7 @@ For $p=2$ it is gradient descent.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbook.core.update_rules import per_member
+from attnbook.mirror_descent.mirror_steps import described, refuse_gradients, remapped, update_each, update_together
 
 __all__ = ["MirrorDescent", "MirrorRule", "precision"]
 
@@ -27,24 +29,32 @@ class MirrorDescent(torch.optim.Optimizer):
 
     The state is kept in the mirror space in float64 (float32 on devices without it), because a round trip through the
     weights would lose small entries for $p$ near 1. It is read from the weights at the first step; weights that are
-    changed from outside afterwards are overwritten by the next step.
+    changed from outside afterwards are overwritten by the next step. An exponent may change between steps: the state
+    is mapped to the new mirror space.
 
     Weights that are exactly zero (biases, shifts of a layer norm) hardly move for $p$ near 1: give them a group of
-    their own with ``p=2``.
+    their own with ``p=2``. There is no dampening and no Nesterov momentum.
 
     Args:
-        params: Parameters, or groups of them, each with its own ``lr``, ``p``, ``momentum`` or ``normalized``.
+        params: Parameters, ``model.named_parameters()`` (then errors name them), or groups of them, each with its own
+            options.
         lr: Step size, not negative.
         p: Exponent of the potential, above 1 and finite; default 2, gradient descent.
         momentum: Heavy-ball momentum of the gradient, in [0, 1), as in ``torch.optim.SGD``; default 0.
+        weight_decay: Adds this multiple of the potential to the loss, whose gradient is that multiple of the mirror
+            image; at ``p=2`` the weight decay of ``torch.optim.SGD``. Not negative; default 0.
         normalized: Whether to take scale-free steps: each gradient is divided by its dual norm $\|\cdot\|_{q,q}$ and
             the step is multiplied by $\max(1,\|W\|_{p,p})^{p-2}$. Then the length of a step does not depend on the
             size of the gradient: steps that keep the direction move weights of norm above 1 by ``lr / (p - 1)``, up to
             terms of higher order in ``lr``. Multiply ``lr`` by ``p - 1`` for equal distances at different ``p``.
         stacked: Whether the first axis of every parameter counts separate models, each with norms of its own
             (only matters when ``normalized``); default false.
-        foreach: Whether to update all tensors of a group with torch's multi-tensor kernels; default where all of them
-            lie on a CUDA device. Not together with ``normalized``.
+        maximize: Whether to go up the gradient; default false.
+        foreach: Whether to update all tensors of a group with torch's multi-tensor kernels, at the price of a
+            temporary copy of all gradients in float64; default where all of them lie on a CUDA device. Not together
+            with ``normalized``.
+        error_if_nonfinite: Whether a gradient with a NaN or an infinity is an error, raised before anything has
+            changed; on a CUDA device the check waits for the gradients. Default true.
 
     Raises:
         ValueError: If an option is outside its range.
@@ -60,17 +70,28 @@ class MirrorDescent(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        params: Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]],
         lr: float,
         p: float = 2.0,
         *,
         momentum: float = 0.0,
+        weight_decay: float = 0.0,
         normalized: bool = False,
         stacked: bool = False,
+        maximize: bool = False,
         foreach: bool | None = None,
+        error_if_nonfinite: bool = True,
     ) -> None:
-        defaults = {"lr": lr, "p": p, "momentum": momentum, "normalized": normalized, "stacked": stacked}
-        super().__init__(params, defaults | {"foreach": foreach})
+        defaults: dict[str, Any] = {"lr": lr, "p": p, "momentum": momentum, "weight_decay": weight_decay}
+        defaults |= {"normalized": normalized, "stacked": stacked, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, defaults | {"error_if_nonfinite": error_if_nonfinite})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read a state, which may be older than some options."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in {"weight_decay": 0.0, "maximize": False, "error_if_nonfinite": True}.items():
+                group.setdefault(name, value)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters with options of its own.
@@ -80,9 +101,19 @@ class MirrorDescent(torch.optim.Optimizer):
 
         Raises:
             ValueError: If an option is outside its range.
+            TypeError: If a parameter is not of real floating point numbers.
         """
         _check_options(self.defaults | param_group)
         super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for number, weight in enumerate(group["params"]):
+            if not weight.is_floating_point():
+                named = described(len(self.param_groups) - 1, group, number)
+                self.param_groups.pop()
+                raise TypeError(
+                    f"params: {named} has type {weight.dtype}, expected real floating point numbers: the mirror map "
+                    "acts on the size and the sign of each (torch.view_as_real gives the parts of complex ones)"
+                )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where another optimiser of the same groups stopped, at full precision.
@@ -91,15 +122,40 @@ class MirrorDescent(torch.optim.Optimizer):
             state_dict: What ``state_dict()`` returned.
 
         Raises:
-            ValueError: If the groups do not fit.
+            ValueError: If the groups or shapes do not fit.
         """
-        super().load_state_dict(state_dict)
-        # torch casts state to the type of the weights; the mirror image must keep its own.
-        numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
-        weights = [w for group in self.param_groups for w in group["params"]]
-        for number, weight in zip(numbers, weights, strict=True):
-            for name, value in state_dict["state"].get(number, {}).items():
-                self.state[weight][name] = value.detach().clone().to(weight.device, precision(weight.device))
+        given: list[dict[str, Any]] = []
+        # torch casts the state to the type of the weights; the mirror image must keep its own. These two hooks run
+        # next to torch's own work: after all that may change what is loaded, before all that may look at the outcome.
+        before = self.register_load_state_dict_pre_hook(lambda _, loaded: given.append(loaded))
+        after = self.register_load_state_dict_post_hook(lambda _: self._keep_precision(given[0]), prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _keep_precision(self, loaded: dict[str, Any]) -> None:
+        numbers = [n for group in loaded["param_groups"] for n in group["params"]]
+        weights = [
+            (described(i, group, j), w)
+            for i, group in enumerate(self.param_groups)
+            for j, w in enumerate(group["params"])
+        ]
+        for number, (name, weight) in zip(numbers, weights, strict=True):
+            for key, value in loaded["state"].get(number, {}).items():
+                if value.shape != weight.shape:
+                    raise ValueError(
+                        f"state_dict: {key} of {name}: expected shape {tuple(weight.shape)}, got {tuple(value.shape)}"
+                    )
+                dtype = precision(weight.device)
+                if torch.finfo(value.dtype).bits < torch.finfo(dtype).bits:
+                    warnings.warn(
+                        f"state_dict: {key} of {name} comes in {value.dtype} and is widened to {dtype}; "
+                        "what rounding took from it is lost",
+                        stacklevel=2,
+                    )
+                self.state[weight][key] = value.detach().clone().to(weight.device, dtype)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -119,32 +175,37 @@ class MirrorDescent(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: If a gradient is sparse.
+            FloatingPointError: If a gradient is not finite; names the parameter. No weight and no state has changed.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        refuse_gradients(self.param_groups)
         for group in self.param_groups:
-            weights = [w for w in group["params"] if w.grad is not None]
-            if not weights:
-                continue
-            if any(w.grad.is_sparse for w in weights):
-                raise RuntimeError(
-                    "MirrorDescent: got a sparse gradient, which it does not support: the mirror map would have to "
-                    "visit every entry; use nn.Embedding(..., sparse=False)"
-                )
-            mirrored = [self._mirrored(w, group["p"]) for w in weights]
-            gradients = [w.grad.to(m.dtype) for w, m in zip(weights, mirrored, strict=True)]
-            update = _update_together if _together(group, weights) else _update_each
-            update(weights, mirrored, gradients, [self.state[w] for w in weights], group)
+            weights = [w for w in group["params"] if w.grad is not None and w.numel()]
+            if weights:
+                states = self._states(weights, group)
+                (update_together if _together(group, weights) else update_each)(weights, states, group)
         return loss
 
-    def _mirrored(self, weight: Tensor, p: float) -> Tensor:
-        state = self.state[weight]
-        if "mirrored" not in state:
-            w = weight.detach().to(precision(weight.device))
-            state["mirrored"] = w.sign() * w.abs().pow(p - 1)
-        return state["mirrored"]
+    def _states(self, weights: list[Tensor], group: dict[str, Any]) -> list[dict[str, Tensor]]:
+        """The states of weights at the exponent of their group; new where there is none."""
+        p = group["p"]
+        before = group.setdefault("mirrored_at", p)
+        if before != p:
+            _check_options(group)
+            for known in (self.state[w] for w in group["params"] if w in self.state):
+                known["mirrored"] = remapped(known["mirrored"], before, p)
+            group["mirrored_at"] = p
+        states = [self.state[w] for w in weights]
+        for weight, state in zip(weights, states, strict=True):
+            if "mirrored" not in state:
+                w = weight.detach().to(precision(weight.device))
+                state["mirrored"] = w.sign() * w.abs().pow(p - 1)
+            if group["momentum"] and "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(state["mirrored"])
+        return states
 
 
 @dataclass(frozen=True)
@@ -183,61 +244,15 @@ class MirrorRule:
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the torch optimiser for these parameter groups."""
-        return MirrorDescent(groups, 0.0, momentum=self.momentum, normalized=self.normalized, stacked=True)
+        # The ensemble watches the losses itself, member by member.
+        return MirrorDescent(
+            groups, 0.0, momentum=self.momentum, normalized=self.normalized, stacked=True, error_if_nonfinite=False
+        )
 
 
 def precision(device: torch.device) -> torch.dtype:
     """Return float64, or float32 on a device that has no float64 (mps)."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def _update_each(
-    weights: list[Tensor], mirrored: list[Tensor], gradients: list[Tensor], states: list[Any], group: dict[str, Any]
-) -> None:
-    p, momentum = group["p"], group["momentum"]
-    for weight, theta, gradient, state in zip(weights, mirrored, gradients, states, strict=True):
-        lengths: Tensor | float = 1.0
-        if group["normalized"]:
-            gradient, lengths = _scale_free(theta, gradient, p, group["stacked"])
-        if momentum:
-            gradient = _remember(state, gradient, momentum)
-        theta.sub_(gradient * lengths if group["normalized"] else gradient, alpha=group["lr"])
-        weight.copy_(theta if p == 2 else theta.abs().pow_(1 / (p - 1)).copysign_(theta))
-
-
-def _update_together(
-    weights: list[Tensor], mirrored: list[Tensor], gradients: list[Tensor], states: list[Any], group: dict[str, Any]
-) -> None:
-    if group["momentum"]:
-        pairs = zip(states, gradients, strict=True)
-        gradients = [_remember(state, gradient, group["momentum"]) for state, gradient in pairs]
-    torch._foreach_add_(mirrored, gradients, alpha=-group["lr"])
-    if group["p"] == 2:
-        torch._foreach_copy_(weights, mirrored)
-        return
-    found = torch._foreach_abs(mirrored)
-    torch._foreach_pow_(found, 1 / (group["p"] - 1))
-    torch._foreach_mul_(found, torch._foreach_sign(mirrored))
-    torch._foreach_copy_(weights, found)
-
-
-def _scale_free(theta: Tensor, gradient: Tensor, p: float, stacked: bool) -> tuple[Tensor, Tensor]:
-    """Return the gradient over its dual norm, and the factor that makes a unit step move the weights by 1 / (p - 1)."""
-    axes = tuple(range(1 if stacked else 0, theta.ndim))
-    q = p / (p - 1)
-    tiny = torch.finfo(theta.dtype).tiny
-    gradient = gradient / gradient.abs().amax(axes, keepdim=True).clamp_(min=tiny)
-    length = gradient.abs().pow(q).sum(axes, keepdim=True).pow(1 / q).clamp_(min=tiny)
-    # The p-norm of the weights to the power p is the q-norm of their mirror image to the power q.
-    norm = theta.abs().pow(q).sum(axes, keepdim=True).pow(1 / p)
-    return gradient / length, norm.clamp_(min=1.0).pow_(p - 2)
-
-
-def _remember(state: dict[str, Tensor], gradient: Tensor, momentum: float) -> Tensor:
-    if "momentum_buffer" in state:
-        return state["momentum_buffer"].mul_(momentum).add_(gradient)
-    state["momentum_buffer"] = gradient.clone()
-    return state["momentum_buffer"]
 
 
 def _together(group: dict[str, Any], weights: list[Tensor]) -> bool:
@@ -254,5 +269,7 @@ def _check_options(options: dict[str, Any]) -> None:
         raise ValueError(f"p: expected a finite number above 1, got {p}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum: expected at least 0 and less than 1, got {momentum}")
+    if not 0 <= (decay := float(options.get("weight_decay", 0.0))) < math.inf:
+        raise ValueError(f"weight_decay: expected a finite number of at least 0, got {decay}")
     if options.get("foreach") and options.get("normalized"):
         raise ValueError("foreach: not together with normalized, whose norms are taken tensor by tensor")

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attnbook.core import max_margin as solver
 from attnbook.core.max_margin import max_margin
@@ -93,6 +95,39 @@ def test_a_wrong_answer_of_the_exact_method_does_not_get_past_the_certificate(mo
     mended = max_margin(rows, 2.0)
     assert (mended.steps > 0).all()
     np.testing.assert_allclose(mended.norm, right.norm, rtol=1e-10)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(1.2, 4.0), st.integers(0, 100), st.floats(1e-3, 1e3))
+def test_the_solution_follows_when_problems_are_scaled_and_reordered(p, seed, factor):
+    """Larger tokens need smaller weights; the order of samples and of tokens does not matter."""
+    drawn = draw_problems([seed], n_samples=3, n_tokens=4, dimension=5)
+    order, samples = np.array([2, 0, 3, 1]), np.array([1, 2, 0])
+    tokens, queries = factor * drawn.tokens[:, samples][:, :, order], drawn.queries[:, samples]
+    selected = np.argsort(order)[drawn.best_tokens[:, samples]]
+    base = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, p)
+    other = attention_svm(tokens, queries, selected, p)
+    np.testing.assert_allclose(factor * other.norm, base.norm, rtol=1e-9)
+    np.testing.assert_allclose(factor * other.weight, base.weight, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([1.25, 1.7, 2.0, 3.0]), st.integers(0, 100))
+def test_the_certificate_holds_for_the_matrix_of_all_constraints(p, seed):
+    """Feasible weights and a bound from the multipliers, both recomputed from constraints that are written out."""
+    drawn = draw_problems([seed, seed + 1], n_samples=3, n_tokens=4, dimension=5)
+    selected, q = drawn.best_tokens, p / (p - 1)
+    found = attention_svm(drawn.tokens, drawn.queries, selected, p)
+    for i in range(2):
+        pull, total = np.zeros((5, 5)), 0.0
+        for s in range(3):
+            for t in set(range(4)) - {int(selected[i, s])}:
+                row = np.outer(drawn.tokens[i, s, selected[i, s]] - drawn.tokens[i, s, t], drawn.queries[i, s])
+                assert (row * found.weight[i]).sum() >= 1 - 1e-9
+                pull += found.multipliers[i, s, t] * row
+                total += found.multipliers[i, s, t]
+        bound = total / (np.abs(pull) ** q).sum() ** (1 / q)
+        assert (np.abs(found.weight[i]) ** p).sum() ** (1 / p) <= bound * (1 + 1e-9)
 
 
 def _gives_up(gram, labels):

@@ -11,7 +11,7 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
-from attnbook.mirror_descent import optimizer
+from attnbook.mirror_descent import mirror_steps, optimizer
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
 from attnbook.mirror_descent.figures import mirror_descent as figures
 from attnbook.mirror_descent.figures.looks import LOOKS
@@ -39,14 +39,7 @@ def failed(result):
 
 def wrong_way_back(monkeypatch):
     """The inverse mirror map with the exponent of the map: p - 1 in place of 1 / (p - 1)."""
-    honest = optimizer._update_each
-
-    def update(weights, mirrored, gradients, states, group):
-        honest(weights, mirrored, gradients, states, group)
-        for weight, theta in zip(weights, mirrored, strict=True):
-            weight.copy_(theta.abs().pow(group["p"] - 1).copysign(theta))
-
-    monkeypatch.setattr(optimizer, "_update_each", update)
+    monkeypatch.setattr(mirror_steps, "image", lambda theta, p, _=None: theta.abs().pow(p - 1).copysign(theta))
 
 
 def wrong_direction(monkeypatch):

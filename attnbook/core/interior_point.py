@@ -1,0 +1,230 @@
+r"""Primal-dual interior point method for the smallest $\|w\|_p$ with $Aw\ge1$, for many problems at once.
+
+It minimises $\frac12\|w\|_p^2$. For $p\le2$ the unknowns are the multipliers, where the dual objective is twice
+differentiable, and for $p>2$ weights and multipliers; the Newton systems have one row per constraint either way.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from attnbook.core.constraint_rows import Rows
+
+__all__ = ["State", "certified", "in_both", "in_multipliers"]
+
+State: TypeAlias = dict[str, np.ndarray]
+"""Name to array, each with a leading problem axis."""
+
+MOST_STEPS = 100
+CENTRING = 0.1
+BOLDEST = 1e-2
+# Curvature of the norm counts as at least this much: at zero entries, p > 2, it has none.
+FLAT = 1e-10
+TO_BOUNDARY = 0.995
+
+
+def in_multipliers(rows: Rows, p: np.ndarray, tolerance: float) -> State:
+    """Solve problems with exponents of at most 2.
+
+    Args:
+        rows: Constraints, of size about one.
+        p: Exponents, ``(problems,)``.
+        tolerance: Relative gap to stop at.
+
+    Returns:
+        ``w``, ``lam``, ``norm``, ``gap`` and ``steps`` of each problem, the best found; the gap tells how good it is.
+    """
+    return _interior_point(_Dual(rows, p), tolerance)
+
+
+def in_both(rows: Rows, p: np.ndarray, tolerance: float) -> State:
+    """Solve problems with exponents above 2; see :func:`in_multipliers`."""
+    return _interior_point(_Primal(rows, p), tolerance)
+
+
+def certified(state: State) -> State:
+    """Scale weights to feasibility and multipliers to the best bound they prove.
+
+    Args:
+        state: ``w``, its norm ``w_norm`` and margins ``achieved``, ``lam`` and the dual norm ``pull_norm`` of its
+            combination of the rows; norms are ``(problems, 1)``.
+
+    Returns:
+        ``w``, ``lam``, ``norm`` and the relative ``gap``.
+    """
+    margin, total = state["achieved"].min(1, keepdims=True), state["lam"].sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        norm = np.where(margin > 0, state["w_norm"] / margin, np.inf)[:, 0]
+        bound = total / state["pull_norm"][:, 0]
+        gap = np.where(np.isfinite(norm) & np.isfinite(bound), np.abs(1 - bound / norm), np.inf)
+        weights = np.where(margin > 0, state["w"] / margin, 0.0)
+        lam = state["lam"] * (norm**2 / total)[:, None]
+    return {"w": weights, "lam": lam, "norm": norm, "gap": gap}
+
+
+class _Dual:
+    """Newton's method in the multipliers and slacks, with w = grad of the dual objective: for p at most 2."""
+
+    def __init__(self, rows: Rows, p: np.ndarray) -> None:
+        self.rows, self.p, self.q = rows, p[:, None], (p / (p - 1))[:, None]
+        # At p = 2 the curvature is the same everywhere.
+        self.gram = rows.gram() if (p == 2).all() else None
+
+    def keep(self, which: np.ndarray) -> None:
+        self.rows, self.p, self.q = self.rows[which], self.p[which], self.q[which]
+        self.gram = None if self.gram is None else self.gram[which]
+
+    def start(self) -> State:
+        lam = np.ones(self.rows.shape[:2])
+        length = np.maximum(_norm(self.rows.up(lam), self.q), 1e-6)
+        lam *= self.rows.shape[1] / length**2
+        found = self.look({"lam": lam, "s": np.zeros_like(lam)})
+        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - 1, 0.5)})
+
+    def look(self, state: State) -> State:
+        """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
+        pull = self.rows.up(state["lam"])
+        length = _norm(pull, self.q)
+        share = np.abs(pull / length)
+        unit = np.sign(pull) * share ** (self.q - 1)
+        achieved = self.rows.down(length * unit)
+        found = {"pull": pull, "pull_norm": length, "share": share, "unit": unit, "w": length * unit, "w_norm": length}
+        return state | found | {"achieved": achieved, "short": achieved - 1 - state["s"]}
+
+    def residuals(self, state: State) -> list[np.ndarray]:
+        return [state["short"]]
+
+    def direction(self, state: State, centre: np.ndarray) -> State:
+        lam, s = state["lam"], state["s"]
+        if self.gram is None:
+            # (q - 1) diag(share^(q - 2)) + (2 - q) y y' is the Hessian of half the squared q-norm.
+            along = self.rows.down(state["unit"])
+            matrix = self.rows.lower_gram((self.q - 1) * state["share"] ** (self.q - 2))
+            matrix += ((2 - self.q) * along)[:, :, None] * along[:, None, :]
+        else:
+            matrix = self.gram.copy()
+        _add_to_diagonal(matrix, s / lam)
+        missing = centre - lam * s
+        change = _solve(matrix, missing / lam - state["short"])
+        return {"lam": change, "s": (missing - s * change) / lam}
+
+
+class _Primal(_Dual):
+    """Newton's method in weights, multipliers and slacks: for p above 2."""
+
+    def look(self, state: State) -> State:
+        if "w" not in state:
+            state = state | {"w": super().look(state)["w"]}
+        w, pull = state["w"], self.rows.up(state["lam"])
+        length = _norm(w, self.p)
+        share = np.abs(w / length)
+        unit = np.sign(w) * share ** (self.p - 1)
+        found = {"pull": pull, "pull_norm": _norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
+        achieved = self.rows.down(w)
+        balance = {"achieved": achieved, "short": achieved - 1 - state["s"], "torn": length * unit - pull}
+        return state | found | balance
+
+    def residuals(self, state: State) -> list[np.ndarray]:
+        return [state["short"], state["torn"]]
+
+    def direction(self, state: State, centre: np.ndarray) -> State:
+        lam, s = state["lam"], state["s"]
+        # The inverse of the Hessian (p - 1) diag(share^(p - 2)) + (2 - p) y y' of half the squared p-norm.
+        inverse = 1 / np.maximum((self.p - 1) * state["share"] ** (self.p - 2), FLAT)
+        ray = state["w"] / state["w_norm"]
+        share = (self.p - 2) / (self.p - 1)
+        along = self.rows.down(ray)
+        matrix = self.rows.lower_gram(inverse)
+        matrix += (share * along)[:, :, None] * along[:, None, :]
+        _add_to_diagonal(matrix, s / lam)
+        missing = centre - lam * s
+
+        def solve_hessian(vector: np.ndarray) -> np.ndarray:
+            return inverse * vector + share * ray * (ray * vector).sum(1, keepdims=True)
+
+        right = missing / lam - state["short"] + self.rows.down(solve_hessian(state["torn"]))
+        change = _solve(matrix, right)
+        moved = solve_hessian(self.rows.up(change) - state["torn"])
+        return {"w": moved, "lam": change, "s": (missing - s * change) / lam}
+
+
+def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
+    """Follow the central path of all problems together; a finished problem drops out."""
+    problems, count, dimension = kernel.rows.shape
+    best: State = {"w": np.zeros((problems, dimension)), "lam": np.zeros((problems, count))}
+    best |= {"norm": np.full(problems, np.inf), "gap": np.full(problems, np.inf), "steps": np.zeros(problems)}
+    state, which, since = kernel.start(), np.arange(problems), np.zeros(problems, dtype=int)
+    centring = np.full((problems, 1), CENTRING)
+    for step in range(MOST_STEPS):
+        found = certified(state)
+        better, clearly = found["gap"] < best["gap"][which], found["gap"] < 0.9 * best["gap"][which]
+        for name, value in found.items():
+            best[name][which[better]] = value[better]
+        best["steps"][which] = step
+        since[which] = np.where(clearly | np.isinf(best["gap"][which]), 0, since[which] + 1)
+        # Ten steps without a clearly better certificate: rounding.
+        going = (best["gap"][which] > tolerance) & (since[which] < 10) & np.isfinite(state["lam"]).all(1)
+        if not going.any():
+            break
+        if not going.all():
+            which, centring = which[going], centring[going]
+            state = {name: value[going] for name, value in state.items()}
+            kernel.keep(going)
+        centre = centring * (state["lam"] * state["s"]).mean(1, keepdims=True)
+        state, length = _move(kernel, state, kernel.direction(state, centre), centre)
+        # The farther a step went, the bolder the next.
+        centring = np.clip((1 - length) ** 2, BOLDEST, CENTRING)
+    return best
+
+
+def _move(kernel: _Dual, state: State, change: State, centre: np.ndarray) -> tuple[State, np.ndarray]:
+    """Go along the direction, staying inside and halving each problem's step until its residuals fall."""
+    length = np.ones_like(centre)
+    for name in ("lam", "s"):
+        # The largest relative loss of any entry.
+        loss = (-change[name] / state[name]).max(1, keepdims=True)
+        length = np.minimum(length, TO_BOUNDARY / np.maximum(loss, 1e-300))
+    before, farthest = _merit(kernel, state, centre), length
+    for _ in range(12):
+        moved = kernel.look({name: state[name] + length * step for name, step in change.items()})
+        worse = _merit(kernel, moved, centre) > (1 - 1e-4 * length[:, 0]) * before
+        if not worse.any():
+            return moved, length
+        length = np.where(worse[:, None], length / 2, length)
+    # Where the norm's derivative has a kink no short step helps; a long one leaves it.
+    length = np.where(worse[:, None], farthest, length)
+    return kernel.look({name: state[name] + length * step for name, step in change.items()}), length
+
+
+def _merit(kernel: _Dual, state: State, centre: np.ndarray) -> np.ndarray:
+    parts = [*kernel.residuals(state), state["lam"] * state["s"] - centre]
+    return np.sqrt(sum(np.einsum("pi,pi->p", part, part) for part in parts))
+
+
+def _norm(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    largest = np.maximum(np.abs(x).max(1, keepdims=True), np.finfo(float).tiny)
+    return largest * (np.abs(x / largest) ** r).sum(1, keepdims=True) ** (1 / r)
+
+
+def _solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve positive definite systems, of which the lower triangles are given; NaN where one is singular."""
+    from scipy.linalg.lapack import dposv  # here, because a machine that only trains needs no scipy
+
+    found = np.empty_like(right)
+    for matrix, one, solution in zip(lower, right, found, strict=True):
+        # LAPACK reads column by column: what is below the diagonal here is above it there.
+        _, solution[:], failed = dposv(matrix.T, one)
+        if failed:  # by rounding, or on the way to an infeasible problem's end
+            whole = np.tril(matrix) + np.tril(matrix, -1).T
+            try:
+                solution[:] = np.linalg.solve(whole, one)
+            except np.linalg.LinAlgError:
+                solution[:] = np.nan
+    return found
+
+
+def _add_to_diagonal(matrix: np.ndarray, values: np.ndarray) -> None:
+    at = np.arange(matrix.shape[1])
+    matrix[:, at, at] += values
