@@ -1,8 +1,8 @@
-r"""Maximum margin in any norm: the smallest $\|w\|_p$ with $Aw\ge1$, for many problems at once.
+r"""Maximum margin in any norm: the smallest $\|w\|_p$ with $Aw\ge b$, for many problems at once; $b=1$ unless given.
 
-With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge\mathbf 1^\top\lambda/\|A^\top\lambda\|_q$ for all
+With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge b^\top\lambda/\|A^\top\lambda\|_q$ for all
 feasible $w$. So a pair $(w,\lambda)$ carries its own certificate, whatever method found it; and where no feasible $w$
-exists, some $\lambda$ has $A^\top\lambda=0$ (Gordan), which proves that.
+exists, some $\lambda$ has $A^\top\lambda=0$ and $b^\top\lambda>0$ (Farkas), which proves that.
 
 The method is a primal-dual interior point method on $\frac12\|w\|_p^2$. For $p\le2$ it works in $\lambda$, where the
 dual objective is twice differentiable, and for $p>2$ in $(w,\lambda)$. At $p=2$ an exact active-set method comes first;
@@ -33,6 +33,10 @@ BOLDEST = 1e-2
 # Curvature of the norm counts as at least this much: at zero entries, p > 2, it has none.
 FLAT = 1e-10
 TO_BOUNDARY = 0.995
+# A constraint counts as tight when it is met with less than this to spare.
+TIGHT = 1e-4
+# Relative violation forgiven where the right-hand side is zero.
+ROUNDING = 1e-10
 
 
 class InfeasibleError(ValueError):
@@ -40,7 +44,8 @@ class InfeasibleError(ValueError):
 
     Attributes:
         problem: Number of the problem.
-        combination: Non-negative multipliers with sum 1 whose combination of the constraints is zero.
+        combination: Non-negative multipliers whose combination of the constraints is zero, while that of the right-hand
+            sides is 1.
     """
 
     def __init__(self, problem: int, combination: np.ndarray) -> None:
@@ -53,11 +58,11 @@ class InfeasibleError(ValueError):
 
 @dataclass(frozen=True)
 class MaxMargin:
-    r"""Solutions of $\min\|w\|_p$ subject to $Aw\ge1$.
+    r"""Solutions of $\min\|w\|_p$ subject to $Aw\ge b$.
 
     Attributes:
         weights: Solutions, ``(problems, dimension)``; feasible to rounding.
-        multipliers: Dual solutions $\lambda\ge0$ scaled to $\mathbf 1^\top\lambda=\|w\|_p^2$, ``(problems,
+        multipliers: Dual solutions $\lambda\ge0$ scaled to $b^\top\lambda=\|w\|_p^2$, ``(problems,
             constraints)``.
         norm: $\|w\|_p$, ``(problems,)``; the margin of $w/\|w\|_p$ is its inverse.
         gap: Certificate: no feasible weights have a norm below ``(1 - gap) * norm``, ``(problems,)``.
@@ -75,14 +80,16 @@ def max_margin(
     constraints: Float[np.ndarray, "problems constraints dimension"],
     p: float | Sequence[float] | Float[np.ndarray, " problems"],
     *,
+    right: Float[np.ndarray, "problems constraints"] | None = None,
     tolerance: float = 1e-12,
 ) -> MaxMargin:
-    r"""Solve $\min_w\|w\|_p$ subject to $Aw\ge1$ for a stack of problems.
+    r"""Solve $\min_w\|w\|_p$ subject to $Aw\ge b$ for a stack of problems.
 
     Args:
-        constraints: Rows $a$ of the constraints $a^\top w\ge1$ of each problem.
+        constraints: Rows $a$ of the constraints of each problem.
         p: Exponent of the norm, more than 1 and finite; one number, or one per problem. Between 1.03 and 10 the
             method has been tested; closer to 1 or far above, expect the ``RuntimeError`` below.
+        right: Right-hand sides $b$, none negative, at least one of each problem positive; default ones.
         tolerance: Relative gap to stop at; default 1e-12, because the weights are only known to about its root.
 
     Returns:
@@ -100,22 +107,29 @@ def max_margin(
     """
     rows, exponents = _check(constraints, p, tolerance)
     problems, count, dimension = rows.shape
+    bound = np.ones((problems, count)) if right is None else _checked_right(right, rows)
     weights, multipliers = np.zeros((problems, dimension)), np.zeros((problems, count))
     norm, gap, steps = np.full(problems, np.inf), np.full(problems, np.inf), np.zeros(problems)
     # Rows of size one: the solution scales with their inverse.
     scale = np.linalg.norm(rows, axis=2).max(axis=1)
-    for method, chosen in ((_active_set, exponents == 2), (_in_multipliers, exponents <= 2), (_in_both, exponents > 2)):
+    exact = (exponents == 2) & (bound == 1).all(axis=1)
+    for method, chosen in ((_active_set, exact), (_in_multipliers, exponents <= 2), (_in_both, exponents > 2)):
         which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= tolerance))
         if which.size:
-            solved = method(rows[which] / scale[which, None, None], exponents[which], tolerance)
+            solved = method(rows[which] / scale[which, None, None], bound[which], exponents[which], tolerance)
             weights[which], multipliers[which] = solved["w"], solved["lam"]
             norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
+    for problem in np.flatnonzero(~(gap <= WORST_GAP) & np.isfinite(gap)):
+        own = slice(problem, problem + 1)
+        corner = _corner(rows[own] / scale[own, None, None], bound[own], exponents[own], weights[own])
+        if corner["gap"][0] <= WORST_GAP:
+            weights[own], multipliers[own], norm[own], gap[own] = (corner[key] for key in ("w", "lam", "norm", "gap"))
     for problem in np.flatnonzero(~(gap <= WORST_GAP)):
-        _explain(int(problem), rows[problem], float(gap[problem]))
+        _explain(int(problem), rows[problem], bound[problem], float(gap[problem]))
     return MaxMargin(weights / scale[:, None], multipliers / scale[:, None] ** 2, norm / scale, gap, steps)
 
 
-def _active_set(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
+def _active_set(rows: np.ndarray, right: np.ndarray, p: np.ndarray, tolerance: float) -> State:
     """The Euclidean solution in finitely many exact steps, problem by problem; no certificate where rounding wins."""
     lam = np.zeros(rows.shape[:2])
     for own, one in zip(lam, rows, strict=True):
@@ -124,28 +138,28 @@ def _active_set(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
             own[:] = kernel_margin(one @ one.T, np.ones(len(one))).weights
     w = _up(rows, lam)
     length = np.linalg.norm(w, axis=1, keepdims=True)
-    found = _certify({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": _down(rows, w)})
+    found = _certify({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": _down(rows, w)}, right)
     return found | {"steps": np.zeros(len(rows))}
 
 
-def _in_multipliers(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
-    return _interior_point(_Dual(rows, p), tolerance)
+def _in_multipliers(rows: np.ndarray, right: np.ndarray, p: np.ndarray, tolerance: float) -> State:
+    return _interior_point(_Dual(rows, right, p), tolerance)
 
 
-def _in_both(rows: np.ndarray, p: np.ndarray, tolerance: float) -> State:
-    return _interior_point(_Primal(rows, p), tolerance)
+def _in_both(rows: np.ndarray, right: np.ndarray, p: np.ndarray, tolerance: float) -> State:
+    return _interior_point(_Primal(rows, right, p), tolerance)
 
 
 class _Dual:
     """Newton's method in the multipliers and slacks, with w = grad of the dual objective: for p at most 2."""
 
-    def __init__(self, rows: np.ndarray, p: np.ndarray) -> None:
-        self.rows, self.p, self.q = rows, p[:, None], (p / (p - 1))[:, None]
+    def __init__(self, rows: np.ndarray, right: np.ndarray, p: np.ndarray) -> None:
+        self.rows, self.right, self.p, self.q = rows, right, p[:, None], (p / (p - 1))[:, None]
         # At p = 2 the curvature is the same everywhere.
         self.gram = rows @ rows.mT if (p == 2).all() else None
 
     def keep(self, which: np.ndarray) -> None:
-        self.rows, self.p, self.q = self.rows[which], self.p[which], self.q[which]
+        self.rows, self.right, self.p, self.q = self.rows[which], self.right[which], self.p[which], self.q[which]
         self.gram = None if self.gram is None else self.gram[which]
 
     def start(self) -> State:
@@ -153,7 +167,7 @@ class _Dual:
         length = np.maximum(_norm(_up(self.rows, lam), self.q), 1e-6)
         lam *= self.rows.shape[1] / length**2
         found = self.look({"lam": lam, "s": np.zeros_like(lam)})
-        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - 1, 0.5)})
+        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - self.right, 0.5)})
 
     def look(self, state: State) -> State:
         """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
@@ -163,7 +177,7 @@ class _Dual:
         unit = np.sign(pull) * share ** (self.q - 1)
         achieved = _down(self.rows, length * unit)
         found = {"pull": pull, "pull_norm": length, "share": share, "unit": unit, "w": length * unit, "w_norm": length}
-        return state | found | {"achieved": achieved, "short": achieved - 1 - state["s"]}
+        return state | found | {"achieved": achieved, "short": achieved - self.right - state["s"]}
 
     def residuals(self, state: State) -> list[np.ndarray]:
         return [state["short"]]
@@ -195,7 +209,7 @@ class _Primal(_Dual):
         unit = np.sign(w) * share ** (self.p - 1)
         found = {"pull": pull, "pull_norm": _norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
         achieved = _down(self.rows, w)
-        balance = {"achieved": achieved, "short": achieved - 1 - state["s"], "torn": length * unit - pull}
+        balance = {"achieved": achieved, "short": achieved - self.right - state["s"], "torn": length * unit - pull}
         return state | found | balance
 
     def residuals(self, state: State) -> list[np.ndarray]:
@@ -230,7 +244,7 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
     state, which, since = kernel.start(), np.arange(problems), np.zeros(problems, dtype=int)
     centring = np.full((problems, 1), CENTRING)
     for step in range(MOST_STEPS):
-        found = _certify(state)
+        found = _certify(state, kernel.right)
         better, clearly = found["gap"] < best["gap"][which], found["gap"] < 0.9 * best["gap"][which]
         for name, value in found.items():
             best[name][which[better]] = value[better]
@@ -275,9 +289,13 @@ def _merit(kernel: _Dual, state: State, centre: np.ndarray) -> np.ndarray:
     return np.sqrt(sum(np.einsum("pi,pi->p", part, part) for part in parts))
 
 
-def _certify(state: State) -> State:
+def _certify(state: State, right: np.ndarray) -> State:
     """Scale the weights to feasibility and the multipliers to the best bound they prove."""
-    margin, total = state["achieved"].min(1, keepdims=True), state["lam"].sum(1)
+    asks = right > 0
+    margin = (state["achieved"] / np.where(asks, right, 1.0)).min(1, keepdims=True, where=asks, initial=np.inf)
+    # Scaling cannot mend a right-hand side of zero: there only rounding is forgiven.
+    margin = np.where((state["achieved"] >= -ROUNDING * state["w_norm"]).all(1, keepdims=True), margin, 0.0)
+    total = (right * state["lam"]).sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         norm = np.where(margin > 0, state["w_norm"] / margin, np.inf)[:, 0]
         bound = total / state["pull_norm"][:, 0]
@@ -287,17 +305,32 @@ def _certify(state: State) -> State:
     return {"w": weights, "lam": lam, "norm": norm, "gap": gap}
 
 
-def _explain(problem: int, rows: np.ndarray, gap: float) -> None:
+def _corner(rows: np.ndarray, right: np.ndarray, p: np.ndarray, near: np.ndarray) -> State:
+    """Solve one problem on the constraints that are tight nearby: where many meet, no multipliers are preferred."""
+    from scipy.optimize import nnls
+
+    tight = _down(rows, near)[0] <= right[0] + TIGHT
+    w = np.linalg.lstsq(rows[0, tight], right[0, tight], rcond=None)[0][None]
+    length = _norm(w, p[:, None])
+    pull = length * np.sign(w) * np.abs(w / length) ** (p[:, None] - 1)
+    lam = np.zeros(right.shape)
+    lam[0, tight] = nnls(rows[0, tight].T, pull[0])[0]
+    q = (p / (p - 1))[:, None]
+    state = {"lam": lam, "w": w, "w_norm": length, "achieved": _down(rows, w), "pull_norm": _norm(_up(rows, lam), q)}
+    return _certify(state, right)
+
+
+def _explain(problem: int, rows: np.ndarray, right: np.ndarray, gap: float) -> None:
     """Raise: with a proof where the problem is infeasible."""
     from scipy.optimize import nnls
 
     count, dimension = rows.shape
     scaled = rows / max(np.abs(rows).max(), np.finfo(float).tiny)
-    system = np.concatenate([scaled.T, np.ones((1, count))])
+    system = np.concatenate([scaled.T, right[None]])
     combination, residual = nnls(system, np.append(np.zeros(dimension), 1.0))
     if residual < 1e-9:
         combination[combination < 1e-12 * combination.max()] = 0.0
-        raise InfeasibleError(problem, combination / combination.sum())
+        raise InfeasibleError(problem, combination / (right @ combination))
     raise RuntimeError(
         f"problem {problem} was solved to a gap of {gap:.1e} only; is it nearly infeasible, or p extreme?"
     )
@@ -329,6 +362,17 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _add_to_diagonal(matrix: np.ndarray, values: np.ndarray) -> None:
     at = np.arange(matrix.shape[1])
     matrix[:, at, at] += values
+
+
+def _checked_right(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    bound = np.asarray(right, dtype=np.float64)
+    if bound.shape != rows.shape[:2]:
+        raise ValueError(f"right: expected one number per constraint {rows.shape[:2]}, got shape {bound.shape}")
+    if not ((bound >= 0) & np.isfinite(bound)).all() or not (bound > 0).any(axis=1).all():
+        raise ValueError(
+            f"right: expected finite numbers of at least 0, one of each problem positive, got {bound.min()}"
+        )
+    return bound
 
 
 def _check(
