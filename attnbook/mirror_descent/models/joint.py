@@ -44,7 +44,9 @@ class JointBatch(NamedTuple):
     labels: Tensor
 
     @classmethod
-    def of(cls, problems: Problems, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> JointBatch:
+    def of(
+        cls, problems: Problems, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    ) -> JointBatch:
         """Return the problems as tensors; their decoder is not used.
 
         Args:
@@ -128,7 +130,8 @@ def descend_jointly(
     step_size: float | Sequence[float],
     protocol: Steps = "separate",
     head_pace: float | Sequence[float] = 1.0,
-    start: tuple[Float[np.ndarray, "members dimension dimension"], Float[np.ndarray, "members dimension"]] | None = None,
+    start: tuple[Float[np.ndarray, "members dimension dimension"], Float[np.ndarray, "members dimension"]]
+    | None = None,
     record_at: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
@@ -165,7 +168,9 @@ def descend_jointly(
         raise ValueError(f"protocol: expected one of {', '.join(get_args(Steps))}, got {protocol!r}")
     members, dimension = problems.decoder.shape
     initial = (np.zeros((members, dimension, dimension)), np.zeros((members, dimension))) if start is None else start
-    for name, value, shape in zip(BLOCKS, initial, ((members, dimension, dimension), (members, dimension)), strict=True):
+    for name, value, shape in zip(
+        BLOCKS, initial, ((members, dimension, dimension), (members, dimension)), strict=True
+    ):
         if value.shape != shape:
             raise ValueError(f"start: expected {name} of shape {shape} to fit the problems, got {value.shape}")
     dtype = precision(torch.device(device))
@@ -190,9 +195,17 @@ class _Pace:
     """Turns gradients into steps of bounded length, and adds up what plain step sizes they amount to."""
 
     def __init__(
-        self, sizes: np.ndarray, p: np.ndarray, head: np.ndarray, common: bool, device: torch.device | str, dtype: torch.dtype
+        self,
+        sizes: np.ndarray,
+        p: np.ndarray,
+        head: np.ndarray,
+        common: bool,
+        device: torch.device | str,
+        dtype: torch.dtype,
     ) -> None:
-        self.p, self.log_step, self.log_head = (to_tensor(a, device=device, dtype=dtype) for a in (p, np.log(sizes), np.log(head)))
+        self.p, self.log_step, self.log_head = (
+            to_tensor(a, device=device, dtype=dtype) for a in (p, np.log(sizes), np.log(head))
+        )
         self.log_time = torch.full_like(self.p, -torch.inf)
         self.common = common
 
@@ -209,7 +222,9 @@ class _Pace:
         moved = {}
         for name in BLOCKS:
             factor = (allowed[name] + log_scales[name]).exp()
-            moved[name] = gradients[name] * torch.where(factor.isfinite(), factor, 0.0).view(-1, *[1] * (gradients[name].ndim - 1))
+            moved[name] = gradients[name] * torch.where(factor.isfinite(), factor, 0.0).view(
+                -1, *[1] * (gradients[name].ndim - 1)
+            )
         return losses, moved
 
     def _allowed(self, weights: Tensor, gradient: Tensor) -> Tensor:
