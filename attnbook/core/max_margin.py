@@ -173,7 +173,7 @@ class _Dual:
         """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
         pull = _up(self.rows, state["lam"])
         length = _norm(pull, self.q)
-        share = np.abs(pull / length)
+        share = np.abs(pull / np.maximum(length, np.finfo(float).tiny))
         unit = np.sign(pull) * share ** (self.q - 1)
         achieved = _down(self.rows, length * unit)
         found = {"pull": pull, "pull_norm": length, "share": share, "unit": unit, "w": length * unit, "w_norm": length}
@@ -324,7 +324,7 @@ def _explain(problem: int, rows: np.ndarray, right: np.ndarray, gap: float) -> N
     """Raise: with a proof where the problem is infeasible."""
     from scipy.optimize import nnls
 
-    count, dimension = rows.shape
+    dimension = rows.shape[1]
     scaled = rows / max(np.abs(rows).max(), np.finfo(float).tiny)
     system = np.concatenate([scaled.T, right[None]])
     combination, residual = nnls(system, np.append(np.zeros(dimension), 1.0))

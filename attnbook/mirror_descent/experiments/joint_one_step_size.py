@@ -1,8 +1,8 @@
 r"""One step size for matrix and head: the ratio $\kappa$ of their relative norms never settles.
 
-The head's gradient shrinks like $e^{-r}$ with its relative norm $r$, the matrix's like $r\,e^{-r}e^{-\rho}$. With one step
-size for both the matrix therefore falls behind: $\rho$ grows like $p\log r$. Time, the sum of the step sizes, is kept as a
-logarithm. The same problems with separate steps are kept beside.
+The head's gradient shrinks like $e^{-r}$ with its relative norm $r$, the matrix's like $r\,e^{-r}e^{-\rho}$. With one
+step size for both the matrix therefore falls behind: $\rho$ grows like $p\log r$. Time, the sum of the step sizes, is
+kept as a logarithm. The same problems with separate steps are kept beside.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class JointOneStepSize(Result):
         return found
 
     def distance_ratio(self) -> Float[np.ndarray, "seeds ps"]:
-        r"""Return $1-\cos$ to $W_\kappa$ at the end over the same of separate steps where these have the same $\rho$."""
+        r"""Return $1-\cos$ to $W_\kappa$ at the end over that of separate steps at the same $\rho$."""
         found = np.empty(self.kappa.shape[:2])
         for (seed, at), _ in np.ndenumerate(found):
             own = 1 - self.cosine_corrected[seed, at, -1]
@@ -229,8 +229,8 @@ def run(
 def _follow(
     settings: Settings, seeds: tuple[int, ...], protocol: Steps, device: torch.device, progress: Progress | None
 ) -> dict[str, Float[np.ndarray, "seeds ps records"]]:
-    sizes = {"n_samples": settings.n_samples, "n_tokens": settings.n_tokens, "dimension": settings.dimension}
-    problems, ps = joined([draw_problems(seeds, **sizes)] * len(settings.ps)), np.repeat(settings.ps, len(seeds))
+    one = draw_problems(seeds, n_samples=settings.n_samples, n_tokens=settings.n_tokens, dimension=settings.dimension)
+    problems, ps = joined([one] * len(settings.ps)), np.repeat(settings.ps, len(seeds))
     record_at = settings.record_at(protocol)
     history = descend_jointly(
         problems,

@@ -21,10 +21,9 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
 from attnbook.mirror_descent.experiments.joint_comparing import attended, compared_jointly, cosine
+from attnbook.mirror_descent.models import relaxed_svm as relaxed
 from attnbook.mirror_descent.models.joint import descend_jointly
 from attnbook.mirror_descent.models.relaxed_svm import head_svm, relaxed_svm, right_hand_sides
-from attnbook.mirror_descent.theory import joint_training as theory
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["JointTraining", "Settings", "run"]
 
@@ -102,7 +101,7 @@ class Settings:
 
     @property
     def record_at(self) -> tuple[int, ...]:
-        """Steps at which directions are recorded, from a fiftieth of the run on; at the first step the matrix is zero."""
+        """Steps that are recorded, from a fiftieth of the run on; at the first the matrix is zero."""
         first = max(10, self.steps // 50)
         return tuple(s for s in log_spaced(self.steps, 2 * self.records, also=(first,)) if s >= first)
 
@@ -240,9 +239,8 @@ def run(
     clock, where = Clock(), runtime.device(device)
 
     def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        sizes = {"n_samples": settings.n_samples, "n_tokens": settings.n_tokens, "dimension": settings.dimension}
         each = len(settings.head_paces) * len(seeds)
-        problems = joined([draw_problems(seeds, **sizes)] * (len(settings.ps) * len(settings.head_paces)))
+        problems = joined([_drawn(settings, seeds)] * (len(settings.ps) * len(settings.head_paces)))
         ps = np.repeat(settings.ps, each)
         history = descend_jointly(
             problems,
@@ -273,6 +271,10 @@ def run(
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     steps = np.array(settings.record_at, dtype=np.float64)
     return JointTraining(settings=settings, provenance=clock.provenance(where), steps=steps, **concatenate(parts))
+
+
+def _drawn(settings: Settings, seeds: tuple[int, ...]) -> Problems:
+    return draw_problems(seeds, n_samples=settings.n_samples, n_tokens=settings.n_tokens, dimension=settings.dimension)
 
 
 def _part(problems: Problems, which: slice | np.ndarray) -> Problems:
@@ -306,10 +308,10 @@ def _mix(key_query: np.ndarray, problems: Problems, ps: np.ndarray) -> dict[str,
     """Change of the label margin per share of another token, by a small share and by the formula."""
     selected = attended(key_query, problems)
     head = head_svm(problems.tokens, problems.labels, selected, ps)
-    mixed = theory.mixed_margins(problems.tokens, problems.labels, selected, ps, SHARE)
+    mixed = relaxed.mixed_margins(problems.tokens, problems.labels, selected, ps, SHARE)
     change = (mixed - 1 / head.norm[:, None, None]) / SHARE
     return {
         "change": change,
-        "predicted_change": theory.margin_change(head),
+        "predicted_change": relaxed.margin_change(head),
         "on_margin": head.support.astype(float),
     }

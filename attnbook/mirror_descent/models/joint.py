@@ -81,8 +81,8 @@ def joint_gradient(parameters: Parameters, batch: JointBatch) -> JointGradient:
     With $s_i=\sigma(X_iWz_i)$, scores $\gamma_{it}=y_iv^\top X_{it}$ and margins $\gamma_i^\top s_i$:
     $\nabla_v\mathcal L=\frac1n\sum_i\ell'_iy_iX_i^\top s_i$ and
     $\nabla_W\mathcal L=\frac1n\sum_i\ell'_iX_i^\top(\mathrm{diag}(s_i)-s_is_i^\top)\gamma_iz_i^\top$. The largest
-    exponential of each block is divided out: of $e^{-\text{margin}_i}$ for $v$, of $e^{-\text{margin}_i-\text{gap}_{it}}$
-    for $W$.
+    exponential of each block is divided out: of $e^{-\text{margin}_i}$ for $v$, of
+    $e^{-\text{margin}_i-\text{gap}_{it}}$ for $W$.
 
     Args:
         parameters: ``key_query`` and ``decoder``, one of each per member.
