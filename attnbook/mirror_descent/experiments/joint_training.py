@@ -96,7 +96,7 @@ class Settings:
             steps=20_000,
             records=8,
             seeds=tuple(range(20)),
-            chunk=5,
+            chunk=20,
         )
 
     @property

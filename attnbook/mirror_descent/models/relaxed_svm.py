@@ -32,7 +32,9 @@ __all__ = [
 ]
 
 # Newton's method comes from the left and is quadratic: it needs about five steps.
-MOST_SWEEPS = 60
+MOST_SWEEPS = 120
+# After so many, intervals are halved instead: the norm jumps where a constraint drops out that was still tight.
+NEWTON = 12
 # Relative; the norms of the solutions are certified to 1e-8 at worst.
 CLOSE = 1e-7
 
@@ -209,7 +211,8 @@ def self_consistent(
 
     Here $c=\|v\|_p/(\|v_{mm}\|_p\|W\|_{p,p})$. Right-hand sides are convex in $\kappa$ and do not grow with it, so the
     same is true of $\|W_\kappa\|$: there is exactly one such $\kappa$, and Newton's method from zero approaches it from
-    below.
+    below. One exception: a constraint that drops out while it is tight makes $\|W_\kappa\|$ jump, possibly across; then
+    $\kappa$ is the place of the jump, and the constraint still counts.
 
     Args:
         tokens: Tokens of each sample.
@@ -230,17 +233,27 @@ def self_consistent(
     ratio = np.asarray(ratio, dtype=np.float64)
     if not ((ratio >= 0) & np.isfinite(ratio)).all():
         raise ValueError(f"ratio: expected finite numbers of at least 0, got {ratio.min()} to {ratio.max()}")
-    kappa, excess = np.zeros(len(ratio)), np.where(head.support, 0.0, head.margins - 1)[..., None]
-    for _ in range(MOST_SWEEPS):
+    excess = np.where(head.support, 0.0, head.margins - 1)[..., None]
+    kappa, low, high = np.zeros(len(ratio)), np.zeros(len(ratio)), np.full(len(ratio), np.inf)
+    for sweep in range(MOST_SWEEPS):
         right = right_hand_sides(head, kappa, floor=floor)
         found = relaxed_svm(tokens, queries, selected, right, p)
         short = ratio * found.norm - kappa
-        if (np.abs(short) <= CLOSE * np.maximum(kappa, 1.0)).all():
+        close = CLOSE * np.maximum(kappa, 1.0)
+        if ((np.abs(short) <= close) | ((high - low <= close) & (kappa == low))).all():
             return replace(found, kappa=kappa)
+        low, high = np.where(short > 0, kappa, low), np.where(short > 0, high, kappa)
         # The norm falls with kappa at the rate of the multipliers (those of half its square) over itself.
         fall = (np.where(right > 0, found.multipliers, 0.0) * excess).sum(axis=(1, 2)) / found.norm
-        kappa = kappa + short / (1 + ratio * fall)
+        kappa = _next(kappa + short / (1 + ratio * fall), low, high, close, halve=sweep > NEWTON)
     raise RuntimeError(f"kappa did not settle: it still changes by {np.abs(short).max():.1e}")
+
+
+def _next(newton: np.ndarray, low: np.ndarray, high: np.ndarray, close: np.ndarray, *, halve: bool) -> np.ndarray:
+    """Newton's point while it stays inside, else the middle; the lower end where the norm jumps across the ratio."""
+    outside = (newton <= low) | (newton >= high) | halve
+    inside = np.where(outside & np.isfinite(high), (low + np.minimum(high, 1e300)) / 2, newton)
+    return np.asarray(np.where(high - low <= close, low, inside))
 
 
 def margin_change(head: HeadSVM) -> Float[np.ndarray, "problems samples others"]:
