@@ -1,4 +1,4 @@
-r"""Primal-dual interior point method for the smallest $\|w\|_p$ with $Aw\ge1$, for many problems at once.
+r"""Primal-dual interior point method for the smallest $\|w\|_p$ with $Aw\ge b$, for many problems at once.
 
 It minimises $\frac12\|w\|_p^2$. For $p\le2$ the unknowns are the multipliers, where the dual objective is twice
 differentiable, and for $p>2$ weights and multipliers; the Newton systems have one row per constraint either way.
@@ -12,7 +12,7 @@ import numpy as np
 
 from attnbook.core.constraint_rows import Rows
 
-__all__ = ["State", "certified", "in_both", "in_multipliers"]
+__all__ = ["State", "certified", "entry_norm", "in_both", "in_multipliers"]
 
 State: TypeAlias = dict[str, np.ndarray]
 """Name to array, each with a leading problem axis."""
@@ -23,42 +23,50 @@ BOLDEST = 1e-2
 # Curvature of the norm counts as at least this much: at zero entries, p > 2, it has none.
 FLAT = 1e-10
 TO_BOUNDARY = 0.995
+# Relative violation forgiven where the right-hand side is zero.
+ROUNDING = 1e-10
 
 
-def in_multipliers(rows: Rows, p: np.ndarray, tolerance: float) -> State:
+def in_multipliers(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) -> State:
     """Solve problems with exponents of at most 2.
 
     Args:
         rows: Constraints, of size about one.
+        bound: Right-hand sides, none negative, ``(problems, constraints)``.
         p: Exponents, ``(problems,)``.
         tolerance: Relative gap to stop at.
 
     Returns:
         ``w``, ``lam``, ``norm``, ``gap`` and ``steps`` of each problem, the best found; the gap tells how good it is.
     """
-    return _interior_point(_Dual(rows, p), tolerance)
+    return _interior_point(_Dual(rows, bound, p), tolerance)
 
 
-def in_both(rows: Rows, p: np.ndarray, tolerance: float) -> State:
+def in_both(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) -> State:
     """Solve problems with exponents above 2; see :func:`in_multipliers`."""
-    return _interior_point(_Primal(rows, p), tolerance)
+    return _interior_point(_Primal(rows, bound, p), tolerance)
 
 
-def certified(state: State) -> State:
+def certified(state: State, bound: np.ndarray) -> State:
     """Scale weights to feasibility and multipliers to the best bound they prove.
 
     Args:
         state: ``w``, its norm ``w_norm`` and margins ``achieved``, ``lam`` and the dual norm ``pull_norm`` of its
             combination of the rows; norms are ``(problems, 1)``.
+        bound: Right-hand sides, ``(problems, constraints)``.
 
     Returns:
         ``w``, ``lam``, ``norm`` and the relative ``gap``.
     """
-    margin, total = state["achieved"].min(1, keepdims=True), state["lam"].sum(1)
+    asks = bound > 0
+    margin = (state["achieved"] / np.where(asks, bound, 1.0)).min(1, keepdims=True, where=asks, initial=np.inf)
+    # Scaling cannot mend a right-hand side of zero: there only rounding is forgiven.
+    margin = np.where((state["achieved"] >= -ROUNDING * state["w_norm"]).all(1, keepdims=True), margin, 0.0)
+    total = (bound * state["lam"]).sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         norm = np.where(margin > 0, state["w_norm"] / margin, np.inf)[:, 0]
-        bound = total / state["pull_norm"][:, 0]
-        gap = np.where(np.isfinite(norm) & np.isfinite(bound), np.abs(1 - bound / norm), np.inf)
+        proved = total / state["pull_norm"][:, 0]
+        gap = np.where(np.isfinite(norm) & np.isfinite(proved), np.abs(1 - proved / norm), np.inf)
         weights = np.where(margin > 0, state["w"] / margin, 0.0)
         lam = state["lam"] * (norm**2 / total)[:, None]
     return {"w": weights, "lam": lam, "norm": norm, "gap": gap}
@@ -67,31 +75,31 @@ def certified(state: State) -> State:
 class _Dual:
     """Newton's method in the multipliers and slacks, with w = grad of the dual objective: for p at most 2."""
 
-    def __init__(self, rows: Rows, p: np.ndarray) -> None:
-        self.rows, self.p, self.q = rows, p[:, None], (p / (p - 1))[:, None]
+    def __init__(self, rows: Rows, bound: np.ndarray, p: np.ndarray) -> None:
+        self.rows, self.bound, self.p, self.q = rows, bound, p[:, None], (p / (p - 1))[:, None]
         # At p = 2 the curvature is the same everywhere.
         self.gram = rows.gram() if (p == 2).all() else None
 
     def keep(self, which: np.ndarray) -> None:
-        self.rows, self.p, self.q = self.rows[which], self.p[which], self.q[which]
+        self.rows, self.bound, self.p, self.q = self.rows[which], self.bound[which], self.p[which], self.q[which]
         self.gram = None if self.gram is None else self.gram[which]
 
     def start(self) -> State:
         lam = np.ones(self.rows.shape[:2])
-        length = np.maximum(_norm(self.rows.up(lam), self.q), 1e-6)
+        length = np.maximum(entry_norm(self.rows.up(lam), self.q), 1e-6)
         lam *= self.rows.shape[1] / length**2
         found = self.look({"lam": lam, "s": np.zeros_like(lam)})
-        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - 1, 0.5)})
+        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - self.bound, 0.5)})
 
     def look(self, state: State) -> State:
         """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
         pull = self.rows.up(state["lam"])
-        length = _norm(pull, self.q)
-        share = np.abs(pull / length)
+        length = entry_norm(pull, self.q)
+        share = np.abs(pull / np.maximum(length, np.finfo(float).tiny))
         unit = np.sign(pull) * share ** (self.q - 1)
         achieved = self.rows.down(length * unit)
         found = {"pull": pull, "pull_norm": length, "share": share, "unit": unit, "w": length * unit, "w_norm": length}
-        return state | found | {"achieved": achieved, "short": achieved - 1 - state["s"]}
+        return state | found | {"achieved": achieved, "short": achieved - self.bound - state["s"]}
 
     def residuals(self, state: State) -> list[np.ndarray]:
         return [state["short"]]
@@ -118,12 +126,12 @@ class _Primal(_Dual):
         if "w" not in state:
             state = state | {"w": super().look(state)["w"]}
         w, pull = state["w"], self.rows.up(state["lam"])
-        length = _norm(w, self.p)
+        length = entry_norm(w, self.p)
         share = np.abs(w / length)
         unit = np.sign(w) * share ** (self.p - 1)
-        found = {"pull": pull, "pull_norm": _norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
+        found = {"pull": pull, "pull_norm": entry_norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
         achieved = self.rows.down(w)
-        balance = {"achieved": achieved, "short": achieved - 1 - state["s"], "torn": length * unit - pull}
+        balance = {"achieved": achieved, "short": achieved - self.bound - state["s"], "torn": length * unit - pull}
         return state | found | balance
 
     def residuals(self, state: State) -> list[np.ndarray]:
@@ -158,7 +166,7 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
     state, which, since = kernel.start(), np.arange(problems), np.zeros(problems, dtype=int)
     centring = np.full((problems, 1), CENTRING)
     for step in range(MOST_STEPS):
-        found = certified(state)
+        found = certified(state, kernel.bound)
         better, clearly = found["gap"] < best["gap"][which], found["gap"] < 0.9 * best["gap"][which]
         for name, value in found.items():
             best[name][which[better]] = value[better]
@@ -203,7 +211,8 @@ def _merit(kernel: _Dual, state: State, centre: np.ndarray) -> np.ndarray:
     return np.sqrt(sum(np.einsum("pi,pi->p", part, part) for part in parts))
 
 
-def _norm(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def entry_norm(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Return the norm of each row, ``(problems, 1)``, without overflow; exponents ``(problems, 1)``."""
     largest = np.maximum(np.abs(x).max(1, keepdims=True), np.finfo(float).tiny)
     return largest * (np.abs(x / largest) ** r).sum(1, keepdims=True) ** (1 / r)
 

@@ -1,8 +1,8 @@
-r"""Maximum margin in any norm: the smallest $\|w\|_p$ with $Aw\ge1$, for many problems at once.
+r"""Maximum margin in any norm: the smallest $\|w\|_p$ with $Aw\ge b$, for many problems at once; $b=1$ unless given.
 
-With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge\mathbf 1^\top\lambda/\|A^\top\lambda\|_q$ for all
+With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge b^\top\lambda/\|A^\top\lambda\|_q$ for all
 feasible $w$. So a pair $(w,\lambda)$ carries its own certificate, whatever method found it; and where no feasible $w$
-exists, some $\lambda$ has $A^\top\lambda=0$ (Gordan), which proves that.
+exists, some $\lambda$ has $A^\top\lambda=0$ and $b^\top\lambda>0$ (Farkas), which proves that.
 
 The method is an interior point method on $\frac12\|w\|_p^2$. At $p=2$ an exact active-set method comes first; the same
 certificate decides whether its answer stands.
@@ -18,13 +18,15 @@ import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.constraint_rows import DenseRows, OuterRows, Rows
-from attnbook.core.interior_point import State, certified, in_both, in_multipliers
+from attnbook.core.interior_point import State, certified, entry_norm, in_both, in_multipliers
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 
 __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 
 # Accepted where rounding keeps a problem from the tolerance asked for.
 WORST_GAP = 1e-8
+# A constraint counts as tight when it is met with less than this to spare.
+TIGHT = 1e-4
 
 
 class InfeasibleError(ValueError):
@@ -32,7 +34,8 @@ class InfeasibleError(ValueError):
 
     Attributes:
         problem: Number of the problem.
-        combination: Non-negative multipliers with sum 1 whose combination of the constraints is zero.
+        combination: Non-negative multipliers whose combination of the constraints is zero, while that of the right-hand
+            sides is 1.
     """
 
     def __init__(self, problem: int, combination: np.ndarray) -> None:
@@ -45,11 +48,11 @@ class InfeasibleError(ValueError):
 
 @dataclass(frozen=True)
 class MaxMargin:
-    r"""Solutions of $\min\|w\|_p$ subject to $Aw\ge1$.
+    r"""Solutions of $\min\|w\|_p$ subject to $Aw\ge b$.
 
     Attributes:
         weights: Solutions, ``(problems, dimension)``; feasible to rounding.
-        multipliers: Dual solutions $\lambda\ge0$ scaled to $\mathbf 1^\top\lambda=\|w\|_p^2$, ``(problems,
+        multipliers: Dual solutions $\lambda\ge0$ scaled to $b^\top\lambda=\|w\|_p^2$, ``(problems,
             constraints)``.
         norm: $\|w\|_p$, ``(problems,)``; the margin of $w/\|w\|_p$ is its inverse.
         gap: Certificate: no feasible weights have a norm below ``(1 - gap) * norm``, ``(problems,)``.
@@ -67,15 +70,16 @@ def max_margin(
     constraints: Float[np.ndarray, "problems constraints dimension"] | OuterRows,
     p: float | Sequence[float] | Float[np.ndarray, " problems"],
     *,
+    right: Float[np.ndarray, "problems constraints"] | None = None,
     tolerance: float = 1e-12,
 ) -> MaxMargin:
-    r"""Solve $\min_w\|w\|_p$ subject to $Aw\ge1$ for a stack of problems.
+    r"""Solve $\min_w\|w\|_p$ subject to $Aw\ge b$ for a stack of problems.
 
     Args:
-        constraints: Rows $a$ of the constraints $a^\top w\ge1$ of each problem; outer products are best given as
-            their factors.
+        constraints: Rows $a$ of the constraints of each problem; outer products are best given as their factors.
         p: Exponent of the norm, more than 1 and finite; one number, or one per problem. Between 1.03 and 10 the
             method has been tested; closer to 1 or far above, expect the ``RuntimeError`` below.
+        right: Right-hand sides $b$, none negative, at least one of each problem positive; default ones.
         tolerance: Relative gap to stop at; default 1e-12, because the weights are only known to about its root.
 
     Returns:
@@ -96,22 +100,30 @@ def max_margin(
     if not 0 < tolerance <= WORST_GAP:
         raise ValueError(f"tolerance: expected a positive number of at most {WORST_GAP:g}, got {tolerance!r}")
     problems, count, dimension = rows.shape
+    bound = np.ones((problems, count)) if right is None else _checked_right(right, (problems, count))
     weights, multipliers = np.zeros((problems, dimension)), np.zeros((problems, count))
     norm, gap, steps = np.full(problems, np.inf), np.full(problems, np.inf), np.zeros(problems)
     # Rows of size one: the solution scales with their inverse.
     scale = rows.lengths().max(axis=1)
-    for method, chosen in ((_active_set, exponents == 2), (in_multipliers, exponents <= 2), (in_both, exponents > 2)):
+    rows = rows.scaled(1 / np.where(scale > 0, scale, 1.0))
+    exact = (exponents == 2) & (bound == 1).all(axis=1)
+    for method, chosen in ((_active_set, exact), (in_multipliers, exponents <= 2), (in_both, exponents > 2)):
         which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= tolerance))
         if which.size:
-            solved = method(rows[which].scaled(1 / scale[which]), exponents[which], tolerance)
+            solved = method(rows[which], bound[which], exponents[which], tolerance)
             weights[which], multipliers[which] = solved["w"], solved["lam"]
             norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
+    for problem in np.flatnonzero(~(gap <= WORST_GAP) & np.isfinite(gap)):
+        own = np.array([problem])
+        corner = _corner(rows[own], bound[own], exponents[own], weights[own])
+        if corner["gap"][0] <= WORST_GAP:
+            weights[own], multipliers[own], norm[own], gap[own] = (corner[key] for key in ("w", "lam", "norm", "gap"))
     for problem in np.flatnonzero(~(gap <= WORST_GAP)).tolist():
-        _explain(problem, rows.dense(problem), float(gap[problem]))
+        _explain(problem, rows.dense(problem), bound[problem], float(gap[problem]))
     return MaxMargin(weights / scale[:, None], multipliers / scale[:, None] ** 2, norm / scale, gap, steps)
 
 
-def _active_set(rows: Rows, p: np.ndarray, tolerance: float) -> State:
+def _active_set(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) -> State:
     """The Euclidean solution in finitely many exact steps, problem by problem; no certificate where rounding wins."""
     lam = np.zeros(rows.shape[:2])
     for own, gram in zip(lam, rows.gram(), strict=True):
@@ -120,21 +132,34 @@ def _active_set(rows: Rows, p: np.ndarray, tolerance: float) -> State:
             own[:] = kernel_margin(gram, np.ones(len(gram))).weights
     w = rows.up(lam)
     length = np.linalg.norm(w, axis=1, keepdims=True)
-    found = certified({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": rows.down(w)})
+    found = certified({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": rows.down(w)}, bound)
     return found | {"steps": np.zeros(len(lam))}
 
 
-def _explain(problem: int, rows: np.ndarray, gap: float) -> None:
+def _corner(rows: Rows, bound: np.ndarray, p: np.ndarray, near: np.ndarray) -> State:
+    """Solve one problem on the constraints that are tight nearby: where many meet, no multipliers are preferred."""
+    from scipy.optimize import nnls
+
+    tight = rows.down(near)[0] <= bound[0] + TIGHT
+    chosen = rows.dense(0)[tight]
+    w = np.linalg.lstsq(chosen, bound[0, tight], rcond=None)[0][None]
+    length = entry_norm(w, p[:, None])
+    lam = np.zeros(bound.shape)
+    lam[0, tight] = nnls(chosen.T, (length * np.sign(w) * np.abs(w / length) ** (p[:, None] - 1))[0])[0]
+    pull_norm = entry_norm(rows.up(lam), (p / (p - 1))[:, None])
+    return certified({"lam": lam, "w": w, "w_norm": length, "achieved": rows.down(w), "pull_norm": pull_norm}, bound)
+
+
+def _explain(problem: int, rows: np.ndarray, right: np.ndarray, gap: float) -> None:
     """Raise: with a proof where the problem is infeasible."""
     from scipy.optimize import nnls
 
-    count, dimension = rows.shape
     scaled = rows / max(np.abs(rows).max(), np.finfo(float).tiny)
-    system = np.concatenate([scaled.T, np.ones((1, count))])
-    combination, residual = nnls(system, np.append(np.zeros(dimension), 1.0))
+    system = np.concatenate([scaled.T, right[None]])
+    combination, residual = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0))
     if residual < 1e-9:
         combination[combination < 1e-12 * combination.max()] = 0.0
-        raise InfeasibleError(problem, combination / combination.sum())
+        raise InfeasibleError(problem, combination / (right @ combination))
     raise RuntimeError(
         f"problem {problem} was solved to a gap of {gap:.1e} only; is it nearly infeasible, or p extreme?"
     )
@@ -155,6 +180,17 @@ def _checked(constraints: np.ndarray | OuterRows) -> Rows:
         if not np.isfinite(array).all():
             raise ValueError(f"{name}: expected finite numbers, got {int((~np.isfinite(array)).sum())} NaN or infinite")
     return rows
+
+
+def _checked_right(right: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    bound = np.asarray(right, dtype=np.float64)
+    if bound.shape != shape:
+        raise ValueError(f"right: expected one number per constraint {shape}, got shape {bound.shape}")
+    if not ((bound >= 0) & np.isfinite(bound)).all() or not (bound > 0).any(axis=1).all():
+        raise ValueError(
+            f"right: expected finite numbers of at least 0, one of each problem positive, got {bound.min()}"
+        )
+    return bound
 
 
 def _exponents(p: float | Sequence[float] | np.ndarray, problems: int) -> np.ndarray:

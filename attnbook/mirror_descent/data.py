@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Problems", "Queries", "draw_problems", "joined", "plane_tokens", "plane_toy"]
+__all__ = ["Problems", "Queries", "draw_problems", "joined", "plane_joint", "plane_tokens", "plane_toy"]
 
 Queries: TypeAlias = Literal["independent", "first_token"]
 """Whether queries are drawn like tokens, or are the first token of the sample (self-attention)."""
@@ -141,6 +141,24 @@ def plane_tokens() -> Problems:
         queries=np.array([[[1.0, 0.0]]]),
         labels=np.array([[1.0]]),
         decoder=np.array([[0.3, 1.0]]),
+    )
+
+
+def plane_joint() -> Problems:
+    r"""Return three samples of two tokens in the plane, with query $(1, 0)$, for training matrix and head together.
+
+    A toy of earlier work, as we recall it. The first token of each sample is zero; only the first column of the
+    key-query matrix ever moves. With the second tokens selected the smallest head is $(0,1)$ and the smallest column
+    $(\tfrac43,\tfrac13)$, whatever the exponent: in both, two constraints meet in a corner.
+
+    Returns:
+        A stack of one problem; its decoder is that smallest head.
+    """
+    return Problems(
+        tokens=np.array([[[[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, -1.0]], [[0.0, 0.0], [0.5, 1.0]]]]),
+        queries=np.array([[[1.0, 0.0]] * 3]),
+        labels=np.array([[1.0, -1.0, 1.0]]),
+        decoder=np.array([[0.0, 1.0]]),
     )
 
 

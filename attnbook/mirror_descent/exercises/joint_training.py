@@ -1,0 +1,90 @@
+"""Checks of the exercises on joint training. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+from attnbook.mirror_descent.data import draw_problems
+from attnbook.mirror_descent.models.joint import JointBatch, joint_gradient
+from attnbook.mirror_descent.theory.joint_training import common_step_growth
+
+__all__ = ["CHECKS"]
+
+
+def head_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of one sample's loss with respect to the head."""
+    one = draw_problems([3], n_samples=1, n_tokens=3, dimension=5)
+    weight, head = (stream(3, "exercise", name).standard_normal(size) for name, size in (("W", (5, 5)), ("v", 5)))
+    tokens, query, label = one.tokens[0, 0], one.queries[0, 0], -1.0
+    flipped = JointBatch.of(one)._replace(labels=torch.tensor([[label]], dtype=torch.float64))
+    found = joint_gradient({"key_query": torch.tensor(weight)[None], "decoder": torch.tensor(head)[None]}, flipped)
+    right = found.gradients["decoder"][0].numpy() * float(found.log_scales["decoder"][0].exp())
+    got = np.asarray(answer(weight, head, tokens, query, label), dtype=float)
+    if got.shape == right.shape and np.allclose(got, right):
+        return None
+    powers = np.exp(tokens @ weight @ query)
+    attended = tokens.T @ (powers / powers.sum())
+    slope = -1 / (1 + np.exp(label * head @ attended))
+    likely = {
+        "the sign is wrong: the loss falls with the margin, so its slope is negative": -right,
+        "the label is missing: the margin is y v'X's": slope * attended,
+        "the slope of the loss is missing": label * attended,
+        "all tokens count, each with its attention, not only the one attended most": slope
+        * label
+        * tokens[powers.argmax()],
+        "attention is missing: this is the mean token": slope * label * tokens.mean(axis=0),
+    }
+    return likely_mistake(got, likely)
+
+
+def sides(answer: Callable[..., Any]) -> str | None:
+    """Check the right-hand sides with their stop at zero."""
+    margins, others = np.array([1.0, 1.1, 1.5, 3.0]), np.array([[0.2, -1.0], [1.05, 0.9], [0.0, 1.2], [2.0, 0.5]])
+    for kappa in (1.3, 5.0):
+        relaxed = np.repeat((1 - kappa * (margins - 1))[:, None], 2, axis=1)
+        right = np.where(others < 1, np.maximum(relaxed, 0), relaxed)
+        got = np.asarray(answer(margins.copy(), others.copy(), kappa), dtype=float)
+        if got.shape == right.shape and np.allclose(got, right):
+            continue
+        likely = {
+            "no right-hand side stops at zero: with a head margin below one on the other token, it must": relaxed,
+            "not all stop at zero: where the head's margin on the other token is one or more, attention may leave": (
+                np.maximum(relaxed, 0)
+            ),
+            "it is the selected token's margin that relaxes the constraint, not the other's": 1 - kappa * (others - 1),
+            "a larger margin asks for less, not for more": 2 - relaxed,
+        }
+        return f"kappa = {kappa:g}: {likely_mistake(got, likely)}"
+    return None
+
+
+def growth(answer: Callable[..., Any]) -> str | None:
+    """Check the slope of the matrix's relative norm with one step size."""
+    norm = np.array([3.0, 8.0])
+    for p in (1.5, 2.0, 3.0):
+        right = common_step_growth(norm, p)
+        got = np.asarray(answer(norm.copy(), p), dtype=float)
+        if got.shape == right.shape and np.allclose(got, right):
+            continue
+        likely = {
+            "this is the limit far out; at finite norm the power of the norm counts": np.full(2, p),
+            "the norm enters as its power p - 2 times its exponential, so its slope is 1 + (p - 2) / norm": p
+            / (1 + (p - 1) / norm),
+            "p = 2 in the numerator: the head's power is p": 2 / (1 + (p - 2) / norm),
+            "the slopes multiply the wrong way round: divide by 1 + (p - 2) / norm": p * (1 + (p - 2) / norm),
+        }
+        return f"p = {p:g}: {likely_mistake(got, likely)}"
+    return None
+
+
+CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
+    "MD-10": head_gradient,
+    "MD-11": sides,
+    "MD-12": growth,
+}

@@ -1,0 +1,310 @@
+r"""The attention SVM with a right-hand side per sample, the head SVM, and the ratio that ties them together.
+
+A sample that the head already classifies with more than its smallest margin has a smaller loss, hence a smaller pull
+on attention. So the key-query matrix trained with the head points to
+
+.. math:: W_\kappa=\arg\min_W\|W\|_{p,p}\quad\text{such that}\quad(X_{i\alpha_i}-X_{it})^\top Wz_i\ge1-\kappa(m_i-1)
+
+where $m_i\ge1$ is the margin of sample $i$ under the smallest head $v_{mm}$ with margins of at least one, and $\kappa$
+is the relative norm of the head, $\|v\|_p/\|v_{mm}\|_p$, over that of the matrix, $\|W\|_{p,p}/\|W_\kappa\|_{p,p}$.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from attnbook.core.max_margin import max_margin
+from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, attention_constraints
+from attnbook.mirror_descent.theory import mirror
+
+__all__ = [
+    "HeadSVM",
+    "RelaxedSVM",
+    "head_svm",
+    "margin_change",
+    "mixed_margins",
+    "relaxed_svm",
+    "right_hand_sides",
+    "self_consistent",
+]
+
+# Newton's method comes from the left and is quadratic: it needs about five steps.
+MOST_SWEEPS = 120
+# After so many, intervals are halved instead: the norm jumps where a constraint drops out that was still tight.
+NEWTON = 12
+# Relative; the norms of the solutions are certified to 1e-8 at worst.
+CLOSE = 1e-7
+
+
+@dataclass(frozen=True)
+class HeadSVM:
+    r"""Smallest heads that give every selected token margin one.
+
+    Attributes:
+        weight: $v_{mm}$, ``(problems, dimension)``.
+        norm: $\|v_{mm}\|_p$, ``(problems,)``.
+        margins: $m_i=y_iX_{i\alpha_i}^\top v_{mm}\ge1$, ``(problems, samples)``.
+        other_margins: $y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order, ``(problems, samples, others)``.
+        multipliers: Dual solution, ``(problems, samples)``; its sum is the squared norm.
+        support: Whether a sample has margin one up to 1e-6, ``(problems, samples)``.
+    """
+
+    weight: Float[np.ndarray, "problems dimension"]
+    norm: Float[np.ndarray, " problems"]
+    margins: Float[np.ndarray, "problems samples"]
+    other_margins: Float[np.ndarray, "problems samples others"]
+    multipliers: Float[np.ndarray, "problems samples"]
+    support: Bool[np.ndarray, "problems samples"]
+
+
+@dataclass(frozen=True)
+class RelaxedSVM:
+    r"""Solutions of the attention SVM with a right-hand side per sample.
+
+    Attributes:
+        weight: $W_\kappa$, ``(problems, dimension, dimension)``.
+        norm: $\|W_\kappa\|_{p,p}$, ``(problems,)``.
+        gaps: $(X_{i\alpha_i}-X_{it})^\top W_\kappa z_i$ for the tokens not selected, in order,
+            ``(problems, samples, tokens - 1)``.
+        multipliers: Dual solution, of the same shape; zero where the right-hand side is negative.
+        kept: Whether the selected tokens have the highest logits, ``(problems,)``; where a right-hand side is negative
+            they need not.
+        kappa: The ratio in the right-hand sides, ``(problems,)``; NaN where they were given.
+    """
+
+    weight: Float[np.ndarray, "problems dimension dimension"]
+    norm: Float[np.ndarray, " problems"]
+    gaps: Float[np.ndarray, "problems samples others"]
+    multipliers: Float[np.ndarray, "problems samples others"]
+    kept: Bool[np.ndarray, " problems"]
+    kappa: Float[np.ndarray, " problems"]
+
+
+def head_svm(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    labels: Float[np.ndarray, "problems samples"],
+    selected: Int[np.ndarray, "problems samples"],
+    p: mirror.Exponents,
+) -> HeadSVM:
+    r"""Solve $\min\|v\|_p$ subject to $y_iX_{i\alpha_i}^\top v\ge1$ ($\ell_p$-SVM) for many problems.
+
+    Args:
+        tokens: Tokens of each sample.
+        labels: Plus or minus one.
+        selected: The token $\alpha_i$ that each sample attends to, from 0.
+        p: Exponent above 1; one number, or one per problem.
+
+    Returns:
+        The solutions.
+
+    Raises:
+        InfeasibleError: If no head classifies the selected tokens (a ``ValueError``).
+
+    Example:
+        >>> tokens = np.array([[[[3.0, 4.0], [0.0, 1.0]]]])
+        >>> head_svm(tokens, np.array([[-1.0]]), np.array([[0]]), 2.0).weight.round(6).tolist()
+        [[-0.12, -0.16]]
+    """
+    rows = labels[..., None] * np.take_along_axis(tokens, selected[..., None, None], axis=2)[:, :, 0]
+    found = max_margin(rows, np.broadcast_to(mirror.check_exponents(p), len(rows)))
+    scores = labels[..., None] * np.einsum("pstd,pd->pst", tokens, found.weights)
+    margins = np.take_along_axis(scores, selected[..., None], axis=2)[..., 0]
+    others = np.arange(tokens.shape[2]) != selected[..., None]
+    rest = scores[others].reshape(*selected.shape, -1)
+    return HeadSVM(found.weights, found.norm, margins, rest, found.multipliers, margins <= 1 + SUPPORT_TOLERANCE)
+
+
+def relaxed_svm(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    queries: Float[np.ndarray, "problems samples dimension"],
+    selected: Int[np.ndarray, "problems samples"],
+    right: Float[np.ndarray, "problems samples others"],
+    p: mirror.Exponents,
+) -> RelaxedSVM:
+    r"""Solve the attention SVM with right-hand side $b_{it}$ in place of one.
+
+    Args:
+        tokens: Tokens of each sample.
+        queries: Query of each sample.
+        selected: Token that each sample should attend to, from 0.
+        right: $b_{it}$ for the tokens not selected, in order; at least one of each problem positive. Constraints with a
+            negative one are left out.
+        p: Exponent above 1; one number, or one per problem.
+
+    Returns:
+        The solutions.
+
+    Raises:
+        ValueError: If no right-hand side of a problem is positive, or shapes do not fit.
+        InfeasibleError: If the constraints contradict each other.
+
+    Example:
+        >>> tokens = np.array([[[[3.0], [0.0]]]])
+        >>> found = relaxed_svm(tokens, np.array([[[1.0]]]), np.array([[0]]), np.array([[[0.5]]]), p=2.0)
+        >>> float(found.weight[0, 0, 0].round(6))
+        0.166667
+    """
+    rows = attention_constraints(tokens, queries, selected)
+    problems, samples, n_tokens, dimension = tokens.shape
+    shape = (problems, samples, n_tokens - 1)
+    if right.shape != shape:
+        raise ValueError(f"right: expected one number per token not selected {shape}, got shape {right.shape}")
+    bound = right.reshape(problems, -1)
+    asked = bound >= 0
+    # In place of a constraint that is left out stands a copy of the one that asks most.
+    most = bound.argmax(axis=1)[:, None]
+    copies, copied = np.take_along_axis(rows, most[..., None], axis=1), np.take_along_axis(bound, most, axis=1)
+    exponents = np.broadcast_to(mirror.check_exponents(p), problems)
+    solved = max_margin(np.where(asked[..., None], rows, copies), exponents, right=np.where(asked, bound, copied))
+    multipliers = np.where(asked, solved.multipliers, 0.0)
+    surplus = np.where(asked, 0.0, solved.multipliers).sum(axis=1, keepdims=True)
+    np.put_along_axis(multipliers, most, np.take_along_axis(multipliers, most, axis=1) + surplus, axis=1)
+    gaps = (rows @ solved.weights[..., None])[..., 0]
+    return RelaxedSVM(
+        solved.weights.reshape(problems, dimension, dimension),
+        solved.norm,
+        gaps.reshape(shape),
+        multipliers.reshape(shape),
+        (gaps > -SUPPORT_TOLERANCE).all(axis=1),
+        np.full(problems, np.nan),
+    )
+
+
+def right_hand_sides(
+    head: HeadSVM, kappa: Float[np.ndarray, " problems"], *, floor: bool = True
+) -> Float[np.ndarray, "problems samples others"]:
+    r"""Return $b_{it}=1-\kappa(m_i-1)$, but not below zero where the head needs attention to keep off a token.
+
+    A negative right-hand side would let token $t$ overtake the selected one. If the head's margin on $t$ is below one,
+    the sample would then lose its own, and its loss would bring attention back: the right-hand side stops at zero.
+
+    Args:
+        head: The head SVM.
+        kappa: Relative norm of the head over that of the matrix; infinite for what is left in the limit.
+        floor: Whether to stop at zero where that is needed; default true.
+
+    Returns:
+        Right-hand sides for the tokens not selected, in order.
+    """
+    # No product of an infinite ratio and an excess of zero.
+    excess = np.where(head.support, 0.0, head.margins - 1)
+    times = np.where(head.support, 0.0, kappa[:, None])
+    relaxed = np.broadcast_to((1 - times * excess)[..., None], head.other_margins.shape)
+    needed = (head.other_margins < 1) & floor
+    return np.asarray(np.where(needed, np.maximum(relaxed, 0.0), relaxed))
+
+
+def self_consistent(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    queries: Float[np.ndarray, "problems samples dimension"],
+    selected: Int[np.ndarray, "problems samples"],
+    head: HeadSVM,
+    ratio: Float[np.ndarray, " problems"],
+    p: mirror.Exponents,
+    *,
+    floor: bool = True,
+) -> RelaxedSVM:
+    r"""Find the $\kappa$ that is the ratio of relative norms for its own solution: $\kappa=c\,\|W_\kappa\|_{p,p}$.
+
+    Here $c=\|v\|_p/(\|v_{mm}\|_p\|W\|_{p,p})$. Right-hand sides are convex in $\kappa$ and do not grow with it, so the
+    same is true of $\|W_\kappa\|$: there is exactly one such $\kappa$, and Newton's method from zero approaches it from
+    below. One exception: a constraint that drops out while it is tight makes $\|W_\kappa\|$ jump, possibly across; then
+    $\kappa$ is the place of the jump, and the constraint still counts.
+
+    Args:
+        tokens: Tokens of each sample.
+        queries: Query of each sample.
+        selected: Token that each sample attends to, from 0.
+        head: The head SVM of these tokens.
+        ratio: $c$, not negative.
+        p: Exponent above 1; one number, or one per problem.
+        floor: As for :func:`right_hand_sides`.
+
+    Returns:
+        The solutions with their $\kappa$.
+
+    Raises:
+        ValueError: If a ratio is negative or not finite.
+        RuntimeError: If the iteration does not settle.
+    """
+    ratio = np.asarray(ratio, dtype=np.float64)
+    if not ((ratio >= 0) & np.isfinite(ratio)).all():
+        raise ValueError(f"ratio: expected finite numbers of at least 0, got {ratio.min()} to {ratio.max()}")
+    excess = np.where(head.support, 0.0, head.margins - 1)[..., None]
+    kappa, low, high = np.zeros(len(ratio)), np.zeros(len(ratio)), np.full(len(ratio), np.inf)
+    for sweep in range(MOST_SWEEPS):
+        right = right_hand_sides(head, kappa, floor=floor)
+        found = relaxed_svm(tokens, queries, selected, right, p)
+        short = ratio * found.norm - kappa
+        close = CLOSE * np.maximum(kappa, 1.0)
+        if ((np.abs(short) <= close) | ((high - low <= close) & (kappa == low))).all():
+            return replace(found, kappa=kappa)
+        low, high = np.where(short > 0, kappa, low), np.where(short > 0, high, kappa)
+        # The norm falls with kappa at the rate of the multipliers (those of half its square) over itself.
+        fall = (np.where(right > 0, found.multipliers, 0.0) * excess).sum(axis=(1, 2)) / found.norm
+        kappa = _next(kappa + short / (1 + ratio * fall), low, high, close, halve=sweep > NEWTON)
+    raise RuntimeError(f"kappa did not settle: it still changes by {np.abs(short).max():.1e}")
+
+
+def _next(newton: np.ndarray, low: np.ndarray, high: np.ndarray, close: np.ndarray, *, halve: bool) -> np.ndarray:
+    """Newton's point while it stays inside, else the middle; the lower end where the norm jumps across the ratio."""
+    outside = (newton <= low) | (newton >= high) | halve
+    inside = np.where(outside & np.isfinite(high), (low + np.minimum(high, 1e300)) / 2, newton)
+    return np.asarray(np.where(high - low <= close, low, inside))
+
+
+def margin_change(head: HeadSVM) -> Float[np.ndarray, "problems samples others"]:
+    r"""Return how fast the label margin $1/\|v_{mm}\|_p$ changes as sample $i$ mixes in token $t$.
+
+    If the selected token of sample $i$ is replaced by $(1-\varepsilon)X_{i\alpha_i}+\varepsilon X_{it}$, the squared
+    norm changes at the rate $2\lambda_i(m_i-m_{it})$, so the margin at the rate
+    $-\lambda_i(m_i-m_{it})/\|v_{mm}\|_p^3$. Off the margin $\lambda_i=0$: mixing costs nothing.
+
+    Args:
+        head: The head SVM of the selected tokens.
+
+    Returns:
+        Derivatives at $\varepsilon=0$ for the tokens not selected, in order.
+    """
+    lost = head.margins[..., None] - head.other_margins
+    return np.asarray(-head.multipliers[..., None] * lost / head.norm[:, None, None] ** 3)
+
+
+def mixed_margins(
+    tokens: Float[np.ndarray, "problems samples tokens dimension"],
+    labels: Float[np.ndarray, "problems samples"],
+    selected: Int[np.ndarray, "problems samples"],
+    p: mirror.Exponents,
+    share: float,
+) -> Float[np.ndarray, "problems samples others"]:
+    """Return the label margin when one sample mixes a share of another token into its own, every pair in turn.
+
+    Args:
+        tokens: Tokens of each sample.
+        labels: Plus or minus one.
+        selected: Token that each sample attends to.
+        p: Exponent above 1; one number, or one per problem.
+        share: The share of the other token, from 0 to 1.
+
+    Returns:
+        Largest margins of a head of norm one, for the tokens not selected, in order.
+
+    Raises:
+        ValueError: If the share is outside its range.
+        InfeasibleError: If no head classifies a mixture (a ``ValueError``).
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share: expected between 0 and 1, got {share}")
+    problems, samples, n_tokens, dimension = tokens.shape
+    own = np.take_along_axis(tokens, selected[..., None, None], axis=2)[:, :, 0]
+    others = tokens[np.arange(n_tokens) != selected[..., None]].reshape(problems, samples, n_tokens - 1, dimension)
+    rows = np.broadcast_to(own[:, None, None], (problems, samples, n_tokens - 1, samples, dimension)).copy()
+    at = np.arange(samples)
+    rows[:, at, :, at] = np.moveaxis((1 - share) * own[:, :, None] + share * others, 1, 0)
+    rows *= labels[:, None, None, :, None]
+    exponents = np.repeat(np.broadcast_to(mirror.check_exponents(p), problems), samples * (n_tokens - 1))
+    norm = max_margin(rows.reshape(-1, samples, dimension), exponents).norm
+    return np.asarray(1 / norm.reshape(problems, samples, n_tokens - 1))
