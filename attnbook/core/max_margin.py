@@ -113,8 +113,8 @@ def max_margin(
             solved = method(rows[which], bound[which], exponents[which], tolerance)
             weights[which], multipliers[which] = solved["w"], solved["lam"]
             norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
-    for problem in np.flatnonzero(~(gap <= WORST_GAP) & np.isfinite(gap)):
-        own = np.array([problem])
+    for stuck in np.flatnonzero(~(gap <= WORST_GAP) & np.isfinite(gap)):
+        own = np.array([stuck])
         corner = _corner(rows[own], bound[own], exponents[own], weights[own])
         if corner["gap"][0] <= WORST_GAP:
             weights[own], multipliers[own], norm[own], gap[own] = (corner[key] for key in ("w", "lam", "norm", "gap"))
