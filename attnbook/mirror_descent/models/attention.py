@@ -138,7 +138,7 @@ def log_scaled_gradient(
         batch: One problem per member.
 
     Returns:
-        Scaled gradients, and logs of their scales: the gradient is the first times the exponential of the second.
+        Scaled gradients, and logs of their scales; the gradient is the first times the exponential of the second.
     """
     _, gradients, log_scale = _scaled_gradient(key_query, batch)
     return gradients, log_scale
