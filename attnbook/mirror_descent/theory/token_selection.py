@@ -72,7 +72,7 @@ LOSSES: Mapping[str, Loss] = {
     "exponential": Loss(lambda m: np.exp(-m), lambda m: -np.exp(-m), lambda low: np.exp(-low)),
     "linear": Loss(lambda m: -m, lambda m: -np.ones_like(m), lambda low: np.ones_like(low)),
 }
-"""Losses that satisfy Assumption A, strictly decreasing with a derivative that is bounded and Lipschitz on intervals."""
+"""Losses that satisfy Assumption A, strictly decreasing, with derivatives bounded and Lipschitz on intervals."""
 
 
 def attention(
