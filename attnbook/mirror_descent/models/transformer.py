@@ -311,16 +311,17 @@ def _full_layer(
     everything = torch.cat([tokens.repeat(members // len(tokens), 1, 1, 1), class_token.unsqueeze(2)], dim=2)
     rows = everything.flatten(1, 2)
     normed = _normed(p, f"attend{layer}", rows)
+    # Four axes, not five: torch's fused kernel takes no more.
     parts = [
-        (normed @ p[f"{name}{layer}"]).unflatten(1, (batch, -1)).unflatten(-1, (shape.n_heads, -1)).transpose(2, 3)
+        (normed @ p[f"{name}{layer}"]).view(members * batch, -1, shape.n_heads, shape.width // shape.n_heads)
         for name in ATTENTION[:3]
     ]
     mask = None
     if present is not None:
         itself = torch.ones_like(present[..., :1])
-        mask = torch.cat([present, itself], dim=-1).repeat(members // len(present), 1, 1).unsqueeze(2).unsqueeze(2)
-    found = functional.scaled_dot_product_attention(*parts, attn_mask=mask)
-    rows = rows + found.transpose(2, 3).flatten(3).flatten(1, 2) @ p[f"output{layer}"]
+        mask = torch.cat([present, itself], dim=-1).repeat(members // len(present), 1, 1).flatten(0, 1)[:, None, None]
+    found = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts), attn_mask=mask)
+    rows = rows + found.transpose(1, 2).reshape(rows.shape) @ p[f"output{layer}"]
     rows = rows + _feed_forward(p, layer, rows)
     new = rows.view_as(everything)
     return new[:, :, :-1], new[:, :, -1]
