@@ -59,7 +59,7 @@ def load_reviews(source: Source, vectors: str, *, n_words: int, n_tokens: int, d
         vectors: Name of the word vectors for ``imdb``.
         n_words: How many of the most frequent words are known; others are left out.
         n_tokens: Most words kept of a review.
-        dimension: Principal components kept; scaled to variance one on average.
+        dimension: Principal components kept, each scaled to variance one.
 
     Returns:
         The reviews.
@@ -211,7 +211,7 @@ def _components(vectors: np.ndarray, dimension: int) -> Float[np.ndarray, "ids d
     centred = vectors - vectors.mean(axis=0)
     _, directions = np.linalg.eigh(centred.T @ centred)
     kept = centred @ directions[:, ::-1][:, :dimension]
-    return np.concatenate([np.zeros((1, dimension)), kept / kept.std()])
+    return np.concatenate([np.zeros((1, dimension)), kept / kept.std(axis=0)])
 
 
 def _end(text: str, ids: Mapping[str, int], n_tokens: int) -> list[int]:

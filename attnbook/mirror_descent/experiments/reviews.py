@@ -48,7 +48,7 @@ class Settings(ReviewSettings):
         """Return 22,500 reviews, their last 64 words, frozen vectors, one layer, one step size per optimiser."""
         return cls(
             reviews="imdb",
-            vectors="imdb_word2vec_100d",
+            vectors="imdb_ppmi_svd_100d",
             learned=False,
             n_words=30_000,
             n_tokens=64,
@@ -60,7 +60,7 @@ class Settings(ReviewSettings):
             n_read=2000,
             rates=tuple((rate,) for rate in FIXED),
             compared=FIXED,
-            steps=400,
+            steps=1000,
             batch_size=64,
             seeds=(0, 1, 2, 3, 4),
             chunk=5,
