@@ -109,15 +109,9 @@ class Reviews(ReviewRuns):
 
     def _attention(self) -> dict[str, Measurement]:
         one, two = self.compared["p1_1"], self.compared["p2"]
-        ratio = self.mass / self.uniform_mass
         return {
             "MD-tok": gain(self.mass[one], self.mass[two], "attention_gain"),
             "MD-tok-top1": gain(self.top[one], self.top[two], "hit_rate_gain"),
-            "MD-tok-words": Measurement(
-                {"smallest_ratio": float(ratio.min())},
-                {"smallest_ratio": (float(ratio.min()), float(ratio.max()))},
-                len(self.settings.seeds),
-            ),
         }
 
     def _frozen(self) -> dict[str, Measurement]:
@@ -127,7 +121,7 @@ class Reviews(ReviewRuns):
         whole = {p: self.effective_dimension[self.compared[p], :, -1] for p in MIRROR}
         zero = {p: self.near_zero[self.compared[p], :, -1] for p in MIRROR}
         strict = (whole["p1_1"] < whole["p2"]) & (whole["p2"] < whole["p3"])
-        n_seeds = len(self.settings.seeds)
+        ratio, n_seeds = self.mass / self.uniform_mass, len(self.settings.seeds)
         return {
             "MD-imdb-tie": Measurement(
                 {"smallest_accuracy": float(self.test_accuracy.min()), "largest_difference": float(max(differences))},
@@ -141,6 +135,11 @@ class Reviews(ReviewRuns):
                     "near_zero_p3": float(zero["p3"].max()),
                 },
                 n_seeds=n_seeds,
+            ),
+            "MD-tok-words": Measurement(
+                {"smallest_ratio": float(ratio.min())},
+                {"smallest_ratio": (float(ratio.min()), float(ratio.max()))},
+                n_seeds,
             ),
         }
 
