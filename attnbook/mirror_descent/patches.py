@@ -80,9 +80,7 @@ def load_patches(
     order = stream(seed, "validation images").permutation(wanted)
     kept, apart = order[:n_train], order[n_train:]
     train = _in_colour(found.train[kept])
-    mean, deviation = (
-        np.float32(of(train, axis=(0, 1, 2), dtype=np.float64)) for of in (np.mean, np.std)
-    )
+    mean, deviation = (np.float32(of(train, axis=(0, 1, 2), dtype=np.float64)) for of in (np.mean, np.std))
 
     def patches(images: np.ndarray) -> np.ndarray:
         return cut((_in_colour(images) - mean) / deviation, patch)
