@@ -151,7 +151,7 @@ def mirror_image(
         raise ValueError(
             f"patches: got {n_patches} of {pixels} numbers, which are no {patch} x {patch} tiles of a square"
         )
-    tiles = patches.reshape(count, across, across, patch, patch, -1)
+    tiles = patches.reshape(count, across, across, patch, patch, pixels // patch**2)
     return tiles[:, :, ::-1, :, ::-1].reshape(patches.shape)
 
 
