@@ -1,7 +1,8 @@
-"""The common part of the comparisons on images: a small vision transformer in all arms."""
+"""The common part of the comparisons on images: a small vision transformer, all optimisers, step sizes and seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,26 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
-from attnbook.mirror_descent.experiments.arms import ArmResult, ArmSettings, by_arm, looked_at, sparsity, train_arms
+from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns, OptimizerSettings
+from attnbook.mirror_descent.models import comparison
 from attnbook.mirror_descent.models.transformer import Inputs, Shape, forward
 from attnbook.mirror_descent.patches import ImageSource, PatchedImages, load_patches, mirror_image
 
-__all__ = ["PICTURES", "ImageResult", "ImageSettings", "train_images"]
+__all__ = ["PICTURES", "ImageRuns", "ImageSettings", "train_images"]
 
 # Test images whose attention is kept for the figure: the first ones.
 PICTURES = 3
+EVALUATED = 250
 
 
 @dataclass(frozen=True)
-class ImageSettings(ArmSettings):
+class ImageSettings(OptimizerSettings):
     """Images, network and step sizes.
 
     Attributes:
@@ -70,20 +72,20 @@ class ImageSettings(ArmSettings):
 
 
 @dataclass(frozen=True)
-class ImageResult(ArmResult):
-    """Accuracies, sparsity and attention of vision transformers.
+class ImageRuns(OptimizerRuns):
+    """Accuracy, sparsity and attention of vision transformers.
 
     Attributes:
         mean_attention: Of the class token on the patches in the last layer, mean over heads and test images; the rest
-            to one is attention on itself, ``(seeds, arms, patches)``.
-        attention: Of the first test images, mean over heads, ``(seeds, arms, pictures, patches)``.
+            to one is attention on itself, ``(configurations, seeds, patches)``.
+        attention: Of the first test images, mean over heads, ``(configurations, seeds, pictures, patches)``.
         pictures: Brightness of these images, ``(pictures, side, side)``.
         shown: What they show.
         source: Where the images came from.
     """
 
-    mean_attention: Float[np.ndarray, "seeds arms patches"]
-    attention: Float[np.ndarray, "seeds arms pictures patches"]
+    mean_attention: Float[np.ndarray, "configurations seeds patches"]
+    attention: Float[np.ndarray, "configurations seeds pictures patches"]
     pictures: Float[np.ndarray, "pictures side side"]
     shown: tuple[str, ...]
     source: str
@@ -96,7 +98,7 @@ def train_images(
     progress: Progress | None = None,
     workdir: Path | None = None,
 ) -> dict[str, Any]:
-    """Train vision transformers in all arms and look at them.
+    """Train vision transformers in all configurations and look at them.
 
     Args:
         settings: Images, network and step sizes.
@@ -105,7 +107,7 @@ def train_images(
         workdir: Folder that keeps finished groups of seeds; default none.
 
     Returns:
-        The fields of an :class:`ImageResult`.
+        The fields of an :class:`ImageRuns`.
 
     Raises:
         ValueError: If the device or the images are not available.
@@ -122,7 +124,7 @@ def train_images(
         "pictures": images.grey[:PICTURES].round(2),
         "shown": tuple(images.classes[label] for label in images.test_labels[:PICTURES]),
         "source": images.source,
-    } | concatenate(parts)
+    } | concatenate(parts, axis=1)
 
 
 class _Bench:
@@ -133,52 +135,59 @@ class _Bench:
         self.shape = settings.shape(images)
 
     def measure(self, seeds: tuple[int, ...], progress: Progress | None) -> dict[str, np.ndarray]:
-        found = self.images
-        parameters = train_arms(
-            self.settings, self.shape, seeds, self._batches(seeds), device=self.device, progress=progress
+        found, shape = self.images, self.shape
+        trained = comparison.train_configurations(
+            shape,
+            self.settings.rates,
+            seeds,
+            self._batches(seeds),
+            steps=self.settings.steps,
+            device=self.device,
+            progress=progress,
         )
-        kept = min(PICTURES, len(found.test))
-        tests = looked_at(parameters, self.shape, self._inputs(found.test, found.test_labels), _patches)
-        with torch.no_grad():
-            first = forward(parameters, self.shape, self._inputs(found.test[:kept], found.test_labels[:kept]))
-        arrays = sparsity(parameters, self.settings.n_layers) | {
-            "test_accuracy": tests["accuracy"],
-            "entropy": tests["entropy"],
-            "mean_attention": tests["seen"],
-            "attention": _patches(first.attention.double(), slice(kept)).cpu().numpy(),
+        samples = {
+            "test": (found.test, found.test_labels),
+            "validation": (found.validation, found.validation_labels),
+            "train": (found.train[: len(found.test)], found.train_labels[: len(found.test)]),
         }
-        others = {
-            "validation_accuracy": (found.validation, found.validation_labels),
-            "train_accuracy": (found.train[: len(found.test)], found.train_labels[: len(found.test)]),
+        arrays = {
+            f"{name}_accuracy": comparison.accuracy(trained, shape, self._parts(*pair))
+            for name, pair in samples.items()
         }
-        for name, (tokens, labels) in others.items():
-            arrays[name] = looked_at(parameters, self.shape, self._inputs(tokens, labels))["accuracy"]
-        return by_arm(arrays, len(self.settings.arms()))
+        arrays |= {name: values[:, -1] for name, values in comparison.sparsity(trained, shape).items()}
+        arrays |= self._attention(trained)
+        return {name: values.reshape(-1, len(seeds), *values.shape[1:]) for name, values in arrays.items()}
 
-    def _batches(self, seeds: tuple[int, ...]) -> Any:
+    def _batches(self, seeds: tuple[int, ...]) -> Callable[[int], Inputs]:
         train, labels = self.images.train, self.images.train_labels
-        copies = 2 if self.settings.mirrored else 1
+        copies, size = 2 if self.settings.mirrored else 1, self.settings.batch_size
 
         def batch(step: int) -> Inputs:
-            drawn = [
-                stream(seed, "image batch", step).choice(copies * len(train), self.settings.batch_size, replace=False)
-                for seed in seeds
-            ]
-            chosen, turned = np.concatenate(drawn) % len(train), np.concatenate(drawn) >= len(train)
+            rows = np.stack(
+                [stream(seed, "image batch", step).choice(copies * len(train), size, replace=False) for seed in seeds]
+            )
+            chosen, turned = rows % len(train), rows >= len(train)
             tokens = train[chosen]
             tokens[turned] = mirror_image(tokens[turned], self.settings.patch)
-            size = len(seeds), self.settings.batch_size
-            return Inputs(
-                torch.tensor(tokens).unflatten(0, size).to(self.device),
-                torch.tensor(labels[chosen]).unflatten(0, size).to(self.device),
-            )
+            return Inputs(torch.tensor(tokens, device=self.device), torch.tensor(labels[chosen], device=self.device))
 
         return batch
 
-    def _inputs(self, tokens: np.ndarray, labels: np.ndarray) -> Inputs:
-        return Inputs(torch.tensor(tokens)[None].to(self.device), torch.tensor(labels)[None].to(self.device))
+    def _parts(self, tokens: np.ndarray, labels: np.ndarray) -> Iterator[Inputs]:
+        """The images a part at a time, one group for all members."""
+        for start in range(0, len(tokens), EVALUATED):
+            part = slice(start, start + EVALUATED)
+            yield Inputs(
+                torch.tensor(tokens[None, part], device=self.device),
+                torch.tensor(labels[None, part], device=self.device),
+            )
 
-
-def _patches(attention: Tensor, part: slice) -> Tensor:
-    """Attention on the patches, mean over heads."""
-    return attention.mean(2)[..., :-1]
+    @torch.no_grad()
+    def _attention(self, trained: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+        """Attention of the class token on patches, mean over heads: of all test images, and of the first ones."""
+        weights = [
+            forward(trained, self.shape, inputs).attention[..., :-1].double().mean(2)
+            for inputs in self._parts(self.images.test, self.images.test_labels)
+        ]
+        every = torch.cat(weights, dim=1).cpu().numpy()
+        return {"mean_attention": every.mean(axis=1), "attention": every[:, :PICTURES]}

@@ -13,12 +13,15 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 
-from attnbook.core.results import Measurement, over_seeds
+from attnbook.core.results import Measurement, extremes_over_seeds, over_seeds
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent.experiments.arms import OPTIMIZERS
-from attnbook.mirror_descent.experiments.image_runs import ImageResult, ImageSettings, train_images
+from attnbook.mirror_descent.experiments.image_runs import ImageRuns, ImageSettings, train_images
+from attnbook.mirror_descent.experiments.optimizer_runs import FIXED, gain
 
-__all__ = ["ImageTable", "Settings", "run"]
+__all__ = ["CifarImages", "Settings", "run"]
+
+GRID = ((3e-4, 1e-3, 3e-3), (0.01, 0.03, 0.1), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03))
+"""Step sizes of Adam and of mirror descent with p = 1.1, 2 and 3 at full size."""
 
 
 @dataclass(frozen=True)
@@ -29,32 +32,68 @@ class Settings(ImageSettings):
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing, on digits."""
         return cls(
-            adam=(1e-3,), p1_1=(0.03,), p2=(0.03,), p3=(0.003,), steps=2, batch_size=8, seeds=(0, 1), chunk=2,
-            images="digits", patch=2, n_train=40, n_validation=10, n_test=12, mirrored=True, width=8, n_layers=2,
+            rates=tuple((rate,) for rate in FIXED),
+            compared=FIXED,
+            steps=2,
+            batch_size=8,
+            seeds=(0, 1),
+            chunk=2,
+            images="digits",
+            patch=2,
+            n_train=40,
+            n_validation=10,
+            n_test=12,
+            mirrored=True,
+            width=8,
+            n_layers=2,
             n_heads=2,
-        )  # fmt: skip
+        )
 
     @classmethod
     def book(cls) -> Self:
         """Return a short training at one step size each; those of mirror descent make comparable progress."""
         return cls(
-            adam=(1e-3,), p1_1=(0.03,), p2=(0.03,), p3=(0.003,), steps=100, batch_size=64, seeds=(0, 1, 2, 3, 4),
-            chunk=5, images="cifar10", patch=8, n_train=9000, n_validation=1000, n_test=1000, mirrored=True, width=48,
-            n_layers=2, n_heads=4,
-        )  # fmt: skip
+            rates=tuple((rate,) for rate in FIXED),
+            compared=FIXED,
+            steps=100,
+            batch_size=64,
+            seeds=(0, 1, 2, 3, 4),
+            chunk=5,
+            images="cifar10",
+            patch=8,
+            n_train=9000,
+            n_validation=1000,
+            n_test=1000,
+            mirrored=True,
+            width=48,
+            n_layers=2,
+            n_heads=4,
+        )
 
     @classmethod
     def paper(cls) -> Self:
         """Return the largest training that a laptop does in minutes, at all step sizes; not the paper's own size."""
         return cls(
-            adam=(3e-4, 1e-3, 3e-3), p1_1=(0.01, 0.03, 0.1), p2=(0.01, 0.03, 0.1, 0.3),
-            p3=(0.001, 0.003, 0.01, 0.03), steps=900, batch_size=64, seeds=(0, 1, 2, 3, 4), chunk=1, images="cifar10",
-            patch=8, n_train=9000, n_validation=1000, n_test=1000, mirrored=True, width=48, n_layers=2, n_heads=4,
-        )  # fmt: skip
+            rates=GRID,
+            compared=FIXED,
+            steps=900,
+            batch_size=64,
+            seeds=(0, 1, 2, 3, 4),
+            chunk=1,
+            images="cifar10",
+            patch=8,
+            n_train=9000,
+            n_validation=1000,
+            n_test=1000,
+            mirrored=True,
+            width=48,
+            n_layers=2,
+            n_heads=4,
+        )
 
 
 @dataclass(frozen=True)
-class ImageTable(ImageResult):
+class CifarImages(ImageRuns):
     """Accuracies and sparsity on CIFAR-10."""
 
     experiment: ClassVar[str] = "mirror_descent.images"
@@ -72,23 +111,25 @@ class ImageTable(ImageResult):
         """
         if self.settings.images != "cifar10":
             return {}
-        together = self.tuned(self.effective_dimension[..., -1])
+        best = self.chosen()
         found = {
             "MD-vit-sparse": over_seeds(
-                effective_dimension_p1_1=together["p1_1"], effective_dimension_adam=together["adam"]
+                effective_dimension_p1_1=self.effective_dimension[best["p1_1"]],
+                effective_dimension_adam=self.effective_dimension[best["adam"]],
             ),
-            "MD-vit-matched": over_seeds(share_ordered=self.ordered().mean(axis=1)),
+            "MD-vit-matched": extremes_over_seeds(smallest_share_ordered=self.ordered().mean(axis=0)),
         }
-        return found if any(len(self.of(name)) == 1 for name in OPTIMIZERS) else found | self._tuned()
+        return found | (self._tuned() if all(len(own) > 1 for own in self.settings.rates) else {})
 
     def _tuned(self) -> dict[str, Measurement]:
-        accuracy = self.tuned(self.test_accuracy)
+        accuracy = {name: self.test_accuracy[number] for name, number in self.chosen().items()}
         means = [values.mean() for values in accuracy.values()]
         gap = {"largest_gap": float(max(means) - min(means)), "sampling_error": self.sampling_error()}
-        lead = accuracy["adam"] - accuracy["p1_1"]
+        both = over_seeds(accuracy_adam=accuracy["adam"], accuracy_p1_1=accuracy["p1_1"])
+        lead = gain(accuracy["adam"], accuracy["p1_1"], "lead_of_adam")
         return {
-            "MD-vit": over_seeds(accuracy_adam=accuracy["adam"], accuracy_p1_1=accuracy["p1_1"], lead_of_adam=lead),
-            "MD-vit-learns": over_seeds(smallest_accuracy=np.min(list(accuracy.values()), axis=0)),
+            "MD-vit": Measurement({**both.values, **lead.values}, {**both.spread, **lead.spread}, both.n_seeds),
+            "MD-vit-learns": extremes_over_seeds(smallest_accuracy=np.stack(list(accuracy.values()), axis=1)),
             "MD-vit-resolved": Measurement(gap, n_seeds=len(self.settings.seeds)),
         }
 
@@ -99,7 +140,7 @@ def run(
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     workdir: Path | None = None,
-) -> ImageTable:
+) -> CifarImages:
     """Train vision transformers with four optimisers of the attention matrices.
 
     Args:
@@ -115,4 +156,4 @@ def run(
         ValueError: If the device or the images are not available; the message says how to get them.
         FloatingPointError: If a network diverges.
     """
-    return ImageTable(**train_images(settings, device=device, progress=progress, workdir=workdir))
+    return CifarImages(**train_images(settings, device=device, progress=progress, workdir=workdir))

@@ -5,7 +5,7 @@ It shows the same measurements at work and says nothing about film reviews: that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -20,15 +20,21 @@ from attnbook.core.results import Clock, Measurement, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
-from attnbook.mirror_descent.experiments.arms import ArmResult, ArmSettings, by_arm, looked_at, sparsity, train_arms
+from attnbook.mirror_descent.experiments.optimizer_runs import FIXED, MIRROR, OptimizerRuns, OptimizerSettings
+from attnbook.mirror_descent.models import comparison
 from attnbook.mirror_descent.models.transformer import Inputs, Shape
 from attnbook.mirror_descent.planted_reviews import PlantedReviews, Vocabulary, draw_reviews
 
 __all__ = ["MadeReviews", "Settings", "run"]
 
+GRID = ((3e-4, 1e-3, 3e-3, 1e-2), (0.003, 0.01, 0.03, 0.1), (0.003, 0.01, 0.03, 0.1), (0.0003, 0.001, 0.003, 0.01))
+"""Step sizes of Adam and of mirror descent with p = 1.1, 2 and 3 at full size."""
+
+EVALUATED = 250
+
 
 @dataclass(frozen=True)
-class Settings(ArmSettings):
+class Settings(OptimizerSettings):
     """Reviews, network and step sizes.
 
     Attributes:
@@ -68,60 +74,96 @@ class Settings(ArmSettings):
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         return cls(
-            adam=(1e-3,), p1_1=(0.03,), p2=(0.03,), p3=(0.003,), steps=3, batch_size=8, seeds=(0, 1), chunk=1,
-            n_train=20, n_validation=10, n_test=12, n_tokens=7, n_telling=2, width=8, n_layers=2, n_heads=2,
-        )  # fmt: skip
+            rates=tuple((rate,) for rate in FIXED),
+            compared=FIXED,
+            steps=3,
+            batch_size=8,
+            seeds=(0, 1),
+            chunk=1,
+            n_train=20,
+            n_validation=10,
+            n_test=12,
+            n_tokens=7,
+            n_telling=2,
+            width=8,
+            n_layers=2,
+            n_heads=2,
+        )
 
     @classmethod
     def book(cls) -> Self:
         """Return a short training at one step size each; those of mirror descent make comparable progress."""
         return cls(
-            adam=(1e-3,), p1_1=(0.03,), p2=(0.03,), p3=(0.003,), steps=200, batch_size=32, seeds=(0, 1, 2, 3, 4),
-            chunk=5, n_train=1000, n_validation=500, n_test=1000, n_tokens=32, n_telling=3, width=32, n_layers=1,
+            rates=tuple((rate,) for rate in FIXED),
+            compared=FIXED,
+            steps=200,
+            batch_size=32,
+            seeds=(0, 1, 2, 3, 4),
+            chunk=5,
+            n_train=1000,
+            n_validation=500,
+            n_test=1000,
+            n_tokens=32,
+            n_telling=3,
+            width=32,
+            n_layers=1,
             n_heads=4,
-        )  # fmt: skip
+        )
 
     @classmethod
     def paper(cls) -> Self:
         """Return a longer training at all step sizes."""
         return cls(
-            adam=(3e-4, 1e-3, 3e-3, 1e-2), p1_1=(0.003, 0.01, 0.03, 0.1), p2=(0.003, 0.01, 0.03, 0.1),
-            p3=(0.0003, 0.001, 0.003, 0.01), steps=300, batch_size=64, seeds=(0, 1, 2, 3, 4), chunk=1, n_train=1000,
-            n_validation=500, n_test=1500, n_tokens=32, n_telling=3, width=32, n_layers=2, n_heads=4,
-        )  # fmt: skip
+            rates=GRID,
+            compared=FIXED,
+            steps=300,
+            batch_size=64,
+            seeds=(0, 1, 2, 3, 4),
+            chunk=1,
+            n_train=1000,
+            n_validation=500,
+            n_test=1500,
+            n_tokens=32,
+            n_telling=3,
+            width=32,
+            n_layers=2,
+            n_heads=4,
+        )
 
 
 @dataclass(frozen=True)
-class MadeReviews(ArmResult):
+class MadeReviews(OptimizerRuns):
     """Accuracy, sparsity and attention on synthetic reviews.
 
     Attributes:
-        mass: Attention of the class token on the telling words in the last layer, mean over heads and test reviews,
-            ``(seeds, arms)``.
-        hits: Share of test reviews whose most attended word is a telling one, likewise.
+        mass: Attention of the class token on the telling words in the last layer, on words only, mean over heads and
+            test reviews, ``(configurations, seeds)``.
+        entropy: Entropy of this attention over that of uniform attention, likewise.
+        top: Share of test reviews whose most attended word is a telling one, likewise.
     """
 
     experiment: ClassVar[str] = "mirror_descent.made_reviews"
     settings_type: ClassVar[type] = Settings
 
-    mass: Float[np.ndarray, "seeds arms"]
-    hits: Float[np.ndarray, "seeds arms"]
+    mass: Float[np.ndarray, "configurations seeds"]
+    entropy: Float[np.ndarray, "configurations seeds"]
+    top: Float[np.ndarray, "configurations seeds"]
 
     def uniform_mass(self) -> float:
-        """Return the attention on telling words of a class token that attends to all words and itself alike."""
-        return self.settings.n_telling / (self.settings.n_tokens + 1)
+        """Return the mass of attention that is the same on all words."""
+        return float(self.settings.n_telling / self.settings.n_tokens)
 
     def measurements(self) -> dict[str, Measurement]:
-        """Return accuracy and attention, by claim id."""
-        accuracy, mass = self.tuned(self.test_accuracy), self.tuned(self.mass)
-        together = self.tuned(self.effective_dimension[..., -1])
+        """Return accuracy, sparsity and attention, by claim id."""
+        best = self.chosen()
+        accuracy = {name: self.test_accuracy[best[name]] for name in MIRROR}
         found = over_seeds(**{f"accuracy_{name}": values for name, values in accuracy.items()})
-        spread = max(float(accuracy[name].std(ddof=1)) for name in ("p1_1", "p2", "p3"))
-        least = np.min(list(mass.values()), axis=0)
+        spread = max(float(values.std(ddof=1)) for values in accuracy.values())
+        least = np.min([self.mass[number] for number in best.values()], axis=0)
         return {
             "MD-imdb-standin": Measurement({**found.values, "accuracy_spread": spread}, found.spread, found.n_seeds),
             "MD-hist-standin": over_seeds(
-                **{f"effective_dimension_{name}": together[name] for name in ("p1_1", "p2", "p3")}
+                **{f"effective_dimension_{name}": self.effective_dimension[self.compared[name]] for name in MIRROR}
             ),
             "MD-tok-uniform": Measurement(
                 {"min_attention_mass": float(least.min()), "uniform_mass": self.uniform_mass()},
@@ -160,67 +202,58 @@ def run(
 
     with threads(1):
         parts = by_seeds(settings, measure, clock=clock, workdir=workdir, progress=progress)
-    return MadeReviews(settings=settings, provenance=clock.provenance(where), **concatenate(parts))
+    return MadeReviews(settings=settings, provenance=clock.provenance(where), **concatenate(parts, axis=1))
 
 
 def _measured(
     settings: Settings, seeds: tuple[int, ...], device: torch.device, progress: Progress | None
 ) -> dict[str, np.ndarray]:
-    """Train the networks of some seeds and look at them."""
-    train, validation, test = (
-        draw_reviews(seeds, part, n_reviews=count, n_tokens=settings.n_tokens, n_telling=settings.n_telling)
-        for part, count in (
-            ("train", settings.n_train),
-            ("validation", settings.n_validation),
-            ("test", settings.n_test),
-        )
-    )
+    """Train the networks of some seeds and look at them; all are tested on the same reviews."""
+    sizes = {"n_tokens": settings.n_tokens, "n_telling": settings.n_telling}
+    train = draw_reviews(seeds, "train", n_reviews=settings.n_train, **sizes)
+    validation = draw_reviews([0], "validation", n_reviews=settings.n_validation, **sizes)
+    test = draw_reviews([0], "test", n_reviews=settings.n_test, **sizes)
     shape = settings.shape
-    parameters = train_arms(
-        settings, shape, seeds, _batches(settings, seeds, train, device), device=device, progress=progress
+    trained = comparison.train_configurations(
+        shape,
+        settings.rates,
+        seeds,
+        _batches(settings, seeds, train, device),
+        steps=settings.steps,
+        device=device,
+        progress=progress,
     )
-    tests = looked_at(parameters, shape, _inputs(test, device), _seen(test, device))
-    arrays = sparsity(parameters, settings.n_layers) | {
-        "test_accuracy": tests["accuracy"],
-        "entropy": tests["entropy"],
-        "mass": tests["seen"][..., 0],
-        "hits": tests["seen"][..., 1],
-        "validation_accuracy": looked_at(parameters, shape, _inputs(validation, device))["accuracy"],
-        "train_accuracy": looked_at(parameters, shape, _inputs(train, device))["accuracy"],
+    samples = {"train": train, "validation": validation, "test": test}
+    arrays = {
+        f"{name}_accuracy": comparison.accuracy(trained, shape, (inputs for inputs, _ in _parts(reviews, device)))
+        for name, reviews in samples.items()
     }
-    return by_arm(arrays, len(settings.arms()))
+    arrays |= {name: values[:, -1] for name, values in comparison.sparsity(trained, shape).items()}
+    arrays |= comparison.attended_words(trained, shape, _parts(test, device))
+    return {name: values.reshape(-1, len(seeds)) for name, values in arrays.items()}
 
 
 def _batches(
     settings: Settings, seeds: tuple[int, ...], reviews: PlantedReviews, device: torch.device
 ) -> Callable[[int], Inputs]:
+    order = np.stack(
+        [
+            comparison.epoch_order(settings.n_train, settings.steps, settings.batch_size, stream(seed, "batches"))
+            for seed in seeds
+        ]
+    )
     rows = np.arange(len(seeds))[:, None]
 
     def batch(step: int) -> Inputs:
-        drawn = np.stack(
-            [
-                stream(seed, "review batch", step).choice(settings.n_train, settings.batch_size, replace=False)
-                for seed in seeds
-            ]
-        )
-        words, labels = reviews.words[rows, drawn], reviews.labels[rows, drawn]
+        words, labels = reviews.words[rows, order[:, step]], reviews.labels[rows, order[:, step]]
         return Inputs(torch.tensor(words, device=device), torch.tensor(labels, device=device))
 
     return batch
 
 
-def _inputs(reviews: PlantedReviews, device: torch.device) -> Inputs:
-    return Inputs(torch.tensor(reviews.words, device=device), torch.tensor(reviews.labels, device=device))
-
-
-def _seen(reviews: PlantedReviews, device: torch.device) -> Callable[[Tensor, slice], Tensor]:
-    """Attention on the telling words, and whether the most attended word is one."""
-    telling = torch.tensor(reviews.telling, device=device)
-
-    def see(attention: Tensor, part: slice) -> Tensor:
-        on_words = attention.mean(2)[..., :-1]
-        here = telling[:, part].repeat(len(on_words) // len(telling), 1, 1)
-        hit = here.gather(-1, on_words.argmax(-1, keepdim=True))[..., 0]
-        return torch.stack([(on_words * here).sum(-1), hit.double()], dim=-1)
-
-    return see
+def _parts(reviews: PlantedReviews, device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
+    """The reviews a part at a time, with the mask of the telling words of the first group."""
+    words, labels, telling = (torch.tensor(a, device=device) for a in (reviews.words, reviews.labels, reviews.telling))
+    for start in range(0, words.shape[1], EVALUATED):
+        part = slice(start, start + EVALUATED)
+        yield Inputs(words[:, part], labels[:, part]), telling[0, part]

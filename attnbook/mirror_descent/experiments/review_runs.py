@@ -1,0 +1,324 @@
+"""The common part of the two experiments on film reviews: every optimiser, step size and seed, trained and measured.
+
+The attention matrices are trained by mirror descent or Adam, everything else by the same Adam, from the same starts and
+on the same batches; so differences between optimisers of equal seed are paired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from attnbook.core import runtime
+from attnbook.core.results import Clock, Measurement, Result
+from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.rng import stream
+from attnbook.core.runtime import Progress
+from attnbook.datasets import Source
+from attnbook.mirror_descent import reviews as data
+from attnbook.mirror_descent.models import comparison
+from attnbook.mirror_descent.models.comparison import OPTIMIZERS, Rates
+from attnbook.mirror_descent.models.transformer import Shape, attention_names, forward
+from attnbook.mirror_descent.reviews import LastWords
+
+__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "gain", "train_reviews"]
+
+EDGES = np.geomspace(1e-6, 1.0, 25)
+"""Bounds of the bins of the histograms: sizes of entries, divided by the largest of their matrix."""
+
+# Test reviews whose attention is drawn.
+N_PICTURED = 2
+AnyRuns = TypeVar("AnyRuns", bound="ReviewRuns")
+
+
+@dataclass(frozen=True)
+class ReviewSettings:
+    """Sizes of an experiment on reviews; the paper's own are not in the text available to us.
+
+    Attributes:
+        reviews: ``imdb``, or ``synthetic`` for the reviews that come with the package.
+        vectors: Name of the word vectors for ``imdb``.
+        learned: Whether word vectors and positions are learned; if not, vectors are frozen and there are no positions.
+        n_words: Known words, the most frequent ones.
+        n_tokens: Last words of a review that are read.
+        n_layers: Layers of the network.
+        width: Entries of the stream.
+        n_train: Training reviews of each seed, drawn anew for each.
+        n_validation: Reviews on which step sizes are chosen, the same for all.
+        n_test: Test reviews, the same for all.
+        n_read: Test reviews on which attention is measured, and training reviews for the training accuracy.
+        rates: Step sizes of each optimiser.
+        compared: One of them for each optimiser, at which weights and attention are compared.
+        steps: Steps.
+        batch_size: Reviews per step.
+        seeds: Seeds of the choice of training reviews, of batches and starts.
+        chunk: Seeds trained together.
+    """
+
+    reviews: Source
+    vectors: str
+    learned: bool
+    n_words: int
+    n_tokens: int
+    n_layers: int
+    width: int
+    n_train: int
+    n_validation: int
+    n_test: int
+    n_read: int
+    rates: Rates
+    compared: tuple[float, ...]
+    steps: int
+    batch_size: int
+    seeds: tuple[int, ...]
+    chunk: int
+
+    def __post_init__(self) -> None:
+        for name in ("n_words", "n_train", "n_validation", "n_test", "n_read", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        comparison.configurations(self.rates)
+        if len(self.compared) != len(self.rates) or any(
+            rate not in own for rate, own in zip(self.compared, self.rates, strict=True)
+        ):
+            raise ValueError(f"compared: expected one of the step sizes {self.rates} each, got {self.compared}")
+        check_seeds(self.seeds, self.chunk)
+        _ = self.shape
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the network."""
+        return Shape(
+            tokens="words" if self.learned else "frozen",
+            input_size=self.n_words + 1 if self.learned else self.width,
+            n_tokens=self.n_tokens,
+            width=self.width,
+            n_layers=self.n_layers,
+            positions=self.learned,
+        )
+
+    @property
+    def configurations(self) -> tuple[tuple[str, float], ...]:
+        """All pairs of optimiser and step size."""
+        return comparison.configurations(self.rates)
+
+
+@dataclass(frozen=True)
+class ReviewRuns(Result):
+    """What all configurations of optimiser and step size reached.
+
+    Attributes:
+        test_accuracy: Share of the test reviews, ``(configurations, seeds)``.
+        validation_accuracy: Share of the validation reviews, likewise.
+        train_accuracy: Share of some of the training reviews, likewise.
+        effective_dimension: Of each attention matrix and, last, of all, ``(configurations, seeds, matrices + 1)``.
+        near_zero: Share of entries of at most one per cent of the largest, likewise.
+        mass: Attention of the class token on words of praise or blame, ``(configurations, seeds)``.
+        entropy: Entropy of its attention over that of uniform attention, likewise.
+        top: Share of reviews whose most attended word is one of praise or blame, likewise.
+        histogram: Share of entries by size, mean over seeds, ``(configurations, matrices, bins)``.
+        uniform_mass: Share of words of praise or blame among the words read, ``(1,)``.
+        attention: Attention on each word of a few test reviews, first seed, ``(configurations, pictured, tokens)``.
+        words: Their words, review after review; empty where a review has fewer.
+        source: Where reviews and vectors came from.
+    """
+
+    test_accuracy: Float[np.ndarray, "configurations seeds"]
+    validation_accuracy: Float[np.ndarray, "configurations seeds"]
+    train_accuracy: Float[np.ndarray, "configurations seeds"]
+    effective_dimension: Float[np.ndarray, "configurations seeds matrices"]
+    near_zero: Float[np.ndarray, "configurations seeds matrices"]
+    mass: Float[np.ndarray, "configurations seeds"]
+    entropy: Float[np.ndarray, "configurations seeds"]
+    top: Float[np.ndarray, "configurations seeds"]
+    histogram: Float[np.ndarray, "configurations matrices_alone bins"]
+    uniform_mass: Float[np.ndarray, "1"]
+    attention: Float[np.ndarray, "configurations pictured tokens"]
+    words: tuple[str, ...]
+    source: str
+
+    def at(self, optimizer: str, rate: float) -> int:
+        """Return the number of a configuration.
+
+        Args:
+            optimizer: One of ``adam``, ``p1_1``, ``p2`` and ``p3``.
+            rate: One of its step sizes.
+
+        Returns:
+            Its place on the first axis.
+        """
+        return int(self.settings.configurations.index((optimizer, rate)))
+
+    @property
+    def compared(self) -> dict[str, int]:
+        """Optimiser to its configuration at which weights and attention are compared."""
+        return {name: self.at(name, rate) for name, rate in zip(OPTIMIZERS, self.settings.compared, strict=True)}
+
+    def chosen(self, seeds: slice | list[int] = slice(None)) -> dict[str, int]:
+        """Return the configuration of each optimiser with the highest validation accuracy.
+
+        Args:
+            seeds: Seeds over which the validation accuracy is averaged; default all.
+
+        Returns:
+            Optimiser to configuration.
+        """
+        mean = self.validation_accuracy[:, seeds].mean(axis=1)
+        of = {name: [self.at(name, r) for r in own] for name, own in zip(OPTIMIZERS, self.settings.rates, strict=True)}
+        return {name: max(own, key=lambda number: mean[number]) for name, own in of.items()}
+
+
+def gain(first: Float[np.ndarray, " seeds"], second: Float[np.ndarray, " seeds"], name: str) -> Measurement:
+    """Summarise a paired difference: mean, range, standard deviation and error over seeds.
+
+    Args:
+        first: Values of one run per seed.
+        second: Values of another, of the same seeds.
+        name: Name of their difference.
+
+    Returns:
+        The measurement, with values ``name``, ``standard_deviation`` and ``standard_error``.
+    """
+    difference = first - second
+    deviation = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
+    return Measurement(
+        {
+            name: float(difference.mean()),
+            "standard_deviation": deviation,
+            "standard_error": deviation / len(difference) ** 0.5,
+        },
+        {name: (float(difference.min()), float(difference.max()))},
+        len(difference),
+    )
+
+
+def train_reviews(
+    kind: type[AnyRuns],
+    settings: ReviewSettings,
+    *,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+    workdir: Path | None = None,
+) -> AnyRuns:
+    """Train and measure all configurations.
+
+    Args:
+        kind: Class of the result.
+        settings: Reviews, sizes and step sizes.
+        device: Where to train; default the first of cuda, mps and cpu.
+        progress: Told (work done, work in all).
+        workdir: Folder that keeps finished groups of seeds, so that a killed run continues; default none.
+
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: If the device or enough reviews are not available.
+        DataError: If the reviews are not on this machine; the message says how to get them.
+        FloatingPointError: If a network diverges.
+    """
+    clock, place = Clock(), runtime.device(device)
+    found = data.load_reviews(
+        settings.reviews,
+        settings.vectors,
+        n_words=settings.n_words,
+        n_tokens=settings.n_tokens,
+        dimension=settings.width,
+    )
+    _check_sizes(settings, found)
+    groups = by_seeds(
+        settings,
+        lambda seeds, inner: _group(settings, found, seeds, place, inner),
+        clock=clock,
+        workdir=workdir,
+        progress=progress,
+    )
+    arrays = {name: np.concatenate([g[name] for g in groups], axis=1) for name in groups[0] if name != "attention"}
+    pictured = found.test[:N_PICTURED]
+    real = found.test[: settings.n_read]
+    return kind(
+        settings=settings,
+        provenance=clock.provenance(place),
+        **(arrays | {"histogram": arrays["histogram"].mean(axis=1), "attention": groups[0]["attention"]}),
+        uniform_mass=np.array([np.mean(found.polar[real].sum(axis=1) / np.maximum((real > 0).sum(axis=1), 1))]),
+        words=tuple(found.words[i] for i in pictured.ravel()),
+        source=found.source,
+    )
+
+
+def _check_sizes(settings: ReviewSettings, found: LastWords) -> None:
+    left = len(found.train) - settings.n_validation
+    if settings.n_train > left:
+        raise ValueError(f"n_train: expected at most {left} beside the validation reviews, got {settings.n_train}")
+    if max(settings.n_test, settings.n_read, N_PICTURED) > len(found.test):
+        raise ValueError(f"n_test, n_read: expected at most {len(found.test)}, got {settings.n_test, settings.n_read}")
+
+
+def _group(
+    settings: ReviewSettings,
+    found: LastWords,
+    seeds: tuple[int, ...],
+    place: torch.device,
+    progress: Progress | None,
+) -> dict[str, np.ndarray]:
+    """Train some seeds together; arrays ``(configurations, seeds, ...)``."""
+    shape, held_out = settings.shape, settings.n_validation
+    left = len(found.train) - held_out
+    subsets = np.stack([held_out + stream(s, "training reviews").permutation(left)[: settings.n_train] for s in seeds])
+    order = np.stack(
+        [
+            comparison.epoch_order(settings.n_train, settings.steps, settings.batch_size, stream(s, "batches"))
+            for s in seeds
+        ]
+    )
+    options: dict[str, Any] = {"frozen": not settings.learned, "device": place}
+    trained = comparison.train_configurations(
+        shape,
+        settings.rates,
+        seeds,
+        data.batches(found, subsets, order, **options),
+        steps=settings.steps,
+        device=place,
+        progress=progress,
+    )
+
+    def accuracy(ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return comparison.accuracy(trained, shape, (part for part, _ in data.parts(found, ids, labels, **options)))
+
+    test, n_test, n_read = (found.test[None], found.test_labels[None]), settings.n_test, settings.n_read
+    seen = subsets[:, :n_read]
+    measured = {
+        "test_accuracy": accuracy(test[0][:, :n_test], test[1][:, :n_test]),
+        "validation_accuracy": accuracy(found.train[None, :held_out], found.train_labels[None, :held_out]),
+        "train_accuracy": accuracy(found.train[seen], found.train_labels[seen]),
+        **comparison.sparsity(trained, shape),
+        **comparison.attended_words(
+            trained, shape, data.parts(found, test[0][:, :n_read], test[1][:, :n_read], **options)
+        ),
+        "histogram": comparison.weight_histogram(trained, shape, EDGES),
+        "attention": _attention(trained, shape, found, options),
+    }
+    split = {name: a.reshape(len(settings.configurations), len(seeds), *a.shape[1:]) for name, a in measured.items()}
+    return split | {"attention": split["attention"][:, 0]}
+
+
+@torch.no_grad()
+def _attention(trained: Any, shape: Shape, found: LastWords, options: dict[str, Any]) -> np.ndarray:
+    """Attention of each member on the words of the pictured reviews, mean over heads."""
+    ((inputs, _),) = data.parts(found, found.test[None, :N_PICTURED], found.test_labels[None, :N_PICTURED], **options)
+    weights = forward(trained, shape, inputs).attention[..., :-1].mean(2)
+    return np.asarray((weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)).double().cpu().numpy())
+
+
+MATRICES = ("query", "key", "value", "output", "together")
+
+
+def matrix_index(settings: ReviewSettings, name: str) -> list[int]:
+    """Return the places of a kind of matrix, over all layers, on the axis of matrices."""
+    names = attention_names(settings.shape)
+    return [len(names)] if name == "together" else [i for i, full in enumerate(names) if full.startswith(name)]
