@@ -191,9 +191,7 @@ def parts(
         yield make(ids, labels[:, first : first + size]), torch.tensor(reviews.polar[ids[0]], device=device)
 
 
-def _maker(
-    reviews: LastWords, frozen: bool, device: torch.device | str
-) -> Callable[[np.ndarray, np.ndarray], Inputs]:
+def _maker(reviews: LastWords, frozen: bool, device: torch.device | str) -> Callable[[np.ndarray, np.ndarray], Inputs]:
     table = torch.tensor(reviews.vectors, dtype=torch.float32, device=device)
 
     def make(ids: np.ndarray, labels: np.ndarray) -> Inputs:

@@ -145,9 +145,7 @@ class FewReviews(ReviewRuns):
         ]
         crossing = whole[self.at("p2", FAST)] - whole[self.at("p1_1", SLOW)]
         return {
-            "MD-hist-rates": Measurement(
-                {"share_ordered": float(np.mean(ordered))}, n_seeds=len(self.settings.seeds)
-            ),
+            "MD-hist-rates": Measurement({"share_ordered": float(np.mean(ordered))}, n_seeds=len(self.settings.seeds)),
             "MD-hist-unmatched": Measurement(
                 {"largest_difference": float(crossing.max())},
                 {"largest_difference": (float(crossing.min()), float(crossing.max()))},

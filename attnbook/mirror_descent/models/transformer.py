@@ -26,7 +26,16 @@ from torch.nn import functional
 from attnbook.core.ensemble import Gradient, Parameters, autograd
 from attnbook.core.rng import stream, to_tensor
 
-__all__ = ["ATTENTION", "Inputs", "Output", "Shape", "attention_names", "clipped_gradient", "draw_parameters", "forward"]
+__all__ = [
+    "ATTENTION",
+    "Inputs",
+    "Output",
+    "Shape",
+    "attention_names",
+    "clipped_gradient",
+    "draw_parameters",
+    "forward",
+]
 
 ATTENTION = ("query", "key", "value", "output")
 """The four attention matrices of a layer; ``query0`` is that of the first layer."""
@@ -69,7 +78,9 @@ class Shape:
         if self.width % self.n_heads:
             raise ValueError(f"width: expected a multiple of n_heads={self.n_heads}, got {self.width}")
         if self.tokens == "frozen" and self.input_size != self.width:
-            raise ValueError(f"input_size: frozen tokens have the width {self.width} of the stream, got {self.input_size}")
+            raise ValueError(
+                f"input_size: frozen tokens have the width {self.width} of the stream, got {self.input_size}"
+            )
 
 
 class Inputs(NamedTuple):
@@ -208,7 +219,9 @@ def cross_entropy(shape: Shape) -> Callable[[Parameters, Inputs], Float[Tensor, 
     def losses(parameters: Parameters, inputs: Inputs) -> Float[Tensor, " members"]:
         logits = forward(parameters, shape, inputs).logits
         labels = inputs.labels.repeat(len(logits) // len(inputs.labels), 1)
-        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels).mean(1)
+        return (
+            functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels).mean(1)
+        )
 
     return losses
 
