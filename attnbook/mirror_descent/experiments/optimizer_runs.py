@@ -1,4 +1,4 @@
-"""The common part of all comparisons of optimisers on images and made reviews: settings, and how results are read."""
+"""The common part of all comparisons of optimisers on images and reviews: settings, and how results are read."""
 
 from __future__ import annotations
 
@@ -76,6 +76,11 @@ class OptimizerRuns(Result):
     effective_dimension: Float[np.ndarray, "configurations seeds"]
     near_zero: Float[np.ndarray, "configurations seeds"]
 
+    @property
+    def whole(self) -> Float[np.ndarray, "configurations seeds"]:
+        """Effective dimension of all attention matrices together."""
+        return self.effective_dimension
+
     def at(self, optimizer: str, rate: float) -> int:
         """Return the number of a configuration.
 
@@ -112,7 +117,7 @@ class OptimizerRuns(Result):
     def ordered(self) -> Float[np.ndarray, "places seeds"]:
         """Return whether the effective dimension rises strictly with p, at step sizes in equal places."""
         places = zip(*(self.of(name) for name in MIRROR), strict=False)
-        rises = [(np.diff(self.effective_dimension[list(place)], axis=0) > 0).all(axis=0) for place in places]
+        rises = [(np.diff(self.whole[list(place)], axis=0) > 0).all(axis=0) for place in places]
         return np.array(rises, dtype=float)
 
 

@@ -15,18 +15,18 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.results import Clock
+from attnbook.core.resuming import by_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.datasets import Source
 from attnbook.mirror_descent import reviews as data
+from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns, OptimizerSettings
 from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS, Rates
 from attnbook.mirror_descent.models.transformer import Shape, attention_names, forward
 from attnbook.mirror_descent.reviews import LastWords
 
-__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "gain", "train_reviews"]
+__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "matrix_index", "train_reviews"]
 
 EDGES = np.geomspace(1e-6, 1.0, 25)
 """Bounds of the bins of the histograms: sizes of entries, divided by the largest of their matrix."""
@@ -37,7 +37,7 @@ AnyRuns = TypeVar("AnyRuns", bound="ReviewRuns")
 
 
 @dataclass(frozen=True)
-class ReviewSettings:
+class ReviewSettings(OptimizerSettings):
     """Sizes of an experiment on reviews; the paper's own are not in the text available to us.
 
     Attributes:
@@ -52,12 +52,6 @@ class ReviewSettings:
         n_validation: Reviews on which step sizes are chosen, the same for all.
         n_test: Test reviews, the same for all.
         n_read: Test reviews on which attention is measured, and training reviews for the training accuracy.
-        rates: Step sizes of each optimiser.
-        compared: One of them for each optimiser, at which weights and attention are compared.
-        steps: Steps.
-        batch_size: Reviews per step.
-        seeds: Seeds of the choice of training reviews, of batches and starts.
-        chunk: Seeds trained together.
     """
 
     reviews: Source
@@ -71,23 +65,12 @@ class ReviewSettings:
     n_validation: int
     n_test: int
     n_read: int
-    rates: Rates
-    compared: tuple[float, ...]
-    steps: int
-    batch_size: int
-    seeds: tuple[int, ...]
-    chunk: int
 
     def __post_init__(self) -> None:
-        for name in ("n_words", "n_train", "n_validation", "n_test", "n_read", "steps", "batch_size"):
+        super().__post_init__()
+        for name in ("n_words", "n_train", "n_validation", "n_test", "n_read"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        comparison.configurations(self.rates)
-        if len(self.compared) != len(self.rates) or any(
-            rate not in own for rate, own in zip(self.compared, self.rates, strict=True)
-        ):
-            raise ValueError(f"compared: expected one of the step sizes {self.rates} each, got {self.compared}")
-        check_seeds(self.seeds, self.chunk)
         _ = self.shape
 
     @property
@@ -102,20 +85,12 @@ class ReviewSettings:
             positions=self.learned,
         )
 
-    @property
-    def configurations(self) -> tuple[tuple[str, float], ...]:
-        """All pairs of optimiser and step size."""
-        return comparison.configurations(self.rates)
-
 
 @dataclass(frozen=True)
-class ReviewRuns(Result):
+class ReviewRuns(OptimizerRuns):
     """What all configurations of optimiser and step size reached.
 
     Attributes:
-        test_accuracy: Share of the test reviews, ``(configurations, seeds)``.
-        validation_accuracy: Share of the validation reviews, likewise.
-        train_accuracy: Share of some of the training reviews, likewise.
         effective_dimension: Of each attention matrix and, last, of all, ``(configurations, seeds, matrices + 1)``.
         near_zero: Share of entries of at most one per cent of the largest, likewise.
         mass: Attention of the class token on words of praise or blame, ``(configurations, seeds)``.
@@ -128,9 +103,6 @@ class ReviewRuns(Result):
         source: Where reviews and vectors came from.
     """
 
-    test_accuracy: Float[np.ndarray, "configurations seeds"]
-    validation_accuracy: Float[np.ndarray, "configurations seeds"]
-    train_accuracy: Float[np.ndarray, "configurations seeds"]
     effective_dimension: Float[np.ndarray, "configurations seeds matrices"]
     near_zero: Float[np.ndarray, "configurations seeds matrices"]
     mass: Float[np.ndarray, "configurations seeds"]
@@ -142,59 +114,10 @@ class ReviewRuns(Result):
     words: tuple[str, ...]
     source: str
 
-    def at(self, optimizer: str, rate: float) -> int:
-        """Return the number of a configuration.
-
-        Args:
-            optimizer: One of ``adam``, ``p1_1``, ``p2`` and ``p3``.
-            rate: One of its step sizes.
-
-        Returns:
-            Its place on the first axis.
-        """
-        return int(self.settings.configurations.index((optimizer, rate)))
-
     @property
-    def compared(self) -> dict[str, int]:
-        """Optimiser to its configuration at which weights and attention are compared."""
-        return {name: self.at(name, rate) for name, rate in zip(OPTIMIZERS, self.settings.compared, strict=True)}
-
-    def chosen(self, seeds: slice | list[int] = slice(None)) -> dict[str, int]:
-        """Return the configuration of each optimiser with the highest validation accuracy.
-
-        Args:
-            seeds: Seeds over which the validation accuracy is averaged; default all.
-
-        Returns:
-            Optimiser to configuration.
-        """
-        mean = self.validation_accuracy[:, seeds].mean(axis=1)
-        of = {name: [self.at(name, r) for r in own] for name, own in zip(OPTIMIZERS, self.settings.rates, strict=True)}
-        return {name: max(own, key=lambda number: mean[number]) for name, own in of.items()}
-
-
-def gain(first: Float[np.ndarray, " seeds"], second: Float[np.ndarray, " seeds"], name: str) -> Measurement:
-    """Summarise a paired difference: mean, range, standard deviation and error over seeds.
-
-    Args:
-        first: Values of one run per seed.
-        second: Values of another, of the same seeds.
-        name: Name of their difference.
-
-    Returns:
-        The measurement, with values ``name``, ``standard_deviation`` and ``standard_error``.
-    """
-    difference = first - second
-    deviation = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    return Measurement(
-        {
-            name: float(difference.mean()),
-            "standard_deviation": deviation,
-            "standard_error": deviation / len(difference) ** 0.5,
-        },
-        {name: (float(difference.min()), float(difference.max()))},
-        len(difference),
-    )
+    def whole(self) -> Float[np.ndarray, "configurations seeds"]:
+        """Effective dimension of all attention matrices together."""
+        return self.effective_dimension[..., -1]
 
 
 def train_reviews(
@@ -315,10 +238,14 @@ def _attention(trained: Any, shape: Shape, found: LastWords, options: dict[str, 
     return np.asarray((weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)).double().cpu().numpy())
 
 
-MATRICES = ("query", "key", "value", "output", "together")
-
-
 def matrix_index(settings: ReviewSettings, name: str) -> list[int]:
-    """Return the places of a kind of matrix, over all layers, on the axis of matrices."""
-    names = attention_names(settings.shape)
-    return [len(names)] if name == "together" else [i for i, full in enumerate(names) if full.startswith(name)]
+    """Return the places of a kind of matrix, over all layers, on the axis of matrices.
+
+    Args:
+        settings: Settings with the number of layers.
+        name: ``query``, ``key``, ``value`` or ``output``.
+
+    Returns:
+        One place per layer.
+    """
+    return [place for place, full in enumerate(attention_names(settings.shape)) if full.startswith(name)]
