@@ -16,7 +16,8 @@ from jaxtyping import Float
 
 from attnbook.core.results import Measurement
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent.experiments.review_runs import ReviewRuns, ReviewSettings, gain, train_reviews
+from attnbook.mirror_descent.experiments.optimizer_runs import gain
+from attnbook.mirror_descent.experiments.review_runs import ReviewRuns, ReviewSettings, train_reviews
 from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 __all__ = ["GRID", "FewReviews", "Settings", "run"]
@@ -138,11 +139,7 @@ class FewReviews(ReviewRuns):
 
     def _weights(self) -> dict[str, Measurement]:
         whole = self.effective_dimension[..., -1]
-        ordered = [
-            (whole[self.at("p1_1", one)] < whole[self.at("p2", two)])
-            & (whole[self.at("p2", two)] < whole[self.at("p3", three)])
-            for one, two, three in zip(*self.settings.rates[1:], strict=True)
-        ]
+        ordered = self.rising(whole)
         crossing = whole[self.at("p2", FAST)] - whole[self.at("p1_1", SLOW)]
         return {
             "MD-hist-rates": Measurement({"share_ordered": float(np.mean(ordered))}, n_seeds=len(self.settings.seeds)),

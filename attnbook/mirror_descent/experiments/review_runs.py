@@ -15,18 +15,19 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result
+from attnbook.core.results import Clock
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.datasets import Source
 from attnbook.mirror_descent import reviews as data
+from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns
 from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS, Rates
+from attnbook.mirror_descent.models.comparison import Rates
 from attnbook.mirror_descent.models.transformer import Shape, attention_names, forward
 from attnbook.mirror_descent.reviews import LastWords
 
-__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "gain", "train_reviews"]
+__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "train_reviews"]
 
 EDGES = np.geomspace(1e-6, 1.0, 25)
 """Bounds of the bins of the histograms: sizes of entries, divided by the largest of their matrix."""
@@ -109,13 +110,10 @@ class ReviewSettings:
 
 
 @dataclass(frozen=True)
-class ReviewRuns(Result):
+class ReviewRuns(OptimizerRuns):
     """What all configurations of optimiser and step size reached.
 
     Attributes:
-        test_accuracy: Share of the test reviews, ``(configurations, seeds)``.
-        validation_accuracy: Share of the validation reviews, likewise.
-        train_accuracy: Share of some of the training reviews, likewise.
         effective_dimension: Of each attention matrix and, last, of all, ``(configurations, seeds, matrices + 1)``.
         near_zero: Share of entries of at most one per cent of the largest, likewise.
         mass: Attention of the class token on words of praise or blame, ``(configurations, seeds)``.
@@ -128,9 +126,6 @@ class ReviewRuns(Result):
         source: Where reviews and vectors came from.
     """
 
-    test_accuracy: Float[np.ndarray, "configurations seeds"]
-    validation_accuracy: Float[np.ndarray, "configurations seeds"]
-    train_accuracy: Float[np.ndarray, "configurations seeds"]
     effective_dimension: Float[np.ndarray, "configurations seeds matrices"]
     near_zero: Float[np.ndarray, "configurations seeds matrices"]
     mass: Float[np.ndarray, "configurations seeds"]
@@ -141,60 +136,6 @@ class ReviewRuns(Result):
     attention: Float[np.ndarray, "configurations pictured tokens"]
     words: tuple[str, ...]
     source: str
-
-    def at(self, optimizer: str, rate: float) -> int:
-        """Return the number of a configuration.
-
-        Args:
-            optimizer: One of ``adam``, ``p1_1``, ``p2`` and ``p3``.
-            rate: One of its step sizes.
-
-        Returns:
-            Its place on the first axis.
-        """
-        return int(self.settings.configurations.index((optimizer, rate)))
-
-    @property
-    def compared(self) -> dict[str, int]:
-        """Optimiser to its configuration at which weights and attention are compared."""
-        return {name: self.at(name, rate) for name, rate in zip(OPTIMIZERS, self.settings.compared, strict=True)}
-
-    def chosen(self, seeds: slice | list[int] = slice(None)) -> dict[str, int]:
-        """Return the configuration of each optimiser with the highest validation accuracy.
-
-        Args:
-            seeds: Seeds over which the validation accuracy is averaged; default all.
-
-        Returns:
-            Optimiser to configuration.
-        """
-        mean = self.validation_accuracy[:, seeds].mean(axis=1)
-        of = {name: [self.at(name, r) for r in own] for name, own in zip(OPTIMIZERS, self.settings.rates, strict=True)}
-        return {name: max(own, key=lambda number: mean[number]) for name, own in of.items()}
-
-
-def gain(first: Float[np.ndarray, " seeds"], second: Float[np.ndarray, " seeds"], name: str) -> Measurement:
-    """Summarise a paired difference: mean, range, standard deviation and error over seeds.
-
-    Args:
-        first: Values of one run per seed.
-        second: Values of another, of the same seeds.
-        name: Name of their difference.
-
-    Returns:
-        The measurement, with values ``name``, ``standard_deviation`` and ``standard_error``.
-    """
-    difference = first - second
-    deviation = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    return Measurement(
-        {
-            name: float(difference.mean()),
-            "standard_deviation": deviation,
-            "standard_error": deviation / len(difference) ** 0.5,
-        },
-        {name: (float(difference.min()), float(difference.max()))},
-        len(difference),
-    )
 
 
 def train_reviews(

@@ -18,10 +18,10 @@ import torch
 from attnbook.core.results import Measurement, over_seeds
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.experiments.few_reviews import GRID
+from attnbook.mirror_descent.experiments.optimizer_runs import gain
 from attnbook.mirror_descent.experiments.review_runs import (
     ReviewRuns,
     ReviewSettings,
-    gain,
     matrix_index,
     train_reviews,
 )
