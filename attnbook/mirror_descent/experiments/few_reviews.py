@@ -154,7 +154,7 @@ class FewReviews(ReviewRuns):
         }
 
     def _weights(self) -> dict[str, Measurement]:
-        ordered, whole = self.ordered(), self.whole
+        ordered, whole = self.rising(self.whole), self.whole
         crossing = whole[self.at("p2", FAST)] - whole[self.at("p1_1", SLOW)]
         return {
             "MD-hist-rates": Measurement({"share_ordered": float(np.mean(ordered))}, n_seeds=len(self.settings.seeds)),

@@ -76,6 +76,9 @@ class ImageRuns(OptimizerRuns):
     """Accuracy, sparsity and attention of vision transformers.
 
     Attributes:
+        effective_dimension: Of all attention matrices together, each divided by its largest entry,
+            ``(configurations, seeds)``.
+        near_zero: Share of their entries of at most one per cent of the largest, likewise.
         mean_attention: Of the class token on the patches in the last layer, mean over heads and test images; the rest
             to one is attention on itself, ``(configurations, seeds, patches)``.
         attention: Of the first test images, mean over heads, ``(configurations, seeds, pictures, patches)``.
@@ -84,6 +87,8 @@ class ImageRuns(OptimizerRuns):
         source: Where the images came from.
     """
 
+    effective_dimension: Float[np.ndarray, "configurations seeds"]
+    near_zero: Float[np.ndarray, "configurations seeds"]
     mean_attention: Float[np.ndarray, "configurations seeds patches"]
     attention: Float[np.ndarray, "configurations seeds pictures patches"]
     pictures: Float[np.ndarray, "pictures side side"]

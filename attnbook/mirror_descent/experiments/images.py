@@ -100,7 +100,7 @@ class CifarImages(ImageRuns):
     settings_type: ClassVar[type] = Settings
 
     def sampling_error(self) -> float:
-        """Return the standard error that the number of test images leaves, at the mean accuracy of all arms."""
+        """Return the standard error that the number of test images leaves, at the mean accuracy of all runs."""
         accuracy = float(self.test_accuracy.mean())
         return float(np.sqrt(accuracy * (1 - accuracy) / self.settings.n_test))
 
@@ -117,7 +117,9 @@ class CifarImages(ImageRuns):
                 effective_dimension_p1_1=self.effective_dimension[best["p1_1"]],
                 effective_dimension_adam=self.effective_dimension[best["adam"]],
             ),
-            "MD-vit-matched": extremes_over_seeds(smallest_share_ordered=self.ordered().mean(axis=0)),
+            "MD-vit-matched": extremes_over_seeds(
+                smallest_share_ordered=self.rising(self.effective_dimension).mean(axis=0)
+            ),
         }
         return found | (self._tuned() if all(len(own) > 1 for own in self.settings.rates) else {})
 
@@ -131,6 +133,10 @@ class CifarImages(ImageRuns):
             "MD-vit": Measurement({**both.values, **lead.values}, {**both.spread, **lead.spread}, both.n_seeds),
             "MD-vit-learns": extremes_over_seeds(smallest_accuracy=np.stack(list(accuracy.values()), axis=1)),
             "MD-vit-resolved": Measurement(gap, n_seeds=len(self.settings.seeds)),
+            "MD-vit-place": over_seeds(
+                fastest_adam=self.effective_dimension[self.of("adam")[-1]],
+                slowest_p1_1=self.effective_dimension[self.of("p1_1")[0]],
+            ),
         }
 
 

@@ -136,6 +136,9 @@ class MadeReviews(OptimizerRuns):
     """Accuracy, sparsity and attention on synthetic reviews.
 
     Attributes:
+        effective_dimension: Of all attention matrices together, each divided by its largest entry,
+            ``(configurations, seeds)``.
+        near_zero: Share of their entries of at most one per cent of the largest, likewise.
         mass: Attention of the class token on the telling words in the last layer, on words only, mean over heads and
             test reviews, ``(configurations, seeds)``.
         entropy: Entropy of this attention over that of uniform attention, likewise.
@@ -145,6 +148,8 @@ class MadeReviews(OptimizerRuns):
     experiment: ClassVar[str] = "mirror_descent.made_reviews"
     settings_type: ClassVar[type] = Settings
 
+    effective_dimension: Float[np.ndarray, "configurations seeds"]
+    near_zero: Float[np.ndarray, "configurations seeds"]
     mass: Float[np.ndarray, "configurations seeds"]
     entropy: Float[np.ndarray, "configurations seeds"]
     top: Float[np.ndarray, "configurations seeds"]

@@ -1,4 +1,4 @@
-"""The common part of all comparisons of optimisers on images and reviews: settings, and how results are read."""
+"""The common part of all comparisons of optimisers on reviews and images: settings, and how results are read."""
 
 from __future__ import annotations
 
@@ -66,20 +66,11 @@ class OptimizerRuns(Result):
         test_accuracy: Share of the test samples, ``(configurations, seeds)``.
         validation_accuracy: Share of the samples on which step sizes are chosen, likewise.
         train_accuracy: Share of some of the training samples, likewise.
-        effective_dimension: Of all attention matrices together, each divided by its largest entry, likewise.
-        near_zero: Share of their entries of at most one per cent of the largest, likewise.
     """
 
     test_accuracy: Float[np.ndarray, "configurations seeds"]
     validation_accuracy: Float[np.ndarray, "configurations seeds"]
     train_accuracy: Float[np.ndarray, "configurations seeds"]
-    effective_dimension: Float[np.ndarray, "configurations seeds"]
-    near_zero: Float[np.ndarray, "configurations seeds"]
-
-    @property
-    def whole(self) -> Float[np.ndarray, "configurations seeds"]:
-        """Effective dimension of all attention matrices together."""
-        return self.effective_dimension
 
     def at(self, optimizer: str, rate: float) -> int:
         """Return the number of a configuration.
@@ -114,10 +105,17 @@ class OptimizerRuns(Result):
         mean = self.validation_accuracy[:, seeds].mean(axis=1)
         return {name: max(self.of(name), key=lambda number: mean[number]) for name in OPTIMIZERS}
 
-    def ordered(self) -> Float[np.ndarray, "places seeds"]:
-        """Return whether the effective dimension rises strictly with p, at step sizes in equal places."""
+    def rising(self, values: Float[np.ndarray, "configurations seeds"]) -> Float[np.ndarray, "places seeds"]:
+        """Return whether values rise strictly with p, at step sizes in equal places.
+
+        Args:
+            values: One number of each run.
+
+        Returns:
+            1 or 0; as many places as every optimiser has.
+        """
         places = zip(*(self.of(name) for name in MIRROR), strict=False)
-        rises = [(np.diff(self.whole[list(place)], axis=0) > 0).all(axis=0) for place in places]
+        rises = [(np.diff(values[list(place)], axis=0) > 0).all(axis=0) for place in places]
         return np.array(rises, dtype=float)
 
 
