@@ -83,7 +83,6 @@ class Settings(ReviewSettings):
         change = {
             "learned": True,
             "n_words": 5000,
-            "n_layers": 2,
             "rates": TUNED,
             "n_test": 5000,
             "steps": 500,
