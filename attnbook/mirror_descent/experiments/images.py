@@ -55,7 +55,7 @@ class Settings(ImageSettings):
         return cls(
             rates=tuple((rate,) for rate in FIXED),
             compared=FIXED,
-            steps=100,
+            steps=80,
             batch_size=64,
             seeds=(0, 1, 2, 3, 4),
             chunk=5,
