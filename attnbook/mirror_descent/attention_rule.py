@@ -60,40 +60,29 @@ class AttentionRule:
 
 
 class _Together(torch.optim.Optimizer):
-    """Two optimisers with one set of groups; the step sizes of the groups are those of the matrices."""
+    """Several optimisers with one set of groups, whose step sizes are those of the matrices."""
 
     def __init__(self, groups: list[dict[str, Any]], rule: AttentionRule) -> None:
         super().__init__(groups, {})
-        self.mirror: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.adam: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        others, matrices_adam, matrices_mirror = [], [], []
+        others: list[torch.Tensor] = []
+        kinds: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
         for group in self.param_groups:
             named = list(zip(group["names"], group["params"], strict=True))
-            matrices = [tensor for name, tensor in named if name in rule.matrices]
             others += [tensor for name, tensor in named if name not in rule.matrices]
-            if group["p"] == ADAM:
-                matrices_adam.append((group, {"params": matrices, "lr": group["lr"]}))
-            else:
-                matrices_mirror.append((group, {"params": matrices, "lr": group["lr"], "p": group["p"]}))
+            matrices = {"params": [tensor for name, tensor in named if name in rule.matrices], "lr": group["lr"]}
+            by_adam = group["p"] == ADAM
+            kinds[by_adam].append(matrices | {"leader": group} | ({} if by_adam else {"p": group["p"]}))
         self.parts: list[torch.optim.Optimizer] = []
-        if others:
-            self.parts.append(torch.optim.Adam(others, rule.other_step_size, fused=True))
-        self.followers: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        for kind, pairs in (("adam", matrices_adam), ("mirror", matrices_mirror)):
-            if not pairs:
-                continue
-            own = [mine for _, mine in pairs]
-            part = (
-                torch.optim.Adam(own, fused=True)
-                if kind == "adam"
-                else MirrorDescent(own, 0.0, momentum=rule.momentum, stacked=True)
-            )
-            self.parts.append(part)
-            self.followers += [(leader, mine) for (leader, _), mine in zip(pairs, part.param_groups, strict=True)]
+        if kinds[True]:
+            self.parts.append(torch.optim.Adam(kinds[True], fused=True))
+        if kinds[False]:
+            self.parts.append(MirrorDescent(kinds[False], 0.0, momentum=rule.momentum, stacked=True))
+        self.rest = [torch.optim.Adam(others, rule.other_step_size, fused=True)] if others else []
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is needed here
         """Take one step with all parts."""
-        for leader, mine in self.followers:
-            mine["lr"] = leader["lr"]
         for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = group["leader"]["lr"]
+        for part in (*self.parts, *self.rest):
             part.step()

@@ -35,7 +35,23 @@ class Settings(ReviewSettings):
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing, on synthetic reviews."""
         return cls(
-            "synthetic", "", False, 200, 12, 1, 8, 40, 20, 30, 20, GRID, (0.003, 0.03, 0.03, 0.003), 3, 10, (0, 1), 2
+            reviews="synthetic",
+            vectors="",
+            learned=False,
+            n_words=200,
+            n_tokens=12,
+            n_layers=1,
+            width=8,
+            n_train=40,
+            n_validation=20,
+            n_test=30,
+            n_read=20,
+            rates=GRID,
+            compared=(0.003, 0.03, 0.03, 0.003),
+            steps=3,
+            batch_size=10,
+            seeds=(0, 1),
+            chunk=2,
         )
 
     @classmethod
@@ -65,7 +81,7 @@ class Settings(ReviewSettings):
     def paper(cls) -> Self:
         """Return more seeds, more steps and all test reviews; the paper's own sizes are not known."""
         small = cls.book()
-        return cls(**{**vars(small), "steps": 500, "n_test": 25_000, "seeds": tuple(range(20)), "chunk": 2})
+        return cls(**{**vars(small), "steps": 500, "n_test": 25_000, "seeds": tuple(range(10)), "chunk": 5})
 
 
 @dataclass(frozen=True)
@@ -138,8 +154,7 @@ class FewReviews(ReviewRuns):
         }
 
     def _weights(self) -> dict[str, Measurement]:
-        whole = self.effective_dimension[..., -1]
-        ordered = self.rising(whole)
+        ordered, whole = self.rising(self.whole), self.whole
         crossing = whole[self.at("p2", FAST)] - whole[self.at("p1_1", SLOW)]
         return {
             "MD-hist-rates": Measurement({"share_ordered": float(np.mean(ordered))}, n_seeds=len(self.settings.seeds)),

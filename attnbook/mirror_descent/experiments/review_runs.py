@@ -16,18 +16,17 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock
-from attnbook.core.resuming import by_seeds, check_seeds
+from attnbook.core.resuming import by_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.datasets import Source
 from attnbook.mirror_descent import reviews as data
-from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns
+from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns, OptimizerSettings
 from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.comparison import Rates
 from attnbook.mirror_descent.models.transformer import Shape, attention_names, forward
 from attnbook.mirror_descent.reviews import LastWords
 
-__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "train_reviews"]
+__all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "matrix_index", "train_reviews"]
 
 EDGES = np.geomspace(1e-6, 1.0, 25)
 """Bounds of the bins of the histograms: sizes of entries, divided by the largest of their matrix."""
@@ -38,7 +37,7 @@ AnyRuns = TypeVar("AnyRuns", bound="ReviewRuns")
 
 
 @dataclass(frozen=True)
-class ReviewSettings:
+class ReviewSettings(OptimizerSettings):
     """Sizes of an experiment on reviews; the paper's own are not in the text available to us.
 
     Attributes:
@@ -53,12 +52,6 @@ class ReviewSettings:
         n_validation: Reviews on which step sizes are chosen, the same for all.
         n_test: Test reviews, the same for all.
         n_read: Test reviews on which attention is measured, and training reviews for the training accuracy.
-        rates: Step sizes of each optimiser.
-        compared: One of them for each optimiser, at which weights and attention are compared.
-        steps: Steps.
-        batch_size: Reviews per step.
-        seeds: Seeds of the choice of training reviews, of batches and starts.
-        chunk: Seeds trained together.
     """
 
     reviews: Source
@@ -72,23 +65,12 @@ class ReviewSettings:
     n_validation: int
     n_test: int
     n_read: int
-    rates: Rates
-    compared: tuple[float, ...]
-    steps: int
-    batch_size: int
-    seeds: tuple[int, ...]
-    chunk: int
 
     def __post_init__(self) -> None:
-        for name in ("n_words", "n_train", "n_validation", "n_test", "n_read", "steps", "batch_size"):
+        super().__post_init__()
+        for name in ("n_words", "n_train", "n_validation", "n_test", "n_read"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        comparison.configurations(self.rates)
-        if len(self.compared) != len(self.rates) or any(
-            rate not in own for rate, own in zip(self.compared, self.rates, strict=True)
-        ):
-            raise ValueError(f"compared: expected one of the step sizes {self.rates} each, got {self.compared}")
-        check_seeds(self.seeds, self.chunk)
         _ = self.shape
 
     @property
@@ -102,11 +84,6 @@ class ReviewSettings:
             n_layers=self.n_layers,
             positions=self.learned,
         )
-
-    @property
-    def configurations(self) -> tuple[tuple[str, float], ...]:
-        """All pairs of optimiser and step size."""
-        return comparison.configurations(self.rates)
 
 
 @dataclass(frozen=True)
@@ -136,6 +113,11 @@ class ReviewRuns(OptimizerRuns):
     attention: Float[np.ndarray, "configurations pictured tokens"]
     words: tuple[str, ...]
     source: str
+
+    @property
+    def whole(self) -> Float[np.ndarray, "configurations seeds"]:
+        """Effective dimension of all attention matrices together."""
+        return self.effective_dimension[..., -1]
 
 
 def train_reviews(
@@ -256,10 +238,14 @@ def _attention(trained: Any, shape: Shape, found: LastWords, options: dict[str, 
     return np.asarray((weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)).double().cpu().numpy())
 
 
-MATRICES = ("query", "key", "value", "output", "together")
-
-
 def matrix_index(settings: ReviewSettings, name: str) -> list[int]:
-    """Return the places of a kind of matrix, over all layers, on the axis of matrices."""
-    names = attention_names(settings.shape)
-    return [len(names)] if name == "together" else [i for i, full in enumerate(names) if full.startswith(name)]
+    """Return the places of a kind of matrix, over all layers, on the axis of matrices.
+
+    Args:
+        settings: Settings with the number of layers.
+        name: ``query``, ``key``, ``value`` or ``output``.
+
+    Returns:
+        One place per layer.
+    """
+    return [place for place, full in enumerate(attention_names(settings.shape)) if full.startswith(name)]

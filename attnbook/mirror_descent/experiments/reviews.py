@@ -17,20 +17,14 @@ import torch
 
 from attnbook.core.results import Measurement, over_seeds
 from attnbook.core.runtime import Progress
-from attnbook.mirror_descent.experiments.few_reviews import GRID
-from attnbook.mirror_descent.experiments.optimizer_runs import gain
-from attnbook.mirror_descent.experiments.review_runs import (
-    ReviewRuns,
-    ReviewSettings,
-    matrix_index,
-    train_reviews,
-)
+from attnbook.mirror_descent.experiments.optimizer_runs import MIRROR, gain
+from attnbook.mirror_descent.experiments.review_runs import ReviewRuns, ReviewSettings, matrix_index, train_reviews
 from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 __all__ = ["Reviews", "Settings", "run"]
 
 FIXED = (0.003, 0.03, 0.03, 0.003)
-MIRROR = ("p1_1", "p2", "p3")
+TUNED = ((3e-4, 1e-3, 3e-3), (0.01, 0.03, 0.1), (0.01, 0.03, 0.1), (0.001, 0.003, 0.01))
 
 
 @dataclass(frozen=True)
@@ -40,8 +34,25 @@ class Settings(ReviewSettings):
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing, on synthetic reviews."""
-        rates = tuple((rate,) for rate in FIXED)
-        return cls("synthetic", "", True, 100, 12, 2, 8, 40, 20, 30, 20, rates, FIXED, 3, 10, (0, 1), 1)
+        return cls(
+            reviews="synthetic",
+            vectors="",
+            learned=True,
+            n_words=100,
+            n_tokens=12,
+            n_layers=2,
+            width=8,
+            n_train=40,
+            n_validation=20,
+            n_test=30,
+            n_read=20,
+            rates=tuple((rate,) for rate in FIXED),
+            compared=FIXED,
+            steps=3,
+            batch_size=10,
+            seeds=(0, 1),
+            chunk=1,
+        )
 
     @classmethod
     def book(cls) -> Self:
@@ -68,8 +79,16 @@ class Settings(ReviewSettings):
 
     @classmethod
     def paper(cls) -> Self:
-        """Return learned words and positions, two layers, all step sizes; the paper's own sizes are not known."""
-        change = {"learned": True, "n_words": 5000, "n_layers": 2, "rates": GRID, "steps": 700, "chunk": 1}
+        """Return learned words and positions, two layers, three step sizes each: what a processor does in minutes."""
+        change = {
+            "learned": True,
+            "n_words": 5000,
+            "n_layers": 2,
+            "rates": TUNED,
+            "n_test": 5000,
+            "steps": 500,
+            "chunk": 1,
+        }
         return cls(**{**vars(cls.book()), **change})
 
 
@@ -104,8 +123,8 @@ class Reviews(ReviewRuns):
         for name in ("key", "query", "value"):
             share = self.near_zero[:, :, matrix_index(self.settings, name)].mean(axis=2)
             found[f"MD-hist-{name}"] = over_seeds(**{f"share_near_zero_{p}": share[self.compared[p]] for p in MIRROR})
-        whole = self.effective_dimension[..., -1]
-        return found | {"MD-hist": over_seeds(**{f"effective_dimension_{p}": whole[self.compared[p]] for p in MIRROR})}
+        dimensions = {f"effective_dimension_{p}": self.whole[self.compared[p]] for p in MIRROR}
+        return found | {"MD-hist": over_seeds(**dimensions)}
 
     def _attention(self) -> dict[str, Measurement]:
         one, two = self.compared["p1_1"], self.compared["p2"]
@@ -118,7 +137,7 @@ class Reviews(ReviewRuns):
         """The book's own claims at its own step sizes."""
         accuracy = [self.test_accuracy[self.compared[name]].mean() for name in OPTIMIZERS]
         differences = [abs(first - second) for first, second in combinations(accuracy, 2)]
-        whole = {p: self.effective_dimension[self.compared[p], :, -1] for p in MIRROR}
+        whole = {p: self.whole[self.compared[p]] for p in MIRROR}
         zero = {p: self.near_zero[self.compared[p], :, -1] for p in MIRROR}
         strict = (whole["p1_1"] < whole["p2"]) & (whole["p2"] < whole["p3"])
         ratio, n_seeds = self.mass / self.uniform_mass, len(self.settings.seeds)

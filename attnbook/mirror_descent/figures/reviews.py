@@ -45,7 +45,7 @@ def accuracy_by_rate(result: FewReviews) -> Figure:
             _dots(right, rates * shift, difference, look.color, look.marker, f"{look.label} minus p = 2")
         right.axhline(0, color=INK, linewidth=1)
         right.set(xscale="log", xlabel="step size (p = 3: a tenth)", ylabel="paired difference in points")
-        right.legend(fontsize=9.5, loc="lower left")
+        right.legend(fontsize=9.5, loc="upper left")
     return figure
 
 
@@ -125,7 +125,8 @@ def mass_by_entropy(result: FewReviews) -> Figure:
         ax.axhline(result.uniform_mass[0], color=INK, linewidth=1, linestyle=":")
         ax.annotate("uniform", (x[0], result.uniform_mass[0]), xytext=(0, 4), textcoords="offset points", fontsize=9.5)
         ax.set(
-            xlabel="entropy of attention, as a share of uniform attention's", ylabel="attention on words of praise or blame"
+            xlabel="entropy of attention, as a share of uniform attention's",
+            ylabel="attention on words of praise or blame",
         )
         ax.legend(fontsize=9.5)
     return figure
@@ -178,7 +179,7 @@ def picking_frame(result: FewReviews, seed: int) -> Figure:
 
 def _of(result: ReviewRuns, name: str) -> tuple[list[int], np.ndarray]:
     """The configurations of an optimiser and their step sizes."""
-    own = [number for number, (other, _) in enumerate(result.settings.configurations) if other == name]
+    own = result.of(name)
     return own, np.array([result.settings.configurations[number][1] for number in own])
 
 
