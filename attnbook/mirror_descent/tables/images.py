@@ -56,14 +56,15 @@ def one_seed(result: ImageRuns) -> Table:
     Returns:
         One row per picking seed, and one for all seeds together.
     """
-    seeds, rows = result.settings.seeds, []
-    for place, seed in enumerate([*seeds, "all"]):
-        alone = seed != "all"
-        picked = result.chosen([place] if alone else slice(None))
-        lead = 100 * (result.test_accuracy[picked["adam"]] - result.test_accuracy[picked["p1_1"]])
+    best, all_seeds = result.chosen(), "all"
+    together = result.test_accuracy[best["adam"]] - result.test_accuracy[best["p1_1"]]
+    leads = {**dict(zip(map(str, result.settings.seeds), result.one_seed_leads(), strict=True)), all_seeds: together}
+    rows: list[list[str | Measured]] = []
+    for place, (seed, lead) in enumerate(leads.items()):
+        picked = best if seed == all_seeds else result.chosen([place])
         rates = [f"{result.settings.configurations[picked[name]][1]:g}" for name in ("adam", "p1_1")]
-        mean = (np.delete(lead, place) if alone else lead).mean()
-        rows.append([str(seed), *map(Measured, [*rates, f"{round(mean, 1) + 0:+.1f}"])])
+        # Adding zero turns a rounded -0 into 0.
+        rows.append([seed, *map(Measured, [*rates, f"{round(100 * float(np.mean(lead)), 1) + 0:+.1f}"])])
     caption = "Validation images pick; the lead is the mean over the other seeds, in the last row over all, in points."
     return Table(["picked by seed", "step size of Adam", "of p = 1.1", "lead of Adam"], rows, caption)
 
