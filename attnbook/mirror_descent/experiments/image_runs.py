@@ -95,6 +95,19 @@ class ImageRuns(OptimizerRuns):
     shown: tuple[str, ...]
     source: str
 
+    def one_seed_leads(self) -> Float[np.ndarray, " seeds"]:
+        """Return mean leads of Adam over p = 1.1 when one seed's validation accuracy picks both step sizes.
+
+        Returns:
+            For each picking seed, the mean paired lead on the other seeds.
+        """
+        seeds, found = range(len(self.settings.seeds)), []
+        for seed in seeds:
+            picked = self.chosen([seed])
+            lead = self.test_accuracy[picked["adam"]] - self.test_accuracy[picked["p1_1"]]
+            found.append(np.delete(lead, seed).mean())
+        return np.array(found)
+
 
 def train_images(
     settings: ImageSettings,
