@@ -18,7 +18,6 @@ from attnbook.core.results import Measurement
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.experiments.optimizer_runs import gain
 from attnbook.mirror_descent.experiments.review_runs import ReviewRuns, ReviewSettings, train_reviews
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 __all__ = ["GRID", "FewReviews", "Settings", "run"]
 
@@ -112,19 +111,6 @@ class FewReviews(ReviewRuns):
             found.append(difference[others].mean())
         return np.array(found)
 
-    def curve(self) -> tuple[Float[np.ndarray, "3"], float, dict[str, float]]:
-        """Fit attention on words of praise or blame by a quadratic of its entropy, all runs together.
-
-        Returns:
-            Coefficients, the share of variance explained, and the mean residual of each optimiser.
-        """
-        x, y = self.entropy.ravel(), self.mass.ravel()
-        fit = np.polyfit(x, y, 2)
-        residual = (y - np.polyval(fit, x)).reshape(self.mass.shape)
-        names = np.array([name for name, _ in self.settings.configurations])
-        means = {name: float(residual[names == name].mean()) for name in OPTIMIZERS}
-        return fit, float(1 - residual.var() / y.var()), means
-
     def _rates(self) -> dict[str, Measurement]:
         drops = {
             name: self.test_accuracy[self.at(name, SLOW)] - self.test_accuracy[self.at(name, FAST)]
@@ -134,8 +120,9 @@ class FewReviews(ReviewRuns):
         values |= {f"smallest_drop_{name}": float(drop.min()) for name, drop in drops.items()}
         spread = {f"mean_drop_{name}": (float(drop.min()), float(drop.max())) for name, drop in drops.items()}
         n_seeds = len(self.settings.seeds)
-        _, explained, residuals = self.curve()
-        largest = max(abs(residual) for residual in residuals.values())
+        residual = self.off_curve()
+        explained = 1 - float(residual.var() / self.mass.var())
+        largest = max(float(abs(residual[self.of(name)].mean())) for name in OPTIMIZERS)
         return {
             "MD-imdb-rate": Measurement(values, spread, n_seeds),
             "MD-tok-curve": Measurement({"explained": explained, "largest_residual": largest}, n_seeds=n_seeds),
