@@ -1,8 +1,8 @@
 """Thousands of film reviews: test accuracy, weights and attention of four optimisers of the attention matrices.
 
 At book scale word vectors are frozen and each optimiser has one step size, set beforehand. At full size words and
-positions are learned, there are two layers, and each optimiser has the best of several step sizes, chosen by the mean
-validation accuracy over all seeds.
+positions are learned, and each optimiser has the best of several step sizes, chosen by the mean validation accuracy over
+all seeds.
 """
 
 from __future__ import annotations
@@ -79,11 +79,10 @@ class Settings(ReviewSettings):
 
     @classmethod
     def paper(cls) -> Self:
-        """Return learned words and positions, two layers, three step sizes each: what a processor does in minutes."""
+        """Return learned words and positions, three step sizes each: what one processor does in minutes."""
         change = {
             "learned": True,
             "n_words": 5000,
-            "n_layers": 2,
             "rates": TUNED,
             "n_test": 5000,
             "steps": 500,
