@@ -108,6 +108,21 @@ class ImageRuns(OptimizerRuns):
             found.append(np.delete(lead, seed).mean())
         return np.array(found)
 
+    def map_correlations(self) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray, " other_pairs"]]:
+        """Return correlations of maps of attention on the same picture, each optimiser at its chosen step size.
+
+        Returns:
+            Those of two optimisers with equal seeds, and those of two seeds with one optimiser.
+        """
+        maps = self.attention[list(self.chosen().values())]
+        centred = maps - maps.mean(axis=-1, keepdims=True)
+        unit = centred / np.linalg.norm(centred, axis=-1, keepdims=True)
+        found = []
+        for kind in (unit, unit.swapaxes(0, 1)):
+            first, second = np.triu_indices(len(kind), 1)
+            found.append((kind[first] * kind[second]).sum(axis=-1).ravel())
+        return found[0], found[1]
+
 
 def train_images(
     settings: ImageSettings,

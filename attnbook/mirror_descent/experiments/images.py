@@ -129,12 +129,17 @@ class CifarImages(ImageRuns):
         gap = {"largest_gap": float(max(means) - min(means)), "sampling_error": self.sampling_error()}
         both = over_seeds(accuracy_adam=accuracy["adam"], accuracy_p1_1=accuracy["p1_1"])
         lead, leads = gain(accuracy["adam"], accuracy["p1_1"], "lead_of_adam"), self.one_seed_leads()
+        same_start, same_optimiser = self.map_correlations()
         return {
             "MD-vit": Measurement({**both.values, **lead.values}, {**both.spread, **lead.spread}, both.n_seeds),
             "MD-vit-learns": extremes_over_seeds(smallest_accuracy=np.stack(list(accuracy.values()), axis=1)),
             "MD-vit-resolved": Measurement(gap, n_seeds=len(self.settings.seeds)),
             "MD-vit-one-seed": Measurement(
                 {"smallest_lead": float(leads.min()), "largest_lead": float(leads.max())}, n_seeds=len(leads)
+            ),
+            "MD-vit-maps": Measurement(
+                {"between_optimisers": float(same_start.mean()), "between_seeds": float(same_optimiser.mean())},
+                n_seeds=len(leads),
             ),
             "MD-vit-place": over_seeds(
                 fastest_adam=self.effective_dimension[self.of("adam")[-1]],

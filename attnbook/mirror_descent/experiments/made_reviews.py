@@ -214,27 +214,31 @@ def _measured(
     settings: Settings, seeds: tuple[int, ...], device: torch.device, progress: Progress | None
 ) -> dict[str, np.ndarray]:
     """Train the networks of some seeds and look at them; all are tested on the same reviews."""
-    sizes = {"n_tokens": settings.n_tokens, "n_telling": settings.n_telling}
-    train = draw_reviews(seeds, "train", n_reviews=settings.n_train, **sizes)
-    validation = draw_reviews([0], "validation", n_reviews=settings.n_validation, **sizes)
-    test = draw_reviews([0], "test", n_reviews=settings.n_test, **sizes)
+    wanted = {
+        "train": (seeds, settings.n_train),
+        "validation": ((0,), settings.n_validation),
+        "test": ((0,), settings.n_test),
+    }
+    samples = {
+        part: draw_reviews(own, part, n_reviews=count, n_tokens=settings.n_tokens, n_telling=settings.n_telling)
+        for part, (own, count) in wanted.items()
+    }
     shape = settings.shape
     trained = comparison.train_configurations(
         shape,
         settings.rates,
         seeds,
-        _batches(settings, seeds, train, device),
+        _batches(settings, seeds, samples["train"], device),
         steps=settings.steps,
         device=device,
         progress=progress,
     )
-    samples = {"train": train, "validation": validation, "test": test}
     arrays = {
         f"{name}_accuracy": comparison.accuracy(trained, shape, (inputs for inputs, _ in _parts(reviews, device)))
         for name, reviews in samples.items()
     }
     arrays |= {name: values[:, -1] for name, values in comparison.sparsity(trained, shape).items()}
-    arrays |= comparison.attended_words(trained, shape, _parts(test, device))
+    arrays |= comparison.attended_words(trained, shape, _parts(samples["test"], device))
     return {name: values.reshape(-1, len(seeds)) for name, values in arrays.items()}
 
 

@@ -23,7 +23,8 @@ def images(result: CifarImages) -> Table:
     Returns:
         One row per optimiser: means over seeds, standard deviations in brackets.
     """
-    best, rows = result.chosen(), []
+    best = result.chosen()
+    rows: list[list[str | Measured]] = []
     for name, number in best.items():
         gain = 100 * (result.test_accuracy[number] - result.test_accuracy[best["p2"]])
         paired = "" if name == "p2" else f"{_mean(gain, '+.1f')}, {(gain > 0).sum()}"
@@ -79,7 +80,7 @@ def stand_ins(digits: ImageRuns, reviews: MadeReviews) -> Table:
     Returns:
         One row per optimiser: means over seeds, standard deviations in brackets.
     """
-    rows = []
+    rows: list[list[str | Measured]] = []
     for name in OPTIMIZERS:
         cells = []
         for run in (digits, reviews):
