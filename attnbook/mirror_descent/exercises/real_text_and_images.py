@@ -67,6 +67,8 @@ def tuned_gain(answer: Callable[..., Any]) -> str | None:
     validation = [rng.normal(0.8, 0.02, (4, 6)) for _ in range(2)]
     test = [v + rng.normal(0, 0.02, (4, 6)) for v in validation]
     best = [v.mean(axis=1).argmax() for v in validation]
+    for one, row in zip(test, best, strict=True):
+        one[row] -= 0.05  # so that a look at the test accuracies would choose another step size
     difference = test[0][best[0]] - test[1][best[1]]
     error = difference.std(ddof=1) / np.sqrt(6)
     right = np.array([difference.mean(), error])

@@ -1,6 +1,7 @@
 """The comparison on images where there are no files: a small vision transformer on scikit-learn's digits. It is ours.
 
-It shows the same measurements at work and says nothing about CIFAR-10: that is :mod:`.images`.
+It shows the same measurements at work and says nothing about CIFAR-10, which is in
+:mod:`attnbook.mirror_descent.experiments.images`.
 """
 
 from __future__ import annotations

@@ -179,4 +179,4 @@ def run(
         ValueError: If the device or enough reviews are not available.
         FloatingPointError: If a network diverges.
     """
-    return train_reviews(FewReviews, settings, device=device, progress=progress, workdir=workdir)
+    return FewReviews(**train_reviews(settings, device=device, progress=progress, workdir=workdir))

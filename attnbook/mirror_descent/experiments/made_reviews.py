@@ -1,6 +1,7 @@
 """The comparison on text where there are no files: synthetic reviews whose telling words are known. It is ours.
 
-It shows the same measurements at work and says nothing about film reviews: that is :mod:`.reviews`.
+It shows the same measurements at work and says nothing about film reviews, which are in
+:mod:`attnbook.mirror_descent.experiments.reviews`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,10 @@ from attnbook.mirror_descent.reviews import LastWords
 __all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "matrix_index", "train_reviews"]
 
 EDGES = np.geomspace(1e-6, 1.0, 25)
-"""Bounds of the bins of the histograms: sizes of entries, divided by the largest of their matrix."""
+"""Bounds of the bins of the histograms, in sizes of entries divided by the largest of their matrix."""
 
 # Test reviews whose attention is drawn.
 N_PICTURED = 2
-AnyRuns = TypeVar("AnyRuns", bound="ReviewRuns")
 
 
 @dataclass(frozen=True)
@@ -129,24 +128,22 @@ class ReviewRuns(OptimizerRuns):
 
 
 def train_reviews(
-    kind: type[AnyRuns],
     settings: ReviewSettings,
     *,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     workdir: Path | None = None,
-) -> AnyRuns:
+) -> dict[str, Any]:
     """Train and measure all configurations.
 
     Args:
-        kind: Class of the result.
         settings: Reviews, sizes and step sizes.
         device: Where to train; default the first of cuda, mps and cpu.
         progress: Told (work done, work in all).
         workdir: Folder that keeps finished groups of seeds, so that a killed run continues; default none.
 
     Returns:
-        The result.
+        The fields of a :class:`ReviewRuns`.
 
     Raises:
         ValueError: If the device or enough reviews are not available.
@@ -172,14 +169,16 @@ def train_reviews(
     arrays = {name: np.concatenate([g[name] for g in groups], axis=1) for name in groups[0] if name != "attention"}
     pictured = found.test[:N_PICTURED]
     real = found.test[: settings.n_read]
-    return kind(
-        settings=settings,
-        provenance=clock.provenance(place),
-        **(arrays | {"histogram": arrays["histogram"].mean(axis=1), "attention": groups[0]["attention"]}),
-        uniform_mass=np.array([np.mean(found.polar[real].sum(axis=1) / np.maximum((real > 0).sum(axis=1), 1))]),
-        words=tuple(found.words[i] for i in pictured.ravel()),
-        source=found.source,
-    )
+    share = found.polar[real].sum(axis=1) / np.maximum((real > 0).sum(axis=1), 1)
+    return arrays | {
+        "settings": settings,
+        "provenance": clock.provenance(place),
+        "histogram": arrays["histogram"].mean(axis=1),
+        "attention": groups[0]["attention"],
+        "uniform_mass": np.array([share.mean()]),
+        "words": tuple(found.words[i] for i in pictured.ravel()),
+        "source": found.source,
+    }
 
 
 def _check_sizes(settings: ReviewSettings, found: LastWords) -> None:

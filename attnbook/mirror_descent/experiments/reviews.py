@@ -185,4 +185,4 @@ def run(
         ValueError: If the device or enough reviews are not available.
         FloatingPointError: If a network diverges.
     """
-    return train_reviews(Reviews, settings, device=device, progress=progress, workdir=workdir)
+    return Reviews(**train_reviews(settings, device=device, progress=progress, workdir=workdir))

@@ -44,6 +44,8 @@ def accuracy_by_rate(result: FewReviews) -> Figure:
             difference = 100 * (result.test_accuracy[own] - result.test_accuracy[base])
             _dots(right, rates * shift, difference, look.color, look.marker, f"{look.label} minus p = 2")
         right.axhline(0, color=INK, linewidth=1)
+        low, high = right.get_ylim()
+        right.set_ylim(low, high + 0.3 * (high - low))
         right.set(xscale="log", xlabel="step size (p = 3: a tenth)", ylabel="paired difference in points")
         right.legend(fontsize=9.5, loc="upper left")
     return figure

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -92,7 +92,7 @@ class Inputs(NamedTuple):
         present: Which tokens are there ``(groups, batch, tokens)``; None when all are.
     """
 
-    tokens: Num[Tensor, "groups batch tokens ..."]
+    tokens: Tensor
     labels: Int[Tensor, "groups batch"]
     present: Bool[Tensor, "groups batch tokens"] | None = None
 

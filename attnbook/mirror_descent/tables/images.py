@@ -21,7 +21,7 @@ def images(result: CifarImages) -> Table:
         result: The runs.
 
     Returns:
-        One row per optimiser: means over seeds, standard deviations in brackets.
+        One row per optimiser, with means over seeds and standard deviations in brackets.
     """
     best = result.chosen()
     rows: list[list[str | Measured]] = []
@@ -78,7 +78,7 @@ def stand_ins(digits: ImageRuns, reviews: MadeReviews) -> Table:
         reviews: The runs on made reviews.
 
     Returns:
-        One row per optimiser: means over seeds, standard deviations in brackets.
+        One row per optimiser, with means over seeds and standard deviations in brackets.
     """
     rows: list[list[str | Measured]] = []
     for name in OPTIMIZERS:

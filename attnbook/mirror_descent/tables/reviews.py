@@ -22,7 +22,7 @@ def accuracies(result: ReviewRuns, numbers: Mapping[str, int]) -> Table:
         numbers: Optimiser to the configuration to show, ``result.chosen()`` or ``result.compared``.
 
     Returns:
-        One row per optimiser; means, standard deviations over seeds in brackets.
+        One row per optimiser, with means and, in brackets, standard deviations over seeds.
     """
     rows: list[list[str | Measured]] = []
     for name, number in numbers.items():
