@@ -109,7 +109,7 @@ class ReviewRuns(OptimizerRuns):
     entropy: Float[np.ndarray, "configurations seeds"]
     top: Float[np.ndarray, "configurations seeds"]
     histogram: Float[np.ndarray, "configurations matrices_alone bins"]
-    uniform_mass: Float[np.ndarray, "1"]
+    uniform_mass: Float[np.ndarray, " 1"]
     attention: Float[np.ndarray, "configurations pictured tokens"]
     words: tuple[str, ...]
     source: str
@@ -118,6 +118,14 @@ class ReviewRuns(OptimizerRuns):
     def whole(self) -> Float[np.ndarray, "configurations seeds"]:
         """Effective dimension of all attention matrices together."""
         return self.effective_dimension[..., -1]
+
+    def curve(self) -> Float[np.ndarray, " 3"]:
+        """Return the quadratic of the entropy that fits attention on words of praise or blame, all runs together."""
+        return np.polyfit(self.entropy.ravel(), self.mass.ravel(), 2)
+
+    def off_curve(self) -> Float[np.ndarray, "configurations seeds"]:
+        """Return how much more attention falls on words of praise or blame than the curve says."""
+        return self.mass - np.polyval(self.curve(), self.entropy)
 
 
 def train_reviews(

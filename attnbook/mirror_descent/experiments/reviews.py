@@ -1,8 +1,8 @@
 """Thousands of film reviews: test accuracy, weights and attention of four optimisers of the attention matrices.
 
 At book scale word vectors are frozen and each optimiser has one step size, set beforehand. At full size words and
-positions are learned, and each optimiser has the best of several step sizes, chosen by the mean validation accuracy over
-all seeds.
+positions are learned, and each optimiser has the best of several step sizes, chosen by the mean validation accuracy
+over all seeds.
 """
 
 from __future__ import annotations
@@ -111,10 +111,11 @@ class Reviews(ReviewRuns):
         return found | (self._table() if tuned else {}) | ({} if self.settings.learned else self._frozen())
 
     def _table(self) -> dict[str, Measurement]:
-        best, accuracy = self.chosen(), self.test_accuracy
+        best, accuracy, off_curve = self.chosen(), self.test_accuracy, self.off_curve()
         return {
             "MD-imdb": gain(accuracy[best["p1_1"]], accuracy[best["p2"]], "accuracy_gain_over_descent"),
             "MD-imdb-p3": gain(accuracy[best["p3"]], accuracy[best["p1_1"]], "accuracy_gain_of_p3"),
+            "MD-tok-sharp": gain(off_curve[self.compared["p1_1"]], off_curve[self.compared["p2"]], "attention_gain"),
         }
 
     def _sparsity(self) -> dict[str, Measurement]:

@@ -110,7 +110,7 @@ def dimensions(results: Mapping[str, ReviewRuns]) -> Figure:
 
 def mass_by_entropy(result: FewReviews) -> Figure:
     """Draw attention on words of praise or blame against the entropy of attention, one marker per run."""
-    fit, _, _ = result.curve()
+    fit = result.curve()
     x = np.linspace(result.entropy.min(), result.entropy.max(), 60)
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 4.0))

@@ -141,12 +141,14 @@ def accuracy(parameters: Parameters, shape: Shape, batches: Iterable[Inputs]) ->
     Returns:
         Shares between 0 and 1.
     """
-    right, count = 0.0, 0
+    right, count = torch.zeros(1, dtype=torch.float64), 0
     for inputs in batches:
         guess = run_network(parameters, shape, inputs).logits.argmax(-1)
-        right = right + (guess == inputs.labels.repeat(len(guess) // len(inputs.labels), 1)).double().sum(1)
+        right = right.to(guess.device) + (
+            guess == inputs.labels.repeat(len(guess) // len(inputs.labels), 1)
+        ).double().sum(1)
         count += inputs.labels.shape[1]
-    return np.asarray(right.cpu() / count if isinstance(right, Tensor) else right)
+    return np.asarray(right.cpu() / count)
 
 
 @torch.no_grad()

@@ -333,7 +333,8 @@ def _full_layer(
     if present is not None:
         itself = torch.ones_like(present[..., :1])
         mask = torch.cat([present, itself], dim=-1).repeat(members // len(present), 1, 1).flatten(0, 1)[:, None, None]
-    found = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts), attn_mask=mask)
+    queries, keys, values = (part.transpose(1, 2) for part in parts)
+    found = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     rows = rows + found.transpose(1, 2).reshape(rows.shape) @ p[f"output{layer}"]
     rows = rows + _feed_forward(p, layer, rows)
     new = rows.view_as(everything)

@@ -39,9 +39,9 @@ def accuracies(result: ReviewRuns, numbers: Mapping[str, int]) -> Table:
             ]
         )
     caption = (
-        f"Per cent and points; means of {len(result.settings.seeds)} seeds, in brackets standard deviations over seeds. "
-        f"Minus gradient descent: paired, then the number of seeds in which it is ahead. {result.settings.n_test:,} test "
-        "reviews."
+        f"Per cent and points; means of {len(result.settings.seeds)} seeds, in brackets standard deviations over them. "
+        "Minus gradient descent: paired, then the number of seeds in which it is ahead. "
+        f"{result.settings.n_test:,} test reviews."
     )
     return Table(["optimiser of attention", "step size", "test", "minus gradient descent", "train"], rows, caption)
 
@@ -57,9 +57,9 @@ def looked_at(result: ReviewRuns) -> Table:
         label = f"{OPTIMIZER_LOOKS[name].label}, {result.settings.configurations[number][1]:g}"
         rows.append([label, *map(Measured, cells)])
     caption = (
-        f"Means over {len(result.settings.seeds)} seeds and standard deviations; attention of the class token in the last "
-        "layer on words of praise or blame, its entropy as a share of that of uniform attention, the range over seeds of "
-        "the first over uniform attention's, and how often the most attended word is one of praise or blame."
+        f"Means over {len(result.settings.seeds)} seeds and standard deviations; attention of the class token in the "
+        "last layer on words of praise or blame, its entropy as a share of that of uniform attention, the range over "
+        "seeds of the first over uniform attention's, and how often the most attended word is one of praise or blame."
     )
     return Table(["optimiser, step size", "attention", "entropy", "over uniform", "most attended"], rows, caption)
 
@@ -85,8 +85,8 @@ def picking_text(result: FewReviews, seed: int) -> str:
     rates = {name: result.settings.configurations[picked[name]][1] for name in ("p1_1", "p2")}
     gain = 100 * result.one_seed_gains()[at]
     return (
-        f"Seed {seed} picks {rates['p1_1']:g} for p = 1.1 and {rates['p2']:g} for p = 2. On the other seeds p = 1.1 then "
-        f"{'gains' if gain > 0 else 'loses'} {abs(gain):.2f} points on average."
+        f"Seed {seed} picks {rates['p1_1']:g} for p = 1.1 and {rates['p2']:g} for p = 2. On the other seeds p = 1.1 "
+        f"then {'gains' if gain > 0 else 'loses'} {abs(gain):.2f} points on average."
     )
 
 
