@@ -13,6 +13,7 @@ from attnbook.mirror_descent.experiments.image_runs import ImageRuns
 from attnbook.mirror_descent.experiments.images import CifarImages
 from attnbook.mirror_descent.experiments.made_reviews import MadeReviews
 from attnbook.mirror_descent.figures.looks import OPTIMIZER_LOOKS
+from attnbook.mirror_descent.figures.reviews import COMPARABLE
 from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["accuracy_by_rate", "attention_maps", "dimensions", "stand_ins"]
-
-# A step of p = 3 is comparable with ten times its size for the other two.
-COMPARABLE = {"adam": 1.0, "p1_1": 1.0, "p2": 1.0, "p3": 10.0}
 
 
 def accuracy_by_rate(result: CifarImages) -> Figure:
