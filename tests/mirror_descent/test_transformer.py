@@ -84,12 +84,12 @@ def test_folded_and_stacked_equals_written_out(shape, present):
 def test_members_do_not_mix():
     shape = SHAPES["words"]
     parameters, inputs = drawn(shape)
-    losses, gradients = models.clipped_gradient(shape, 1e9)(parameters, inputs)
+    losses, gradients = comparison.clipped_gradient(shape, 1e9)(parameters, inputs)
     for member in range(4):
         own = {name: value[member : member + 1] for name, value in parameters.items()}
         group = [member % 2]
         alone = Inputs(inputs.tokens[group], inputs.labels[group], inputs.present[group])
-        loss, gradient = models.clipped_gradient(shape, 1e9)(own, alone)
+        loss, gradient = comparison.clipped_gradient(shape, 1e9)(own, alone)
         torch.testing.assert_close(losses[member], loss[0])
         for name in gradient:
             torch.testing.assert_close(gradients[name][member], gradient[name][0], rtol=1e-9, atol=1e-12)
@@ -98,10 +98,10 @@ def test_members_do_not_mix():
 def test_gradients_are_cut_to_length_one_for_each_member_alone():
     shape = SHAPES["projected"]
     parameters, inputs = drawn(shape)
-    _, whole = models.clipped_gradient(shape, 1e9)(parameters, inputs)
+    _, whole = comparison.clipped_gradient(shape, 1e9)(parameters, inputs)
     lengths = torch.stack([g.flatten(1).square().sum(1) for g in whole.values()]).sum(0).sqrt()
     limit = float(lengths.sort().values[1:3].mean())
-    _, cut = models.clipped_gradient(shape, limit)(parameters, inputs)
+    _, cut = comparison.clipped_gradient(shape, limit)(parameters, inputs)
     after = torch.stack([g.flatten(1).square().sum(1) for g in cut.values()]).sum(0).sqrt()
     torch.testing.assert_close(after, lengths.clamp(max=limit))
 
@@ -145,7 +145,7 @@ def test_inputs_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="seeds, repeats"):
         models.draw_parameters(SHAPES["frozen"], ())
     with pytest.raises(ValueError, match="largest"):
-        models.clipped_gradient(SHAPES["frozen"], 0)
+        comparison.clipped_gradient(SHAPES["frozen"], 0)
 
 
 def test_the_mixed_rule_is_two_optimisers_on_each_network():
@@ -153,7 +153,7 @@ def test_the_mixed_rule_is_two_optimisers_on_each_network():
     shape = SHAPES["frozen"]
     parameters, inputs = drawn(shape)
     ps, rates, names = (None, 1.1, 2.0, 3.0), (0.01, 0.02, 0.3, 0.005), models.attention_names(shape)
-    gradient = models.clipped_gradient(shape)
+    gradient = comparison.clipped_gradient(shape)
     history = ensemble.train(
         gradient, parameters, lambda _: inputs, optimizer=AttentionRule(names, rates, ps), steps=6,
         record=lambda p: {"head": p["head"]},

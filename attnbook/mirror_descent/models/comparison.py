@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 
 from attnbook.core import ensemble
-from attnbook.core.ensemble import Parameters
+from attnbook.core.ensemble import Gradient, Parameters, autograd
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.attention_rule import AttentionRule
-from attnbook.mirror_descent.models.transformer import Inputs, Shape, attention_names, clipped_gradient, draw_parameters
+from attnbook.mirror_descent.models.transformer import Inputs, Shape, attention_names, draw_parameters
 from attnbook.mirror_descent.models.transformer import forward as run_network
 from attnbook.mirror_descent.theory import mirror
 
@@ -26,6 +27,7 @@ __all__ = [
     "Rates",
     "accuracy",
     "attended_words",
+    "clipped_gradient",
     "configurations",
     "epoch_order",
     "sparsity",
@@ -110,6 +112,52 @@ def train_configurations(
         progress=progress,
     )
     return history.parameters
+
+
+def clipped_gradient(shape: Shape, largest: float = 1.0) -> Gradient:
+    """Return the cross-entropy of each member and its gradient, shortened to a given length.
+
+    Args:
+        shape: Sizes of the network.
+        largest: Longest gradient allowed, all parameters of a member together; default 1.
+
+    Returns:
+        A function for :func:`attnbook.core.ensemble.train`, of parameters and :class:`Inputs`.
+
+    Raises:
+        ValueError: If ``largest`` is not positive.
+    """
+    if not largest > 0:
+        raise ValueError(f"largest: expected a positive length, got {largest}")
+    plain = autograd(cross_entropy(shape))
+
+    def gradient(parameters: Parameters, inputs: Inputs) -> tuple[Tensor, Parameters]:
+        losses, gradients = plain(parameters, inputs)
+        squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
+        factor = (largest / torch.stack(squares).sum(0).sqrt()).clamp_(max=1.0)
+        return losses, {n: g * factor.view(-1, *[1] * (g.ndim - 1)) for n, g in gradients.items()}
+
+    return gradient
+
+
+def cross_entropy(shape: Shape) -> Callable[[Parameters, Inputs], Float[Tensor, " members"]]:
+    """Return the function of parameters and inputs that gives the mean cross-entropy of each member.
+
+    Args:
+        shape: Sizes of the network.
+
+    Returns:
+        A loss for :func:`attnbook.core.ensemble.autograd`.
+    """
+
+    def losses(parameters: Parameters, inputs: Inputs) -> Float[Tensor, " members"]:
+        logits = run_network(parameters, shape, inputs).logits
+        labels = inputs.labels.repeat(len(logits) // len(inputs.labels), 1)
+        return (
+            functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels).mean(1)
+        )
+
+    return losses
 
 
 def epoch_order(n_samples: int, steps: int, batch_size: int, rng: np.random.Generator) -> np.ndarray:

@@ -13,7 +13,7 @@ number of groups in the inputs: frozen tokens are then read once for all members
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -23,19 +23,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from attnbook.core.ensemble import Gradient, Parameters, autograd
+from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 
-__all__ = [
-    "ATTENTION",
-    "Inputs",
-    "Output",
-    "Shape",
-    "attention_names",
-    "clipped_gradient",
-    "draw_parameters",
-    "forward",
-]
+__all__ = ["ATTENTION", "Inputs", "Output", "Shape", "attention_names", "draw_parameters", "forward"]
 
 ATTENTION = ("query", "key", "value", "output")
 """The four attention matrices of a layer; ``query0`` is that of the first layer."""
@@ -180,52 +171,6 @@ def forward(parameters: Parameters, shape: Shape, inputs: Inputs) -> Output:
     return Output(logits, attention)
 
 
-def clipped_gradient(shape: Shape, largest: float = 1.0) -> Gradient:
-    """Return the cross-entropy of each member and its gradient, shortened to a given length.
-
-    Args:
-        shape: Sizes of the network.
-        largest: Longest gradient allowed, all parameters of a member together; default 1.
-
-    Returns:
-        A function for :func:`attnbook.core.ensemble.train`, of parameters and :class:`Inputs`.
-
-    Raises:
-        ValueError: If ``largest`` is not positive.
-    """
-    if not largest > 0:
-        raise ValueError(f"largest: expected a positive length, got {largest}")
-    plain = autograd(cross_entropy(shape))
-
-    def gradient(parameters: Parameters, inputs: Inputs) -> tuple[Tensor, Parameters]:
-        losses, gradients = plain(parameters, inputs)
-        squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
-        factor = (largest / torch.stack(squares).sum(0).sqrt()).clamp_(max=1.0)
-        return losses, {n: g * factor.view(-1, *[1] * (g.ndim - 1)) for n, g in gradients.items()}
-
-    return gradient
-
-
-def cross_entropy(shape: Shape) -> Callable[[Parameters, Inputs], Float[Tensor, " members"]]:
-    """Return the function of parameters and inputs that gives the mean cross-entropy of each member.
-
-    Args:
-        shape: Sizes of the network.
-
-    Returns:
-        A loss for :func:`attnbook.core.ensemble.autograd`.
-    """
-
-    def losses(parameters: Parameters, inputs: Inputs) -> Float[Tensor, " members"]:
-        logits = forward(parameters, shape, inputs).logits
-        labels = inputs.labels.repeat(len(logits) // len(inputs.labels), 1)
-        return (
-            functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels).mean(1)
-        )
-
-    return losses
-
-
 def _one_start(shape: Shape, seed: int) -> dict[str, np.ndarray]:
     d, size = shape.width, shape.input_size
     start: dict[str, np.ndarray] = {}
@@ -285,7 +230,7 @@ def _class_attention(
     gain, shift = p[f"attend{layer}_gain"], p[f"attend{layer}_shift"]
     plain = functional.layer_norm(tokens, (d,)).flatten(0, 1)
     own = functional.layer_norm(class_token, (d,))
-    query = _heads((own * gain.unsqueeze(1) + shift.unsqueeze(1)) @ p[f"query{layer}"], heads)
+    query = _split((own * gain.unsqueeze(1) + shift.unsqueeze(1)) @ p[f"query{layer}"], heads)
     # The gain of the norm belongs to the folded key; its shift adds the same to every logit, so it drops out.
     folded = query @ _split(p[f"key{layer}"], heads).mT * (gain / math.sqrt(d // heads)).view(members, 1, 1, d)
     rows = _by_group(folded, groups)
@@ -351,11 +296,6 @@ def _normed(p: Parameters, name: str, rows: Tensor) -> Tensor:
     return normed * p[f"{name}_gain"].unsqueeze(1) + p[f"{name}_shift"].unsqueeze(1)
 
 
-def _heads(rows: Tensor, heads: int) -> Tensor:
-    """``(members, batch, width)`` to ``(members, heads, batch, width / heads)``."""
+def _split(rows: Tensor, heads: int) -> Tensor:
+    """Give each head its columns: ``(members, rows, width)`` to ``(members, heads, rows, width / heads)``."""
     return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _split(weight: Tensor, heads: int) -> Tensor:
-    """The columns of each head, ``(members, heads, width, width / heads)``."""
-    return weight.unflatten(-1, (heads, -1)).transpose(1, 2)
