@@ -1,7 +1,7 @@
 """A few hundred film reviews: accuracy against step size for every optimiser, and how a choice of rates makes a winner.
 
-Five hundred reviews are few for the network: it fits them all, and how fast attention is trained matters. Every
-optimiser is tried at every step size and every seed.
+Five hundred reviews are few for the network, and how fast attention is trained matters. Every optimiser is tried at
+every step size and every seed.
 """
 
 from __future__ import annotations
