@@ -209,7 +209,10 @@ class _Update:
             self.groups.append((part, {name: tensor[part] for name, tensor in parameters.items()}))
             start = part.stop
         self.optimizer = optimizer.build(
-            [{"params": list(views.values()), **options[part.start]} for part, views in self.groups]
+            [
+                {"params": list(views.values()), "names": list(views), **options[part.start]}
+                for part, views in self.groups
+            ]
         )
 
     def __call__(self, gradients: Parameters, frozen: Tensor | None, factor: float) -> None:

@@ -19,7 +19,10 @@ class Rule(Protocol):
         """Return the options of each member, ``lr`` among them; neighbours with equal options share a group."""
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the optimiser for parameter groups that carry these options; it must act on each member alone."""
+        """Return the optimiser for parameter groups that carry these options and the ``names`` of their tensors.
+
+        It must act on each member alone.
+        """
 
 
 def per_member(name: str, value: float | Sequence[float], members: int) -> np.ndarray:

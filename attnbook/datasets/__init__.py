@@ -7,6 +7,7 @@ no network. See :mod:`attnbook.datasets.files` for the places and the checksums.
 from attnbook.datasets.catalogue import DOWNLOADS, Entry, available, fetch
 from attnbook.datasets.files import DataError, cache_folder, data_folder, offline
 from attnbook.datasets.images import Images, cifar10, digits, mnist
+from attnbook.datasets.labelled import LabelledReviews, Source, labelled_reviews
 from attnbook.datasets.pretrained import embeddings
 from attnbook.datasets.reviews import Reviews, imdb, tokenise
 from attnbook.datasets.training import train_embeddings
@@ -18,7 +19,9 @@ __all__ = [
     "Embeddings",
     "Entry",
     "Images",
+    "LabelledReviews",
     "Reviews",
+    "Source",
     "available",
     "cache_folder",
     "cifar10",
@@ -27,6 +30,7 @@ __all__ = [
     "embeddings",
     "fetch",
     "imdb",
+    "labelled_reviews",
     "mnist",
     "offline",
     "store_embeddings",

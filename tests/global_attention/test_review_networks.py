@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from attnbook import datasets
-from attnbook.global_attention.data import reviews as data
 from attnbook.global_attention.data.reviews import EncodedReviews, encode, load_corpus
 from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
 from attnbook.global_attention.models.position_layer import CHUNK, PositionLayer
@@ -223,10 +222,10 @@ def test_missing_reviews_are_an_error_that_says_how_to_get_them(monkeypatch, tmp
 
 
 def test_vectors_of_another_size_are_refused(monkeypatch):
-    labelled = data._Labelled(("a fine film",), np.array([1]))
     made = datasets.Embeddings(("fine", "film"), np.ones((2, 3), np.float32), "made")
-    reviews = datasets.Reviews(labelled.texts, labelled.labels.astype(np.int8), labelled.labels.astype(np.int8), "made")
-    monkeypatch.setattr(data, "_real", lambda vectors: ({"train": reviews, "test": reviews}, made))
+    texts, labels = ("a fine film",), np.array([1])
+    labelled = datasets.LabelledReviews(texts, labels, texts, labels, made, "made")
+    monkeypatch.setattr(datasets, "labelled_reviews", lambda *_: labelled)
     with pytest.raises(ValueError, match="dimension: expected 3, that of 'mine', got 100"):
         load_corpus("imdb", "mine", dimension=100, n_positions=11, n_test=1)
     assert load_corpus("imdb", "mine", dimension=3, n_positions=11, n_test=1).train.ids.tolist() == [1, 2]

@@ -57,6 +57,33 @@ def last_change(tokens):
     return int((tokens[1:] != tokens[:-1]).any(axis=1).nonzero()[0][-1]) + 2
 
 
+def folded(tokens, key, query):
+    return tokens @ (key @ query) / np.sqrt(key.shape[1])
+
+
+def counting(matrices, *, scale=True, pool=True, share=True, size=np.abs):
+    scaled = [m / np.abs(m).max() if scale else m for m in matrices]
+    groups = [np.stack(scaled)] if pool else scaled
+    of = [size(g).sum() ** 2 / (g**2).sum() / (g.size if share else 1) for g in groups]
+    return np.mean(of)
+
+
+def fair(val_a, val_b, test_a, test_b, *, ddof=1, root=True):
+    gain = test_a[val_a.mean(1).argmax()] - test_b[val_b.mean(1).argmax()]
+    return gain.mean(), gain.std(ddof=ddof) / (len(gain) ** 0.5 if root else 1)
+
+
+def unpaired(val_a, val_b, test_a, test_b):
+    a, b = test_a[val_a.mean(1).argmax()], test_b[val_b.mean(1).argmax()]
+    return a.mean() - b.mean(), np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a))
+
+
+def each_seed(val_a, val_b, test_a, test_b):
+    seeds = np.arange(val_a.shape[1])
+    gain = test_a[val_a.argmax(0), seeds] - test_b[val_b.argmax(0), seeds]
+    return gain.mean(), gain.std(ddof=1) / np.sqrt(len(gain))
+
+
 RIGHT = {
     "MD-1": step,
     "MD-2": shortest,
@@ -65,6 +92,9 @@ RIGHT = {
     "MD-TS-1": sample_gradient,
     "MD-TS-2": support,
     "MD-TS-3": local,
+    "MD-13": folded,
+    "MD-14": counting,
+    "MD-15": fair,
 }
 WRONG = [
     ("MD-1", lambda w, g, lr, p: w - lr * g, "gradient descent"),
@@ -106,6 +136,21 @@ WRONG = [
     ("MD-TS-3", lambda g, a, m: not local(g, a, m), "reversed"),
     ("MD-TS-3", lambda g, a, m: True, "every sample"),
     ("MD-TS-3", lambda g, a, m: (g[np.arange(2), a] >= g.max(1)).all(), "not all tokens"),
+    ("MD-13", lambda x, k, q: x @ k @ q, "is missing"),
+    ("MD-13", lambda x, k, q: x @ k @ q / np.sqrt(5), "not of the stream"),
+    ("MD-13", lambda x, k, q: x @ k @ q / 3, "not by the size"),
+    ("MD-13", lambda x, k, q: k @ q, "shape"),
+    ("MD-14", lambda m: counting(m, scale=False), "largest entry first"),
+    ("MD-14", lambda m: counting(m, share=False), "is a share"),
+    ("MD-14", lambda m: counting(m, pool=False), "do not average"),
+    ("MD-14", lambda m: counting(m, size=np.asarray), "absolute"),
+    ("MD-14", lambda m: [1.0, 2.0], "one number"),
+    ("MD-15", lambda a, b, c, d: fair(c, d, c, d), "not on test"),
+    ("MD-15", each_seed, "one step size for all seeds"),
+    ("MD-15", lambda *a: fair(*a, root=False), "divide by the root"),
+    ("MD-15", lambda *a: fair(*a, ddof=0), "ddof=1"),
+    ("MD-15", unpaired, "paired"),
+    ("MD-15", lambda *a: 1.0, "shape"),
 ]
 
 

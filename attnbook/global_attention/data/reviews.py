@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from attnbook import datasets
 from attnbook.core.rng import stream
-from attnbook.datasets import synthetic
+from attnbook.datasets import Source
 
-__all__ = ["Corpus", "EncodedReviews", "Source", "encode", "load_corpus"]
-
-Source: TypeAlias = Literal["imdb", "synthetic"]
+__all__ = ["Corpus", "EncodedReviews", "encode", "load_corpus"]
 
 
 @dataclass(frozen=True)
@@ -111,45 +108,22 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         DataError: If the reviews or vectors are not on this machine; the message says how to get them.
         ValueError: If the vectors have another dimension, or there are fewer than ``n_test`` test reviews.
     """
-    if source == "imdb":
-        texts, known = _real(vectors)
-        train, test = (_Labelled(split.texts, split.labels) for split in texts.values())
-        where = f"{texts['train'].source}; {known.source}"
-    else:
-        train, test = (_synthetic(split) for split in ("train", "test"))
-        known = datasets.train_embeddings(_synthetic("unsup").texts, dimension)
-        where = "synthetic reviews and word vectors trained on them, not IMDB"
+    found = datasets.labelled_reviews(source, vectors, dimension)
+    known = found.vectors
     if known.vectors.shape[1] != dimension:
         raise ValueError(f"dimension: expected {known.vectors.shape[1]}, that of {vectors!r}, got {dimension}")
-    if not 1 <= n_test <= len(test.texts):
-        raise ValueError(f"n_test: expected between 1 and {len(test.texts)}, got {n_test}")
+    if not 1 <= n_test <= len(found.test):
+        raise ValueError(f"n_test: expected between 1 and {len(found.test)}, got {n_test}")
     ids = {word: row for row, word in enumerate(known.words, 1)}
-    chosen = stream(0, "test reviews").permutation(len(test.texts))[:n_test]
-    kept = _Labelled([test.texts[i] for i in chosen], test.labels[chosen])
+    chosen = stream(0, "test reviews").permutation(len(found.test))[:n_test]
+    train = _encoded(found.train, found.train_labels, ids, n_positions)
+    test = _encoded([found.test[i] for i in chosen], found.test_labels[chosen], ids, n_positions)
     table = np.concatenate([np.zeros((1, dimension)), known.vectors])
-    return Corpus(train.encode(ids, n_positions), kept.encode(ids, n_positions), table, ("", *known.words), where)
+    return Corpus(train, test, table, ("", *known.words), found.source)
 
 
-class _Labelled(NamedTuple):
-    texts: Sequence[str]
-    labels: np.ndarray
-
-    def encode(self, ids: Mapping[str, int], n_positions: int) -> EncodedReviews:
-        return encode([datasets.tokenise(text) for text in self.texts], self.labels, ids, n_positions)
-
-
-def _real(vectors: str) -> tuple[dict[str, datasets.Reviews], datasets.Embeddings]:
-    try:
-        reviews = datasets.imdb(("train", "test"), download=False, stand_in=False)
-        return reviews, datasets.embeddings(vectors, download=False, stand_in=False)
-    except datasets.DataError as error:
-        get = "`attnbook data fetch imdb`, then `attnbook data embeddings`"
-        raise datasets.DataError(f"{error}; to get reviews and word vectors: {get}") from error
-
-
-def _synthetic(split: str) -> _Labelled:
-    rows = synthetic.reviews(split)
-    return _Labelled([text for *_, text in rows], np.array([label for label, *_ in rows]))
+def _encoded(texts: Sequence[str], labels: np.ndarray, ids: Mapping[str, int], n_positions: int) -> EncodedReviews:
+    return encode([datasets.tokenise(text) for text in texts], labels, ids, n_positions)
 
 
 def encode(

@@ -20,8 +20,8 @@ from attnbook.core.results import Clock, Result
 from attnbook.core.resuming import check_seeds, resumable
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.datasets import synthetic
-from attnbook.global_attention.data.reviews import Corpus, EncodedReviews, Source, load_corpus
+from attnbook.datasets import Source, synthetic
+from attnbook.global_attention.data.reviews import Corpus, EncodedReviews, load_corpus
 from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
 from attnbook.global_attention.models.review_networks import ReviewNetwork, Shape
 from attnbook.global_attention.models.review_training import Recipe, accuracy, train_reviews

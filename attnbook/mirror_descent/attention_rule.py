@@ -1,0 +1,88 @@
+"""An update rule for whole networks: mirror descent (or Adam) on some matrices, Adam on everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnbook.core.update_rules import per_member
+from attnbook.mirror_descent.optimizer import MirrorDescent
+
+__all__ = ["AttentionRule"]
+
+ADAM = 0.0
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """The rule with which :func:`attnbook.core.ensemble.train` compares optimisers of the attention matrices only.
+
+    Attributes:
+        matrices: Names of the parameters to which ``step_size`` and ``p`` belong.
+        step_size: Step size of these matrices, one per member.
+        p: Exponent of the mirror map, one per member; None for Adam.
+        other_step_size: Step size of Adam on all other parameters; default 1e-3.
+        momentum: Heavy-ball momentum of mirror descent, in [0, 1); default 0.9.
+    """
+
+    matrices: Collection[str]
+    step_size: Sequence[float]
+    p: Sequence[float | None]
+    other_step_size: float = 1e-3
+    momentum: float = 0.9
+
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return step size and exponent of each member; exponent 0 stands for Adam.
+
+        Args:
+            members: How many there are.
+
+        Returns:
+            One dictionary per member.
+
+        Raises:
+            ValueError: If there is not one value per member, or a value is outside its range.
+        """
+        if len(self.p) != members:
+            raise ValueError(f"p: expected one exponent or None per member ({members}), got {len(self.p)}")
+        if any(p is not None and not p > 1 for p in self.p):
+            raise ValueError(f"p: expected exponents above 1, or None for Adam, got {tuple(self.p)}")
+        sizes = per_member("step_size", list(self.step_size), members)
+        exponents = [ADAM if p is None else float(p) for p in self.p]
+        return [{"lr": float(size), "p": p} for size, p in zip(sizes, exponents, strict=True)]
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the optimiser for these parameter groups, whose ``names`` tell which matrices are meant."""
+        return _Together(groups, self)
+
+
+class _Together(torch.optim.Optimizer):
+    """Several optimisers with one set of groups, whose step sizes are those of the matrices."""
+
+    def __init__(self, groups: list[dict[str, Any]], rule: AttentionRule) -> None:
+        super().__init__(groups, {})
+        others: list[torch.Tensor] = []
+        kinds: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        for group in self.param_groups:
+            named = list(zip(group["names"], group["params"], strict=True))
+            others += [tensor for name, tensor in named if name not in rule.matrices]
+            matrices = {"params": [tensor for name, tensor in named if name in rule.matrices], "lr": group["lr"]}
+            by_adam = group["p"] == ADAM
+            kinds[by_adam].append(matrices | {"leader": group} | ({} if by_adam else {"p": group["p"]}))
+        self.parts: list[torch.optim.Optimizer] = []
+        if kinds[True]:
+            self.parts.append(torch.optim.Adam(kinds[True], fused=True))
+        if kinds[False]:
+            self.parts.append(MirrorDescent(kinds[False], 0.0, momentum=rule.momentum, stacked=True))
+        self.rest = [torch.optim.Adam(others, rule.other_step_size, fused=True)] if others else []
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is needed here
+        """Take one step with all parts."""
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = group["leader"]["lr"]
+        for part in (*self.parts, *self.rest):
+            part.step()
