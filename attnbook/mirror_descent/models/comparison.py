@@ -122,7 +122,7 @@ def clipped_gradient(shape: Shape, largest: float = 1.0) -> Gradient:
         largest: Longest gradient allowed, all parameters of a member together; default 1.
 
     Returns:
-        A function for :func:`attnbook.core.ensemble.train`, of parameters and :class:`Inputs`.
+        A function for :func:`attnbook.core.ensemble.train`, of parameters and inputs.
 
     Raises:
         ValueError: If ``largest`` is not positive.
