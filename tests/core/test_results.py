@@ -118,7 +118,7 @@ def test_stored_results_load_and_measure_what_is_stored(scale, experiment):
     experiment = experiments()[experiment]
     loaded = experiment.result.load_stored(scale)
     expected = experiment.settings_for(scale)
-    if scale == "paper":
+    if scale == "paper" and hasattr(expected, "seeds"):
         expected = replace(expected, seeds=expected.seeds[: len(loaded.settings.seeds)])
     assert loaded.settings == expected
     stored, found = stored_measurements(experiment.id, scale), loaded.measurements()

@@ -117,6 +117,8 @@ class RegularisationPath(Result):
 
     experiment: ClassVar[str] = "mirror_descent.regularisation_path"
     settings_type: ClassVar[type] = Settings
+    # Losses that should be equal are compared.
+    digits: ClassVar[int | None] = None
 
     divergence: Float[np.ndarray, "walks seeds ps radii"]
     log_excess: Float[np.ndarray, "walks seeds ps radii"]
