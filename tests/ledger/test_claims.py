@@ -75,15 +75,17 @@ def test_every_chapter_of_a_live_claim_is_written(chapter):
 def test_what_is_measured_is_what_the_ledger_lists_as_live(smoke_results):
     """No live claim without a measurement, no measurement without a claim; the names suit the rules.
 
-    What only the full size shows may be missing from a small run; its full-size result is stored.
+    What only the full size shows may be missing from a small run, and so may all claims of an experiment on real data,
+    whose small run uses made-up ones; their stored results have them.
     """
     assert set(smoke_results) == set(experiments())
     measured = {claim: name for name, result in smoke_results.items() for claim in result.measurements()}
     live = {c.id: c.experiment for c in LIVE}
     assert measured.items() <= live.items()
     for claim in live.keys() - measured.keys():
-        assert ledger.claim(claim).scale == "paper"
-        assert claim in stored_measurements(live[claim], "paper")
+        scale = ledger.claim(claim).scale
+        assert scale == "paper" or not smoke_results[live[claim]].measurements()
+        assert claim in stored_measurements(live[claim], scale)
     for name, result in smoke_results.items():
         assert {v.claim.experiment for v in ledger.check(result).verdicts} <= {name}
 
