@@ -8,7 +8,7 @@ from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.experiments import cone, rates, staying
 from attnbook.mirror_descent.theory.rates import bound_exponent
 
-__all__ = ["constants", "explorer_text", "exponents"]
+__all__ = ["constants", "explorer_text", "exponents", "starts"]
 
 # A relative norm that every run of the table passes.
 FARTHER = 100.0
@@ -56,6 +56,24 @@ def exponents(result: rates.Rates) -> Table:
     caption = (
         f"Median and range over {len(result.settings.seeds)} seeds. Slope of the log of the divergence against the "
         "log of the norm, beyond two relative norms ρ; t is the sum of the plain step sizes."
+    )
+    return Table(heads, rows, caption)
+
+
+def starts(result: staying.Staying) -> Table:
+    """Return what becomes of the runs, by divergence and relative norm of their start."""
+    rows: list[list[str | Measured]] = []
+    for first, divergence in enumerate(result.settings.divergences):
+        row: list[str | Measured] = [f"{divergence:g}"]
+        for second, radius in enumerate(result.settings.radii):
+            relative = result.relative(divergence, radius)
+            beyond, outside = (relative.max(axis=-1) > 3).sum(), (relative[..., -1] > 1).sum()
+            row.append(Measured(f"{result.kept[:, :, first, second].sum():.0f} / {beyond} / {outside}"))
+        rows.append(row)
+    heads = ["start", *(f"ρ = {radius:g}" for radius in result.settings.radii)]
+    caption = (
+        f"Of {result.kept[:, :, 0, 0].size} runs per divergence and relative norm ρ of the start, all exponents: how "
+        "many keep their tokens / exceed three times the divergence of the start / end outside it."
     )
     return Table(heads, rows, caption)
 
