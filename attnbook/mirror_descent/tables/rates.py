@@ -26,7 +26,11 @@ def constants(result: cone.Cone) -> Table:
                 Measured(f"{np.median(result.delta[..., at]):.1g}"),
                 Measured(f"{np.median(literal):.0e}"),
                 Measured(f"{np.median(result.sharp[..., at]):.0e}"),
-                Measured(f"{np.median(ratio):.2g} ({ratio.min():.2g} to {ratio.max():.2g})"),
+                Measured(
+                    "{} ({} to {})".format(
+                        *(f"{float(f'{r:.2g}'):g}" for r in (np.median(ratio), ratio.min(), ratio.max()))
+                    )
+                ),
                 Measured(f"{np.median(result.radius[..., at]):.0f}"),
             ]
         )
