@@ -137,6 +137,21 @@ def test_a_time_with_the_wrong_power_of_the_norm_turns_the_growth_red():
     assert "MD-L30+" in failed(dataclasses.replace(result, log_time=0.8 * result.log_time))
 
 
+@pytest.mark.parametrize("slower", [lambda k: np.log(np.log(k + 3)), lambda k: 1 - (k + 1) ** -0.1])
+def test_growth_slower_than_a_logarithm_turns_lemma_30_red(slower):
+    result = steps_experiment.Steps.load_stored("paper")
+    assert "MD-L30" not in failed(result)
+    shape = slower(result.steps) / slower(result.steps[-1])
+    assert "MD-L30" in failed(dataclasses.replace(result, norm=result.norm[..., -1:] * shape))
+
+
+def test_a_direction_that_hardly_turns_turns_the_rates_red():
+    result = rates_experiment.Rates.load_stored("book")
+    claims = {"MD-L29-below2", "MD-L29-at2", "MD-L29-above2", "MD-rate-k-at2"}
+    assert not claims & failed(result)
+    assert claims <= failed(dataclasses.replace(result, divergence=result.relative_norm**-0.1))
+
+
 @pytest.mark.parametrize("name", ["MD-7", "MD-8", "MD-9"])
 def test_a_wrong_answer_is_told_what_is_wrong(name):
     assert CHECKS[name](lambda *a: np.asarray(a[0], dtype=float) * 0.9)

@@ -168,8 +168,9 @@ class Cone(Result):
 
         return {
             "MD-L20": _count(count_not_positive=narrow[..., far]),
-            "MD-L20-wide": _count(
-                count_not_positive=wide[:, 0, small, far],
+            "MD-L20-wide": _shares(
+                self.pairs,
+                share_not_positive=wide[:, 0, small, far],
                 all_exponents=wide[:, 0][..., far],
                 one_second_best_token=wide[:, 1][..., far],
             ),
@@ -262,6 +263,16 @@ def _count(**samples: np.ndarray) -> Measurement:
     per_seed = {name: values.reshape(len(values), -1).sum(axis=1) for name, values in samples.items()}
     return Measurement(
         {name: float(values.sum()) for name, values in per_seed.items()},
+        {name: (float(values.min()), float(values.max())) for name, values in per_seed.items()},
+        len(next(iter(per_seed.values()))),
+    )
+
+
+def _shares(pairs: int, **counts: np.ndarray) -> Measurement:
+    """Share of pairs over all seeds, with the range over seeds of each seed's own."""
+    per_seed = {name: values.reshape(len(values), -1).mean(axis=1) / pairs for name, values in counts.items()}
+    return Measurement(
+        {name: float(values.mean()) for name, values in per_seed.items()},
         {name: (float(values.min()), float(values.max())) for name, values in per_seed.items()},
         len(next(iter(per_seed.values()))),
     )

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.ensemble import log_spaced
-from attnbook.core.results import Clock, Measurement, Result, over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.experiments.starting import started
@@ -28,8 +28,8 @@ __all__ = ["Rates", "Settings", "run"]
 # Exponents that the claims of every scale name, and those of the longer run.
 NEEDED = (1.5, 2.0, 3.0)
 ALL = (1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
-# Relative norms from which bounds are compared, slopes are fitted, and the norm is held against the log of time.
-EARLY, BEYOND, GROWING = 10.0, 30.0, 20.0
+# Relative norms from which bounds are compared and slopes are fitted, and the norm is held against the log of time.
+BEYOND, GROWING = 30.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class Rates(Result):
         """Return the place of an exponent."""
         return self.settings.ps.index(p)
 
-    def slopes(self, p: float) -> Float[np.ndarray, " seeds"]:
-        """Return the log-log slope of the divergence against the norm, far out."""
+    def slopes(self, p: float, beyond: float = BEYOND) -> Float[np.ndarray, " seeds"]:
+        """Return the log-log slope of the divergence against the norm beyond a relative norm."""
         at = self.of(p)
         pairs = zip(self.relative_norm[:, at], self.divergence[:, at], strict=True)
-        return np.array([rates.log_log_slope(norm, far, beyond=BEYOND)[0] for norm, far in pairs])
+        return np.array([rates.log_log_slope(norm, far, beyond=beyond)[0] for norm, far in pairs])
 
     def growth(self, p: float) -> Float[np.ndarray, " seeds"]:
         r"""Return the slope of the norm against $\log t$ far out, in units of the norm of the max-margin solution."""
@@ -149,7 +149,7 @@ class Rates(Result):
         return np.array(found)
 
     def late_over_early(self, p: float, *, in_time: bool = False) -> Float[np.ndarray, " seeds"]:
-        """Return divergence over bound at the end, over the same at relative norm 10.
+        """Return divergence over bound at the end, over the same at relative norm 30.
 
         Args:
             p: One of the exponents.
@@ -160,7 +160,7 @@ class Rates(Result):
         """
         at, found = self.of(p), []
         for seed, norm in enumerate(self.relative_norm[:, at]):
-            far = norm >= EARLY
+            far = norm >= BEYOND
             argument = self.log_time[seed, at, far] if in_time else norm[far] * self.target_norm[seed, at]
             ratio = self.divergence[seed, at, far] / rates.bound(argument, p)
             found.append(ratio[-1] / ratio[0])
@@ -190,7 +190,7 @@ class Rates(Result):
         for case, ps in cases.items():
             for claim, in_time in (("MD-L29", False), ("MD-rate-k", True)):
                 worst = np.max([self.late_over_early(p, in_time=in_time) for p in ps], axis=0)
-                found[f"{claim}-{case}"] = over_seeds(max_bound_ratio_late_to_early=worst)
+                found[f"{claim}-{case}"] = extremes_over_seeds(max_bound_ratio_late_to_early=worst)
         return found
 
     def _correction(self, ps: list[float]) -> Measurement:

@@ -64,10 +64,8 @@ def started(ps: Sequence[float], seeds: Sequence[int], starts: Sequence[tuple[fl
     initial, weights, norms = [], [], []
     for p in ps:
         svm = attention_svm(one.tokens, one.queries, one.best_tokens, p)
-        center, ways = (
-            mirror.normalised(svm.weight, p),
-            (extreme_directions(one, seeds, 1, p, selected=one.best_tokens)[:, 0]),
-        )
+        center = mirror.normalised(svm.weight, p)
+        ways = extreme_directions(one, seeds, 1, p, selected=one.best_tokens)[:, 0]
         size = svm.norm[:, None, None]
         initial += [radius * size * at_divergence(center, ways, p, divergence) for divergence, radius in starts]
         weights += [svm.weight] * len(starts)

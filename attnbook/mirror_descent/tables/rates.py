@@ -8,7 +8,10 @@ from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.experiments import cone, rates, staying
 from attnbook.mirror_descent.theory.rates import bound_exponent
 
-__all__ = ["constants", "explorer_text", "exponents"]
+__all__ = ["constants", "explorer_text", "exponents", "starts"]
+
+# A relative norm that every run of the table passes.
+FARTHER = 100.0
 
 
 def constants(result: cone.Cone) -> Table:
@@ -16,32 +19,25 @@ def constants(result: cone.Cone) -> Table:
     rows: list[list[str | Measured]] = []
     for at, p in enumerate(result.settings.ps):
         literal = result.literal[..., at].ravel()
-        angle = f"{np.degrees(np.arccos(1 - np.median(literal))):.2g}" if p == 2 else "-"
-        ratio = (result.sampled / result.literal)[..., at].ravel()
+        ratio = (result.sampled / result.sharp)[..., at].ravel()
         rows.append(
             [
                 f"{p:g}",
                 Measured(f"{np.median(result.delta[..., at]):.1g}"),
                 Measured(f"{np.median(literal):.0e}"),
                 Measured(f"{np.median(result.sharp[..., at]):.0e}"),
-                Measured(f"{ratio.min():.2g} to {ratio.max():.2g}"),
-                Measured(angle),
+                Measured(
+                    "{} ({} to {})".format(
+                        *(f"{float(f'{r:.2g}'):g}" for r in (np.median(ratio), ratio.min(), ratio.max()))
+                    )
+                ),
                 Measured(f"{np.median(result.radius[..., at]):.0f}"),
             ]
         )
-    heads = [
-        "p",
-        "δ",
-        "literal μ₀",
-        "sharper μ₀",
-        "first violation over literal μ₀",
-        "angle (degrees)",
-        "ρ of R_δ, C = 1",
-    ]
+    heads = ["p", "δ", "literal μ₀", "sharper μ₀", "first violation over sharper μ₀", "sufficient ρ"]
     caption = (
-        f"Medians over {len(result.settings.seeds)} problems with two choices of tokens each; the ratio from its "
-        "smallest to its largest value. The angle is the half opening of the literal cone: for p = 2 the divergence is "
-        "one minus its cosine. Last: R_δ as a relative norm, with C = 1."
+        f"Medians over {len(result.settings.seeds)} problems with two choices of tokens each; the ratio also from its "
+        "smallest to its largest value. Last: our sufficient norm for Lemma 20 as a relative norm, with C = 1."
     )
     return Table(heads, rows, caption)
 
@@ -50,22 +46,38 @@ def exponents(result: rates.Rates) -> Table:
     """Return bound and measurement side by side, by exponent, with ranges over seeds."""
     rows: list[list[str | Measured]] = []
     for p in result.settings.ps:
-        slope, grown, ratio = result.slopes(p), result.growth(p), result.ratio_at(p)
+        slopes = result.slopes(p), result.slopes(p, beyond=FARTHER)
         steps = result.log_time[:, result.of(p), -1] / np.log(10)
         rows.append(
             [
                 f"{p:g}",
                 f"{-bound_exponent(p):.3g}",
-                f"{-2 * bound_exponent(p):.3g}",
-                *(Measured(f"{np.median(v):.2f} ({v.min():.2f} to {v.max():.2f})") for v in (slope, grown, ratio)),
-                Measured(f"10^{np.median(steps):.0f}"),
+                *(Measured(f"{np.median(v):.2f} ({v.min():.2f} to {v.max():.2f})") for v in slopes),
+                Measured(f"{np.median(steps):.0f} ({steps.min():.0f} to {steps.max():.0f})"),
             ]
         )
-    heads = ["p", "bound", "twice", "slope of log D", "growth of the norm", "ρ over log t at ρ = 20", "plain time t"]
+    heads = ["p", "bound", f"slope, ρ > {rates.BEYOND:g}", f"slope, ρ > {FARTHER:g}", "log₁₀ t at the end"]
     caption = (
-        f"Median and range over {len(result.settings.seeds)} seeds. Slope against the log of the norm beyond relative "
-        f"norm {rates.BEYOND:g}; growth: slope of the relative norm ρ against log t beyond {rates.GROWING:g}; last: "
-        "the sum of the plain step sizes at the end."
+        f"Median and range over {len(result.settings.seeds)} seeds. Slope of the log of the divergence against the "
+        "log of the norm, beyond two relative norms ρ; t is the sum of the plain step sizes."
+    )
+    return Table(heads, rows, caption)
+
+
+def starts(result: staying.Staying) -> Table:
+    """Return what becomes of the runs, by divergence and relative norm of their start."""
+    rows: list[list[str | Measured]] = []
+    for first, divergence in enumerate(result.settings.divergences):
+        row: list[str | Measured] = [f"{divergence:g}"]
+        for second, radius in enumerate(result.settings.radii):
+            relative = result.relative(divergence, radius)
+            beyond, outside = (relative.max(axis=-1) > 3).sum(), (relative[..., -1] > 1).sum()
+            row.append(Measured(f"{result.kept[:, :, first, second].sum():.0f} / {beyond} / {outside}"))
+        rows.append(row)
+    heads = ["start", *(f"ρ = {radius:g}" for radius in result.settings.radii)]
+    caption = (
+        f"Of {result.kept[:, :, 0, 0].size} runs per divergence and relative norm ρ of the start, all exponents: how "
+        "many keep their tokens / exceed three times the divergence of the start / end outside it."
     )
     return Table(heads, rows, caption)
 
@@ -77,5 +89,6 @@ def explorer_text(result: staying.Staying, divergence: float, radius: float) -> 
     return (
         f"Start at divergence {divergence:g}, relative norm {radius:g}: of {kept.size} runs {kept.sum():.0f} keep "
         f"their tokens; the divergence rises to at most {relative.max():.3g} times the initial one and ends at "
-        f"{np.median(relative[..., -1]):.2g} times it in the median."
+        f"{np.median(relative[..., -1]):.2g} times it in the median; {(relative[..., -1] > 1).sum()} runs end farther "
+        "off than they started."
     )
