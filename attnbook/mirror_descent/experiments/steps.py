@@ -118,6 +118,8 @@ class Steps(Result):
 
     experiment: ClassVar[str] = "mirror_descent.steps"
     settings_type: ClassVar[type] = Settings
+    # Nearly equal losses are compared.
+    digits: ClassVar[int | None] = None
 
     lemma_4: Float[np.ndarray, "seeds ps step_sizes"]
     lemma_22: Float[np.ndarray, "seeds ps step_sizes"]
