@@ -228,6 +228,18 @@ def test_one_step_size_lets_the_matrix_grow_as_the_radial_equations_say():
         assert np.isclose(slope, theory.common_step_growth(rho[far], p).mean(), rtol=0.03)
 
 
+def test_with_one_step_size_half_the_steps_length_follows_the_same_path_in_time():
+    book = joint_one_step_size.Settings.book()
+    ratios = []
+    for size, steps in ((book.step_size, 400), (book.step_size / 2, 800)):
+        short = dataclasses.replace(
+            book, step_size=size, steps=steps, separate_steps=20, seeds=(0, 1), chunk=2, records=60
+        )
+        result = joint_one_step_size.run(short, device="cpu")
+        ratios.append([result.at_log_time(result.kappa, when) for when in (5.0, 10.0, 15.0, 20.0)])
+    assert np.allclose(*ratios, rtol=0.01)
+
+
 def test_bad_input_is_refused_by_name():
     one, selected = draw_problems([0], **SIZES), np.array([[0, 1, 2]])
     head = head_svm(one.tokens, one.labels, selected, 2.0)

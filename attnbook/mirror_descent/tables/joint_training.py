@@ -48,13 +48,13 @@ def targets(result: joint_training.JointTraining) -> Table:
         some = off[:, at]
         smallest = [_smallest(result.cosine_head[:, 0, at, -1]), _smallest(result.cosine_plain[~some, 0, at, -1])]
         smallest += [_smallest(a[some, 0, at, -1]) for a in (result.cosine_plain, result.cosine_corrected)]
-        ratio = _range(result.kappa[:, 0, at, -1], 2)
+        ratio = _ends(result.kappa[:, 0, at, -1], 1)
         rows.append([f"{p:g}", *smallest, Measured(f"{some.sum()}"), ratio])
-    heads = ["p", "head", "all on: plain", "some off: plain", "corrected", "runs", "ratio κ"]
+    heads = ["p", "head", "on", "off: plain", "off: corr.", "runs off", "κ"]
     caption = (
         f"Smallest cosine over {len(result.settings.seeds)} seeds, steps of equal length: of the head, and of the "
-        "matrix in runs with all samples on the margin and in runs with some off; how many are of this last kind; "
-        "range of the ratio over all."
+        "matrix with the plain target in runs with all samples on the margin (on), with the plain and the corrected "
+        "target in runs with some off; how many these are; range of the ratio over all runs."
     )
     return Table(heads, rows, caption)
 
