@@ -210,6 +210,6 @@ def _sides(ax: Axes, result: joint_training.JointTraining, seed: int, at: int, r
     ax.bar(places, np.clip(sides[order], -0.3, None), 0.6, color="#d9d7d0", edgecolor=INK, label="asked for")
     ax.plot(places, result.gaps[seed, at][order], "D", color="#0b4f6c", markersize=7, label="the run's gap")
     ax.axhline(0, color=INK, linewidth=1)
-    ax.set(ylim=(-0.35, 1.9), title="smallest gaps", xlabel="head margin $m_i$ of the sample")
+    ax.set(ylim=(-0.35, 1.9), title="smallest gaps", xlabel="head margin $m_i$")
     ax.set_xticks(places, [f"{m:.2f}" for m in margins[order]], fontsize=9)
     ax.legend(fontsize=10, loc="upper left")
