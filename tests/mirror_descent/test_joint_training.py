@@ -16,7 +16,7 @@ from attnbook.mirror_descent.exercises.joint_training import CHECKS
 from attnbook.mirror_descent.experiments import joint_comparing, joint_one_step_size, joint_toy, joint_training
 from attnbook.mirror_descent.figures import joint_training as figures
 from attnbook.mirror_descent.models import joint as models
-from attnbook.mirror_descent.models import relaxed_svm as relaxed
+from attnbook.mirror_descent.models import label_margin
 from attnbook.mirror_descent.models.joint import JointBatch, descend_jointly, joint_gradient
 from attnbook.mirror_descent.models.relaxed_svm import (
     HeadSVM,
@@ -202,13 +202,15 @@ def test_with_every_sample_on_the_margin_the_corrected_target_is_the_plain_one()
 def test_mixing_changes_the_label_margin_at_the_rate_of_the_formula(p):
     one, selected = draw_problems([0, 3], **SIZES), np.array([[0, 1, 2], [4, 4, 0]])
     head = head_svm(one.tokens, one.labels, selected, p)
-    change = (relaxed.mixed_margins(one.tokens, one.labels, selected, p, 1e-5) - 1 / head.norm[:, None, None]) / 1e-5
-    assert np.allclose(change, relaxed.margin_change(head), atol=1e-4 * np.abs(change).max())
+    change = (
+        label_margin.mixed_margins(one.tokens, one.labels, selected, p, 1e-5) - 1 / head.norm[:, None, None]
+    ) / 1e-5
+    assert np.allclose(change, label_margin.margin_change(head), atol=1e-4 * np.abs(change).max())
 
 
 def test_a_share_of_one_replaces_the_token():
     one, selected = draw_problems([0], **SIZES), np.array([[0, 1, 2]])
-    mixed = relaxed.mixed_margins(one.tokens, one.labels, selected, 2.0, 1.0)
+    mixed = label_margin.mixed_margins(one.tokens, one.labels, selected, 2.0, 1.0)
     again = head_svm(one.tokens, one.labels, np.array([[3, 1, 2]]), 2.0)
     assert np.isclose(mixed[0, 0, 2], 1 / again.norm[0], rtol=1e-6)
 
@@ -226,6 +228,18 @@ def test_one_step_size_lets_the_matrix_grow_as_the_radial_equations_say():
         assert np.isclose(slope, theory.common_step_growth(rho[far], p).mean(), rtol=0.03)
 
 
+def test_with_one_step_size_half_the_steps_length_follows_the_same_path_in_time():
+    book = joint_one_step_size.Settings.book()
+    ratios = []
+    for size, steps in ((book.step_size, 400), (book.step_size / 2, 800)):
+        short = dataclasses.replace(
+            book, step_size=size, steps=steps, separate_steps=20, seeds=(0, 1), chunk=2, records=60
+        )
+        result = joint_one_step_size.run(short, device="cpu")
+        ratios.append([result.at_log_time(result.kappa, when) for when in (5.0, 10.0, 15.0, 20.0)])
+    assert np.allclose(*ratios, rtol=0.01)
+
+
 def test_bad_input_is_refused_by_name():
     one, selected = draw_problems([0], **SIZES), np.array([[0, 1, 2]])
     head = head_svm(one.tokens, one.labels, selected, 2.0)
@@ -237,7 +251,7 @@ def test_bad_input_is_refused_by_name():
         ),
         "right": lambda: relaxed_svm(one.tokens, one.queries, selected, np.ones((1, 3)), 2.0),
         "ratio": lambda: self_consistent(one.tokens, one.queries, selected, head, np.array([-1.0]), 2.0),
-        "share": lambda: relaxed.mixed_margins(one.tokens, one.labels, selected, 2.0, 1.5),
+        "share": lambda: label_margin.mixed_margins(one.tokens, one.labels, selected, 2.0, 1.5),
         "relative_norm": lambda: theory.common_step_growth(np.array([0.0]), 2.0),
         "head_paces": lambda: joint_training.Settings(head_paces=(2.0,)),
         "dimension": lambda: joint_one_step_size.Settings(dimension=3),
@@ -272,11 +286,11 @@ def test_a_ratio_with_the_wrong_sign_turns_the_corrected_target_red(monkeypatch)
         return honest(tokens, queries, selected, turned, ratio / 50, p, **options)
 
     monkeypatch.setattr(joint_comparing, "self_consistent", wrong)
-    monkeypatch.setattr(relaxed, "margin_change", lambda head: 0.9 * theory_change(head))
+    monkeypatch.setattr(label_margin, "margin_change", lambda head: 0.9 * theory_change(head))
     assert {"MD-joint+", "MD-joint-mixing"} <= failed(joint_training.run(SHORT, device="cpu"))
 
 
-theory_change = relaxed.margin_change
+theory_change = label_margin.margin_change
 
 
 @pytest.mark.slow
@@ -328,21 +342,37 @@ def right_head_gradient(weight, head, tokens, query, label):
     return -label * attended / (1 + np.exp(label * head @ attended))
 
 
-def right_sides(margins, others, kappa):
-    relaxed = np.repeat((1 - kappa * (margins - 1))[:, None], others.shape[1], axis=1)
-    return np.where(others < 1, np.maximum(relaxed, 0), relaxed)
+def right_newton(kappa, ratio, norm, margins, multipliers):
+    slope = -(multipliers.sum(axis=1) @ (margins - 1)) / norm
+    return kappa - (kappa - ratio * norm) / (1 - ratio * slope)
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
+def test_the_norm_falls_with_the_ratio_at_the_rate_that_newtons_step_takes(p):
+    one, selected = draw_problems([0, 1], **SIZES), np.array([[0, 1, 2], [4, 4, 0]])
+    head = some_head([[1.0, 1.2, 2.0]] * 2, np.full((2, 3, 4), 0.5))
+
+    def solved(kappa):
+        return relaxed_svm(one.tokens, one.queries, selected, right_hand_sides(head, np.full(2, kappa)), p)
+
+    slope = (solved(0.3001).norm - solved(0.2999).norm) / 2e-4
+    now = solved(0.3)
+    for at in range(2):
+        step = right_newton(0.3, 0.9, now.norm[at], head.margins[at], now.multipliers[at])
+        assert np.isclose(step, 0.3 + (0.9 * now.norm[at] - 0.3) / (1 - 0.9 * slope[at]), rtol=1e-4)
 
 
 def right_growth(norm, p):
     return p / (1 + (p - 2) / norm)
 
 
-RIGHT = {"MD-10": right_head_gradient, "MD-11": right_sides, "MD-12": right_growth}
+RIGHT = {"MD-10": right_head_gradient, "MD-11": right_newton, "MD-12": right_growth}
 WRONG = [
     ("MD-10", lambda *a: -right_head_gradient(*a), "sign"),
     ("MD-10", lambda w, v, x, z, y: -y * x.mean(0) / (1 + np.exp(y * v @ attend(w, x, z))), "mean token"),
-    ("MD-11", lambda m, o, k: np.repeat((1 - k * (m - 1))[:, None], 2, axis=1), "no right-hand side stops"),
-    ("MD-11", lambda m, o, k: np.maximum(np.repeat((1 - k * (m - 1))[:, None], 2, axis=1), 0), "not all stop"),
+    ("MD-11", lambda k, c, n, m, lam: c * n, "plain repetition"),
+    ("MD-11", lambda k, c, n, m, lam: k + (c * n - k) / (1 - c * (lam.sum(1) @ (m - 1)) / n), "sign of its slope"),
+    ("MD-11", lambda k, c, n, m, lam: k + (c * n - k) / (1 + c * (lam.sum(1) @ (m - 1))), "divide by the norm"),
     ("MD-12", lambda n, p: np.full(n.shape, p), "limit"),
     ("MD-12", lambda n, p: p * (1 + (p - 2) / n), "wrong way round"),
 ]

@@ -43,22 +43,31 @@ def head_gradient(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, likely)
 
 
-def sides(answer: Callable[..., Any]) -> str | None:
-    """Check the right-hand sides with their stop at zero."""
-    margins, others = np.array([1.0, 1.1, 1.5, 3.0]), np.array([[0.2, -1.0], [1.05, 0.9], [0.0, 1.2], [2.0, 0.5]])
-    for kappa in (1.3, 5.0):
-        relaxed = np.repeat((1 - kappa * (margins - 1))[:, None], 2, axis=1)
-        right = np.where(others < 1, np.maximum(relaxed, 0), relaxed)
-        got = np.asarray(answer(margins.copy(), others.copy(), kappa), dtype=float)
+def newton(answer: Callable[..., Any]) -> str | None:
+    """Check Newton's step for the ratio, the norm's derivative taken from the multipliers."""
+    draw = stream(11, "exercise", "newton")
+    margins, multipliers = 1 + draw.random(4), draw.random((4, 3))
+    for kappa, ratio, norm in ((0.0, 0.4, 2.5), (0.7, 1.3, 1.7)):
+        fall = float((multipliers * (margins - 1)[:, None]).sum()) / norm
+        right = np.asarray(kappa + (ratio * norm - kappa) / (1 + ratio * fall))
+        got = np.asarray(answer(kappa, ratio, norm, margins.copy(), multipliers.copy()), dtype=float)
         if got.shape == right.shape and np.allclose(got, right):
             continue
+        whole = float((multipliers * margins[:, None]).sum()) / norm
         likely = {
-            "no right-hand side stops at zero: with a head margin below one on the other token, it must": relaxed,
-            "not all stop at zero: where the head's margin on the other token is one or more, attention may leave": (
-                np.maximum(relaxed, 0)
+            "this is the plain repetition; Newton divides by a slope": np.asarray(ratio * norm),
+            "the norm falls as the ratio grows: mind the sign of its slope": np.asarray(
+                kappa + (ratio * norm - kappa) / (1 - ratio * fall)
             ),
-            "it is the selected token's margin that relaxes the constraint, not the other's": 1 - kappa * (others - 1),
-            "a larger margin asks for less, not for more": 2 - relaxed,
+            "the multipliers are those of half the squared norm: divide by the norm": np.asarray(
+                kappa + (ratio * norm - kappa) / (1 + ratio * fall * norm)
+            ),
+            "the right-hand side falls at the rate m - 1, not m": np.asarray(
+                kappa + (ratio * norm - kappa) / (1 + ratio * whole)
+            ),
+            "the slope of the equation has the ratio in front of that of the norm": np.asarray(
+                kappa + (ratio * norm - kappa) / (1 + fall)
+            ),
         }
         return f"kappa = {kappa:g}: {likely_mistake(got, likely)}"
     return None
@@ -85,6 +94,6 @@ def growth(answer: Callable[..., Any]) -> str | None:
 
 CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
     "MD-10": head_gradient,
-    "MD-11": sides,
+    "MD-11": newton,
     "MD-12": growth,
 }

@@ -183,7 +183,14 @@ class JointOneStepSize(Result):
                 worst_cosine=self.at_log_time(self.cosine_corrected, LATE)[:, judged].min(axis=1),
                 relative_norm=np.median(self.at_log_time(self.relative_norm, LATE)[:, judged], axis=1),
             ),
-            "MD-joint+-same-distance": over_seeds(ratio=np.median(ratio, axis=1)),
+            "MD-joint+-same-distance": Measurement(
+                {
+                    "ratio": float(np.median(np.median(ratio, axis=1))),
+                    "share_within_two": float(((ratio > 0.5) & (ratio < 2)).mean()),
+                },
+                {"ratio": (float(ratio.min()), float(ratio.max()))},
+                len(ratio),
+            ),
             "MD-joint+-limit": Measurement(
                 {"share_nearer_to_limit": float(nearer[off].mean()) if off.any() else 0.0, "runs": float(off.sum())},
                 n_seeds=len(off),

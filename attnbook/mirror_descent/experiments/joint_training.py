@@ -15,23 +15,22 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.ensemble import log_spaced
-from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
+from attnbook.core.ensemble import History, log_spaced
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
-from attnbook.mirror_descent.experiments.joint_comparing import attended, compared_jointly, cosine
-from attnbook.mirror_descent.models import relaxed_svm as relaxed
+from attnbook.mirror_descent.experiments import joint_probes
+from attnbook.mirror_descent.experiments.joint_comparing import compared_jointly
 from attnbook.mirror_descent.models.joint import descend_jointly
-from attnbook.mirror_descent.models.relaxed_svm import head_svm, relaxed_svm, right_hand_sides
 
 __all__ = ["JointTraining", "Settings", "run"]
 
 # Exponents of the claims; runs with smaller ones are judged by claims of their own.
 SMALLEST = 1.5
 NEEDED = (1.75, 2.0, 3.0)
-# Ratio from which it counts as large; share of another token that is mixed in; exponent of the scan.
-LARGE, SHARE, SCANNED = 4.0, 1e-5, 2.0
+# Ratio from which it counts as large; exponent of the scan; cosine below which a target counts as missed.
+LARGE, SCANNED, MISSED = 4.0, 2.0, 0.99
 # Only so fast a head makes right-hand sides negative in more than a few runs.
 FASTEST = 64.0
 
@@ -169,27 +168,27 @@ class JointTraining(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return what was measured at the end of the runs, by claim id."""
         judged, off = self.judged(), self.off_margin()
-        head, plain, fitted, raw = (
-            a[:, :, judged, -1] for a in (self.cosine_head, self.cosine_plain, self.cosine_corrected, self.cosine_raw)
+        head, plain, fitted = (
+            a[:, :, judged, -1] for a in (self.cosine_head, self.cosine_plain, self.cosine_corrected)
         )
-        first, off = off[:, 0][:, judged], off[:, :, judged]
+        off = off[:, :, judged]
+        first, large = off[:, 0], off & (self.kappa[:, :, judged, -1] >= LARGE)
         found = {
             "MD-joint-head": _smallest("min_cosine_head", head[:, 0], np.ones_like(first)),
             "MD-joint": _smallest("min_cosine_key_query", plain[:, 0], ~first),
-            "MD-joint-plain": _smallest("min_cosine_key_query", plain[:, 0], first),
-            "MD-joint+": _smallest("min_cosine_corrected", fitted[:, 0], np.ones_like(first)),
+            "MD-joint-plain": _compared(plain, fitted, off),
+            "MD-joint+": _smallest("min_cosine_corrected", fitted[:, 0], first),
+            "MD-joint+-large": _smallest("min_cosine_corrected", fitted, large),
         }
-        large = off & (self.kappa[:, :, judged, -1] >= LARGE)
-        found["MD-joint+-large"] = _smallest("min_cosine_corrected", fitted, large)
         if self.settings.head_paces[-1] >= FASTEST:
-            found["MD-joint-floor"] = _both(_smallest("min_cosine_raw", raw, large), found["MD-joint+-large"])
-        found |= self._mixing()
+            raw = self.cosine_raw[:, :, judged, -1]
+            missed = Measurement({"runs_missed": float((raw[large] < MISSED).sum())})
+            found["MD-joint-floor"] = _both(_smallest("min_cosine_raw", raw, large), found["MD-joint+-large"], missed)
         if self.settings.ps[0] < SMALLEST:
-            values = {"min_cosine_head": self.cosine_head, "min_cosine_corrected": self.cosine_corrected}
-            found["MD-joint-p1.25"] = _both(
-                *(_smallest(name, a[:, 0, 0, -1], np.ones(len(a), bool)) for name, a in values.items())
+            found["MD-joint-p1.25"] = over_seeds(
+                cosine_head=self.cosine_head[:, 0, 0, -1], cosine_corrected=self.cosine_corrected[:, 0, 0, -1]
             )
-        return found
+        return found | self._mixing()
 
     def _mixing(self) -> dict[str, Measurement]:
         """What mixing in another token does to the label margin, on and off the head's margin."""
@@ -207,6 +206,18 @@ def _smallest(name: str, values: np.ndarray, counts: np.ndarray) -> Measurement:
         return Measurement({name: float("inf"), "runs": 0.0}, n_seeds=len(values))
     spread = {name: (float(kept.min()), float(kept.max()))}
     return Measurement({name: float(kept.min()), "runs": float(np.sum(counts))}, spread, len(kept))
+
+
+def _compared(plain: np.ndarray, fitted: np.ndarray, counts: np.ndarray) -> Measurement:
+    """How often runs are nearer to the corrected target than to the plain one, and how much, among those that count."""
+    names = ("share_nearer_to_corrected", "distance_ratio")
+    if not counts.any():
+        return Measurement({**dict.fromkeys(names, 0.0), "runs": 0.0}, n_seeds=len(counts))
+    ratio = (1 - plain) / (1 - fitted)
+    each = [float(np.median(own[kept])) for own, kept in zip(ratio, counts, strict=True) if kept.any()]
+    values = (float((fitted > plain)[counts].mean()), float(np.median(ratio[counts])))
+    spread = {"distance_ratio": (min(each), max(each))}
+    return Measurement({**dict(zip(names, values, strict=True)), "runs": float(counts.sum())}, spread, len(each))
 
 
 def _both(*parts: Measurement) -> Measurement:
@@ -239,79 +250,49 @@ def run(
     clock, where = Clock(), runtime.device(device)
 
     def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        each = len(settings.head_paces) * len(seeds)
-        problems = joined([_drawn(settings, seeds)] * (len(settings.ps) * len(settings.head_paces)))
-        ps = np.repeat(settings.ps, each)
-        history = descend_jointly(
-            problems,
-            ps,
-            steps=settings.steps,
-            step_size=settings.step_size,
-            head_pace=np.tile(np.repeat(settings.head_paces, len(seeds)), len(settings.ps)).tolist(),
-            record_at=settings.record_at,
-            device=where,
-            progress=inner,
-        )
-        shape = (len(settings.ps), len(settings.head_paces), len(seeds))
+        problems, ps, history = _trained(settings, seeds, where, inner)
         with runtime.threads(1):
             path = history.records["key_query"], history.records["decoder"]
             found = compared_jointly(*path, problems, ps)
+            shape = (len(settings.ps), len(settings.head_paces), len(seeds))
             arrays = {name: np.moveaxis(a.reshape(*shape, -1), (2, 1), (0, 1)) for name, a in found.items()}
-            one = slice(settings.ps.index(SCANNED) * each, (settings.ps.index(SCANNED) + 1) * each)
-            norms = found["relative_norm"][one, -1]
-            scanned = _scan(path[0][-1, one], _part(problems, one), norms, settings.scan)
-            arrays |= {name: np.swapaxes(a.reshape(*shape[1:], -1), 0, 1) for name, a in scanned.items()}
-            first = np.arange(len(ps)).reshape(shape)[:, 0].ravel()
-            mixed = _mix(path[0][-1, first], _part(problems, first), ps[first])
-            arrays |= {
-                name: np.swapaxes(a.reshape(shape[0], shape[2], *a.shape[1:]), 0, 1) for name, a in mixed.items()
-            }
-        return arrays
+            return arrays | _probed(settings, path[0][-1], found["relative_norm"][:, -1], problems, ps)
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     steps = np.array(settings.record_at, dtype=np.float64)
     return JointTraining(settings=settings, provenance=clock.provenance(where), steps=steps, **concatenate(parts))
 
 
-def _drawn(settings: Settings, seeds: tuple[int, ...]) -> Problems:
-    return draw_problems(seeds, n_samples=settings.n_samples, n_tokens=settings.n_tokens, dimension=settings.dimension)
+def _trained(
+    settings: Settings, seeds: tuple[int, ...], device: torch.device, progress: Progress | None
+) -> tuple[Problems, np.ndarray, History]:
+    """Problems, exponents and runs of some seeds; members are ordered by exponent, pace and seed."""
+    drawn = draw_problems(seeds, n_samples=settings.n_samples, n_tokens=settings.n_tokens, dimension=settings.dimension)
+    problems = joined([drawn] * (len(settings.ps) * len(settings.head_paces)))
+    ps = np.repeat(settings.ps, len(settings.head_paces) * len(seeds))
+    history = descend_jointly(
+        problems,
+        ps,
+        steps=settings.steps,
+        step_size=settings.step_size,
+        head_pace=np.tile(np.repeat(settings.head_paces, len(seeds)), len(settings.ps)).tolist(),
+        record_at=settings.record_at,
+        device=device,
+        progress=progress,
+    )
+    return problems, ps, history
 
 
-def _part(problems: Problems, which: slice | np.ndarray) -> Problems:
-    return Problems(problems.tokens[which], problems.queries[which], problems.labels[which], problems.decoder[which])
-
-
-def _scan(
-    key_query: np.ndarray, problems: Problems, norms: np.ndarray, ratios: tuple[float, ...]
+def _probed(
+    settings: Settings, key_query: np.ndarray, norms: np.ndarray, problems: Problems, ps: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Cosines with the solutions for given ratios, and the gaps that the matrices have."""
-    selected = attended(key_query, problems)
-    head = head_svm(problems.tokens, problems.labels, selected, SCANNED)
-    solutions = [
-        relaxed_svm(
-            problems.tokens, problems.queries, selected, right_hand_sides(head, np.full(len(norms), ratio)), SCANNED
-        )
-        for ratio in ratios
-    ]
-    logits = np.einsum("pntd,pde,pne->pnt", problems.tokens, key_query, problems.queries)
-    own = np.take_along_axis(logits, selected[..., None], axis=2)
-    gaps = np.where(logits == own, np.inf, own - logits).min(axis=2)
-    return {
-        "scanned": np.stack([cosine(key_query, solution.weight) for solution in solutions], axis=1),
-        "gaps": gaps / norms[:, None],
-        "margins": head.margins,
-        "floored": (head.other_margins < 1).any(axis=2).astype(float),
-    }
-
-
-def _mix(key_query: np.ndarray, problems: Problems, ps: np.ndarray) -> dict[str, np.ndarray]:
-    """Change of the label margin per share of another token, by a small share and by the formula."""
-    selected = attended(key_query, problems)
-    head = head_svm(problems.tokens, problems.labels, selected, ps)
-    mixed = relaxed.mixed_margins(problems.tokens, problems.labels, selected, ps, SHARE)
-    change = (mixed - 1 / head.norm[:, None, None]) / SHARE
-    return {
-        "change": change,
-        "predicted_change": relaxed.margin_change(head),
-        "on_margin": head.support.astype(float),
+    """What is asked of the last matrices only, seeds first."""
+    exponents, paces = len(settings.ps), len(settings.head_paces)
+    members = np.arange(len(ps)).reshape(exponents, paces, -1)
+    one = members[settings.ps.index(SCANNED)].ravel()
+    scanned = joint_probes.scan(key_query[one], joint_probes.part(problems, one), norms[one], settings.scan, SCANNED)
+    first = members[:, 0].ravel()
+    mixed = joint_probes.mix(key_query[first], joint_probes.part(problems, first), ps[first])
+    return {name: np.swapaxes(a.reshape(paces, -1, a.shape[1]), 0, 1) for name, a in scanned.items()} | {
+        name: np.swapaxes(a.reshape(exponents, -1, *a.shape[1:]), 0, 1) for name, a in mixed.items()
     }

@@ -11,7 +11,7 @@ is the relative norm of the head, $\|v\|_p/\|v_{mm}\|_p$, over that of the matri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,8 +24,6 @@ __all__ = [
     "HeadSVM",
     "RelaxedSVM",
     "head_svm",
-    "margin_change",
-    "mixed_margins",
     "relaxed_svm",
     "right_hand_sides",
     "self_consistent",
@@ -187,7 +185,7 @@ def right_hand_sides(
         floor: Whether to stop at zero where that is needed; default true.
 
     Returns:
-        Right-hand sides for the tokens not selected, in order.
+        Right-hand sides for the tokens not selected, in order; a negative one says that the constraint is left out.
     """
     # No product of an infinite ratio and an excess of zero.
     excess = np.where(head.support, 0.0, head.margins - 1)
@@ -235,18 +233,43 @@ def self_consistent(
         raise ValueError(f"ratio: expected finite numbers of at least 0, got {ratio.min()} to {ratio.max()}")
     excess = np.where(head.support, 0.0, head.margins - 1)[..., None]
     kappa, low, high = np.zeros(len(ratio)), np.zeros(len(ratio)), np.full(len(ratio), np.inf)
+    found = relaxed_svm(tokens, queries, selected, right_hand_sides(head, kappa, floor=floor), p)
     for sweep in range(MOST_SWEEPS):
-        right = right_hand_sides(head, kappa, floor=floor)
-        found = relaxed_svm(tokens, queries, selected, right, p)
         short = ratio * found.norm - kappa
         close = CLOSE * np.maximum(kappa, 1.0)
-        if ((np.abs(short) <= close) | ((high - low <= close) & (kappa == low))).all():
+        unsettled = ~((np.abs(short) <= close) | ((high - low <= close) & (kappa == low)))
+        if not unsettled.any():
             return replace(found, kappa=kappa)
         low, high = np.where(short > 0, kappa, low), np.where(short > 0, high, kappa)
         # The norm falls with kappa at the rate of the multipliers (those of half its square) over itself.
+        right = right_hand_sides(head, kappa, floor=floor)
         fall = (np.where(right > 0, found.multipliers, 0.0) * excess).sum(axis=(1, 2)) / found.norm
-        kappa = _next(kappa + short / (1 + ratio * fall), low, high, close, halve=sweep > NEWTON)
+        newton = kappa + short / (1 + ratio * fall)
+        kappa = np.where(unsettled, _next(newton, low, high, close, halve=sweep > NEWTON), kappa)
+        found = _solved_again(found, np.flatnonzero(unsettled), (tokens, queries, selected), head, kappa, p, floor)
     raise RuntimeError(f"kappa did not settle: it still changes by {np.abs(short).max():.1e}")
+
+
+def _solved_again(
+    found: RelaxedSVM,
+    which: Int[np.ndarray, " some"],
+    given: tuple[np.ndarray, np.ndarray, np.ndarray],
+    head: HeadSVM,
+    kappa: np.ndarray,
+    p: mirror.Exponents,
+    floor: bool,
+) -> RelaxedSVM:
+    """The solutions with some of them solved anew at their ratios; the others stay."""
+    right = right_hand_sides(head, kappa, floor=floor)[which]
+    exponents = np.broadcast_to(mirror.check_exponents(p), len(kappa))[which]
+    tokens, queries, selected = (part[which] for part in given)
+    anew = relaxed_svm(tokens, queries, selected, right, exponents)
+    merged = {}
+    for field in fields(RelaxedSVM):
+        values = getattr(found, field.name).copy()
+        values[which] = getattr(anew, field.name)
+        merged[field.name] = values
+    return RelaxedSVM(**merged)
 
 
 def _next(newton: np.ndarray, low: np.ndarray, high: np.ndarray, close: np.ndarray, *, halve: bool) -> np.ndarray:
@@ -254,57 +277,3 @@ def _next(newton: np.ndarray, low: np.ndarray, high: np.ndarray, close: np.ndarr
     outside = (newton <= low) | (newton >= high) | halve
     inside = np.where(outside & np.isfinite(high), (low + np.minimum(high, 1e300)) / 2, newton)
     return np.asarray(np.where(high - low <= close, low, inside))
-
-
-def margin_change(head: HeadSVM) -> Float[np.ndarray, "problems samples others"]:
-    r"""Return how fast the label margin $1/\|v_{mm}\|_p$ changes as sample $i$ mixes in token $t$.
-
-    If the selected token of sample $i$ is replaced by $(1-\varepsilon)X_{i\alpha_i}+\varepsilon X_{it}$, the squared
-    norm changes at the rate $2\lambda_i(m_i-m_{it})$, so the margin at the rate
-    $-\lambda_i(m_i-m_{it})/\|v_{mm}\|_p^3$. Off the margin $\lambda_i=0$: mixing costs nothing.
-
-    Args:
-        head: The head SVM of the selected tokens.
-
-    Returns:
-        Derivatives at $\varepsilon=0$ for the tokens not selected, in order.
-    """
-    lost = head.margins[..., None] - head.other_margins
-    return np.asarray(-head.multipliers[..., None] * lost / head.norm[:, None, None] ** 3)
-
-
-def mixed_margins(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    labels: Float[np.ndarray, "problems samples"],
-    selected: Int[np.ndarray, "problems samples"],
-    p: mirror.Exponents,
-    share: float,
-) -> Float[np.ndarray, "problems samples others"]:
-    """Return the label margin when one sample mixes a share of another token into its own, every pair in turn.
-
-    Args:
-        tokens: Tokens of each sample.
-        labels: Plus or minus one.
-        selected: Token that each sample attends to.
-        p: Exponent above 1; one number, or one per problem.
-        share: The share of the other token, from 0 to 1.
-
-    Returns:
-        Largest margins of a head of norm one, for the tokens not selected, in order.
-
-    Raises:
-        ValueError: If the share is outside its range.
-        InfeasibleError: If no head classifies a mixture (a ``ValueError``).
-    """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share: expected between 0 and 1, got {share}")
-    problems, samples, n_tokens, dimension = tokens.shape
-    own = np.take_along_axis(tokens, selected[..., None, None], axis=2)[:, :, 0]
-    others = tokens[np.arange(n_tokens) != selected[..., None]].reshape(problems, samples, n_tokens - 1, dimension)
-    rows = np.broadcast_to(own[:, None, None], (problems, samples, n_tokens - 1, samples, dimension)).copy()
-    at = np.arange(samples)
-    rows[:, at, :, at] = np.moveaxis((1 - share) * own[:, :, None] + share * others, 1, 0)
-    rows *= labels[:, None, None, :, None]
-    exponents = np.repeat(np.broadcast_to(mirror.check_exponents(p), problems), samples * (n_tokens - 1))
-    norm = max_margin(rows.reshape(-1, samples, dimension), exponents).norm
-    return np.asarray(1 / norm.reshape(problems, samples, n_tokens - 1))
