@@ -134,7 +134,7 @@ class JointTraining(Result):
     """
 
     experiment: ClassVar[str] = "mirror_descent.joint_training"
-    digits: ClassVar[int | None] = 7
+    digits: ClassVar[int | None] = None
     settings_type: ClassVar[type] = Settings
 
     steps: Float[np.ndarray, " records"]
