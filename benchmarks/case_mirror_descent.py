@@ -77,7 +77,7 @@ def _cvxpy(rows: np.ndarray, p: float) -> Callable[[], np.ndarray]:
 
     def solved(one: np.ndarray) -> float:
         weights = cvxpy.Variable(one.shape[1])
-        cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, p)), [one @ weights >= 1]).solve(solver=cvxpy.CLARABEL)
+        cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, p)), [one @ weights >= 1]).solve(solver=cvxpy.CLARABEL, max_threads=1)
         return _norm_of_feasible(weights.value, one, p)
 
     return lambda: np.array([solved(one) for one in rows])
@@ -92,7 +92,7 @@ def _cvxpy_compiled(rows: np.ndarray, p: float) -> Callable[[], np.ndarray]:
 
     def solved(one: np.ndarray) -> float:
         constraints.value = one
-        problem.solve(solver=cvxpy.CLARABEL)
+        problem.solve(solver=cvxpy.CLARABEL, max_threads=1)
         return _norm_of_feasible(weights.value, one, p)
 
     return lambda: np.array([solved(one) for one in rows])
