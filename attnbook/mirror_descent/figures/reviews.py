@@ -24,7 +24,7 @@ __all__ = ["accuracy_by_rate", "attended", "choices", "dimensions", "histograms"
 MARK = "#c2410c"
 LETTERS = ("Q", "K", "V", "O", "all")
 # A step of p = 3 is comparable with ten times its size for the other two.
-STEP_SIZE = "step size, or ten times that of p = 3"
+STEP_SIZE = "step size (p = 3: a tenth)"
 COMPARABLE = {"adam": 1.0, "p1_1": 1.0, "p2": 1.0, "p3": 10.0}
 
 
