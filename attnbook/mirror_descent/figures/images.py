@@ -27,7 +27,7 @@ def accuracy_by_rate(result: CifarImages) -> Figure:
     """Draw test accuracy against step size, the chosen ones ringed; beside it paired differences at the chosen ones."""
     best = result.chosen()
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.2), width_ratios=(1.35, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.2), width_ratios=(1.35, 1))
         for name in OPTIMIZERS:
             _curve(left, result, name, 100 * result.test_accuracy)
             mean = np.median(100 * result.test_accuracy[best[name]])
@@ -55,7 +55,7 @@ def dimensions(result: ImageRuns) -> Figure:
     """Draw the effective dimension of the attention matrices against step size, and seed by seed at the chosen ones."""
     best, values = result.chosen(), result.effective_dimension
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.0), sharey=True, width_ratios=(1.35, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.2), sharey=True, width_ratios=(1.35, 1))
         for name in OPTIMIZERS:
             _curve(left, result, name, values)
         left.axhline(0.75, color=INK, linewidth=1, linestyle=":")
@@ -70,7 +70,7 @@ def dimensions(result: ImageRuns) -> Figure:
         for place, name in enumerate(names):
             _dots(right, place, values[best[name]], name, apart=0.0)
         right.axhline(0.75, color=INK, linewidth=1, linestyle=":")
-        right.set_xticks(range(len(names)), [_short(name) for name in names])
+        right.set_xticks(range(len(names)), [_short(name).removeprefix("p = ") for name in names])
         right.set(xlim=(-0.4, len(names) - 0.6), title="at the chosen steps")
     return figure
 
@@ -89,7 +89,7 @@ def attention_maps(result: ImageRuns, numbers: Mapping[str, int]) -> Figure:
     rows = [*result.attention[:, 0].swapaxes(0, 1), result.mean_attention[:, 0]]
     top = max(float(row[list(numbers.values())].max()) for row in rows) * across**2
     with style():
-        figure, axes = plt.subplots(len(rows), len(numbers), figsize=(7.0, 6.6))
+        figure, axes = plt.subplots(len(rows), len(numbers), figsize=(6.2, 6.4))
         for ax in axes.flat:
             ax.set(xticks=[], yticks=[])
             ax.grid(visible=False)

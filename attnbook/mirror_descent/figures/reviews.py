@@ -31,7 +31,7 @@ COMPARABLE = {"adam": 1.0, "p1_1": 1.0, "p2": 1.0, "p3": 10.0}
 def accuracy_by_rate(result: FewReviews) -> Figure:
     """Draw test accuracy against step size for every optimiser, and paired differences at comparable step sizes."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.9), width_ratios=(1.25, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.0), width_ratios=(1.25, 1))
         for name in OPTIMIZERS:
             own, rates = _of(result, name)
             band(left, rates * COMPARABLE[name], 100 * result.test_accuracy[own].T, OPTIMIZER_LOOKS[name])
@@ -68,12 +68,12 @@ def choices(result: FewReviews) -> Figure:
     mirrored = accuracy[result.at("p1_1", fast)] - accuracy[result.at("p2", slow)]
     rows.append((f"p = 1.1 at {fast:g}, p = 2 at {slow:g}", mirrored))
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 4.0))
+        figure, ax = plt.subplots(figsize=(6.2, 4.0))
         for place, (_, gains) in enumerate(rows):
             _dots(ax, np.array([-place]), gains[None], MARK if place >= len(rows) - 3 else INK, "o", None, across=True)
         ax.axvline(0, color=INK, linewidth=1)
         ax.set_yticks([-place for place in range(len(rows))], [label for label, _ in rows])
-        ax.set(xlabel="test accuracy of p = 1.1 minus that of p = 2, in points")
+        ax.set(xlabel="test accuracy, p = 1.1 minus p = 2, in points")
     return figure
 
 
@@ -96,7 +96,7 @@ def histograms(result: ReviewRuns) -> Figure:
 def dimensions(results: Mapping[str, ReviewRuns]) -> Figure:
     """Draw the effective dimension of each kind of attention matrix, one marker per seed and layer."""
     with style():
-        figure, axes = plt.subplots(1, len(results), figsize=(7.2, 3.7), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(1, len(results), figsize=(6.4, 4.4), sharey=True, squeeze=False)
         for ax, (title, result) in zip(axes[0], results.items(), strict=True):
             layers = (result.effective_dimension.shape[-1] - 1) // len(ATTENTION)
             for row, (name, number) in enumerate(result.compared.items()):
@@ -110,7 +110,7 @@ def dimensions(results: Mapping[str, ReviewRuns]) -> Figure:
             ax.set_xticks(range(len(LETTERS)), LETTERS)
             ax.set(title=f"{title}, {layers} layer{'s' * (layers > 1)}", xlabel="matrix")
         axes[0, 0].set_ylabel("effective dimension (dotted: the start)")
-        axes[0, -1].legend(fontsize=9, loc="lower left")
+        figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=10)
     return figure
 
 
@@ -144,7 +144,7 @@ def attended(result: ReviewRuns) -> Figure:
     _, n_reviews, n_words = shades.shape
     words = np.reshape(result.words, (n_reviews, n_words))
     with style():
-        figure, axes = plt.subplots(n_reviews, 1, figsize=(7.2, 2.7 * n_reviews), squeeze=False)
+        figure, axes = plt.subplots(n_reviews, 1, figsize=(6.2, 2.7 * n_reviews), squeeze=False)
         for k, ax in enumerate(axes[:, 0]):
             image = ax.imshow(shades[:, k], cmap="Greys", aspect="auto", vmin=0, vmax=shades.max())
             ax.set_xticks(range(n_words), words[k], rotation=40, ha="right", fontsize=11)

@@ -43,7 +43,7 @@ def images(result: CifarImages) -> Table:
         "in the mean over all seeds. Sampling error of one accuracy on the "
         f"{result.settings.n_test:,} test images: ",
     )
-    heads = ["attention by", "step size", "test", "minus p = 2", "train", "eff. dim."]
+    heads = ["method", "step size", "test", "minus p = 2", "train", "eff. dim."]
     return Table(heads, rows, caption)
 
 

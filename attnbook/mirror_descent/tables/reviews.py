@@ -43,7 +43,7 @@ def accuracies(result: ReviewRuns, numbers: Mapping[str, int]) -> Table:
         "Minus p = 2, gradient descent: paired, then the number of seeds in which it is ahead. "
         f"{result.settings.n_test:,} test reviews."
     )
-    return Table(["attention by", "step size", "test", "minus p = 2", "train"], rows, caption)
+    return Table(["method", "step size", "test", "minus p = 2", "train"], rows, caption)
 
 
 def looked_at(result: ReviewRuns) -> Table:
