@@ -32,7 +32,6 @@ class PatchedImages:
         validation_labels: Their classes.
         test: Test images, likewise.
         test_labels: Their classes.
-        grey: Brightness of the test images, 0 to 1, ``(test, side, side)``; for pictures.
         patch: Side of a patch in pixels.
         classes: Names of the classes.
         source: Where the images come from; show it beside every result.
@@ -44,7 +43,6 @@ class PatchedImages:
     validation_labels: Int[np.ndarray, " validation"]
     test: Float[np.ndarray, "test patches pixels"]
     test_labels: Int[np.ndarray, " test"]
-    grey: Float[np.ndarray, "test side side"]
     patch: int
     classes: tuple[str, ...]
     source: str
@@ -92,7 +90,6 @@ def load_patches(
         found.train_labels[apart].astype(np.int64),
         patches(found.test[:n_test]),
         found.test_labels[:n_test].astype(np.int64),
-        _in_colour(found.test[:n_test]).mean(axis=-1),
         patch,
         found.classes,
         found.source,

@@ -1,12 +1,14 @@
 """Film reviews: words and polarity by hand, honest claims, wrong models turn claims red. No data is needed."""
 
 import dataclasses
+import json
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from attnbook import datasets, ledger
+from attnbook.core.results import results_folder
 from attnbook.mirror_descent import reviews as data
 from attnbook.mirror_descent.experiments import few_reviews, reviews
 from attnbook.mirror_descent.experiments.optimizer_runs import gain
@@ -172,7 +174,7 @@ def test_figures_and_tables_show_every_result(smoke, stored):
         figures.histograms(many),
         figures.dimensions({"many": many, "small": smoke[reviews]}),
         figures.mass_by_entropy(few),
-        figures.attended(many, 1),
+        figures.attended(many),
         figures.picking_frame(few, 2),
     ]
     assert all(figure.axes for figure in drawn)
@@ -180,3 +182,19 @@ def test_figures_and_tables_show_every_result(smoke, stored):
     assert len(tables.accuracies(many, many.compared).rows) == len(tables.looked_at(many).rows) == 4
     assert len(tables.fair_and_unfair(few).rows) == len(few.settings.rates[1])
     assert "Seed 2 picks" in tables.picking_text(few, 2)
+
+
+def test_only_the_most_attended_words_are_kept_in_order_of_attention(smoke):
+    """Ten words of each review, sorted: what is stored is no running text."""
+    result = smoke[reviews]
+    assert result.attention.shape[1:] == (2, 10)
+    assert len(result.words) == 20
+    mean = result.attention[list(result.compared.values())].mean(axis=0)
+    assert (np.diff(mean, axis=-1) <= 0).all()
+
+
+def test_no_stored_result_holds_an_image_or_a_running_review():
+    for path in results_folder().glob("*/mirror_descent.*.json"):
+        raw = json.loads(path.read_text())
+        assert "pictures" not in raw
+        assert len(raw.get("words", ())) <= 20

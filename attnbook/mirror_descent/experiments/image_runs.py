@@ -82,8 +82,7 @@ class ImageRuns(OptimizerRuns):
         mean_attention: Of the class token on the patches in the last layer, mean over heads and test images; the rest
             to one is attention on itself, ``(configurations, seeds, patches)``.
         attention: Of the first test images, mean over heads, ``(configurations, seeds, pictures, patches)``.
-        pictures: Brightness of these images, ``(pictures, side, side)``.
-        shown: What they show.
+        shown: What these images show; the images themselves are not kept.
         source: Where the images came from.
     """
 
@@ -91,19 +90,22 @@ class ImageRuns(OptimizerRuns):
     near_zero: Float[np.ndarray, "configurations seeds"]
     mean_attention: Float[np.ndarray, "configurations seeds patches"]
     attention: Float[np.ndarray, "configurations seeds pictures patches"]
-    pictures: Float[np.ndarray, "pictures side side"]
     shown: tuple[str, ...]
     source: str
 
-    def one_seed_leads(self) -> Float[np.ndarray, " seeds"]:
-        """Return mean leads of Adam over p = 1.1 when one seed's validation accuracy picks both step sizes.
+    def one_seed_leads(self, *, picks: bool = True) -> Float[np.ndarray, " seeds"]:
+        """Return mean leads of Adam over p = 1.1 on all seeds but one.
+
+        Args:
+            picks: Whether the validation accuracy of the seed left out picks both step sizes; if not, that of all
+                seeds does, so that only the seeds in the mean differ.
 
         Returns:
-            For each picking seed, the mean paired lead on the other seeds.
+            For each seed left out, the mean paired lead on the others.
         """
         seeds, found = range(len(self.settings.seeds)), []
         for seed in seeds:
-            picked = self.chosen([seed])
+            picked = self.chosen([seed] if picks else slice(None))
             lead = self.test_accuracy[picked["adam"]] - self.test_accuracy[picked["p1_1"]]
             found.append(np.delete(lead, seed).mean())
         return np.array(found)
@@ -154,7 +156,6 @@ def train_images(
     return {
         "settings": settings,
         "provenance": clock.provenance(where),
-        "pictures": images.grey[:PICTURES].round(2),
         "shown": tuple(images.classes[label] for label in images.test_labels[:PICTURES]),
         "source": images.source,
     } | concatenate(parts, axis=1)

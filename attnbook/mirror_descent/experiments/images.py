@@ -126,14 +126,15 @@ class CifarImages(ImageRuns):
     def _tuned(self) -> dict[str, Measurement]:
         accuracy = {name: self.test_accuracy[number] for name, number in self.chosen().items()}
         means = [values.mean() for values in accuracy.values()]
-        gap = {"largest_gap": float(max(means) - min(means)), "sampling_error": self.sampling_error()}
+        p3 = gain(accuracy["p3"], accuracy["p2"], "lead_of_p3_over_p2")
+        gap = {"largest_gap": float(max(means) - min(means)), "sampling_error": self.sampling_error(), **p3.values}
         both = over_seeds(accuracy_adam=accuracy["adam"], accuracy_p1_1=accuracy["p1_1"])
-        lead, leads = gain(accuracy["adam"], accuracy["p1_1"], "lead_of_adam"), self.one_seed_leads()
+        lead, leads = gain(accuracy["adam"], accuracy["p1_1"], "lead_of_adam"), self.one_seed_leads(picks=False)
         same_start, same_optimiser = self.map_correlations()
         return {
             "MD-vit": Measurement({**both.values, **lead.values}, {**both.spread, **lead.spread}, both.n_seeds),
             "MD-vit-learns": extremes_over_seeds(smallest_accuracy=np.stack(list(accuracy.values()), axis=1)),
-            "MD-vit-resolved": Measurement(gap, n_seeds=len(self.settings.seeds)),
+            "MD-vit-resolved": Measurement(gap, p3.spread, n_seeds=len(self.settings.seeds)),
             "MD-vit-one-seed": Measurement(
                 {"smallest_lead": float(leads.min()), "largest_lead": float(leads.max())}, n_seeds=len(leads)
             ),

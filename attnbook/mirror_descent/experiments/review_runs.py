@@ -23,6 +23,7 @@ from attnbook.datasets import Source
 from attnbook.mirror_descent import reviews as data
 from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns, OptimizerSettings
 from attnbook.mirror_descent.models import comparison
+from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 from attnbook.mirror_descent.models.transformer import Shape, attention_names, forward
 from attnbook.mirror_descent.reviews import LastWords
 
@@ -31,8 +32,8 @@ __all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "matrix_index", "train_revie
 EDGES = np.geomspace(1e-6, 1.0, 25)
 """Bounds of the bins of the histograms, in sizes of entries divided by the largest of their matrix."""
 
-# Test reviews whose attention is drawn.
-N_PICTURED = 2
+# Test reviews whose attention is drawn, and how many words of each.
+N_PICTURED, N_WORDS = 2, 10
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,10 @@ class ReviewRuns(OptimizerRuns):
         top: Share of reviews whose most attended word is one of praise or blame, likewise.
         histogram: Share of entries by size, mean over seeds, ``(configurations, matrices, bins)``.
         uniform_mass: Share of words of praise or blame among the words read, ``(1,)``.
-        attention: Attention on each word of a few test reviews, first seed, ``(configurations, pictured, tokens)``.
-        words: Their words, review after review; empty where a review has fewer.
+        attention: Attention over uniform attention on the most attended words of a few test reviews, first seed,
+            ``(configurations, pictured, words)``; the words with the highest mean over the configurations compared,
+            this mean falling.
+        words: These words, review after review; no review is kept.
         source: Where reviews and vectors came from.
     """
 
@@ -109,7 +112,7 @@ class ReviewRuns(OptimizerRuns):
     top: Float[np.ndarray, "configurations seeds"]
     histogram: Float[np.ndarray, "configurations matrices_alone bins"]
     uniform_mass: Float[np.ndarray, " 1"]
-    attention: Float[np.ndarray, "configurations pictured tokens"]
+    attention: Float[np.ndarray, "configurations pictured most_attended"]
     words: tuple[str, ...]
     source: str
 
@@ -167,16 +170,16 @@ def train_reviews(
         progress=progress,
     )
     arrays = {name: np.concatenate([g[name] for g in groups], axis=1) for name in groups[0] if name != "attention"}
-    pictured = found.test[:N_PICTURED]
+    attention, words = most_attended(settings, groups[0]["attention"], found)
     real = found.test[: settings.n_read]
     share = found.polar[real].sum(axis=1) / np.maximum((real > 0).sum(axis=1), 1)
     return arrays | {
         "settings": settings,
         "provenance": clock.provenance(place),
         "histogram": arrays["histogram"].mean(axis=1),
-        "attention": groups[0]["attention"],
+        "attention": attention,
         "uniform_mass": np.array([share.mean()]),
-        "words": tuple(found.words[i] for i in pictured.ravel()),
+        "words": words,
         "source": found.source,
     }
 
@@ -243,6 +246,27 @@ def _attention(trained: Any, shape: Shape, found: LastWords, options: dict[str, 
     ((inputs, _),) = data.parts(found, found.test[None, :N_PICTURED], found.test_labels[None, :N_PICTURED], **options)
     weights = forward(trained, shape, inputs).attention[..., :-1].mean(2)
     return np.asarray((weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)).double().cpu().numpy())
+
+
+def most_attended(
+    settings: ReviewSettings, attention: Float[np.ndarray, "configurations pictured tokens"], found: LastWords
+) -> tuple[Float[np.ndarray, "configurations pictured most_attended"], tuple[str, ...]]:
+    """Keep the words of the pictured reviews that are attended to most, in the mean over the configurations compared.
+
+    Args:
+        settings: Settings with the configurations compared.
+        attention: Attention on every word of the first test reviews, of sum 1.
+        found: The reviews.
+
+    Returns:
+        Attention over uniform attention, and the words, review after review.
+    """
+    ids = found.test[: attention.shape[1]]
+    over = attention * (ids > 0).sum(axis=1)[:, None]
+    compared = [settings.configurations.index(pair) for pair in zip(OPTIMIZERS, settings.compared, strict=True)]
+    order = np.argsort(-over[compared].mean(axis=0), axis=-1, kind="stable")[:, :N_WORDS]
+    kept = np.take_along_axis(ids, order, axis=1)
+    return np.take_along_axis(over, order[None], axis=2), tuple(found.words[i] for i in kept.ravel())
 
 
 def matrix_index(settings: ReviewSettings, name: str) -> list[int]:

@@ -13,7 +13,7 @@ from attnbook.mirror_descent.experiments.image_runs import ImageRuns
 from attnbook.mirror_descent.experiments.images import CifarImages
 from attnbook.mirror_descent.experiments.made_reviews import MadeReviews
 from attnbook.mirror_descent.figures.looks import OPTIMIZER_LOOKS
-from attnbook.mirror_descent.figures.reviews import COMPARABLE
+from attnbook.mirror_descent.figures.reviews import COMPARABLE, label_steps
 from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -27,13 +27,14 @@ def accuracy_by_rate(result: CifarImages) -> Figure:
     """Draw test accuracy against step size, the chosen ones ringed; beside it paired differences at the chosen ones."""
     best = result.chosen()
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.2), width_ratios=(1.35, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.2), width_ratios=(1.35, 1))
         for name in OPTIMIZERS:
             _curve(left, result, name, 100 * result.test_accuracy)
             mean = np.median(100 * result.test_accuracy[best[name]])
             rate = COMPARABLE[name] * result.settings.configurations[best[name]][1]
             left.plot(rate, mean, "o", color=OPTIMIZER_LOOKS[name].color, markerfacecolor="none", markersize=14)
-        left.set(xscale="log", xlabel="step size (p = 3: times ten)", ylabel="test accuracy in per cent")
+        left.set(xscale="log", ylabel="test accuracy in per cent")
+        label_steps(left, (0.001, 0.01, 0.1))
         low, high = left.get_ylim()
         left.set_ylim(low - 0.3 * (high - low), high)
         left.legend(fontsize=9, loc="lower left", ncols=2, columnspacing=1.0)
@@ -54,11 +55,14 @@ def dimensions(result: ImageRuns) -> Figure:
     """Draw the effective dimension of the attention matrices against step size, and seed by seed at the chosen ones."""
     best, values = result.chosen(), result.effective_dimension
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.0), sharey=True, width_ratios=(1.35, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.2), sharey=True, width_ratios=(1.35, 1))
         for name in OPTIMIZERS:
             _curve(left, result, name, values)
         left.axhline(0.75, color=INK, linewidth=1, linestyle=":")
-        left.set(xscale="log", xlabel="step size (p = 3: times ten)", ylabel="effective dimension (dotted: the start)")
+        left.set(xscale="log", ylabel="effective dimension (dotted: the start)")
+        label_steps(left, (0.001, 0.01, 0.1))
+        low, high = left.get_ylim()
+        left.set_ylim(low - 0.35 * (high - low), high)
         left.legend(fontsize=9, loc="lower left")
         names = list(OPTIMIZERS)
         for own in np.array([values[best[name]] for name in names]).T:
@@ -66,7 +70,7 @@ def dimensions(result: ImageRuns) -> Figure:
         for place, name in enumerate(names):
             _dots(right, place, values[best[name]], name, apart=0.0)
         right.axhline(0.75, color=INK, linewidth=1, linestyle=":")
-        right.set_xticks(range(len(names)), [_short(name) for name in names])
+        right.set_xticks(range(len(names)), [_short(name).removeprefix("p = ") for name in names])
         right.set(xlim=(-0.4, len(names) - 0.6), title="at the chosen steps")
     return figure
 
@@ -79,29 +83,26 @@ def attention_maps(result: ImageRuns, numbers: Mapping[str, int]) -> Figure:
         numbers: Optimiser to the configuration to show.
 
     Returns:
-        One row per image and one for the mean over all test images; the first column shows the image.
+        One row per image, named by what it shows, and one for the mean over all test images.
     """
-    n_pictures = len(result.pictures)
     across = round(result.mean_attention.shape[-1] ** 0.5)
     rows = [*result.attention[:, 0].swapaxes(0, 1), result.mean_attention[:, 0]]
     top = max(float(row[list(numbers.values())].max()) for row in rows) * across**2
     with style():
-        figure, axes = plt.subplots(len(rows), 1 + len(numbers), figsize=(7.2, 6.0))
+        figure, axes = plt.subplots(len(rows), len(numbers), figsize=(6.2, 6.4))
         for ax in axes.flat:
             ax.set(xticks=[], yticks=[])
             ax.grid(visible=False)
             ax.spines[:].set_visible(False)
         for k, (row, title) in enumerate(zip(rows, [*result.shown, "mean of all"], strict=True)):
-            if k < n_pictures:
-                axes[k, 0].imshow(result.pictures[k], cmap="gray", vmin=0, vmax=1)
-            axes[k, 0].set_ylabel(title, fontsize=10.5)
-            for ax, number in zip(axes[k, 1:], numbers.values(), strict=True):
+            axes[k, 0].set_ylabel(title, fontsize=12)
+            for ax, number in zip(axes[k], numbers.values(), strict=True):
                 shade = across**2 * row[number].reshape(across, across)
                 image = ax.imshow(shade, vmin=0, vmax=top)
-        for ax, name in zip(axes[0, 1:], numbers, strict=True):
-            ax.set_title(_short(name), fontsize=11.5)
+        for ax, name in zip(axes[0], numbers, strict=True):
+            ax.set_title(_short(name), fontsize=12.5)
         bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
-        bar.set_label("attention over uniform attention", fontsize=10)
+        bar.set_label("attention over uniform attention", fontsize=12)
     return figure
 
 

@@ -24,18 +24,19 @@ __all__ = ["accuracy_by_rate", "attended", "choices", "dimensions", "histograms"
 MARK = "#c2410c"
 LETTERS = ("Q", "K", "V", "O", "all")
 # A step of p = 3 is comparable with ten times its size for the other two.
+STEP_SIZE = "step size (p = 3: a tenth)"
 COMPARABLE = {"adam": 1.0, "p1_1": 1.0, "p2": 1.0, "p3": 10.0}
-N_WORDS = 22
 
 
 def accuracy_by_rate(result: FewReviews) -> Figure:
     """Draw test accuracy against step size for every optimiser, and paired differences at comparable step sizes."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.9), width_ratios=(1.25, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.0), width_ratios=(1.25, 1))
         for name in OPTIMIZERS:
             own, rates = _of(result, name)
             band(left, rates * COMPARABLE[name], 100 * result.test_accuracy[own].T, OPTIMIZER_LOOKS[name])
-        left.set(xscale="log", xlabel="step size (p = 3: times ten)", ylabel="test accuracy in per cent")
+        left.set(xscale="log", ylabel="test accuracy in per cent")
+        label_steps(left, (0.001, 0.01, 0.1))
         left.legend(fontsize=9.5, loc="lower left")
         base, rates = _of(result, "p2")
         for name, shift in (("p1_1", 0.9), ("p3", 1.1)):
@@ -46,7 +47,8 @@ def accuracy_by_rate(result: FewReviews) -> Figure:
         right.axhline(0, color=INK, linewidth=1)
         low, high = right.get_ylim()
         right.set_ylim(low, high + 0.3 * (high - low))
-        right.set(xscale="log", xlabel="step size (p = 3: a tenth)", ylabel="paired difference in points")
+        right.set(xscale="log", ylabel="paired difference in points")
+        label_steps(right, tuple(rates))
         right.legend(fontsize=9.5, loc="upper left")
     return figure
 
@@ -63,13 +65,15 @@ def choices(result: FewReviews) -> Figure:
     slow, fast = UNMATCHED
     unfair = accuracy[result.at("p1_1", slow)] - accuracy[result.at("p2", fast)]
     rows.append((f"p = 1.1 at {slow:g}, p = 2 at {fast:g}", unfair))
+    mirrored = accuracy[result.at("p1_1", fast)] - accuracy[result.at("p2", slow)]
+    rows.append((f"p = 1.1 at {fast:g}, p = 2 at {slow:g}", mirrored))
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.8))
+        figure, ax = plt.subplots(figsize=(6.2, 4.0))
         for place, (_, gains) in enumerate(rows):
-            _dots(ax, np.array([-place]), gains[None], MARK if place >= len(rows) - 2 else INK, "o", None, across=True)
+            _dots(ax, np.array([-place]), gains[None], MARK if place >= len(rows) - 3 else INK, "o", None, across=True)
         ax.axvline(0, color=INK, linewidth=1)
         ax.set_yticks([-place for place in range(len(rows))], [label for label, _ in rows])
-        ax.set(xlabel="test accuracy of p = 1.1 minus that of p = 2, in points")
+        ax.set(xlabel="test accuracy, p = 1.1 minus p = 2, in points")
     return figure
 
 
@@ -92,7 +96,7 @@ def histograms(result: ReviewRuns) -> Figure:
 def dimensions(results: Mapping[str, ReviewRuns]) -> Figure:
     """Draw the effective dimension of each kind of attention matrix, one marker per seed and layer."""
     with style():
-        figure, axes = plt.subplots(1, len(results), figsize=(7.2, 3.7), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(1, len(results), figsize=(6.4, 4.4), sharey=True, squeeze=False)
         for ax, (title, result) in zip(axes[0], results.items(), strict=True):
             layers = (result.effective_dimension.shape[-1] - 1) // len(ATTENTION)
             for row, (name, number) in enumerate(result.compared.items()):
@@ -106,7 +110,7 @@ def dimensions(results: Mapping[str, ReviewRuns]) -> Figure:
             ax.set_xticks(range(len(LETTERS)), LETTERS)
             ax.set(title=f"{title}, {layers} layer{'s' * (layers > 1)}", xlabel="matrix")
         axes[0, 0].set_ylabel("effective dimension (dotted: the start)")
-        axes[0, -1].legend(fontsize=9, loc="lower left")
+        figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=10)
     return figure
 
 
@@ -134,21 +138,21 @@ def mass_by_entropy(result: FewReviews) -> Figure:
     return figure
 
 
-def attended(result: ReviewRuns, review: int = 0) -> Figure:
-    """Draw how much each optimiser's network attends to the last words of one test review, first seed."""
-    n_tokens = result.attention.shape[2]
-    words = [word for word in result.words[review * n_tokens : (review + 1) * n_tokens] if word]
-    first = max(len(words) - N_WORDS, 0)
-    numbers = list(result.compared.values())
-    shades = len(words) * result.attention[numbers, review, first : len(words)]
+def attended(result: ReviewRuns) -> Figure:
+    """Draw how much each optimiser's network attends to the most attended words of test reviews, first seed."""
+    shades = result.attention[list(result.compared.values())]
+    _, n_reviews, n_words = shades.shape
+    words = np.reshape(result.words, (n_reviews, n_words))
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 2.9))
-        image = ax.imshow(shades, cmap="Greys", aspect="auto", vmin=0)
-        ax.set_xticks(range(len(words) - first), words[first:], rotation=60, ha="right", fontsize=9.5)
-        ax.set_yticks(range(len(numbers)), [OPTIMIZER_LOOKS[name].label.split(" (")[0] for name in result.compared])
-        ax.grid(visible=False)
-        bar = figure.colorbar(image, ax=ax, pad=0.02)
-        bar.set_label("over uniform", fontsize=9.5)
+        figure, axes = plt.subplots(n_reviews, 1, figsize=(6.2, 2.7 * n_reviews), squeeze=False)
+        for k, ax in enumerate(axes[:, 0]):
+            image = ax.imshow(shades[:, k], cmap="Greys", aspect="auto", vmin=0, vmax=shades.max())
+            ax.set_xticks(range(n_words), words[k], rotation=40, ha="right", fontsize=11)
+            ax.set_yticks(range(len(shades)), [OPTIMIZER_LOOKS[name].label.split(" (")[0] for name in result.compared])
+            ax.grid(visible=False)
+            ax.set_title(f"review {k + 1}", fontsize=11)
+        bar = figure.colorbar(image, ax=axes[:, 0], pad=0.02)
+        bar.set_label("attention over uniform attention", fontsize=10.5)
     return figure
 
 
@@ -177,6 +181,13 @@ def picking_frame(result: FewReviews, seed: int) -> Figure:
         right.set(xlim=(-0.5, 0.5), ylim=(-bound, bound), xticks=[], title="on all other seeds")
         right.set_ylabel("gain of p = 1.1 in points")
     return figure
+
+
+def label_steps(ax: Axes, rates: tuple[float, ...]) -> None:
+    """Write these step sizes on a logarithmic axis, and no others."""
+    ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel(STEP_SIZE)
 
 
 def _of(result: ReviewRuns, name: str) -> tuple[list[int], np.ndarray]:

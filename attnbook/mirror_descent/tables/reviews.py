@@ -31,7 +31,7 @@ def accuracies(result: ReviewRuns, numbers: Mapping[str, int]) -> Table:
         paired = "" if name == "p2" else f"{gain.mean():+.2f} ({_deviation(gain):.2f}), {(gain > 0).sum()}"
         rows.append(
             [
-                OPTIMIZER_LOOKS[name].label,
+                OPTIMIZER_LOOKS[name].label.split(" (")[0],
                 Measured(f"{result.settings.configurations[number][1]:g}"),
                 Measured(f"{test.mean():.1f} ({_deviation(test):.1f})"),
                 Measured(paired),
@@ -40,10 +40,10 @@ def accuracies(result: ReviewRuns, numbers: Mapping[str, int]) -> Table:
         )
     caption = (
         f"Per cent and points; means of {len(result.settings.seeds)} seeds, in brackets standard deviations over them. "
-        "Minus gradient descent: paired, then the number of seeds in which it is ahead. "
+        "Minus p = 2, gradient descent: paired, then the number of seeds in which it is ahead. "
         f"{result.settings.n_test:,} test reviews."
     )
-    return Table(["optimiser of attention", "step size", "test", "minus gradient descent", "train"], rows, caption)
+    return Table(["method", "step size", "test", "minus p = 2", "train"], rows, caption)
 
 
 def looked_at(result: ReviewRuns) -> Table:
@@ -54,14 +54,14 @@ def looked_at(result: ReviewRuns) -> Table:
         cells = [f"{v.mean():.3f} ({_deviation(v):.3f})" for v in (result.mass[number], result.entropy[number])]
         top = result.top[number]
         cells += [f"{share.min():.2f} to {share.max():.2f}", f"{top.mean():.2f} ({_deviation(top):.2f})"]
-        label = f"{OPTIMIZER_LOOKS[name].label}, {result.settings.configurations[number][1]:g}"
+        label = f"{OPTIMIZER_LOOKS[name].label.split(' (')[0]}, {result.settings.configurations[number][1]:g}"
         rows.append([label, *map(Measured, cells)])
     caption = (
-        f"Means over {len(result.settings.seeds)} seeds and standard deviations; attention of the class token in the "
-        "last layer on words of praise or blame, its entropy as a share of that of uniform attention, the range over "
-        "seeds of the first over uniform attention's, and how often the most attended word is one of praise or blame."
+        f"Means over {len(result.settings.seeds)} seeds and standard deviations. Attention of the class token in the "
+        "last layer on telling words, words of praise or blame; its entropy as a share of that of uniform attention; "
+        "the range over seeds of the first over uniform attention's; how often the top word, the most attended, tells."
     )
-    return Table(["optimiser, step size", "attention", "entropy", "over uniform", "most attended"], rows, caption)
+    return Table(["step size", "telling words", "entropy", "over uniform", "top word"], rows, caption)
 
 
 def fair_and_unfair(result: FewReviews) -> Table:
