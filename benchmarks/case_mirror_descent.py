@@ -77,7 +77,9 @@ def _cvxpy(rows: np.ndarray, p: float) -> Callable[[], np.ndarray]:
 
     def solved(one: np.ndarray) -> float:
         weights = cvxpy.Variable(one.shape[1])
-        cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, p)), [one @ weights >= 1]).solve(solver=cvxpy.CLARABEL, max_threads=1)
+        cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, p)), [one @ weights >= 1]).solve(
+            solver=cvxpy.CLARABEL, max_threads=1
+        )
         return _norm_of_feasible(weights.value, one, p)
 
     return lambda: np.array([solved(one) for one in rows])
