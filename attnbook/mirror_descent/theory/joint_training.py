@@ -40,7 +40,7 @@ def common_step_growth(relative_norm: Float[np.ndarray, "*batch"], p: Exponents)
         ValueError: If a norm or an exponent is outside its range.
 
     Example:
-        >>> float(common_step_growth(np.array(9.0), 3.0))
+        >>> round(float(common_step_growth(np.array(9.0), 3.0)), 6)
         2.7
     """
     if not (np.asarray(relative_norm) > 0).all():

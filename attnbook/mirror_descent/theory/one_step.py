@@ -130,8 +130,9 @@ def cone_slack(
 ) -> np.ndarray:
     r"""Return the slack of Lemma 27, which holds in the cone and far out.
 
-    $\langle\nabla\psi(W_+)-\nabla\psi(W),\bar W_{mm}\rangle\ge\frac1{1+\pi}\big(\|W_+\|^{p-1}-\|W\|^{p-1}\big)
-    +\frac\eta{\|W\|}\big(\mathcal L(W_+)-\mathcal L(W)\big)$.
+    The lemma: $\langle\nabla\psi(W_+)-\nabla\psi(W),\bar W_{mm}\rangle$ is at least
+    $\frac1{1+\pi}\big(\|W_+\|^{p-1}-\|W\|^{p-1}\big)$ plus
+    $\frac\eta{\|W\|}\big(\mathcal L(W_+)-\mathcal L(W)\big)$.
 
     Args:
         before: Weights, not zero, ``(..., rows, columns)``.
