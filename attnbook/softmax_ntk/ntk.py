@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["kernel_gradient_descent", "ntk_gram"]
+__all__ = ["kernel_gradient_flow", "ntk_gram"]
 
 # Neurons whose features are held at a time: bounds the memory at any width.
 CHUNK = 4096
@@ -68,7 +68,7 @@ def ntk_gram(
     return gram
 
 
-def kernel_gradient_descent(
+def kernel_gradient_flow(
     kernel: Float[Tensor, "*members rows rows"],
     labels: Float[Tensor, "*members rows"],
     scaled_step_size: Float[Tensor, "*members"] | float,
@@ -98,7 +98,7 @@ def kernel_gradient_descent(
 
     Example:
         >>> kernel, labels = torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
-        >>> kernel_gradient_descent(kernel, labels, 0.5, [1, 2]).tolist()
+        >>> kernel_gradient_flow(kernel, labels, 0.5, [1, 2]).tolist()
         [[0.5, -0.5], [0.75, -0.75]]
     """
     if not (torch.isfinite(kernel).all() and torch.isfinite(labels).all()):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, neuron_derivatives, predict
-from attnbook.softmax_ntk.ntk import kernel_gradient_descent, ntk_gram
-from attnbook.softmax_ntk.theory.lazy_training import infinite_kernel
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
+from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
 
 ACTIVATIONS = ("softmax", "exp", "relu")
 
@@ -62,7 +62,7 @@ def test_kernel_of_zero_weights_is_known_by_hand():
 def test_wide_networks_have_the_kernel_of_infinite_width(activation):
     nets, x = network(activation, width=16384, n_outputs=1, start="paired"), double(1, 11, 7)
     x /= x.norm(dim=2, keepdim=True)
-    limit = torch.tensor(infinite_kernel(activation, x[0].numpy()))
+    limit = torch.tensor(infinite_width_kernel(activation, x[0].numpy()))
     assert (ntk_gram(nets, x)[0] - limit).norm() / limit.norm() < 0.15
 
 
@@ -78,8 +78,8 @@ def test_kernel_descent_equals_the_explicit_loop(eta):
     root, labels, cross = double(7, 5), double(7, seed=1), double(3, 7, seed=2)
     kernel = root @ root.T  # singular: rank five
     rate = eta / float(torch.linalg.eigvalsh(kernel)[-1])
-    found = kernel_gradient_descent(kernel, labels, rate, [0, 1, 13])
-    away = kernel_gradient_descent(kernel, labels, rate, [13], cross=cross)
+    found = kernel_gradient_flow(kernel, labels, rate, [0, 1, 13])
+    away = kernel_gradient_flow(kernel, labels, rate, [13], cross=cross)
     outputs, elsewhere = torch.zeros(7).double(), torch.zeros(3).double()
     for step in range(14):
         if step in (0, 1, 13):
@@ -93,9 +93,9 @@ def test_kernel_descent_equals_the_explicit_loop(eta):
 def test_kernel_descent_takes_members_and_their_own_step_sizes():
     root, labels = double(2, 5, 5), double(2, 5, seed=1)
     kernel, eta = root @ root.mT, torch.tensor([0.01, 0.02]).double()
-    both = kernel_gradient_descent(kernel, labels, eta, [3, 5])
+    both = kernel_gradient_flow(kernel, labels, eta, [3, 5])
     for k in range(2):
-        alone = kernel_gradient_descent(kernel[k], labels[k], float(eta[k]), [3, 5])
+        alone = kernel_gradient_flow(kernel[k], labels[k], float(eta[k]), [3, 5])
         torch.testing.assert_close(both[:, k], alone, rtol=1e-12, atol=1e-12)
 
 
@@ -113,7 +113,7 @@ def test_kernel_descent_takes_members_and_their_own_step_sizes():
 def test_impossible_kernel_descent_is_refused_by_name(change, name):
     arguments = {"kernel": torch.eye(2), "labels": torch.ones(2), "scaled_step_size": 0.1, "steps": [1]} | change
     with pytest.raises(ValueError, match=name):
-        kernel_gradient_descent(**arguments)
+        kernel_gradient_flow(**arguments)
 
 
 def test_bad_arguments_of_the_gram_are_refused_by_name():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from attnbook.softmax_ntk.theory import kernels
 from attnbook.softmax_ntk.theory import lazy_training as theory
 
 INPUTS = np.random.default_rng(0).standard_normal((7, 5))
@@ -13,30 +14,30 @@ SIZES = {"n_samples": 11, "n_outputs": 3}
 
 def test_the_denominator_removes_a_diagonal_scaling():
     d = np.exp(1.3**2 * (INPUTS**2).sum(1) / 2)
-    soft, exp = (theory.infinite_kernel(a, INPUTS, scale=1.3) for a in ("softmax", "exp"))
+    soft, exp = (kernels.infinite_width_kernel(a, INPUTS, scale=1.3) for a in ("softmax", "exp"))
     np.testing.assert_allclose(exp, d[:, None] * soft * d, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("activation", "known"), [("softmax", math.e), ("exp", math.e**2), ("relu", 0.5)])
 def test_kernel_of_a_unit_input_with_itself(activation, known):
-    assert theory.infinite_kernel(activation, np.array([[0.6, 0.8]]))[0, 0] == pytest.approx(known, rel=1e-7)
+    assert kernels.infinite_width_kernel(activation, np.array([[0.6, 0.8]]))[0, 0] == pytest.approx(known, rel=1e-7)
 
 
 def test_relu_kernel_is_the_probability_that_both_are_on():
     w = np.random.default_rng(1).standard_normal((200_000, 5))
     on = (w @ INPUTS.T > 0).astype(float)
     expected = on.T @ on / len(w) * (INPUTS @ INPUTS.T)
-    np.testing.assert_allclose(theory.infinite_kernel("relu", INPUTS), expected, atol=0.03)
+    np.testing.assert_allclose(kernels.infinite_width_kernel("relu", INPUTS), expected, atol=0.03)
 
 
 def test_cross_kernel_is_a_block_of_the_whole():
     for activation in ("softmax", "exp", "relu"):
-        whole = theory.infinite_kernel(activation, INPUTS)
-        np.testing.assert_allclose(theory.infinite_kernel(activation, INPUTS[:2], INPUTS[2:]), whole[:2, 2:])
+        whole = kernels.infinite_width_kernel(activation, INPUTS)
+        np.testing.assert_allclose(kernels.infinite_width_kernel(activation, INPUTS[:2], INPUTS[2:]), whole[:2, 2:])
 
 
 def test_zero_input_has_a_zero_kernel():
-    assert theory.infinite_kernel("relu", np.zeros((1, 3))).tolist() == [[0.0]]
+    assert kernels.infinite_width_kernel("relu", np.zeros((1, 3))).tolist() == [[0.0]]
 
 
 def test_theorem_scales_as_stated():
@@ -73,9 +74,9 @@ def test_movement_bound_halves_with_twice_the_width():
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: theory.check_activation("gelu"), "activation"),
-        (lambda: theory.infinite_kernel("exp", INPUTS, scale=-1.0), "scale"),
-        (lambda: theory.infinite_kernel("exp", INPUTS * np.nan), "inputs"),
+        (lambda: kernels.check_activation("gelu"), "activation"),
+        (lambda: kernels.infinite_width_kernel("exp", INPUTS, scale=-1.0), "scale"),
+        (lambda: kernels.infinite_width_kernel("exp", INPUTS * np.nan), "inputs"),
         (lambda: theory.width_of_theorem(0.0, **SIZES), "smallest_eigenvalue"),
         (lambda: theory.width_of_theorem(0.1, exponent=0.5, **SIZES), "exponent"),
         (lambda: theory.width_of_theorem(0.1, failure=1.0, **SIZES), "failure"),

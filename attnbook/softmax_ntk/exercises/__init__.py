@@ -1,8 +1,12 @@
 """Checks of the exercises of this part, one module per chapter."""
 
-from attnbook.softmax_ntk.exercises import lazy_training
+from attnbook.softmax_ntk.exercises import (
+    lazy_training,
+)
 
 __all__ = ["CHECKS"]
 
-CHECKS = {**lazy_training.CHECKS}
+CHECKS = {
+    **lazy_training.CHECKS,
+}
 """Id of an exercise to its check."""

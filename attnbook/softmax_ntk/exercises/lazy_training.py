@@ -11,7 +11,7 @@ import torch
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.models.two_layer import Networks, Weights, loss_and_gradient
-from attnbook.softmax_ntk.ntk import kernel_gradient_descent, ntk_gram
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 
 __all__ = ["CHECKS"]
 
@@ -74,7 +74,7 @@ def kernel_prediction(answer: Callable[..., Any]) -> str | None:
         return f"one output per sample is wanted, shape (5,), got {got.shape}"
 
     def after(steps: int, step_size: float = eta) -> np.ndarray:
-        return kernel_gradient_descent(_double(kernel), _double(labels), step_size, [steps])[0].numpy()
+        return kernel_gradient_flow(_double(kernel), _double(labels), step_size, [steps])[0].numpy()
 
     if np.allclose(got, after(7)):
         return None

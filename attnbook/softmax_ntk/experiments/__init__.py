@@ -1,9 +1,24 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.softmax_ntk.experiments import circle, identities, lazy_training, samples, starts, step_size
+from attnbook.softmax_ntk.experiments import (
+    circle,
+    identities,
+    lazy_training,
+    samples,
+    starts,
+    step_size,
+)
 
-__all__ = ["EXPERIMENTS", "circle", "identities", "lazy_training", "samples", "starts", "step_size"]
+__all__ = [
+    "EXPERIMENTS",
+    "circle",
+    "identities",
+    "lazy_training",
+    "samples",
+    "starts",
+    "step_size",
+]
 
 EXPERIMENTS = (
     Experiment(

@@ -22,7 +22,7 @@ from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import Sample
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, place, slopes, train
 from attnbook.softmax_ntk.models.two_layer import predict
-from attnbook.softmax_ntk.ntk import kernel_gradient_descent, ntk_gram
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 
 __all__ = ["Circle", "Settings", "run"]
 
@@ -198,7 +198,7 @@ def _statistics(run: Run, s: Settings) -> dict[str, np.ndarray]:
     cross, labels = ntk_gram(run.start, grid, run.inputs), run.labels.flatten(1)
     machine = torch.stack(
         [
-            kernel_gradient_descent(k, y, float(eta) * run.start.width, [int(t)], cross=c)[0]
+            kernel_gradient_flow(k, y, float(eta) * run.start.width, [int(t)], cross=c)[0]
             for k, y, eta, t, c in zip(run.kernel, labels, run.step_size, run.descent.steps, cross, strict=True)
         ]
     )

@@ -29,7 +29,7 @@ from attnbook.softmax_ntk.models.two_layer import (
     predict,
 )
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.lazy_training import Activation
+from attnbook.softmax_ntk.theory.kernels import Activation
 
 __all__ = ["Identities", "Settings", "run"]
 

@@ -30,8 +30,9 @@ from attnbook.softmax_ntk.experiments.runs import (
     train,
 )
 from attnbook.softmax_ntk.models.two_layer import neuron_derivatives
-from attnbook.softmax_ntk.ntk import kernel_gradient_descent
-from attnbook.softmax_ntk.theory.lazy_training import Activation, infinite_kernel, loss_envelope, movement_bound
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow
+from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
+from attnbook.softmax_ntk.theory.lazy_training import loss_envelope, movement_bound
 
 __all__ = ["LazyTraining", "Settings", "run"]
 
@@ -211,7 +212,7 @@ class LazyTraining(Result):
         trained = self._from(s.trained_from)
         reached = self.reached[:, :, trained, 0]
         unit = np.eye(1, s.n_inputs)
-        diagonal = np.array([infinite_kernel(name, unit)[0, 0] for name in ACTIVATIONS])
+        diagonal = np.array([infinite_width_kernel(name, unit)[0, 0] for name in ACTIVATIONS])
         raw, scaled = (
             e.max(axis=1) / e.min(axis=1) for e in (self.infinite_eigenvalue, self.infinite_eigenvalue / diagonal)
         )
@@ -373,14 +374,14 @@ def _curves(s: Settings, seeds: tuple[int, ...], device: torch.device) -> dict[s
     for activation in ACTIVATIONS:
         run = train(s.problem(activation, s.curve_width, s.outputs[0]), seeds, device=device, max_steps=s.curve_steps)
         labels = run.labels.flatten(1)
-        linear = kernel_gradient_descent(run.kernel, labels, run.step_size * s.curve_width, times) - labels
+        linear = kernel_gradient_flow(run.kernel, labels, run.step_size * s.curve_width, times) - labels
         missing = len(times) - len(run.descent.loss)  # after divergence of all
         curves.append(np.pad(run.descent.loss / run.descent.loss[0], ((0, missing), (0, 0)), mode="edge").T)
         kernel_curves.append((linear.square().sum(2) / labels.square().sum(1)).T.cpu().double().numpy())
         rates = run.eigenvalues[:, 0] / run.eigenvalues[:, -1]
         envelopes.append((1 - rates[:, None] / 2) ** np.array(times))
         inputs = [draw_sample(s.n_samples, s.n_inputs, s.outputs[0], seed=seed).inputs for seed in seeds]
-        infinite.append([np.linalg.eigvalsh(infinite_kernel(activation, x))[0] for x in inputs])
+        infinite.append([np.linalg.eigvalsh(infinite_width_kernel(activation, x))[0] for x in inputs])
     return {
         "curve": np.stack(curves, axis=1),
         "kernel_curve": np.stack(kernel_curves, axis=1),

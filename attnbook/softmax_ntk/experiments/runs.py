@@ -19,7 +19,7 @@ from attnbook.softmax_ntk.data import Sample, draw_sample
 from attnbook.softmax_ntk.models.descent import Descent, gradient_descent
 from attnbook.softmax_ntk.models.two_layer import Networks, Start, draw_weights, predict
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.lazy_training import Activation
+from attnbook.softmax_ntk.theory.kernels import Activation
 
 __all__ = [
     "ACTIVATIONS",

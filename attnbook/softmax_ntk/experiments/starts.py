@@ -21,7 +21,7 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slopes, train
 from attnbook.softmax_ntk.models.two_layer import Start
-from attnbook.softmax_ntk.theory.lazy_training import Activation
+from attnbook.softmax_ntk.theory.kernels import Activation
 
 __all__ = ["STARTS", "Settings", "Starts", "run"]
 

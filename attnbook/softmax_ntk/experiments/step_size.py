@@ -19,7 +19,8 @@ from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, over_runs, place, train
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.lazy_training import Activation, step_size_of_theorem
+from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.theory.lazy_training import step_size_of_theorem
 
 __all__ = ["Settings", "StepSize", "run"]
 

@@ -11,7 +11,8 @@ from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments import circle, lazy_training, samples, starts, step_size
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope, slope_over_seeds
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
-from attnbook.softmax_ntk.theory.lazy_training import infinite_kernel, row_of_table_1
+from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.theory.lazy_training import row_of_table_1
 
 __all__ = [
     "arrived",
@@ -95,7 +96,7 @@ def table_1(result: lazy_training.LazyTraining) -> Table:
     rows: list[Row] = []
     for j, name in enumerate(ACTIVATIONS):
         eigenvalue = float(np.median(result.infinite_eigenvalue[:, j]))
-        diagonal = float(infinite_kernel(name, np.eye(1, s.n_inputs))[0, 0])
+        diagonal = float(infinite_width_kernel(name, np.eye(1, s.n_inputs))[0, 0])
         width, steps = row_of_table_1(name, eigenvalue, n_samples=s.n_samples, error=s.target * s.n_samples)
         taken = _with_range(result.steps[:, 0, -1, j], "g")
         first = (f"{number:.2g}" for number in (eigenvalue, eigenvalue / diagonal, width))

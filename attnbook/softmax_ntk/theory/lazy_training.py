@@ -1,4 +1,4 @@
-r"""Kernels at infinite width, and what Theorem 4.2 and Lemma 5.3 ask for and promise, as plain functions.
+r"""What Theorem 4.2 and Lemma 5.3 ask for and promise, as plain functions.
 
 =============================  ==========================  ====================================================
 paper                          name here                   meaning
@@ -17,22 +17,17 @@ $D$                            ``movement``                bound on $\|w_r(t) - 
 =============================  ==========================  ====================================================
 
 In the text available to us the equations are missing. Every formula of the theorem and the lemma is our
-reconstruction; the powers of $e^B$ are recalled, and constants the paper hides are taken as 1. The kernels at infinite
-width are not in the paper.
+reconstruction; the powers of $e^B$ are recalled, and constants the paper hides are taken as 1.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
-
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.softmax_ntk.theory.kernels import Activation, check_activation, check_positive
+
 __all__ = [
-    "Activation",
-    "check_activation",
-    "check_positive",
-    "infinite_kernel",
     "loss_envelope",
     "movement_bound",
     "row_of_table_1",
@@ -40,54 +35,6 @@ __all__ = [
     "steps_of_theorem",
     "width_of_theorem",
 ]
-
-Activation: TypeAlias = Literal["softmax", "exp", "relu"]
-
-
-def infinite_kernel(
-    activation: Activation,
-    inputs: Float[np.ndarray, "samples inputs"],
-    others: Float[np.ndarray, "others inputs"] | None = None,
-    *,
-    scale: float = 1.0,
-) -> Float[np.ndarray, "samples others"]:
-    r"""Return the neural tangent kernel of a paired network at initialisation, as the width grows without bound.
-
-    Per output, and zero between different outputs (this book's formulas; the paper works at finite width):
-    $K_{\rm softmax} = \langle x,x'\rangle e^{\sigma^2\langle x,x'\rangle}$,
-    $K_{\exp} = \langle x,x'\rangle e^{\sigma^2\|x+x'\|^2/2}$ and
-    $K_{\rm relu} = \langle x,x'\rangle(\pi-\theta)/2\pi$ with $\theta$ the angle between $x$ and $x'$.
-
-    Args:
-        activation: Which network.
-        inputs: One input per row.
-        others: Second arguments; default the inputs themselves.
-        scale: Standard deviation $\sigma$ of the initial weights; default 1. ReLU does not depend on it.
-
-    Returns:
-        The kernel.
-
-    Raises:
-        ValueError: If the activation is unknown, the scale is not positive or an input is not finite.
-
-    Example:
-        >>> infinite_kernel("relu", np.eye(2)).tolist()
-        [[0.5, 0.0], [0.0, 0.5]]
-    """
-    check_activation(activation)
-    check_positive(scale=scale)
-    others = inputs if others is None else others
-    if not (np.isfinite(inputs).all() and np.isfinite(others).all()):
-        raise ValueError("inputs, others: expected finite numbers, got NaN or infinity")
-    products = inputs @ others.T
-    squares, other_squares = (inputs**2).sum(1), (others**2).sum(1)
-    if activation == "softmax":
-        return products * np.exp(scale**2 * products)
-    if activation == "exp":
-        return products * np.exp(scale**2 * (products + (squares[:, None] + other_squares) / 2))
-    norms = np.sqrt(np.outer(squares, other_squares))
-    cosine = np.clip(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0), -1.0, 1.0)
-    return products * (np.pi - np.arccos(cosine)) / (2 * np.pi)
 
 
 def width_of_theorem(
@@ -248,33 +195,6 @@ def movement_bound(
     _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
     check_positive(width=width, residual=residual)
     return float(8 / smallest_eigenvalue * np.exp(3 * exponent) * np.sqrt(n_samples * n_outputs) * residual / width)
-
-
-def check_activation(activation: str) -> None:
-    """Refuse a name that is no activation.
-
-    Args:
-        activation: The name.
-
-    Raises:
-        ValueError: If it is unknown.
-    """
-    if activation not in get_args(Activation):
-        raise ValueError(f"activation: expected one of {', '.join(get_args(Activation))}, got {activation!r}")
-
-
-def check_positive(**numbers: float) -> None:
-    """Refuse numbers that are not positive and finite.
-
-    Args:
-        **numbers: Name to value.
-
-    Raises:
-        ValueError: If one is zero, negative, infinite or NaN; names it.
-    """
-    for name, value in numbers.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name}: expected a positive number, got {value}")
 
 
 def _check_theorem(smallest_eigenvalue: float, n_samples: int, n_outputs: int, exponent: float) -> None:
