@@ -1,0 +1,359 @@
+"""The softmax network at the start: attention, first-order training, its kernel at growing width, effective width.
+
+The paper has no experiments; this one is the book's. Nothing is trained beyond one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from attnbook.core import runtime
+from attnbook.core.results import Clock, Measurement, Result
+from attnbook.core.resuming import check_seeds, seed_by_seed
+from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import Progress
+from attnbook.softmax_ntk.data import draw_sample, sphere
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, slope_over_seeds
+from attnbook.softmax_ntk.models.two_layer import (
+    Networks,
+    draw_weights,
+    loss_and_gradient,
+    predict,
+)
+from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
+from attnbook.softmax_ntk.theory.softmax_network import (
+    denominator_scaling,
+    effective_width,
+    expected_effective_width,
+    kernel_fluctuation,
+    sphere_factor,
+)
+
+__all__ = ["Settings", "SoftmaxNetwork", "run"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""Sizes of the experiment.
+
+    Attributes:
+        n_samples: Number of samples $n$, on the unit sphere.
+        n_inputs: Number of inputs $d_{in}$.
+        n_outputs: Number of outputs $d$, at least 2.
+        widths: Numbers of neurons, even, increasing.
+        slope_to: Largest width in the slope of the distance from the limit.
+        cross_from: Smallest width in the slope of the blocks between outputs.
+        small_width: Width of the network compared with attention, and trained for one step.
+        step: Width times step size, $\eta m$, of that step.
+        scales: Values of $\sigma$ of the effective width.
+        effective_widths: Widths at which it is counted; the second one is that of the claims.
+        points: Unit inputs at which it is counted.
+        lowest_norms: Norms of the inputs whose kernels are compared are uniform from one of these to 1.
+        kernel_scales: Values of $\sigma$ in that comparison, and of the distance from the limit at one width.
+        kernel_samples: Number of samples and of inputs in the comparison.
+        seeds: Seeds of data and weights.
+        chunk: Seeds kept together.
+    """
+
+    n_samples: int = 12
+    n_inputs: int = 6
+    n_outputs: int = 2
+    widths: tuple[int, ...] = (64, 256, 1024, 4096, 16384, 65536)
+    slope_to: int = 16384
+    cross_from: int = 256
+    small_width: int = 64
+    step: float = 1e-6
+    scales: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+    effective_widths: tuple[int, ...] = (256, 4096, 65536)
+    points: int = 32
+    lowest_norms: tuple[float, ...] = (1.0, 0.8, 0.5, 0.2)
+    kernel_scales: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
+    kernel_samples: int = 16
+    seeds: tuple[int, ...] = tuple(range(8))
+    chunk: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("widths", "effective_widths"):
+            widths = getattr(self, name)
+            if sorted(set(widths)) != list(widths) or len(widths) < 2 or any(m % 2 for m in widths):
+                raise ValueError(f"{name}: expected at least two even numbers, increasing, got {widths}")
+        if self.slope_to < self.widths[1] or self.cross_from > self.widths[-2]:
+            raise ValueError(
+                f"slope_to, cross_from: expected at least two widths up to the one and from the other on, "
+                f"got {self.slope_to}, {self.cross_from} with widths {self.widths}"
+            )
+        if self.n_outputs < 2:
+            raise ValueError(f"n_outputs: blocks between outputs need at least 2, got {self.n_outputs}")
+        check_seeds(self.seeds, self.chunk)
+
+    @classmethod
+    def smoke(cls) -> Self:
+        """Return settings that run in a second and show little."""
+        return cls(
+            n_samples=5, widths=(16, 64, 256), slope_to=256, cross_from=16, effective_widths=(16, 64),
+            points=3, lowest_norms=(1.0, 0.5), kernel_samples=5, seeds=(0, 1), chunk=1,
+        )  # fmt: skip
+
+    @classmethod
+    def book(cls) -> Self:
+        """Return settings for any laptop."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> Self:
+        """Return a larger run of this book's experiment; the paper has none."""
+        return cls(widths=(*cls.widths, 262144, 1048576), seeds=tuple(range(20)), chunk=1)
+
+
+@dataclass(frozen=True)
+class SoftmaxNetwork(Result):
+    r"""What was measured at the start; networks in the order softmax, exp, ReLU.
+
+    Attributes:
+        attention_error: Largest distance of the softmax network from PyTorch's attention, ``(seeds,)``.
+        flow_error: Distance of one step from its first order, over the step, ``(seeds,)``.
+        distance: Relative distance of the kernel from its limit, ``(seeds, widths, networks)``.
+        between: Size of the blocks between outputs over that of the kernel, ``(seeds, widths, networks)``.
+        fluctuation: What :func:`kernel_fluctuation` says of the distance, ``(seeds, widths, networks)``.
+        fluctuation_between: What it says of the blocks between outputs, over the limit.
+        distance_by_scale: As ``distance``, at the widest width of the slope, ``(seeds, kernel_scales, networks)``.
+        fluctuation_by_scale: What the formula says of it.
+        scaling_error: Largest relative error of $K_{\exp}=DK_{\rm softmax}D$, ``(seeds,)``.
+        sphere_error: The same of $K_{\exp}=e^{\sigma^2}K_{\rm softmax}$ on the sphere, ``(seeds,)``.
+        sphere_condition_error: Relative difference of the two condition numbers there, ``(seeds,)``.
+        effective: Mean effective number over the points, ``(seeds, effective_widths, scales)``.
+        spectrum: Eigenvalues of the limits over the largest, decreasing,
+            ``(seeds, lowest_norms, kernel_scales, networks, samples)``.
+        weights: Sorted attention weights of the first point of the first seed at the smallest of the effective
+            widths, ``(scales, width)``.
+        pictures: Kernels of the softmax network of the first seed at the first, third and fifth width (as far as there
+            are), and their limit, ``(pictures, rows, rows)``.
+    """
+
+    # Rounding errors are compared with a tolerance, and eigenvalues span many orders of magnitude.
+    digits: ClassVar[int | None] = None
+    experiment: ClassVar[str] = "softmax_ntk.softmax_network"
+    settings_type: ClassVar[type] = Settings
+
+    attention_error: Float[np.ndarray, " seeds"]
+    flow_error: Float[np.ndarray, " seeds"]
+    distance: Float[np.ndarray, "seeds widths networks"]
+    between: Float[np.ndarray, "seeds widths networks"]
+    fluctuation: Float[np.ndarray, "seeds widths networks"]
+    fluctuation_between: Float[np.ndarray, "seeds widths networks"]
+    distance_by_scale: Float[np.ndarray, "seeds scales networks"]
+    fluctuation_by_scale: Float[np.ndarray, "seeds scales networks"]
+    scaling_error: Float[np.ndarray, " seeds"]
+    sphere_error: Float[np.ndarray, " seeds"]
+    sphere_condition_error: Float[np.ndarray, " seeds"]
+    effective: Float[np.ndarray, "seeds effective_widths scales"]
+    spectrum: Float[np.ndarray, "seeds norms scales networks samples"]
+    weights: Float[np.ndarray, "scales width"]
+    pictures: Float[np.ndarray, "pictures rows rows"]
+
+    def pictured_widths(self) -> list[int]:
+        """Return the widths of the pictures of finite networks."""
+        return _pictured(self.settings)
+
+    def measurements(self) -> dict[str, Measurement]:
+        """Return what was measured, by claim id."""
+        n = len(self.settings.seeds)
+        return {
+            "SN-ATT-net": over_runs(n, np.max, max_error=self.attention_error),
+            "SN-FLOW": over_runs(n, np.max, relative_error=self.flow_error),
+            **{f"SN-INF-{name}": self._towards_limit(k) for k, name in enumerate(ACTIVATIONS)},
+            "SN-INF-cross": self._between_outputs(),
+            "SN-KEXP": over_runs(n, np.max, max_relative_error=self.scaling_error),
+            "SN-KEXP-sphere": over_runs(
+                n, np.max, max_relative_error=self.sphere_error, max_condition_difference=self.sphere_condition_error
+            ),
+            **self._effective_width(),
+        }
+
+    def _towards_limit(self, network: int) -> Measurement:
+        s = self.settings
+        upto = [i for i, m in enumerate(s.widths) if m <= s.slope_to]
+        value, spread = slope_over_seeds([s.widths[i] for i in upto], self.distance[:, upto, network])
+        last = self.distance[:, upto[-1], network]
+        return Measurement(
+            {"slope": value, f"relative_error_m{s.slope_to}": float(np.median(last))},
+            {"slope": spread, f"relative_error_m{s.slope_to}": (float(last.min()), float(last.max()))},
+            len(s.seeds),
+        )
+
+    def _between_outputs(self) -> Measurement:
+        """The rule is about softmax; the other two stand beside it."""
+        s = self.settings
+        wide = [i for i, m in enumerate(s.widths) if m >= s.cross_from]
+        widths = [s.widths[i] for i in wide]
+        found = [slope_over_seeds(widths, self.between[:, wide, k]) for k in range(len(ACTIVATIONS))]
+        names = ("slope", "slope_exp", "slope_relu")
+        values = {name: value for name, (value, _) in zip(names, found, strict=True)}
+        return Measurement(values, {k: v[1] for k, v in zip(names, found, strict=True)}, len(s.seeds))
+
+    def _effective_width(self) -> dict[str, Measurement]:
+        s = self.settings
+        width = s.effective_widths[1]
+        light = [i for i, scale in enumerate(s.scales) if scale <= 1]
+        formula = np.array([expected_effective_width(width, scale=scale) for scale in s.scales])
+        ratio = self.effective[:, 1] / formula
+        at_two = ratio[:, s.scales.index(2.0)]
+        return {
+            "SN-EFF": over_runs(len(s.seeds), np.max, max_relative_deviation=np.abs(ratio[:, light] - 1)),
+            "SN-EFF-tails": over_runs(len(s.seeds), np.min, ratio_to_formula_sigma2=at_two),
+        }
+
+
+def run(
+    settings: Settings,
+    *,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+    workdir: Path | None = None,
+) -> SoftmaxNetwork:
+    """Measure networks at the start.
+
+    Args:
+        settings: Sizes and seeds.
+        device: Checked for being there; everything is computed in float64 on the CPU.
+        progress: Told (seeds done, seeds in all).
+        workdir: Folder that keeps finished parts, so that a killed run continues; default none.
+
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: If the device is not available.
+    """
+    clock = Clock()
+    runtime.device(device)
+
+    def measure(seed: int) -> dict[str, np.ndarray]:
+        with runtime.threads(1):
+            return {
+                **_one_step(settings, seed),
+                **_by_width(settings, seed),
+                **_by_scale(settings, seed),
+                **_limits(settings, seed),
+                "effective": _effective(settings, seed),
+            }
+
+    arrays = seed_by_seed(settings, measure, clock=clock, workdir=workdir, progress=progress)
+    drawn = _logits(settings, settings.seeds[0], settings.effective_widths[0])[0]
+    shares = [np.exp(scale * drawn - np.logaddexp.reduce(scale * drawn)) for scale in settings.scales]
+    return SoftmaxNetwork(
+        settings=settings, provenance=clock.provenance(torch.device("cpu")), pictures=_pictures(settings),
+        weights=np.stack([np.sort(share)[::-1] for share in shares]), **arrays,
+    )  # fmt: skip
+
+
+def _one_step(s: Settings, seed: int) -> dict[str, np.ndarray]:
+    """Attention, and the first order of a step, for weights without pairs."""
+    sample, m = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed), s.small_width
+    drawn = draw_weights(m, s.n_inputs, s.n_outputs, rng=stream(seed, "one step"), start="independent")
+    network = Networks.stack("softmax", [drawn])
+    x, y = (to_tensor(a[None], dtype=torch.float64) for a in (sample.inputs, sample.labels))
+    attention = torch.nn.functional.scaled_dot_product_attention(
+        x, network.first_layer.mT, network.signs.mT, scale=1.0
+    ).mul(m)
+    before = predict(network, x)
+    moved = replace(network, first_layer=network.first_layer - s.step / m * loss_and_gradient(network, x, y)[1])
+    change = (predict(moved, x) - before).flatten()
+    first_order = -s.step * ntk_gram(network, x)[0] @ (before - y).flatten()
+    return {
+        "attention_error": np.array(float((attention.mT - before).abs().max())),
+        "flow_error": np.array(float((change - first_order).norm() / change.norm())),
+    }
+
+
+def _kernel(activation: Activation, inputs: np.ndarray, width: int, s: Settings, seed: int, scale: float) -> np.ndarray:
+    rng = stream(seed, "weights", width)
+    drawn = draw_weights(width, inputs.shape[1], s.n_outputs, rng=rng, scale=scale)
+    network = Networks.stack(activation, [drawn])
+    return ntk_gram(network, to_tensor(inputs[None], dtype=torch.float64))[0].numpy()
+
+
+def _compare(
+    activation: Activation, inputs: np.ndarray, width: int, s: Settings, seed: int, scale: float = 1.0
+) -> tuple[float, float, float, float]:
+    """Distance from the limit and size of the blocks between outputs, then what the formula says of both."""
+    kernel = _kernel(activation, inputs, width, s, seed, scale)
+    limit = np.kron(np.eye(s.n_outputs), infinite_width_kernel(activation, inputs, scale=scale))
+    distance = np.linalg.norm(kernel - limit) / np.linalg.norm(limit)
+    same = np.kron(np.eye(s.n_outputs), np.ones((len(inputs), len(inputs))))
+    between = np.linalg.norm(kernel * (1 - same)) / np.linalg.norm(kernel)
+    expected = kernel_fluctuation(activation, inputs, width=width, n_outputs=s.n_outputs, scale=scale)
+    return float(distance), float(between), *expected
+
+
+def _by_width(s: Settings, seed: int) -> dict[str, np.ndarray]:
+    inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
+    found = np.array([[_compare(a, inputs, m, s, seed) for a in ACTIVATIONS] for m in s.widths])
+    names = ("distance", "between", "fluctuation", "fluctuation_between")
+    return {name: found[:, :, i] for i, name in enumerate(names)}
+
+
+def _by_scale(s: Settings, seed: int) -> dict[str, np.ndarray]:
+    inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
+    width = max(m for m in s.widths if m <= s.slope_to)
+    found = np.array(
+        [[_compare(a, inputs, width, s, seed, scale) for a in ACTIVATIONS] for scale in s.kernel_scales]
+    )
+    return {"distance_by_scale": found[:, :, 0], "fluctuation_by_scale": found[:, :, 2]}
+
+
+def _limits(s: Settings, seed: int) -> dict[str, np.ndarray]:
+    """The kernels at infinite width: identities, and spectra for inputs of equal and of different norms."""
+    n = s.kernel_samples
+    rng = stream(seed, "limits")
+    units = sphere(n, n, rng=rng)
+    spread = rng.uniform(size=(n, 1))
+    anywhere = 2 * spread * units
+    soft, exp = (infinite_width_kernel(name, anywhere) for name in ("softmax", "exp"))
+    d = denominator_scaling(anywhere)
+    round_soft, round_exp = (infinite_width_kernel(name, units) for name in ("softmax", "exp"))
+    conditions = [np.linalg.cond(kernel) for kernel in (round_soft, round_exp)]
+    spectra = [
+        [[_spectrum(a, (low + (1 - low) * spread) * units, scale) for a in ACTIVATIONS] for scale in s.kernel_scales]
+        for low in s.lowest_norms
+    ]
+    return {
+        "scaling_error": np.abs(d[:, None] * soft * d / exp - 1).max(),
+        "sphere_error": np.abs(sphere_factor(units) * round_soft / round_exp - 1).max(),
+        "sphere_condition_error": np.abs(conditions[0] / conditions[1] - 1),
+        "spectrum": np.array(spectra),
+    }
+
+
+def _spectrum(activation: Activation, inputs: np.ndarray, scale: float) -> np.ndarray:
+    values = np.linalg.eigvalsh(infinite_width_kernel(activation, inputs, scale=scale))[::-1]
+    return values / values[0]
+
+
+def _logits(s: Settings, seed: int, width: int) -> np.ndarray:
+    """Logits of unit inputs at scale 1."""
+    points = sphere(s.points, s.n_inputs, rng=stream(seed, "points", s.points, s.n_inputs))
+    return points @ draw_weights(width, s.n_inputs, 1, rng=stream(seed, "weights", width)).first_layer
+
+
+def _effective(s: Settings, seed: int) -> np.ndarray:
+    drawn = [_logits(s, seed, width) for width in s.effective_widths]
+    return np.array([[effective_width(scale * logits).mean() for scale in s.scales] for logits in drawn])
+
+
+def _pictured(s: Settings) -> list[int]:
+    return list(s.widths[:5:2])
+
+
+def _pictures(s: Settings) -> np.ndarray:
+    seed = s.seeds[0]
+    inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
+    finite = [_kernel("softmax", inputs, width, s, seed, 1.0) for width in _pictured(s)]
+    return np.stack([*finite, np.kron(np.eye(s.n_outputs), infinite_width_kernel("softmax", inputs))])
