@@ -14,10 +14,11 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result
+from attnbook.core.results import Clock, Measurement, Result, ratio_over_seeds
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.softmax_ntk.at_start import distance_from_limit, initial_kernel, limit_spectrum, output_limit
 from attnbook.softmax_ntk.data import draw_sample, sphere
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, slope_over_seeds
 from attnbook.softmax_ntk.models.two_layer import (
@@ -38,6 +39,9 @@ from attnbook.softmax_ntk.theory.softmax_network import (
 
 __all__ = ["Settings", "SoftmaxNetwork", "run"]
 
+# Decimal places of what is only drawn.
+PLACES = 7
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -54,6 +58,7 @@ class Settings:
         step: Width times step size, $\eta m$, of that step.
         scales: Values of $\sigma$ of the effective width.
         effective_widths: Widths at which it is counted; the second one is that of the claims.
+        shown: Sorted attention weights that are kept for the picture.
         points: Unit inputs at which it is counted.
         lowest_norms: Norms of the inputs whose kernels are compared are uniform from one of these to 1.
         kernel_scales: Values of $\sigma$ in that comparison, and of the distance from the limit at one width.
@@ -72,6 +77,7 @@ class Settings:
     step: float = 1e-6
     scales: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
     effective_widths: tuple[int, ...] = (256, 4096, 65536)
+    shown: int = 64
     points: int = 32
     lowest_norms: tuple[float, ...] = (1.0, 0.8, 0.5, 0.2)
     kernel_scales: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
@@ -97,7 +103,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show little."""
         return cls(
-            n_samples=5, widths=(16, 64, 256), slope_to=256, cross_from=16, effective_widths=(16, 64),
+            n_samples=5, widths=(16, 64, 16384), cross_from=16, shown=8, effective_widths=(16, 64),
             points=3, lowest_norms=(1.0, 0.5), kernel_samples=5, seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
@@ -132,7 +138,7 @@ class SoftmaxNetwork(Result):
         spectrum: Eigenvalues of the limits over the largest, decreasing,
             ``(seeds, lowest_norms, kernel_scales, networks, samples)``.
         weights: Sorted attention weights of the first point of the first seed at the smallest of the effective
-            widths, ``(scales, width)``.
+            widths, ``(scales, shown)``.
         pictures: Kernels of the softmax network of the first seed at the first, third and fifth width (as far as there
             are), and their limit, ``(pictures, rows, rows)``.
     """
@@ -155,7 +161,7 @@ class SoftmaxNetwork(Result):
     sphere_condition_error: Float[np.ndarray, " seeds"]
     effective: Float[np.ndarray, "seeds effective_widths scales"]
     spectrum: Float[np.ndarray, "seeds norms scales networks samples"]
-    weights: Float[np.ndarray, "scales width"]
+    weights: Float[np.ndarray, "scales shown"]
     pictures: Float[np.ndarray, "pictures rows rows"]
 
     def pictured_widths(self) -> list[int]:
@@ -170,6 +176,7 @@ class SoftmaxNetwork(Result):
             "SN-FLOW": over_runs(n, np.max, relative_error=self.flow_error),
             **{f"SN-INF-{name}": self._towards_limit(k) for k, name in enumerate(ACTIVATIONS)},
             "SN-INF-cross": self._between_outputs(),
+            "SN-INF-scatter": self._against_formula(),
             "SN-KEXP": over_runs(n, np.max, max_relative_error=self.scaling_error),
             "SN-KEXP-sphere": over_runs(
                 n, np.max, max_relative_error=self.sphere_error, max_condition_difference=self.sphere_condition_error
@@ -198,6 +205,19 @@ class SoftmaxNetwork(Result):
         values = {name: value for name, (value, _) in zip(names, found, strict=True)}
         return Measurement(values, {k: v[1] for k, v in zip(names, found, strict=True)}, len(s.seeds))
 
+    def _against_formula(self) -> Measurement:
+        """Root mean square over seeds, as the formula is one; the range is that of single seeds."""
+        ratio = self.distance[:, -1] / self.fluctuation[:, -1]
+        rms = np.sqrt((ratio**2).mean(axis=0))
+        return Measurement(
+            {"min_distance_over_formula": float(rms.min()), "max_distance_over_formula": float(rms.max())},
+            {
+                "min_distance_over_formula": (float(ratio.min()), float(ratio.max())),
+                "max_distance_over_formula": (float(ratio.min()), float(ratio.max())),
+            },
+            len(ratio),
+        )
+
     def _effective_width(self) -> dict[str, Measurement]:
         s = self.settings
         width = s.effective_widths[1]
@@ -207,6 +227,7 @@ class SoftmaxNetwork(Result):
         at_two = ratio[:, s.scales.index(2.0)]
         return {
             "SN-EFF": over_runs(len(s.seeds), np.max, max_relative_deviation=np.abs(ratio[:, light] - 1)),
+            "SN-EFF-frozen": ratio_over_seeds("wide_over_narrow", self.effective[:, -1, -1], self.effective[:, 0, -1]),
             "SN-EFF-tails": over_runs(len(s.seeds), np.min, ratio_to_formula_sigma2=at_two),
         }
 
@@ -250,7 +271,7 @@ def run(
     shares = [np.exp(scale * drawn - np.logaddexp.reduce(scale * drawn)) for scale in settings.scales]
     return SoftmaxNetwork(
         settings=settings, provenance=clock.provenance(torch.device("cpu")), pictures=_pictures(settings),
-        weights=np.stack([np.sort(share)[::-1] for share in shares]), **arrays,
+        weights=np.stack([np.sort(share)[::-1][: settings.shown] for share in shares]).round(PLACES), **arrays,
     )  # fmt: skip
 
 
@@ -273,24 +294,15 @@ def _one_step(s: Settings, seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def _kernel(activation: Activation, inputs: np.ndarray, width: int, s: Settings, seed: int, scale: float) -> np.ndarray:
-    rng = stream(seed, "weights", width)
-    drawn = draw_weights(width, inputs.shape[1], s.n_outputs, rng=rng, scale=scale)
-    network = Networks.stack(activation, [drawn])
-    return ntk_gram(network, to_tensor(inputs[None], dtype=torch.float64))[0].numpy()
-
-
 def _compare(
     activation: Activation, inputs: np.ndarray, width: int, s: Settings, seed: int, scale: float = 1.0
 ) -> tuple[float, float, float, float]:
     """Distance from the limit and size of the blocks between outputs, then what the formula says of both."""
-    kernel = _kernel(activation, inputs, width, s, seed, scale)
-    limit = np.kron(np.eye(s.n_outputs), infinite_width_kernel(activation, inputs, scale=scale))
-    distance = np.linalg.norm(kernel - limit) / np.linalg.norm(limit)
-    same = np.kron(np.eye(s.n_outputs), np.ones((len(inputs), len(inputs))))
-    between = np.linalg.norm(kernel * (1 - same)) / np.linalg.norm(kernel)
-    expected = kernel_fluctuation(activation, inputs, width=width, n_outputs=s.n_outputs, scale=scale)
-    return float(distance), float(between), *expected
+    d, rng = s.n_outputs, stream(seed, "weights", width)
+    kernel = initial_kernel(activation, inputs, width=width, n_outputs=d, scale=scale, rng=rng)
+    limit = output_limit(activation, inputs, n_outputs=d, scale=scale)
+    expected = kernel_fluctuation(activation, inputs, width=width, n_outputs=d, scale=scale)
+    return *distance_from_limit(kernel, limit, n_outputs=d), *expected
 
 
 def _by_width(s: Settings, seed: int) -> dict[str, np.ndarray]:
@@ -303,9 +315,7 @@ def _by_width(s: Settings, seed: int) -> dict[str, np.ndarray]:
 def _by_scale(s: Settings, seed: int) -> dict[str, np.ndarray]:
     inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
     width = max(m for m in s.widths if m <= s.slope_to)
-    found = np.array(
-        [[_compare(a, inputs, width, s, seed, scale) for a in ACTIVATIONS] for scale in s.kernel_scales]
-    )
+    found = np.array([[_compare(a, inputs, width, s, seed, scale) for a in ACTIVATIONS] for scale in s.kernel_scales])
     return {"distance_by_scale": found[:, :, 0], "fluctuation_by_scale": found[:, :, 2]}
 
 
@@ -321,20 +331,15 @@ def _limits(s: Settings, seed: int) -> dict[str, np.ndarray]:
     round_soft, round_exp = (infinite_width_kernel(name, units) for name in ("softmax", "exp"))
     conditions = [np.linalg.cond(kernel) for kernel in (round_soft, round_exp)]
     spectra = [
-        [[_spectrum(a, (low + (1 - low) * spread) * units, scale) for a in ACTIVATIONS] for scale in s.kernel_scales]
+        [[limit_spectrum(a, (low + (1 - low) * spread) * units, scale=c) for a in ACTIVATIONS] for c in s.kernel_scales]
         for low in s.lowest_norms
     ]
     return {
         "scaling_error": np.abs(d[:, None] * soft * d / exp - 1).max(),
         "sphere_error": np.abs(sphere_factor(units) * round_soft / round_exp - 1).max(),
         "sphere_condition_error": np.abs(conditions[0] / conditions[1] - 1),
-        "spectrum": np.array(spectra),
+        "spectrum": np.array(spectra).round(PLACES),
     }
-
-
-def _spectrum(activation: Activation, inputs: np.ndarray, scale: float) -> np.ndarray:
-    values = np.linalg.eigvalsh(infinite_width_kernel(activation, inputs, scale=scale))[::-1]
-    return values / values[0]
 
 
 def _logits(s: Settings, seed: int, width: int) -> np.ndarray:
@@ -355,5 +360,8 @@ def _pictured(s: Settings) -> list[int]:
 def _pictures(s: Settings) -> np.ndarray:
     seed = s.seeds[0]
     inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
-    finite = [_kernel("softmax", inputs, width, s, seed, 1.0) for width in _pictured(s)]
-    return np.stack([*finite, np.kron(np.eye(s.n_outputs), infinite_width_kernel("softmax", inputs))])
+    finite = [
+        initial_kernel("softmax", inputs, width=width, n_outputs=s.n_outputs, rng=stream(seed, "weights", width))
+        for width in _pictured(s)
+    ]
+    return np.stack([*finite, output_limit("softmax", inputs, n_outputs=s.n_outputs)]).round(PLACES)
