@@ -52,12 +52,18 @@ def attention_frame(result: softmax_network.SoftmaxNetwork, scale: float) -> Fig
     rank = np.arange(1, len(weights) + 1)
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.6))
-        ax.bar(rank, 100 * weights, color=LOOKS["softmax"].color, width=0.85)
+        effective = np.median(result.effective[:, 0, result.settings.scales.index(scale)])
+        ax.axvline(effective, color="#c9a227", linewidth=5, alpha=0.6)
+        ax.plot(rank, 100 * weights, "o", color=LOOKS["softmax"].color, markersize=4.5)
         ax.axhline(100 / width, color=INK, linewidth=1.2, linestyle="--")
         ax.annotate(
-            f"equal shares of {width}", (len(weights), 100 / width), xytext=(0, 4), ha="right",
-            textcoords="offset points", fontsize=10,
-        )  # fmt: skip
+            f"if all {width} had the same", (1, 100 / width), xytext=(0, -14), textcoords="offset points", fontsize=10
+        )
+        if effective < len(weights):
+            ax.annotate(
+                "effective number", (effective, 80), xytext=(6 if effective < 40 else -6, 0), fontsize=10, va="center",
+                ha="left" if effective < 40 else "right", textcoords="offset points",
+            )  # fmt: skip
         ax.set(yscale="log", ylim=(0.02, 100), xlim=(0, len(weights) + 1))
         ax.set(xlabel=f"neuron, sorted by weight (first {len(weights)} of {width})", ylabel="attention weight (%)")
         ax.set_yticks((0.1, 1, 10, 100), ("0.1", "1", "10", "100"))
@@ -106,7 +112,7 @@ def effective_numbers(result: softmax_network.SoftmaxNetwork) -> Figure:
             _mark(ax, tail_scales(width), look.color)
         ax.set(yscale="log", ylim=(1, 1.5e5), xlabel=r"weight scale $\sigma$, inputs of norm 1")
         ax.set_ylabel("effective number of neurons")
-        ax.legend(title=r"dotted: $m\,e^{-\sigma^2}$")
+        ax.legend(title="dotted: the formula; at the axis\n| it has to fail,  × a few have it all")
     return figure
 
 

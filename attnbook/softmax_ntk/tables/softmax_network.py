@@ -51,8 +51,8 @@ def distance_by_scale(result: softmax_network.SoftmaxNetwork) -> Table:
         rows.append([f"{scale:g}", *cells])
     width = max(m for m in s.widths if m <= s.slope_to)
     caption = (
-        f"Relative distance from the limit at width {width}: median [smallest, largest] over {len(s.seeds)} seeds / root "
-        "mean square by the formula."
+        f"Relative distance from the limit at width {width}: median [smallest, largest] over {len(s.seeds)} seeds / "
+        "root mean square by the formula."
     )
     return Table(["σ", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
