@@ -63,7 +63,7 @@ class Settings:
         lowest_norms: Norms of the inputs whose kernels are compared are uniform from one of these to 1.
         kernel_scales: Values of $\sigma$ in that comparison, and of the distance from the limit at one width.
         kernel_samples: Number of samples and of inputs in the comparison.
-        seeds: Seeds of data and weights.
+        seeds: Seeds of data and weights; twenty, since with fewer a single heavy neuron decides a slope.
         chunk: Seeds kept together.
     """
 
@@ -82,17 +82,17 @@ class Settings:
     lowest_norms: tuple[float, ...] = (1.0, 0.8, 0.5, 0.2)
     kernel_scales: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
     kernel_samples: int = 16
-    seeds: tuple[int, ...] = tuple(range(8))
-    chunk: int = 8
+    seeds: tuple[int, ...] = tuple(range(20))
+    chunk: int = 20
 
     def __post_init__(self) -> None:
         for name in ("widths", "effective_widths"):
             widths = getattr(self, name)
             if sorted(set(widths)) != list(widths) or len(widths) < 2 or any(m % 2 for m in widths):
                 raise ValueError(f"{name}: expected at least two even numbers, increasing, got {widths}")
-        if self.slope_to < self.widths[1] or self.cross_from > self.widths[-2]:
+        if self.slope_to not in self.widths[1:] or self.cross_from > self.widths[-2]:
             raise ValueError(
-                f"slope_to, cross_from: expected at least two widths up to the one and from the other on, "
+                f"slope_to, cross_from: expected a width that is not the first, and at least two widths from there on, "
                 f"got {self.slope_to}, {self.cross_from} with widths {self.widths}"
             )
         if self.n_outputs < 2:
@@ -115,7 +115,7 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a larger run of this book's experiment; the paper has none."""
-        return cls(widths=(*cls.widths, 262144, 1048576), seeds=tuple(range(20)), chunk=1)
+        return cls(widths=(*cls.widths, 262144, 1048576), seeds=tuple(range(40)), chunk=1)
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,11 @@ class SoftmaxNetwork(Result):
         """Return the widths of the pictures of finite networks."""
         return _pictured(self.settings)
 
+    def slopes(self, seeds: slice, network: int) -> tuple[float, tuple[float, float]]:
+        """Return the slope of the distance from the limit for some of the seeds: of the medians, and its range."""
+        upto = [i for i, m in enumerate(self.settings.widths) if m <= self.settings.slope_to]
+        return slope_over_seeds([self.settings.widths[i] for i in upto], self.distance[seeds][:, upto, network])
+
     def measurements(self) -> dict[str, Measurement]:
         """Return what was measured, by claim id."""
         n = len(self.settings.seeds)
@@ -186,9 +191,8 @@ class SoftmaxNetwork(Result):
 
     def _towards_limit(self, network: int) -> Measurement:
         s = self.settings
-        upto = [i for i, m in enumerate(s.widths) if m <= s.slope_to]
-        value, spread = slope_over_seeds([s.widths[i] for i in upto], self.distance[:, upto, network])
-        last = self.distance[:, upto[-1], network]
+        value, spread = self.slopes(slice(None), network)
+        last = self.distance[:, s.widths.index(s.slope_to), network]
         return Measurement(
             {"slope": value, f"relative_error_m{s.slope_to}": float(np.median(last))},
             {"slope": spread, f"relative_error_m{s.slope_to}": (float(last.min()), float(last.max()))},
@@ -314,7 +318,7 @@ def _by_width(s: Settings, seed: int) -> dict[str, np.ndarray]:
 
 def _by_scale(s: Settings, seed: int) -> dict[str, np.ndarray]:
     inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
-    width = max(m for m in s.widths if m <= s.slope_to)
+    width = s.slope_to
     found = np.array([[_compare(a, inputs, width, s, seed, scale) for a in ACTIVATIONS] for scale in s.kernel_scales])
     return {"distance_by_scale": found[:, :, 0], "fluctuation_by_scale": found[:, :, 2]}
 

@@ -10,7 +10,7 @@ from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
 from attnbook.softmax_ntk.theory.softmax_network import expected_effective_width, tail_scales
 
-__all__ = ["attention_text", "conditions", "cost", "distance_by_scale", "spectrum_text"]
+__all__ = ["attention_text", "conditions", "cost", "distance_by_scale", "slopes_by_seeds", "spectrum_text"]
 
 Row = list[str | Measured]
 
@@ -39,6 +39,18 @@ def conditions(result: softmax_network.SoftmaxNetwork) -> Table:
     return Table(["norms of the inputs", "σ", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
 
+def slopes_by_seeds(result: softmax_network.SoftmaxNetwork, first: int) -> Table:
+    """Return the slopes of the distance from the limit, from the first few seeds, the others, and all."""
+    s, n = result.settings, len(result.settings.seeds)
+    rows: list[Row] = []
+    for k, name in enumerate(ACTIVATIONS):
+        found = [result.slopes(part, k) for part in (slice(first), slice(first, n), slice(n))]
+        cells = [Measured(f"{value:.2f} [{low:.2f}, {high:.2f}]") for value, (low, high) in found]
+        rows.append([LOOKS[name].label, *cells])
+    caption = f"Log-log slopes of the medians, widths {s.widths[0]} to {s.slope_to} [slopes of single seeds]."
+    return Table(["network", f"first {first} seeds", f"other {n - first}", f"all {n}"], rows, caption)
+
+
 def distance_by_scale(result: softmax_network.SoftmaxNetwork) -> Table:
     """Return how far kernels are from their limit at one width, by weight scale, beside what the variance says."""
     s = result.settings
@@ -49,10 +61,9 @@ def distance_by_scale(result: softmax_network.SoftmaxNetwork) -> Table:
             said = np.median(result.fluctuation_by_scale[:, j, k])
             cells.append(Measured(f"{_with_range(result.distance_by_scale[:, j, k])} / {said:.2g}"))
         rows.append([f"{scale:g}", *cells])
-    width = max(m for m in s.widths if m <= s.slope_to)
     caption = (
-        f"Relative distance from the limit at width {width}: median [smallest, largest] over {len(s.seeds)} seeds / "
-        "root mean square by the formula."
+        f"Relative distance from the limit at width {s.slope_to}: median [smallest, largest] over {len(s.seeds)} "
+        "seeds / root mean square by the formula."
     )
     return Table(["σ", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
