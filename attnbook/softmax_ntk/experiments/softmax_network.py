@@ -88,8 +88,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("widths", "effective_widths"):
             widths = getattr(self, name)
-            if sorted(set(widths)) != list(widths) or len(widths) < 2 or any(m % 2 for m in widths):
-                raise ValueError(f"{name}: expected at least two even numbers, increasing, got {widths}")
+            least = {"widths": 5, "effective_widths": 2}[name]
+            if sorted(set(widths)) != list(widths) or len(widths) < least or any(m % 2 for m in widths):
+                raise ValueError(f"{name}: expected at least {least} even numbers, increasing, got {widths}")
         if self.slope_to not in self.widths[1:] or self.cross_from > self.widths[-2]:
             raise ValueError(
                 f"slope_to, cross_from: expected a width that is not the first, and at least two widths from there on, "
@@ -103,7 +104,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show little."""
         return cls(
-            n_samples=5, widths=(16, 64, 16384), cross_from=16, shown=8, effective_widths=(16, 64),
+            n_samples=5, widths=(16, 32, 64, 256, 16384), cross_from=16, shown=8, effective_widths=(16, 64),
             points=3, lowest_norms=(1.0, 0.5), kernel_samples=5, seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
@@ -139,8 +140,8 @@ class SoftmaxNetwork(Result):
             ``(seeds, lowest_norms, kernel_scales, networks, samples)``.
         weights: Sorted attention weights of the first point of the first seed at the smallest of the effective
             widths, ``(scales, shown)``.
-        pictures: Kernels of the softmax network of the first seed at the first, third and fifth width (as far as there
-            are), and their limit, ``(pictures, rows, rows)``.
+        pictures: Kernels of the softmax network of the first seed at the first, third and fifth width, and their
+            limit, ``(pictures, rows, rows)``.
     """
 
     # Rounding errors are compared with a tolerance, and eigenvalues span many orders of magnitude.
@@ -154,13 +155,13 @@ class SoftmaxNetwork(Result):
     between: Float[np.ndarray, "seeds widths networks"]
     fluctuation: Float[np.ndarray, "seeds widths networks"]
     fluctuation_between: Float[np.ndarray, "seeds widths networks"]
-    distance_by_scale: Float[np.ndarray, "seeds scales networks"]
-    fluctuation_by_scale: Float[np.ndarray, "seeds scales networks"]
+    distance_by_scale: Float[np.ndarray, "seeds kernel_scales networks"]
+    fluctuation_by_scale: Float[np.ndarray, "seeds kernel_scales networks"]
     scaling_error: Float[np.ndarray, " seeds"]
     sphere_error: Float[np.ndarray, " seeds"]
     sphere_condition_error: Float[np.ndarray, " seeds"]
     effective: Float[np.ndarray, "seeds effective_widths scales"]
-    spectrum: Float[np.ndarray, "seeds norms scales networks samples"]
+    spectrum: Float[np.ndarray, "seeds norms kernel_scales networks samples"]
     weights: Float[np.ndarray, "scales shown"]
     pictures: Float[np.ndarray, "pictures rows rows"]
 

@@ -160,7 +160,7 @@ def effective_width(logits: Float[np.ndarray, "*rows width"]) -> Float[np.ndarra
     if not np.isfinite(logits).all():
         raise ValueError("logits: expected finite numbers, got NaN or infinity")
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights.sum(axis=-1) ** 2 / np.square(weights).sum(axis=-1)
+    return np.asarray(weights.sum(axis=-1) ** 2 / np.square(weights).sum(axis=-1))
 
 
 def expected_effective_width(width: int, *, scale: float = 1.0, norm: float = 1.0) -> float:
