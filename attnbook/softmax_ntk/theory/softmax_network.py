@@ -1,12 +1,12 @@
 r"""What the denominator of the softmax network does: formulas for its start, at infinite and at finite width.
 
-=======================  ===========================  ============================================
-here                     name here                    shape
-=======================  ===========================  ============================================
-$D$                      ``denominator_scaling``      ``(samples,)``, the diagonal
-$1/\sum_rS_r^2$          ``effective_width``          one number per row of logits
-$m e^{-\sigma^2|x|^2}$   ``expected_effective_width``  number
-=======================  ===========================  ============================================
+==================================  ============================  ==================================
+here                                name here                     shape
+==================================  ============================  ==================================
+$D$                                 ``denominator_scaling``       ``(samples,)``, the diagonal
+$1/\sum_rS_r^2$                     ``effective_width``           one number per row of logits
+$m e^{-\sigma^2\|x\|^2}$            ``expected_effective_width``  number
+==================================  ============================  ==================================
 
 All of these are this book's: the paper works at finite width, and the text available to us has none of its equations.
 """
