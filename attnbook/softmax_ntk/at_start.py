@@ -37,7 +37,7 @@ def initial_kernel(
         The kernel, output-major, ``rows = n_outputs * samples``.
 
     Raises:
-        ValueError: As :func:`draw_weights` and :func:`ntk_gram`.
+        ValueError: If a size or the scale is not positive, the width is odd or an input is not finite.
 
     Example:
         >>> one = initial_kernel("relu", np.eye(2), width=6, n_outputs=2, rng=np.random.default_rng(0))

@@ -128,7 +128,7 @@ class SoftmaxNetwork(Result):
         flow_error: Distance of one step from its first order, over the step, ``(seeds,)``.
         distance: Relative distance of the kernel from its limit, ``(seeds, widths, networks)``.
         between: Size of the blocks between outputs over that of the kernel, ``(seeds, widths, networks)``.
-        fluctuation: What :func:`kernel_fluctuation` says of the distance, ``(seeds, widths, networks)``.
+        fluctuation: What ``kernel_fluctuation`` says of the distance, ``(seeds, widths, networks)``.
         fluctuation_between: What it says of the blocks between outputs, over the limit.
         distance_by_scale: As ``distance``, at the widest width of the slope, ``(seeds, kernel_scales, networks)``.
         fluctuation_by_scale: What the formula says of it.
