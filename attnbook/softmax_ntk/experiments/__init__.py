@@ -6,6 +6,7 @@ from attnbook.softmax_ntk.experiments import (
     identities,
     lazy_training,
     samples,
+    softmax_network,
     starts,
     step_size,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "identities",
     "lazy_training",
     "samples",
+    "softmax_network",
     "starts",
     "step_size",
 ]
@@ -28,6 +30,14 @@ EXPERIMENTS = (
         result=identities.Identities,
         run=identities.run,
         budget_seconds=10,
+    ),
+    Experiment(
+        id="softmax_ntk.softmax_network",
+        summary="The network as attention, its kernel at growing width, what the denominator does, effective width",
+        settings=softmax_network.Settings,
+        result=softmax_network.SoftmaxNetwork,
+        run=softmax_network.run,
+        budget_seconds=20,
     ),
     Experiment(
         id="softmax_ntk.circle",
