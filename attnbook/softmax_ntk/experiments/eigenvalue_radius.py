@@ -38,9 +38,9 @@ class Settings:
     Attributes:
         sizes: Numbers of samples.
         n_inputs: Number of inputs; half of the sizes are larger, so that a linear kernel would be singular.
-        n_outputs: Number of outputs.
+        outputs: Numbers of outputs.
         width: Number of neurons.
-        radii: How far each neuron moves, increasing.
+        radii: How far each neuron moves, increasing; the first is the largest that Lemma 5.1 allows.
         shown_radii: Radii of the spectra that the slider shows, at one seed.
         shown_size: Number of samples of these spectra, one output.
         seeds: Seeds of data, weights and directions.
@@ -49,16 +49,16 @@ class Settings:
 
     sizes: tuple[int, ...] = (16, 32, 64)
     n_inputs: int = 16
-    n_outputs: int = 2
+    outputs: tuple[int, ...] = (1, 2)
     width: int = 1024
-    radii: tuple[float, ...] = tuple(float(2 ** (k / 4)) for k in range(-8, 17))
+    radii: tuple[float, ...] = (0.01, *(float(2 ** (k / 4)) for k in range(-4, 17)))
     shown_radii: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
     shown_size: int = 32
-    seeds: tuple[int, ...] = tuple(range(5))
-    chunk: int = 5
+    seeds: tuple[int, ...] = tuple(range(8))
+    chunk: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("sizes", "radii", "shown_radii"):
+        for name in ("sizes", "outputs", "radii", "shown_radii"):
             values = getattr(self, name)
             if sorted(set(values)) != list(values) or not values or values[0] <= 0:
                 raise ValueError(f"{name}: expected positive increasing numbers, got {values}")
@@ -68,7 +68,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing; the rules name these numbers of samples."""
         return cls(
-            width=64, n_inputs=17, n_outputs=1, radii=(1.0, 4.0), shown_radii=(1.0, 4.0), shown_size=7,
+            width=64, n_inputs=17, outputs=(1,), radii=(0.01, 4.0), shown_radii=(1.0, 4.0), shown_size=7,
             seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
@@ -99,55 +99,52 @@ class EigenvalueRadius(Result):
     settings_type: ClassVar[type] = Settings
     digits: ClassVar[int | None] = None
 
-    before: Float[np.ndarray, "seeds sizes networks"]
-    after: Float[np.ndarray, "seeds sizes radii directions networks"]
-    exponent: Float[np.ndarray, "seeds sizes"]
+    before: Float[np.ndarray, "seeds outputs sizes networks"]
+    after: Float[np.ndarray, "seeds outputs sizes radii directions networks"]
+    exponent: Float[np.ndarray, "seeds outputs sizes"]
     spectra: Float[np.ndarray, "one all_directions shown_radii rows networks"]
     spectra_before: Float[np.ndarray, "one rows networks"]
 
-    def ratio(self) -> Float[np.ndarray, "seeds sizes radii directions networks"]:
+    def ratio(self) -> Float[np.ndarray, "seeds outputs sizes radii directions networks"]:
         """Return what is left of the smallest eigenvalue."""
-        return self.after / self.before[:, :, None, None]
+        return self.after / self.before[..., None, None, :]
 
-    def first_loss(self) -> Float[np.ndarray, "seeds sizes directions networks"]:
+    def first_loss(self) -> Float[np.ndarray, "seeds outputs sizes directions networks"]:
         """Return the first radius at which less than half is left; infinite if there is none."""
         radii = np.array([*self.settings.radii, np.inf])
         lost = self.ratio() < 0.5
-        return radii[np.where(lost.any(axis=2), lost.argmax(axis=2), len(radii) - 1)]
+        return radii[np.where(lost.any(axis=3), lost.argmax(axis=3), len(radii) - 1)]
 
-    def last_harmless(self) -> Float[np.ndarray, "seeds sizes directions networks"]:
+    def last_harmless(self) -> Float[np.ndarray, "seeds outputs sizes directions networks"]:
         """Return the largest radius up to which at least half is left at every radius tried; 0 if there is none."""
         radii = np.array([0.0, *self.settings.radii])
         lost = self.ratio() < 0.5
-        return radii[np.where(lost.any(axis=2), lost.argmax(axis=2), len(radii) - 1)]
+        return radii[np.where(lost.any(axis=3), lost.argmax(axis=3), len(radii) - 1)]
 
-    def certified(self) -> Float[np.ndarray, "seeds sizes"]:
+    def certified(self) -> Float[np.ndarray, "seeds outputs sizes"]:
         """Return Claim E.5's radius of the softmax networks, with the measured $B$."""
         s = self.settings
-        return np.array([
-            [
-                certified_radius(float(e), n_samples=n, n_outputs=s.n_outputs, exponent=float(b))
-                for e, b, n in zip(eigenvalues, exponents, s.sizes, strict=True)
-            ]
-            for eigenvalues, exponents in zip(self.before[..., 0], self.exponent, strict=True)
-        ])  # fmt: skip
+
+        def of(i: int, j: int, k: int) -> float:
+            eigenvalue, exponent = float(self.before[i, j, k, 0]), float(self.exponent[i, j, k])
+            return certified_radius(eigenvalue, n_samples=s.sizes[k], n_outputs=s.outputs[j], exponent=exponent)
+
+        return np.vectorize(of)(*np.indices(self.exponent.shape))
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what is left of the eigenvalue and the radii of its loss, by claim id."""
         n, sizes, ratio, lost = len(self.settings.seeds), self.settings.sizes, self.ratio(), self.first_loss()
-        by_claim = {f"radius_n{m}": lost[:, i, 1, 2] for i, m in enumerate(sizes)}
+        relu = {f"radius_n{m}": np.median(lost[:, :, i, 1, 2], axis=1) for i, m in enumerate(sizes)}
+        pooled = {f"radius_n{m}": float(np.median(lost[:, :, i, 1, 2])) for i, m in enumerate(sizes)}
         beyond = [i for i, m in enumerate(sizes) if m > self.settings.n_inputs]
-        harmless = self.last_harmless()[:, :, :, 0].min(axis=(1, 2))
-        certified = self.certified().max(axis=1)
+        harmless = self.last_harmless()[..., 0].min(axis=(1, 2, 3))
+        certified = self.certified().max(axis=(1, 2))
         return {
-            "SN-E5": over_runs(n, np.min, min_eigenvalue_ratio=ratio[:, :, :, :2, 0]),
-            "SN-E5-exp": over_runs(n, np.min, min_eigenvalue_ratio=ratio[:, :, :, :2, 1]),
-            "SN-E5-relu": Measurement(
-                {name: float(np.median(values)) for name, values in by_claim.items()},
-                {name: range_of(values) for name, values in by_claim.items()},
-                n,
-            ),
-            "SN-E5-inward": over_runs(n, np.max, max_radius_softmax=lost[:, beyond, 2, 0]),
+            "SN-E5": over_runs(n, np.min, min_eigenvalue_ratio=ratio[:, :, :, :1, :, 0]),
+            "SN-E5-far": over_runs(n, np.min, min_eigenvalue_ratio=ratio[:, :, :, :, :2, 0]),
+            "SN-E5-exp": over_runs(n, np.min, min_eigenvalue_ratio=ratio[:, :, :, :, :2, 1]),
+            "SN-E5-relu": Measurement(pooled, {name: range_of(values) for name, values in relu.items()}, n),
+            "SN-E5-inward": over_runs(n, np.max, max_radius_softmax=lost[:, :, beyond, 2, 0]),
             "SN-E5-radius": Measurement(
                 {"certified_radius": float(certified.max()), "harmless_radius": float(harmless.min())},
                 {"certified_radius": range_of(certified), "harmless_radius": range_of(harmless)},
@@ -180,19 +177,19 @@ def run(
     clock, where, s = Clock(), place(device), settings
 
     def part(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        groups = [(n, a) for n in s.sizes for a in ACTIVATIONS]
+        groups = [(d, n, a) for d in s.outputs for n in s.sizes for a in ACTIVATIONS]
         found = []
         with runtime.threads(1):
-            for done, (n, activation) in enumerate(groups, 1):
-                found.append(_sweep(s, n, activation, seeds, where))
+            for done, (d, n, activation) in enumerate(groups, 1):
+                found.append(_sweep(s, Problem(activation, s.width, n, s.n_inputs, d), seeds, where))
                 if inner:
                     inner(done, len(groups))
-        shape = (len(s.sizes), len(ACTIVATIONS))
+        shape = (len(s.outputs), len(s.sizes), len(ACTIVATIONS))
         stacked = {k: np.stack([f[k] for f in found]).reshape(*shape, *found[0][k].shape) for k in found[0]}
         return {
-            "before": np.einsum("naj->jna", stacked["before"]),
-            "after": np.einsum("najrd->jnrda", stacked["after"]),
-            "exponent": stacked["exponent"][:, 0].T,
+            "before": np.einsum("dnaj->jdna", stacked["before"]),
+            "after": np.einsum("dnajri->jdnria", stacked["after"]),
+            "exponent": np.moveaxis(stacked["exponent"][:, :, 0], 2, 0),
         }
 
     arrays = concatenate(by_seeds(s, part, clock=clock, workdir=workdir, progress=progress))
@@ -203,10 +200,8 @@ def run(
     )
 
 
-def _sweep(
-    s: Settings, n_samples: int, activation: Activation, seeds: tuple[int, ...], device: torch.device
-) -> dict[str, np.ndarray]:
-    start = Start(Problem(activation, s.width, n_samples, s.n_inputs, s.n_outputs), seeds, device)
+def _sweep(s: Settings, problem: Problem, seeds: tuple[int, ...], device: torch.device) -> dict[str, np.ndarray]:
+    start = Start(problem, seeds, device)
     after = [
         np.stack([_eigenvalues(start.moved_kernel(d, r))[:, 0] for d in DIRECTIONS], axis=1) for r in s.radii
     ]
