@@ -52,7 +52,7 @@ class Settings:
     outputs: tuple[int, ...] = (1, 2)
     width: int = 1024
     radii: tuple[float, ...] = (0.01, *(float(2 ** (k / 4)) for k in range(-4, 17)))
-    shown_radii: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    shown_radii: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 4.0, 16.0)
     shown_size: int = 32
     seeds: tuple[int, ...] = tuple(range(8))
     chunk: int = 8

@@ -12,7 +12,6 @@ from attnbook.core.figures import INK, Look, band, style
 from attnbook.softmax_ntk.experiments import eigenvalue_radius, kernel_movement, lemma_b1, smallest_eigenvalues
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
-from attnbook.softmax_ntk.models.perturbations import DIRECTIONS as ALL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +23,7 @@ __all__ = [
     "eigenvalue_left",
     "movement",
     "movement_against_width",
+    "named",
     "parts_of_lemma",
     "scale_and_rank",
     "spectrum_frame",
@@ -160,8 +160,8 @@ def scale_and_rank(result: smallest_eigenvalues.SmallestEigenvalues) -> Figure:
 
 
 def spectrum_frame(result: eigenvalue_radius.EigenvalueRadius, direction: str, radius: float) -> Figure:
-    """Draw the eigenvalues of the three kernels before and after a move."""
-    after = result.spectra[0, ALL.index(direction), result.settings.shown_radii.index(radius)]  # type: ignore[arg-type]
+    """Draw the eigenvalues of the three kernels before and after a move in a direction, named as in legends."""
+    after = result.spectra[0, list(DIRECTIONS).index(named(direction)), result.settings.shown_radii.index(radius)]
     before, order = result.spectra_before[0], np.arange(1, len(after) + 1)
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(6.0, 5.2), sharex=True, sharey=True)
@@ -178,8 +178,13 @@ def spectrum_frame(result: eigenvalue_radius.EigenvalueRadius, direction: str, r
         corner.plot([], [], color=INK, linewidth=1.2, label="before")
         corner.plot([], [], "o", color=LOOKS["softmax"].color, markersize=4, label="after")
         corner.plot([], [], color=INK, linestyle=":", linewidth=1, label="half of the smallest")
-        corner.legend(loc="center", fontsize=10.5, title=f"{DIRECTIONS[direction].label}, R = {radius:g}")
+        corner.legend(loc="center", fontsize=10.5, title=f"{direction}, R = {radius:g}")
     return figure
+
+
+def named(label: str) -> str:
+    """Return the direction that a legend calls by this name."""
+    return next(name for name, look in DIRECTIONS.items() if look.label == label)
 
 
 def _panels(draw: Callable[[Axes, str], None], xlabel: str, ylabel: str) -> Figure:

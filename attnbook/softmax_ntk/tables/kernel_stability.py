@@ -10,9 +10,8 @@ from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments import eigenvalue_radius, kernel_movement, smallest_eigenvalues
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
-from attnbook.softmax_ntk.figures.kernel_stability import DIRECTIONS
+from attnbook.softmax_ntk.figures.kernel_stability import DIRECTIONS, named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
-from attnbook.softmax_ntk.models.perturbations import DIRECTIONS as ALL
 from attnbook.softmax_ntk.theory.kernel_stability import relu_change_bound
 
 __all__ = ["bounds", "changes", "costs", "full_rank", "losses", "radii", "spectrum_text"]
@@ -110,11 +109,12 @@ def costs(results: Mapping[str, Result]) -> Table:
 
 def spectrum_text(result: eigenvalue_radius.EigenvalueRadius, direction: str, radius: float) -> str:
     """Return the numbers behind one picture of the slider."""
-    after = result.spectra[0, ALL.index(direction), result.settings.shown_radii.index(radius), 0]  # type: ignore[arg-type]
+    at = list(DIRECTIONS).index(named(direction)), result.settings.shown_radii.index(radius)
+    after = result.spectra[0, *at, 0]
     left = after / result.spectra_before[0, 0]
     parts = [f"{LOOKS[name].label} {_left(share)}" for name, share in zip(ACTIVATIONS, left, strict=True)]
     return (
-        f"{DIRECTIONS[direction].label}, R = {radius:g}. The smallest eigenvalue after the move, as a multiple of "
+        f"{direction}, R = {radius:g}. The smallest eigenvalue after the move, as a multiple of "
         f"before: {', '.join(parts)}."
     )
 
