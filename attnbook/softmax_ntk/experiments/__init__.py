@@ -3,10 +3,14 @@
 from attnbook.core.results import Experiment
 from attnbook.softmax_ntk.experiments import (
     circle,
+    eigenvalue_radius,
     identities,
+    kernel_movement,
     lazy_training,
+    lemma_b1,
     samples,
     softmax_network,
+    smallest_eigenvalues,
     starts,
     step_size,
 )
@@ -14,10 +18,14 @@ from attnbook.softmax_ntk.experiments import (
 __all__ = [
     "EXPERIMENTS",
     "circle",
+    "eigenvalue_radius",
     "identities",
+    "kernel_movement",
     "lazy_training",
+    "lemma_b1",
     "samples",
     "softmax_network",
+    "smallest_eigenvalues",
     "starts",
     "step_size",
 ]
@@ -78,5 +86,37 @@ EXPERIMENTS = (
         result=starts.Starts,
         run=starts.run,
         budget_seconds=20,
+    ),
+    Experiment(
+        id="softmax_ntk.kernel_movement",
+        summary="Lemma 5.1: change of the kernel against radius, direction, width, samples, outputs and weight scale",
+        settings=kernel_movement.Settings,
+        result=kernel_movement.KernelMovement,
+        run=kernel_movement.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="softmax_ntk.lemma_b1",
+        summary="Lemma B.1: both sides of its thirteen inequalities over random trials",
+        settings=lemma_b1.Settings,
+        result=lemma_b1.LemmaB1,
+        run=lemma_b1.run,
+        budget_seconds=5,
+    ),
+    Experiment(
+        id="softmax_ntk.eigenvalue_radius",
+        summary="Claim E.5: the radius at which the smallest eigenvalue has lost half",
+        settings=eigenvalue_radius.Settings,
+        result=eigenvalue_radius.EigenvalueRadius,
+        run=eigenvalue_radius.run,
+        budget_seconds=25,
+    ),
+    Experiment(
+        id="softmax_ntk.smallest_eigenvalues",
+        summary="Smallest eigenvalues at infinite width, conditioning, and the rank of paired networks",
+        settings=smallest_eigenvalues.Settings,
+        result=smallest_eigenvalues.SmallestEigenvalues,
+        run=smallest_eigenvalues.run,
+        budget_seconds=5,
     ),
 )
