@@ -9,8 +9,8 @@ from attnbook.softmax_ntk.experiments import (
     lazy_training,
     lemma_b1,
     samples,
-    softmax_network,
     smallest_eigenvalues,
+    softmax_network,
     starts,
     step_size,
 )
@@ -24,8 +24,8 @@ __all__ = [
     "lazy_training",
     "lemma_b1",
     "samples",
-    "softmax_network",
     "smallest_eigenvalues",
+    "softmax_network",
     "starts",
     "step_size",
 ]
