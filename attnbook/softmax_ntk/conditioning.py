@@ -86,11 +86,11 @@ def condition_number(kernel: Float[Tensor, "*members rows rows"]) -> Float[Tenso
 
 def solve(
     kernel: Float[Tensor, "rows rows"],
-    labels: Float[Tensor, "rows *columns"],
+    labels: Float[Tensor, " rows *columns"],
     *,
     n_inputs: int | None = None,
     n_outputs: int = 1,
-) -> Float[Tensor, "rows *columns"]:
+) -> Float[Tensor, " rows *columns"]:
     r"""Return $H^{-1}\mathrm{vec}(Y)$, or say why there is none.
 
     Args:
