@@ -44,7 +44,7 @@ def test_moving_inward_ends_at_the_origin():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"direction": "down"}, "direction"), ({"radius": -1.0}, "radius"), ({"direction": "gdlike"}, "even width")],
+    [({"radius": -1.0}, "radius"), ({"direction": "gdlike"}, "even width")],
 )
 def test_impossible_moves_are_refused(change, message):
     given = {"direction": "random", "radius": 0.1} | change

@@ -130,7 +130,7 @@ class KernelMovement(Result):
 
     def relative(self, direction: Direction, network: str) -> Float[np.ndarray, "seeds radii"]:
         """Return change over norm, against the radius, of one direction and one network."""
-        j = ACTIVATIONS.index(network)  # type: ignore[arg-type]
+        j = ACTIVATIONS.index(network)
         return self.change[:, :, DIRECTIONS.index(direction), j] / self.norm[:, None, j]
 
     def bounds(self, *, exponent: float | None = None) -> Float[np.ndarray, "seeds allowed"]:

@@ -64,7 +64,7 @@ def movement_against_width(result: kernel_movement.KernelMovement) -> Figure:
     widths = np.array(result.settings.widths)
 
     def draw(ax: Axes, name: str) -> None:
-        j = ACTIVATIONS.index(name)  # type: ignore[arg-type]
+        j = ACTIVATIONS.index(name)
         for i, direction in enumerate(kernel_movement.DIRECTIONS):
             if (direction, name) != ("common", "softmax"):
                 band(ax, widths, np.maximum(result.by_width[:, :, i, j], 1e-7), DIRECTIONS[direction])
