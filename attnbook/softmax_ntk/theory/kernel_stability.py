@@ -144,7 +144,7 @@ def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.n
         width: $m$.
 
     Returns:
-        Bounds on: the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
+        Bounds on the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
         after (4, 5), their ratio and difference (6, 7), the normaliser and its inverse (8, 9), the softmax before and
         after (10, 11), its entries' change (12) and their sum weighted by numbers of size at most one (13).
 
