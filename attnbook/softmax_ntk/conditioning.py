@@ -35,7 +35,7 @@ class SingularKernelError(ValueError):
             "pass n_inputs, n_outputs to learn the width a paired network needs; inputs that occur twice also cause it"
             if width is None
             else f"paired neurons share their features, so the width must be at least 2 * samples * outputs / inputs = "
-            f"{width}; take about {MARGIN * width}, and check that no two inputs are equal or opposite"
+            f"{width}; take about {MARGIN * width}, and check that no two inputs are equal"
         )
         super().__init__(f"kernel: expected full rank, got rank {rank} of {size}; {hint}")
 
@@ -86,11 +86,11 @@ def condition_number(kernel: Float[Tensor, "*members rows rows"]) -> Float[Tenso
 
 def solve(
     kernel: Float[Tensor, "rows rows"],
-    labels: Float[Tensor, "rows *columns"],
+    labels: Float[Tensor, " rows *columns"],
     *,
     n_inputs: int | None = None,
     n_outputs: int = 1,
-) -> Float[Tensor, "rows *columns"]:
+) -> Float[Tensor, " rows *columns"]:
     r"""Return $H^{-1}\mathrm{vec}(Y)$, or say why there is none.
 
     Args:
