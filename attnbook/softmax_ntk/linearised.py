@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
+from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives
 
 __all__ = ["change_of_outputs", "change_of_weights"]
 
@@ -41,11 +41,11 @@ def change_of_weights(
         raise ValueError(
             f"coefficients: expected (members, outputs, samples) = {expected}, got {tuple(coefficients.shape)}"
         )
-    outputs = predict(networks, inputs)
+    derivatives, outputs = _derivatives(networks, inputs)
     back = torch.bmm(coefficients.mT, networks.signs)
-    if networks.activation == "softmax":
+    if outputs is not None:
         back -= (coefficients * outputs).sum(1).div_(networks.width).unsqueeze(2)
-    back *= neuron_derivatives(networks, inputs)
+    back *= derivatives
     return torch.bmm(inputs.mT, back).div_(networks.width)
 
 
@@ -71,9 +71,20 @@ def change_of_outputs(
     if change.shape != networks.first_layer.shape:
         expected = tuple(networks.first_layer.shape)
         raise ValueError(f"change: expected the shape of the first layers {expected}, got {tuple(change.shape)}")
-    outputs = predict(networks, inputs)
-    moved = torch.bmm(inputs, change).mul_(neuron_derivatives(networks, inputs))
+    derivatives, outputs = _derivatives(networks, inputs)
+    moved = torch.bmm(inputs, change).mul_(derivatives)
     found = torch.bmm(networks.signs, moved.mT)
-    if networks.activation == "softmax":
+    if outputs is not None:
         found -= outputs.mul_(moved.sum(2).div_(networks.width).unsqueeze(1))
     return found
+
+
+def _derivatives(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Factors of the derivatives of all neurons and, for softmax only, the outputs that centre the signs."""
+    members, n_inputs, _ = networks.first_layer.shape
+    if inputs.ndim != 3 or inputs.shape[::2] != (members, n_inputs):
+        raise ValueError(
+            f"inputs: expected (members, samples, inputs) = ({members}, any, {n_inputs}), got {tuple(inputs.shape)}"
+        )
+    derivatives = neuron_derivatives(networks, inputs)
+    return derivatives, torch.bmm(networks.signs, derivatives.mT) if networks.activation == "softmax" else None

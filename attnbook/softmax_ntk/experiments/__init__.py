@@ -4,6 +4,7 @@ from attnbook.core.results import Experiment
 from attnbook.softmax_ntk.experiments import (
     circle,
     identities,
+    kernel_regression,
     lazy_training,
     samples,
     starts,
@@ -14,6 +15,7 @@ __all__ = [
     "EXPERIMENTS",
     "circle",
     "identities",
+    "kernel_regression",
     "lazy_training",
     "samples",
     "starts",
@@ -68,5 +70,13 @@ EXPERIMENTS = (
         result=starts.Starts,
         run=starts.run,
         budget_seconds=20,
+    ),
+    Experiment(
+        id="softmax_ntk.kernel_regression",
+        summary="Theorem F.2: networks in training beside their kernel machines, gap and bound against width",
+        settings=kernel_regression.Settings,
+        result=kernel_regression.KernelRegression,
+        run=kernel_regression.run,
+        budget_seconds=35,
     ),
 )
