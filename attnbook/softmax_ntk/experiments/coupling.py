@@ -19,7 +19,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import sphere
 from attnbook.softmax_ntk.experiments.runs import Problem, Run, train
 from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights
-from attnbook.softmax_ntk.models.two_layer import predict
+from attnbook.softmax_ntk.models.two_layer import Networks, predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.theory.kernel_regression import coupling_bound
 
@@ -41,7 +41,8 @@ class Coupled:
         bound: Our form of Theorem F.2 with these measured drifts, ``(seeds, rows)``.
         summed: The same before the residuals are replaced by their envelopes: drifts times measured residuals.
         directed: The same with the drift in the direction of the residual at every step, signs dropped.
-        network: Outputs at the watched points of the first seed, ``(times, watched)``, first output.
+        network: First output at the watched points for the first seed, less what it was at the start,
+            ``(times, watched)``.
         machine: The same of its machine.
     """
 
@@ -107,7 +108,7 @@ def couple(
     network = []
     for step in range(steps + 1):
         if step in times:
-            network.append(predict(journey.now.subset(np.array([0])), kept)[0, 0])
+            network.append(_first(journey.now, kept) - _first(begun.start, kept))
         journey.look(step, recorded=step in record)
         journey.go(step)
     machine = _machine_of_first(begun, kept, times)[:, : len(watched)]
@@ -189,7 +190,12 @@ def _machine_of_first(begun: Run, watched: Tensor, times: Sequence[int]) -> Tens
     learned = kernel_gradient_flow(
         begun.kernel[one], labels, begun.step_size[one] * start.width, times, cross=ntk_gram(start, watched, inputs)
     )
-    return learned[:, 0] + predict(start, watched).flatten()
+    return learned[:, 0]
+
+
+def _first(networks: Networks, watched: Tensor) -> Tensor:
+    """First output of the first network at the watched points."""
+    return predict(networks.subset(np.array([0])), watched)[0, 0]
 
 
 def _double(array: np.ndarray, begun: Run) -> Tensor:

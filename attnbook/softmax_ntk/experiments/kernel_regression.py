@@ -144,8 +144,9 @@ class KernelRegression(Result):
         machine_curve: The same of the machines.
         linear_error: Largest difference of explicit steps of the linearised network from the closed form, over the
             largest prediction, ``(seeds, networks)``.
-        network: Predictions of networks on the circle, ``(starts, networks, shown widths, times, angles)``.
-        machine: Predictions of their machines.
+        network: What networks have learned on the circle, first output less its value at the start,
+            ``(starts, networks, shown widths, times, angles)``.
+        machine: The same of their machines.
     """
 
     experiment: ClassVar[str] = "softmax_ntk.kernel_regression"
