@@ -6,44 +6,55 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["SingularKernelError", "check_invertible"]
-
-# Eigenvalues below this share of the largest are rounding errors.
-SINGULAR = 1e-12
+__all__ = ["SingularKernelError", "check_invertible", "rank"]
 
 
 class SingularKernelError(ValueError):
-    """A kernel of too small a rank.
+    """A kernel that was to be inverted has no inverse, up to rounding.
 
     Attributes:
-        rank: Its rank in floating point.
+        rank: Its rank.
         size: Its number of rows.
-        smallest_width: Width from which on networks in pairs can have full rank; None if it is not known.
+        width: Smallest width at which the features of a paired network can span all rows; None if the number of inputs
+            was not given.
     """
 
-    def __init__(self, rank: int, size: int, smallest_width: int | None = None) -> None:
-        mend = "take a wider network" if smallest_width is None else f"take a width of at least {smallest_width}"
+    def __init__(self, rank: int, size: int, width: int | None = None) -> None:
+        self.rank, self.size, self.width = rank, size, width
+        mend = "take a wider network" if width is None else f"take a width of at least {width}, and some more"
         super().__init__(
-            f"kernel: expected an invertible matrix, got rank {rank} of {size} rows; {mend}, or inputs of more "
-            "dimensions, or leave out repeated inputs"
+            f"kernel: expected full rank, got rank {rank} of {size}; {mend}; inputs that occur twice also cause it"
         )
-        self.rank, self.size, self.smallest_width = rank, size, smallest_width
 
 
-def check_invertible(kernel: Float[Tensor, "*members rows rows"], *, n_inputs: int | None = None) -> None:
-    r"""Refuse a kernel that is singular in floating point.
+def rank(kernel: Float[Tensor, "*members rows rows"]) -> Tensor:
+    """Return the number of eigenvalues that are not rounding errors.
 
     Args:
         kernel: Symmetric positive semi-definite matrices.
-        n_inputs: Number of inputs $d_{in}$, to name the smallest width $2nd/d_{in}$ at which the features of networks
-            in pairs can span all rows; default unknown.
 
-    Raises:
-        SingularKernelError: If one is singular.
+    Returns:
+        The rank of each kernel.
+
+    Example:
+        >>> rank(torch.ones(3, 3, dtype=torch.float64)).item()
+        1
     """
     eigenvalues = torch.linalg.eigvalsh(kernel)
-    ranks = (eigenvalues > SINGULAR * eigenvalues[..., -1:]).sum(-1).flatten()
-    size = kernel.shape[-1]
-    if int(ranks.min()) < size:
-        width = None if n_inputs is None else 2 * -(-size // n_inputs)
-        raise SingularKernelError(int(ranks.min()), size, width)
+    part = kernel.shape[-1] * torch.finfo(kernel.dtype).eps
+    return (eigenvalues > part * eigenvalues[..., -1:]).sum(-1)
+
+
+def check_invertible(kernel: Float[Tensor, "*members rows rows"], *, n_inputs: int | None = None) -> None:
+    r"""Refuse kernels of which one is singular up to rounding.
+
+    Args:
+        kernel: Symmetric positive semi-definite matrices.
+        n_inputs: Number of inputs $d_{in}$, to name the width $2nd/d_{in}$ in the error; default none.
+
+    Raises:
+        SingularKernelError: If one is singular; names the smallest rank, the size and the smallest width that can work.
+    """
+    smallest, size = int(rank(kernel).min()), kernel.shape[-1]
+    if smallest < size:
+        raise SingularKernelError(smallest, size, None if n_inputs is None else 2 * -(-size // n_inputs))

@@ -144,13 +144,14 @@ def kernel_gradient_flow(
 
 
 def kernel_coefficients(
-    kernel: Float[Tensor, "*members rows rows"], labels: Float[Tensor, "*members rows"]
+    kernel: Float[Tensor, "*members rows rows"], labels: Float[Tensor, "*members rows"], *, n_inputs: int | None = None
 ) -> Float[Tensor, "*members rows"]:
     r"""Return $H^{-1}\mathrm{vec}(Y)$, by Cholesky's factorisation: the weights of kernel regression.
 
     Args:
         kernel: Symmetric positive definite matrix $H$ of the training points.
         labels: $\mathrm{vec}(Y)$.
+        n_inputs: Number of inputs of the networks, to name the smallest width that works in the error; default none.
 
     Returns:
         One coefficient per training point and output.
@@ -164,7 +165,7 @@ def kernel_coefficients(
         [0.25, 0.25]
     """
     _check_learning(kernel, labels)
-    conditioning.check_invertible(kernel)
+    conditioning.check_invertible(kernel, n_inputs=n_inputs)
     return torch.cholesky_solve(labels.unsqueeze(-1), torch.linalg.cholesky(kernel)).squeeze(-1)
 
 

@@ -121,15 +121,15 @@ def loss_curves(result: kernel_regression.KernelRegression) -> Figure:
     return figure
 
 
-def circle_frame(result: kernel_regression.KernelRegression, steps: int, network: str, start: str) -> Figure:
+def circle_frame(result: kernel_regression.KernelRegression, steps: int, network: str, neurons: str) -> Figure:
     """Draw the narrowest network and its machine along the circle, and below the gap at every width."""
     s = result.settings
     k, j = s.times.index(steps), ACTIVATIONS.index(network)
-    i = kernel_regression.STARTS.index(start)
+    i = kernel_regression.STARTS.index(neurons)
     degrees, shades = np.degrees(s.angles), plt.get_cmap("cividis")(np.linspace(0.75, 0, len(s.shown_widths)))
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 5.0), sharex=True, height_ratios=(1.1, 1))
-        _predictions(above, result, start, network, 0, k)
+        _predictions(above, result, neurons, network, 0, k)
         above.set(title=f"{LOOKS[network].label}, width {s.shown_widths[0]}, {steps} steps", ylabel="learned output")
         above.set_ylim(-1.8, 2.0)
         above.legend(fontsize=9, loc="upper right", ncols=2)
