@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives
+from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["change_of_outputs", "change_of_weights"]
+__all__ = ["change_of_outputs", "change_of_weights", "outputs_and_change"]
 
 
 @torch.no_grad()
@@ -43,7 +43,7 @@ def change_of_weights(
         )
     derivatives, outputs = _derivatives(networks, inputs)
     back = torch.bmm(coefficients.mT, networks.signs)
-    if outputs is not None:
+    if networks.activation == "softmax":
         back -= (coefficients * outputs).sum(1).div_(networks.width).unsqueeze(2)
     back *= derivatives
     return torch.bmm(inputs.mT, back).div_(networks.width)
@@ -68,23 +68,47 @@ def change_of_outputs(
     Raises:
         ValueError: If the shapes do not fit.
     """
+    return outputs_and_change(networks, inputs, change)[1]
+
+
+@torch.no_grad()
+def outputs_and_change(
+    networks: Networks,
+    inputs: Float[Tensor, "members points inputs"],
+    change: Float[Tensor, "members inputs width"],
+) -> tuple[Float[Tensor, "members outputs points"], Float[Tensor, "members outputs points"]]:
+    r"""Return the outputs $F(x)$ and their change $J\delta$ together, for little more than the price of one.
+
+    Args:
+        networks: The networks around whose weights $J$ is taken.
+        inputs: Points of each of them.
+        change: The change $\delta$ of each first layer.
+
+    Returns:
+        Outputs, and how the change moves them to first order.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
     if change.shape != networks.first_layer.shape:
         expected = tuple(networks.first_layer.shape)
         raise ValueError(f"change: expected the shape of the first layers {expected}, got {tuple(change.shape)}")
     derivatives, outputs = _derivatives(networks, inputs)
     moved = torch.bmm(inputs, change).mul_(derivatives)
     found = torch.bmm(networks.signs, moved.mT)
-    if outputs is not None:
-        found -= outputs.mul_(moved.sum(2).div_(networks.width).unsqueeze(1))
-    return found
+    if networks.activation == "softmax":
+        found -= outputs * moved.sum(2).div_(networks.width).unsqueeze(1)
+    return outputs, found
 
 
-def _derivatives(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Factors of the derivatives of all neurons and, for softmax only, the outputs that centre the signs."""
+def _derivatives(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors of the derivatives of all neurons, and the outputs; all but ReLU neurons are their own derivative."""
     members, n_inputs, _ = networks.first_layer.shape
     if inputs.ndim != 3 or inputs.shape[::2] != (members, n_inputs):
         raise ValueError(
             f"inputs: expected (members, samples, inputs) = ({members}, any, {n_inputs}), got {tuple(inputs.shape)}"
         )
+    if networks.activation == "relu":
+        return neuron_derivatives(networks, inputs), predict(networks, inputs)
     derivatives = neuron_derivatives(networks, inputs)
-    return derivatives, torch.bmm(networks.signs, derivatives.mT) if networks.activation == "softmax" else None
+    return derivatives, torch.bmm(networks.signs, derivatives.mT)

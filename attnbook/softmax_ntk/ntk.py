@@ -140,7 +140,7 @@ def kernel_gradient_flow(
         learned = _learned_in_steps(eigenvalues, eta, times)
     coefficients = (vectors.mT @ labels.unsqueeze(-1)).squeeze(-1)
     points = (kernel if cross is None else cross) @ vectors
-    return (points @ (learned * coefficients).unsqueeze(-1)).squeeze(-1)
+    return (points @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
 
 
 def kernel_coefficients(

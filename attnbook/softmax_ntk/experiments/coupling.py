@@ -18,7 +18,7 @@ from torch import Tensor
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import sphere
 from attnbook.softmax_ntk.experiments.runs import Problem, Run, train
-from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights
+from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights, outputs_and_change
 from attnbook.softmax_ntk.models.two_layer import Networks, predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.theory.kernel_regression import coupling_bound
@@ -100,6 +100,9 @@ def couple(
 
     Returns:
         Gaps, drifts and bounds.
+
+    Raises:
+        FloatingPointError: If a network diverges; names step, member and step size.
     """
     begun = train(problem, seeds, device=device, max_steps=1)  # draws and first kernel; its one step is not used
     points = torch.stack([_double(unseen(n_points, problem.n_inputs, seed=s), begun) for s in seeds])
@@ -109,8 +112,7 @@ def couple(
     for step in range(steps + 1):
         if step in times:
             network.append(_first(journey.now, kept) - _first(begun.start, kept))
-        journey.look(step, recorded=step in record)
-        journey.go(step)
+        journey.go(step, recorded=step in record)
     machine = _machine_of_first(begun, kept, times)[:, : len(watched)]
     return Coupled(**_numpy(journey.summary() | {"network": torch.stack(network), "machine": machine}))
 
@@ -135,31 +137,35 @@ class _Journey:
         self.drift, self.residuals, self.differences = per_seed, per_seed.clone(), per_seed.clone()
         self.point_drift, self.largest, self.directed = per_row, per_row.clone(), per_row.clone()
 
-    def look(self, step: int, *, recorded: bool) -> None:
-        """Compare networks and machines where they are."""
-        apart = (predict(self.now, self.points).flatten(1) - self.machine[step]).abs()
+    def go(self, step: int, *, recorded: bool) -> None:
+        """Compare networks and machines where they are, add to the sums of Duhamel's formula, and take one step."""
+        residual = predict(self.now, self.begun.inputs) - self.begun.labels
+        gradient = change_of_weights(self.now, self.begun.inputs, residual)
+        outputs, pushed = (t.flatten(1) for t in outputs_and_change(self.now, self.points, gradient))
+        apart = (outputs - self.machine[step]).abs()
         self.gap.append(apart.amax(1))
         self.largest = torch.maximum(self.largest, apart)
         if recorded:
-            moved = ntk_gram(self.now, self.begun.inputs) - self.begun.kernel
-            self.drift = torch.maximum(self.drift, moved.norm(dim=(1, 2)))
-            moved = ntk_gram(self.now, self.points, self.begun.inputs) - self.cross
-            self.point_drift = torch.maximum(self.point_drift, moved.norm(dim=2))
-
-    def go(self, step: int) -> None:
-        """Take one step, and add to the sums of Duhamel's formula what it costs."""
-        residual = predict(self.now, self.begun.inputs) - self.begun.labels
-        gradient = change_of_weights(self.now, self.begun.inputs, residual)
+            self._record_drift()
         flat, rate = residual.flatten(1), self.eta[:, None]
-        apart = flat - self.fit[step]
-        pushed = change_of_outputs(self.now, self.points, gradient).flatten(1)
+        difference = flat - self.fit[step]
         drifted = pushed - (self.cross @ flat.unsqueeze(2)).squeeze(2)  # K_t - K_0, on the residual
-        trailing = (self.cross @ apart.unsqueeze(2)).squeeze(2)
+        trailing = (self.cross @ difference.unsqueeze(2)).squeeze(2)
         self.directed += rate * (drifted.abs() + trailing.abs())
         self.residuals += self.eta * flat.norm(dim=1)
-        self.differences += self.eta * apart.norm(dim=1)
+        self.differences += self.eta * difference.norm(dim=1)
         self.loss.append(flat.square().sum(1) / 2)
+        if not torch.isfinite(gradient).all():
+            member = int((~torch.isfinite(gradient)).flatten(1).any(1).nonzero()[0, 0])
+            size = float(self.begun.step_size[member])
+            raise FloatingPointError(f"training diverged at step {step}, member {member}, step size {size:g}")
         self.now.first_layer.sub_(gradient.mul_(rate.unsqueeze(2)))
+
+    def _record_drift(self) -> None:
+        moved = ntk_gram(self.now, self.begun.inputs) - self.begun.kernel
+        self.drift = torch.maximum(self.drift, moved.norm(dim=(1, 2)))
+        moved = ntk_gram(self.now, self.points, self.begun.inputs) - self.cross
+        self.point_drift = torch.maximum(self.point_drift, moved.norm(dim=2))
 
     def summary(self) -> dict[str, Tensor]:
         """Return what is kept of the way."""

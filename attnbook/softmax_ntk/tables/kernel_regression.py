@@ -63,16 +63,19 @@ def looseness(result: kernel_regression.KernelRegression) -> Table:
 
 
 def drifts(result: kernel_regression.KernelRegression) -> Table:
-    """Return what goes into the bound at the narrowest and the widest networks, paired."""
+    """Return what goes into the bound for narrow and wide networks, paired, and what comes out."""
     s = result.settings
     rows: list[Row] = []
-    for w in (0, len(s.widths) - 1):
+    for w in sorted({0, len(s.widths) // 2, len(s.widths) - 1}):
         for j, name in enumerate(ACTIVATIONS):
-            arrays = (result.smallest_eigenvalue, result.kernel_drift, result.point_drift, result.gap)
+            arrays = (result.smallest_eigenvalue, result.kernel_drift, result.point_drift, result.gap, result.bound)
             cells: Row = [Measured(f"{np.median(a[:, 0, w, j]):.2g}") for a in arrays]
             rows.append([str(s.widths[w]), LOOKS[name].label, *cells])
-    caption = f"Paired neurons, medians over {len(s.seeds)} seeds; the last two are largest over inputs and outputs."
-    return Table(["width", "network", "λ", "ε_H", "ε_test", "gap"], rows, caption)
+    caption = (
+        f"Paired neurons, medians over {len(s.seeds)} seeds. ε_test and gap: largest over inputs and outputs; bound: "
+        "median over them. Labels have norm one."
+    )
+    return Table(["width", "network", "λ", "ε_H", "ε_test", "gap", "bound"], rows, caption)
 
 
 def circle_text(result: kernel_regression.KernelRegression, steps: int, network: str, neurons: str) -> str:
