@@ -98,8 +98,9 @@ def kernel_gradient_flow(
 
     With $H = Q\,\mathrm{diag}(\mu)\,Q^\top$ the residual of the linear model after $t$ steps is
     $(I-\eta mH)^t$ times the first one, so that one eigendecomposition serves every $t$:
-    $f_t(x) = K(x, X)\,Q\,\mathrm{diag}(\rho_t(\mu))\,Q^\top\mathrm{vec}(Y)$ with $\rho_t(\mu) = (1-(1-\eta m\mu)^t)/\mu$
-    for steps, and $\rho_t(\mu) = (1-e^{-\mu t})/\mu$ for the flow $\dot f = -K(f-Y)$. As $t$ grows both tend to
+    $f_t(x) = K(x, X)\,Q\,\mathrm{diag}(\rho_t(\mu))\,Q^\top\mathrm{vec}(Y)$ with
+    $\rho_t(\mu) = (1-(1-\eta m\mu)^t)/\mu$ for steps, and $\rho_t(\mu) = (1-e^{-\mu t})/\mu$ for the flow
+    $\dot f = -K(f-Y)$. As $t$ grows both tend to
     :func:`kernel_regression`.
 
     Args:

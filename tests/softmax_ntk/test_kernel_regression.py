@@ -95,7 +95,7 @@ def test_all_times_at_once_equal_one_time_each():
 def test_a_diverging_step_size_is_refused_and_says_which():
     kernel = torch.stack([torch.eye(3), 5 * torch.eye(3)]).double()
     kernel_gradient_flow(kernel, torch.ones(2, 3).double(), 0.4, [7])  # the limit itself
-    with pytest.raises(DivergingStepSizeError, match="member 1.*0.4") as caught:
+    with pytest.raises(DivergingStepSizeError, match=r"member 1.*0.4") as caught:
         kernel_gradient_flow(kernel, torch.ones(2, 3).double(), 0.5, [7])
     assert caught.value.step_size == 0.5
     assert caught.value.limit == pytest.approx(0.4)
@@ -104,7 +104,7 @@ def test_a_diverging_step_size_is_refused_and_says_which():
 
 def test_half_a_step_is_refused_and_half_a_unit_of_time_is_not():
     kernel, labels = torch.eye(2).double(), torch.ones(2).double()
-    with pytest.raises(ValueError, match="steps.*None"):
+    with pytest.raises(ValueError, match=r"steps.*None"):
         kernel_gradient_flow(kernel, labels, 0.5, [0.5])
     assert kernel_gradient_flow(kernel, labels, None, [0.5])[0, 0] == pytest.approx(1 - math.exp(-0.5))
     for times in ([math.nan], [math.inf], [-1.0]):
@@ -115,7 +115,7 @@ def test_half_a_step_is_refused_and_half_a_unit_of_time_is_not():
 def test_a_singular_kernel_names_its_rank_and_the_width_that_mends_it():
     nets = Networks.stack("softmax", [draw_weights(4, 3, 1, rng=np.random.default_rng(0))])
     kernel = ntk_gram(nets, double(1, 11, 3))
-    with pytest.raises(SingularKernelError, match="rank 6 of 11.*at least 8") as caught:
+    with pytest.raises(SingularKernelError, match=r"rank 6 of 11.*at least 8") as caught:
         kernel_coefficients(kernel, double(1, 11), n_inputs=3)
     assert (caught.value.rank, caught.value.size, caught.value.width) == (6, 11, 8)
     with pytest.raises(SingularKernelError, match="wider"):
