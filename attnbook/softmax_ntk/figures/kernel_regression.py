@@ -57,7 +57,7 @@ def gap_by_start(result: kernel_regression.KernelRegression) -> Figure:
         for ax in axes[1]:
             _log_widths(ax, np.array(s.widths)[::2])
         figure.supylabel("largest gap to the kernel machine", fontsize=11.5)
-        axes[0, 1].legend(fontsize=9.5, loc="lower left")
+        axes[1, 1].legend(fontsize=9.5, loc="lower left")
     return figure
 
 
@@ -99,7 +99,7 @@ def bound_ladder(result: kernel_regression.KernelRegression) -> Figure:
             ax.set(yscale="log", title=LOOKS[name].label)
             _log_widths(ax, widths[::2], label="width" if j == 1 else "")
         axes[0].set_ylabel("factor above the gap")
-        axes[0].legend(fontsize=8.5, loc="upper right", bbox_to_anchor=(1.04, 0.78))
+        axes[2].legend(fontsize=8.5, loc="upper right", bbox_to_anchor=(1.06, 1.02))
     return figure
 
 
@@ -130,15 +130,15 @@ def circle_frame(result: kernel_regression.KernelRegression, steps: int, network
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 5.0), sharex=True, height_ratios=(1.1, 1))
         _predictions(above, result, neurons, network, 0, k)
-        above.set(title=f"{LOOKS[network].label}, width {s.shown_widths[0]}, {steps} steps", ylabel="learned output")
+        above.set(title=f"{LOOKS[network].label}, width {s.shown_widths[0]}, {steps} step{'s' * (steps > 1)}", ylabel="learned output")
         above.set_ylim(-1.8, 2.0)
         above.legend(fontsize=9, loc="upper right", ncols=2)
         for shade, line, (w, width) in zip(shades, ("-", "--", "-."), enumerate(s.shown_widths), strict=False):
             gap = np.abs(result.network[i, j, w, k] - result.machine[i, j, w, k])
-            below.plot(degrees, np.maximum(gap, 1e-9), line, color=shade, label=f"{width}")
-        below.set(yscale="log", ylim=(1e-9, 3), ylabel="|network \u2212 machine|", xlabel="angle on a circle (degrees)")
+            below.plot(degrees, np.maximum(gap, 1e-9), line, color=shade, label=f"width {width}")
+        below.set(yscale="log", ylim=(1e-9, 50), ylabel="|network \u2212 machine|", xlabel="angle on a circle (degrees)")
         below.set_yticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
-        below.legend(fontsize=9, title="width", ncols=3, loc="lower right")
+        below.legend(fontsize=9, ncols=3, loc="upper right")
     return figure
 
 
@@ -163,7 +163,8 @@ def _gaps(ax: Axes, result: kernel_regression.KernelRegression, start: str, *, l
     ax.set(yscale="log")
     _log_widths(ax, widths[::2])
     if legend:
-        ax.legend(fontsize=10, loc="upper right", bbox_to_anchor=(1, 0.8))
+        ax.set_ylim(bottom=ax.get_ylim()[0] / 3)
+        ax.legend(fontsize=10, loc="lower left")
 
 
 def _reference(ax: Axes, widths: np.ndarray, start: float, power: float) -> None:
