@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from attnbook.softmax_ntk.models.two_layer import Start
+    from attnbook.softmax_ntk.theory.kernels import Activation
+
 __all__ = ["bound_ladder", "circle_frame", "gap_by_start", "gap_by_step", "loss_curves", "network_and_machine"]
 
-MACHINE = {"color": "#c9a227", "linewidth": 5, "alpha": 0.7, "label": "kernel machine"}
+MACHINE: dict[str, Any] = {"color": "#c9a227", "linewidth": 5, "alpha": 0.7, "label": "kernel machine"}
 
 
 def network_and_machine(result: kernel_regression.KernelRegression) -> Figure:
@@ -42,7 +45,12 @@ def network_and_machine(result: kernel_regression.KernelRegression) -> Figure:
 def gap_by_start(result: kernel_regression.KernelRegression) -> Figure:
     """Draw the gap against the width for paired and independent neurons, with weights of scale 1 and light ones."""
     s = result.settings
-    shown = (("softmax", False), ("exp", False), ("softmax", True), ("relu", False))
+    shown: tuple[tuple[Activation, bool], ...] = (
+        ("softmax", False),
+        ("exp", False),
+        ("softmax", True),
+        ("relu", False),
+    )
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(6.8, 6.0), sharex=True, sharey=True)
         for ax, (name, light) in zip(axes.flat, shown, strict=True):
@@ -130,13 +138,15 @@ def circle_frame(result: kernel_regression.KernelRegression, steps: int, network
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 5.0), sharex=True, height_ratios=(1.1, 1))
         _predictions(above, result, neurons, network, 0, k)
-        above.set(title=f"{LOOKS[network].label}, width {s.shown_widths[0]}, {steps} step{'s' * (steps > 1)}", ylabel="learned output")
+        counted = f"{steps} step" + "s" * (steps > 1)
+        above.set(title=f"{LOOKS[network].label}, width {s.shown_widths[0]}, {counted}", ylabel="learned output")
         above.set_ylim(-1.8, 2.0)
         above.legend(fontsize=9, loc="upper right", ncols=2)
         for shade, line, (w, width) in zip(shades, ("-", "--", "-."), enumerate(s.shown_widths), strict=False):
             gap = np.abs(result.network[i, j, w, k] - result.machine[i, j, w, k])
             below.plot(degrees, np.maximum(gap, 1e-9), line, color=shade, label=f"width {width}")
-        below.set(yscale="log", ylim=(1e-9, 50), ylabel="|network \u2212 machine|", xlabel="angle on a circle (degrees)")
+        below.set(yscale="log", ylim=(1e-9, 50), ylabel="|network \u2212 machine|")
+        below.set_xlabel("angle on a circle (degrees)")
         below.set_yticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
         below.legend(fontsize=9, ncols=3, loc="upper right")
     return figure
@@ -154,7 +164,7 @@ def _predictions(
     ax.set(xlim=(-8, 360), xticks=(0, 90, 180, 270, 360))
 
 
-def _gaps(ax: Axes, result: kernel_regression.KernelRegression, start: str, *, legend: bool) -> None:
+def _gaps(ax: Axes, result: kernel_regression.KernelRegression, start: Start, *, legend: bool) -> None:
     widths = np.array(result.settings.widths)
     for name in ACTIVATIONS:
         band(ax, widths, np.maximum(result.of(start, name), ROUNDING), LOOKS[name])
