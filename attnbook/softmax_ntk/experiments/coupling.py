@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import sphere
-from attnbook.softmax_ntk.experiments.runs import Problem, Run, train
+from attnbook.softmax_ntk.experiments.runs import ROUNDING, Problem, Run, train
 from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights, outputs_and_change
 from attnbook.softmax_ntk.models.two_layer import Networks, predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
@@ -58,6 +58,26 @@ class Coupled:
     directed: Float[np.ndarray, "seeds rows"]
     network: Float[np.ndarray, "times watched"]
     machine: Float[np.ndarray, "times watched"]
+
+    def statistics(self, record: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return gaps at these steps and ratios of the bounds to the gap, per seed."""
+
+        def over_gap(bound: np.ndarray) -> np.ndarray:
+            return bound / np.maximum(self.largest_gap, ROUNDING)
+
+        return {
+            "gap": self.gap.max(axis=0),
+            "late_gap": self.gap[-1],
+            "gap_at": self.gap[list(record)].T,
+            "bound": np.median(self.bound, axis=1),
+            "bound_over_gap": over_gap(self.bound).min(axis=1),
+            "median_bound_over_gap": np.median(over_gap(self.bound), axis=1),
+            "summed_over_gap": np.median(over_gap(self.summed), axis=1),
+            "directed_over_gap": np.median(over_gap(self.directed), axis=1),
+            "kernel_drift": self.kernel_drift,
+            "point_drift": self.point_drift.max(axis=1),
+            "smallest_eigenvalue": self.smallest_eigenvalue,
+        }
 
 
 def unseen(n_points: int, n_inputs: int, *, seed: int) -> Float[np.ndarray, "points inputs"]:

@@ -275,7 +275,7 @@ class _Sweep:
         found = [self._couple(*group, done) for done, group in enumerate(self.unit + self.light, 1)]
         unit, light = found[: len(self.unit)], found[len(self.unit) :]
         shape = (seeds, len(STARTS), len(s.widths), len(ACTIVATIONS))
-        kept = [_statistics(one, s) for one in unit]
+        kept = [one.statistics(s.record) for one in unit]
         arrays = {name: np.stack([k[name] for k in kept], axis=1) for name in kept[0]}
         arrays = {name: a.reshape(*shape, *a.shape[2:]) for name, a in arrays.items()}
         gaps = np.stack([one.gap.max(axis=0) for one in light], axis=1)
@@ -310,24 +310,5 @@ class _Sweep:
     def _picture(self, curves: list[np.ndarray]) -> np.ndarray:
         """Predictions on the circle, ``(starts, networks, shown widths, times, angles)``."""
         s = self.s
-        curves = np.stack(curves).reshape(len(STARTS), len(s.widths), len(ACTIVATIONS), len(s.times), -1)
-        return np.swapaxes(curves[:, [s.widths.index(m) for m in s.shown_widths]], 1, 2)
-
-
-def _statistics(one: Coupled, s: Settings) -> dict[str, np.ndarray]:
-    def over_gap(bound: np.ndarray) -> np.ndarray:
-        return bound / np.maximum(one.largest_gap, ROUNDING)
-
-    return {
-        "gap": one.gap.max(axis=0),
-        "late_gap": one.gap[-1],
-        "gap_at": one.gap[list(s.record)].T,
-        "bound": np.median(one.bound, axis=1),
-        "bound_over_gap": over_gap(one.bound).min(axis=1),
-        "median_bound_over_gap": np.median(over_gap(one.bound), axis=1),
-        "summed_over_gap": np.median(over_gap(one.summed), axis=1),
-        "directed_over_gap": np.median(over_gap(one.directed), axis=1),
-        "kernel_drift": one.kernel_drift,
-        "point_drift": one.point_drift.max(axis=1),
-        "smallest_eigenvalue": one.smallest_eigenvalue,
-    }
+        stacked = np.stack(curves).reshape(len(STARTS), len(s.widths), len(ACTIVATIONS), len(s.times), -1)
+        return np.swapaxes(stacked[:, [s.widths.index(m) for m in s.shown_widths]], 1, 2)
