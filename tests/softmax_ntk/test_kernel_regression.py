@@ -195,7 +195,8 @@ def test_bound_holds_for_two_gradient_flows_whose_kernels_are_known():
 
 def test_bounds_known_by_hand():
     values = {"label_norm": 3.0, "cross_norm": 5.0, "kernel_drift": 0.1, "point_drift": 0.2}
-    assert coupling_bound(2.0, **values) == pytest.approx(2 * 0.2 * 3 / 2 + 4 * 5 * 0.1 * 3 / 4)
+    tensors = {name: torch.tensor(value) for name, value in values.items()}
+    assert float(coupling_bound(torch.tensor(2.0), **tensors)) == pytest.approx(2 * 0.2 * 3 / 2 + 4 * 5 * 0.1 * 3 / 4)
     sizes = {"n_samples": 4, "n_outputs": 1, "width": 10}
     found = coupling_bound_of_theorem(2.0, **sizes, kernel_drift=0.2, point_drift=0.3)
     assert found == pytest.approx(0.3)  # the logarithm is that of one

@@ -17,19 +17,15 @@ the form without them is ours.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
-import torch
+from torch import Tensor
 
 __all__ = ["coupling_bound", "coupling_bound_of_theorem"]
 
-Array = TypeVar("Array", float, np.ndarray, torch.Tensor)
-
 
 def coupling_bound(
-    smallest_eigenvalue: Array, *, label_norm: Array, cross_norm: Array, kernel_drift: Array, point_drift: Array
-) -> Array:
+    smallest_eigenvalue: Tensor, *, label_norm: Tensor, cross_norm: Tensor, kernel_drift: Tensor, point_drift: Tensor
+) -> Tensor:
     r"""Return $2\epsilon_{test}\|Y\|_F/\lambda + 4\|K_0(x,X)\|\,\epsilon_H\|Y\|_F/\lambda^2$.
 
     It bounds $|F_{nn}(x) - F_{ntk}(x)|$ for gradient flow at every time, if $\epsilon_H\le\lambda/2$ (this book's, by
@@ -43,10 +39,13 @@ def coupling_bound(
         point_drift: $\epsilon_{test}$.
 
     Returns:
-        The bound; numbers, arrays and tensors are broadcast against each other.
+        The bound; the arguments are broadcast against each other.
 
     Example:
-        >>> coupling_bound(0.5, label_norm=4.0, cross_norm=1.0, kernel_drift=0.01, point_drift=0.01)
+        >>> import torch
+        >>> one, drift = torch.tensor(1.0), torch.tensor(0.01)
+        >>> bound = coupling_bound(one / 2, label_norm=4 * one, cross_norm=one, kernel_drift=drift, point_drift=drift)
+        >>> round(bound.item(), 4)
         0.8
     """
     at_the_point = 2 * point_drift * label_norm / smallest_eigenvalue
