@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import attnbook
-from attnbook.softmax_ntk.conditioning import SingularKernelError, condition_number, rank, solve
+from attnbook.softmax_ntk.conditioning import SingularKernelError, condition_number, rank
 from attnbook.softmax_ntk.experiments.lemma_b1 import left_sides
 from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import Problem
 from attnbook.softmax_ntk.models.perturbations import DIRECTIONS, displaced, displacement
 from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights
-from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.ntk import kernel_coefficients, ntk_gram
 from attnbook.softmax_ntk.theory import kernel_stability as theory
 
 CPU = torch.device("cpu")
@@ -144,20 +144,13 @@ def test_rank_of_a_paired_network_is_the_sum_over_sign_patterns(pairs, n_outputs
         assert bound <= theory.rank_bound(13, n_outputs, n_inputs=2, width=2 * pairs)
 
 
-def test_solver_solves():
-    root = torch.tensor(rng().standard_normal((5, 7)))
-    kernel, labels = root @ root.T, torch.tensor(rng(1).standard_normal((5, 3)))
-    torch.testing.assert_close(kernel @ solve(kernel, labels), labels)
-    torch.testing.assert_close(solve(kernel, labels[:, 0]), solve(kernel, labels)[:, 0])
-
-
 def test_a_singular_kernel_is_refused_with_rank_size_and_the_width_that_works():
     kernel = Start(Problem("softmax", 4, 13, 3, 1), (0,), CPU).kernel[0]
     with pytest.raises(SingularKernelError, match=r"rank 6 of 13.*= 10") as caught:
-        solve(kernel, torch.ones(13).double(), n_inputs=3)
+        kernel_coefficients(kernel, torch.ones(13).double(), n_inputs=3)
     assert (caught.value.rank, caught.value.size, caught.value.width) == (6, 13, 10)
     with pytest.raises(SingularKernelError, match="pass n_inputs"):
-        solve(kernel, torch.ones(13).double())
+        kernel_coefficients(kernel, torch.ones(13).double())
     assert condition_number(kernel).isinf()
 
 
@@ -170,7 +163,7 @@ def test_a_singular_kernel_is_refused_with_rank_size_and_the_width_that_works():
 )
 def test_what_cannot_be_solved_is_refused(kernel, labels, message):
     with pytest.raises(ValueError, match=message):
-        solve(kernel, labels)
+        kernel_coefficients(kernel, labels)
 
 
 def test_condition_number_of_a_diagonal_matrix():

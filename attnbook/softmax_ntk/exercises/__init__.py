@@ -1,6 +1,7 @@
 """Checks of the exercises of this part, one module per chapter."""
 
 from attnbook.softmax_ntk.exercises import (
+    kernel_regression,
     kernel_stability,
     lazy_training,
     softmax_network,
@@ -9,6 +10,7 @@ from attnbook.softmax_ntk.exercises import (
 __all__ = ["CHECKS"]
 
 CHECKS = {
+    **kernel_regression.CHECKS,
     **kernel_stability.CHECKS,
     **lazy_training.CHECKS,
     **softmax_network.CHECKS,

@@ -3,9 +3,11 @@
 from attnbook.core.results import Experiment
 from attnbook.softmax_ntk.experiments import (
     circle,
+    denominator,
     eigenvalue_radius,
     identities,
     kernel_movement,
+    kernel_regression,
     lazy_training,
     lemma_b1,
     samples,
@@ -18,9 +20,11 @@ from attnbook.softmax_ntk.experiments import (
 __all__ = [
     "EXPERIMENTS",
     "circle",
+    "denominator",
     "eigenvalue_radius",
     "identities",
     "kernel_movement",
+    "kernel_regression",
     "lazy_training",
     "lemma_b1",
     "samples",
@@ -118,5 +122,21 @@ EXPERIMENTS = (
         result=smallest_eigenvalues.SmallestEigenvalues,
         run=smallest_eigenvalues.run,
         budget_seconds=5,
+    ),
+    Experiment(
+        id="softmax_ntk.denominator",
+        summary="Networks with and without the denominator: the identity of their kernels, condition numbers",
+        settings=denominator.Settings,
+        result=denominator.Denominator,
+        run=denominator.run,
+        budget_seconds=20,
+    ),
+    Experiment(
+        id="softmax_ntk.kernel_regression",
+        summary="Theorem F.2: networks in training beside their kernel machines, gap and bound against width",
+        settings=kernel_regression.Settings,
+        result=kernel_regression.KernelRegression,
+        run=kernel_regression.run,
+        budget_seconds=35,
     ),
 )
