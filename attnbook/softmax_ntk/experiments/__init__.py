@@ -3,6 +3,7 @@
 from attnbook.core.results import Experiment
 from attnbook.softmax_ntk.experiments import (
     circle,
+    denominator,
     eigenvalue_radius,
     identities,
     kernel_movement,
@@ -18,6 +19,7 @@ from attnbook.softmax_ntk.experiments import (
 __all__ = [
     "EXPERIMENTS",
     "circle",
+    "denominator",
     "eigenvalue_radius",
     "identities",
     "kernel_movement",
@@ -45,6 +47,14 @@ EXPERIMENTS = (
         settings=softmax_network.Settings,
         result=softmax_network.SoftmaxNetwork,
         run=softmax_network.run,
+        budget_seconds=20,
+    ),
+    Experiment(
+        id="softmax_ntk.denominator",
+        summary="Networks with and without the denominator: the identity of their kernels, condition numbers",
+        settings=denominator.Settings,
+        result=denominator.Denominator,
+        run=denominator.run,
         budget_seconds=20,
     ),
     Experiment(
