@@ -62,7 +62,7 @@ class Settings:
     def __post_init__(self) -> None:
         if 0.5 not in self.lowest_norms or not {1.0, 2.0} <= set(self.scales):
             raise ValueError(
-                f"lowest_norms, scales: the claims are about 0.5 and about 1 and 2, got {self.lowest_norms}, {self.scales}"
+                f"lowest_norms, scales: the claims need 0.5, and 1 and 2, got {self.lowest_norms}, {self.scales}"
             )
         check_seeds(self.seeds, self.chunk)
 

@@ -202,7 +202,9 @@ def run(
 
 def _sweep(s: Settings, problem: Problem, seeds: tuple[int, ...], device: torch.device) -> dict[str, np.ndarray]:
     start = Start(problem, seeds, device)
-    after = [np.stack([_eigenvalues(start.moved_kernel(d, r))[:, 0] for d in DIRECTIONS], axis=1) for r in s.radii]
+    after = [
+        np.stack([_eigenvalues(start.moved_kernel(d, r))[:, 0] for d in DIRECTIONS], axis=1) for r in s.radii
+    ]
     before = _eigenvalues(start.kernel)[:, 0]
     return {"before": before, "after": np.stack(after, axis=1), "exponent": start.exponent()}
 

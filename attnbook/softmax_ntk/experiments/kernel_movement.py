@@ -251,7 +251,9 @@ def run(
     return KernelMovement(settings=settings, provenance=clock.provenance(where), **arrays)
 
 
-def _sweeps(s: Settings, activation: Activation, seeds: tuple[int, ...], device: torch.device) -> dict[str, np.ndarray]:
+def _sweeps(
+    s: Settings, activation: Activation, seeds: tuple[int, ...], device: torch.device
+) -> dict[str, np.ndarray]:
     """All sweeps of one network; every array starts with the seeds."""
     start = Start(Problem(activation, s.width, s.n_samples, s.n_inputs, s.n_outputs), seeds, device)
     one, at = start.of(n_outputs=1), (s.radius,)

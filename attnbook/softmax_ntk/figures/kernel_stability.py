@@ -146,9 +146,7 @@ def scale_and_rank(result: smallest_eigenvalues.SmallestEigenvalues) -> Figure:
         scales = np.array(s.scales)
         for j in (0, 2):
             band(left, scales, result.inverse_condition[..., j], LOOKS[ACTIVATIONS[j]])
-        left.set(
-            yscale="log", xlabel=r"weight scale $\sigma$", ylabel=r"$\lambda/\lambda_{\max}$", title="conditioning"
-        )
+        left.set(yscale="log", xlabel=r"weight scale $\sigma$", ylabel=r"$\lambda/\lambda_{\max}$", title="conditioning")
         left.legend(loc="lower right")
         widths = np.array(s.rank_widths)
         jitter = np.linspace(-0.7, 0.7, len(s.seeds))[:, None]

@@ -71,7 +71,9 @@ def displacement(
     return np.broadcast_to(drawn, (n_inputs, width)).copy()
 
 
-def displaced(networks: Networks, direction: Direction, radius: float, *, rngs: list[np.random.Generator]) -> Networks:
+def displaced(
+    networks: Networks, direction: Direction, radius: float, *, rngs: list[np.random.Generator]
+) -> Networks:
     """Return networks whose neurons have moved.
 
     Args:

@@ -96,8 +96,8 @@ def slopes_by_seeds(result: softmax_network.SoftmaxNetwork, first: int) -> Table
         found = [_slope(*result.cross_slopes(part, k)) for part in parts]
         rows.append([f"{LOOKS[name].label}, between outputs", *map(Measured, found)])
     caption = (
-        f"Log-log slopes of the medians [slopes of single seeds] / distance at width {s.slope_to}. Widths {s.widths[0]} "
-        f"to {s.slope_to}; between outputs {s.cross_from} to {s.widths[-1]}."
+        f"Log-log slopes of the medians [slopes of single seeds] / distance at width {s.slope_to}. Widths "
+        f"{s.widths[0]} to {s.slope_to}; between outputs {s.cross_from} to {s.widths[-1]}."
     )
     return Table(["network", f"first {first} seeds", f"other {n - first}", f"all {n}"], rows, caption)
 

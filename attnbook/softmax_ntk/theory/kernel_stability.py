@@ -130,8 +130,8 @@ def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: i
         0.35
     """
     check_positive(smallest_eigenvalue=smallest_eigenvalue)
-    return (
-        smallest_eigenvalue / 2 / kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
+    return smallest_eigenvalue / 2 / kernel_change_bound(
+        1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent
     )
 
 
