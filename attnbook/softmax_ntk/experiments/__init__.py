@@ -52,6 +52,14 @@ EXPERIMENTS = (
         budget_seconds=20,
     ),
     Experiment(
+        id="softmax_ntk.denominator",
+        summary="Networks with and without the denominator: the identity of their kernels, condition numbers",
+        settings=denominator.Settings,
+        result=denominator.Denominator,
+        run=denominator.run,
+        budget_seconds=20,
+    ),
+    Experiment(
         id="softmax_ntk.circle",
         summary="A picture of lazy training: networks and kernel machines on a circle",
         settings=circle.Settings,

@@ -14,13 +14,14 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, ratio_over_seeds
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.at_start import distance_from_limit, initial_kernel, limit_spectrum, output_limit
+from attnbook.softmax_ntk.at_start import distance_from_limit, initial_kernel, output_limit
 from attnbook.softmax_ntk.data import draw_sample, sphere
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, slope_over_seeds
+from attnbook.softmax_ntk.experiments.summaries import extent, range_of
 from attnbook.softmax_ntk.models.two_layer import (
     Networks,
     draw_weights,
@@ -28,13 +29,12 @@ from attnbook.softmax_ntk.models.two_layer import (
     predict,
 )
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
+from attnbook.softmax_ntk.theory.kernels import Activation
 from attnbook.softmax_ntk.theory.softmax_network import (
-    denominator_scaling,
     effective_width,
     expected_effective_width,
     kernel_fluctuation,
-    sphere_factor,
+    tail_scales,
 )
 
 __all__ = ["Settings", "SoftmaxNetwork", "run"]
@@ -60,9 +60,8 @@ class Settings:
         effective_widths: Widths at which it is counted; the second one is that of the claims.
         shown: Sorted attention weights that are kept for the picture.
         points: Unit inputs at which it is counted.
-        lowest_norms: Norms of the inputs whose kernels are compared are uniform from one of these to 1.
-        kernel_scales: Values of $\sigma$ in that comparison, and of the distance from the limit at one width.
-        kernel_samples: Number of samples and of inputs in the comparison.
+        kernel_scales: Values of $\sigma$ of the distance from the limit at one width.
+        light_scale: Value of $\sigma$ at which tails are light enough for a test of the exponent.
         seeds: Seeds of data and weights; twenty, since with fewer a single heavy neuron decides a slope.
         chunk: Seeds kept together.
     """
@@ -79,9 +78,8 @@ class Settings:
     effective_widths: tuple[int, ...] = (256, 4096, 65536)
     shown: int = 64
     points: int = 32
-    lowest_norms: tuple[float, ...] = (1.0, 0.8, 0.5, 0.2)
     kernel_scales: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
-    kernel_samples: int = 16
+    light_scale: float = 0.5
     seeds: tuple[int, ...] = tuple(range(20))
     chunk: int = 20
 
@@ -105,7 +103,7 @@ class Settings:
         """Return settings that run in a second and show little."""
         return cls(
             n_samples=5, widths=(16, 32, 64, 256, 16384), cross_from=16, shown=8, effective_widths=(16, 64),
-            points=3, lowest_norms=(1.0, 0.5), kernel_samples=5, seeds=(0, 1), chunk=1,
+            points=3, seeds=(0, 1), chunk=1,
         )  # fmt: skip
 
     @classmethod
@@ -126,18 +124,17 @@ class SoftmaxNetwork(Result):
     Attributes:
         attention_error: Largest distance of the softmax network from PyTorch's attention, ``(seeds,)``.
         flow_error: Distance of one step from its first order, over the step, ``(seeds,)``.
+        flow_order: Power of the step size with which that distance grows, ``(seeds,)``.
         distance: Relative distance of the kernel from its limit, ``(seeds, widths, networks)``.
         between: Size of the blocks between outputs over that of the kernel, ``(seeds, widths, networks)``.
         fluctuation: What ``kernel_fluctuation`` says of the distance, ``(seeds, widths, networks)``.
         fluctuation_between: What it says of the blocks between outputs, over the limit.
+        light_distance: As ``distance``, at the light scale, widths up to that of the slope,
+            ``(seeds, light_widths, networks)``.
+        light_fluctuation: What the formula says of it.
         distance_by_scale: As ``distance``, at the widest width of the slope, ``(seeds, kernel_scales, networks)``.
         fluctuation_by_scale: What the formula says of it.
-        scaling_error: Largest relative error of $K_{\exp}=DK_{\rm softmax}D$, ``(seeds,)``.
-        sphere_error: The same of $K_{\exp}=e^{\sigma^2}K_{\rm softmax}$ on the sphere, ``(seeds,)``.
-        sphere_condition_error: Relative difference of the two condition numbers there, ``(seeds,)``.
         effective: Mean effective number over the points, ``(seeds, effective_widths, scales)``.
-        spectrum: Eigenvalues of the limits over the largest, decreasing,
-            ``(seeds, lowest_norms, kernel_scales, networks, samples)``.
         weights: Sorted attention weights of the first point of the first seed at the smallest of the effective
             widths, ``(scales, shown)``.
         pictures: Kernels of the softmax network of the first seed at the first, third and fifth width, and their
@@ -151,17 +148,16 @@ class SoftmaxNetwork(Result):
 
     attention_error: Float[np.ndarray, " seeds"]
     flow_error: Float[np.ndarray, " seeds"]
+    flow_order: Float[np.ndarray, " seeds"]
     distance: Float[np.ndarray, "seeds widths networks"]
     between: Float[np.ndarray, "seeds widths networks"]
     fluctuation: Float[np.ndarray, "seeds widths networks"]
     fluctuation_between: Float[np.ndarray, "seeds widths networks"]
+    light_distance: Float[np.ndarray, "seeds light_widths networks"]
+    light_fluctuation: Float[np.ndarray, "seeds light_widths networks"]
     distance_by_scale: Float[np.ndarray, "seeds kernel_scales networks"]
     fluctuation_by_scale: Float[np.ndarray, "seeds kernel_scales networks"]
-    scaling_error: Float[np.ndarray, " seeds"]
-    sphere_error: Float[np.ndarray, " seeds"]
-    sphere_condition_error: Float[np.ndarray, " seeds"]
     effective: Float[np.ndarray, "seeds effective_widths scales"]
-    spectrum: Float[np.ndarray, "seeds norms kernel_scales networks samples"]
     weights: Float[np.ndarray, "scales shown"]
     pictures: Float[np.ndarray, "pictures rows rows"]
 
@@ -180,13 +176,12 @@ class SoftmaxNetwork(Result):
         return {
             "SN-ATT-net": over_runs(n, np.max, max_error=self.attention_error),
             "SN-FLOW": over_runs(n, np.max, relative_error=self.flow_error),
+            "SN-FLOW-order": extremes_over_seeds(smallest_order=self.flow_order, largest_order=self.flow_order),
             **{f"SN-INF-{name}": self._towards_limit(k) for k, name in enumerate(ACTIVATIONS)},
-            "SN-INF-cross": self._between_outputs(),
+            "SN-INF-cross": self._between_outputs(slope=0),
+            "SN-INF-cross-others": self._between_outputs(slope_exp=1, slope_relu=2),
+            "SN-INF-light": self._light_tails(),
             "SN-INF-scatter": self._against_formula(),
-            "SN-KEXP": over_runs(n, np.max, max_relative_error=self.scaling_error),
-            "SN-KEXP-sphere": over_runs(
-                n, np.max, max_relative_error=self.sphere_error, max_condition_difference=self.sphere_condition_error
-            ),
             **self._effective_width(),
         }
 
@@ -200,26 +195,34 @@ class SoftmaxNetwork(Result):
             len(s.seeds),
         )
 
-    def _between_outputs(self) -> Measurement:
-        """The rule is about softmax; the other two stand beside it."""
+    def cross_slopes(self, seeds: slice, network: int) -> tuple[float, tuple[float, float]]:
+        """Return the same for the size of the blocks between outputs."""
+        wide = [i for i, m in enumerate(self.settings.widths) if m >= self.settings.cross_from]
+        return slope_over_seeds([self.settings.widths[i] for i in wide], self.between[seeds][:, wide, network])
+
+    def _between_outputs(self, **networks: int) -> Measurement:
+        found = {name: self.cross_slopes(slice(None), k) for name, k in networks.items()}
+        names = {name: value for name, (value, _) in found.items()}
+        return Measurement(names, {name: spread for name, (_, spread) in found.items()}, len(self.between))
+
+    def _light_tails(self) -> Measurement:
         s = self.settings
-        wide = [i for i, m in enumerate(s.widths) if m >= s.cross_from]
-        widths = [s.widths[i] for i in wide]
-        found = [slope_over_seeds(widths, self.between[:, wide, k]) for k in range(len(ACTIVATIONS))]
-        names = ("slope", "slope_exp", "slope_relu")
-        values = {name: value for name, (value, _) in zip(names, found, strict=True)}
-        return Measurement(values, {k: v[1] for k, v in zip(names, found, strict=True)}, len(s.seeds))
+        found = extent("slope", s.widths[: self.light_distance.shape[1]], np.moveaxis(self.light_distance, 2, 0))
+        ratio = self.light_distance[:, -1] / self.light_fluctuation[:, -1]
+        largest = float(np.sqrt((ratio**2).mean(axis=0)).max())
+        name = "max_distance_over_formula"
+        return Measurement(
+            {**found.values, name: largest}, {**found.spread, name: range_of(ratio.max(axis=1))}, len(ratio)
+        )
 
     def _against_formula(self) -> Measurement:
-        """Root mean square over seeds, as the formula is one; the range is that of single seeds."""
+        """Root mean square over seeds, as the formula is one; the range is that of single seeds of that network."""
         ratio = self.distance[:, -1] / self.fluctuation[:, -1]
         rms = np.sqrt((ratio**2).mean(axis=0))
+        which = {"min_distance_over_formula": rms.argmin(), "max_distance_over_formula": rms.argmax()}
         return Measurement(
-            {"min_distance_over_formula": float(rms.min()), "max_distance_over_formula": float(rms.max())},
-            {
-                "min_distance_over_formula": (float(ratio.min()), float(ratio.max())),
-                "max_distance_over_formula": (float(ratio.min()), float(ratio.max())),
-            },
+            {name: float(rms[k]) for name, k in which.items()},
+            {name: range_of(ratio[:, k]) for name, k in which.items()},
             len(ratio),
         )
 
@@ -232,9 +235,23 @@ class SoftmaxNetwork(Result):
         at_two = ratio[:, s.scales.index(2.0)]
         return {
             "SN-EFF": over_runs(len(s.seeds), np.max, max_relative_deviation=np.abs(ratio[:, light] - 1)),
+            "SN-EFF-widths": self._at_all_widths(),
             "SN-EFF-frozen": ratio_over_seeds("wide_over_narrow", self.effective[:, -1, -1], self.effective[:, 0, -1]),
             "SN-EFF-tails": over_runs(len(s.seeds), np.min, ratio_to_formula_sigma2=at_two),
         }
+
+    def _at_all_widths(self) -> Measurement:
+        """The formula up to half of the scale at which its tails begin, and at the first one beyond that scale."""
+        s = self.settings
+        below, beyond = [], []
+        for i, width in enumerate(s.effective_widths):
+            bar = tail_scales(width)[0]
+            ratio = self.effective[:, i] / [expected_effective_width(width, scale=scale) for scale in s.scales]
+            below += [np.abs(ratio[:, j] - 1) for j, scale in enumerate(s.scales) if scale <= bar / 2]
+            beyond.append(ratio[:, next(j for j, scale in enumerate(s.scales) if scale > bar)])
+        return extremes_over_seeds(
+            largest_deviation_below=np.stack(below, 1), smallest_ratio_beyond=np.stack(beyond, 1)
+        )
 
 
 def run(
@@ -267,7 +284,6 @@ def run(
                 **_one_step(settings, seed),
                 **_by_width(settings, seed),
                 **_by_scale(settings, seed),
-                **_limits(settings, seed),
                 "effective": _effective(settings, seed),
             }
 
@@ -290,12 +306,17 @@ def _one_step(s: Settings, seed: int) -> dict[str, np.ndarray]:
         x, network.first_layer.mT, network.signs.mT, scale=1.0
     ).mul(m)
     before = predict(network, x)
-    moved = replace(network, first_layer=network.first_layer - s.step / m * loss_and_gradient(network, x, y)[1])
-    change = (predict(moved, x) - before).flatten()
-    first_order = -s.step * ntk_gram(network, x)[0] @ (before - y).flatten()
+    gradient, kernel = loss_and_gradient(network, x, y)[1], ntk_gram(network, x)[0]
+
+    def error(step: float) -> float:
+        moved = replace(network, first_layer=network.first_layer - step / m * gradient)
+        change = (predict(moved, x) - before).flatten()
+        return float((change + step * kernel @ (before - y).flatten()).norm() / change.norm())
+
     return {
         "attention_error": np.array(float((attention.mT - before).abs().max())),
-        "flow_error": np.array(float((change - first_order).norm() / change.norm())),
+        "flow_error": np.array(error(s.step)),
+        "flow_order": np.log10([error(100 * s.step) / error(10 * s.step)])[0],
     }
 
 
@@ -314,7 +335,13 @@ def _by_width(s: Settings, seed: int) -> dict[str, np.ndarray]:
     inputs = draw_sample(s.n_samples, s.n_inputs, s.n_outputs, seed=seed).inputs
     found = np.array([[_compare(a, inputs, m, s, seed) for a in ACTIVATIONS] for m in s.widths])
     names = ("distance", "between", "fluctuation", "fluctuation_between")
-    return {name: found[:, :, i] for i, name in enumerate(names)}
+    narrow = [m for m in s.widths if m <= s.slope_to]
+    light = np.array([[_compare(a, inputs, m, s, seed, s.light_scale) for a in ACTIVATIONS] for m in narrow])
+    return {
+        **{name: found[:, :, i] for i, name in enumerate(names)},
+        "light_distance": light[:, :, 0],
+        "light_fluctuation": light[:, :, 2],
+    }
 
 
 def _by_scale(s: Settings, seed: int) -> dict[str, np.ndarray]:
@@ -322,29 +349,6 @@ def _by_scale(s: Settings, seed: int) -> dict[str, np.ndarray]:
     width = s.slope_to
     found = np.array([[_compare(a, inputs, width, s, seed, scale) for a in ACTIVATIONS] for scale in s.kernel_scales])
     return {"distance_by_scale": found[:, :, 0], "fluctuation_by_scale": found[:, :, 2]}
-
-
-def _limits(s: Settings, seed: int) -> dict[str, np.ndarray]:
-    """The kernels at infinite width: identities, and spectra for inputs of equal and of different norms."""
-    n = s.kernel_samples
-    rng = stream(seed, "limits")
-    units = sphere(n, n, rng=rng)
-    spread = rng.uniform(size=(n, 1))
-    anywhere = 2 * spread * units
-    soft, exp = (infinite_width_kernel(name, anywhere) for name in ("softmax", "exp"))
-    d = denominator_scaling(anywhere)
-    round_soft, round_exp = (infinite_width_kernel(name, units) for name in ("softmax", "exp"))
-    conditions = [np.linalg.cond(kernel) for kernel in (round_soft, round_exp)]
-    spectra = [
-        [[limit_spectrum(a, (low + (1 - low) * spread) * units, scale=c) for a in ACTIVATIONS] for c in s.kernel_scales]
-        for low in s.lowest_norms
-    ]
-    return {
-        "scaling_error": np.abs(d[:, None] * soft * d / exp - 1).max(),
-        "sphere_error": np.abs(sphere_factor(units) * round_soft / round_exp - 1).max(),
-        "sphere_condition_error": np.abs(conditions[0] / conditions[1] - 1),
-        "spectrum": np.array(spectra).round(PLACES),
-    }
 
 
 def _logits(s: Settings, seed: int, width: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
-from attnbook.softmax_ntk.experiments import softmax_network
+from attnbook.softmax_ntk.experiments import denominator, softmax_network
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
 from attnbook.softmax_ntk.theory.softmax_network import expected_effective_width, tail_scales
@@ -112,27 +112,29 @@ def effective_numbers(result: softmax_network.SoftmaxNetwork) -> Figure:
             _mark(ax, tail_scales(width), look.color)
         ax.set(yscale="log", ylim=(1, 1.5e5), xlabel=r"weight scale $\sigma$, inputs of norm 1")
         ax.set_ylabel("effective number of neurons")
-        ax.legend(title="dotted: the formula; at the axis\n| it has to fail,  × a few have it all")
+        ax.legend(title="dotted: the formula; at the axis\n| from here it must fail,  × a few have it all")
     return figure
 
 
-def spectrum_frame(result: softmax_network.SoftmaxNetwork, lowest_norm: float, scale: float) -> Figure:
-    """Draw the spectra of the three kernels at infinite width."""
+def spectrum_frame(result: denominator.Denominator, lowest_norm: float, scale: float) -> Figure:
+    """Draw the spectra of the three kernels, of networks and at infinite width."""
     s = result.settings
-    at = (s.lowest_norms.index(lowest_norm), s.kernel_scales.index(scale))
-    rank = np.arange(1, s.kernel_samples + 1)
+    at = (s.lowest_norms.index(lowest_norm), s.scales.index(scale))
+    rank = np.arange(1, s.n_samples + 1)
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.8))
         for k, name in enumerate(ACTIVATIONS):
-            band(ax, rank, result.spectrum[:, *at, k], LOOKS[name])
+            band(ax, rank, result.finite_spectrum[:, *at, k], LOOKS[name])
+            limit = np.median(result.spectrum[:, *at, k], axis=0)
+            ax.plot(rank, limit, color=LOOKS[name].color, linestyle=":", linewidth=1.6)
         ax.set(yscale="log", ylim=(1e-6, 1.5), xlabel="eigenvalue, from the largest", ylabel="over the largest")
         ax.set_xticks(rank[::3])
-        ax.legend(loc="lower left")
+        ax.legend(loc="lower left", title=f"{s.width} neurons; dotted: limit", title_fontsize=10)
     return figure
 
 
 def _mark(ax: Axes, scales: tuple[float, float], color: str) -> None:
-    """Small marks at the lower edge: the formula holds up to the first, a few neurons have it all from the second."""
+    """Small marks at the lower edge: the formula must fail from the first on, few neurons have it all from the other."""
     for scale, marker in zip(scales, ("|", "x"), strict=True):
         ax.plot(
             scale, 1.0, marker, color=color, markersize=14 if marker == "|" else 8, markeredgewidth=2, clip_on=False

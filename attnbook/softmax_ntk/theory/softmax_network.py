@@ -188,11 +188,11 @@ def expected_effective_width(width: int, *, scale: float = 1.0, norm: float = 1.
 
 
 def tail_scales(width: int) -> tuple[float, float]:
-    r"""Return two values of $\sigma\|x\|$: up to where the formula holds, and from where on a few neurons have it all.
+    r"""Return two values of $\sigma\|x\|$: where the formula must begin to fail, and where a few neurons have it all.
 
     A paired network has $N = m/2$ independent Gaussian logits: Derrida's random energy model. A sum of $N$ terms
-    $e^{2z}$ is near its mean only for $\sigma\|x\| < \sqrt{\log(N)/2}$; beyond $\sqrt{2\log N}$ the largest few
-    terms carry the sum of $e^z$ itself.
+    $e^{2z}$ is, for very large $N$, near its mean only for $\sigma\|x\| < \sqrt{\log(N)/2}$; beyond $\sqrt{2\log N}$
+    the largest few terms carry the sum of $e^z$ itself.
 
     Args:
         width: $m$ of a paired network, at least 4.
