@@ -132,14 +132,6 @@ EXPERIMENTS = (
         budget_seconds=5,
     ),
     Experiment(
-        id="softmax_ntk.denominator",
-        summary="Networks with and without the denominator: the identity of their kernels, condition numbers",
-        settings=denominator.Settings,
-        result=denominator.Denominator,
-        run=denominator.run,
-        budget_seconds=20,
-    ),
-    Experiment(
         id="softmax_ntk.kernel_regression",
         summary="Theorem F.2: networks in training beside their kernel machines, gap and bound against width",
         settings=kernel_regression.Settings,
