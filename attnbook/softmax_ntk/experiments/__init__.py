@@ -5,9 +5,11 @@ from attnbook.softmax_ntk.experiments import (
     circle,
     identities,
     lazy_training,
+    planted_attention,
     samples,
     starts,
     step_size,
+    to_self_attention,
 )
 
 __all__ = [
@@ -15,9 +17,11 @@ __all__ = [
     "circle",
     "identities",
     "lazy_training",
+    "planted_attention",
     "samples",
     "starts",
     "step_size",
+    "to_self_attention",
 ]
 
 EXPERIMENTS = (
@@ -68,5 +72,21 @@ EXPERIMENTS = (
         result=starts.Starts,
         run=starts.run,
         budget_seconds=20,
+    ),
+    Experiment(
+        id="softmax_ntk.to_self_attention",
+        summary="Appendix H: self-attention by the tensor trick and row by row; what cannot be identified",
+        settings=to_self_attention.Settings,
+        result=to_self_attention.ToSelfAttention,
+        run=to_self_attention.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="softmax_ntk.planted_attention",
+        summary="Alternating, joint and softmax-only training of a planted self-attention layer at equal budget",
+        settings=planted_attention.Settings,
+        result=planted_attention.PlantedAttention,
+        run=planted_attention.run,
+        budget_seconds=50,
     ),
 )

@@ -52,6 +52,8 @@ STARTS: Mapping[str, str] = {
 """Name to where the values start; where they are solved for they need no start."""
 PROBLEMS = ("plain", "common_mean", "sharp")
 """Standard normal tokens; the same with a mean that all tokens share; a teacher with sharper attention."""
+# Relative loss below which a layer counts as fitted.
+FITTED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -199,8 +201,10 @@ class PlantedAttention(Result):
         """Return how the ways compare, by claim id."""
         n = len(self.settings.seeds)
         final = {way: self.of("loss", "plain", way)[:, -1] for way in WAYS}
-        fitted = final["alternating"] <= 1e-6
-        distance = np.where(fitted, self.of("distance", "plain", "alternating"), 0.0)
+        missed = {
+            f"missed_{way}": float((self.of("evaluations", "sharp", way) > self.settings.steps).sum())
+            for way in ("joint", "alternating")
+        }
         return {
             "SN-H-frozen": over_runs(n, np.min, min_relative_loss_frozen=final["frozen"]),
             "SN-H-known": over_seeds(median_evaluations_known=self.of("evaluations", "plain", "known")),
@@ -210,11 +214,20 @@ class PlantedAttention(Result):
             "SN-H-mean": self._ratio("common_mean", "joint", "alternating"),
             "SN-H-mean-zero": self._ratio("common_mean", "joint_from_zero", "alternating"),
             "SN-H-sharp": self._ratio("sharp", "joint_from_zero", "alternating"),
+            "SN-H-stuck": Measurement(missed, n_seeds=n),
             "SN-H-adam": ratio_over_seeds(
                 "final_loss_joint_adam_over_alternating", final["joint_adam"], final["alternating"]
             ),
-            "SN-H-found": over_runs(n, np.max, max_distance_where_fitted=distance),
+            "SN-H-adam-mean": self._ratio("common_mean", "joint_adam", "alternating_adam"),
+            "SN-H-found": self._found(),
         }
+
+    def _found(self) -> Measurement:
+        ways = [i for i, way in enumerate(WAYS.values()) if way.values != "frozen"]
+        fitted = self.loss[0, ways, :, -1] < FITTED
+        distance = np.where(fitted, self.distance[0, ways], 0.0)
+        largest = over_runs(len(self.settings.seeds), np.max, max_distance_where_fitted=distance.T)
+        return Measurement({**largest.values, "n_fitted": float(fitted.sum())}, largest.spread, largest.n_seeds)
 
     def _ratio(self, problem: str, above: str, below: str) -> Measurement:
         counts = (self.of("evaluations", problem, way) for way in (above, below))
@@ -298,9 +311,10 @@ def _draw_one(s: Settings, problem: str, seed: int) -> dict[str, np.ndarray]:
 def _measure(s: Settings, way: str, tuning: Planted, measured: Planted) -> dict[str, np.ndarray]:
     """Choose the step sizes of a way, then train the seeds that are measured."""
     grid = s.grid(way)
-    counts = _steps_to(_train(s, way, tuning.repeat(len(grid)), grid * len(s.tuning_seeds)).loss, s.target)
-    mean = counts.reshape(len(s.tuning_seeds), len(grid)).mean(axis=0)
-    best = grid[int(np.argmin(mean))]
+    tried = _train(s, way, tuning.repeat(len(grid)), grid * len(s.tuning_seeds)).loss
+    mean = _steps_to(tried, s.target).reshape(len(s.tuning_seeds), len(grid)).mean(axis=0)
+    final = tried[-1].log().cpu().numpy().reshape(-1, len(grid)).mean(axis=0)
+    best = grid[int(np.lexsort((final, mean))[0])]
     tuned = np.full(max(len(s.key_query_steps), len(s.adam_steps)), np.nan)
     by_step = mean.reshape(len({pair[0] for pair in grid}), -1).min(axis=1)
     tuned[: len(by_step)] = by_step
