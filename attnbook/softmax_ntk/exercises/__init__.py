@@ -2,11 +2,13 @@
 
 from attnbook.softmax_ntk.exercises import (
     lazy_training,
+    to_self_attention,
 )
 
 __all__ = ["CHECKS"]
 
 CHECKS = {
     **lazy_training.CHECKS,
+    **to_self_attention.CHECKS,
 }
 """Id of an exercise to its check."""

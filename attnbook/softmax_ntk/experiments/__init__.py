@@ -87,6 +87,6 @@ EXPERIMENTS = (
         settings=planted_attention.Settings,
         result=planted_attention.PlantedAttention,
         run=planted_attention.run,
-        budget_seconds=50,
+        budget_seconds=40,
     ),
 )

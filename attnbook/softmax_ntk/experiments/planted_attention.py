@@ -1,9 +1,9 @@
 """Three ways to train a self-attention layer, at equal budget: alternating, joint, and softmax weights alone.
 
-A planted layer, the teacher, labels random sequences; a layer of the same form, the student, is to find it. The paper
-leaves the training of values to future work (Appendix H); this experiment is the book's. Each way takes the same number of
-gradients with respect to the key-query matrix, its step sizes are tuned on seeds of their own, and it is measured on
-others.
+A planted layer, the teacher, labels random sequences; a layer of the same form, the student, is to find it. The
+theorem of the paper freezes the second layer, here the values; training them is this book's experiment. Each way
+takes the same number of gradients with respect to the key-query matrix; its step sizes are tuned on seeds of their
+own, and it is measured on others.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Settings:
             tokens' second moments.
         adam_steps: Learning rates that are tried, the same for both matrices.
         shown_steps: Steps at which attention is kept for the picture.
-        n_records: Number of recorded losses, log-spaced.
+        n_records: Number of recorded losses, log-spaced; those of the shown steps are added.
         tuning_seeds: Seeds on which step sizes are chosen.
         seeds: Seeds that are measured.
     """
@@ -130,7 +130,8 @@ class Settings:
     @property
     def records(self) -> Float[np.ndarray, " records"]:
         """Steps at which losses are recorded."""
-        return np.unique(np.geomspace(1, self.steps + 1, self.n_records).round()) - 1
+        spaced = np.geomspace(1, self.steps + 1, self.n_records).round() - 1
+        return np.union1d(spaced, np.array(self.shown_steps))
 
     def grid(self, way: str) -> list[tuple[float, float]]:
         """Return the pairs of step sizes that are tried for a way."""
@@ -192,6 +193,17 @@ class PlantedAttention(Result):
     milliseconds: Float[np.ndarray, "problems ways"]
     maps: Float[np.ndarray, "ways shown length length"]
     teacher_map: Float[np.ndarray, "length length"]
+
+    @property
+    def n_programs(self) -> int:
+        """Number of batched programs: each way is tuned and measured on each problem."""
+        return 2 * len(WAYS) * len(PROBLEMS)
+
+    @property
+    def n_networks(self) -> int:
+        """Number of layers trained, those of the tuning among them."""
+        s = self.settings
+        return len(PROBLEMS) * sum(len(s.grid(way)) * len(s.tuning_seeds) + len(s.seeds) for way in WAYS)
 
     def of(self, array: str, problem: str, way: str) -> np.ndarray:
         """Return what an array holds for a problem and a way."""
