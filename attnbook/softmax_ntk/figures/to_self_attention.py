@@ -48,8 +48,9 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
             net.plot([1, 2], [height, middle], color="#0b5cad", linewidth=0.6 + 9 * share, solid_capstyle="butt")
             net.plot(1, height, "o", color="#fbfaf7", markeredgecolor=INK, markersize=20)
             net.annotate(f"{j + 1}", (1, height), ha="center", va="center", fontsize=10.5)
-            place = 1 + 0.55, height + 0.55 * (middle - height)
-            net.annotate(f"{share:.2f}", place, ha="center", va="bottom", fontsize=9.5)
+            place = 1.36, height + 0.36 * (middle - height)
+            box = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 1}
+            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=9.5, bbox=box)
         for at, text in ((0, f"token\n{row + 1}"), (2, f"row\n{row + 1}")):
             net.plot(at, middle, "s", color="#fbfaf7", markeredgecolor=INK, markersize=36)
             net.annotate(text, (at, middle), ha="center", va="center", fontsize=10.5)
@@ -57,7 +58,7 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
         for at, text in ((0, "query"), (1, "neurons = keys"), (2, "output")):
             net.annotate(text, (at, -0.95), ha="center", fontsize=10.5)
         net.axis("off")
-        _map(heat, weights, "attention")
+        _map(heat, weights, "attention", float(weights.max()))
         heat.add_patch(plt.Rectangle((-0.5, row - 0.5), count, 1, fill=False, edgecolor="#c2410c", linewidth=2.5))
     return figure
 
@@ -76,7 +77,7 @@ def loss_by_budget(result: PlantedAttention) -> Figure:
             ax.set(yscale="log", title=TITLES[problem], xlabel="gradients (budget)", ylim=(1e-7, 5))
         axes[0].set_ylabel("loss / that of zero output")
         axes[0].legend(fontsize=9.5, loc="lower left")
-        axes[1].annotate("target", (steps[-1], result.settings.target), ha="right", va="bottom", fontsize=10)
+        axes[0].annotate("target", (steps[-1], result.settings.target), ha="right", va="bottom", fontsize=10)
     return figure
 
 
@@ -119,13 +120,14 @@ def maps_frame(result: PlantedAttention, way: str, steps: int) -> Figure:
     student = result.maps[list(WAYS).index(way), result.settings.shown_steps.index(steps)]
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(6.0, 3.3))
-        _map(left, student, f"student, step {steps}")
-        _map(right, result.teacher_map, "teacher")
+        largest = float(result.teacher_map.max())
+        _map(left, student, f"student, step {steps}", largest)
+        _map(right, result.teacher_map, "teacher", largest)
     return figure
 
 
-def _map(ax: Axes, weights: np.ndarray, title: str) -> None:
-    ax.imshow(weights, vmin=0, vmax=1)
+def _map(ax: Axes, weights: np.ndarray, title: str, largest: float) -> None:
+    ax.imshow(weights, vmin=0, vmax=largest)
     ticks = np.arange(0, len(weights), max(1, len(weights) // 4))
     ax.set(title=title, xlabel="looks at token")
     ax.set_xticks(ticks, [str(t + 1) for t in ticks])
