@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jaxtyping
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -99,15 +100,15 @@ def test_condition_at_uniform_attention_grows_with_length_and_mean():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"tokens": torch.zeros(2, 3, 7, 4).double()}, "tokens: expected"),
+        ({"tokens": torch.zeros(2, 3, 7, 4).double()}, "tokens"),
         ({"tokens": torch.full((2, 3, 7, 5), np.nan).double()}, "tokens: expected finite"),
-        ({"value": torch.zeros(2, 4, 4).double()}, "value: expected"),
-        ({"labels": torch.zeros(2, 20, 4).double()}, "labels: expected"),
+        ({"value": torch.zeros(2, 4, 4).double()}, "value"),
+        ({"labels": torch.zeros(2, 20, 4).double()}, "labels"),
     ],
 )
 def test_wrong_shapes_are_refused_by_name(layer, change, match):
     given = dict(zip(("key_query", "value", "tokens", "labels"), layer, strict=True)) | change
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError), match=match):
         loss_and_gradients(**given)
 
 
@@ -264,7 +265,7 @@ def test_rules_on_the_race_fail_when_the_ways_are_exchanged():
     for a, b in (("alternating", "joint"), ("frozen", "known"), ("alternating_adam", "joint_adam")):
         i, j = ways.index(a), ways.index(b)
         order[i], order[j] = order[j], order[i]
-    names = ("loss", "evaluations", "new_loss", "distance", "chosen", "tuned", "milliseconds")
+    names = ("loss", "evaluations", "distance", "chosen", "tuned", "milliseconds")
     exchanged = dataclasses.replace(stored, **{name: getattr(stored, name)[:, order] for name in names})
     red = {v.claim.id for v in ledger.check(exchanged).verdicts if v.outcome == "not reproduced"}
     assert {"SN-H-frozen", "SN-H-known", "SN-H-alternating", "SN-H-mean", "SN-H-adam-mean", "SN-H-stuck"} <= red

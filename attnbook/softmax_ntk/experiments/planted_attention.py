@@ -27,7 +27,7 @@ from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.planted_settings import PROBLEMS, STARTS, WAYS, Planted, Settings, draw
 from attnbook.softmax_ntk.experiments.runs import over_runs, place
 from attnbook.softmax_ntk.models.alternating import Trained, train_layers, value_step_unit
-from attnbook.softmax_ntk.models.self_attention import attention_weights, loss_and_gradients
+from attnbook.softmax_ntk.models.self_attention import attention_weights
 
 __all__ = ["LATER", "PROBLEMS", "WAYS", "PlantedAttention", "Settings", "measure", "run"]
 
@@ -45,7 +45,6 @@ class PlantedAttention(Result):
         loss: Loss at the recorded steps, ``(problems, ways, seeds, records)``.
         evaluations: Gradients until the target is reached; one more than the budget where it is not,
             ``(problems, ways, seeds)``.
-        new_loss: Loss on as many new sequences at the end.
         distance: $\|M-M_*\|_F/\|M_*\|_F$ of the key-query matrix from the teacher's, at the end.
         chosen: The step sizes chosen, ``(problems, ways, 2)``.
         tuned: Mean number of gradients to the target over the tuning seeds, by step size of the key-query matrix, the
@@ -63,7 +62,6 @@ class PlantedAttention(Result):
 
     loss: Float[np.ndarray, "problems ways seeds records"]
     evaluations: Float[np.ndarray, "problems ways seeds"]
-    new_loss: Float[np.ndarray, "problems ways seeds"]
     distance: Float[np.ndarray, "problems ways seeds"]
     chosen: Float[np.ndarray, "problems ways 2"]
     tuned: Float[np.ndarray, "problems ways steps"]
@@ -197,15 +195,12 @@ def measure(s: Settings, problem: str, way: str, *, device: torch.device) -> dic
     start = time.process_time()
     trained = _train(s, way, measured, [best] * len(s.seeds), keep=s.shown_steps)
     spent = time.process_time() - start
-    new = loss_and_gradients(trained.key_query, trained.value, measured.new_tokens, measured.new_labels).loss
-    zero = measured.new_labels.square().sum((1, 2)) / (2 * measured.new_labels.shape[1])
     distance = (trained.key_query - measured.teacher).norm(dim=(1, 2)) / measured.teacher.norm(dim=(1, 2))
     long = replace(s, steps=s.long_steps, shown_steps=())
     later = way in LATER and problem == "sharp"
     tensors = {
         "later_loss": _train(long, way, measured, [best] * len(s.seeds)).loss[-1] if later else trained.loss[-1],
         "loss": trained.loss[s.records.astype(int)].T,
-        "new_loss": new / zero,
         "distance": distance,
         "maps": torch.stack([trained.weights[step][0] for step in s.shown_steps]),
     }

@@ -146,8 +146,6 @@ class Planted:
     Attributes:
         tokens: Training sequences, ``(members, sequences, length, dimension)``.
         labels: The teacher's outputs, ``(members, rows, outputs)``.
-        new_tokens: As many new sequences.
-        new_labels: The teacher's outputs on these.
         teacher: Its key-query matrices.
         key_query: Where the students' start.
         values: Name of a start to values, as in :data:`STARTS`.
@@ -155,8 +153,6 @@ class Planted:
 
     tokens: Tensor
     labels: Tensor
-    new_tokens: Tensor
-    new_labels: Tensor
     teacher: Tensor
     key_query: Tensor
     values: dict[str, Tensor]
@@ -173,14 +169,14 @@ def draw(s: Settings, problem: str, seeds: Sequence[int], device: torch.device) 
     """Draw teachers, sequences, labels and starts of some seeds."""
     each = [_draw_one(s, problem, seed) for seed in seeds]
     t = {name: to_tensor(np.stack([e[name] for e in each]), device=device, dtype=torch.float64) for name in each[0]}
-    labels, new_labels = (outputs(t["teacher"], t["value"], t[name]) for name in ("tokens", "new_tokens"))
+    labels = outputs(t["teacher"], t["value"], t["tokens"])
     values = {
         "random": t["random"],
         "zero": torch.zeros_like(t["value"]),
         "signs": t["random"].sign() / s.dimension**0.5,
         "teacher": t["value"],
     }
-    return Planted(t["tokens"], labels, t["new_tokens"], new_labels, t["teacher"], t["key_query"], values)
+    return Planted(t["tokens"], labels, t["teacher"], t["key_query"], values)
 
 
 def _draw_one(s: Settings, problem: str, seed: int) -> dict[str, np.ndarray]:
@@ -191,9 +187,8 @@ def _draw_one(s: Settings, problem: str, seed: int) -> dict[str, np.ndarray]:
     mean = stream(seed, "mean", s.dimension).standard_normal(s.dimension)
     mean *= (s.mean_norm if problem == "common_mean" else 0.0) / np.linalg.norm(mean)
     shape = (s.n_sequences, s.length, s.dimension)
-    rng = stream(seed, "sequences", *shape)
-    tokens, new_tokens = (rng.standard_normal(shape) + mean for _ in range(2))
+    tokens = stream(seed, "sequences", *shape).standard_normal(shape) + mean
     return {
-        "tokens": tokens, "new_tokens": new_tokens, "teacher": teacher.key_query, "value": teacher.value,
+        "tokens": tokens, "teacher": teacher.key_query, "value": teacher.value,
         "key_query": student.key_query, "random": student.value,
     }  # fmt: skip
