@@ -248,7 +248,7 @@ def test_a_gradient_without_its_centring_turns_claims_red(monkeypatch):
 
 def test_exchanged_queries_and_keys_turn_claims_red(monkeypatch):
     def exchanged(tokens, key_query, *rest):
-        return theory.row_as_network(tokens, key_query.T, *rest)
+        return self_attention.row_as_network(tokens, key_query.T, *rest)
 
     monkeypatch.setattr(to_self_attention, "row_as_network", exchanged)
     monkeypatch.setattr(
@@ -278,14 +278,14 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
         figures.loss_by_budget(race),
         figures.step_windows(race),
         figures.condition(link),
-        figures.maps_frame(race, "joint", 12),
+        figures.maps_frame(race, "joint, zero values", 12),
     ]
     for figure in drawn:
         assert figure.axes
         plt.close(figure)
     for table in (tables.compared(race), tables.at_equal_time(race), tables.chosen(race), tables.ranks(link)):
         assert "<table>" in table._repr_html_()
-    assert "12 gradients" in tables.maps_text(race, "joint", 12)
+    assert "12 gradients" in tables.maps_text(race, "joint, zero values", 12)
     assert race.n_networks == 3 * (
         (4 * 2 + 2 * 4 + 2 * 1) * 1 + 8 * 2
     )  # grids on one tuning seed; eight ways, two seeds

@@ -102,7 +102,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         return cls(
-            n_sequences=7, length=5, dimension=3, n_outputs=2, steps=12, target=0.5, key_query_steps=(0.2, 0.5),
+            n_sequences=7, length=5, dimension=3, n_outputs=2, steps=12, target=1e-3, key_query_steps=(0.2, 0.5),
             value_steps=(0.5, 1.0), adam_steps=(0.1,), shown_steps=(0, 12), n_records=5, long_steps=20,
             tuning_seeds=(100,), seeds=(0, 1),
         )  # fmt: skip

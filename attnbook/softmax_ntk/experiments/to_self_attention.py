@@ -25,9 +25,10 @@ from attnbook.softmax_ntk.models.self_attention import (
     contexts,
     loss_and_gradients,
     outputs,
+    row_as_network,
 )
 from attnbook.softmax_ntk.models.two_layer import Networks, predict
-from attnbook.softmax_ntk.theory.self_attention import logits_by_tensor_trick, row_as_network, uniform_condition
+from attnbook.softmax_ntk.theory.self_attention import logits_by_tensor_trick, uniform_condition
 
 __all__ = ["Settings", "ToSelfAttention", "run"]
 

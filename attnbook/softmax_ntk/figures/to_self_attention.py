@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "TITLES", "condition", "loss_by_budget", "maps_frame", "one_row", "step_windows"]
+__all__ = ["LOOKS", "SHOWN", "TITLES", "condition", "loss_by_budget", "maps_frame", "one_row", "step_windows"]
 
 LOOKS: Mapping[str, Look] = {
     "alternating": Look("alternating", "#0b5cad", "-", "o"),
@@ -32,6 +32,8 @@ LOOKS: Mapping[str, Look] = {
 """How each way of training looks."""
 TITLES: Mapping[str, str] = {"plain": "no shared mean", "common_mean": "shared mean", "sharp": "sharp teacher"}
 """What each problem is called."""
+SHOWN: Mapping[str, str] = {LOOKS[way].label: way for way in ("alternating", "joint_from_zero", "joint", "frozen")}
+"""Label to name of the ways that the slider shows."""
 
 
 def one_row(result: PlantedAttention, row: int = 1) -> Figure:
@@ -116,8 +118,8 @@ def condition(result: ToSelfAttention) -> Figure:
 
 
 def maps_frame(result: PlantedAttention, way: str, steps: int) -> Figure:
-    """Draw the attention of the student after some steps beside the teacher's."""
-    student = result.maps[list(WAYS).index(way), result.settings.shown_steps.index(steps)]
+    """Draw the attention of the student after some steps beside the teacher's; the way by its label."""
+    student = result.maps[list(WAYS).index(SHOWN[way]), result.settings.shown_steps.index(steps)]
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(6.0, 3.3))
         largest = float(result.teacher_map.max())

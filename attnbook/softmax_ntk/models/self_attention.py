@@ -26,6 +26,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnbook.softmax_ntk.models.two_layer import Weights
+
 __all__ = [
     "Gradients",
     "Layer",
@@ -34,6 +36,7 @@ __all__ = [
     "draw_layer",
     "loss_and_gradients",
     "outputs",
+    "row_as_network",
     "solve_values",
 ]
 
@@ -237,6 +240,31 @@ def loss_and_gradients(
     count = rows.shape[1]
     key_query_gradient = tokens.flatten(1, 2).mT @ (back @ tokens).flatten(1, 2) / count
     return Gradients(error.square().sum((1, 2)) / (2 * count), key_query_gradient, rows.mT @ error / count, value)
+
+
+def row_as_network(
+    tokens: Float[np.ndarray, "length dimension"],
+    key_query: Float[np.ndarray, "dimension dimension"],
+    value: Float[np.ndarray, "dimension outputs"],
+) -> Weights:
+    r"""Return the two-layer softmax network whose output at token $i$ is row $i$ of self-attention, times the length.
+
+    It has one neuron per token. Row $j$ of $XKQ^\top$ is the weight vector of neuron $j$, row $j$ of $XV$ its output
+    weights; these take the place of the signs.
+
+    Args:
+        tokens: One sequence.
+        key_query: The product $QK^\top$.
+        value: The values.
+
+    Returns:
+        The network, for :meth:`attnbook.softmax_ntk.models.two_layer.Networks.stack`.
+
+    Example:
+        >>> row_as_network(np.ones((4, 2)), np.eye(2), np.ones((2, 3))).signs.shape
+        (3, 4)
+    """
+    return Weights((tokens @ key_query.T).T.copy(), (tokens @ value).T.copy())
 
 
 def _check_value(key_query: Tensor, value: Tensor) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments.planted_attention import PROBLEMS, WAYS, PlantedAttention
 from attnbook.softmax_ntk.experiments.to_self_attention import ToSelfAttention
-from attnbook.softmax_ntk.figures.to_self_attention import LOOKS, TITLES
+from attnbook.softmax_ntk.figures.to_self_attention import LOOKS, SHOWN, TITLES
 
 __all__ = ["at_equal_time", "chosen", "compared", "maps_text", "ranks"]
 
@@ -73,13 +73,13 @@ def ranks(result: ToSelfAttention) -> Table:
 
 
 def maps_text(result: PlantedAttention, way: str, steps: int) -> str:
-    """Return the numbers behind one picture of the slider."""
-    s, i = result.settings, list(WAYS).index(way)
+    """Return the numbers behind one picture of the slider; the way by its label."""
+    s, i = result.settings, list(WAYS).index(SHOWN[way])
     student = result.maps[i, s.shown_steps.index(steps)]
     gap = np.abs(student - result.teacher_map).max()
     loss = float(result.loss[0, i, 0, s.records.tolist().index(steps)])
     return (
-        f"{LOOKS[way].label}, {steps} gradients: loss {loss:.2g} of that of the zero output, "
+        f"{way}, {steps} gradients: loss {loss:.2g} of that of the zero output, "
         f"largest difference of an attention weight {gap:.2g}."
     )
 

@@ -1,11 +1,10 @@
-r"""Appendix H: self-attention by the tensor trick, and one of its rows as a two-layer softmax network.
+r"""Appendix H: the logits of self-attention by the tensor trick; the condition of the values' problem.
 
 ===================  =====================================  =====================
 paper                meaning                                shape
 ===================  =====================================  =====================
 $X$                  ``tokens`` of one sequence             ``(length, dim)``
 $QK^\top$            ``key_query``                          ``(dim, dim)``
-$V$                  ``value``                              ``(dim, outputs)``
 $\mathrm{vec}$       rows of a matrix, one after another    ``(rows * columns,)``
 ===================  =====================================  =====================
 
@@ -17,9 +16,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.models.two_layer import Weights
-
-__all__ = ["logits_by_tensor_trick", "row_as_network", "uniform_condition"]
+__all__ = ["logits_by_tensor_trick", "uniform_condition"]
 
 
 def logits_by_tensor_trick(
@@ -43,31 +40,6 @@ def logits_by_tensor_trick(
     """
     length = len(tokens)
     return (np.kron(tokens, tokens) @ key_query.ravel()).reshape(length, length)
-
-
-def row_as_network(
-    tokens: Float[np.ndarray, "length dim"],
-    key_query: Float[np.ndarray, "dim dim"],
-    value: Float[np.ndarray, "dim outputs"],
-) -> Weights:
-    r"""Return the two-layer softmax network whose output at token $i$ is row $i$ of self-attention, times the length.
-
-    It has one neuron per token. Row $j$ of $XKQ^\top$ is the weight vector of neuron $j$, row $j$ of $XV$ its output
-    weights; these take the place of the signs.
-
-    Args:
-        tokens: One sequence.
-        key_query: The product $QK^\top$.
-        value: The values.
-
-    Returns:
-        The network, for :meth:`attnbook.softmax_ntk.models.two_layer.Networks.stack`.
-
-    Example:
-        >>> row_as_network(np.ones((4, 2)), np.eye(2), np.ones((2, 3))).signs.shape
-        (3, 4)
-    """
-    return Weights((tokens @ key_query.T).T.copy(), (tokens @ value).T.copy())
 
 
 def uniform_condition(mean_norm: float | np.ndarray, length: int) -> float | np.ndarray:
