@@ -229,7 +229,7 @@ def _gradient_errors(key_query: Tensor, value: Tensor, tokens: Tensor, labels: T
 
     def solved(m: Tensor) -> Tensor:
         rows = contexts(torch.softmax(tokens @ m[:, None] @ tokens.mT, dim=3), tokens)
-        return loss(m, torch.linalg.lstsq(rows, labels).solution)
+        return loss(m, torch.linalg.solve(rows.mT @ rows, rows.mT @ labels))
 
     leaves = [t.clone().requires_grad_() for t in (key_query, value)]
     automatic = torch.autograd.grad(loss(*leaves), leaves)
