@@ -72,7 +72,7 @@ class PlantedAttention(Result):
 
     @property
     def n_programs(self) -> int:
-        """Number of batched programs: each way is tuned and measured on each problem."""
+        """Number of batched programs; each way is tuned and measured on each problem."""
         return 2 * len(WAYS) * len(PROBLEMS)
 
     @property

@@ -148,7 +148,7 @@ def contexts(
         tokens: The sequences that they belong to.
 
     Returns:
-        One row per token of each sequence: the weighted mean of the tokens of its sequence.
+        One row per token of each sequence, the weighted mean of the tokens of its sequence.
     """
     return (weights @ tokens).flatten(1, 2)
 
