@@ -5,6 +5,7 @@ from attnbook.softmax_ntk.exercises import (
     kernel_stability,
     lazy_training,
     softmax_network,
+    to_self_attention,
 )
 
 __all__ = ["CHECKS"]
@@ -14,5 +15,6 @@ CHECKS = {
     **kernel_stability.CHECKS,
     **lazy_training.CHECKS,
     **softmax_network.CHECKS,
+    **to_self_attention.CHECKS,
 }
 """Id of an exercise to its check."""

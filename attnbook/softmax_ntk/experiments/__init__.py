@@ -10,11 +10,13 @@ from attnbook.softmax_ntk.experiments import (
     kernel_regression,
     lazy_training,
     lemma_b1,
+    planted_attention,
     samples,
     smallest_eigenvalues,
     softmax_network,
     starts,
     step_size,
+    to_self_attention,
 )
 
 __all__ = [
@@ -27,11 +29,13 @@ __all__ = [
     "kernel_regression",
     "lazy_training",
     "lemma_b1",
+    "planted_attention",
     "samples",
     "smallest_eigenvalues",
     "softmax_network",
     "starts",
     "step_size",
+    "to_self_attention",
 ]
 
 EXPERIMENTS = (
@@ -138,5 +142,19 @@ EXPERIMENTS = (
         result=kernel_regression.KernelRegression,
         run=kernel_regression.run,
         budget_seconds=35,
+        id="softmax_ntk.to_self_attention",
+        summary="Appendix H: self-attention by the tensor trick and row by row; what cannot be identified",
+        settings=to_self_attention.Settings,
+        result=to_self_attention.ToSelfAttention,
+        run=to_self_attention.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="softmax_ntk.planted_attention",
+        summary="Alternating, joint and softmax-only training of a planted self-attention layer at equal budget",
+        settings=planted_attention.Settings,
+        result=planted_attention.PlantedAttention,
+        run=planted_attention.run,
+        budget_seconds=40,
     ),
 )
