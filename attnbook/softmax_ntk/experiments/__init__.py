@@ -142,12 +142,6 @@ EXPERIMENTS = (
         result=kernel_regression.KernelRegression,
         run=kernel_regression.run,
         budget_seconds=35,
-        id="softmax_ntk.to_self_attention",
-        summary="Appendix H: self-attention by the tensor trick and row by row; what cannot be identified",
-        settings=to_self_attention.Settings,
-        result=to_self_attention.ToSelfAttention,
-        run=to_self_attention.run,
-        budget_seconds=10,
     ),
     Experiment(
         id="softmax_ntk.planted_attention",
@@ -156,5 +150,13 @@ EXPERIMENTS = (
         result=planted_attention.PlantedAttention,
         run=planted_attention.run,
         budget_seconds=40,
+    ),
+    Experiment(
+        id="softmax_ntk.to_self_attention",
+        summary="Appendix H: self-attention by the tensor trick and row by row; what cannot be identified",
+        settings=to_self_attention.Settings,
+        result=to_self_attention.ToSelfAttention,
+        run=to_self_attention.run,
+        budget_seconds=10,
     ),
 )
