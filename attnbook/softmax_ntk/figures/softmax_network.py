@@ -134,7 +134,7 @@ def spectrum_frame(result: denominator.Denominator, lowest_norm: float, scale: f
 
 
 def _mark(ax: Axes, scales: tuple[float, float], color: str) -> None:
-    """Small marks at the lower edge: the formula must fail from the first on, few neurons have it all from the other."""
+    """Small marks at the lower edge: the formula must fail from the first on, few have it all from the other."""
     for scale, marker in zip(scales, ("|", "x"), strict=True):
         ax.plot(
             scale, 1.0, marker, color=color, markersize=14 if marker == "|" else 8, markeredgewidth=2, clip_on=False
