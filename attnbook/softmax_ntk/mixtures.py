@@ -15,7 +15,7 @@ from jaxtyping import Float
 from attnbook.softmax_ntk.score_matching import Schedule
 from attnbook.softmax_ntk.theory.kernels import check_positive
 
-__all__ = ["Mixture", "mixture_cdf", "mixture_denoiser", "mixture_log_density", "mixture_score"]
+__all__ = ["Mixture", "mixture_denoiser", "mixture_log_density", "mixture_quantiles", "mixture_score"]
 
 
 @dataclass(frozen=True)
@@ -140,28 +140,35 @@ def mixture_denoiser(
     return means + signal * mixture.width**2 / variance[:, None] * (points - signal * means)
 
 
-def mixture_cdf(
-    mixture: Mixture, time: float, points: Float[np.ndarray, " points"], *, schedule: Schedule
-) -> Float[np.ndarray, " points"]:
-    """Return the distribution function of a diffused one-dimensional mixture.
+def mixture_quantiles(
+    mixture: Mixture, time: float, count: int, *, schedule: Schedule
+) -> Float[np.ndarray, " count"]:
+    r"""Return the quantiles of a diffused one-dimensional mixture at the levels $(i-\frac12)/$count.
+
+    They stand for an ideal sample: what a sampler's particles are compared with.
 
     Args:
         mixture: The data, of dimension 1.
         time: One time, in $[T_0,T]$.
-        points: Where.
+        count: Number of quantiles, at least 1.
         schedule: Rate of the noise.
 
     Returns:
-        Probabilities of being below.
+        Increasing numbers, right to about three digits.
 
     Raises:
-        ValueError: If the mixture is not one-dimensional or the time lies outside $[T_0,T]$.
+        ValueError: If the mixture is not one-dimensional, the time lies outside $[T_0,T]$ or ``count`` is below 1.
     """
     if mixture.dimension != 1:
         raise ValueError(f"mixture: expected one dimension, got {mixture.dimension}")
+    if count < 1:
+        raise ValueError(f"count: expected at least 1, got {count}")
     signal, variance = _signal_and_variance(mixture, schedule.check(time), schedule)
-    standard = (points[:, None] - signal * np.array(mixture.means)[:, 0]) / np.sqrt(variance)
-    return torch.special.ndtr(torch.as_tensor(standard)).mean(dim=1).numpy()
+    centres = signal * np.array(mixture.means)[:, 0]
+    reach = np.abs(centres).max() + 6 * np.sqrt(variance)
+    grid = np.linspace(-reach, reach, 4001)
+    below = torch.special.ndtr(torch.as_tensor((grid[:, None] - centres) / np.sqrt(variance))).mean(dim=1).numpy()
+    return np.interp((np.arange(count) + 0.5) / count, below, grid)
 
 
 def _signal_and_variance(mixture: Mixture, times: np.ndarray, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
