@@ -50,14 +50,16 @@ def weight_displacement(
 @torch.no_grad()
 def predict_linearised(
     networks: Networks,
-    displacement: Float[Tensor, "members inputs width"],
+    displacements: Float[Tensor, "members variants inputs width"],
     inputs: Float[Tensor, "members samples inputs"],
-) -> Float[Tensor, "members outputs samples"]:
-    r"""Return the change of the outputs to first order in a change of the weights, $J(x)\,\mathrm{vec}(V)$.
+) -> Float[Tensor, "members variants outputs samples"]:
+    r"""Return the change of the outputs to first order in changes of the weights, $J(x)\,\mathrm{vec}(V)$.
+
+    Features are computed once for all variants: many stopping times cost little more than one.
 
     Args:
         networks: The networks at the start.
-        displacement: $V$, a change of each first layer.
+        displacements: $V$, changes of each first layer, several for each network.
         inputs: Samples of each.
 
     Returns:
@@ -66,13 +68,21 @@ def predict_linearised(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    if displacement.shape != networks.first_layer.shape:
+    members, n_inputs, width = networks.first_layer.shape
+    if displacements.ndim != 4 or (*displacements.shape[:1], *displacements.shape[2:]) != (members, n_inputs, width):
         raise ValueError(
-            f"displacement: expected the shape of the first layers {tuple(networks.first_layer.shape)}, "
-            f"got {tuple(displacement.shape)}"
+            f"displacements: expected (members, variants, inputs, width) = ({members}, any, {n_inputs}, {width}), "
+            f"got {tuple(displacements.shape)}"
         )
-    moved = torch.bmm(inputs, displacement).mul_(neuron_derivatives(networks, inputs))
-    change = torch.bmm(networks.signs, moved.mT)
+    derivatives = neuron_derivatives(networks, inputs)
+
+    def along(weighted: Tensor) -> Tensor:
+        """Sum over neurons and inputs, ``(members, variants, samples)``."""
+        summed = torch.bmm(derivatives, weighted.flatten(1, 2).mT).unflatten(2, (-1, n_inputs))
+        return (summed * inputs[:, :, None]).sum(3).mT
+
+    signs = networks.signs[:, :, None, None]
+    change = torch.stack([along(displacements * signs[:, k]) for k in range(signs.shape[1])], dim=2)
     if networks.activation == "softmax":
-        change -= predict(networks, inputs) * moved.sum(2).div_(networks.width).unsqueeze(1)
+        change -= along(displacements)[:, :, None] * predict(networks, inputs)[:, None] / width
     return change

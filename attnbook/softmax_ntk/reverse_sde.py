@@ -6,7 +6,7 @@ method of Euler and Maruyama. It ends at $T_0>0$, so that samples belong beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from attnbook.softmax_ntk.score_matching import Schedule, tweedie_score
 from attnbook.softmax_ntk.theory.kernels import check_positive
 
-__all__ = ["Denoiser", "reverse_times", "sample", "tabulate", "wasserstein"]
+__all__ = ["Denoiser", "look_up", "reverse_times", "sample", "tabulate", "wasserstein"]
 
 Denoiser: TypeAlias = Callable[[float, np.ndarray], np.ndarray]
 """(time, points ``(count, dimension)``) to denoised points of the same shape: an estimate of $E[x_0|x_t]$."""
@@ -118,12 +118,20 @@ def tabulate(denoiser: Denoiser, times: Float[np.ndarray, " times"], *, reach: f
     if points < 2:
         raise ValueError(f"points: expected at least 2, got {points}")
     grid = np.linspace(-reach, reach, points)
-    table = {float(time): denoiser(float(time), grid[:, None])[:, 0] for time in times}
+    return look_up(grid, {float(time): denoiser(float(time), grid[:, None])[:, 0] for time in times})
 
-    def look_up(time: float, at: np.ndarray) -> np.ndarray:
-        return np.interp(at[:, 0], grid, table[time])[:, None]
 
-    return look_up
+def look_up(grid: Float[np.ndarray, " points"], table: Mapping[float, Float[np.ndarray, " points"]]) -> Denoiser:
+    """Return the denoiser that interpolates a table linearly.
+
+    Args:
+        grid: Increasing points of the line.
+        table: Time to the answers at these points.
+
+    Returns:
+        The denoiser; beyond the grid it repeats the last answer, and it raises ``KeyError`` for other times.
+    """
+    return lambda time, at: np.interp(at[:, 0], grid, table[time])[:, None]
 
 
 def wasserstein(samples: Float[np.ndarray, " count"], reference: Float[np.ndarray, " others"]) -> float:

@@ -6,6 +6,7 @@ descent on its kernel at the start, for any number of steps. The paper has no ex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -242,12 +243,12 @@ def _learn(s: Settings, seed: int, device: torch.device) -> dict[str, np.ndarray
         "signal": np.mean(truth**2),
         "label_noise": np.mean((test.clean[:, 0] - truth) ** 2),
     }
-    chosen = (int(error.argmin()), s.steps.index(s.late))
-    best, late = (
-        task.linear(start, weight_displacement(start, inputs, coefficients[i])) for i in chosen
-    )  # fmt: skip
-    denoisers = {"network": task.network(networks[-1]), "best": best, "late": late}
-    return numbers | _samples(s, seed, denoisers) | _picture(s, drawn, denoisers)
+    chosen = [int(error.argmin()), s.steps.index(s.late)]
+    moved = torch.cat([weight_displacement(start, inputs, coefficients[i]) for i in chosen])
+    best, late = task.linear(start, moved, np.union1d(task.times(s.n_sde_steps), s.grid_times))
+    network = task.network(networks[-1])
+    denoisers = {"network": task.table(network, s.n_sde_steps), "best": best, "late": late}
+    return numbers | _samples(s, seed, denoisers) | _picture(s, drawn, (task.exact(), network, late))
 
 
 def _descend(machine: KernelMachine, labels: Tensor, checkpoints: tuple[int, ...]) -> list[Networks]:
@@ -297,9 +298,8 @@ def _samples(s: Settings, seed: int, denoisers: dict[str, Denoiser]) -> dict[str
     }
 
 
-def _picture(s: Settings, drawn: NoisySample, denoisers: dict[str, Denoiser]) -> dict[str, np.ndarray]:
+def _picture(s: Settings, drawn: NoisySample, shown: Sequence[Denoiser]) -> dict[str, np.ndarray]:
     grid = np.linspace(-ON_A_LINE.radius, ON_A_LINE.radius, s.n_grid)[:, None]
-    shown = (ON_A_LINE.exact(), denoisers["network"], denoisers["late"])
     return {
         "curves": np.array([[denoiser(t, grid)[:, 0] for t in s.grid_times] for denoiser in shown]),
         "drawn": np.stack([drawn.times, drawn.points[:, 0], drawn.clean[:, 0]]),

@@ -17,13 +17,15 @@ from attnbook.softmax_ntk.linearised import predict_linearised
 from attnbook.softmax_ntk.mixtures import Mixture, mixture_denoiser, mixture_quantiles
 from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, loss_and_gradient, predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
-from attnbook.softmax_ntk.reverse_sde import Denoiser, reverse_times, sample, tabulate, wasserstein
+from attnbook.softmax_ntk.reverse_sde import Denoiser, look_up, reverse_times, sample, tabulate, wasserstein
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, network_input
 
 __all__ = ["BINS", "GAP", "IN_THE_PLANE", "ON_A_LINE", "KernelMachine", "ScoreTask", "sample_quality"]
 
 # The region between the two modes on the line.
 GAP = 0.25
+# Points of a tabulated denoiser: one every 0.02.
+TABLE = 251
 # Edges of the histograms of particles.
 BINS = np.linspace(-2.5, 2.5, 101)
 
@@ -74,6 +76,14 @@ class ScoreTask:
             self.mixture, np.full(len(points), time), points, schedule=self.schedule
         )
 
+    def table(self, denoiser: Denoiser, n_steps: int) -> Denoiser:
+        """Return a denoiser on the line as a table for the times of a backward process."""
+        return tabulate(denoiser, self.times(n_steps), reach=self.radius, points=TABLE)
+
+    def times(self, n_steps: int) -> Float[np.ndarray, " steps"]:
+        """Return the times at which a backward process asks for the score."""
+        return reverse_times(n_steps, schedule=self.schedule)[:-1]
+
     def network(self, networks: Networks) -> Denoiser:
         """Return the denoiser of one trained network."""
 
@@ -83,14 +93,33 @@ class ScoreTask:
 
         return answer
 
-    def linear(self, networks: Networks, displacement: Float[Tensor, "1 inputs width"]) -> Denoiser:
-        """Return the denoiser of a linear model around the start."""
+    def answers(self, networks: Networks, drawn: NoisySample) -> Float[np.ndarray, "count dimension"]:
+        """Return what one network answers at the points of a training set."""
+        inputs = self.inputs(drawn.times, drawn.points, networks.signs)
+        return predict(networks, inputs)[0].T.cpu().double().numpy()
 
-        def answer(time: float, points: np.ndarray) -> np.ndarray:
-            inputs = self.inputs(np.full(len(points), time), points, networks.signs)
-            return predict_linearised(networks, displacement, inputs)[0].T.cpu().double().numpy()
+    def ideal_gap(self) -> float:
+        """Return the share of the data at the first time that lies between the modes, on the line."""
+        ideal = mixture_quantiles(self.mixture, self.schedule.first, 20_000, schedule=self.schedule)
+        return float(np.mean(np.abs(ideal) < GAP))
 
-        return answer
+    def linear(
+        self, networks: Networks, displacements: Float[Tensor, "variants inputs width"], times: np.ndarray
+    ) -> list[Denoiser]:
+        """Return tables of the denoisers of linear models around the start, on the line, for the given times.
+
+        All variants share their features, which single precision is enough for.
+        """
+        grid = np.linspace(-self.radius, self.radius, TABLE)
+        single = Networks("softmax", networks.first_layer.float(), networks.signs.float())
+        moved, rows = displacements[None].float(), []
+        for time in times:
+            inputs = self.inputs(np.full(TABLE, time), grid[:, None], single.signs)
+            rows.append(predict_linearised(single, moved, inputs)[0, :, 0].cpu().double().numpy())
+        return [
+            look_up(grid, {float(t): row[k] for t, row in zip(times, rows, strict=True)})
+            for k in range(len(displacements))
+        ]
 
     def train_on_fresh_noise(
         self, networks: Networks, *, batch: int, iterations: int, step_size: float, rng: np.random.Generator
@@ -179,7 +208,7 @@ def sample_quality(
 
     Args:
         task: The data, one-dimensional.
-        denoiser: Estimate of the clean point; it is tabulated.
+        denoiser: Estimate of the clean point.
         count: Number of particles.
         n_steps: Steps of the backward process.
         rng: Source of randomness.
@@ -189,10 +218,8 @@ def sample_quality(
         ``wasserstein`` and ``gap`` (the share between the modes), ``histogram`` of the samples over :data:`BINS`,
         ``history`` of histograms ``(kept, bins)`` and ``paths`` of the first particles ``(kept, particles)``.
     """
-    times = reverse_times(n_steps, schedule=task.schedule)
-    table = tabulate(denoiser, times[:-1], reach=task.radius)
     found, kept = sample(
-        table, count, dimension=1, rng=rng, schedule=task.schedule, n_steps=n_steps, keep=keep
+        denoiser, count, dimension=1, rng=rng, schedule=task.schedule, n_steps=n_steps, keep=keep
     )
     ideal = mixture_quantiles(task.mixture, task.schedule.first, count, schedule=task.schedule)
     return {
