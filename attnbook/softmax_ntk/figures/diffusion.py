@@ -170,7 +170,7 @@ def sampled(result: score_learning.ScoreLearning, sampling: score_sampling.Score
         figure, axes = plt.subplots(2, 2, figsize=(6.8, 5.2), sharex=True, sharey=True)
         for ax, (name, heights, title) in zip(axes.flat, shown, strict=True):
             ax.stairs(heights, BINS, color=LOOKS[name].color, fill=True, alpha=0.45)
-            _density(ax, result.settingON_A_LINE.schedule.first, None)
+            _density(ax, ON_A_LINE.schedule.first, None)
             ax.set(title=title, xlim=(-1.6, 1.6), ylim=(0, 2.1))
         figure.supxlabel("sample", fontsize=11.5)
         figure.supylabel("density", fontsize=11.5)
