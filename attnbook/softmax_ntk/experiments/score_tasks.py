@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.reverse_sde import Denoiser, look_up, reverse_times, sample, tabulate, wasserstein
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, network_input
 
-__all__ = ["BINS", "GAP", "IN_THE_PLANE", "ON_A_LINE", "KernelMachine", "ScoreTask", "sample_quality"]
+__all__ = ["BINS", "GAP", "IN_THE_PLANE", "ON_A_LINE", "KernelMachine", "ScoreTask", "sample_quality", "train_by_adam"]
 
 # The region between the two modes on the line.
 GAP = 0.25
@@ -124,36 +124,46 @@ class ScoreTask:
     def train_on_fresh_noise(
         self, networks: Networks, *, batch: int, iterations: int, step_size: float, rng: np.random.Generator
     ) -> Networks:
-        """Train one network by Adam on a fresh sample per iteration, step size falling linearly to zero.
+        """Train one network by Adam on a fresh sample per iteration; see :func:`train_by_adam`."""
 
-        Args:
-            networks: One network at its start.
-            batch: Samples per iteration.
-            iterations: Number of iterations.
-            step_size: First step size.
-            rng: Source of the samples.
+        def fresh(_: int) -> tuple[Tensor, Tensor]:
+            drawn = self.draw(batch, rng=rng)
+            labels = to_tensor(drawn.clean.T[None], device=networks.signs.device, dtype=networks.signs.dtype)
+            return self.inputs(drawn.times, drawn.points, networks.signs), labels
 
-        Returns:
-            The trained network.
-        """
+        return train_by_adam(networks, fresh, iterations=iterations, step_size=step_size)
 
-        def gradient(parameters: dict[str, Tensor], drawn: NoisySample) -> tuple[Tensor, dict[str, Tensor]]:
-            now = Networks("softmax", parameters["first_layer"], networks.signs)
-            labels = to_tensor(drawn.clean.T[None], device=now.signs.device, dtype=now.signs.dtype)
-            losses, slope = loss_and_gradient(now, self.inputs(drawn.times, drawn.points, now.signs), labels)
-            return losses, {"first_layer": slope}
 
-        history = train(
-            gradient,
-            {"first_layer": networks.first_layer},
-            lambda _: self.draw(batch, rng=rng),
-            optimizer=Adam(step_size),
-            steps=iterations,
-            schedule=lambda step: 1 - step / iterations,
-            record=lambda parameters: {"size": parameters["first_layer"].square().mean((1, 2))},
-            record_at=[iterations],
-        )
-        return Networks("softmax", history.parameters["first_layer"], networks.signs)
+def train_by_adam(
+    networks: Networks, batches: Callable[[int], tuple[Tensor, Tensor]], *, iterations: int, step_size: float
+) -> Networks:
+    """Train networks by Adam, step size falling linearly to zero.
+
+    Args:
+        networks: The networks at their start; they are not changed.
+        batches: Number of the iteration to inputs ``(members, batch, inputs)`` and labels ``(members, outputs, batch)``.
+        iterations: Number of iterations.
+        step_size: First step size.
+
+    Returns:
+        The trained networks.
+    """
+
+    def gradient(parameters: dict[str, Tensor], batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, slope = loss_and_gradient(Networks("softmax", parameters["first_layer"], networks.signs), *batch)
+        return losses, {"first_layer": slope}
+
+    history = train(
+        gradient,
+        {"first_layer": networks.first_layer},
+        batches,
+        optimizer=Adam(step_size),
+        steps=iterations,
+        schedule=lambda step: 1 - step / iterations,
+        record=lambda parameters: {"size": parameters["first_layer"].square().mean((1, 2))},
+        record_at=[iterations],
+    )
+    return Networks("softmax", history.parameters["first_layer"], networks.signs)
 
 
 ON_A_LINE = ScoreTask(Mixture(((-0.6,), (0.6,)), 0.15))
