@@ -50,7 +50,7 @@ class Settings:
     width: int = 1024
     scale: float = 3.0
     per_decade: int = 8
-    sampled_per_decade: int = 2
+    sampled_per_decade: int = 1
     decades: int = 7
     longer: int = 1000
     early: tuple[float, float] = (0.05, 0.2)
@@ -83,7 +83,10 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a larger run of this book's experiment; the paper has none."""
-        return cls(n_samples=1600, width=4096, n_test=10_000, n_particles=10_000, seeds=tuple(range(20, 40)))
+        return cls(
+            n_samples=1600, width=4096, sampled_per_decade=4, n_test=10_000, n_particles=10_000,
+            seeds=tuple(range(20, 40)),
+        )  # fmt: skip
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.softmax_ntk.experiments import (
+    score_digits,
     score_learning,
     score_plane,
     score_sampling,
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "LOOKS",
     "TERMS",
+    "digits",
     "early_stopping",
     "four_terms",
+    "frame_times",
     "learned",
     "plane",
     "sampled",
@@ -123,7 +126,7 @@ def sizes(result: score_sizes.ScoreSizes) -> Figure:
         start = 0.5 * np.median(result.best_error[:, 0])
         line = start * (counts / counts[0]) ** -0.5
         left.plot(counts, line, ":", color=INK, linewidth=1)
-        left.annotate("slope \u2212\u00bd", (counts[1], line[1]), xytext=(-4, -12), textcoords="offset points", ha="right")
+        left.annotate("slope \u2212\u00bd", (counts[2], line[2]), xytext=(-4, -14), textcoords="offset points", ha="right")
         left.set(ylabel="error against the truth")
         left.legend(fontsize=9.5)
         band(right, counts, result.best_step, Look("best step", LOOKS["network"].color, "-", "o"))
@@ -149,10 +152,10 @@ def stopping(result: score_stopping.ScoreStopping) -> Figure:
         median = np.median(result.error, axis=0)
         for ax in (above, below):
             ax.axvline(s.steps[int(median.argmin())], color=INK, linestyle=":", linewidth=1)
-        above.annotate("least error", (s.steps[int(median.argmin())], 0.3), xytext=(5, 0), textcoords="offset points")
+        below.annotate("least error, all times", (s.steps[int(median.argmin())], 0.045), xytext=(5, 0), textcoords="offset points")
         above.set(yscale="log", ylabel="error against the truth")
-        above.legend(fontsize=9.5)
-        below.set(xscale="log", yscale="log", xlabel="steps", ylabel="distance of samples")
+        above.legend(fontsize=9.5, loc="upper center")
+        below.set(xscale="log", yscale="log", xlabel="steps", ylabel="distance of samples", ylim=(0.04, 1))
         below.set_yticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
         below.minorticks_off()
     return figure
@@ -213,6 +216,27 @@ def time_frame(
         below.set(xlim=(-2.5, 2.5), ylim=(0, 2.1), xlabel="particle", ylabel="density", title=f"time {times[k]:.2f}")
         below.legend(fontsize=9, loc="upper right")
     return figure
+
+
+def digits(result: score_digits.ScoreDigits) -> Figure:
+    """Draw generated images, and below each the training image that is nearest to it."""
+    shown = 8
+    with style():
+        figure, axes = plt.subplots(2, shown, figsize=(6.8, 2.2))
+        for row, (images, name) in enumerate(((result.made, "generated"), (result.neighbours, "nearest"))):
+            for ax, image in zip(axes[row], images[:shown], strict=True):
+                ax.imshow(image.reshape(8, 8), cmap="gray", vmin=-1, vmax=1)
+                ax.set_xticks([])
+                ax.set_yticks([])
+            axes[row, 0].set_ylabel(name)
+    return figure
+
+
+def frame_times(sampling: score_sampling.ScoreSampling) -> tuple[float, ...]:
+    """Return the times of the slider, falling, to two digits."""
+    s = sampling.settings
+    times = reverse_times(s.n_sde_steps, schedule=ON_A_LINE.schedule)[list(s.frames)]
+    return tuple(dict.fromkeys(round(float(time), 2) for time in times))
 
 
 def _density(ax: Axes, time: float, label: str | None) -> None:

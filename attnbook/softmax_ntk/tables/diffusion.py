@@ -10,6 +10,7 @@ from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments import (
     diffusion_identities,
+    score_digits,
     score_learning,
     score_plane,
     score_sampling,
@@ -20,7 +21,7 @@ from attnbook.softmax_ntk.experiments.score_tasks import BINS, GAP, ON_A_LINE
 from attnbook.softmax_ntk.mixtures import mixture_log_density
 from attnbook.softmax_ntk.reverse_sde import reverse_times
 
-__all__ = ["assumption", "by_step", "by_weight", "costs", "plane", "quality", "sizes", "terms", "time_text"]
+__all__ = ["assumption", "by_step", "by_weight", "costs", "digits", "plane", "quality", "sizes", "terms", "time_text"]
 
 Row = list[str | Measured]
 
@@ -135,6 +136,21 @@ def plane(result: score_plane.ScorePlane) -> Table:
         before=f"Medians over {len(result.error)} seeds. Error of the network trained by Adam on fresh noise: ",
     )
     return Table(["points", "share of each mode", "distance from the nearest mode (rms)"], rows, caption)
+
+
+def digits(result: score_digits.ScoreDigits) -> Table:
+    """Return errors on held-out digits, and how near generated images are to training images."""
+    names = {"network": "softmax network", "linear": "best linear denoiser", "training_set": "exact for the training set"}
+    rows: list[Row] = [
+        [names[name], Measured(_range(result.error[:, k], ".3f"))] for k, name in enumerate(score_digits.DENOISERS)
+    ]
+    rows += [["mean training image", Measured(_range(result.signal, ".3f"))]]
+    caption = Measured(
+        f"{np.median(result.nearest):.2f}, of a held-out image {np.median(result.nearest_real):.2f}.",
+        before=f"Mean square per pixel, pixels from -1 to 1, median [least, most] over {len(result.signal)} seeds. Distance of "
+        "a generated image from the nearest training image (rms): ",
+    )
+    return Table(["denoiser", "error on held-out digits"], rows, caption)
 
 
 def time_text(
