@@ -140,9 +140,7 @@ def mixture_denoiser(
     return means + signal * mixture.width**2 / variance[:, None] * (points - signal * means)
 
 
-def mixture_quantiles(
-    mixture: Mixture, time: float, count: int, *, schedule: Schedule
-) -> Float[np.ndarray, " count"]:
+def mixture_quantiles(mixture: Mixture, time: float, count: int, *, schedule: Schedule) -> Float[np.ndarray, " count"]:
     r"""Return the quantiles of a diffused one-dimensional mixture at the levels $(i-\frac12)/$count.
 
     They stand for an ideal sample: what a sampler's particles are compared with.

@@ -7,6 +7,7 @@ method of Euler and Maruyama. It ends at $T_0>0$, so that samples belong beside 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -81,7 +82,7 @@ def sample(
     times = reverse_times(n_steps, schedule=schedule)
     now = rng.standard_normal((count, dimension))
     kept = {0: now}
-    for step, (time, following) in enumerate(zip(times[:-1], times[1:], strict=True), 1):
+    for step, (time, following) in enumerate(pairwise(times), 1):
         denoised = np.asarray(denoiser(float(time), now), dtype=np.float64)
         if denoised.shape != now.shape:
             raise ValueError(f"denoiser: expected an answer of shape {now.shape}, got {denoised.shape}")
@@ -89,7 +90,9 @@ def sample(
         growth = float(schedule.rate(time)) * (time - following)
         now = now + growth * (now / 2 + score) + np.sqrt(growth) * rng.standard_normal(now.shape)
         if not np.isfinite(now).all():
-            raise FloatingPointError(f"sampling: a particle left the finite numbers at time {time:g}; check the denoiser")
+            raise FloatingPointError(
+                f"sampling: a particle left the finite numbers at time {time:g}; check the denoiser"
+            )
         if step in keep:
             kept[step] = now
     return now, np.array([kept[step] for step in keep]).reshape(len(keep), count, dimension)

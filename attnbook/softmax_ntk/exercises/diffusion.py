@@ -90,7 +90,9 @@ def reverse_step(answer: Callable[..., Any]) -> str | None:
         "the score enters with the whole rate g: half of it belongs to the equation without noise": after(
             rate * (y + score) / 2
         ),
-        "the sign of y is that of the forward process; backward, particles move outwards": after(rate * (score - y / 2)),
+        "the sign of y is that of the forward process; backward, particles move outwards": after(
+            rate * (score - y / 2)
+        ),
         "the noise grows like the square root of the time step": after(rate * (y / 2 + score), rate * length),
         "the noise is missing": after(rate * (y / 2 + score), 0.0),
         "the rate is missing under the square root": after(rate * (y / 2 + score), np.sqrt(length)),

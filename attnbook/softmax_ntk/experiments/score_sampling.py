@@ -52,7 +52,7 @@ class Settings:
     n_test: int = 2000
     n_particles: int = 2000
     n_sde_steps: int = 150
-    n_frames: int = 16
+    n_frames: int = 11
     seeds: tuple[int, ...] = (0, 1, 2)
     chunk: int = 1
 
@@ -73,7 +73,9 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a larger run of this book's experiment; the paper has none."""
-        return cls(width=2048, iterations=6000, n_test=10_000, n_particles=10_000, n_sde_steps=400, seeds=tuple(range(5)))
+        return cls(
+            width=2048, iterations=6000, n_test=10_000, n_particles=10_000, n_sde_steps=400, seeds=tuple(range(5))
+        )
 
     @property
     def frames(self) -> tuple[int, ...]:
@@ -157,7 +159,11 @@ def _measure(s: Settings, seed: int, device: torch.device) -> dict[str, np.ndarr
     test = task.draw(s.n_test, rng=stream(seed, "test"))
     truth = task.true_labels(test)
     answers = task.answers(trained, test)
-    denoisers = {"exact": task.exact(), "zero": lambda _, x: np.zeros_like(x), "adam": task.table(task.network(trained), s.n_sde_steps)}
+    denoisers = {
+        "exact": task.exact(),
+        "zero": lambda _, x: np.zeros_like(x),
+        "adam": task.table(trained, s.n_sde_steps),
+    }
     found = [
         sample_quality(
             task, denoisers[name], count=s.n_particles, n_steps=s.n_sde_steps, rng=stream(seed, "particles"),

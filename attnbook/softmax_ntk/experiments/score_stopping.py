@@ -62,9 +62,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.per_decade % self.sampled_per_decade:
-            raise ValueError(
-                f"sampled_per_decade: expected a divisor of per_decade = {self.per_decade}, got {self.sampled_per_decade}"
-            )
+            wrong = f"got {self.sampled_per_decade} and {self.per_decade}"
+            raise ValueError(f"sampled_per_decade: expected a divisor of per_decade, {wrong}")
         check_seeds(self.seeds, self.chunk)
 
     @classmethod

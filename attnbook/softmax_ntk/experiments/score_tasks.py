@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class ScoreTask:
     """
 
     mixture: Mixture
-    schedule: Schedule = Schedule()
+    schedule: Schedule = field(default_factory=Schedule)
     radius: float = 2.5
 
     def draw(self, count: int, *, rng: np.random.Generator) -> NoisySample:
@@ -76,9 +76,13 @@ class ScoreTask:
             self.mixture, np.full(len(points), time), points, schedule=self.schedule
         )
 
-    def table(self, denoiser: Denoiser, n_steps: int) -> Denoiser:
-        """Return a denoiser on the line as a table for the times of a backward process."""
-        return tabulate(denoiser, self.times(n_steps), reach=self.radius, points=TABLE)
+    def table(self, networks: Networks, n_steps: int) -> Denoiser:
+        """Return the denoiser of one network on the line as a table for the times of a backward process.
+
+        Single precision is enough for it.
+        """
+        single = Networks("softmax", networks.first_layer.float(), networks.signs.float())
+        return tabulate(self.network(single), self.times(n_steps), reach=self.radius, points=TABLE)
 
     def times(self, n_steps: int) -> Float[np.ndarray, " steps"]:
         """Return the times at which a backward process asks for the score."""
@@ -141,7 +145,8 @@ def train_by_adam(
 
     Args:
         networks: The networks at their start; they are not changed.
-        batches: Number of the iteration to inputs ``(members, batch, inputs)`` and labels ``(members, outputs, batch)``.
+        batches: Number of the iteration to inputs ``(members, batch, inputs)`` and labels
+            ``(members, outputs, batch)``.
         iterations: Number of iterations.
         step_size: First step size.
 
@@ -190,9 +195,7 @@ class KernelMachine:
         self.smallest = float(eigenvalues[0, 0])
         self.step_size = 1 / (networks.width * eigenvalues[:, -1])
 
-    def after(
-        self, labels: Float[Tensor, "1 rows"], steps: Sequence[int]
-    ) -> Float[Tensor, "steps 1 rows"]:
+    def after(self, labels: Float[Tensor, "1 rows"], steps: Sequence[int]) -> Float[Tensor, "steps 1 rows"]:
         """Return the coefficients $c$ with which the machine predicts $K(x,X)c$, after any numbers of steps."""
         unit = torch.eye(self.kernel.shape[1], dtype=self.kernel.dtype, device=self.kernel.device)[None]
         return kernel_gradient_flow(self.kernel, labels, self.step_size * self.networks.width, steps, cross=unit)
@@ -228,9 +231,7 @@ def sample_quality(
         ``wasserstein`` and ``gap`` (the share between the modes), ``histogram`` of the samples over :data:`BINS`,
         ``history`` of histograms ``(kept, bins)`` and ``paths`` of the first particles ``(kept, particles)``.
     """
-    found, kept = sample(
-        denoiser, count, dimension=1, rng=rng, schedule=task.schedule, n_steps=n_steps, keep=keep
-    )
+    found, kept = sample(denoiser, count, dimension=1, rng=rng, schedule=task.schedule, n_steps=n_steps, keep=keep)
     ideal = mixture_quantiles(task.mixture, task.schedule.first, count, schedule=task.schedule)
     return {
         "wasserstein": np.array(wasserstein(found[:, 0], ideal)),

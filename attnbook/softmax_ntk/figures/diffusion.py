@@ -126,7 +126,9 @@ def sizes(result: score_sizes.ScoreSizes) -> Figure:
         start = 0.5 * np.median(result.best_error[:, 0])
         line = start * (counts / counts[0]) ** -0.5
         left.plot(counts, line, ":", color=INK, linewidth=1)
-        left.annotate("slope \u2212\u00bd", (counts[2], line[2]), xytext=(-4, -14), textcoords="offset points", ha="right")
+        left.annotate(
+            "slope \u2212\u00bd", (counts[2], line[2]), xytext=(-4, -14), textcoords="offset points", ha="right"
+        )
         left.set(ylabel="error against the truth")
         left.legend(fontsize=9.5)
         band(right, counts, result.best_step, Look("best step", LOOKS["network"].color, "-", "o"))
@@ -152,7 +154,9 @@ def stopping(result: score_stopping.ScoreStopping) -> Figure:
         median = np.median(result.error, axis=0)
         for ax in (above, below):
             ax.axvline(s.steps[int(median.argmin())], color=INK, linestyle=":", linewidth=1)
-        below.annotate("least error, all times", (s.steps[int(median.argmin())], 0.045), xytext=(5, 0), textcoords="offset points")
+        below.annotate(
+            "least error, all times", (s.steps[int(median.argmin())], 0.045), xytext=(5, 0), textcoords="offset points"
+        )
         above.set(yscale="log", ylabel="error against the truth")
         above.legend(fontsize=9.5, loc="upper center")
         below.set(xscale="log", yscale="log", xlabel="steps", ylabel="distance of samples", ylim=(0.04, 1))
@@ -197,9 +201,7 @@ def plane(result: score_plane.ScorePlane) -> Figure:
     return figure
 
 
-def time_frame(
-    result: score_learning.ScoreLearning, sampling: score_sampling.ScoreSampling, time: float
-) -> Figure:
+def time_frame(result: score_learning.ScoreLearning, sampling: score_sampling.ScoreSampling, time: float) -> Figure:
     """Draw paths of particles from the last time down to one time, and where all particles are at that time."""
     s = sampling.settings
     times = reverse_times(s.n_sde_steps, schedule=ON_A_LINE.schedule)[list(s.frames)]

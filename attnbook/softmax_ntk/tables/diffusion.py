@@ -52,7 +52,7 @@ def by_step(result: score_learning.ScoreLearning) -> Table:
     """Return best step, errors and training losses, by seed."""
     s, rows = result.settings, []
     for k, seed in enumerate(s.seeds):
-        best = int(result.best[k])
+        best = int(result.error[k].argmin())
         errors = (result.error[k, best], result.network_error[k, -1], result.error[k, -1])
         losses = (result.train_loss[k, best], result.train_loss[k, -1])
         row: Row = [str(seed), Measured(f"{result.best_step()[k]:g}")]
@@ -63,7 +63,8 @@ def by_step(result: score_learning.ScoreLearning) -> Table:
         "loss at best step", "at the end",
     ]  # fmt: skip
     caption = Measured(
-        f"{np.median(result.signal):.3f}.", before="Kernel machine unless stated. A denoiser that always answers zero has error "
+        f"{np.median(result.signal):.3f}.",
+        before="Kernel machine unless stated. Always answering zero has error ",
     )
     return Table(head, rows, caption)
 
@@ -98,13 +99,18 @@ def quality(learning: score_learning.ScoreLearning, sampling: score_sampling.Sco
         ("network, Adam, fresh noise", sampling.wasserstein[:, a], sampling.gap[:, a], sampling.error),
     )
     rows: list[Row] = [
-        [name, Measured(_range(d, ".3f")), Measured(_percent(between)), Measured(_range(error, ".4f")) if error is not None else "0"]
+        [
+            name,
+            Measured(_range(d, ".3f")),
+            Measured(_percent(between)),
+            Measured(_range(error, ".4f")) if error is not None else "0",
+        ]
         for name, d, between, error in of
     ]
     caption = Measured(
         f"{100 * np.median(sampling.ideal_gap):.1f} %.",
-        before=f"Median [least, most] over {len(w)} or {len(sampling.error)} seeds. In the gap: nearer to 0 than {GAP:g}; "
-        "of the data itself at the first time, ",
+        before=f"Median [least, most] over {len(w)} or {len(sampling.error)} seeds. In the gap: nearer to 0 than "
+        f"{GAP:g}; of the data itself at the first time, ",
     )
     return Table(["score", "distance of samples", "in the gap", "error against the truth"], rows, caption)
 
@@ -140,22 +146,24 @@ def plane(result: score_plane.ScorePlane) -> Table:
 
 def digits(result: score_digits.ScoreDigits) -> Table:
     """Return errors on held-out digits, and how near generated images are to training images."""
-    names = {"network": "softmax network", "linear": "best linear denoiser", "training_set": "exact for the training set"}
+    names = {
+        "network": "softmax network",
+        "linear": "best linear denoiser",
+        "training_set": "exact for the training set",
+    }
     rows: list[Row] = [
         [names[name], Measured(_range(result.error[:, k], ".3f"))] for k, name in enumerate(score_digits.DENOISERS)
     ]
     rows += [["mean training image", Measured(_range(result.signal, ".3f"))]]
     caption = Measured(
         f"{np.median(result.nearest):.2f}, of a held-out image {np.median(result.nearest_real):.2f}.",
-        before=f"Mean square per pixel, pixels from -1 to 1, median [least, most] over {len(result.signal)} seeds. Distance of "
-        "a generated image from the nearest training image (rms): ",
+        before=f"Mean square per pixel, pixels from -1 to 1, median [least, most] over {len(result.signal)} seeds. "
+        "Distance of a generated image from the nearest training image (rms): ",
     )
     return Table(["denoiser", "error on held-out digits"], rows, caption)
 
 
-def time_text(
-    learning: score_learning.ScoreLearning, sampling: score_sampling.ScoreSampling, time: float
-) -> str:
+def time_text(learning: score_learning.ScoreLearning, sampling: score_sampling.ScoreSampling, time: float) -> str:
     """Return the numbers behind one picture of the slider."""
     s, schedule = sampling.settings, ON_A_LINE.schedule
     times = reverse_times(s.n_sde_steps, schedule=schedule)[list(s.frames)]
@@ -168,8 +176,8 @@ def time_text(
     ]
     return (
         f"Time {times[k]:.2f}: {100 * float(schedule.signal(times[k])):.0f} % of the signal is left. Between the modes, "
-        f"nearer to 0 than {GAP:g}: {shares[0]:.0f} % of the true distribution, {shares[1]:.0f} % of the particles of "
-        f"the network stopped early, {shares[2]:.0f} % of those of the network trained on fresh noise."
+        f"nearer to 0 than {GAP:g}: {shares[0]:.0f} % of the true distribution, {shares[1]:.0f} % of the particles "
+        f"of the network stopped early, {shares[2]:.0f} % of those of the network trained on fresh noise."
     )
 
 
