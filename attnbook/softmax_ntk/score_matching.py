@@ -61,17 +61,17 @@ class Schedule:
 
     def rate(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
         """Return $g(t)$."""
-        return self.base + self.slope * np.asarray(times, dtype=np.float64)
+        return np.asarray(self.base + self.slope * np.asarray(times, dtype=np.float64))
 
     def signal(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
         r"""Return $\alpha(t)=e^{-\frac12\int_0^tg}$, what is left of the data."""
         t = np.asarray(times, dtype=np.float64)
-        return np.exp(-(self.base * t + self.slope * t**2 / 2) / 2)
+        return np.asarray(np.exp(-(self.base * t + self.slope * t**2 / 2) / 2))
 
     def noise(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
         r"""Return $\beta(t)=1-\alpha(t)^2$, the variance of the noise."""
         t = np.asarray(times, dtype=np.float64)
-        return -np.expm1(-(self.base * t + self.slope * t**2 / 2))
+        return np.asarray(-np.expm1(-(self.base * t + self.slope * t**2 / 2)))
 
     def check(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
         """Return times as an array, or refuse those outside $[T_0,T]$.

@@ -175,9 +175,10 @@ def time_text(learning: score_learning.ScoreLearning, sampling: score_sampling.S
         for heights in (np.exp(log), learning.history[k], sampling.history[2, k])
     ]
     return (
-        f"Time {times[k]:.2f}: {100 * float(schedule.signal(times[k])):.0f} % of the signal is left. Between the modes, "
-        f"nearer to 0 than {GAP:g}: {shares[0]:.0f} % of the true distribution, {shares[1]:.0f} % of the particles "
-        f"of the network stopped early, {shares[2]:.0f} % of those of the network trained on fresh noise."
+        f"Time {times[k]:.2f}: {100 * float(schedule.signal(times[k])):.0f} % of the signal is left. "
+        f"Between the modes, nearer to 0 than {GAP:g}: {shares[0]:.0f} % of the true distribution, "
+        f"{shares[1]:.0f} % of the particles of the network stopped early, "
+        f"{shares[2]:.0f} % of those of the network trained on fresh noise."
     )
 
 
