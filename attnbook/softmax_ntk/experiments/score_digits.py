@@ -102,7 +102,7 @@ class ScoreDigits(Result):
 
     experiment: ClassVar[str] = "softmax_ntk.score_digits"
     settings_type: ClassVar[type] = Settings
-    digits: ClassVar[int | None] = 4
+    digits: ClassVar[int | None] = 6
 
     error: Float[np.ndarray, "seeds denoisers"]
     signal: Float[np.ndarray, " seeds"]

@@ -112,7 +112,7 @@ class ScorePlane(Result):
 
     experiment: ClassVar[str] = "softmax_ntk.score_plane"
     settings_type: ClassVar[type] = Settings
-    digits: ClassVar[int | None] = 5
+    digits: ClassVar[int | None] = 6
 
     error: Float[np.ndarray, "seeds steps"]
     train_loss: Float[np.ndarray, "seeds steps"]

@@ -197,6 +197,8 @@ def plane(result: score_plane.ScorePlane) -> Figure:
         band(curve, steps, result.error, Look("error against the truth", LOOKS["network"].color, "-", "none"))
         band(curve, steps, result.train_loss, Look("training loss", LOOKS["late"].color, "-.", "none"))
         curve.set(xscale="log", yscale="log", xlabel="steps", ylabel="mean square", title="kernel machine")
+        curve.set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
+        curve.minorticks_off()
         curve.legend(fontsize=9.5)
     return figure
 
