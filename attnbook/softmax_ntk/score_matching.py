@@ -1,14 +1,14 @@
 r"""Score matching as regression on noisy labels: the forward process, its exact score, training sets and inputs.
 
-=============================  ====================  ==========================================================
-paper                          name here             meaning
-=============================  ====================  ==========================================================
-$g(t)$                         ``Schedule.rate``     rate of the noise; $0.1+4t$ here, the paper leaves it open
-$\alpha(t)$, $\beta(t)$        ``signal``, ``noise`` $x_t|x_0\sim N(\alpha x_0,\beta I)$, $\beta=1-\alpha^2$
-$T_0$, $T$                     ``first``, ``last``   times that are used
-$f_*(t,x)=E[x_0|x_t=x]$        ``denoised``          the true label; what a denoiser answers
-$\frac{\alpha f-x}\beta$       ``tweedie_score``     the score that belongs to a denoiser $f$
-=============================  ====================  ==========================================================
+========================  =====================  ==========================================================
+paper                     name here              meaning
+========================  =====================  ==========================================================
+$g(t)$                    ``Schedule.rate``      rate of the noise; $0.1+4t$ here, the paper leaves it open
+$\alpha(t)$, $\beta(t)$   ``signal``, ``noise``  $x_t|x_0\sim N(\alpha x_0,\beta I)$, $\beta=1-\alpha^2$
+$T_0$, $T$                ``first``, ``last``    times that are used
+$f_*(t,x)=E[x_0|x_t=x]$   ``denoised``           the true label; what a denoiser answers
+$\frac{\alpha f-x}\beta$  ``tweedie_score``      the score that belongs to a denoiser $f$
+========================  =====================  ==========================================================
 
 In the text available to us the equations are missing: all formulas are our reconstruction.
 """
