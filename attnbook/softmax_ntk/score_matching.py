@@ -165,7 +165,7 @@ def network_input(
         radius: $r$, positive; default 2.5, which touches about one point in a hundred in one dimension.
 
     Returns:
-        One input per row: the point's coordinates, time, constant.
+        One input per row, made of the point's coordinates, the time and the constant.
 
     Raises:
         ValueError: If a time lies outside $[T_0,T]$ or the radius is not positive.
