@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from attnbook import ledger
-from attnbook.preconditioning import figures, tables, training
+from attnbook.preconditioning import training
 from attnbook.preconditioning.experiments import ablation, optimizer_race, structure_aware_descent
 from attnbook.preconditioning.experiments.curves import first_time, loss_ratio, stage
+from attnbook.preconditioning.figures import structure_aware_descent as figures
+from attnbook.preconditioning.tables import structure_aware_descent as tables
 
 # The second problem is the easier one with condition number 3, where few steps are enough.
 SHORT = dataclasses.replace(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnbook.core import ensemble
-from attnbook.preconditioning.models import predict
+from attnbook.preconditioning.models.attention import predict
 from attnbook.preconditioning.optimizer import (
     MuonLike,
     ShampooLike,
@@ -14,7 +14,7 @@ from attnbook.preconditioning.optimizer import (
     polar_factor,
     spectral_init,
 )
-from attnbook.preconditioning.theory import (
+from attnbook.preconditioning.theory.population import (
     balance_penalty,
     penalty_gradient,
     precondition,

@@ -1,9 +1,18 @@
 """The experiments of this paper: settings, runs, results."""
 
 from attnbook.core.results import Experiment
-from attnbook.preconditioning.experiments import ablation, optimizer_race, structure_aware_descent
+from attnbook.preconditioning.experiments import (
+    ablation,
+    optimizer_race,
+    structure_aware_descent,
+)
 
-__all__ = ["EXPERIMENTS", "ablation", "optimizer_race", "structure_aware_descent"]
+__all__ = [
+    "EXPERIMENTS",
+    "ablation",
+    "optimizer_race",
+    "structure_aware_descent",
+]
 
 EXPERIMENTS = (
     Experiment(

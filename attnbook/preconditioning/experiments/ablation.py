@@ -20,7 +20,7 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.experiments.curves import first_time, loss_ratio, stage
-from attnbook.preconditioning.theory import Preconditioner
+from attnbook.preconditioning.theory.population import Preconditioner
 from attnbook.preconditioning.training import Start, Training, Variant, train_variants
 
 __all__ = ["PARTS", "Ablation", "Settings", "run"]

@@ -23,7 +23,7 @@ from attnbook.core.resuming import check_seeds, resumable
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.experiments.curves import first_time, loss_ratio
-from attnbook.preconditioning.theory import Preconditioner
+from attnbook.preconditioning.theory.population import Preconditioner
 from attnbook.preconditioning.training import Optimizer, Training, Variant, train_variants
 
 __all__ = ["METHODS", "Method", "OptimizerRace", "Settings", "run"]

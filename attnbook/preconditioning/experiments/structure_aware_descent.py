@@ -22,8 +22,8 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.experiments.curves import first_time, loss_ratio, stage
-from attnbook.preconditioning.models import loss_and_gradient, predict
-from attnbook.preconditioning.theory import (
+from attnbook.preconditioning.models.attention import loss_and_gradient, predict
+from attnbook.preconditioning.theory.population import (
     Preconditioner,
     balance_penalty,
     excess_loss,

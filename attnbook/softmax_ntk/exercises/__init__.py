@@ -2,13 +2,17 @@
 
 from attnbook.softmax_ntk.exercises import (
     diffusion,
+    kernel_stability,
     lazy_training,
+    softmax_network,
 )
 
 __all__ = ["CHECKS"]
 
 CHECKS = {
     **diffusion.CHECKS,
+    **kernel_stability.CHECKS,
     **lazy_training.CHECKS,
+    **softmax_network.CHECKS,
 }
 """Id of an exercise to its check."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.experiments import ablation, optimizer_race, structure_aware_descent
 from attnbook.preconditioning.experiments.curves import NEAR
-from attnbook.preconditioning.figures import LOOKS, PARTS, RACERS
+from attnbook.preconditioning.figures.structure_aware_descent import LOOKS, PARTS, RACERS
 
 __all__ = ["conditioning_start", "conditioning_text", "factorisations", "loss_along_training", "problems", "race"]
 

@@ -1,0 +1,12 @@
+"""Checks of the exercises of this part, one module per chapter."""
+
+from attnbook.preconditioning.exercises import (
+    structure_aware_descent,
+)
+
+__all__ = ["CHECKS"]
+
+CHECKS = {
+    **structure_aware_descent.CHECKS,
+}
+"""Id of an exercise to its check."""

@@ -1,0 +1,1 @@
+"""The networks of this paper and how they are trained."""

@@ -1,0 +1,1 @@
+"""The tables of this part, one module per chapter."""

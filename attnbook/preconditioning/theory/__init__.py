@@ -1,0 +1,1 @@
+"""The formulas and bounds of this paper, as plain functions, one module per chapter."""

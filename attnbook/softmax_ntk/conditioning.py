@@ -1,0 +1,131 @@
+r"""Can this kernel be inverted? Rank, condition number, and a solver that says why not.
+
+Paired neurons share their features, so a kernel of size $nd$ needs $m\ge 2nd/d_{in}$ neurons, and some more: see
+:func:`attnbook.softmax_ntk.theory.kernel_stability.rank_bound`. Where a kernel is inverted, :func:`solve` refuses one
+that is singular instead of returning numbers made of rounding errors.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.softmax_ntk.theory.kernel_stability import smallest_full_width
+
+__all__ = ["SingularKernelError", "condition_number", "rank", "solve"]
+
+# A width of this many times the counting bound was enough for every kernel of this book.
+MARGIN = 2
+
+
+class SingularKernelError(ValueError):
+    """A kernel that was to be inverted has no inverse, up to rounding.
+
+    Attributes:
+        rank: Its rank.
+        size: Its number of rows.
+        width: Smallest width at which the count of features of a paired network reaches the size; None if the sizes of
+            the network were not given.
+    """
+
+    def __init__(self, rank: int, size: int, width: int | None = None) -> None:
+        self.rank, self.size, self.width = rank, size, width
+        hint = (
+            "pass n_inputs, n_outputs to learn the width a paired network needs; inputs that occur twice also cause it"
+            if width is None
+            else f"paired neurons share their features, so the width must be at least 2 * samples * outputs / inputs = "
+            f"{width}; take about {MARGIN * width}, and check that no two inputs are equal"
+        )
+        super().__init__(f"kernel: expected full rank, got rank {rank} of {size}; {hint}")
+
+
+def rank(kernel: Float[Tensor, "*members rows rows"], *, tolerance: float | None = None) -> Tensor:
+    r"""Return the number of eigenvalues that are not rounding errors.
+
+    Args:
+        kernel: Symmetric positive semi-definite matrices.
+        tolerance: Eigenvalues below this part of the largest count as zero; default the number of rows times the
+            rounding error of the type.
+
+    Returns:
+        The rank of each kernel.
+
+    Raises:
+        ValueError: If the kernel is not square or not finite.
+
+    Example:
+        >>> rank(torch.ones(3, 3, dtype=torch.float64)).item()
+        1
+    """
+    eigenvalues = _eigenvalues(kernel)
+    part = kernel.shape[-1] * torch.finfo(kernel.dtype).eps if tolerance is None else tolerance
+    return (eigenvalues > part * eigenvalues[..., -1:]).sum(-1)
+
+
+def condition_number(kernel: Float[Tensor, "*members rows rows"]) -> Float[Tensor, "*members"]:
+    r"""Return $\lambda_{\max}/\lambda_{\min}$; infinite where the kernel is singular up to rounding.
+
+    Args:
+        kernel: Symmetric positive semi-definite matrices.
+
+    Returns:
+        The condition number of each kernel.
+
+    Raises:
+        ValueError: If the kernel is not square or not finite.
+
+    Example:
+        >>> condition_number(torch.tensor([[2.0, 0.0], [0.0, 8.0]])).item()
+        4.0
+    """
+    eigenvalues = _eigenvalues(kernel)
+    ratio = eigenvalues[..., -1] / eigenvalues[..., 0]
+    return torch.where(rank(kernel) == kernel.shape[-1], ratio, torch.inf)
+
+
+def solve(
+    kernel: Float[Tensor, "rows rows"],
+    labels: Float[Tensor, " rows *columns"],
+    *,
+    n_inputs: int | None = None,
+    n_outputs: int = 1,
+) -> Float[Tensor, " rows *columns"]:
+    r"""Return $H^{-1}\mathrm{vec}(Y)$, or say why there is none.
+
+    Args:
+        kernel: Symmetric positive definite matrix $H$ of one network.
+        labels: $\mathrm{vec}(Y)$, or several columns of them.
+        n_inputs: Number of inputs of the network, for the message of the error; default none.
+        n_outputs: Number of its outputs; default 1.
+
+    Returns:
+        The coefficients.
+
+    Raises:
+        SingularKernelError: If the kernel is singular up to rounding; names rank, size and, if ``n_inputs`` is given,
+            the smallest width that works.
+        ValueError: If the kernel is not square or not finite, or the labels do not fit.
+
+    Example:
+        >>> solve(torch.eye(2), torch.tensor([3.0, 5.0])).tolist()
+        [3.0, 5.0]
+    """
+    size = kernel.shape[-1]
+    if labels.shape[:1] != (size,) or not torch.isfinite(labels).all():
+        raise ValueError(f"labels: expected {size} finite numbers per column, got shape {tuple(labels.shape)}")
+    found = int(rank(kernel))
+    factor, failed = torch.linalg.cholesky_ex(kernel)
+    if found < size or failed:
+        width = None if n_inputs is None else smallest_full_width(size // n_outputs, n_outputs, n_inputs=n_inputs)
+        raise SingularKernelError(found, size, width)
+    columns = labels if labels.ndim == 2 else labels[:, None]
+    return torch.cholesky_solve(columns, factor).reshape(labels.shape)
+
+
+def _eigenvalues(kernel: Tensor) -> Tensor:
+    if kernel.ndim < 2 or kernel.shape[-1] != kernel.shape[-2]:
+        raise ValueError(f"kernel: expected a square matrix, got {tuple(kernel.shape)}")
+    if not torch.isfinite(kernel).all():
+        raise ValueError("kernel: expected finite numbers, got NaN or infinity")
+    return torch.linalg.eigvalsh(kernel)

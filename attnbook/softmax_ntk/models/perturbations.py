@@ -1,0 +1,95 @@
+r"""Directions in which all neurons of a network move at once, each by at most a radius $R$.
+
+==========  ==================================================================================================
+``random``  every neuron in a random direction of its own
+``common``  all neurons by the same vector
+``spread``  along one axis, each neuron away from the middle: $\mathrm{sign}(\langle w_r,u\rangle)\,u$
+``gdlike``  the two neurons of a pair in opposite directions, as the first step of gradient descent moves them
+``inward``  every neuron towards the origin, and no farther
+==========  ==================================================================================================
+
+The directions are this book's; Lemma 5.1 allows all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from attnbook.core.rng import to_tensor
+from attnbook.softmax_ntk.models.two_layer import Networks
+
+__all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
+
+Direction: TypeAlias = Literal["random", "common", "spread", "gdlike", "inward"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+
+
+def displacement(
+    direction: Direction, first_layer: Float[np.ndarray, "inputs width"], radius: float, *, rng: np.random.Generator
+) -> Float[np.ndarray, "inputs width"]:
+    r"""Return by what each neuron of a network moves: a column of length $R$, or less where ``inward`` ends earlier.
+
+    Args:
+        direction: In which direction; see the table above.
+        first_layer: The weights, one column per neuron; a pair is two neighbouring neurons.
+        radius: $R$, at least 0.
+        rng: Source of randomness; the same generator gives the same direction at every radius.
+
+    Returns:
+        What to add to the weights.
+
+    Raises:
+        ValueError: If the direction is unknown, the radius is negative or not finite, or ``gdlike`` meets an odd width.
+
+    Example:
+        >>> move = displacement("gdlike", np.ones((3, 4)), 0.5, rng=np.random.default_rng(0))
+        >>> bool(np.allclose(move[:, ::2] + move[:, 1::2], 0)), float(np.linalg.norm(move[:, 0]).round(9))
+        (True, 0.5)
+    """
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction: expected one of {', '.join(DIRECTIONS)}, got {direction!r}")
+    if not 0 <= radius < float("inf"):
+        raise ValueError(f"radius: expected a number of at least 0, got {radius}")
+    n_inputs, width = first_layer.shape
+    if direction == "inward":
+        lengths = np.linalg.norm(first_layer, axis=0)
+        return -first_layer * np.minimum(radius / np.maximum(lengths, np.finfo(float).tiny), 1.0)
+    if direction == "gdlike" and width % 2:
+        raise ValueError(f"direction: gdlike moves pairs, which need an even width, got {width}")
+    count = {"random": width, "gdlike": width // 2}.get(direction, 1)
+    drawn = rng.standard_normal((n_inputs, count))
+    drawn *= radius / np.linalg.norm(drawn, axis=0)
+    if direction == "gdlike":
+        return np.stack([drawn, -drawn], axis=2).reshape(n_inputs, width)
+    if direction == "spread":
+        return drawn * np.where(drawn.T @ first_layer >= 0, 1.0, -1.0)
+    return np.broadcast_to(drawn, (n_inputs, width)).copy()
+
+
+def displaced(networks: Networks, direction: Direction, radius: float, *, rngs: list[np.random.Generator]) -> Networks:
+    """Return networks whose neurons have moved.
+
+    Args:
+        networks: The networks.
+        direction: In which direction.
+        radius: By how much at most.
+        rngs: Source of randomness of each network; networks with other activations and the same weights move alike.
+
+    Returns:
+        The moved networks.
+
+    Raises:
+        ValueError: If an argument is outside its range, or there is not one generator per network.
+    """
+    weights = networks.first_layer
+    if len(rngs) != len(weights):
+        raise ValueError(f"rngs: expected one per network, {len(weights)}, got {len(rngs)}")
+    before = weights.cpu().double().numpy()
+    moves = [displacement(direction, w, radius, rng=rng) for w, rng in zip(before, rngs, strict=True)]
+    by = to_tensor(np.stack(moves), device=weights.device, dtype=torch.float64).to(weights.dtype)
+    return replace(networks, first_layer=weights + by)

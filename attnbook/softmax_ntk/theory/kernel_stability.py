@@ -1,0 +1,240 @@
+r"""How far the kernel may move: Lemma 5.1, Claim E.5 and Lemma B.1, and the rank of paired networks.
+
+=============================  ==========================  ====================================================
+paper                          name here                   meaning
+=============================  ==========================  ====================================================
+$n$, $d$, $d_{in}$, $m$        ``n_samples``, ...          samples, outputs, inputs, neurons
+$R$                            ``radius``                  no neuron moves farther: $\|w_r-\tilde w_r\|\le R$
+$B$                            ``exponent``                bounds every $|\langle w_r, x_i\rangle|$; at least 1
+$\lambda$                      ``smallest_eigenvalue``     smallest eigenvalue of the kernel at the start
+$\delta$                       ``failure``                 probability of failure
+=============================  ==========================  ====================================================
+
+In the text available to us the equations are missing: every formula is our reconstruction, and the powers of $e^B$ in
+Lemma 5.1 and Claim E.5 are recalled, not read. The bounds on the rank are this book's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.softmax_ntk.theory.kernels import check_positive
+
+__all__ = [
+    "certified_radius",
+    "exponent_of_definition",
+    "kernel_change_bound",
+    "lemma_b1_bounds",
+    "rank_bound",
+    "rank_bound_of_signs",
+    "relu_change_bound",
+    "smallest_full_width",
+]
+
+# Definition 4.1 asks for a large constant; 2 suffices by a union bound for widths up to nd^2/(2 delta).
+CONSTANT = 2.0
+
+
+def exponent_of_definition(
+    n_samples: int, n_outputs: int, *, scale: float = 1.0, failure: float = 0.1, constant: float = CONSTANT
+) -> float:
+    r"""Return $B = \max\{C\sigma\sqrt{\log(nd/\delta)}, 1\}$ of Definition 4.1 (reconstructed).
+
+    Args:
+        n_samples: $n$.
+        n_outputs: $d$.
+        scale: Standard deviation $\sigma$ of the initial weights; default 1.
+        failure: $\delta$ in (0, 1); default 0.1.
+        constant: $C$; the text fixes its role, not its size; default 2.
+
+    Returns:
+        $B$.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> round(exponent_of_definition(32, 2), 2)
+        5.08
+    """
+    check_positive(n_samples=n_samples, n_outputs=n_outputs, scale=scale, constant=constant)
+    if not 0 < failure < 1:
+        raise ValueError(f"failure: expected a probability between 0 and 1, got {failure}")
+    return float(max(constant * scale * np.sqrt(np.log(n_samples * n_outputs / failure)), 1.0))
+
+
+def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
+    r"""Return Lemma 5.1's bound on $\|H(W)-H(\tilde W)\|_F$, which is $R\,nd\,e^{10B}$ (reconstructed).
+
+    Args:
+        radius: $R$, positive; the lemma asks for less than 0.01.
+        n_samples: $n$.
+        n_outputs: $d$.
+        exponent: $B$, at least 1.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> f"{kernel_change_bound(0.01, n_samples=32, n_outputs=2, exponent=1.0):.0f}"
+        '14097'
+    """
+    check_positive(radius=radius, n_samples=n_samples, n_outputs=n_outputs)
+    _check_exponent(exponent)
+    return float(radius * n_samples * n_outputs * np.exp(10 * exponent))
+
+
+def relu_change_bound(radius: float, *, n_samples: int) -> float:
+    r"""Return the bound $2nR$ on the change of a ReLU kernel with one output (recalled from the work compared with).
+
+    Args:
+        radius: $R$, positive.
+        n_samples: $n$.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: If an argument is not positive.
+    """
+    check_positive(radius=radius, n_samples=n_samples)
+    return float(2 * n_samples * radius)
+
+
+def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
+    r"""Return Claim E.5's radius $R = \lambda/(2nde^{10B})$: up to there $\lambda_{\min}\ge\lambda/2$ (reconstructed).
+
+    At this radius the bound of Lemma 5.1 is $\lambda/2$, and no eigenvalue moves by more than the norm of the change.
+
+    Args:
+        smallest_eigenvalue: $\lambda$, positive.
+        n_samples: $n$.
+        n_outputs: $d$.
+        exponent: $B$, at least 1.
+
+    Returns:
+        The radius.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> radius = certified_radius(0.7, n_samples=32, n_outputs=2, exponent=1.0)
+        >>> round(kernel_change_bound(radius, n_samples=32, n_outputs=2, exponent=1.0), 6)
+        0.35
+    """
+    check_positive(smallest_eigenvalue=smallest_eigenvalue)
+    return (
+        smallest_eigenvalue / 2 / kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
+    )
+
+
+def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.ndarray, " parts"]:
+    r"""Return the thirteen bounds of Lemma B.1 (reconstructed), in its order.
+
+    Args:
+        exponent: $B$, at least 1.
+        radius: $R$ in (0, 0.01).
+        width: $m$.
+
+    Returns:
+        Bounds on the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
+        after (4, 5), their ratio and difference (6, 7), the normaliser and its inverse (8, 9), the softmax before and
+        after (10, 11), its entries' change (12) and their sum weighted by numbers of size at most one (13).
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    check_positive(radius=radius, width=width)
+    _check_exponent(exponent)
+    if radius >= 0.01:
+        raise ValueError(f"radius: the lemma asks for less than 0.01, got {radius}")
+    b, r, m, e = exponent, radius, width, np.exp
+    return np.array([
+        b, b + r, 2 * r, e(b), e(b + r), 4 * r, r * e(b + r),
+        m * r * e(b + r), r / m * e(3 * b + 2 * r), e(2 * b) / m, e(2 * b + 2 * r) / m,
+        r / m * e(4 * b + 3 * r), r * e(4 * b + 3 * r),
+    ])  # fmt: skip
+
+
+def rank_bound(n_samples: int, n_outputs: int, *, n_inputs: int, width: int) -> int:
+    r"""Return the bound $\min(nd, \frac m2d_{in})$ on the rank of the kernel of a paired network at the start.
+
+    The two neurons of a pair have the same features up to the sign, so that $m$ neurons give only $m/2$ times $d_{in}$
+    different ones. This book's formula.
+
+    Args:
+        n_samples: $n$.
+        n_outputs: $d$.
+        n_inputs: $d_{in}$.
+        width: $m$, even.
+
+    Returns:
+        The bound.
+
+    Example:
+        >>> rank_bound(24, 2, n_inputs=4, width=16)
+        32
+    """
+    return min(n_samples * n_outputs, width // 2 * n_inputs)
+
+
+def rank_bound_of_signs(signs: Float[np.ndarray, "outputs width"], *, n_samples: int, n_inputs: int) -> int:
+    r"""Return a sharper bound on that rank, which knows the signs that were drawn.
+
+    At the start $H$ is a sum over sign patterns $s$ (up to a global sign) of $ss^\top$ times a kernel of the pairs
+    with this pattern; such a term has rank at most $\min(n, d_{in}\cdot\text{pairs})$. This book's formula.
+
+    Args:
+        signs: The frozen second layer of a paired network.
+        n_samples: $n$.
+        n_inputs: $d_{in}$.
+
+    Returns:
+        The bound, never above that of :func:`rank_bound`.
+
+    Example:
+        >>> signs = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
+        >>> rank_bound_of_signs(signs, n_samples=3, n_inputs=5)
+        3
+    """
+    n_outputs, width = signs.shape
+    pairs = signs[:, ::2] * signs[0, ::2]
+    counts = Counter(tuple(pattern) for pattern in pairs.T)
+    total = sum(min(n_samples, n_inputs * pairs_of_it) for pairs_of_it in counts.values())
+    return min(total, rank_bound(n_samples, n_outputs, n_inputs=n_inputs, width=width))
+
+
+def smallest_full_width(n_samples: int, n_outputs: int, *, n_inputs: int) -> int:
+    r"""Return the smallest even width whose count of features, $\frac m2d_{in}$, reaches $nd$.
+
+    Below it the kernel of a paired network is singular; at it, it may still be. This book's formula.
+
+    Args:
+        n_samples: $n$.
+        n_outputs: $d$.
+        n_inputs: $d_{in}$.
+
+    Returns:
+        The width.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Example:
+        >>> smallest_full_width(24, 2, n_inputs=4)
+        24
+    """
+    check_positive(n_samples=n_samples, n_outputs=n_outputs, n_inputs=n_inputs)
+    return 2 * -(-n_samples * n_outputs // n_inputs)
+
+
+def _check_exponent(exponent: float) -> None:
+    if not 1 <= exponent < float("inf"):
+        raise ValueError(f"exponent: B is at least 1 by its definition, got {exponent}")

@@ -1,0 +1,270 @@
+r"""What the denominator of the softmax network does: formulas for its start, at infinite and at finite width.
+
+==================================  ============================  ==================================
+here                                name here                     shape
+==================================  ============================  ==================================
+$D$                                 ``denominator_scaling``       ``(samples,)``, the diagonal
+$1/\sum_rS_r^2$                     ``effective_width``           one number per row of logits
+$m e^{-\sigma^2\|x\|^2}$            ``expected_effective_width``  number
+==================================  ============================  ==================================
+
+All of these are this book's: the paper works at finite width, and the text available to us has none of its equations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.softmax_ntk.theory.kernels import (
+    Activation,
+    check_activation,
+    check_positive,
+    infinite_width_kernel,
+)
+
+__all__ = [
+    "append_constant",
+    "check_norms",
+    "denominator_scaling",
+    "effective_width",
+    "expected_effective_width",
+    "kernel_fluctuation",
+    "sphere_factor",
+    "tail_scales",
+]
+
+# Rounding by which a norm may miss one.
+SLACK = 1e-9
+
+
+def check_norms(inputs: Float[np.ndarray, "samples inputs"], *, sphere: bool = False) -> None:
+    r"""Refuse inputs outside the unit ball, which the paper's theorems are about, or off the unit sphere.
+
+    Args:
+        inputs: One input per row.
+        sphere: Whether the statement is about the sphere; default the ball, $\|x_i\|\le1$.
+
+    Raises:
+        ValueError: If a row is not finite, or too long, or (on the sphere) too short; names the row, its norm and
+            what mends it.
+
+    Example:
+        >>> check_norms(np.array([[0.6, 0.8], [3.0, 4.0]]))
+        Traceback (most recent call last):
+        ...
+        ValueError: inputs: row 1 has norm 5, this needs norms of at most 1; divide all rows by 5
+    """
+    norms = np.linalg.norm(inputs, axis=1)
+    if not np.isfinite(norms).all():
+        raise ValueError(f"inputs: row {int(np.argmin(np.isfinite(norms)))} has NaN or infinite entries")
+    off = np.abs(norms - 1) if sphere else norms - 1
+    if not len(off) or off.max() <= SLACK:
+        return
+    row = int(off.argmax())
+    if not sphere:
+        needed, remedy = "norms of at most 1", f"divide all rows by {norms[row]:.6g}"
+    elif norms[row] > 0:
+        needed, remedy = "rows of norm 1", "divide each row by its own norm"
+    else:
+        needed, remedy = "rows of norm 1", "leave this row out, or append a constant coordinate first"
+    raise ValueError(f"inputs: row {row} has norm {norms[row]:.6g}, this needs {needed}; {remedy}")
+
+
+def append_constant(
+    inputs: Float[np.ndarray, "samples inputs"], constant: float = 0.5
+) -> Float[np.ndarray, "samples inputs_and_one"]:
+    r"""Append a constant coordinate and keep the inputs in the unit ball: $(\sqrt{1-c^2}\,x, c)$.
+
+    A paired softmax network is zero at $x = 0$ whatever its weights; with the constant no input is zero.
+
+    Args:
+        inputs: One input per row, in the unit ball.
+        constant: $c$, between 0 and 1 and neither; default 0.5.
+
+    Returns:
+        Inputs with one more entry; those on the unit sphere stay on it.
+
+    Raises:
+        ValueError: If an input is outside the unit ball or the constant outside its range.
+
+    Example:
+        >>> append_constant(np.array([[0.0, 0.0]]), 0.6).tolist()
+        [[0.0, 0.0, 0.6]]
+    """
+    check_norms(inputs)
+    if not 0 < constant < 1:
+        raise ValueError(f"constant: expected a number between 0 and 1, got {constant}")
+    return np.column_stack([np.sqrt(1 - constant**2) * inputs, np.full(len(inputs), constant)])
+
+
+def denominator_scaling(
+    inputs: Float[np.ndarray, "samples inputs"], *, scale: float = 1.0
+) -> Float[np.ndarray, " samples"]:
+    r"""Return the diagonal of $D$ with $K_{\exp} = D\,K_{\rm softmax}\,D$, $D_{ii} = e^{\sigma^2\|x_i\|^2/2}$.
+
+    It is what the denominator of the softmax network, divided by the width, tends to at the start.
+
+    Args:
+        inputs: One input per row, of any norm.
+        scale: Standard deviation $\sigma$ of the initial weights; default 1.
+
+    Returns:
+        One number per input.
+
+    Raises:
+        ValueError: If the scale is not positive.
+
+    Example:
+        >>> denominator_scaling(np.zeros((1, 2))).tolist()
+        [1.0]
+    """
+    check_positive(scale=scale)
+    return np.exp(scale**2 * (inputs**2).sum(1) / 2)
+
+
+def sphere_factor(inputs: Float[np.ndarray, "samples inputs"], *, scale: float = 1.0) -> float:
+    r"""Return $e^{\sigma^2}$, the one number by which $K_{\exp}$ and $K_{\rm softmax}$ differ on the unit sphere.
+
+    Args:
+        inputs: One input per row, of norm one; off the sphere no single number does it.
+        scale: Standard deviation $\sigma$ of the initial weights; default 1.
+
+    Returns:
+        The factor.
+
+    Raises:
+        ValueError: If an input is off the unit sphere or the scale is not positive.
+    """
+    check_positive(scale=scale)
+    check_norms(inputs, sphere=True)
+    return float(np.exp(scale**2))
+
+
+def effective_width(logits: Float[np.ndarray, "*rows width"]) -> Float[np.ndarray, "*rows"]:
+    r"""Return the effective number of neurons of a softmax, $1/\sum_rS_r^2$: 1 if one has it all, $m$ if all are equal.
+
+    Args:
+        logits: Before the softmax; finite, of any size.
+
+    Returns:
+        One number per row, between 1 and the width.
+
+    Raises:
+        ValueError: If a logit is not finite.
+
+    Example:
+        >>> effective_width(np.array([[0.0, 0.0], [1000.0, 0.0]])).tolist()
+        [2.0, 1.0]
+    """
+    if not np.isfinite(logits).all():
+        raise ValueError("logits: expected finite numbers, got NaN or infinity")
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weights.sum(axis=-1) ** 2 / np.square(weights).sum(axis=-1))
+
+
+def expected_effective_width(width: int, *, scale: float = 1.0, norm: float = 1.0) -> float:
+    r"""Return $m\,e^{-\sigma^2\|x\|^2}$, the effective width at the start for a wide network and light tails.
+
+    With $z=\langle w_r,x\rangle$ normal of variance $\sigma^2\|x\|^2$ it is $m(\mathrm E\,e^z)^2/\mathrm E\,e^{2z}$.
+
+    Args:
+        width: $m$, positive.
+        scale: $\sigma$; default 1.
+        norm: $\|x\|$; default 1.
+
+    Returns:
+        The number of neurons.
+
+    Raises:
+        ValueError: If an argument is not positive.
+
+    Example:
+        >>> round(expected_effective_width(100), 4)
+        36.7879
+    """
+    check_positive(width=width, scale=scale, norm=norm)
+    return float(width * np.exp(-((scale * norm) ** 2)))
+
+
+def tail_scales(width: int) -> tuple[float, float]:
+    r"""Return two values of $\sigma\|x\|$: up to where the formula holds, and from where on a few neurons have it all.
+
+    A paired network has $N = m/2$ independent Gaussian logits: Derrida's random energy model. A sum of $N$ terms
+    $e^{2z}$ is near its mean only for $\sigma\|x\| < \sqrt{\log(N)/2}$; beyond $\sqrt{2\log N}$ the largest few
+    terms carry the sum of $e^z$ itself.
+
+    Args:
+        width: $m$ of a paired network, at least 4.
+
+    Returns:
+        $\sqrt{\log(m/2)/2}$ and twice that.
+
+    Raises:
+        ValueError: If the width is smaller.
+    """
+    if width < 4:
+        raise ValueError(f"width: expected at least two pairs, 4 neurons, got {width}")
+    holds = float(np.sqrt(np.log(width / 2) / 2))
+    return holds, 2 * holds
+
+
+def kernel_fluctuation(
+    activation: Activation,
+    inputs: Float[np.ndarray, "samples inputs"],
+    *,
+    width: int,
+    n_outputs: int,
+    scale: float = 1.0,
+) -> tuple[float, float]:
+    r"""Return how far the kernel of a wide paired network scatters around its limit, relative to it, root mean square.
+
+    An entry is an average over $m/2$ pairs, so its variance is that of one pair over $m/2$: exact at every width for
+    exp and ReLU, and for softmax to first order in the normaliser. With $g_{ij}=\sigma^2\langle x_i,x_j\rangle$ the
+    relative variance of a pair in a block of one output is $e^{g_{ii}+2g_{ij}+g_{jj}} - 1$ for exp,
+    $1/p_{ij} - 1$ for ReLU ($p_{ij}$ the probability that both are on) and, for softmax,
+    $e^{g_{ii}+2g_{ij}+g_{jj}}+e^{g_{ii}}+e^{g_{jj}}+2e^{g_{ij}}-2e^{g_{ij}}(e^{g_{ii}}+e^{g_{jj}})-1$.
+    In a block of two outputs only the first term is there, $1/p_{ij}$ for ReLU.
+
+    Args:
+        activation: Which network.
+        inputs: One input per row.
+        width: $m$, positive.
+        n_outputs: $d$, at least 1.
+        scale: $\sigma$; default 1.
+
+    Returns:
+        The Frobenius norms, over that of the limit, of the distance from the limit and of the blocks between
+        different outputs alone.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> kernel_fluctuation("relu", np.eye(1), width=8, n_outputs=1)
+        (0.5, 0.0)
+    """
+    check_activation(activation)
+    check_positive(width=width, n_outputs=n_outputs, scale=scale)
+    limit = infinite_width_kernel(activation, inputs, scale=scale)
+    same, across = _pair_variance(activation, inputs, scale)
+    size = n_outputs * np.square(limit).sum()
+    within = n_outputs * (np.square(limit) * same).sum() * 2 / width
+    between = n_outputs * (n_outputs - 1) * (np.square(limit) * across).sum() * 2 / width
+    return float(np.sqrt((within + between) / size)), float(np.sqrt(between / size))
+
+
+def _pair_variance(activation: Activation, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Relative variance of an entry over pairs, in a block of one output and in one of two."""
+    if activation == "relu":
+        units = inputs / np.maximum(np.linalg.norm(inputs, axis=1, keepdims=True), 1e-300)
+        angle = np.arccos(np.clip(units @ units.T, -1.0, 1.0))
+        across = 2 * np.pi / np.maximum(np.pi - angle, 1e-12)
+        return across - 1, across
+    g = scale**2 * inputs @ inputs.T
+    own = np.diagonal(g)
+    across = np.exp(2 * g + own[:, None] + own)
+    if activation == "exp":
+        return across - 1, across
+    single = np.exp(own)[:, None] + np.exp(own)
+    return across + single + 2 * np.exp(g) - 2 * np.exp(g) * single - 1, across
