@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["change_of_outputs", "change_of_weights", "outputs_and_change"]
+__all__ = ["change_of_outputs", "change_of_weights", "outputs_and_change", "predict_linearised"]
 
 
 @torch.no_grad()
@@ -99,6 +99,47 @@ def outputs_and_change(
     if networks.activation == "softmax":
         found -= outputs * moved.sum(2).div_(networks.width).unsqueeze(1)
     return outputs, found
+
+
+@torch.no_grad()
+def predict_linearised(
+    networks: Networks,
+    displacements: Float[Tensor, "members variants inputs width"],
+    inputs: Float[Tensor, "members samples inputs"],
+) -> Float[Tensor, "members variants outputs samples"]:
+    r"""Return the change of the outputs to first order in changes of the weights, $J(x)\,\mathrm{vec}(V)$.
+
+    Features are computed once for all variants: many stopping times cost little more than one.
+
+    Args:
+        networks: The networks at the start.
+        displacements: $V$, changes of each first layer, several for each network.
+        inputs: Samples of each.
+
+    Returns:
+        The linear models' outputs; for paired networks, which start at zero, the whole prediction.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    members, n_inputs, width = networks.first_layer.shape
+    if displacements.ndim != 4 or (*displacements.shape[:1], *displacements.shape[2:]) != (members, n_inputs, width):
+        raise ValueError(
+            f"displacements: expected (members, variants, inputs, width) = ({members}, any, {n_inputs}, {width}), "
+            f"got {tuple(displacements.shape)}"
+        )
+    derivatives = neuron_derivatives(networks, inputs)
+
+    def along(weighted: Tensor) -> Tensor:
+        """Sum over neurons and inputs, ``(members, variants, samples)``."""
+        summed = torch.bmm(derivatives, weighted.flatten(1, 2).mT).unflatten(2, (-1, n_inputs))
+        return (summed * inputs[:, :, None]).sum(3).mT
+
+    signs = networks.signs[:, :, None, None]
+    change = torch.stack([along(displacements * signs[:, k]) for k in range(signs.shape[1])], dim=2)
+    if networks.activation == "softmax":
+        change -= along(displacements)[:, :, None] * predict(networks, inputs)[:, None] / width
+    return change
 
 
 def _derivatives(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor]:

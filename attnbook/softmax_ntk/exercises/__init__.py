@@ -1,6 +1,7 @@
 """Checks of the exercises of this part, one module per chapter."""
 
 from attnbook.softmax_ntk.exercises import (
+    diffusion,
     kernel_regression,
     kernel_stability,
     lazy_training,
@@ -11,6 +12,7 @@ from attnbook.softmax_ntk.exercises import (
 __all__ = ["CHECKS"]
 
 CHECKS = {
+    **diffusion.CHECKS,
     **kernel_regression.CHECKS,
     **kernel_stability.CHECKS,
     **lazy_training.CHECKS,
