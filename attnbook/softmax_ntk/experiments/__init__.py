@@ -4,8 +4,11 @@ from attnbook.core.results import Experiment
 from attnbook.softmax_ntk.experiments import (
     circle,
     identities,
+    input_norms,
     lazy_training,
+    one_step,
     samples,
+    smallest_width,
     starts,
     step_size,
 )
@@ -14,8 +17,11 @@ __all__ = [
     "EXPERIMENTS",
     "circle",
     "identities",
+    "input_norms",
     "lazy_training",
+    "one_step",
     "samples",
+    "smallest_width",
     "starts",
     "step_size",
 ]
@@ -68,5 +74,29 @@ EXPERIMENTS = (
         result=starts.Starts,
         run=starts.run,
         budget_seconds=20,
+    ),
+    Experiment(
+        id="softmax_ntk.one_step",
+        summary="Lemmas D.1, D.3 and E.1: the four terms of one step of the induction",
+        settings=one_step.Settings,
+        result=one_step.OneStep,
+        run=one_step.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="softmax_ntk.smallest_width",
+        summary="The smallest working width against the number of samples, beside a counting bound",
+        settings=smallest_width.Settings,
+        result=smallest_width.SmallestWidth,
+        run=smallest_width.run,
+        budget_seconds=30,
+    ),
+    Experiment(
+        id="softmax_ntk.input_norms",
+        summary="What the denominator buys: steps when the input norms vary",
+        settings=input_norms.Settings,
+        result=input_norms.InputNorms,
+        run=input_norms.run,
+        budget_seconds=30,
     ),
 )
