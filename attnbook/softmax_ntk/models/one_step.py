@@ -36,8 +36,8 @@ def loss_terms(
 
     With $S$ the softmax and $q$ the change of the logits, the output changes by $v_0+v_1+v_2$, where
     $v_1=m\sum_ra_{\ell r}S_{ir}q_{ir}$, $v_2=m\sum_ra_{\ell r}S_{ir}(e^{q_{ir}}-1-q_{ir})$ and
-    $v_0=m\sum_ra_{\ell r}(\alpha_i(\tau+1)^{-1}-\alpha_i(\tau)^{-1})e^{\langle w_r(\tau+1),x_i\rangle}$. The last one is
-    computed as $-F_{\ell i}(\tau+1)\,(\alpha_i(\tau+1)/\alpha_i(\tau)-1)$, which is the same without an overflow.
+    $v_0=m\sum_ra_{\ell r}(\alpha_i(\tau+1)^{-1}-\alpha_i(\tau)^{-1})e^{\langle w_r(\tau+1),x_i\rangle}$. The last
+    one is computed as $-F_{\ell i}(\tau+1)\,(\alpha_i(\tau+1)/\alpha_i(\tau)-1)$, which is the same, without overflow.
 
     Args:
         before: Softmax networks before the step.
