@@ -72,26 +72,27 @@ def gradient_descent(
     final, members = networks.first_layer.clone(), len(networks.first_layer)
     active, who = torch.arange(members, device=final.device), np.arange(members)
     longest, squares = torch.zeros(2, members, dtype=final.dtype, device=final.device)  # squared, until the end
-    steps, row = np.full(members, max_steps), np.zeros(members)
+    steps, row, first = np.full(members, max_steps), np.zeros(members), np.zeros(members)
     reached, diverged = np.zeros((2, members), dtype=bool)
     now, x, y, eta = replace(networks, first_layer=final.clone()), inputs, labels, step_size[:, None, None]
     history: list[np.ndarray] = []
     for step in range(max_steps + 1):
         losses, gradient = loss_and_gradient(now, x, y)
-        row[who] = losses.cpu().numpy()
+        last = losses.cpu().numpy()
+        row[who] = last
         history.append(row.copy())
-        first, last = history[0][who], row[who]
-        reached[who] = last <= target * first
-        diverged[who] = ~(last <= DIVERGED * np.maximum(first, 1e-30))
-        stop = reached[who] | diverged[who] | (step == max_steps)
+        first = last if step == 0 else first
+        arrived, lost = last <= target * first, ~(last <= DIVERGED * np.maximum(first, 1e-30))
+        stop = arrived | lost | (step == max_steps)
         if stop.any():
+            steps[who[stop]], reached[who], diverged[who] = step, arrived, lost
             final[active], longest[active] = now.first_layer, squares
-            steps[who[stop]] = step
             keep = torch.as_tensor(~stop, device=final.device)
             if not keep.any():
                 break
             active, x, y, eta, gradient, squares = (t[keep] for t in (active, x, y, eta, gradient, squares))
-            now, who = replace(now, first_layer=now.first_layer[keep], signs=now.signs[keep]), who[~stop]
+            now = replace(now, first_layer=now.first_layer[keep], signs=now.signs[keep])
+            who, first = who[~stop], first[~stop]
         gradient *= eta
         now.first_layer.sub_(gradient)
         # Not norm(dim=1), which strides and costs more than all the rest.

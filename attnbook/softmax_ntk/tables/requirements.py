@@ -60,7 +60,7 @@ def smallest_widths(result: SmallestWidth) -> Table:
         widths = [Measured(_with_range(result.width[:, i, j], "g")) for j in range(len(ACTIVATIONS))]
         rows.append([str(size), f"{bound[i]:g}", *widths, Measured(f"{squares[i]:.1g}")])
     caption = (
-        f"Smallest even width tried at which the loss falls to {s.target:g} of its start within {s.max_steps} steps: "
+        f"Smallest width from which on the loss falls to {s.target:g} of its start within {s.max_steps} steps: "
         f"median [smallest, largest] over {len(s.seeds)} seeds. {s.n_inputs} inputs, one output; λ: softmax kernel "
         "at infinite width."
     )
