@@ -41,7 +41,7 @@ class Settings:
         n_inputs: Number of inputs.
         n_outputs: Number of outputs.
         width: Number of neurons.
-        fraction: Step size, in units of $1/(m\lambda_{\max}(H^*))$.
+        fraction: Step size, in units of $1/(m\lambda_{\max}(H^*))$; below 2.
         steps: Steps that are taken apart.
         seeds: Seeds of data and weights.
         chunk: Seeds trained together.
@@ -59,6 +59,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps: expected at least one, got {self.steps}")
+        if not 0 < self.fraction < 2:
+            raise ValueError(
+                "fraction: the step size is this many 1/(m λ_max), and from 2 on even a linear model diverges; "
+                f"expected a number between 0 and 2, got {self.fraction}"
+            )
         check_seeds(self.seeds, self.chunk)
 
     @classmethod
@@ -149,7 +154,6 @@ def run(
 
     Raises:
         ValueError: If the device is not available.
-        FloatingPointError: If a loss blows up; names step, seed and step size.
     """
     clock, where, s = Clock(), place(device), settings
 
@@ -172,16 +176,10 @@ def _take_apart(s: Settings, seeds: tuple[int, ...], device: torch.device) -> di
     labels = to_tensor(np.stack([sample.labels for sample in samples]), device=device, dtype=torch.float64)
     first, norm = ((out - labels).square().sum((1, 2)) for out in (predict(networks, inputs), 0))
     found = []
-    for step in range(s.steps):
-        descent = gradient_descent(networks, inputs, labels, eta, max_steps=1)
-        if descent.diverged.any():
-            k = int(np.flatnonzero(descent.diverged)[0])
-            raise FloatingPointError(
-                f"step {step + 1}, seed {seeds[k]}: the loss blew up at step size {float(eta[k]):.2g}, which is "
-                f"{s.fraction:g} / (m λ_max); take a fraction below 2"
-            )
-        found.append(_one(networks, descent.networks, inputs, labels, eta))
-        networks = descent.networks
+    for _ in range(s.steps):
+        after = gradient_descent(networks, inputs, labels, eta, max_steps=1).networks
+        found.append(_one(networks, after, inputs, labels, eta))
+        networks = after
     stacked = {name: torch.stack([f[name] for f in found], dim=1) for name in found[0]}
     logits = torch.bmm(inputs, begun.start.first_layer)
     stacked |= {
