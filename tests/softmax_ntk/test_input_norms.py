@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnbook import ledger
-from attnbook.softmax_ntk.experiments import input_norms
+from attnbook.softmax_ntk.experiments import input_norms, lazy_training
 from attnbook.softmax_ntk.figures import requirements as figures
 from attnbook.softmax_ntk.tables import requirements as tables
 from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
@@ -93,14 +93,8 @@ def test_figure_and_table_draw_from_a_smoke_result(smoke_results):
 
 def test_slopes_at_full_size_are_those_of_each_result(smoke_results):
     lazy = smoke_results["softmax_ntk.lazy_training"]
-    book = dataclasses.replace(
-        lazy,
-        settings=dataclasses.replace(
-            lazy.settings, widths=(16, 32), trained_from=16, flat_from=16, short_steps_from=16
-        ),
-    )
-    for name in ("rms_movement", "largest_movement", "drift"):
-        book = dataclasses.replace(book, **{name: getattr(lazy, name)[:, :, :2]})
-    text = tables.at_full_size(book, lazy)._repr_html_()
+    settings = dataclasses.replace(lazy.settings, widths=(16, 32), trained_from=16, flat_from=16, short_steps_from=16)
+    kept = {name: getattr(lazy, name)[:, :, :2] for name in lazy_training.KEPT}
+    text = tables.at_full_size(dataclasses.replace(lazy, settings=settings, **kept), lazy)._repr_html_()
     assert "drift: softmax" in text
     assert "from 32 to 64" in text
