@@ -42,7 +42,7 @@ class Settings:
         chunk: Seeds trained together.
     """
 
-    lowest: tuple[float, ...] = (1.0, 0.7, 0.5, 0.3, 0.2)
+    lowest: tuple[float, ...] = (1.0, 0.7, 0.5, 0.2)
     claimed: float = 0.5
     scales: tuple[float, ...] = (1.0, 2.0)
     n_samples: int = 16
