@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import resumable
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
@@ -49,6 +49,8 @@ class PlantedAttention(Result):
         chosen: The step sizes chosen, ``(problems, ways, 2)``.
         tuned: Mean number of gradients to the target over the tuning seeds, by step size of the key-query matrix, the
             best over step sizes of the values; the grid of Adam is padded by NaN, ``(problems, ways, steps)``.
+        condition: Condition number of the values' problem on a layer's own sequences at the shown steps,
+            ``(problems, ways, seeds, shown)``.
         milliseconds: Processor time of one step of all measured seeds together, ``(problems, ways)``.
         later_loss: Loss after the longer budget with the sharp teacher, ``(ways, seeds)``, the ways of :data:`LATER`.
         maps: Attention of the first student on its first sequence, first problem,
@@ -65,6 +67,7 @@ class PlantedAttention(Result):
     distance: Float[np.ndarray, "problems ways seeds"]
     chosen: Float[np.ndarray, "problems ways 2"]
     tuned: Float[np.ndarray, "problems ways steps"]
+    condition: Float[np.ndarray, "problems ways seeds shown"]
     milliseconds: Float[np.ndarray, "problems ways"]
     later_loss: Float[np.ndarray, "later seeds"]
     maps: Float[np.ndarray, "ways shown length length"]
@@ -72,14 +75,15 @@ class PlantedAttention(Result):
 
     @property
     def n_programs(self) -> int:
-        """Number of batched programs; each way is tuned and measured on each problem."""
-        return 2 * len(WAYS) * len(PROBLEMS)
+        """Number of batched programs; each way is tuned and measured on each problem, some get a longer budget."""
+        return 2 * len(WAYS) * len(PROBLEMS) + len(LATER)
 
     @property
     def n_networks(self) -> int:
-        """Number of layers trained, those of the tuning among them."""
+        """Number of layers trained, those of the tuning and of the longer budget among them."""
         s = self.settings
-        return len(PROBLEMS) * sum(len(s.grid(way)) * len(s.tuning_seeds) + len(s.seeds) for way in WAYS)
+        tuned = sum(len(s.grid(way)) for way in WAYS) * len(s.tuning_seeds)
+        return len(PROBLEMS) * (tuned + len(WAYS) * len(s.seeds)) + len(LATER) * len(s.seeds)
 
     def of(self, array: str, problem: str, way: str) -> np.ndarray:
         """Return what an array holds for a problem and a way."""
@@ -88,25 +92,21 @@ class PlantedAttention(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return how the ways compare, by claim id."""
         n = len(self.settings.seeds)
-        final = {way: self.of("loss", "plain", way)[:, -1] for way in WAYS}
-        missed = {
-            f"missed_{way}": float((self.of("evaluations", "sharp", way) > self.settings.steps).sum())
-            for way in ("joint", "alternating")
-        }
+        frozen = np.stack([self.of("loss", problem, "frozen")[:, -1] for problem in PROBLEMS], axis=1)
         return {
-            "SN-H-frozen": over_runs(n, np.min, min_relative_loss_frozen=final["frozen"]),
+            "SN-H-frozen": over_runs(n, np.min, min_relative_loss_frozen=frozen),
             "SN-H-known": over_seeds(median_evaluations_known=self.of("evaluations", "plain", "known")),
             "SN-H-alternating": self._ratio("plain", "joint", "alternating"),
             "SN-H-zero": self._ratio("plain", "joint_from_zero", "alternating"),
             "SN-H-rarely": self._ratio("plain", "every_tenth", "alternating"),
+            "SN-H-rarely-mean": self._ratio("common_mean", "every_tenth", "alternating"),
             "SN-H-mean": self._ratio("common_mean", "joint", "alternating"),
             "SN-H-mean-zero": self._ratio("common_mean", "joint_from_zero", "alternating"),
             "SN-H-sharp": self._ratio("sharp", "joint_from_zero", "alternating"),
-            "SN-H-stuck": Measurement(missed, n_seeds=n),
+            "SN-H-stuck": Measurement(self._missed("sharp", "joint", "alternating"), n_seeds=n),
             "SN-H-traps": Measurement({f"stuck_{way}": float(n) for way, n in self.n_stuck().items()}, n_seeds=n),
-            "SN-H-adam": ratio_over_seeds(
-                "final_loss_joint_adam_over_alternating", final["joint_adam"], final["alternating"]
-            ),
+            "SN-H-adam": self._adam(),
+            "SN-H-adam-sharp": self._ratio("sharp", "joint_adam", "alternating"),
             "SN-H-adam-mean": self._ratio("common_mean", "joint_adam", "alternating_adam"),
             "SN-H-found": self._found(),
         }
@@ -116,15 +116,31 @@ class PlantedAttention(Result):
         return {way: int((row > self.settings.stuck).sum()) for way, row in zip(LATER, self.later_loss, strict=True)}
 
     def _found(self) -> Measurement:
-        ways = [i for i, way in enumerate(WAYS.values()) if way.values != "frozen"]
+        finders = [way for way in WAYS if WAYS[way].values != "frozen"]
+        ways = [list(WAYS).index(way) for way in finders]
         fitted = self.loss[0, ways, :, -1] < FITTED
+        by_descent = fitted[[WAYS[way].rule == "descent" for way in finders]].sum()
         distance = np.where(fitted, self.distance[0, ways], 0.0)
         largest = over_runs(len(self.settings.seeds), np.max, max_distance_where_fitted=distance.T)
-        return Measurement({**largest.values, "n_fitted": float(fitted.sum())}, largest.spread, largest.n_seeds)
+        counts = {"n_fitted": float(fitted.sum()), "n_fitted_by_plain_descent": float(by_descent)}
+        return Measurement({**largest.values, **counts}, largest.spread, largest.n_seeds)
+
+    def _adam(self) -> Measurement:
+        """Final losses seed by seed, without a shared mean; and the gradients to the target, which tell otherwise."""
+        above, below = (self.of("loss", "plain", way)[:, -1] for way in ("joint_adam", "alternating"))
+        final = over_seeds(final_loss_joint_adam_over_alternating=above / below)
+        counts = self._ratio("plain", "joint_adam", "alternating")
+        return Measurement({**final.values, **counts.values}, {**final.spread, **counts.spread}, final.n_seeds)
 
     def _ratio(self, problem: str, above: str, below: str) -> Measurement:
-        counts = (self.of("evaluations", problem, way) for way in (above, below))
-        return ratio_over_seeds(f"evaluations_{above}_over_{below}", *counts)
+        """Gradients to the target, seed by seed; a miss counts as one more than the budget, and is counted."""
+        counts = [self.of("evaluations", problem, way) for way in (above, below)]
+        ratio = over_seeds(**{f"evaluations_{above}_over_{below}": counts[0] / counts[1]})
+        missed = {name: n for name, n in self._missed(problem, above, below).items() if n}
+        return Measurement({**ratio.values, **missed}, ratio.spread, ratio.n_seeds)
+
+    def _missed(self, problem: str, *ways: str) -> dict[str, float]:
+        return {f"missed_{w}": float((self.of("evaluations", problem, w) > self.settings.steps).sum()) for w in ways}
 
 
 def run(
@@ -203,6 +219,7 @@ def measure(s: Settings, problem: str, way: str, *, device: torch.device) -> dic
         "loss": trained.loss[s.records.astype(int)].T,
         "distance": distance,
         "maps": torch.stack([trained.weights[step][0] for step in s.shown_steps]),
+        "condition": torch.stack([trained.condition[step] for step in s.shown_steps], dim=1),
     }
     return {name: t.cpu().numpy() for name, t in tensors.items()} | {
         "evaluations": _steps_to(trained.loss, s.target),

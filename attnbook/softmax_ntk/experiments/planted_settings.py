@@ -80,7 +80,7 @@ class Settings:
     steps: int = 200
     target: float = 1e-2
     key_query_steps: tuple[float, ...] = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.2, 3.3)
-    value_steps: tuple[float, ...] = (0.25, 0.5, 1.0)
+    value_steps: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     adam_steps: tuple[float, ...] = (0.03, 0.05, 0.1, 0.2, 0.4)
     shown_steps: tuple[int, ...] = (0, 3, 10, 30, 60, 100, 200)
     n_records: int = 40

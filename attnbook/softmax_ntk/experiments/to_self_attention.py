@@ -45,6 +45,7 @@ class Settings:
         length: Tokens of a sequence.
         dimension: Entries of a token.
         n_outputs: Outputs of the layer.
+        lengths: Lengths of sequences at which the kernel of the softmax weights is taken.
         few: Numbers of sequences for which the rank of the values' problem is counted.
         many: Number of sequences for which its condition number is measured.
         mean_norms: Norms of the mean that all tokens share, in that measurement.
@@ -56,6 +57,7 @@ class Settings:
     length: int = 7
     dimension: int = 5
     n_outputs: int = 3
+    lengths: tuple[int, ...] = (7, 14, 28)
     few: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
     many: int = 4000
     mean_norms: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -66,16 +68,17 @@ class Settings:
         check_seeds(self.seeds, self.chunk)
         if not self.few or min(self.few) < 1:
             raise ValueError(f"few: expected numbers of sequences of at least 1, got {self.few}")
-        if self.dimension**2 >= self.n_sequences * self.length * self.n_outputs:
+        shortest = min(self.lengths, default=0)
+        if self.dimension**2 >= self.n_sequences * shortest * self.n_outputs:
             raise ValueError(
                 f"n_sequences: the kernel needs more outputs than the {self.dimension**2} softmax weights, got "
-                f"{self.n_sequences} sequences of {self.length} tokens with {self.n_outputs} outputs"
+                f"{self.n_sequences} sequences of {shortest} tokens with {self.n_outputs} outputs"
             )
 
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second; the identities hold at any size."""
-        return cls(n_sequences=5, dimension=3, many=500, mean_norms=(0.0, 2.0), seeds=(0, 1), chunk=1)
+        return cls(n_sequences=5, dimension=3, lengths=(7, 11), many=500, mean_norms=(0.0, 2.0), seeds=(0, 1), chunk=1)
 
     @classmethod
     def book(cls) -> Self:
@@ -85,7 +88,10 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a larger check; the paper has none."""
-        return cls(n_sequences=31, length=13, dimension=11, n_outputs=7, few=(1, 5, 11, 17), seeds=tuple(range(10)))
+        return cls(
+            n_sequences=31, length=13, dimension=11, n_outputs=7, lengths=(13, 26), few=(1, 5, 11, 17),
+            seeds=tuple(range(10)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class ToSelfAttention(Result):
         factor_change: Largest change of the attention weights under $Q\mapsto QA$, $K\mapsto KA^{-\top}$.
         shift_change: The same under $QK^\top\mapsto QK^\top+ue^\top$, where every token has a 1 in the coordinate of
             $e$.
-        kernel_rank: Rank of the kernel of the softmax weights.
+        kernel_rank: Rank of the kernel of the softmax weights, ``(seeds, lengths)``.
         uniform_rank: Rank of the contexts at uniform attention, ``(seeds, few)``.
         condition: Condition number of the values' problem at uniform attention, ``(seeds, mean_norms)``.
         sharp_condition: The same when each token attends to itself only.
@@ -117,16 +123,16 @@ class ToSelfAttention(Result):
     envelope_error: Float[np.ndarray, " seeds"]
     factor_change: Float[np.ndarray, " seeds"]
     shift_change: Float[np.ndarray, " seeds"]
-    kernel_rank: Float[np.ndarray, " seeds"]
+    kernel_rank: Float[np.ndarray, "seeds lengths"]
     uniform_rank: Float[np.ndarray, "seeds few"]
     condition: Float[np.ndarray, "seeds mean_norms"]
     sharp_condition: Float[np.ndarray, "seeds mean_norms"]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Softmax weights and outputs of the layer whose kernel is taken."""
+        """Softmax weights, and outputs of the layer whose kernel is taken, on the shortest sequences."""
         s = self.settings
-        return {"softmax_weights": s.dimension**2, "n_outputs": s.n_sequences * s.length * s.n_outputs}
+        return {"softmax_weights": s.dimension**2, "n_outputs": s.n_sequences * min(s.lengths) * s.n_outputs}
 
     def measurements(self) -> dict[str, Measurement]:
         """Return the largest errors, the ranks, and the condition number over its formula, by claim id."""
@@ -134,7 +140,11 @@ class ToSelfAttention(Result):
         mismatch = np.abs(self.uniform_rank - np.minimum(s.few, s.dimension))
         ratio = self.condition / uniform_condition(np.array(s.mean_norms), s.length)
         low, high = (over_runs(n, pick, **{name: ratio}) for name, pick in RATIOS)
-        rank = over_runs(n, np.max, max_rank=self.kernel_rank)
+        least, most = (
+            over_runs(n, pick, **{name: self.kernel_rank})
+            for name, pick in (("min_rank", np.min), ("max_rank", np.max))
+        )
+        rank = Measurement({**least.values, **most.values}, {**least.spread, **most.spread}, n)
         return {
             "SN-ATT-tensor": over_runs(n, np.max, max_error=self.tensor_error),
             "SN-ATT-row": over_runs(n, np.max, max_error=self.row_error),
@@ -197,7 +207,7 @@ def _check(s: Settings, seed: int) -> dict[str, np.ndarray]:
         **_gradient_errors(key_query, value, tokens, labels),
         "factor_change": _change(query @ key.T, (query @ mix) @ (key @ torch.linalg.inv(mix).T).T, tokens),
         "shift_change": _shift_change(query @ key.T, tokens),
-        "kernel_rank": _kernel_rank(key_query, value, tokens),
+        "kernel_rank": [_kernel_rank(s, key_query, value, seed, length) for length in s.lengths],
     }
     centred, direction = rng.standard_normal((s.many, s.length, s.dimension)), rng.standard_normal(s.dimension)
     means = np.array(s.mean_norms)[:, None] * direction / np.linalg.norm(direction)
@@ -257,8 +267,10 @@ def _shift_change(key_query: Tensor, tokens: Tensor) -> float:
     return _change(key_query, key_query + shift, with_one)
 
 
-def _kernel_rank(key_query: Tensor, value: Tensor, tokens: Tensor) -> int:
-    jacobian = torch.autograd.functional.jacobian(lambda m: _plain(m, value, tokens).flatten(), key_query)
+def _kernel_rank(s: Settings, key_query: Tensor, value: Tensor, seed: int, length: int) -> int:
+    shape = (1, s.n_sequences, length, s.dimension)
+    tokens = to_tensor(stream(seed, "kernel", *shape).standard_normal(shape), dtype=torch.float64)
+    jacobian = torch.func.jacfwd(lambda m: _plain(m, value, tokens).flatten())(key_query)
     return _rank(jacobian.flatten(1).numpy())
 
 

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.self_attention import attention_weights, loss_and_gradients
+from attnbook.softmax_ntk.models.self_attention import attention_weights, contexts, loss_and_gradients
 
-__all__ = ["Trained", "Way", "train_layers", "value_step_unit"]
+__all__ = ["Trained", "Way", "train_layers", "value_condition", "value_step_unit"]
 
 Values: TypeAlias = Literal["solved", "trained", "frozen"]
 Rule: TypeAlias = Literal["descent", "adam"]
@@ -57,12 +57,14 @@ class Trained:
         key_query: Key-query matrices at the end.
         value: Values at the end, solved for once more where they are solved for.
         weights: Step to the attention weights of the first sequence of each member at that step.
+        condition: Step to the condition number of the values' problem of each member at that step.
     """
 
     loss: Float[Tensor, "records members"]
     key_query: Float[Tensor, "members dimension dimension"]
     value: Float[Tensor, "members dimension outputs"]
     weights: dict[int, Float[Tensor, "members length length"]]
+    condition: dict[int, Float[Tensor, " members"]]
 
 
 def value_step_unit(tokens: Float[Tensor, "members sequences length dimension"]) -> Float[Tensor, " members"]:
@@ -109,7 +111,8 @@ def train_layers(
         key_query_step: Step sizes (learning rates of Adam) of the key-query matrices.
         value_step: Those of the values, where they are trained.
         steps: Number of steps, at least 1.
-        keep: Steps at which the attention weights of the first sequence are kept.
+        keep: Steps at which the attention weights of the first sequence, and the condition number of the values'
+            problem over all sequences, are kept.
 
     Returns:
         Losses and trained layers.
@@ -124,6 +127,7 @@ def train_layers(
     moves = (_Moves(key_query, way.rule), _Moves(value, way.rule))
     losses: list[Tensor] = []
     kept: dict[int, Tensor] = {}
+    condition: dict[int, Tensor] = {}
     alive = torch.ones_like(zero, dtype=torch.bool)
     for step in range(steps + 1):
         solve = way.values == "solved" and (step % way.every == 0 or step == steps)
@@ -134,13 +138,35 @@ def train_layers(
         alive &= relative < DIVERGED
         if step in keep:
             kept[step] = attention_weights(key_query, tokens[:, :1])[:, 0]
+            condition[step] = value_condition(key_query, tokens)
         if step == steps:
             break
         go = alive[:, None, None]
         key_query = torch.where(go, key_query - rates[0] * moves[0](now.key_query), key_query)
         if way.values == "trained":
             value = torch.where(go, value - rates[1] * moves[1](now.value), value)
-    return Trained(torch.stack(losses), key_query, value, kept)
+    return Trained(torch.stack(losses), key_query, value, kept, condition)
+
+
+def value_condition(
+    key_query: Float[Tensor, "members dimension dimension"],
+    tokens: Float[Tensor, "members sequences length dimension"],
+) -> Float[Tensor, " members"]:
+    r"""Return the condition number of $C^\top C$, of least squares in the values at these attention weights.
+
+    Args:
+        key_query: One matrix per layer.
+        tokens: Sequences of each layer.
+
+    Returns:
+        One number per layer; infinite where the contexts $C$ miss a direction altogether.
+
+    Example:
+        >>> value_condition(torch.zeros(1, 2, 2), torch.tensor([[[[2.0, 0.0]], [[0.0, 1.0]]]])).tolist()
+        [4.0]
+    """
+    rows = contexts(attention_weights(key_query, tokens), tokens)
+    return torch.linalg.cond(rows).square()
 
 
 class _Moves:

@@ -250,7 +250,7 @@ def row_as_network(
     r"""Return the two-layer softmax network whose output at token $i$ is row $i$ of self-attention, times the length.
 
     It has one neuron per token. Row $j$ of $XKQ^\top$ is the weight vector of neuron $j$, row $j$ of $XV$ its output
-    weights; these take the place of the signs.
+    weights; these take the place of the signs. The network's output has a factor $m$, here the length.
 
     Args:
         tokens: One sequence.
