@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "SHOWN", "TITLES", "condition", "loss_by_budget", "maps_frame", "one_row", "step_windows"]
+__all__ = ["LOOKS", "SHOWN", "TITLES", "condition", "found", "loss_by_budget", "maps_frame", "one_row", "step_windows"]
 
 LOOKS: Mapping[str, Look] = {
     "alternating": Look("alternating", "#0b5cad", "-", "o"),
     "every_tenth": Look("alternating, every tenth", "#0b5cad", ":", "o", hollow=True),
     "joint": Look("joint, random values", "#c2410c", "-.", "^"),
     "joint_from_zero": Look("joint, zero values", "#8a5a00", "--", "P"),
-    "frozen": Look("frozen signs", "#5b5f66", ":", "s"),
+    "frozen": Look("frozen, random signs", "#5b5f66", ":", "s"),
     "known": Look("frozen, the teacher's", "#15803d", (0, (5, 1)), "v"),
     "alternating_adam": Look("alternating, Adam", "#7c3aed", "-", "D"),
     "joint_adam": Look("joint, Adam", "#111111", "--", "x"),
@@ -32,6 +32,12 @@ LOOKS: Mapping[str, Look] = {
 """How each way of training looks."""
 TITLES: Mapping[str, str] = {"plain": "no shared mean", "common_mean": "shared mean", "sharp": "sharp teacher"}
 """What each problem is called."""
+PROBLEM_LOOKS: Mapping[str, Look] = {
+    "plain": Look("no shared mean", "#0b5cad", "none", "o", hollow=True),
+    "common_mean": Look("shared mean", "#c2410c", "none", "^"),
+    "sharp": Look("sharp teacher", "#111111", "none", "x"),
+}
+"""How each problem looks where all ways are drawn alike."""
 SHOWN: Mapping[str, str] = {LOOKS[way].label: way for way in ("alternating", "joint_from_zero", "joint", "frozen")}
 """Label to name of the ways that the slider shows."""
 
@@ -61,6 +67,7 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
             net.annotate(text, (at, -0.95), ha="center", fontsize=10.5)
         net.axis("off")
         _map(heat, weights, "attention", float(weights.max()))
+        figure.colorbar(heat.images[0], ax=heat, shrink=0.6)
         heat.add_patch(plt.Rectangle((-0.5, row - 0.5), count, 1, fill=False, edgecolor="#c2410c", linewidth=2.5))
     return figure
 
@@ -77,9 +84,12 @@ def loss_by_budget(result: PlantedAttention) -> Figure:
                 ax.lines[-1].set_markevery(max(1, len(steps) // 6))
             ax.axhline(result.settings.target, color=INK, linestyle=":", linewidth=1)
             ax.set(yscale="log", title=TITLES[problem], xlabel="gradients (budget)", ylim=(1e-7, 5))
+            ax.set_xscale("symlog", linthresh=3)
+            ax.set_xticks((0, 3, 10, 30, 100), ("0", "3", "10", "30", "100"))
+            ax.set_xlim(0, steps[-1])
         axes[0].set_ylabel("loss / that of zero output")
         axes[0].legend(fontsize=9.5, loc="lower left")
-        axes[0].annotate("target", (steps[-1], result.settings.target), ha="right", va="bottom", fontsize=10)
+        axes[0].annotate("target", (0, result.settings.target), ha="left", va="bottom", fontsize=10)
     return figure
 
 
@@ -88,14 +98,29 @@ def step_windows(result: PlantedAttention) -> Figure:
     sizes = np.array(result.settings.key_query_steps)
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.8), sharey=True)
-        for ax, problem in zip(axes, PROBLEMS, strict=False):
+        for ax, problem in zip(axes, ("common_mean", "sharp"), strict=True):
             for way in ("alternating", "joint_from_zero", "joint"):
                 ax.plot(sizes, result.of("tuned", problem, way)[: len(sizes)], **LOOKS[way].line_style())
             ax.axhline(result.settings.steps + 1, color=INK, linestyle=":", linewidth=1)
             ax.set(xscale="log", yscale="log", title=TITLES[problem], xlabel="step size of the weights")
+            ax.set_ylim(top=1.6 * result.settings.steps)
             _plain_ticks(ax, sizes[::2], (10, 20, 50, 100, 200))
         axes[0].set_ylabel("gradients to the target")
-        axes[1].legend(fontsize=9.5, loc="lower right")
+        axes[1].legend(fontsize=9.5, loc="lower left")
+    return figure
+
+
+def found(result: PlantedAttention) -> Figure:
+    """Draw, for every run that had to find the values, the distance from the planted matrix against the loss."""
+    ways = [i for i, way in enumerate(WAYS.values()) if way.values != "frozen"]
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.8))
+        for i, problem in enumerate(PROBLEMS):
+            loss, distance = result.loss[i, ways, :, -1].ravel(), result.distance[i, ways].ravel()
+            ax.plot(loss, distance, **PROBLEM_LOOKS[problem].line_style())
+        ax.set(xscale="log", yscale="log", xlabel="loss at the end / that of zero output")
+        ax.set_ylabel("distance of the matrix")
+        ax.legend(fontsize=9.5, loc="upper left")
     return figure
 
 
@@ -125,6 +150,7 @@ def maps_frame(result: PlantedAttention, way: str, steps: int) -> Figure:
         largest = float(result.teacher_map.max())
         _map(left, student, f"student, step {steps}", largest)
         _map(right, result.teacher_map, "teacher", largest)
+        figure.colorbar(right.images[0], ax=(left, right), shrink=0.6)
     return figure
 
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments.planted_attention import PROBLEMS, WAYS, PlantedAttention
-from attnbook.softmax_ntk.experiments.to_self_attention import ToSelfAttention
 from attnbook.softmax_ntk.figures.to_self_attention import LOOKS, SHOWN, TITLES
+from attnbook.softmax_ntk.theory.self_attention import uniform_condition
 
-__all__ = ["at_equal_time", "chosen", "compared", "maps_text", "ranks"]
+__all__ = ["at_equal_time", "chosen", "compared", "conditions", "finals", "maps_text"]
 
 Row = list[str | Measured]
 
@@ -41,12 +41,14 @@ def at_equal_time(result: PlantedAttention) -> Table:
     for way in WAYS:
         if way in ("frozen", "known"):
             continue
-        step = float(np.median(result.milliseconds[:, list(WAYS).index(way)]))
-        ratios = (f"{_time(result, p, way) / b:.2f}" for p, b in zip(PROBLEMS, base, strict=True))
-        rows.append([LOOKS[way].label, *map(Measured, (f"{step:.2f} ms", *ratios))])
+        step = _milliseconds(result, way)
+        ratios = (f"{_time(result, p, way) / b:.1f}" for p, b in zip(PROBLEMS, base, strict=True))
+        text = f"{np.median(step):.1f} [{step.min():.1f}, {step.max():.1f}] ms"
+        rows.append([LOOKS[way].label, *map(Measured, (text, *ratios))])
     caption = (
-        f"Processor time of one step of {len(s.seeds)} layers together, and time to the target, median over seeds, "
-        "relative to the first row. A seed that missed counts with the whole budget."
+        f"Processor time of one step of {len(s.seeds)} layers together, median [least, most] of the runs of the same "
+        "operations (joint descent: both starts), and time to the target, median over seeds, relative to the first "
+        "row. A seed that missed counts with the whole budget."
     )
     return Table(["way", "one step", *(TITLES[p] for p in PROBLEMS)], rows, caption)
 
@@ -58,18 +60,41 @@ def chosen(result: PlantedAttention) -> Table:
         pairs = [result.of("chosen", problem, way) for problem in PROBLEMS]
         two = WAYS[way].values == "trained" and WAYS[way].rule == "descent"
         rows.append([LOOKS[way].label, *(Measured(f"{a:g} / {b:g}" if two else f"{a:g}") for a, b in pairs)])
-    caption = "Step size of the key-query matrix / of the values, in their unit. Adam: one rate for both."
+    caption = (
+        "Step size of the key-query matrix / of the values. The latter in units of one over the largest eigenvalue of "
+        "the tokens' second moments. Adam: one rate for both."
+    )
     return Table(["way", *(TITLES[p] for p in PROBLEMS)], rows, caption)
 
 
-def ranks(result: ToSelfAttention) -> Table:
-    """Return the rank of the values' problem at uniform attention."""
-    rows: list[Row] = [
-        [str(n), Measured("/".join(f"{r:g}" for r in sorted(set(column))))]
-        for n, column in zip(result.settings.few, result.uniform_rank.T, strict=True)
-    ]
-    caption = f"Contexts have {result.settings.dimension} entries; {len(result.settings.seeds)} seeds, all alike."
-    return Table(["sequences", "directions"], rows, caption)
+def finals(result: PlantedAttention) -> Table:
+    """Return the loss of each way after the whole budget."""
+    rows: list[Row] = []
+    for way in WAYS:
+        losses = (result.of("loss", problem, way)[:, -1] for problem in PROBLEMS)
+        cells = (f"{np.median(x):.0e} [{x.min():.0e}, {x.max():.0e}]" for x in losses)
+        rows.append([LOOKS[way].label, *map(Measured, cells)])
+    caption = (
+        f"Loss after {result.settings.steps} gradients over that of the zero output, median [smallest, largest] over "
+        f"{len(result.settings.seeds)} seeds. Step sizes were chosen for the gradients to {result.settings.target:g}."
+    )
+    return Table(["way", *(TITLES[p] for p in PROBLEMS)], rows, caption)
+
+
+def conditions(result: PlantedAttention) -> Table:
+    """Return the condition number of the values' problem along training, beside what the formula says."""
+    s = result.settings
+    pairs = [(p, way) for p in ("plain", "common_mean") for way in ("alternating", "joint_from_zero")]
+    rows: list[Row] = []
+    for i, step in enumerate(s.shown_steps):
+        columns = (result.of("condition", p, way)[:, i] for p, way in pairs)
+        rows.append([f"{step}", *(Measured(f"{np.median(c):.0f} [{c.min():.0f}, {c.max():.0f}]") for c in columns)])
+    limits = [uniform_condition(norm, s.length) for norm in (0.0, s.mean_norm)]
+    caption = (
+        f"On the {s.n_sequences} sequences of a layer; median [smallest, largest] over {len(s.seeds)} seeds. "
+        f"For uniform attention and many sequences the formula says {limits[0]:.0f} and {limits[1]:.0f}."
+    )
+    return Table(["gradients", *(f"{TITLES[p]}: {LOOKS[way].label}" for p, way in pairs)], rows, caption)
 
 
 def maps_text(result: PlantedAttention, way: str, steps: int) -> str:
@@ -84,6 +109,12 @@ def maps_text(result: PlantedAttention, way: str, steps: int) -> str:
     )
 
 
+def _milliseconds(result: PlantedAttention, way: str) -> np.ndarray:
+    """Of all runs that do the same at each step, wherever the values start."""
+    alike = [i for i, other in enumerate(WAYS.values()) if other == WAYS[way]]
+    return result.milliseconds[:, alike].ravel()
+
+
 def _time(result: PlantedAttention, problem: str, way: str) -> float:
-    milliseconds = float(np.median(result.milliseconds[:, list(WAYS).index(way)]))
-    return (1 + float(np.median(result.of("evaluations", problem, way)))) * milliseconds  # the last one sees the target
+    needed = 1 + float(np.median(result.of("evaluations", problem, way)))  # the last one sees the target
+    return needed * float(np.median(_milliseconds(result, way)))
