@@ -270,7 +270,7 @@ def _shift_change(key_query: Tensor, tokens: Tensor) -> float:
 def _kernel_rank(s: Settings, key_query: Tensor, value: Tensor, seed: int, length: int) -> int:
     shape = (1, s.n_sequences, length, s.dimension)
     tokens = to_tensor(stream(seed, "kernel", *shape).standard_normal(shape), dtype=torch.float64)
-    jacobian = torch.func.jacfwd(lambda m: _plain(m, value, tokens).flatten())(key_query)
+    jacobian = torch.autograd.functional.jacobian(lambda m: _plain(m, value, tokens).flatten(), key_query)
     return _rank(jacobian.flatten(1).numpy())
 
 

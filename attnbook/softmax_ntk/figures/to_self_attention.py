@@ -47,7 +47,7 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
     weights = result.teacher_map
     count = len(weights)
     with style():
-        figure, (net, heat) = plt.subplots(1, 2, figsize=(7.2, 3.8), width_ratios=(1.25, 1))
+        figure, (net, heat) = plt.subplots(1, 2, figsize=(6.2, 3.8), width_ratios=(1.25, 1))
         heights = np.linspace(count - 1, 0, count)
         middle = (count - 1) / 2
         for j, height in enumerate(heights):
@@ -55,16 +55,16 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
             net.plot([0, 1], [middle, height], color="#5b5f66", linewidth=0.8)
             net.plot([1, 2], [height, middle], color="#0b5cad", linewidth=0.6 + 9 * share, solid_capstyle="butt")
             net.plot(1, height, "o", color="#fbfaf7", markeredgecolor=INK, markersize=20)
-            net.annotate(f"{j + 1}", (1, height), ha="center", va="center", fontsize=10.5)
+            net.annotate(f"{j + 1}", (1, height), ha="center", va="center", fontsize=11.5)
             place = 1.36, height + 0.36 * (middle - height)
             box = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 1}
-            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=9.5, bbox=box)
+            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=11, bbox=box)
         for at, text in ((0, f"token\n{row + 1}"), (2, f"row\n{row + 1}")):
             net.plot(at, middle, "s", color="#fbfaf7", markeredgecolor=INK, markersize=36)
-            net.annotate(text, (at, middle), ha="center", va="center", fontsize=10.5)
+            net.annotate(text, (at, middle), ha="center", va="center", fontsize=11.5)
         net.set(xlim=(-0.35, 2.35), ylim=(-1.0, count), title="a two-layer network")
         for at, text in ((0, "query"), (1, "neurons = keys"), (2, "output")):
-            net.annotate(text, (at, -0.95), ha="center", fontsize=10.5)
+            net.annotate(text, (at, -0.95), ha="center", fontsize=11.5)
         net.axis("off")
         _map(heat, weights, "attention", float(weights.max()))
         figure.colorbar(heat.images[0], ax=heat, shrink=0.6)
