@@ -47,7 +47,7 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
     weights = result.teacher_map
     count = len(weights)
     with style():
-        figure, (net, heat) = plt.subplots(1, 2, figsize=(6.2, 3.8), width_ratios=(1.25, 1))
+        figure, (net, heat) = plt.subplots(1, 2, figsize=(6.8, 3.8), width_ratios=(1.25, 1))
         heights = np.linspace(count - 1, 0, count)
         middle = (count - 1) / 2
         for j, height in enumerate(heights):
@@ -56,9 +56,9 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
             net.plot([1, 2], [height, middle], color="#0b5cad", linewidth=0.6 + 9 * share, solid_capstyle="butt")
             net.plot(1, height, "o", color="#fbfaf7", markeredgecolor=INK, markersize=20)
             net.annotate(f"{j + 1}", (1, height), ha="center", va="center", fontsize=11.5)
-            place = 1.36, height + 0.36 * (middle - height)
-            box = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 1}
-            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=11, bbox=box)
+            place = 1.3, height + 0.3 * (middle - height)
+            box = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 0.5}
+            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=10, bbox=box)
         for at, text in ((0, f"token\n{row + 1}"), (2, f"row\n{row + 1}")):
             net.plot(at, middle, "s", color="#fbfaf7", markeredgecolor=INK, markersize=36)
             net.annotate(text, (at, middle), ha="center", va="center", fontsize=11.5)
