@@ -92,7 +92,7 @@ def eigenvalue_left(result: eigenvalue_radius.EigenvalueRadius, n_samples: int, 
             ax.minorticks_off()
         axes[0, 0].annotate("half", (0.5, 0.5), xytext=(2, -13), textcoords="offset points", fontsize=10)
         for name in ACTIVATIONS:
-            axes[0, 0].plot([], [], **LOOKS[name].line_style(), label=LOOKS[name].label)
+            axes[0, 0].plot([], [], **LOOKS[name].line_style())
         axes[0, 0].legend(loc="lower left", fontsize=10)
         figure.supxlabel("distance moved, $R$", fontsize=11.5)
         figure.supylabel(r"$\lambda$ after / before", fontsize=11.5)

@@ -10,9 +10,9 @@ from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments import eigenvalue_radius, fading, kernel_movement, smallest_eigenvalues
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope_over_seeds
-from attnbook.softmax_ntk.models.perturbations import Direction
 from attnbook.softmax_ntk.figures.kernel_stability import DIRECTIONS, named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
+from attnbook.softmax_ntk.models.perturbations import Direction
 from attnbook.softmax_ntk.theory.kernel_stability import relu_change_bound
 
 __all__ = ["bounds", "changes", "costs", "faded", "full_rank", "losses", "radii", "spectrum_text", "width_slopes"]
