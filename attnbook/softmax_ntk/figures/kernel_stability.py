@@ -90,9 +90,7 @@ def eigenvalue_left(result: eigenvalue_radius.EigenvalueRadius, n_samples: int, 
             ax.set(xscale="log", yscale="log", ylim=(1e-4, 5e2), title=DIRECTIONS[direction].label)
             ax.set_xticks([0.5, 2, 8], ["0.5", "2", "8"])
             ax.minorticks_off()
-        axes[0, 0].annotate("half", (0.5, 0.5), xytext=(2, -13), textcoords="offset points", fontsize=10)
-        for name in ACTIVATIONS:
-            axes[0, 0].plot([], [], **LOOKS[name].line_style())
+        axes[1, 0].annotate("half", (0.5, 0.5), xytext=(2, -13), textcoords="offset points", fontsize=10)
         axes[0, 0].legend(loc="lower left", fontsize=10)
         figure.supxlabel("distance moved, $R$", fontsize=11.5)
         figure.supylabel(r"$\lambda$ after / before", fontsize=11.5)
