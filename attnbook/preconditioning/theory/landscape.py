@@ -41,19 +41,20 @@ SADDLE = 2.0
 r"""Square of the distance from the minima to the nearest saddle, over $s_d$."""
 
 
-def regularised_loss(point: Point, whitened_map: Map) -> Float[Tensor, "*batch"]:
+def regularised_loss(point: Point, whitened_map: Map, penalty: float = 1.0) -> Float[Tensor, "*batch"]:
     r"""Return $\frac12\|\tilde U\tilde V-\tilde A\|_F^2+\frac18\|\tilde U^\top\tilde U-\tilde V\tilde V^\top\|_F^2$.
 
     Args:
         point: $Z$.
         whitened_map: $\tilde A$.
+        penalty: Weight of the regulariser; default 1.
 
     Returns:
         $L_{\mathcal R}-L^*$.
     """
     value, key_query = split(point)
     error, unbalanced = value @ key_query.mT - whitened_map, value.mT @ value - key_query.mT @ key_query
-    return error.square().sum((-2, -1)) / 2 + unbalanced.square().sum((-2, -1)) / 8
+    return error.square().sum((-2, -1)) / 2 + penalty * unbalanced.square().sum((-2, -1)) / 8
 
 
 def gradient(point: Point, whitened_map: Map) -> Point:
@@ -92,16 +93,17 @@ def curvature(point: Point, direction: Point, whitened_map: Map) -> Point:
 
 
 def hessian_spectrum(
-    singular_values: Float[Tensor, " dimension"], n_outputs: int
+    singular_values: Float[Tensor, " dimension"], n_outputs: int, penalty: float = 1.0
 ) -> Float[Tensor, " stacked_times_dimension"]:
     r"""Return all eigenvalues of the Hessian of $L_{\mathcal R}$ at a global minimum, smallest first.
 
-    Zero for each of the $d(d-1)/2$ rotations, $s_i+s_j$ for $i\le j$, again $s_i+s_j$ for all ordered pairs, and each
-    $s_j$ another $m-d$ times.
+    The loss gives $s_i+s_j$ for all ordered pairs and each $s_j$ another $m-d$ times. The regulariser gives $s_i+s_j$,
+    times its weight, for $i\le j$. Zero remains for the $d(d-1)/2$ rotations.
 
     Args:
         singular_values: Of $\tilde A$, positive.
         n_outputs: Number of outputs $m$, at least the dimension $d$.
+        penalty: Weight of the regulariser, at least 0; default 1.
 
     Returns:
         The eigenvalues, $(m+d)d$ of them.
@@ -122,7 +124,7 @@ def hessian_spectrum(
     upper = torch.triu(torch.ones_like(sums)).bool()
     parts = [
         singular_values.new_zeros(dimension * (dimension - 1) // 2),
-        sums[upper],
+        penalty * sums[upper],
         sums.flatten(),
         singular_values.repeat(n_outputs - dimension),
     ]
