@@ -27,7 +27,7 @@ LOOKS = {
     "many": Look("{} keys", "#0b5cad", "-", "o"),
     "a minimum": Look("at a minimum", "#15803d", "-.", "v"),
     "another point": Look("at another point", "#0b5cad", "-", "o"),
-    "random": Look("random displacements, each problem's extreme", "#4b5058", "--", "s"),
+    "random": Look("random points, extremes", "#4b5058", "--", "s"),
     "square": Look("worst found, $m=d$", "#c2410c", "none", "^"),
     "spare": Look("worst found, $m>d$", "#0b5cad", "none", "o"),
 }
@@ -175,9 +175,9 @@ def _one_point(ax: Axes, result: Landscape) -> None:
     ax.annotate("saddle", (landscape.SADDLE, 1.0), rotation=90, ha="right", va="top", color=SADDLE, fontsize=10)
     ax.annotate("Theorem 1", (0.02, 0.04), fontsize=10)
     ax.set(
-        ylim=(0, 2.65), ylabel=r"$\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$", title="(3) does the gradient point back?"
+        ylim=(0, 3.5), ylabel=r"$\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$", title="(3) does the gradient point back?"
     )
-    ax.legend(fontsize=9, loc="upper right", ncols=2)
+    ax.legend(fontsize=9, loc="upper left", ncols=2)
 
 
 def _smoothness(ax: Axes, result: Landscape) -> None:

@@ -14,7 +14,7 @@ from attnbook.preconditioning.figures.population_loss import START, STEPS
 from attnbook.preconditioning.models.valley import Coordinates, Valley
 from attnbook.preconditioning.theory import landscape
 
-__all__ = ["bounds", "degrees", "moments", "spectrum_text", "valley_text"]
+__all__ = ["bounds", "degrees", "moments", "spectrum_text", "steps_promised", "valley_text"]
 
 
 def moments(result: PopulationLoss) -> Table:
@@ -65,6 +65,26 @@ def bounds(result: Landscape) -> Table:
         "search and is not proved."
     )
     return Table(["ratio", "Theorem 1", "sharp", "worst found", "worst of random points"], rows, caption)
+
+
+def steps_promised(spreads: tuple[float, ...] = (1.0, 0.5, 0.25)) -> Table:
+    """Return the steps that shrink the distance tenfold: by Theorem 1, by its sharp form, and close to a minimum.
+
+    Args:
+        spreads: $s_d/s_1$, one row each.
+
+    Returns:
+        The table; each column with its own best step size, for an output to spare.
+    """
+    rows: list[list[str | Measured]] = []
+    for spread in spreads:
+        sharp = float(landscape.growing_ratio(torch.tensor(landscape.RADIUS), spread))
+        # A step multiplies the squared distance by at most 1 - 2 eta mu + (eta beta)^2; the best eta is mu / beta^2.
+        squares = [1 - (spread / 2 / beta) ** 2 for beta in (landscape.SMOOTHNESS, sharp)]
+        factors = [*(square**0.5 for square in squares), (2 - spread) / (2 + spread)]
+        rows.append([f"{spread:g}", *(f"{np.ceil(-np.log(10) / np.log(factor)):.0f}" for factor in factors)])
+    heads = ["s_d/s_1", "Theorem 1", "with the sharp (4)", "close to a minimum"]
+    return Table(heads, rows, "Steps that divide the distance to the minima by ten, each with its own best step size.")
 
 
 def valley_text(variance: float, coordinates: Coordinates, penalty: float) -> str:
