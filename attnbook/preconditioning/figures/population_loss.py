@@ -23,7 +23,7 @@ __all__ = ["LOOKS", "line_and_valley", "loss_gap", "spectrum_frame", "theorem_1"
 
 LOOKS = {
     "few": Look("{} keys", "#c2410c", ":", "^"),
-    "some": Look("{} keys", "#7c3aed", (0, (5, 1)), "D"),
+    "some": Look("{} keys", "#4b5058", (0, (5, 1)), "D"),
     "many": Look("{} keys", "#0b5cad", "-", "o"),
     "a minimum": Look("at a minimum", "#15803d", "-.", "v"),
     "another point": Look("at another point", "#0b5cad", "-", "o"),
@@ -138,7 +138,7 @@ def _valley(ax: Axes, valley: Valley, *, theorem: bool = False) -> None:
     reach = 2.05 * max(u, v)
     grid = np.linspace(-reach, reach, 161)
     loss = valley.loss(*np.meshgrid(grid, grid))
-    ax.contourf(grid, grid, loss, levels=[0, *LEVELS], cmap="cividis", alpha=0.55, extend="max")
+    ax.contourf(grid, grid, loss, levels=[0, *LEVELS[8:]], cmap="cividis", alpha=0.55, extend="max")
     ax.contour(grid, grid, loss, levels=LEVELS, colors=[INK], linewidths=0.5, alpha=0.6)
     for sign in (1, -1):
         curve = sign * np.geomspace(u * v / reach, reach, 60)
