@@ -137,7 +137,7 @@ class Landscape(Result):
         """Return what was measured, by claim id."""
         distances = np.array(self.settings.squared_distances)
         within = distances <= landscape.RADIUS
-        bound = np.asarray(landscape.one_point_bound(distances))
+        bound = landscape.one_point_bound(torch.tensor(distances)).numpy()
         sharp = np.array([_growing(distances, spread) for spread in self.settings.spreads])
         shrinking = landscape.shrinking_ratio(torch.tensor(distances * INSIDE)).numpy()
         inside = self.smallest[..., within]

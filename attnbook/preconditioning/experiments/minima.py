@@ -219,10 +219,10 @@ def _of_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         "saddle_gradient": landscape.gradient(saddle, whitened_map).abs().max(),
         "saddle_distance": (saddle - manifold.nearest(saddle, whitened_map)).square().sum() / values[-1],
     }
-    scalars = {name: np.float64(value) for name, value in found.items()}
+    scalars = {name: np.array(float(value)) for name, value in found.items()}
     spectra = [_spectrum_error(settings, outputs, seed) for outputs in settings.hessian_outputs]
-    layers = draw(*size).split([size[0] - size[1], size[1]])
-    return {**scalars, "eigenvalue_error": np.array(spectra), "degrees": _degrees(*layers, covariance)}
+    value, key_query = manifold.split(draw(*size))
+    return {**scalars, "eigenvalue_error": np.array(spectra), "degrees": _degrees(value, key_query, covariance)}
 
 
 def _problem(settings: Settings, dimension: int, n_outputs: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -265,9 +265,11 @@ def _spectrum_error(settings: Settings, outputs: int, seed: int) -> float:
     root, _ = square_roots(covariance)
     turn = np.linalg.qr(stream(seed, "turn", outputs).standard_normal((len(values), len(values))))[0]
     point = manifold.minimum(true_map @ root) @ to_tensor(turn, dtype=torch.float64)
-    size = point.numel()
-    hessian = torch.func.hessian(lambda z: landscape.regularised_loss(z.view(point.shape), true_map @ root))
-    eigenvalues = torch.linalg.eigvalsh(hessian(point.flatten()).view(size, size))
+    target, shape = true_map @ root, point.shape
+    hessian = torch.autograd.functional.hessian(
+        lambda z: landscape.regularised_loss(z.view(shape), target), point.flatten()
+    )
+    eigenvalues = torch.linalg.eigvalsh(hessian)
     return float((eigenvalues - landscape.hessian_spectrum(values, outputs)).abs().max())
 
 
@@ -277,8 +279,8 @@ def _degrees(value: Tensor, key_query: Tensor, covariance: Tensor) -> np.ndarray
     for weight in WEIGHTS:
 
         def gradients(scale: float, weight: str = weight) -> tuple[Tensor, ...]:
-            layers = [value.clone().requires_grad_(), key_query.clone().requires_grad_()]
-            return torch.autograd.grad(_weighted(*layers, scale * covariance, weight), layers)
+            outer, inner = value.clone().requires_grad_(), key_query.clone().requires_grad_()
+            return torch.autograd.grad(_weighted(outer, inner, scale * covariance, weight), (outer, inner))
 
         found.append([polynomial_degree(lambda c, at=at, of=gradients: of(c)[at]) for at in (0, 1)])  # type: ignore[misc]
     return np.array(found, dtype=np.float64)

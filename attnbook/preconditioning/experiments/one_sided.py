@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core.rng import to_tensor
 from attnbook.preconditioning.theory import landscape
 from attnbook.preconditioning.theory.manifold import minimum, sideways
 
@@ -41,25 +40,21 @@ def one_sided_ratio(
     Returns:
         The ratio; the bound says at least one half.
     """
-    dimension, like = len(singular_values), {"device": singular_values.device, "dtype": singular_values.dtype}
+    values, dimension = singular_values.cpu().double(), len(singular_values)
     # Without loss of generality the covariance is diagonal.
-    eigenvalues = torch.logspace(0.5, -0.5, dimension, base=condition_number, **like)
-    whitened_map = torch.cat([singular_values.diag(), torch.zeros(n_outputs - dimension, dimension, **like)])
+    eigenvalues = torch.tensor(np.geomspace(condition_number**0.5, condition_number**-0.5, dimension))
+    whitened_map = torch.cat([values.diag(), values.new_zeros(n_outputs - dimension, dimension)])
     start = minimum(whitened_map)
-    # The canonical minimum has its weakest column last, where the smallest eigenvalue is.
-    draws = rng.standard_normal((directions, dimension, dimension))
-    rotations = torch.linalg.qr(to_tensor(draws, device=like["device"], dtype=torch.float64)).Q
-    base = torch.cat([start.expand(1, -1, -1), start @ rotations])
+    # This minimum has its weakest column last, where the smallest eigenvalue is.
+    turns = torch.linalg.qr(torch.tensor(rng.standard_normal((directions, dimension, dimension)))).Q
+    base = torch.cat([start.unsqueeze(0), start @ turns])
     flat = landscape.worst_direction(start, 1e-6).unsqueeze(0)
-    random = to_tensor(
-        rng.standard_normal((directions, len(start), dimension)), device=like["device"], dtype=torch.float64
-    )
+    random = torch.tensor(rng.standard_normal((directions, *start.shape)))
     away = sideways(torch.cat([flat, random]), base)
     norm = (away.square() / eigenvalues).sum((-2, -1)).sqrt()
-    radius = singular_values[-1] / (3 * (2 * singular_values[0] * eigenvalues[0]).sqrt())
-    shares = torch.cat([torch.ones(1, **like), torch.linspace(0.05, 1, directions, **like)])
+    radius = values[-1] / (3 * (2 * values[0] * eigenvalues[0]).sqrt())
+    shares = torch.tensor([1.0, *np.linspace(0.05, 1, directions)], dtype=torch.float64)
     displacement = away * (shares * radius / norm)[:, None, None]
-    slope = landscape.gradient(base + displacement, whitened_map)
-    products = (slope * displacement).sum((-2, -1))
+    products = (landscape.gradient(base + displacement, whitened_map) * displacement).sum((-2, -1))
     squares = (displacement.square() / eigenvalues).sum((-2, -1))
-    return float((products / (singular_values[-1] * eigenvalues[-1] * squares)).min())
+    return float((products / (values[-1] * eigenvalues[-1] * squares)).min())

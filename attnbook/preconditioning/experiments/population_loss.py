@@ -144,7 +144,7 @@ class PopulationLoss(Result):
     closed_moments: Float[np.ndarray, "seeds moments"]
     loss_gap: Float[np.ndarray, "seeds points sizes"]
     excess: Float[np.ndarray, "seeds points"]
-    line: Float[np.ndarray, "seeds sizes queries"]
+    line: Float[np.ndarray, "seeds keys queries"]
 
     def gap(self, n: int, point: str = POINTS[1]) -> Float[np.ndarray, " seeds"]:
         """Return $E L_n-L$ at one of :data:`POINTS`, for a number of keys."""
@@ -203,7 +203,7 @@ def _of_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
                             away=settings.away, rng=stream(seed, "loss"))  # fmt: skip
     keys = {n: stream(seed, "line", n).standard_normal(n) for n in settings.line_sizes}
     return {
-        "tilt_error": np.float64(error),
+        "tilt_error": np.array(error),
         "moments": moments,
         "closed_moments": closed,
         "loss_gap": gap,

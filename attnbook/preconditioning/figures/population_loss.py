@@ -161,7 +161,7 @@ def _one_point(ax: Axes, result: Landscape) -> None:
     fine = np.linspace(1e-4, 2, 200)
     random = result.random_smallest.reshape(-1, len(distances))
     band(ax, distances, random, LOOKS["random"])
-    worst = np.asarray(landscape.one_point_bound(fine))
+    worst = landscape.one_point_bound(torch.tensor(fine)).numpy()
     shrinking = landscape.shrinking_ratio(torch.tensor(fine)).numpy()
     below = fine <= 8 / 9
     ax.plot(fine[below], worst[below], color=INK, linewidth=1.6, label=r"bound $1-\frac{5}{8}r$")

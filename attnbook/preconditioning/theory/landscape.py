@@ -131,9 +131,7 @@ def hessian_spectrum(
     return torch.cat(parts).sort().values
 
 
-def one_point_bound(
-    squared_distance: Float[Tensor, "*batch"] | float,
-) -> Float[Tensor, "*batch"] | float:
+def one_point_bound(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     r"""Return the lower bound $1-\frac58r$ on $\langle\nabla L_{\mathcal R},H\rangle/(s_d\|H\|^2)$, $r=\|H\|^2/s_d$.
 
     Args:
@@ -161,7 +159,7 @@ def shrinking_ratio(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, 
 
 
 def growing_ratio(
-    squared_distance: Float[Tensor, "*batch"], spread: Float[Tensor, "*batch"] | float
+    squared_distance: Float[Tensor, "*batch"], spread: float | Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
     r"""Return the largest possible $\|\nabla L_{\mathcal R}\|/(s_1\|H\|)$, $(1+t)(2+t)$ with $t=\|H\|/\sqrt{2s_1}$.
 
