@@ -95,9 +95,10 @@ def valley_text(variance: float, coordinates: Coordinates, penalty: float) -> st
     ratio = "infinite: the dashed curve is a valley of minima" if flat else f"{largest / smallest:.3g}"
     end = valley.descend(START, STEPS)[-1]
     left, first = float(valley.loss(*end)), float(valley.loss(*valley.descend(START, 0)[0]))
+    share = "nothing but rounding" if left < 1e-20 * first else f"{left / first:.1e}"
     return (
         f"Variance {variance:.3g}, {coordinates} coordinates, weight {penalty:g}: largest over smallest curvature at "
-        f"the minimum {ratio}. After {STEPS} steps {left / first:.1e} of the first loss is left."
+        f"the minimum {ratio}. After {STEPS} steps {share} of the first loss is left."
     )
 
 
