@@ -23,8 +23,10 @@ __all__ = [
 ]
 
 LARGEST_SIGNAL = 0.5
-"""Largest $s_1$ for which $E e^q$ is finite at the minima: this book's reading of Assumption 3, whose constant is
-missing in the text available to us."""
+"""Largest $s_1$ for which $E e^q$ is finite at the minima.
+
+This book's reading of Assumption 3, whose constant is missing in the text available to us.
+"""
 
 Whitened = Float[Tensor, "*batch dimension dimension"]
 

@@ -36,7 +36,7 @@ __all__ = [
 RADIUS = 0.8
 r"""Theorem 1 holds for $\|H\|^2\le\frac45s_d$."""
 SMOOTHNESS = 5.3
-r"""Constant of (4): $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$."""
+r"""The constant of (4), $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$."""
 SADDLE = 2.0
 r"""Square of the distance from the minima to the nearest saddle, over $s_d$."""
 
