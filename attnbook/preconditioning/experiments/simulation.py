@@ -79,8 +79,8 @@ def simulated_moments(
         rng: Source of randomness.
 
     Returns:
-        The moments $E e^{kq}$ and $E e^{kx^\top Vx}$, each by order, and $E e^{x^\top Vx-q/2}$, first as simulated and then
-        as determinants.
+        The moments $E e^{kq}$ and $E e^{kx^\top Vx}$, each by order, and $E e^{x^\top Vx-q/2}$, first as simulated and
+        then as determinants.
     """
     whitened = _tilted(dimension, tilt, rng)
     sums = np.zeros(len(NORMALISER_ORDERS) + len(SCORE_ORDERS) + 1)
