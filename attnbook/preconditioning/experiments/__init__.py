@@ -3,18 +3,48 @@
 from attnbook.core.results import Experiment
 from attnbook.preconditioning.experiments import (
     ablation,
+    landscape,
+    minima,
     optimizer_race,
+    population_loss,
     structure_aware_descent,
 )
 
 __all__ = [
     "EXPERIMENTS",
     "ablation",
+    "landscape",
+    "minima",
     "optimizer_race",
+    "population_loss",
     "structure_aware_descent",
 ]
 
 EXPERIMENTS = (
+    Experiment(
+        id="preconditioning.population_loss",
+        summary="Softmax attention on Gaussian keys by simulation: tilted mean, loss and moments",
+        settings=population_loss.Settings,
+        result=population_loss.PopulationLoss,
+        run=population_loss.run,
+        budget_seconds=25,
+    ),
+    Experiment(
+        id="preconditioning.minima",
+        summary="The set of minima: projection, Hessian, saddle, and the weight of the regulariser",
+        settings=minima.Settings,
+        result=minima.Minima,
+        run=minima.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="preconditioning.landscape",
+        summary="Theorem 1: one-point convexity and smoothness, at random and at worst",
+        settings=landscape.Settings,
+        result=landscape.Landscape,
+        run=landscape.run,
+        budget_seconds=25,
+    ),
     Experiment(
         id="preconditioning.structure_aware_descent",
         summary="Figures 1 and 2: Algorithm 1 from two starts, beside gradient descent",
