@@ -27,19 +27,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.preconditioning.theory.weight_moments import weight_moments
-
 __all__ = [
     "BiasTerms",
     "best_split",
     "bias_coefficient",
     "bias_terms",
-    "expected_excess",
-    "gaussian_nodes",
     "heavy_tail_exponent",
     "oracle_bias",
-    "output_bias",
-    "output_covariance",
     "scalar_bias_coefficient",
     "spectral_start_constant",
 ]
@@ -182,102 +176,6 @@ def spectral_start_constant(singular_values: np.ndarray, n_outputs: int, noise: 
     """
     s = np.asarray(singular_values, dtype=float)
     return float(0.5 * (noise**2 * n_outputs * len(s) + (s**2).sum() + s.sum() ** 2))
-
-
-def output_bias(
-    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"]
-) -> Float[Tensor, "queries dimension"]:
-    r"""Return $\lim n\,(\mathbb E[s\mid x]-\mu)=(x-\mu)e^{x^\top\tilde Vx-q/2}-\mu e^q$ with $\mu=\tilde Vx$.
-
-    Args:
-        key_query: $\tilde V$.
-        queries: $x$, one per row.
-
-    Returns:
-        The leading bias of the attention output, Lemma 11.
-    """
-    limit = queries @ key_query.mT
-    tilt = limit.square().sum(-1, keepdim=True)
-    own = (queries * limit).sum(-1, keepdim=True)
-    return (queries - limit) * torch.exp(own - tilt / 2) - limit * tilt.exp()
-
-
-def output_covariance(
-    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"]
-) -> Float[Tensor, "queries dimension dimension"]:
-    r"""Return $\lim n\,\mathrm{Cov}(s\mid x)=e^q(I+\mu\mu^\top)$, Lemma 14.
-
-    Args:
-        key_query: $\tilde V$.
-        queries: $x$, one per row.
-
-    Returns:
-        The leading covariance of the attention output.
-    """
-    limit = queries @ key_query.mT
-    one = torch.eye(key_query.shape[-1], dtype=key_query.dtype)
-    return torch.exp(limit.square().sum(-1))[:, None, None] * (one + limit[:, :, None] * limit[:, None, :])
-
-
-def gaussian_nodes(dimension: int, per_axis: int) -> tuple[Float[Tensor, "nodes dimension"], Float[Tensor, " nodes"]]:
-    """Return nodes and masses that integrate smooth even functions of standard Gaussian inputs.
-
-    Args:
-        dimension: Number of inputs; the number of nodes is half of ``per_axis`` to this power.
-        per_axis: Nodes along each axis, an even number so that none is zero.
-
-    Returns:
-        Nodes, and masses that sum to one.
-
-    Raises:
-        ValueError: If ``per_axis`` is odd.
-    """
-    if per_axis % 2:
-        raise ValueError(f"per_axis: expected an even number, as a query of zero has no direction, got {per_axis}")
-    points, weights = np.polynomial.hermite_e.hermegauss(per_axis)
-    grid = np.stack(np.meshgrid(*[points] * dimension, indexing="ij"), axis=-1).reshape(-1, dimension)
-    masses = np.prod(np.stack(np.meshgrid(*[weights] * dimension, indexing="ij")), axis=0).reshape(-1)
-    half = grid[:, 0] > 0
-    return torch.as_tensor(grid[half]), torch.as_tensor(2 * masses[half] / masses.sum())
-
-
-def expected_excess(
-    value: Float[Tensor, "outputs dimension"],
-    key_query: Float[Tensor, "dimension dimension"],
-    target: Float[Tensor, "outputs dimension"],
-    n_keys: tuple[int, ...],
-    nodes: tuple[Tensor, Tensor],
-) -> Float[Tensor, " counts"]:
-    r"""Return $\mathbb EL_n-L$ at every $n$: exact apart from the quadrature over queries.
-
-    Args:
-        value: $\tilde U$; float64.
-        key_query: $\tilde V$.
-        target: $\tilde A$.
-        n_keys: Numbers of samples $n$.
-        nodes: Queries and their masses, as from :func:`gaussian_nodes`.
-
-    Returns:
-        One number per $n$; differentiable.
-
-    Raises:
-        ValueError: As :func:`~attnbook.preconditioning.theory.weight_moments.weight_moments`.
-    """
-    queries, masses = nodes
-    limit = queries @ key_query.mT
-    scale = limit.norm(dim=-1)
-    found = weight_moments(scale, (queries * limit).sum(-1), n_keys)
-    towards, away = limit / scale[:, None] @ value.mT, (queries - limit) @ value.mT
-    residual = queries @ (value @ key_query - target).mT
-    across = value.square().sum() - towards.square().sum(-1)
-    linear = found.self_weight * (residual * away).sum(-1) + found.shift * (residual * towards).sum(-1)
-    quadratic = (
-        found.self_square * away.square().sum(-1)
-        + 2 * found.self_shift * (away * towards).sum(-1)
-        + found.shift_square * towards.square().sum(-1)
-        + found.others_square * across
-    )
-    return (linear + quadratic / 2) @ masses
 
 
 def oracle_bias(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) -> float:
