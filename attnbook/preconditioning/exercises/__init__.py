@@ -1,6 +1,7 @@
 """Checks of the exercises of this part, one module per chapter."""
 
 from attnbook.preconditioning.exercises import (
+    scaling_law,
     structure_aware_descent,
 )
 
@@ -8,5 +9,6 @@ __all__ = ["CHECKS"]
 
 CHECKS = {
     **structure_aware_descent.CHECKS,
+    **scaling_law.CHECKS,
 }
 """Id of an exercise to its check."""

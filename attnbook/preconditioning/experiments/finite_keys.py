@@ -69,10 +69,10 @@ class Settings:
     smallest: float = 0.08
     condition_number: float = 3.0
     perturbation: float = 0.1
-    loss_keys: tuple[int, ...] = (*LOSS_KEYS, 2048, 8192)
-    per_axis: int = 16
+    loss_keys: tuple[int, ...] = (*LOSS_KEYS, 2048)
+    per_axis: int = 12
     weight_keys: int = 30
-    queries: int = 200
+    queries: int = 60
     output_keys: tuple[int, ...] = OUTPUT_KEYS
     penalty_keys: tuple[int, ...] = (50, 200, 800)
     penalty_draws: int = 20_000

@@ -30,7 +30,7 @@ __all__ = ["GradientOracle", "Settings", "run"]
 # From this many samples on, runs are compared with the prediction.
 LARGE = 100
 # Step size and number of steps that bring the predicted fixed point to rounding.
-PREDICTED = {"step_size": 4.0, "steps": 120}
+PREDICTED = {"step_size": 4.0, "steps": 60}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Settings:
     """
 
     predicted_samples: tuple[int, ...] = (400, 1000, 2500, 10_000)
-    measured_samples: tuple[int, ...] = (25, 50, 100, 200, 400)
+    measured_samples: tuple[int, ...] = (25, 50, 100, 200)
     batches: int = 100
     step_size: float = 6.0
     steps: int = 16

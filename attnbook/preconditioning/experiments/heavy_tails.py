@@ -43,9 +43,9 @@ class Settings:
 
     signals: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5)
     first: int = 7
-    last: int = 40
+    last: int = 32
     simulated: tuple[int, ...] = (0, 1, 2, 3, 4)
-    draws: int = 2000
+    draws: int = 1000
 
     def __post_init__(self) -> None:
         needed = {*LIGHT, *NEAR, *HEAVY}
@@ -71,12 +71,13 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return more samples and draws; the paper says nothing of this regime."""
-        return cls(last=80, draws=50_000)
+        return cls(last=40, draws=50_000)
 
     @property
     def n_samples(self) -> tuple[int, ...]:
-        """Numbers of samples, every power of two."""
-        return tuple(2**k for k in range(self.first, self.last + 1))
+        """Numbers of samples: every power of two that slopes are fitted to, every other one beyond."""
+        fitted = range(self.first, FITTED[1].bit_length())
+        return tuple(2**k for k in (*fitted, *range(fitted.stop + 1, self.last + 1, 2)))
 
 
 @dataclass(frozen=True)

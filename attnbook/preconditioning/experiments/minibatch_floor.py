@@ -92,14 +92,14 @@ class MinibatchFloor(Result):
 
     Attributes:
         constant: With a constant step size, ``(batch_sizes, records, seeds)``.
-        decayed: With a step size that falls to zero along a cosine, same axes.
+        decayed: With a step size that falls to zero along a cosine; all batch sizes but the largest.
     """
 
     experiment: ClassVar[str] = "preconditioning.minibatch_floor"
     settings_type: ClassVar[type] = Settings
 
     constant: Float[np.ndarray, "batch_sizes records seeds"]
-    decayed: Float[np.ndarray, "batch_sizes records seeds"]
+    decayed: Float[np.ndarray, "smaller records seeds"]
 
     @property
     def initial(self) -> Float[np.ndarray, " seeds"]:
@@ -146,12 +146,12 @@ def run(
     variants = [Variant(settings.step_size, "two", 1.0, "spectral")]
 
     def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        stages = 2 * len(settings.batch_sizes)
+        sizes = settings.batch_sizes + settings.batch_sizes[:-1]
         found: dict[bool, list[np.ndarray]] = {False: [], True: []}
-        for number, size in enumerate(settings.batch_sizes * 2):
+        for number, size in enumerate(sizes):
             decay = number >= len(settings.batch_sizes)
             training = Training(settings.steps, size, settings.record_at, decay=decay)
-            told = stage(inner, number, stages)
+            told = stage(inner, number, len(sizes))
             history = train_variants(variants, seeds, settings.setup(), training, device=where, progress=told)
             found[decay].append(history.records["excess_loss"])
         return {"constant": np.stack(found[False]), "decayed": np.stack(found[True])}

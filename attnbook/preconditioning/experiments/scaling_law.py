@@ -68,16 +68,16 @@ class Settings:
     smallest: float = 0.08
     noise: float = 0.1
     n_samples: tuple[int, ...] = (100, 200, 400, 800, 1600)
-    start_sets: int = 80
-    trained_sets: tuple[int, ...] = (24, 16, 10, 6, 4)
+    start_sets: int = 60
+    trained_sets: tuple[int, ...] = (20, 12, 8, 4, 2)
     step_size: float = 4.0
     steps: int = 16
-    cold_sets: tuple[int, ...] = (10, 6, 4, 3, 2)
+    cold_sets: tuple[int, ...] = (10, 6, 3, 2, 1)
     shrink: float = 0.5
     cold_step_size: float = 1.0
     cold_steps: int = 24
     strong_samples: int = 1000
-    strong_sets: int = 60
+    strong_sets: int = 40
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 1
 

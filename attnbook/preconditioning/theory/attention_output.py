@@ -168,7 +168,7 @@ def expected_excess(
 def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) -> Float[np.ndarray, " counts"]:
     r"""Return $\mathbb EL_n-L^*$ at the balanced optimum in one dimension, for any $s_1$, exactly.
 
-    There $U=V=\sqrt{s_1}$; the integral over the query is a sum over $|x|\le8.5$.
+    There $U=V=\sqrt{s_1}$; the integral over the query is a sum over $|x|\le8$.
 
     Args:
         largest: $s_1>0$; the exact sum also holds where the coefficient of $1/n$ is infinite.
@@ -187,7 +187,7 @@ def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) ->
     """
     if not 0 < largest < math.inf:
         raise ValueError(f"largest: expected a positive number, got {largest}")
-    queries = torch.arange(0.5 / per_unit, 8.5, 1 / per_unit, dtype=torch.float64)
+    queries = torch.arange(0.5 / per_unit, 8.0, 1 / per_unit, dtype=torch.float64)
     masses = torch.exp(-queries.square() / 2) * 2 / per_unit / math.sqrt(2 * math.pi)
     second = output_moments(torch.full((1, 1), largest**0.5, dtype=torch.float64), queries[:, None], n_keys).second
     return (largest / 2 * second[..., 0, 0] @ masses).numpy()
