@@ -72,10 +72,10 @@ class Settings:
     trained_sets: tuple[int, ...] = (20, 12, 8, 4, 2)
     step_size: float = 4.0
     steps: int = 16
-    cold_sets: tuple[int, ...] = (10, 6, 3, 2, 1)
+    cold_sets: tuple[int, ...] = (10, 5, 3, 2, 1)
     shrink: float = 0.5
     cold_step_size: float = 1.0
-    cold_steps: int = 24
+    cold_steps: int = 36
     strong_samples: int = 1000
     strong_sets: int = 40
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["coefficient", "floors", "law", "slopes", "split_frame", "steps", "tail_frame"]
 
 TRAINED = Look("one data set, trained", "#0b5cad", "-", "o")
-START = Look("one data set, spectral start", LOOKS["spectral"].color, "-.", "v")
+START = Look("one data set, spectral start", LOOKS["spectral"].color, "-.", "v", hollow=True)
 ORACLE = Look("gradient oracle, predicted", "#9a3412", "--", "s")
 FRESH = Look("gradient oracle, fresh batches", "#111111", "none", "D", hollow=True)
 SHADES = ("#9ec5e8", "#5d9bd1", "#0b5cad", "#083c74", "#03182f")
@@ -86,7 +86,7 @@ def split_frame(
         }
         levels = np.arange(-7, -1.49, 0.5)
         for ax, (title, (counts, curves)) in zip(axes, panels.items(), strict=True):
-            samples, surface = np.array(counts, dtype=float), np.median(curves, axis=0)[:, : data.cold.shape[2]]
+            samples, surface = np.array(counts, dtype=float), np.median(curves, axis=0)
             at = np.arange(surface.shape[1])
             filled = ax.contourf(at, samples, np.log10(surface), levels=levels, cmap="cividis", extend="both")
             lines = ax.contour(at, samples, np.log10(surface), levels=levels, colors="white", linewidths=0.6)

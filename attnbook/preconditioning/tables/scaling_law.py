@@ -7,9 +7,9 @@ import numpy as np
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.experiments import finite_keys, gradient_oracle, heavy_tails, scaling_law
 from attnbook.preconditioning.experiments.compute_split import along_budget
-from attnbook.preconditioning.theory.scaling_law import heavy_tail_exponent, scalar_bias_coefficient
+from attnbook.preconditioning.theory.scaling_law import best_split, heavy_tail_exponent, scalar_bias_coefficient
 
-__all__ = ["bounds", "one_against_fresh", "split_text", "tail_text", "terms"]
+__all__ = ["bounds", "one_against_fresh", "split_text", "splits", "tail_text", "terms"]
 
 
 def one_against_fresh(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) -> Table:
@@ -53,6 +53,38 @@ def terms(result: finite_keys.FiniteKeys) -> Table:
     return Table(columns, rows, "Median over problems [smallest, largest].")
 
 
+def splits(
+    data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]
+) -> Table:
+    r"""Return the best split of each budget, measured and predicted from the constants of both terms.
+
+    The late rate is $c=-2\log(1-2\eta s_d)$; the start is the population's curve carried back along it.
+    """
+    s = data.settings
+    rate = -2 * np.log(1 - 2 * s.cold_step_size * s.smallest)
+    population = np.median(oracle.cold[:, -1], axis=0)
+    start = float(population[-1] * np.exp(rate * (len(population) - 1)))
+    rows: list[list[str | Measured]] = []
+    for name, counts, curves, bias, power in (
+        ("one data set", s.n_samples, data.cold, data.constant, 1.0),
+        ("gradient oracle", oracle.settings.surface_samples, oracle.cold[:, :-1], np.median(oracle.constant), 2.0),
+    ):
+        surface = np.median(curves, axis=0)
+        for compute in budgets:
+            path = along_budget(np.array(counts, dtype=float), surface, compute)
+            n, t, error = best_split(float(bias), power, start, rate, compute)
+            rows.append([
+                name,
+                f"{compute:.0e}",
+                Measured(f"{path.samples[path.best]:.0f} × {path.steps[path.best]:.0f}"),
+                Measured(f"{path.excess[path.best]:.2g}"),
+                Measured(f"{n:.0f} × {t:.0f}"),
+                Measured(f"{error:.2g}"),
+            ])  # fmt: skip
+    columns = ["gradient", "budget n²t", "best n × t, measured", "excess", "best n × t, predicted", "excess, predicted"]
+    return Table(columns, rows, "Median over problems; predicted as the sum of the two terms, with nothing fitted to n.")
+
+
 def split_text(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, compute: float) -> str:
     """Return the numbers behind one picture of the slider on compute."""
     found = []
@@ -60,9 +92,9 @@ def split_text(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOra
         ("one data set", data.settings.n_samples, data.cold),
         ("oracle", oracle.settings.surface_samples, oracle.cold[:, :-1]),
     ):
-        surface = np.median(curves, axis=0)[:, : data.cold.shape[2]]
+        surface = np.median(curves, axis=0)
         path = along_budget(np.array(counts, dtype=float), surface, compute)
-        n, t, best = (float(values[path.best]) for values in path)
+        t, n, best = (float(values[path.best]) for values in path)
         worst = path.excess.max() / best
         edge = " (edge of the surface)" if path.best in (0, len(path.steps) - 1) else ""
         found.append(

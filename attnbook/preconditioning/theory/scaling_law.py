@@ -34,6 +34,7 @@ __all__ = [
     "bias_terms",
     "heavy_tail_exponent",
     "oracle_bias",
+    "oracle_bias_bound",
     "scalar_bias_coefficient",
     "spectral_start_constant",
 ]
@@ -210,6 +211,28 @@ def oracle_bias(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) ->
     pull = torch.func.grad(lambda flat: bias_coefficient(*layers(flat), target))(point)
     shift = layers(-torch.linalg.pinv(curvature, rtol=1e-9, hermitian=True) @ pull)
     return float(0.5 * (shift[0] @ key_query + value @ shift[1]).square().sum())
+
+
+def oracle_bias_bound(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) -> float:
+    r"""Return what the proof of Theorem 2 gives for :func:`oracle_bias`: $\frac{16s_1}{s_d^2}\|\nabla\mathcal B\|_F^2$.
+
+    The recursion ends at $\Phi\le\frac{16}{s_d^2}\|b\|^2$ with the bias $b=\nabla\mathcal B/n$ of the gradient, and
+    $L-L^*\le s_1\Phi$ to leading order. Reconstructed, with the constants of this book.
+
+    Args:
+        value: $\tilde U$ of the optimum; float64.
+        key_query: $\tilde V$.
+
+    Returns:
+        The bound.
+
+    Raises:
+        ValueError: As :func:`bias_terms`.
+    """
+    leaves = [layer.detach().requires_grad_() for layer in (value, key_query)]
+    pulls = torch.autograd.grad(bias_coefficient(*leaves, (value @ key_query).detach()), leaves)
+    singular = torch.linalg.svdvals(value @ key_query)
+    return float(16 * singular[0] / singular[-1] ** 2 * sum(pull.square().sum() for pull in pulls))
 
 
 def best_split(bias: float, power: float, start: float, rate: float, compute: float) -> tuple[float, float, float]:
