@@ -61,7 +61,7 @@ class Settings:
     surface_samples: tuple[int, ...] = (100, 200, 400, 800, 1600)
     shrink: float = 0.5
     cold_step_size: float = 1.0
-    cold_steps: int = 36
+    cold_steps: int = 48
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 1
 

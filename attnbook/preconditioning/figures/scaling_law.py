@@ -79,7 +79,7 @@ def split_frame(
 ) -> Figure:
     """Draw both surfaces, the curve of equal compute, and its best point."""
     with style():
-        figure, axes = plt.subplots(2, 1, sharex=True, figsize=(5.8, 7.4))
+        figure, axes = plt.subplots(2, 1, figsize=(5.8, 7.4))
         panels = {
             "one data set": (data.settings.n_samples, data.cold),
             "gradient oracle": (oracle.settings.surface_samples, oracle.cold[:, :-1]),
