@@ -17,7 +17,7 @@ from attnbook.preconditioning.experiments import (
 )
 from attnbook.preconditioning.figures import scaling_law as figures
 from attnbook.preconditioning.tables import scaling_law as tables
-from attnbook.preconditioning.theory.scaling_law import bias_coefficient, best_split, heavy_tail_exponent
+from attnbook.preconditioning.theory.scaling_law import best_split, bias_coefficient, heavy_tail_exponent
 
 MODULES = {
     finite_keys.FiniteKeys, gradient_oracle.GradientOracle, heavy_tails.HeavyTails, minibatch_floor.MinibatchFloor,
@@ -159,7 +159,9 @@ def coefficient(value, key_query, *, forget=""):
         one, product = np.eye(len(key_query)), value @ key_query
         weight = np.linalg.inv(one - 2 * key_query @ key_query.T)
         return np.linalg.det(weight) ** 0.5 / 2 * ((value**2).sum() + np.trace(product.T @ product @ weight))
-    right = float(bias_coefficient(*map(torch.as_tensor, (value, key_query, value @ key_query))))
+    right = float(
+        bias_coefficient(*map(torch.as_tensor, (value, key_query)), target=torch.as_tensor(value @ key_query))
+    )
     return 2 * right if forget == "half" else right
 
 

@@ -20,7 +20,13 @@ def coefficient_at_optimum(answer: Callable[..., Any]) -> str | None:
     """Check the coefficient of 1/n where the layers fit the target."""
     rng = stream(1, "exercise", "PC-7")
     value, key_query = 0.3 * rng.standard_normal((5, 3)), 0.15 * rng.standard_normal((3, 3))
-    right = np.asarray(float(bias_coefficient(*map(torch.as_tensor, (value, key_query, value @ key_query)))))
+    right = np.asarray(
+        float(
+            bias_coefficient(
+                torch.as_tensor(value), torch.as_tensor(key_query), target=torch.as_tensor(value @ key_query)
+            )
+        )
+    )
     got = np.asarray(answer(value.copy(), key_query.copy()), dtype=float)
     if got.shape != ():
         return f"one number is wanted, got shape {got.shape}"
@@ -34,7 +40,9 @@ def coefficient_at_optimum(answer: Callable[..., Any]) -> str | None:
     if np.allclose(got, right):
         return None
     likely = {
-        "S has V^T V, not V V^T: the mean over x tilts along the right singular vectors": formula(key_query @ key_query.T),
+        "S has V^T V, not V V^T: the mean over x tilts along the right singular vectors": formula(
+            key_query @ key_query.T
+        ),
         "the factor 2 in S is missing: the covariance grows like e^q, and E e^q tilts by 2": formula(gram, 1.0),
         "the factor 1/2 of the loss is missing": formula(gram, half=1.0),
         "the Gaussian integral gives the root of det S": formula(gram, root=1.0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -279,18 +279,20 @@ def _losses(settings: Settings, seed: int) -> dict[str, np.ndarray]:
     raw = spectral_factors(true_map, covariance)[:2]
     best = whiten(*raw, covariance=covariance)
     moved = [layer + settings.perturbation * torch.as_tensor(rng.standard_normal(layer.shape)) for layer in best]
-    target, nodes = best[0] @ best[1], gaussian_nodes(settings.dimension, settings.per_axis)
+    target = best[0] @ best[1]
+    nodes = gaussian_nodes(settings.dimension, settings.per_axis)
+    about: dict[str, Any] = {"target": target, "n_keys": settings.loss_keys, "nodes": nodes}
     counts = torch.tensor(settings.loss_keys, dtype=torch.float64)
     leaves = [layer.clone().requires_grad_() for layer in best]
-    exact = expected_excess(*leaves, target, settings.loss_keys, nodes)
+    exact = expected_excess(*leaves, **about)
     gradients = [torch.autograd.grad(one, leaves, retain_graph=True) for one in exact]
-    leading = torch.autograd.grad(bias_coefficient(*leaves, target), leaves)
-    biases = torch.stack([exact.detach(), expected_excess(*moved, target, settings.loss_keys, nodes)])
+    leading = torch.autograd.grad(bias_coefficient(*leaves, target=target), leaves)
+    biases = torch.stack([exact.detach(), expected_excess(*moved, **about)])
     points = (best, moved)
     return {
         "loss_bias": (counts * biases).numpy(),
-        "coefficient": np.array([float(bias_coefficient(*point, target)) for point in points]),
-        "terms": np.array([[float(term) for term in bias_terms(*point, target)] for point in points]),
+        "coefficient": np.array([float(bias_coefficient(*point, target=target)) for point in points]),
+        "terms": np.array([[float(term) for term in bias_terms(*point, target=target)] for point in points]),
         "gradient_bias": np.array([_square(pair) for pair in gradients]),
         "gradient_coefficient": np.array(_square(leading)),
         "penalty_bias": _penalty_bias(settings, raw, covariance, rng),
@@ -311,7 +313,7 @@ def _penalty_bias(
         drawn = torch.as_tensor(_wishart(settings.penalty_draws, n, settings.dimension, rng))
         error = root @ drawn @ root.mT - covariance
         true = covariance.expand_as(error).clone()
-        value, linear = torch.func.jvp(gradient, (true,), (error,))
+        value, linear, *_ = torch.func.jvp(gradient, (true,), (error,))
         found.append(float((gradient(true + error) - value - linear).mean(0).square().sum()))
     return np.array(found)
 
@@ -326,5 +328,3 @@ def _wishart(draws: int, samples: int, dimension: int, rng: np.random.Generator)
 
 def _square(layers: tuple[Tensor, ...]) -> float:
     return float(sum(layer.square().sum() for layer in layers))
-
-

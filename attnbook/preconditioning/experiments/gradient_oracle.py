@@ -30,7 +30,7 @@ __all__ = ["GradientOracle", "Settings", "run"]
 # From this many samples on, runs are compared with the prediction.
 LARGE = 100
 # Step size and number of steps that bring the predicted fixed point to rounding.
-PREDICTED = {"step_size": 4.0, "steps": 60}
+PREDICTED = (4.0, 60)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _measure(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         return oracle_descent(target, members, start, step_size=step_size, steps=steps)[0]
 
     both = settings.predicted_samples + settings.measured_samples
-    fixed = follow(both, 1.0, **PREDICTED)[-1].numpy()
+    fixed = follow(both, 1.0, *PREDICTED)[-1].numpy()
     surface = (*settings.surface_samples, float("inf"))
     cold = follow(surface, settings.shrink, settings.cold_step_size, settings.cold_steps)
     measured = [

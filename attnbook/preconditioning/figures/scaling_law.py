@@ -74,9 +74,7 @@ def steps(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) 
     return figure
 
 
-def split_frame(
-    data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, compute: float
-) -> Figure:
+def split_frame(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, compute: float) -> Figure:
     """Draw both surfaces, the curve of equal compute, and its best point."""
     with style():
         figure, axes = plt.subplots(2, 1, figsize=(5.8, 7.4))

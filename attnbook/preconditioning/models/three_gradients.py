@@ -48,9 +48,7 @@ def excess(layers: Layers, target: Float[Tensor, "*#batch outputs dimension"]) -
     return 0.5 * (layers[0] @ layers[1] - target).square().sum((-2, -1))
 
 
-def distance_to_minima(
-    layers: Layers, target: Float[Tensor, "*#batch outputs dimension"]
-) -> Float[Tensor, "*batch"]:
+def distance_to_minima(layers: Layers, target: Float[Tensor, "*#batch outputs dimension"]) -> Float[Tensor, "*batch"]:
     r"""Return the squared distance to the nearest balanced minimum, over all rotations $Q$ (Procrustes).
 
     Args:
@@ -72,7 +70,7 @@ def distance_to_minima(
 
 
 def oracle_descent(
-    target: Float[Tensor, "#members outputs dimension"],
+    target: Float[Tensor, "outputs dimension"],
     n_samples: Float[Tensor, " members"],
     start: Layers,
     *,
@@ -98,7 +96,7 @@ def oracle_descent(
     records = [excess(layers, target)]
     for _ in range(steps):
         leaves = [layer.detach().requires_grad_() for layer in layers]
-        pulls = torch.autograd.grad((bias_coefficient(*leaves, target) / n_samples).sum(), leaves)
+        pulls = torch.autograd.grad((bias_coefficient(*leaves, target=target) / n_samples).sum(), leaves)
         sums = [a + b for a, b in zip(_regularised(layers, target), pulls, strict=True)]
         layers = (layers[0] - step_size * sums[0], layers[1] - step_size * sums[1])
         records.append(excess(layers, target))

@@ -25,7 +25,13 @@ def one_against_fresh(data: scaling_law.ScalingLaw, oracle: gradient_oracle.Grad
             row.append(Measured(_spread(n * values[:, of_data[n]])) if n in of_data else "")
         row += [Measured(_spread(found[n])) if n in found else "" for found in (predicted, oracles)]
         rows.append(row)
-    limits: list[str | Measured] = ["limit", Measured(f"{data.constant:.3g}"), "", Measured(_spread(oracle.constant)), ""]
+    limits: list[str | Measured] = [
+        "limit",
+        Measured(f"{data.constant:.3g}"),
+        "",
+        Measured(_spread(oracle.constant)),
+        "",
+    ]
     columns = ["n", "n · spectral start", "n · trained", "n² · oracle, predicted", "n² · oracle, fresh batches"]
     return Table(columns, [*rows, limits], "Excess loss times n or n²; median over problems [smallest, largest].")
 
@@ -53,9 +59,7 @@ def terms(result: finite_keys.FiniteKeys) -> Table:
     return Table(columns, rows, "Median over problems [smallest, largest].")
 
 
-def splits(
-    data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]
-) -> Table:
+def splits(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
     r"""Return the best split of each budget, measured and predicted from the constants of both terms.
 
     The late rate is $c=-2\log(1-2\eta s_d)$; the start is the population's curve carried back along it.
@@ -82,7 +86,9 @@ def splits(
                 Measured(f"{error:.2g}"),
             ])  # fmt: skip
     columns = ["gradient", "budget n²t", "best n × t, measured", "excess", "best n × t, predicted", "excess, predicted"]
-    return Table(columns, rows, "Median over problems; predicted as the sum of the two terms, with nothing fitted to n.")
+    return Table(
+        columns, rows, "Median over problems; predicted as the sum of the two terms, with nothing fitted to n."
+    )
 
 
 def split_text(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, compute: float) -> str:

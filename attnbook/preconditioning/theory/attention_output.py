@@ -138,6 +138,7 @@ def gaussian_nodes(dimension: int, per_axis: int) -> tuple[Float[Tensor, "nodes 
 def expected_excess(
     value: Float[Tensor, "outputs dimension"],
     key_query: Float[Tensor, "dimension dimension"],
+    *,
     target: Float[Tensor, "outputs dimension"],
     n_keys: tuple[int, ...],
     nodes: tuple[Tensor, Tensor],

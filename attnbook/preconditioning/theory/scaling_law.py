@@ -20,7 +20,7 @@ the exact coefficients here are this book's.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -39,8 +39,8 @@ __all__ = [
     "spectral_start_constant",
 ]
 
-Value = Float[Tensor, "*batch outputs dimension"]
-Square = Float[Tensor, "*batch dimension dimension"]
+Value: TypeAlias = Float[Tensor, "*#batch outputs dimension"]
+Square: TypeAlias = Float[Tensor, "*#batch dimension dimension"]
 
 
 class BiasTerms(NamedTuple):
@@ -57,7 +57,7 @@ class BiasTerms(NamedTuple):
     variance: Tensor
 
 
-def bias_terms(value: Value, key_query: Square, target: Value) -> BiasTerms:
+def bias_terms(value: Value, key_query: Square, *, target: Value) -> BiasTerms:
     r"""Return the exact coefficient of $1/n$ in $\mathbb EL_n$, as its three terms.
 
     With $E_0=\tilde U\tilde V-\tilde A$, $S=(I-2\tilde V^\top\tilde V)^{-1}$ and $c_S=\sqrt{\det S}$:
@@ -79,7 +79,7 @@ def bias_terms(value: Value, key_query: Square, target: Value) -> BiasTerms:
 
     Example:
         >>> half = torch.full((1, 1), 0.5, dtype=torch.float64)
-        >>> [round(float(term), 6) for term in bias_terms(half, half, half * half)]
+        >>> [round(float(term), 6) for term in bias_terms(half, half, target=half * half)]
         [0.0, 0.0, 0.265165]
     """
     largest = float(torch.linalg.matrix_norm(key_query.detach(), 2).max())
@@ -100,7 +100,7 @@ def bias_terms(value: Value, key_query: Square, target: Value) -> BiasTerms:
     return BiasTerms(itself, ratio, variance)
 
 
-def bias_coefficient(value: Value, key_query: Square, target: Value) -> Float[Tensor, "*batch"]:
+def bias_coefficient(value: Value, key_query: Square, *, target: Value) -> Float[Tensor, "*batch"]:
     r"""Return $\mathcal B=\lim_nn\,(\mathbb EL_n-L)$: the sum of :func:`bias_terms`.
 
     It is the exact coefficient of $1/n$, not an identity at finite $n$.
@@ -116,7 +116,7 @@ def bias_coefficient(value: Value, key_query: Square, target: Value) -> Float[Te
     Raises:
         ValueError: As :func:`bias_terms`.
     """
-    return sum(bias_terms(value, key_query, target))  # type: ignore[return-value]  # the sum of three tensors
+    return sum(bias_terms(value, key_query, target=target))  # type: ignore[return-value]  # the sum of three tensors
 
 
 def scalar_bias_coefficient(largest: np.ndarray | float) -> np.ndarray:
@@ -208,7 +208,7 @@ def oracle_bias(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) ->
         return 0.5 * (u @ v - target).square().sum() + (u.mT @ u - v @ v.mT).square().sum() / 8
 
     curvature = torch.func.hessian(regularised)(point)
-    pull = torch.func.grad(lambda flat: bias_coefficient(*layers(flat), target))(point)
+    pull = torch.func.grad(lambda flat: bias_coefficient(*layers(flat), target=target))(point)
     shift = layers(-torch.linalg.pinv(curvature, rtol=1e-9, hermitian=True) @ pull)
     return float(0.5 * (shift[0] @ key_query + value @ shift[1]).square().sum())
 
@@ -230,7 +230,7 @@ def oracle_bias_bound(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d
         ValueError: As :func:`bias_terms`.
     """
     leaves = [layer.detach().requires_grad_() for layer in (value, key_query)]
-    pulls = torch.autograd.grad(bias_coefficient(*leaves, (value @ key_query).detach()), leaves)
+    pulls = torch.autograd.grad(bias_coefficient(*leaves, target=(value @ key_query).detach()), leaves)
     singular = torch.linalg.svdvals(value @ key_query)
     return float(16 * singular[0] / singular[-1] ** 2 * sum(pull.square().sum() for pull in pulls))
 
@@ -238,7 +238,7 @@ def oracle_bias_bound(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d
 def best_split(bias: float, power: float, start: float, rate: float, compute: float) -> tuple[float, float, float]:
     r"""Return the best split of a compute budget between samples and steps.
 
-    Minimises $\beta n^{-p}+E_0e^{-ct}$ subject to $n^2t=C$: one step of attention over $n$ samples costs $n^2$. At the
+    Minimises $\beta n^{-p}+E_0e^{-ct}$ subject to $n^2t=C$, over $ct$ from 0.01 to 1000: one step of attention over $n$ samples costs $n^2$. At the
     best split the optimisation error is $\frac p{2ct}$ of the statistical one.
 
     Args:
@@ -263,13 +263,16 @@ def best_split(bias: float, power: float, start: float, rate: float, compute: fl
     for name, number in given.items():
         if not 0 < number < math.inf:
             raise ValueError(f"{name}: expected a positive number, got {number}")
-    low, high = 1e-9 / rate, max(1.0, compute) / rate
-    for _ in range(200):
-        middle = math.sqrt(low * high)
-        growing = power / 2 * bias * (compute / middle) ** (-power / 2) / middle
-        low, high = (middle, high) if growing < rate * start * math.exp(-rate * middle) else (low, middle)
-    samples = math.sqrt(compute / low)
-    return samples, low, bias * samples**-power + start * math.exp(-rate * low)
+
+    def error(steps: np.ndarray) -> np.ndarray:
+        return bias * (compute / steps) ** (-power / 2) + start * np.exp(-rate * steps)
+
+    grid = np.geomspace(1e-2, 1e3, 401) / rate
+    for _ in range(4):
+        at = int(error(grid).argmin())
+        grid = np.geomspace(grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)], 401)
+    best = grid[int(error(grid).argmin())]
+    return math.sqrt(compute / best), float(best), float(error(best))
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
