@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbook.preconditioning.models import penalty_bias
 from attnbook.preconditioning.models import three_gradients as models
 from attnbook.preconditioning.theory import attention_output as output
 from attnbook.preconditioning.theory import scaling_law as theory
@@ -193,6 +194,16 @@ def test_no_neighbouring_split_is_better_than_the_best(power, rate, compute):
 
     assert error == pytest.approx(at(t))
     assert at(t) <= min(at(1.01 * t), at(t / 1.01)) * (1 + 1e-7)
+
+
+def test_the_regulariser_is_biased_as_wishart_moments_say():
+    """In one dimension at u = v = 1: E S(1 - S)S / 2 with S = chi2(n) / n, by hand, for both layers."""
+    one, n = torch.ones(1, 1, dtype=torch.float64), 17
+    found = penalty_bias.penalty_bias((one, one), one, [n], draws=400_000, rng=np.random.default_rng(1))
+    second, third = 1 + 2 / n, (1 + 2 / n) * (1 + 4 / n)
+    fourth = third * (1 + 6 / n)
+    expected = (second - third) ** 2 / 4 + (third - fourth) ** 2 / 4
+    assert found[0] == pytest.approx(expected, rel=0.03)
 
 
 def test_arguments_out_of_range_are_refused_by_name():

@@ -21,6 +21,7 @@ from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import Setup
+from attnbook.preconditioning.models.penalty_bias import penalty_bias
 from attnbook.preconditioning.theory.attention_output import (
     expected_excess,
     gaussian_nodes,
@@ -28,7 +29,7 @@ from attnbook.preconditioning.theory.attention_output import (
     output_covariance,
     output_moments,
 )
-from attnbook.preconditioning.theory.population import penalty_gradient, spectral_factors, whiten
+from attnbook.preconditioning.theory.population import spectral_factors, whiten
 from attnbook.preconditioning.theory.scaling_law import bias_coefficient, bias_terms
 from attnbook.preconditioning.theory.weight_moments import weight_powers
 
@@ -295,35 +296,8 @@ def _losses(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         "terms": np.array([[float(term) for term in bias_terms(*point, target=target)] for point in points]),
         "gradient_bias": np.array([_square(pair) for pair in gradients]),
         "gradient_coefficient": np.array(_square(leading)),
-        "penalty_bias": _penalty_bias(settings, raw, covariance, rng),
+        "penalty_bias": penalty_bias(raw, covariance, settings.penalty_keys, draws=settings.penalty_draws, rng=rng),
     }
-
-
-def _penalty_bias(
-    settings: Settings, layers: tuple[Tensor, Tensor], covariance: Tensor, rng: np.random.Generator
-) -> np.ndarray:
-    """Squared bias of the regulariser's gradient; what is linear in the error of the covariance has mean zero."""
-    root = torch.linalg.cholesky(covariance)
-
-    def gradient(estimate: Tensor) -> Tensor:
-        return torch.cat(penalty_gradient(*layers, covariance=estimate), dim=-2)
-
-    found = []
-    for n in settings.penalty_keys:
-        drawn = torch.as_tensor(_wishart(settings.penalty_draws, n, settings.dimension, rng))
-        error = root @ drawn @ root.mT - covariance
-        true = covariance.expand_as(error).clone()
-        value, linear, *_ = torch.func.jvp(gradient, (true,), (error,))
-        found.append(float((gradient(true + error) - value - linear).mean(0).square().sum()))
-    return np.array(found)
-
-
-def _wishart(draws: int, samples: int, dimension: int, rng: np.random.Generator) -> np.ndarray:
-    """Sample covariances of standard Gaussian inputs, by Bartlett's decomposition."""
-    lower = np.tril(rng.standard_normal((draws, dimension, dimension)), -1)
-    degrees = samples - np.arange(dimension)
-    lower[:, range(dimension), range(dimension)] = np.sqrt(rng.chisquare(degrees, (draws, dimension)))
-    return lower @ lower.swapaxes(-1, -2) / samples
 
 
 def _square(layers: tuple[Tensor, ...]) -> float:

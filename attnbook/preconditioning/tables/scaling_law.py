@@ -116,10 +116,11 @@ def tail_text(result: heavy_tails.HeavyTails, signal: float) -> str:
     coefficient = float(scalar_bias_coefficient(signal))
     finite = f"{coefficient:.3g}" if np.isfinite(coefficient) else "infinite"
     last = int(np.log2(result.n_samples[-1]))
+    scaled = result.n_samples[-1] * result.bias[number, -1]
     return (
         f"Signal {signal:g}: slope {result.fitted()[number]:.3f} from n = 2^7 to 2^12 and "
         f"{result.slopes()[number, -1]:.3f} near n = 2^{last}; predicted {-float(heavy_tail_exponent(signal)):.3f}. "
-        f"Coefficient of 1/n: {finite}; n times the bias at 2^{last}: {result.n_samples[-1] * result.bias[number, -1]:.3g}."
+        f"Coefficient of 1/n: {finite}; n times the bias at 2^{last}: {scaled:.3g}."
     )
 
 
