@@ -1,7 +1,6 @@
-r"""Attention over finitely many keys: Lemmas 8 to 14, the coefficient of $1/n$ in loss and gradient, Theorem 5.
+r"""Finitely many keys: Lemmas 8 to 14, the coefficient of $1/n$ in loss and gradient, Theorem 5.
 
-Moments of the weights are exact, so no seed enters but in the choice of problems and queries. Only the regulariser's
-gradient (Theorem 5) is averaged over draws, of sample covariances.
+Moments are exact: a seed chooses problem and queries. Only Theorem 5 is averaged over draws, of sample covariances.
 """
 
 from __future__ import annotations
