@@ -245,7 +245,7 @@ def _at(settings: Settings, seed: int, number: int) -> dict[str, np.ndarray]:
     noise = torch.as_tensor(rng.standard_normal((settings.start_sets, n, settings.n_outputs)))
     labels = inputs @ target.mT + settings.noise * noise
     start = spectral_init(inputs, labels)
-    regression = torch.linalg.lstsq(inputs, labels).solution.mT
+    regression = torch.linalg.solve(inputs.mT @ inputs, inputs.mT @ labels).mT
     some, few = settings.trained_sets[number], settings.cold_sets[number]
     trained = data_descent(
         target,
