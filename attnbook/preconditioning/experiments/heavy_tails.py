@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def n_samples(self) -> tuple[int, ...]:
-        """Numbers of samples: every power of two that slopes are fitted to, every other one beyond."""
+        """Every power of two that slopes are fitted to, and every other one beyond."""
         fitted = range(self.first, FITTED[1].bit_length())
         return tuple(2**k for k in (*fitted, *range(fitted.stop + 1, self.last + 1, 2)))
 
