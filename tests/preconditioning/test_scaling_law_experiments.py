@@ -148,6 +148,7 @@ def test_pictures_and_tables_draw(stored):
         tables.bounds(stored["finite_keys"]),
         tables.terms(stored["finite_keys"]),
         tables.splits(data, oracle, (1e6, 1e7)),
+        tables.proof([100.0, 120.0], 17.0),
     ):
         assert all(len(row) == len(table.columns) for row in table.rows)
 
