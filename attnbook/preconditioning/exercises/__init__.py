@@ -2,6 +2,7 @@
 
 from attnbook.preconditioning.exercises import (
     population_loss,
+    scaling_law,
     structure_aware_descent,
 )
 
@@ -10,5 +11,6 @@ __all__ = ["CHECKS"]
 CHECKS = {
     **structure_aware_descent.CHECKS,
     **population_loss.CHECKS,
+    **scaling_law.CHECKS,
 }
 """Id of an exercise to its check."""
