@@ -9,8 +9,8 @@ from attnbook.preconditioning.exercises import (
 __all__ = ["CHECKS"]
 
 CHECKS = {
-    **structure_aware_descent.CHECKS,
     **population_loss.CHECKS,
     **scaling_law.CHECKS,
+    **structure_aware_descent.CHECKS,
 }
 """Id of an exercise to its check."""
