@@ -1,18 +1,15 @@
-"""Softmax networks: their kernel, and training many at once."""
+"""Softmax networks: training many at once."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from case_softmax_ntk_kernel import stack
 from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
-from torch.func import jacrev, vmap
 
-from attnbook.core.rng import stream
-from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights
 from attnbook.softmax_ntk.ntk import ntk_gram
 
 SEEDS, WIDTH, SAMPLES, STEPS = 20, 512, 16, 100
@@ -20,36 +17,12 @@ SEEDS, WIDTH, SAMPLES, STEPS = 20, 512, 16, 100
 
 def cases() -> list[Case]:
     """Return the comparisons of this part."""
-    return [kernel(), training()]
-
-
-def kernel() -> Case:
-    """Compare the closed-form kernel with the product of Jacobians."""
-    networks, inputs, _ = _stack(1, width=2048, n_samples=128, n_inputs=16, n_outputs=4)
-    first, signs, x = networks.first_layer[0], networks.signs[0], inputs[0]
-
-    def output(weights: Tensor, one: Tensor) -> Tensor:
-        return len(signs[0]) * (signs @ torch.softmax(weights.T @ one, dim=0))
-
-    def product_of_jacobians() -> np.ndarray:
-        rows = vmap(jacrev(output), (None, 0))(first, x).transpose(0, 1).flatten(0, 1).flatten(1)
-        return (rows @ rows.T / len(signs[0])).numpy()
-
-    return Case(
-        title="Neural tangent kernel of a softmax network",
-        what="The kernel of 128 samples and 4 outputs of a network with 2048 neurons and 16 inputs, in float64.",
-        variants={
-            "closed form (ours)": lambda: ntk_gram(networks, inputs)[0].numpy(),
-            "torch.func: vmap(jacrev), then the product": product_of_jacobians,
-        },
-        tolerance=1e-10,
-        aim={"torch.func: vmap(jacrev), then the product": 10.0},
-    )
+    return [training()]
 
 
 def training() -> Case:
     """Compare training all seeds at once with training one after another."""
-    networks, inputs, labels = _stack(SEEDS, WIDTH, SAMPLES, SAMPLES, 1)
+    networks, inputs, labels = stack(SEEDS, WIDTH, SAMPLES, SAMPLES, 1)
     eta = 0.5 / (WIDTH * torch.linalg.eigvalsh(ntk_gram(networks, inputs))[:, -1])
 
     def together(chosen: list[int]) -> np.ndarray:
@@ -81,10 +54,3 @@ def training() -> Case:
         tolerance=1e-9,
         aim={},
     )
-
-
-def _stack(members: int, width: int, n_samples: int, n_inputs: int, n_outputs: int) -> tuple[Networks, Tensor, Tensor]:
-    weights = [draw_weights(width, n_inputs, n_outputs, rng=stream(s, "benchmark")) for s in range(members)]
-    drawn = [draw_sample(n_samples, n_inputs, n_outputs, seed=s) for s in range(members)]
-    inputs, labels = (torch.from_numpy(np.stack([getattr(d, name) for d in drawn])) for name in ("inputs", "labels"))
-    return Networks.stack("softmax", weights), inputs, labels

@@ -11,10 +11,11 @@ import importlib
 import json
 import multiprocessing
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ CASES = (
     "case_mirror_descent_optimizer",
     "case_mirror_descent_paper",
     "case_softmax_ntk",
+    "case_softmax_ntk_kernel",
     "case_preconditioning",
 )
 STORED = HERE / "side_by_side.json"
@@ -53,6 +55,7 @@ class InJax:
         steps: What it is asked for, in float64.
         answer: The name of the array in which it returns its numbers.
         compared_steps: What it is asked for where its numbers are compared; default ``steps``.
+        needs: Module that the other Python must have; where it has not, the variant counts as missing.
     """
 
     variant: tuple[str, str]
@@ -60,6 +63,7 @@ class InJax:
     steps: int
     answer: str
     compared_steps: int | None = None
+    needs: str = "jax"
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,11 @@ def measure(case: Case, rounds: int, jax_python: Path | None = None) -> dict[str
     """Check a case, then run its variants in turn for some rounds."""
     errors = check(case)
     grown = {label: memory(run) for label, run in case.variants.items()}
-    labels = [*case.variants, *(case.in_jax if jax_python else ())]
+    in_jax = {label: v for label, v in case.in_jax.items() if jax_python and _has(jax_python, v.needs)}
+    labels = [*case.variants, *in_jax]
     rows: dict[str, dict[str, Any]] = {label: {"wall_ms": [], "cpu_ms": []} for label in labels}
     with ExitStack() as stack:
-        workers = _workers(stack, case, jax_python, errors)
+        workers = _workers(stack, replace(case, in_jax=in_jax), jax_python, errors)
         for number in track(range(rounds), case.title, console=Console(stderr=True), transient=True):
             for label in labels:
                 if number and label in case.once:
@@ -158,7 +163,8 @@ def measure(case: Case, rounds: int, jax_python: Path | None = None) -> dict[str
         row |= {"memory_mib": grown[label], "error": errors.get(label, 0.0), "aim": case.aim.get(label)}
     medians = {label: statistics.median(row["wall_ms"]) for label, row in rows.items()}
     remark = {"remark": case.remark(medians)} if case.remark else {}
-    missing = {} if jax_python else {"missing": list(case.in_jax)}
+    left_out = [label for label in case.in_jax if label not in in_jax]
+    missing = {"missing": left_out} if left_out else {}
     return {
         "what": case.what,
         "rounds": rounds,
@@ -167,6 +173,12 @@ def measure(case: Case, rounds: int, jax_python: Path | None = None) -> dict[str
         **missing,
         "provenance": provenance(jax_python),
     }
+
+
+def _has(python: Path, module: str) -> bool:
+    """Whether another Python finds a module."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
 def _time(case: Case, label: str, workers: Mapping[str, Worker]) -> Seconds:

@@ -1,7 +1,9 @@
 """The harness of the benchmarks: wrong variants are refused, the table says what was measured."""
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,3 +63,10 @@ def test_a_variant_in_jax_that_cannot_be_measured_is_named():
     measured = json.loads(json.dumps(measure(case, 2)))
     assert list(measured["rows"]) == ["numpy", "loop"]
     assert "Not measured, for want of --jax-python: jax." in as_markdown({"Sums": measured})
+
+
+def test_a_variant_whose_module_the_other_python_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(side_by_side, "provenance", lambda _: {})
+    case = replace(CASE, in_jax={"other": InJax(("variants_jax", "Jax"), {}, 3, "sum", needs="no_such_module")})
+    measured = json.loads(json.dumps(measure(case, 2, Path(sys.executable))))
+    assert "Not measured, for want of --jax-python: other." in as_markdown({"Sums": measured})

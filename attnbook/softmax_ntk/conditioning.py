@@ -1,8 +1,8 @@
-r"""Can this kernel be inverted? Rank, condition number, and a solver that says why not.
+r"""Can this kernel be inverted? Rank, condition number, and an error that says why not.
 
 Paired neurons share their features, so a kernel of size $nd$ needs $m\ge 2nd/d_{in}$ neurons, and some more: see
-:func:`attnbook.softmax_ntk.theory.kernel_stability.rank_bound`. Where a kernel is inverted, :func:`solve` refuses one
-that is singular instead of returning numbers made of rounding errors.
+:func:`attnbook.softmax_ntk.theory.kernel_stability.rank_bound`. Where a kernel is inverted,
+:func:`check_invertible` refuses one that is singular; the solution would be made of rounding errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.theory.kernel_stability import smallest_full_width
 
-__all__ = ["SingularKernelError", "condition_number", "rank", "solve"]
+__all__ = ["SingularKernelError", "check_invertible", "condition_number", "rank"]
 
 # A width of this many times the counting bound was enough for every kernel of this book.
 MARGIN = 2
@@ -32,10 +32,10 @@ class SingularKernelError(ValueError):
     def __init__(self, rank: int, size: int, width: int | None = None) -> None:
         self.rank, self.size, self.width = rank, size, width
         hint = (
-            "pass n_inputs, n_outputs to learn the width a paired network needs; inputs that occur twice also cause it"
+            "pass n_inputs to learn the width a paired network needs; inputs that occur twice also cause it"
             if width is None
             else f"paired neurons share their features, so the width must be at least 2 * samples * outputs / inputs = "
-            f"{width}; take about {MARGIN * width}, and check that no two inputs are equal or opposite"
+            f"{width}; take about {MARGIN * width}, and check that no two inputs are equal"
         )
         super().__init__(f"kernel: expected full rank, got rank {rank} of {size}; {hint}")
 
@@ -84,43 +84,23 @@ def condition_number(kernel: Float[Tensor, "*members rows rows"]) -> Float[Tenso
     return torch.where(rank(kernel) == kernel.shape[-1], ratio, torch.inf)
 
 
-def solve(
-    kernel: Float[Tensor, "rows rows"],
-    labels: Float[Tensor, "rows *columns"],
-    *,
-    n_inputs: int | None = None,
-    n_outputs: int = 1,
-) -> Float[Tensor, "rows *columns"]:
-    r"""Return $H^{-1}\mathrm{vec}(Y)$, or say why there is none.
+def check_invertible(kernel: Float[Tensor, "*members rows rows"], *, n_inputs: int | None = None) -> None:
+    r"""Refuse kernels of which one is singular up to rounding.
 
     Args:
-        kernel: Symmetric positive definite matrix $H$ of one network.
-        labels: $\mathrm{vec}(Y)$, or several columns of them.
-        n_inputs: Number of inputs of the network, for the message of the error; default none.
-        n_outputs: Number of its outputs; default 1.
-
-    Returns:
-        The coefficients.
+        kernel: Symmetric positive semi-definite matrices.
+        n_inputs: Number of inputs $d_{in}$ of the network, for the message of the error; default none.
 
     Raises:
-        SingularKernelError: If the kernel is singular up to rounding; names rank, size and, if ``n_inputs`` is given,
-            the smallest width that works.
-        ValueError: If the kernel is not square or not finite, or the labels do not fit.
-
-    Example:
-        >>> solve(torch.eye(2), torch.tensor([3.0, 5.0])).tolist()
-        [3.0, 5.0]
+        SingularKernelError: If one is singular; names the smallest rank, the size and, if ``n_inputs`` is given, the
+            smallest width that works.
+        ValueError: If the kernel is not square or not finite.
     """
-    size = kernel.shape[-1]
-    if labels.shape[:1] != (size,) or not torch.isfinite(labels).all():
-        raise ValueError(f"labels: expected {size} finite numbers per column, got shape {tuple(labels.shape)}")
-    found = int(rank(kernel))
-    factor, failed = torch.linalg.cholesky_ex(kernel)
-    if found < size or failed:
-        width = None if n_inputs is None else smallest_full_width(size // n_outputs, n_outputs, n_inputs=n_inputs)
-        raise SingularKernelError(found, size, width)
-    columns = labels if labels.ndim == 2 else labels[:, None]
-    return torch.cholesky_solve(columns, factor).reshape(labels.shape)
+    smallest, size = int(rank(kernel).min()), kernel.shape[-1]
+    if smallest < size:
+        raise SingularKernelError(
+            smallest, size, None if n_inputs is None else smallest_full_width(size, 1, n_inputs=n_inputs)
+        )
 
 
 def _eigenvalues(kernel: Tensor) -> Tensor:

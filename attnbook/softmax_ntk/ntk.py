@@ -1,4 +1,4 @@
-r"""The neural tangent kernel of the two-layer networks in closed form, and gradient descent on a kernel.
+r"""The neural tangent kernel of the two-layer networks in closed form, and learning with a kernel: steps, flow, limit.
 
 Rows and columns are output-major: ``kernel[l1 * n + i, l2 * n + j]`` is $H_{\ell_1\ell_2}(i, j)$.
 """
@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnbook.softmax_ntk import conditioning
 from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["kernel_gradient_flow", "ntk_gram"]
+__all__ = ["DivergingStepSizeError", "kernel_coefficients", "kernel_gradient_flow", "kernel_regression", "ntk_gram"]
 
 # Neurons whose features are held at a time: bounds the memory at any width.
 CHUNK = 4096
@@ -68,60 +69,165 @@ def ntk_gram(
     return gram
 
 
+class DivergingStepSizeError(ValueError):
+    r"""A step size above $2/\lambda_{\max}$: the linear model leaves its fit in ever larger strides.
+
+    Attributes:
+        step_size: The step size, in the units in which it was given.
+        limit: $2/\lambda_{\max}$ of the same kernel.
+        member: Number of the kernel in the batch; 0 for a single one.
+    """
+
+    def __init__(self, step_size: float, limit: float, member: int) -> None:
+        super().__init__(
+            f"scaled_step_size: {step_size:g} diverges on the kernel of member {member}; expected at most 2 over its "
+            f"largest eigenvalue, {limit:g}; take half of that, or None for the gradient flow, which has no limit"
+        )
+        self.step_size, self.limit, self.member = step_size, limit, member
+
+
 def kernel_gradient_flow(
     kernel: Float[Tensor, "*members rows rows"],
     labels: Float[Tensor, "*members rows"],
-    scaled_step_size: Float[Tensor, "*members"] | float,
-    steps: Sequence[int],
+    scaled_step_size: Float[Tensor, "*members"] | float | None,
+    steps: Sequence[int] | Sequence[float],
     *,
     cross: Float[Tensor, "*members points rows"] | None = None,
 ) -> Float[Tensor, "steps *members points"]:
-    r"""Return the predictions of gradient descent on a kernel from zero, after any numbers of steps.
+    r"""Return the predictions of gradient descent or gradient flow on a kernel from zero, at any times.
 
     With $H = Q\,\mathrm{diag}(\mu)\,Q^\top$ the residual of the linear model after $t$ steps is
     $(I-\eta mH)^t$ times the first one, so that one eigendecomposition serves every $t$:
-    $f_t(x) = K(x, X)\,Q\,\mathrm{diag}\big((1-(1-\eta m\mu)^t)/\mu\big)\,Q^\top\mathrm{vec}(Y)$.
+    $f_t(x) = K(x, X)\,Q\,\mathrm{diag}(\rho_t(\mu))\,Q^\top\mathrm{vec}(Y)$ with
+    $\rho_t(\mu) = (1-(1-\eta m\mu)^t)/\mu$ for steps, and $\rho_t(\mu) = (1-e^{-\mu t})/\mu$ for the flow
+    $\dot f = -K(f-Y)$. As $t$ grows both tend to
+    :func:`kernel_regression`.
 
     Args:
         kernel: Symmetric positive semi-definite matrix $H$ of the training points.
         labels: $\mathrm{vec}(Y)$; a network that does not start at zero has $\mathrm{vec}(Y - F(0))$ here.
-        scaled_step_size: $\eta m$, the width times the step size of the network; positive. Above $2/\lambda_{\max}$ it
-            diverges.
-        steps: Numbers of steps $t$, at least 0.
+        scaled_step_size: $\eta m$, the width times the step size of the network, positive and at most
+            $2/\lambda_{\max}$; or ``None`` for the flow, whose time $t$ stands for $\eta m$ times a number of steps.
+        steps: Numbers of steps or, for the flow, times $t$; at least 0.
         cross: $K(x, X)$ of the points to predict at; default the training points.
 
     Returns:
-        Predictions at the points, for each number of steps.
+        Predictions at the points, for each time.
 
     Raises:
+        DivergingStepSizeError: If a step size is above $2/\lambda_{\max}$ of its kernel.
         ValueError: If the kernel or labels are not finite, or a number is outside its range.
 
     Example:
         >>> kernel, labels = torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
         >>> kernel_gradient_flow(kernel, labels, 0.5, [1, 2]).tolist()
         [[0.5, -0.5], [0.75, -0.75]]
+        >>> [round(f, 4) for f in kernel_gradient_flow(kernel, labels, None, [0.5])[0].tolist()]
+        [0.3935, -0.3935]
     """
-    if not (torch.isfinite(kernel).all() and torch.isfinite(labels).all()):
-        raise ValueError("kernel, labels: expected finite numbers, got NaN or infinity")
-    eta = torch.as_tensor(scaled_step_size, dtype=kernel.dtype, device=kernel.device).unsqueeze(-1)
-    if not (torch.isfinite(eta) & (eta > 0)).all():
-        raise ValueError(f"scaled_step_size: expected positive numbers, got {scaled_step_size}")
-    if not len(steps) or min(steps) < 0:
+    _check_learning(kernel, labels)
+    times = torch.as_tensor(steps, dtype=kernel.dtype, device=kernel.device)
+    if not len(times) or not (torch.isfinite(times) & (times >= 0)).all():
         raise ValueError(f"steps: expected at least one number of steps, none negative, got {list(steps)}")
+    if scaled_step_size is not None and not torch.equal(times, times.round()):
+        raise ValueError(f"steps: expected whole numbers, got {list(steps)}; only the flow, step size None, has others")
     eigenvalues, vectors = torch.linalg.eigh(kernel)
     eigenvalues.clamp_(min=0.0)  # rounding makes zeros slightly negative
+    times = times.reshape(-1, *[1] * eigenvalues.ndim)
+    if scaled_step_size is None:
+        learned = _learned(times * eigenvalues, eigenvalues, times)
+    else:
+        eta = _checked_step_size(scaled_step_size, eigenvalues)
+        learned = _learned_in_steps(eigenvalues, eta, times)
     coefficients = (vectors.mT @ labels.unsqueeze(-1)).squeeze(-1)
     points = (kernel if cross is None else cross) @ vectors
-    learned = [_inverse_after(eigenvalues, eta, t) * coefficients for t in steps]
-    return torch.stack([(points @ c.unsqueeze(-1)).squeeze(-1) for c in learned])
+    return (points @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
 
 
-def _inverse_after(eigenvalues: Tensor, eta: Tensor, steps: int) -> Tensor:
+def kernel_coefficients(
+    kernel: Float[Tensor, "*members rows rows"], labels: Float[Tensor, "*members rows"], *, n_inputs: int | None = None
+) -> Float[Tensor, "*members rows"]:
+    r"""Return $H^{-1}\mathrm{vec}(Y)$, by Cholesky's factorisation: the weights of kernel regression.
+
+    Args:
+        kernel: Symmetric positive definite matrix $H$ of the training points.
+        labels: $\mathrm{vec}(Y)$.
+        n_inputs: Number of inputs of the networks, to name the smallest width that works in the error; default none.
+
+    Returns:
+        One coefficient per training point and output.
+
+    Raises:
+        SingularKernelError: If a kernel is singular; see :mod:`attnbook.softmax_ntk.conditioning`.
+        ValueError: If the kernel or labels are not finite.
+
+    Example:
+        >>> kernel_coefficients(4 * torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)).tolist()
+        [0.25, 0.25]
+    """
+    _check_learning(kernel, labels)
+    conditioning.check_invertible(kernel, n_inputs=n_inputs)
+    return torch.cholesky_solve(labels.unsqueeze(-1), torch.linalg.cholesky(kernel)).squeeze(-1)
+
+
+def kernel_regression(
+    kernel: Float[Tensor, "*members rows rows"],
+    labels: Float[Tensor, "*members rows"],
+    *,
+    cross: Float[Tensor, "*members points rows"],
+) -> Float[Tensor, "*members points"]:
+    r"""Return $K(x, X)H^{-1}\mathrm{vec}(Y)$ (Definition F.1): where steps and flow on a kernel end.
+
+    Args:
+        kernel: Symmetric positive definite matrix $H$ of the training points.
+        labels: $\mathrm{vec}(Y)$; a network that does not start at zero has $\mathrm{vec}(Y - F(0))$ here.
+        cross: $K(x, X)$ of the points to predict at.
+
+    Returns:
+        Predictions at the points.
+
+    Raises:
+        SingularKernelError: If a kernel is singular: then no such predictor fits every pattern of labels.
+        ValueError: If the kernel or labels are not finite.
+
+    Example:
+        >>> kernel, labels = torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
+        >>> kernel_regression(kernel, labels, cross=torch.tensor([[0.5, 0.0]], dtype=torch.float64)).tolist()
+        [0.5]
+    """
+    return (cross @ kernel_coefficients(kernel, labels).unsqueeze(-1)).squeeze(-1)
+
+
+def _check_learning(kernel: Tensor, labels: Tensor) -> None:
+    if not (torch.isfinite(kernel).all() and torch.isfinite(labels).all()):
+        raise ValueError("kernel, labels: expected finite numbers, got NaN or infinity")
+
+
+def _checked_step_size(scaled_step_size: Tensor | float, eigenvalues: Tensor) -> Tensor:
+    """Step sizes with an axis for the eigenvalues; none of them diverges."""
+    eta = torch.as_tensor(scaled_step_size, dtype=eigenvalues.dtype, device=eigenvalues.device)
+    if not (torch.isfinite(eta) & (eta > 0)).all():
+        raise ValueError(f"scaled_step_size: expected positive numbers or None, got {scaled_step_size}")
+    top = eigenvalues[..., -1]
+    beyond = (eta * top > 2 * (1 + 1e-12)).flatten()
+    if beyond.any():
+        member = int(beyond.nonzero()[0, 0])
+        sizes, tops = eta.expand_as(top).flatten(), top.flatten()
+        raise DivergingStepSizeError(float(sizes[member]), float(2 / tops[member]), member)
+    return eta.unsqueeze(-1)
+
+
+def _learned_in_steps(eigenvalues: Tensor, eta: Tensor, steps: Tensor) -> Tensor:
     r"""$(1-(1-\eta\mu)^t)/\mu$; $\eta t$ where $\mu$ is zero, and without cancellation where it is small."""
     rates = eta * eigenvalues
     small = rates < 0.5
-    left = torch.where(small, -torch.expm1(steps * torch.log1p(-rates.clamp(max=0.5))), 1 - (1 - rates) ** steps)
-    return torch.where(eigenvalues > 0, left / eigenvalues.clamp(min=1e-300), eta * steps)
+    exact = _learned(-steps * torch.log1p(-rates.clamp(max=0.5)), eigenvalues, eta * steps)
+    return torch.where(small, exact, (1 - (1 - rates) ** steps) / eigenvalues.clamp(min=1e-300))
+
+
+def _learned(exponents: Tensor, eigenvalues: Tensor, limit: Tensor) -> Tensor:
+    r"""$(1-e^{-\text{exponent}})/\mu$; its limit where $\mu$ is zero."""
+    return torch.where(eigenvalues > 0, -torch.expm1(-exponents) / eigenvalues.clamp(min=1e-300), limit)
 
 
 class _Features:

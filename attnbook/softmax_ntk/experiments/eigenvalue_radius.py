@@ -1,7 +1,7 @@
 """Claim E.5: how far may the neurons move before the smallest eigenvalue of the kernel has lost half?
 
-The paper has no experiments; this one is the book's. Radii go far beyond the certified one, in a random direction, along
-one axis and, as an opponent would choose it, towards the origin.
+The paper has no experiments; this one is the book's. Radii go far beyond the certified one, in a random
+direction, along one axis and, as an opponent would choose it, towards the origin.
 """
 
 from __future__ import annotations
@@ -202,9 +202,7 @@ def run(
 
 def _sweep(s: Settings, problem: Problem, seeds: tuple[int, ...], device: torch.device) -> dict[str, np.ndarray]:
     start = Start(problem, seeds, device)
-    after = [
-        np.stack([_eigenvalues(start.moved_kernel(d, r))[:, 0] for d in DIRECTIONS], axis=1) for r in s.radii
-    ]
+    after = [np.stack([_eigenvalues(start.moved_kernel(d, r))[:, 0] for d in DIRECTIONS], axis=1) for r in s.radii]
     before = _eigenvalues(start.kernel)[:, 0]
     return {"before": before, "after": np.stack(after, axis=1), "exponent": start.exponent()}
 

@@ -22,8 +22,8 @@ from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING, Problem, over_runs, place
 from attnbook.softmax_ntk.experiments.summaries import extent, range_of, ratios, slopes_named
 from attnbook.softmax_ntk.models.perturbations import Direction
-from attnbook.softmax_ntk.theory.kernels import Activation
 from attnbook.softmax_ntk.theory.kernel_stability import kernel_change_bound, relu_change_bound
+from attnbook.softmax_ntk.theory.kernels import Activation
 
 __all__ = ["DIRECTIONS", "KernelMovement", "Settings", "run"]
 
@@ -130,7 +130,7 @@ class KernelMovement(Result):
 
     def relative(self, direction: Direction, network: str) -> Float[np.ndarray, "seeds radii"]:
         """Return change over norm, against the radius, of one direction and one network."""
-        j = ACTIVATIONS.index(network)  # type: ignore[arg-type]
+        j = ACTIVATIONS.index(network)
         return self.change[:, :, DIRECTIONS.index(direction), j] / self.norm[:, None, j]
 
     def bounds(self, *, exponent: float | None = None) -> Float[np.ndarray, "seeds allowed"]:
@@ -251,9 +251,7 @@ def run(
     return KernelMovement(settings=settings, provenance=clock.provenance(where), **arrays)
 
 
-def _sweeps(
-    s: Settings, activation: Activation, seeds: tuple[int, ...], device: torch.device
-) -> dict[str, np.ndarray]:
+def _sweeps(s: Settings, activation: Activation, seeds: tuple[int, ...], device: torch.device) -> dict[str, np.ndarray]:
     """All sweeps of one network; every array starts with the seeds."""
     start = Start(Problem(activation, s.width, s.n_samples, s.n_inputs, s.n_outputs), seeds, device)
     one, at = start.of(n_outputs=1), (s.radius,)

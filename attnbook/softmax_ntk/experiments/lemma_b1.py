@@ -124,7 +124,7 @@ def left_sides(
     inputs: Float[np.ndarray, "samples inputs"],
     weights: Float[np.ndarray, "inputs width"],
     moved: Float[np.ndarray, "inputs width"],
-) -> Float[np.ndarray, "13"]:
+) -> Float[np.ndarray, " parts"]:
     r"""Return the left sides of Lemma B.1, each the largest over neurons, samples and pairs of samples.
 
     Args:

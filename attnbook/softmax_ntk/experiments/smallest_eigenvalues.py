@@ -111,9 +111,8 @@ class SmallestEigenvalues(Result):
     def counting_bound(self) -> Float[np.ndarray, " rank_widths"]:
         """Return the bound on the rank that counts features."""
         s = self.settings
-        return np.array([
-            rank_bound(s.rank_size, s.rank_outputs, n_inputs=s.rank_inputs, width=m) for m in s.rank_widths
-        ])  # fmt: skip
+        sizes = {"n_samples": s.rank_size, "n_outputs": s.rank_outputs, "n_inputs": s.rank_inputs}
+        return np.array([rank_bound(**sizes, width=m) for m in s.rank_widths], dtype=float)
 
     def measurements(self) -> dict[str, Measurement]:
         """Return eigenvalues, condition numbers and ranks, by claim id."""

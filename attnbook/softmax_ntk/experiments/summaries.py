@@ -45,8 +45,8 @@ def extent(name: str, x: Sequence[float], samples: Iterable[np.ndarray]) -> Meas
     return Measurement(
         {f"min_{name}": float(of_medians.min()), f"max_{name}": float(of_medians.max())},
         {
-            f"min_{name}": range_of(np.nanmin(of_seeds, axis=0)),
-            f"max_{name}": range_of(np.nanmax(of_seeds, axis=0)),
+            f"min_{name}": range_of(np.min(of_seeds, axis=0)),
+            f"max_{name}": range_of(np.max(of_seeds, axis=0)),
         },
         of_seeds.shape[1],
     )
@@ -70,7 +70,7 @@ def ratios(**pairs: tuple[np.ndarray, np.ndarray]) -> Measurement:
 
 def _slope_of_positive(x: np.ndarray, row: np.ndarray) -> float:
     moved = row > 0
-    return slope(x[moved], row[moved]) if moved.sum() > 1 else float("nan")
+    return slope(x[moved], row[moved]) if moved.sum() > 1 else slope(x, row)
 
 
 def range_of(values: np.ndarray) -> tuple[float, float]:

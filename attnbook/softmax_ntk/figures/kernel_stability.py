@@ -64,7 +64,7 @@ def movement_against_width(result: kernel_movement.KernelMovement) -> Figure:
     widths = np.array(result.settings.widths)
 
     def draw(ax: Axes, name: str) -> None:
-        j = ACTIVATIONS.index(name)  # type: ignore[arg-type]
+        j = ACTIVATIONS.index(name)
         for i, direction in enumerate(kernel_movement.DIRECTIONS):
             if (direction, name) != ("common", "softmax"):
                 band(ax, widths, np.maximum(result.by_width[:, :, i, j], 1e-7), DIRECTIONS[direction])
@@ -77,7 +77,7 @@ def movement_against_width(result: kernel_movement.KernelMovement) -> Figure:
 
 
 def eigenvalue_left(result: eigenvalue_radius.EigenvalueRadius, n_samples: int, n_outputs: int) -> Figure:
-    """Draw what is left of the smallest eigenvalue against the radius, one panel per direction, one line per network."""
+    """Draw what is left of the smallest eigenvalue against the radius, one panel per direction."""
     s = result.settings
     ratio = result.ratio()[:, s.outputs.index(n_outputs), s.sizes.index(n_samples), 1:]
     radii = np.array(s.radii[1:])
@@ -146,7 +146,9 @@ def scale_and_rank(result: smallest_eigenvalues.SmallestEigenvalues) -> Figure:
         scales = np.array(s.scales)
         for j in (0, 2):
             band(left, scales, result.inverse_condition[..., j], LOOKS[ACTIVATIONS[j]])
-        left.set(yscale="log", xlabel=r"weight scale $\sigma$", ylabel=r"$\lambda/\lambda_{\max}$", title="conditioning")
+        left.set(
+            yscale="log", xlabel=r"weight scale $\sigma$", ylabel=r"$\lambda/\lambda_{\max}$", title="conditioning"
+        )
         left.legend(loc="lower right")
         widths = np.array(s.rank_widths)
         jitter = np.linspace(-0.7, 0.7, len(s.seeds))[:, None]

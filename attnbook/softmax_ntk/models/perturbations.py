@@ -23,7 +23,7 @@ from jaxtyping import Float
 from attnbook.core.rng import to_tensor
 from attnbook.softmax_ntk.models.two_layer import Networks
 
-__all__ = ["DIRECTIONS", "Direction", "displacement", "displaced"]
+__all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
 
 Direction: TypeAlias = Literal["random", "common", "spread", "gdlike", "inward"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -71,9 +71,7 @@ def displacement(
     return np.broadcast_to(drawn, (n_inputs, width)).copy()
 
 
-def displaced(
-    networks: Networks, direction: Direction, radius: float, *, rngs: list[np.random.Generator]
-) -> Networks:
+def displaced(networks: Networks, direction: Direction, radius: float, *, rngs: list[np.random.Generator]) -> Networks:
     """Return networks whose neurons have moved.
 
     Args:

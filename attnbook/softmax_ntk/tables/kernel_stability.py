@@ -61,8 +61,8 @@ def losses(result: eigenvalue_radius.EigenvalueRadius) -> Table:
                 cells = [Measured(_count(lost[:, k, j, i, a])) for a in range(len(ACTIVATIONS))]
                 rows.append([DIRECTIONS[direction].label, str(d), str(n), *cells])
     caption = (
-        f"Networks of {len(s.seeds)} that had lost half at some radius up to {s.radii[-1]:g} (in brackets: the smallest "
-        f"and the largest first such radius). Width {s.width}, {s.n_inputs} inputs."
+        f"Networks of {len(s.seeds)} that had lost half at some radius up to {s.radii[-1]:g} (in brackets: smallest "
+        f"and largest first such radius). Width {s.width}, {s.n_inputs} inputs."
     )
     return Table(["direction", "outputs", "samples", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
@@ -88,7 +88,7 @@ def full_rank(result: smallest_eigenvalues.SmallestEigenvalues) -> Table:
         ranks = result.ranks[:, i]
         full = int((ranks == s.rank_size * s.rank_outputs).sum())
         cells = (_with_range(ranks, ".0f"), f"{full}", f"{int((ranks == result.sign_bound[:, i]).sum())}")
-        rows.append([str(m), f"{result.counting_bound()[i]}", *map(Measured, cells)])
+        rows.append([str(m), f"{result.counting_bound()[i]:.0f}", *map(Measured, cells)])
     caption = (
         f"Softmax at the start, {s.rank_size} samples, {s.rank_inputs} inputs, {s.rank_outputs} outputs: full rank is "
         f"{s.rank_size * s.rank_outputs}. Rank: median [range]; networks of {len(s.seeds)}."

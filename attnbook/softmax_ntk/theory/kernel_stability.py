@@ -34,7 +34,7 @@ __all__ = [
     "smallest_full_width",
 ]
 
-# Definition 4.1 asks for a large constant; with 2 a union bound over nm normal numbers holds for m up to nd^2/(2 delta).
+# Definition 4.1 asks for a large constant; 2 suffices by a union bound for widths up to nd^2/(2 delta).
 CONSTANT = 2.0
 
 
@@ -130,12 +130,12 @@ def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: i
         0.35
     """
     check_positive(smallest_eigenvalue=smallest_eigenvalue)
-    return smallest_eigenvalue / 2 / kernel_change_bound(
-        1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent
+    return (
+        smallest_eigenvalue / 2 / kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
     )
 
 
-def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.ndarray, "13"]:
+def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.ndarray, " parts"]:
     r"""Return the thirteen bounds of Lemma B.1 (reconstructed), in its order.
 
     Args:
@@ -144,7 +144,7 @@ def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.n
         width: $m$.
 
     Returns:
-        Bounds on: the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
+        Bounds on the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
         after (4, 5), their ratio and difference (6, 7), the normaliser and its inverse (8, 9), the softmax before and
         after (10, 11), its entries' change (12) and their sum weighted by numbers of size at most one (13).
 

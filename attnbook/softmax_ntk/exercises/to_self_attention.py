@@ -1,0 +1,98 @@
+"""Checks of the exercises of this chapter. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream, to_tensor
+from attnbook.softmax_ntk.models.self_attention import loss_and_gradients, row_as_network, solve_values
+
+__all__ = ["CHECKS"]
+
+
+def row_network(answer: Callable[..., Any]) -> str | None:
+    """Check the first layer of the network that one row of self-attention is."""
+    rng = stream(1, "exercise", "SN-16")
+    tokens, query, key = rng.standard_normal((7, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
+    got = np.asarray(answer(tokens.copy(), query.copy(), key.copy()), dtype=float)
+    if got.shape != (5, 7):
+        return f"one column per neuron is wanted, shape (5, 7), got {got.shape}"
+    right = row_as_network(tokens, query @ key.T, np.eye(5)).first_layer
+    if np.allclose(got, right):
+        return None
+    likely = {
+        "queries and keys are exchanged: the query is the input, the keys are in the weights": key @ query.T @ tokens.T,
+        "the sign is reversed": -right,
+        "a scale is in: the paper's layer has none": right / np.sqrt(2),
+    }
+    return likely_mistake(got, likely)
+
+
+def attention_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of one sequence's loss with respect to the key-query matrix."""
+    rng = stream(1, "exercise", "SN-17")
+    key_query, value = rng.standard_normal((3, 3)), rng.standard_normal((3, 2))
+    tokens, labels = rng.standard_normal((5, 3)), rng.standard_normal((5, 2))
+    got = np.asarray(answer(*(a.copy() for a in (key_query, value, tokens, labels))), dtype=float)
+    if got.shape != key_query.shape:
+        return f"one number per weight is wanted, shape {key_query.shape}, got {got.shape}"
+    arguments = [_double(a[None]) for a in (key_query, value, tokens[None], labels)]
+    right = 5 * loss_and_gradients(*arguments).key_query[0].numpy()
+    if np.allclose(got, right):
+        return None
+    logits = tokens @ key_query @ tokens.T
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    back = (weights @ tokens @ value - labels) @ (tokens @ value).T
+    by_column = weights * (back - (weights * back).sum(0, keepdims=True))
+    centred = weights * (back - (weights * back).sum(1, keepdims=True))
+    likely = {
+        "the centring is missing: raising one logit lowers all other weights of its row": tokens.T
+        @ (weights * back)
+        @ tokens,
+        "the centring runs over columns; the softmax is over each row": tokens.T @ by_column @ tokens,
+        "it is the sum over tokens, not the mean": right / 5,
+        "this is the transpose: the query side comes first": right.T,
+        "the sign is reversed: the error is output minus label": -right,
+        "the loss has 1/2 in front: a factor 2 too many": 2 * right,
+        "the softmax is differentiated as if its weights were logits": tokens.T @ (centred / weights) @ tokens,
+    }
+    return likely_mistake(got, likely)
+
+
+def best_values(answer: Callable[..., Any]) -> str | None:
+    """Check the values that fit best, also where the problem is singular."""
+    rng = stream(1, "exercise", "SN-18")
+    for many, what in ((7, "many sequences"), (2, "fewer sequences than entries of a token, at uniform attention")):
+        tokens, labels = rng.standard_normal((many, 4, 5)), rng.standard_normal((many, 4, 3))
+        weights = np.full((many, 4, 4), 0.25)
+        if many == 7:
+            weights = rng.random((many, 4, 4))
+            weights /= weights.sum(axis=2, keepdims=True)
+        rows, flat = (weights @ tokens).reshape(-1, 5), labels.reshape(-1, 3)
+        got = np.asarray(answer(weights.copy(), tokens.copy(), labels.copy()), dtype=float)
+        right = solve_values(_double(rows[None]), _double(flat[None]))[0].numpy()
+        if got.shape != right.shape:
+            return f"one row per entry of a token is wanted, shape {right.shape}, got {got.shape}"
+        if not np.allclose(got, right, atol=1e-6):
+            each = np.mean([np.linalg.lstsq(w @ x, y)[0] for w, x, y in zip(weights, tokens, labels, strict=True)], 0)
+            likely = {
+                "attention is missing: the values act on the weighted means of the tokens": np.linalg.lstsq(
+                    tokens.reshape(-1, 5), flat
+                )[0],
+                "this solves sequence by sequence and averages; one set of values serves all": each,
+            }
+            return f"with {what}: {likely_mistake(got, likely)}"
+    return None
+
+
+def _double(array: np.ndarray) -> torch.Tensor:
+    return to_tensor(array, dtype=torch.float64)
+
+
+CHECKS = {"SN-16": row_network, "SN-17": attention_gradient, "SN-18": best_values}

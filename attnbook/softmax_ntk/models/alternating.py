@@ -1,0 +1,160 @@
+"""Training one self-attention layer: values solved, trained or frozen, beside steps on the key-query matrix.
+
+All ways take one gradient with respect to the key-query matrix per step, so that steps are a common budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.softmax_ntk.models.self_attention import attention_weights, loss_and_gradients
+
+__all__ = ["Trained", "Way", "train_layers", "value_step_unit"]
+
+Values: TypeAlias = Literal["solved", "trained", "frozen"]
+Rule: TypeAlias = Literal["descent", "adam"]
+# A loss above this multiple of that of the zero output will not come back; its layer stops where it is.
+DIVERGED = 1e6
+ADAM_DECAYS, ADAM_FLOOR = (0.9, 0.999), 1e-12
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a layer is trained.
+
+    Attributes:
+        values: Whether values are solved for by least squares, trained by steps of their own, or left as they are.
+        every: Steps on the key-query matrix between two solves, where values are solved for; default 1.
+        rule: Plain gradient descent, the default, or Adam.
+    """
+
+    values: Values
+    every: int = 1
+    rule: Rule = "descent"
+
+    def __post_init__(self) -> None:
+        if self.values not in get_args(Values):
+            raise ValueError(f"values: expected one of {', '.join(get_args(Values))}, got {self.values!r}")
+        if self.rule not in get_args(Rule):
+            raise ValueError(f"rule: expected one of {', '.join(get_args(Rule))}, got {self.rule!r}")
+        if self.every < 1:
+            raise ValueError(f"every: expected at least 1, got {self.every}")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training did.
+
+    Attributes:
+        loss: Loss at every step over that of the zero output, ``(steps + 1, members)``; a layer that diverged keeps
+            its last one.
+        key_query: Key-query matrices at the end.
+        value: Values at the end, solved for once more where they are solved for.
+        weights: Step to the attention weights of the first sequence of each member at that step.
+    """
+
+    loss: Float[Tensor, "records members"]
+    key_query: Float[Tensor, "members dimension dimension"]
+    value: Float[Tensor, "members dimension outputs"]
+    weights: dict[int, Float[Tensor, "members length length"]]
+
+
+def value_step_unit(tokens: Float[Tensor, "members sequences length dimension"]) -> Float[Tensor, " members"]:
+    r"""Return one over the largest eigenvalue of $X^\top X/(nL)$: a natural unit for steps on the values.
+
+    Args:
+        tokens: Sequences of each layer.
+
+    Returns:
+        One number per layer.
+
+    Example:
+        >>> value_step_unit(2 * torch.eye(2)[None, None]).tolist()
+        [0.5]
+    """
+    flat = tokens.flatten(1, 2)
+    return 1 / torch.linalg.eigvalsh(flat.mT @ flat / flat.shape[1])[:, -1]
+
+
+@torch.no_grad()
+def train_layers(
+    key_query: Float[Tensor, "members dimension dimension"],
+    value: Float[Tensor, "members dimension outputs"],
+    tokens: Float[Tensor, "members sequences length dimension"],
+    labels: Float[Tensor, "members rows outputs"],
+    *,
+    way: Way,
+    key_query_step: Float[Tensor, " members"],
+    value_step: Float[Tensor, " members"],
+    steps: int,
+    keep: Collection[int] = (),
+) -> Trained:
+    r"""Train layers, each on its own sequences and with its own step sizes.
+
+    With ``values="solved"`` and ``every=1`` this is gradient descent on $\min_V\mathrm{loss}(QK^\top,V)$: at the best
+    values the derivative through them vanishes.
+
+    Args:
+        key_query: Where the key-query matrices start; not changed.
+        value: Where the values start; not used where they are solved for.
+        tokens: Sequences of each layer.
+        labels: What each should say, one row per token.
+        way: How to train.
+        key_query_step: Step sizes (learning rates of Adam) of the key-query matrices.
+        value_step: Those of the values, where they are trained.
+        steps: Number of steps, at least 1.
+        keep: Steps at which the attention weights of the first sequence are kept.
+
+    Returns:
+        Losses and trained layers.
+
+    Raises:
+        ValueError: If the shapes do not fit or there is no step.
+    """
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}")
+    zero = labels.square().sum((1, 2)) / (2 * labels.shape[1])
+    rates = (key_query_step[:, None, None], value_step[:, None, None])
+    moves = (_Moves(key_query, way.rule), _Moves(value, way.rule))
+    losses: list[Tensor] = []
+    kept: dict[int, Tensor] = {}
+    alive = torch.ones_like(zero, dtype=torch.bool)
+    for step in range(steps + 1):
+        solve = way.values == "solved" and (step % way.every == 0 or step == steps)
+        now = loss_and_gradients(key_query, None if solve else value, tokens, labels)
+        value = now.at_value
+        relative = now.loss / zero
+        losses.append(torch.where(alive, relative, losses[-1]) if losses else relative)
+        alive &= relative < DIVERGED
+        if step in keep:
+            kept[step] = attention_weights(key_query, tokens[:, :1])[:, 0]
+        if step == steps:
+            break
+        go = alive[:, None, None]
+        key_query = torch.where(go, key_query - rates[0] * moves[0](now.key_query), key_query)
+        if way.values == "trained":
+            value = torch.where(go, value - rates[1] * moves[1](now.value), value)
+    return Trained(torch.stack(losses), key_query, value, kept)
+
+
+class _Moves:
+    """Turns gradients into directions of steps."""
+
+    def __init__(self, like: Tensor, rule: Rule) -> None:
+        self.rule, self.count = rule, 0
+        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        if self.rule == "descent":
+            return gradient
+        (first, second), self.count = ADAM_DECAYS, self.count + 1
+        self.mean = first * self.mean + (1 - first) * gradient
+        self.square = second * self.square + (1 - second) * gradient.square()
+        scale = (self.square / (1 - second**self.count)).sqrt() + ADAM_FLOOR
+        return self.mean / (1 - first**self.count) / scale

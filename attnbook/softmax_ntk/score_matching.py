@@ -1,0 +1,220 @@
+r"""Score matching as regression on noisy labels: the forward process, its exact score, training sets and inputs.
+
+========================  =====================  ==========================================================
+paper                     name here              meaning
+========================  =====================  ==========================================================
+$g(t)$                    ``Schedule.rate``      rate of the noise; $0.1+4t$ here, the paper leaves it open
+$\alpha(t)$, $\beta(t)$   ``signal``, ``noise``  $x_t|x_0\sim N(\alpha x_0,\beta I)$, $\beta=1-\alpha^2$
+$T_0$, $T$                ``first``, ``last``    times that are used
+$f_*(t,x)=E[x_0|x_t=x]$   ``denoised``           the true label; what a denoiser answers
+$\frac{\alpha f-x}\beta$  ``tweedie_score``      the score that belongs to a denoiser $f$
+========================  =====================  ==========================================================
+
+In the text available to us the equations are missing: all formulas are our reconstruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.softmax_ntk.theory.kernels import check_positive
+
+__all__ = [
+    "NoisySample",
+    "Schedule",
+    "diffuse",
+    "draw_noisy_sample",
+    "network_input",
+    "tweedie_score",
+]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    r"""The variance preserving forward process $dx=-\frac12g(t)x\,dt+\sqrt{g(t)}\,dB$ with $g(t)=g_0+g_1t$.
+
+    Attributes:
+        base: $g_0$; default 0.1.
+        slope: $g_1$; default 4, so that most noise comes late and small times are well resolved.
+        first: $T_0$, the first time that is used: at time 0 the score need not exist. Default 0.05.
+        last: $T$, the last time; default 1.5, where a tenth of the signal is left.
+
+    Example:
+        >>> schedule = Schedule()
+        >>> bool(np.allclose(schedule.signal(0.5) ** 2 + schedule.noise(0.5), 1))
+        True
+    """
+
+    base: float = 0.1
+    slope: float = 4.0
+    first: float = 0.05
+    last: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.base < 0 or self.slope < 0 or self.base + self.slope <= 0:
+            raise ValueError(f"base, slope: expected a rate g0 + g1 t that is positive, got {self.base}, {self.slope}")
+        if not 0 < self.first < self.last < float("inf"):
+            raise ValueError(f"first, last: expected times 0 < first < last, got {self.first} and {self.last}")
+
+    def rate(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
+        """Return $g(t)$."""
+        return np.asarray(self.base + self.slope * np.asarray(times, dtype=np.float64))
+
+    def signal(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
+        r"""Return $\alpha(t)=e^{-\frac12\int_0^tg}$, what is left of the data."""
+        t = np.asarray(times, dtype=np.float64)
+        return np.asarray(np.exp(-(self.base * t + self.slope * t**2 / 2) / 2))
+
+    def noise(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
+        r"""Return $\beta(t)=1-\alpha(t)^2$, the variance of the noise."""
+        t = np.asarray(times, dtype=np.float64)
+        return np.asarray(-np.expm1(-(self.base * t + self.slope * t**2 / 2)))
+
+    def check(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
+        """Return times as an array, or refuse those outside $[T_0,T]$.
+
+        Args:
+            times: Times.
+
+        Returns:
+            The same times.
+
+        Raises:
+            ValueError: If a time lies outside; names the first such time.
+        """
+        t = np.asarray(times, dtype=np.float64)
+        outside = ~((t >= self.first - 1e-12) & (t <= self.last + 1e-12))
+        if outside.any():
+            raise ValueError(
+                f"times: expected times from {self.first:g} to {self.last:g}, got {t[outside].flat[0]:g}; "
+                "choose other times, or a schedule with other first and last"
+            )
+        return t
+
+
+def diffuse(
+    clean: Float[np.ndarray, "count dimension"],
+    times: Float[np.ndarray, " count"],
+    *,
+    rng: np.random.Generator,
+    schedule: Schedule,
+) -> Float[np.ndarray, "count dimension"]:
+    r"""Draw $x_t=\alpha(t)x_0+\sqrt{\beta(t)}\,\xi$ with standard normal $\xi$: the forward process in one step.
+
+    Args:
+        clean: Points $x_0$.
+        times: One time for each, in $[T_0,T]$.
+        rng: Source of randomness.
+        schedule: Rate of the noise.
+
+    Returns:
+        Noisy points.
+
+    Raises:
+        ValueError: If a time lies outside $[T_0,T]$.
+    """
+    t = schedule.check(times)[:, None]
+    return schedule.signal(t) * clean + np.sqrt(schedule.noise(t)) * rng.standard_normal(clean.shape)
+
+
+def tweedie_score(
+    denoised: Float[np.ndarray, "count dimension"],
+    times: Float[np.ndarray, " count"],
+    points: Float[np.ndarray, "count dimension"],
+    *,
+    schedule: Schedule,
+) -> Float[np.ndarray, "count dimension"]:
+    r"""Return the score of a denoiser by Tweedie's formula, $(\alpha f(t,x)-x)/\beta$.
+
+    Args:
+        denoised: $f(t,x)$, the denoiser's answer for each point.
+        times: One time per point, in $[T_0,T]$.
+        points: The points $x$.
+        schedule: Rate of the noise.
+
+    Returns:
+        One score per point.
+
+    Raises:
+        ValueError: If a time lies outside $[T_0,T]$.
+    """
+    t = schedule.check(times)[:, None]
+    return (schedule.signal(t) * denoised - points) / schedule.noise(t)
+
+
+def network_input(
+    points: Float[np.ndarray, "count dimension"],
+    times: Float[np.ndarray, " count"],
+    *,
+    schedule: Schedule,
+    radius: float = 2.5,
+) -> Float[np.ndarray, "count inputs"]:
+    r"""Return the network's inputs $(0.8\,\mathrm{clip}(x)/r,\;0.42\,(2t/T-1),\;0.42)$, of norm below one.
+
+    Assumption 6.1 asks for inputs of norm at most one, which normal noise never satisfies. So points longer than $r$
+    are pulled back to length $r$ along their direction (our reading), and everything is scaled. The last coordinate is
+    constant: a paired network without one is zero at $x=0$ whatever its weights.
+
+    Args:
+        points: Noisy points $x$.
+        times: One time per point, in $[T_0,T]$.
+        schedule: Gives $T$.
+        radius: $r$, positive; default 2.5, which touches about one point in a hundred in one dimension.
+
+    Returns:
+        One input per row, made of the point's coordinates, the time and the constant.
+
+    Raises:
+        ValueError: If a time lies outside $[T_0,T]$ or the radius is not positive.
+
+    Example:
+        >>> x = network_input(np.array([[100.0]]), np.array([1.5]), schedule=Schedule())
+        >>> bool(np.linalg.norm(x) < 1)
+        True
+    """
+    check_positive(radius=radius)
+    t = schedule.check(times)
+    length = np.linalg.norm(points, axis=1, keepdims=True)
+    inside = points * np.minimum(1.0, radius / np.maximum(length, 1e-300))
+    clock = 0.42 * (2 * t / schedule.last - 1)
+    return np.column_stack([0.8 * inside / radius, clock, np.full_like(t, 0.42)])
+
+
+@dataclass(frozen=True)
+class NoisySample:
+    """A training set of score matching.
+
+    Attributes:
+        times: One time per sample.
+        clean: Noisy labels $x_0$: where the sample really came from.
+        points: Noisy points $x_t$.
+    """
+
+    times: Float[np.ndarray, " count"]
+    clean: Float[np.ndarray, "count dimension"]
+    points: Float[np.ndarray, "count dimension"]
+
+
+def draw_noisy_sample(
+    clean: Float[np.ndarray, "count dimension"], *, rng: np.random.Generator, schedule: Schedule
+) -> NoisySample:
+    """Draw one time for each clean point, uniformly from $[T_0,T]$, and the noisy point of that time.
+
+    Args:
+        clean: Points $x_0$ of the data, the noisy labels.
+        rng: Source of randomness.
+        schedule: Rate of the noise.
+
+    Returns:
+        The training set of denoising score matching.
+
+    Raises:
+        ValueError: If there are no points.
+    """
+    if not len(clean):
+        raise ValueError("clean: expected at least one point, got none")
+    times = rng.uniform(schedule.first, schedule.last, len(clean))
+    return NoisySample(times, clean, diffuse(clean, times, rng=rng, schedule=schedule))

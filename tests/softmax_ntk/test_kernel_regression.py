@@ -1,0 +1,250 @@
+"""Kernel machines: steps, flow and limit against the plain way; linearised networks; the coupling bound."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.kernel_ridge import KernelRidge
+
+import attnbook
+from attnbook.softmax_ntk.conditioning import SingularKernelError, check_invertible
+from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights, outputs_and_change
+from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, predict
+from attnbook.softmax_ntk.ntk import (
+    DivergingStepSizeError,
+    kernel_coefficients,
+    kernel_gradient_flow,
+    kernel_regression,
+    ntk_gram,
+)
+from attnbook.softmax_ntk.theory.kernel_regression import coupling_bound, coupling_bound_of_theorem
+
+ACTIVATIONS = ("softmax", "exp", "relu")
+
+
+def double(*shape, seed=0):
+    return torch.tensor(np.random.default_rng(seed).standard_normal(shape))
+
+
+def positive(size, *, members=()):
+    root = double(*members, size, size)
+    return root @ root.mT / size + 0.1 * torch.eye(size)
+
+
+def networks(activation, *, start="independent", members=2):
+    rng = np.random.default_rng(5)
+    return Networks.stack(activation, [draw_weights(22, 7, 3, rng=rng, start=start) for _ in range(members)])
+
+
+def test_flow_is_the_matrix_exponential():
+    kernel, labels, cross = positive(5), double(5, seed=1), double(3, 5, seed=2)
+    found = kernel_gradient_flow(kernel, labels, None, [0.0, 0.7, 11.0], cross=cross)
+    for predictions, time in zip(found, (0.0, 0.7, 11.0), strict=True):
+        left = torch.linalg.matrix_exp(-time * kernel)
+        right = cross @ torch.linalg.solve(kernel, (torch.eye(5) - left) @ labels)
+        torch.testing.assert_close(predictions, right, rtol=1e-10, atol=1e-10)
+
+
+def test_flow_is_the_limit_of_ever_smaller_steps():
+    kernel, labels = positive(5), double(5, seed=1)
+    flow = kernel_gradient_flow(kernel, labels, None, [2.0])
+    errors = [
+        (kernel_gradient_flow(kernel, labels, 2.0 / steps, [steps]) - flow).abs().max() for steps in (100, 1000, 10000)
+    ]
+    assert errors[1] / errors[0] == pytest.approx(0.1, rel=0.05)
+    assert errors[2] / errors[1] == pytest.approx(0.1, rel=0.05)
+
+
+def test_flow_of_a_singular_kernel_learns_linearly_in_time_where_the_kernel_is_blind():
+    kernel, labels = torch.diag(torch.tensor([1.0, 0.0])).double(), torch.ones(2).double()
+    cross = torch.eye(2).double()
+    found = kernel_gradient_flow(kernel, labels, None, [3.0], cross=cross)[0]
+    torch.testing.assert_close(found, torch.tensor([1 - math.exp(-3), 3.0]).double())
+
+
+def test_steps_and_flow_end_in_kernel_regression():
+    kernel, labels, cross = positive(5, members=(2,)), double(2, 5, seed=1), double(2, 3, 5, seed=2)
+    limit = kernel_regression(kernel, labels, cross=cross)
+    rate = 1 / torch.linalg.eigvalsh(kernel)[:, -1]
+    for step_size, times in ((None, [1e5]), (rate, [100000])):
+        found = kernel_gradient_flow(kernel, labels, step_size, times, cross=cross)[0]
+        torch.testing.assert_close(found, limit, rtol=1e-9, atol=1e-9)
+
+
+def test_kernel_regression_is_ridge_regression_without_a_ridge():
+    kernel, labels, cross = positive(7), double(7, seed=1), double(3, 7, seed=2)
+    ridge = KernelRidge(alpha=1e-13, kernel="precomputed").fit(kernel.numpy(), labels.numpy())
+    found = kernel_regression(kernel, labels, cross=cross)
+    np.testing.assert_allclose(found, ridge.predict(cross.numpy()), rtol=1e-8)
+
+
+def test_kernel_regression_fits_the_samples():
+    kernel, labels = positive(7), double(7, seed=1)
+    torch.testing.assert_close(kernel_regression(kernel, labels, cross=kernel), labels, rtol=1e-9, atol=1e-9)
+
+
+def test_all_times_at_once_equal_one_time_each():
+    kernel, labels, cross = positive(5, members=(2,)), double(2, 5, seed=1), double(2, 3, 5, seed=2)
+    every = kernel_gradient_flow(kernel, labels, 0.1, [0, 3, 17], cross=cross)
+    for k, steps in enumerate((0, 3, 17)):
+        one = kernel_gradient_flow(kernel, labels, 0.1, [steps], cross=cross)[0]
+        torch.testing.assert_close(every[k], one, rtol=1e-12, atol=1e-12)
+
+
+def test_a_diverging_step_size_is_refused_and_says_which():
+    kernel = torch.stack([torch.eye(3), 5 * torch.eye(3)]).double()
+    kernel_gradient_flow(kernel, torch.ones(2, 3).double(), 0.4, [7])  # the limit itself
+    with pytest.raises(DivergingStepSizeError, match=r"member 1.*0.4") as caught:
+        kernel_gradient_flow(kernel, torch.ones(2, 3).double(), 0.5, [7])
+    assert caught.value.step_size == 0.5
+    assert caught.value.limit == pytest.approx(0.4)
+    assert caught.value.member == 1
+
+
+def test_half_a_step_is_refused_and_half_a_unit_of_time_is_not():
+    kernel, labels = torch.eye(2).double(), torch.ones(2).double()
+    with pytest.raises(ValueError, match=r"steps.*None"):
+        kernel_gradient_flow(kernel, labels, 0.5, [0.5])
+    assert kernel_gradient_flow(kernel, labels, None, [0.5])[0, 0] == pytest.approx(1 - math.exp(-0.5))
+    for times in ([math.nan], [math.inf], [-1.0]):
+        with pytest.raises(ValueError, match="steps"):
+            kernel_gradient_flow(kernel, labels, None, times)
+
+
+def test_a_singular_kernel_names_its_rank_and_the_width_that_mends_it():
+    nets = Networks.stack("softmax", [draw_weights(4, 3, 1, rng=np.random.default_rng(0))])
+    kernel = ntk_gram(nets, double(1, 11, 3))
+    with pytest.raises(SingularKernelError, match=r"rank 6 of 11.*= 8") as caught:
+        kernel_coefficients(kernel, double(1, 11), n_inputs=3)
+    assert (caught.value.rank, caught.value.size, caught.value.width) == (6, 11, 8)
+    with pytest.raises(SingularKernelError, match="pass n_inputs"):
+        kernel_regression(kernel, double(1, 11), cross=kernel)
+    check_invertible(torch.eye(3).double())
+    with pytest.raises(ValueError, match="kernel"):
+        kernel_coefficients(torch.full((2, 2), math.nan), torch.ones(2))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_linearised_network_is_the_derivative_by_automatic_differentiation(activation):
+    nets, x, coefficients = networks(activation), double(2, 5, 7), double(2, 3, 5, seed=1)
+    change = double(*nets.first_layer.shape, seed=2)
+    for k in range(2):
+
+        def outputs(first_layer, k=k):
+            z = x[k] @ first_layer
+            neurons = {"softmax": 22 * torch.softmax(z, 1), "exp": z.exp(), "relu": z.relu()}[activation]
+            return nets.signs[k] @ neurons.T
+
+        value = outputs(nets.first_layer[k])
+        jacobian = torch.func.jacrev(outputs)(nets.first_layer[k])
+        forward = (jacobian * change[k]).sum((2, 3))
+        backward = (jacobian * coefficients[k, :, :, None, None]).sum((0, 1))
+        both = outputs_and_change(nets, x, change)
+        torch.testing.assert_close(both[0][k], value, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(both[1][k], forward, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(change_of_outputs(nets, x, change)[k], forward, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(change_of_weights(nets, x, coefficients)[k], backward / 22, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_kernel_regression_in_weight_space_needs_no_kernel_to_predict(activation):
+    nets, x, new = networks(activation, members=1), double(1, 5, 7), double(1, 2, 7, seed=3)
+    kernel, cross = ntk_gram(nets, x), ntk_gram(nets, new, x)
+    labels = double(1, 15, seed=4)
+    coefficients = kernel_coefficients(kernel, labels)
+    change = change_of_weights(nets, x, coefficients.unflatten(1, (3, 5)))
+    found = change_of_outputs(nets, new, change).flatten(1)
+    torch.testing.assert_close(found, kernel_regression(kernel, labels, cross=cross), rtol=1e-9, atol=1e-9)
+
+
+def test_one_common_change_of_all_softmax_neurons_changes_nothing():
+    nets, x = networks("softmax"), double(2, 5, 7)
+    common = double(2, 7, 1, seed=1).expand(2, 7, 22)
+    assert change_of_outputs(nets, x, common).abs().max() < 1e-12
+
+
+def test_bad_shapes_of_the_linearised_network_are_refused_by_name():
+    nets, x = networks("exp"), double(2, 5, 7)
+    with pytest.raises(ValueError, match="coefficients"):
+        change_of_weights(nets, x, double(2, 4, 5))
+    with pytest.raises(ValueError, match="change"):
+        change_of_outputs(nets, x, double(2, 7, 21))
+    with pytest.raises(ValueError, match="inputs"):
+        change_of_weights(nets, double(2, 5, 6), double(2, 3, 5))
+
+
+def test_bound_holds_for_two_gradient_flows_whose_kernels_are_known():
+    """A machine beside one whose kernel jumps at the start and stays: both in closed form."""
+    kernel, labels, cross = positive(5), double(5, seed=1), double(3, 5, seed=2)
+    smallest = float(torch.linalg.eigvalsh(kernel)[0])
+    drift, point_drift = double(5, 5, seed=3), double(3, 5, seed=4)
+    drift = 0.5 * smallest * (drift + drift.T) / (drift + drift.T).norm()
+    times = [0.1, 1.0, 10.0, 100.0]
+    still = kernel_gradient_flow(kernel, labels, None, times, cross=cross)
+    for size in (1.0, 0.1, 0.01):
+        moved = kernel_gradient_flow(
+            kernel + size * drift, labels, None, times, cross=cross + size * 0.1 * point_drift
+        )  # fmt: skip
+        bound = coupling_bound(
+            torch.tensor(smallest), label_norm=labels.norm(), cross_norm=cross.norm(dim=1),
+            kernel_drift=size * drift.norm(), point_drift=size * 0.1 * point_drift.norm(dim=1),
+        )  # fmt: skip
+        assert ((moved - still).abs() <= bound).all()
+
+
+def test_bounds_known_by_hand():
+    values = {"label_norm": 3.0, "cross_norm": 5.0, "kernel_drift": 0.1, "point_drift": 0.2}
+    tensors = {name: torch.tensor(value) for name, value in values.items()}
+    assert float(coupling_bound(torch.tensor(2.0), **tensors)) == pytest.approx(2 * 0.2 * 3 / 2 + 4 * 5 * 0.1 * 3 / 4)
+    sizes = {"n_samples": 4, "n_outputs": 1, "width": 10}
+    found = coupling_bound_of_theorem(2.0, **sizes, kernel_drift=0.2, point_drift=0.3)
+    assert found == pytest.approx(0.3)  # the logarithm is that of one
+
+
+def flow(kernel, labels, cross, time):
+    mu, q = np.linalg.eigh(kernel)
+    return cross @ (q @ (-np.expm1(-mu * time) / mu * (q.T @ labels)))
+
+
+def linearised(weights, signs, x, change, *, centre=1.0, factor=8):
+    neurons = np.exp(x @ weights)
+    neurons *= factor / neurons.sum(1, keepdims=True)
+    moved = neurons * (x @ change)
+    return moved @ signs - centre * (neurons @ signs) * moved.sum(1) / factor
+
+
+def kernel_change(weights, x, z, move):
+    return x @ z * (np.exp(weights.T @ (x + z)) * (move.T @ (x + z))).mean()
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("SN-10", flow), ("SN-11", linearised), ("SN-12", kernel_change)])
+def test_right_answers_pass(exercise, answer):
+    assert attnbook.check(exercise, answer).right
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "words"),
+    [
+        ("SN-10", lambda k, y, c, t: c @ np.linalg.solve(k, y), "end of the flow"),
+        ("SN-10", lambda k, y, c, t: flow(k, y, c, 2 * t), "factor 2"),
+        ("SN-10", lambda k, y, c, t: -flow(k, y, c, t), "minus"),
+        ("SN-10", lambda k, y, c, t: c @ np.linalg.solve(k, y) - flow(k, y, c, t), "missing"),
+        ("SN-10", lambda k, y, c, t: y, "shape"),
+        ("SN-11", lambda w, a, x, v: linearised(w, a, x, v, centre=0), "centring"),
+        ("SN-11", lambda w, a, x, v: linearised(w, a, x, v) / 8, "factor m"),
+        ("SN-11", lambda w, a, x, v: x, "shape"),
+        ("SN-12", lambda w, x, z, v: 8 * kernel_change(w, x, z, v), "average"),
+        ("SN-12", lambda w, x, z, v: kernel_change(w, x, z, v) / (x @ z), "inner product"),
+        ("SN-12", lambda w, x, z, v: w, "shape"),
+    ],
+)
+def test_wrong_answers_get_the_likely_mistake(exercise, answer, words):
+    verdict = attnbook.check(exercise, answer)
+    assert not verdict.right
+    assert words in str(verdict)
+
+
+def test_prediction_of_the_package_is_that_of_the_network():
+    nets, x = networks("relu"), double(2, 5, 7)
+    torch.testing.assert_close(outputs_and_change(nets, x, nets.first_layer)[0], predict(nets, x))
