@@ -228,6 +228,6 @@ def test_linear_model_refuses_shapes_that_do_not_fit():
     networks = Networks.stack("softmax", [draw_weights(4, 3, 1, rng=stream(0, "w"))])
     x = torch.zeros(1, 5, 3, dtype=torch.float64)
     with pytest.raises(ValueError, match="coefficients"):
-        change_of_weights(networks, x, torch.zeros(1, 1, 4, dtype=torch.float64))
+        change_of_weights(networks, x, torch.zeros(1, 2, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match="displacements"):
         predict_linearised(networks, networks.first_layer[:, None, :, :2], x)

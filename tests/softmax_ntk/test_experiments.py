@@ -13,6 +13,7 @@ from attnbook.softmax_ntk.figures import lazy_training as figures
 from attnbook.softmax_ntk.models import descent
 from attnbook.softmax_ntk.models.two_layer import loss_and_gradient
 from attnbook.softmax_ntk.tables import lazy_training as tables
+from attnbook.softmax_ntk.tables import requirements
 
 CPU = torch.device("cpu")
 SMALL = dataclasses.replace(
@@ -110,7 +111,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
     for figure in drawn:
         assert figure.axes
         plt.close(figure)
-    made = [make(lazy) for make in (tables.table_1, tables.one_heavy_pair, tables.arrived, tables.promised)]
+    made = [make(lazy) for make in (requirements.table_1, tables.one_heavy_pair, tables.arrived, tables.promised)]
     made += [tables.steps_by_width(lazy), tables.by_seeds(lazy, 1), tables.growth(more), tables.step_sizes(steps)]
     for table in (*made, tables.costs({"lazy": (lazy, 7)})):
         assert "<table>" in table._repr_html_()

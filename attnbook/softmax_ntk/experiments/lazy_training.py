@@ -123,8 +123,10 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return a larger run of this book's experiment; the paper has none."""
-        widths = (*cls.widths, 4096, 8192, 16384)
-        return cls(n_samples=64, n_inputs=64, widths=widths, curve_width=4096, chunk=2)
+        widths = (*cls.widths, 4096, 8192, 16384, 32768, 65536)
+        return cls(
+            n_samples=128, n_inputs=128, outputs=(1, 4), widths=widths, curve_width=4096, seeds=(0, 1, 2, 3, 4), chunk=1
+        )
 
     def problem(self, activation: Activation, width: int, n_outputs: int) -> Problem:
         """Return the problem of these networks."""

@@ -53,7 +53,7 @@ class Settings:
     target: float = 1e-3
     max_steps: int = 3000
     seeds: tuple[int, ...] = tuple(range(20))
-    chunk: int = 20
+    chunk: int = 5
 
     def __post_init__(self) -> None:
         for name in ("widths", "light_widths"):

@@ -57,7 +57,7 @@ class Settings:
     n_outputs: int = 2
     width: int = 512
     target: float = 1e-3
-    max_steps: int = 1000
+    max_steps: int = 600
     curve_fractions: tuple[float, ...] = (1.0, 1.9, 2.2, 4.0)
     curve_steps: int = 100
     seeds: tuple[int, ...] = tuple(range(10, 20))

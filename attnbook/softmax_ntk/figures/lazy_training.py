@@ -195,7 +195,10 @@ def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
     before, after = result.before[j, i, : min(width, s.shown)], result.after[j, i, : min(width, s.shown)]
     degrees, look = np.degrees(s.angles), LOOKS[network]
     with style():
-        figure, axes = plt.subplot_mosaic([["neurons", "kernel"], ["prediction"] * 2], figsize=(6.0, 5.4))
+        fixed = {"left": 0.12, "right": 0.96, "top": 0.95, "bottom": 0.1, "wspace": 0.32, "hspace": 0.52}
+        figure, axes = plt.subplot_mosaic(  # many frames: a layout that is given costs half of one that is searched
+            [["neurons", "kernel"], ["prediction"] * 2], figsize=(6.0, 5.4), layout="none", gridspec_kw=fixed
+        )
         neurons, kernel, prediction = (axes[part] for part in ("neurons", "kernel", "prediction"))
         for start, end in zip(before, after, strict=True):
             neurons.plot(*zip(start, end, strict=True), color=look.color, linewidth=1.5)

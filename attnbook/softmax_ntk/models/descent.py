@@ -69,36 +69,38 @@ def gradient_descent(
             outside its range.
     """
     _check_descent(networks, labels, step_size, max_steps, target)
-    final = networks.first_layer.clone()
-    active = torch.arange(len(final), device=final.device)
-    longest = torch.zeros(len(final), dtype=final.dtype, device=final.device)
-    steps = np.full(len(final), max_steps)
-    reached, diverged = np.zeros((2, len(final)), dtype=bool)
+    final, members = networks.first_layer.clone(), len(networks.first_layer)
+    active, who = torch.arange(members, device=final.device), np.arange(members)
+    longest, squares = torch.zeros(2, members, dtype=final.dtype, device=final.device)  # squared, until the end
+    steps, row, first = np.full(members, max_steps), np.zeros(members), np.zeros(members)
+    reached, diverged = np.zeros((2, members), dtype=bool)
     now, x, y, eta = replace(networks, first_layer=final.clone()), inputs, labels, step_size[:, None, None]
     history: list[np.ndarray] = []
     for step in range(max_steps + 1):
         losses, gradient = loss_and_gradient(now, x, y)
-        who = active.cpu().numpy()
-        row = history[-1].copy() if history else np.zeros(len(final))
-        row[who] = losses.cpu().numpy()
-        history.append(row)
-        reached[who] = row[who] <= target * history[0][who]
-        diverged[who] = ~(row[who] <= DIVERGED * np.maximum(history[0][who], 1e-30))
-        stop = reached[who] | diverged[who] | (step == max_steps)
+        last = losses.cpu().numpy()
+        row[who] = last
+        history.append(row.copy())
+        first = last if step == 0 else first
+        arrived, lost = last <= target * first, ~(last <= DIVERGED * np.maximum(first, 1e-30))
+        stop = arrived | lost | (step == max_steps)
         if stop.any():
-            final[active] = now.first_layer
-            steps[who[stop]] = step
+            steps[who[stop]], reached[who], diverged[who] = step, arrived, lost
+            final[active], longest[active] = now.first_layer, squares
             keep = torch.as_tensor(~stop, device=final.device)
             if not keep.any():
                 break
-            active, x, y, eta, gradient = (t[keep] for t in (active, x, y, eta, gradient))
+            active, x, y, eta, gradient, squares = (t[keep] for t in (active, x, y, eta, gradient, squares))
             now = replace(now, first_layer=now.first_layer[keep], signs=now.signs[keep])
+            who, first = who[~stop], first[~stop]
         gradient *= eta
         now.first_layer.sub_(gradient)
-        longest[active] = torch.maximum(longest[active], gradient.norm(dim=1).amax(1))
+        # Not norm(dim=1), which strides and costs more than all the rest.
+        torch.maximum(squares, gradient.mul_(gradient).sum(1).amax(1), out=squares)
     kept = torch.as_tensor(~diverged, device=final.device)[:, None, None]
     trained = replace(networks, first_layer=torch.where(kept, final, networks.first_layer))
-    return Descent(np.stack(history), steps, reached, diverged, longest.cpu().double().numpy(), trained)
+    longest_step = longest.sqrt_().cpu().double().numpy()
+    return Descent(np.stack(history), steps, reached, diverged, longest_step, trained)
 
 
 def _check_descent(networks: Networks, labels: Tensor, step_size: Tensor, max_steps: int, target: float) -> None:

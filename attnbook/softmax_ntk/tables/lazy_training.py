@@ -11,8 +11,6 @@ from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments import circle, lazy_training, samples, starts, step_size
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope, slope_over_seeds
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
-from attnbook.softmax_ntk.theory.lazy_training import row_of_table_1
 
 __all__ = [
     "arrived",
@@ -25,7 +23,6 @@ __all__ = [
     "slopes_by_start",
     "step_sizes",
     "steps_by_width",
-    "table_1",
 ]
 
 Row = list[str | Measured]
@@ -88,26 +85,6 @@ def promised(result: lazy_training.LazyTraining) -> Table:
         f"medians over {len(s.seeds)} seeds; B is the largest |⟨w, x⟩| of each network."
     )
     return Table(["width", "longest step", "largest movement", "bound D", "ratio", "e^3B in it"], rows, caption)
-
-
-def table_1(result: lazy_training.LazyTraining) -> Table:
-    """Return Table 1 as measured: what each network needed, beside its row evaluated on the same data."""
-    s, working = result.settings, result.smallest_working_width()
-    rows: list[Row] = []
-    for j, name in enumerate(ACTIVATIONS):
-        eigenvalue = float(np.median(result.infinite_eigenvalue[:, j]))
-        diagonal = float(infinite_width_kernel(name, np.eye(1, s.n_inputs))[0, 0])
-        width, steps = row_of_table_1(name, eigenvalue, n_samples=s.n_samples, error=s.target * s.n_samples)
-        taken = _with_range(result.steps[:, 0, -1, j], "g")
-        first = (f"{number:.2g}" for number in (eigenvalue, eigenvalue / diagonal, width))
-        rows.append([LOOKS[name].label, *map(Measured, (*first, f"{working[j]:g}", f"{steps:.2g}", taken))])
-    head = ["network", "λ", "λ over diagonal", "width, its row", "width that sufficed", "steps, its row", "steps taken"]
-    caption = (
-        "One output. Rows: in the form we reconstructed, hidden constants 1 and o(1) = 0, with λ of the kernel at "
-        f"infinite width (median). Sufficed: from this width on all {len(s.seeds)} seeds reached a thousandth. "
-        f"Steps taken: at width {s.widths[-1]}, median [fewest, most] over seeds, at the practical step size."
-    )
-    return Table(head, rows, caption)
 
 
 def steps_by_width(result: lazy_training.LazyTraining) -> Table:
