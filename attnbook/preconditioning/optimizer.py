@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.update_rules import per_member
+from attnbook.preconditioning.theory.assumptions import LARGEST_SIGNAL, warn_about_sizes
 from attnbook.preconditioning.theory.population import (
     Preconditioner,
     check_covariance,
@@ -28,10 +29,6 @@ from attnbook.preconditioning.theory.population import (
 )
 
 __all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "inverse_fourth_root", "polar_factor", "spectral_init"]
-
-# Above it E exp(q) is infinite at the optimum and the error no longer falls like 1/n (this book's reading of
-# Assumption 3, whose constant is missing in the text available to us).
-LARGEST_SIGNAL = 0.5
 
 
 def spectral_init(
@@ -73,7 +70,7 @@ def spectral_init(
     check_covariance(covariance)
     least_squares = torch.linalg.solve(covariance, inputs.mT @ labels / x.shape[-2]).mT
     value, key_query, singular = spectral_factors(least_squares, covariance)
-    _warn_about_shapes(y.shape[-1], x.shape[-1])
+    warn_about_sizes(y.shape[-1], x.shape[-1])
     if (singular[..., 0] >= LARGEST_SIGNAL).any():
         warnings.warn(
             f"y: the largest singular value of A Sigma^(1/2) is {float(singular.max()):.3g}; from {LARGEST_SIGNAL} on "
@@ -134,7 +131,7 @@ class StructureAwareGD(torch.optim.Optimizer):
         if not 0 <= penalty < float("inf"):
             raise ValueError(f"penalty: expected a finite number of at least 0, got {penalty}")
         check_covariance(covariance)
-        _warn_about_shapes(value.shape[-2], value.shape[-1])
+        warn_about_sizes(value.shape[-2], value.shape[-1])
         self.covariance = covariance.detach().to(value)
         self.inverse = torch.linalg.inv(covariance.detach().double()).to(value)
         super().__init__([value, key_query], {"lr": step_size, "preconditioner": preconditioner, "penalty": penalty})
@@ -299,12 +296,3 @@ def _check_layers(value: Tensor, key_query: Tensor, covariance: Tensor) -> None:
                 f"{name}: expected (..., {dimension}, {dimension}) to fit value {tuple(value.shape)}, "
                 f"got {tuple(tensor.shape)}"
             )
-
-
-def _warn_about_shapes(outputs: int, dimension: int) -> None:
-    if outputs < dimension:
-        warnings.warn(
-            f"fewer outputs ({outputs}) than inputs ({dimension}): Assumption 2 fails; the smallest singular value of "
-            "A Sigma^(1/2) is zero, so the guaranteed rate degenerates to zero",
-            stacklevel=3,
-        )

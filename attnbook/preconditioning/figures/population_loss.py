@@ -1,0 +1,196 @@
+"""The pictures of the chapter on the population loss. Each takes a result or a formula and computes little."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.preconditioning.experiments.landscape import Landscape
+from attnbook.preconditioning.experiments.population_loss import PopulationLoss
+from attnbook.preconditioning.experiments.simulation import POINTS
+from attnbook.preconditioning.models.valley import Coordinates, Valley
+from attnbook.preconditioning.theory import landscape
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["LOOKS", "line_and_valley", "loss_gap", "spectrum_frame", "theorem_1", "valley_frame"]
+
+LOOKS = {
+    "few": Look("{} keys", "#c2410c", ":", "^"),
+    "some": Look("{} keys", "#4b5058", (0, (5, 1)), "D"),
+    "many": Look("{} keys", "#0b5cad", "-", "o"),
+    "a minimum": Look("at a minimum", "#15803d", "-.", "v"),
+    "another point": Look("at another point", "#0b5cad", "-", "o"),
+    "random": Look("random points, extremes", "#4b5058", "--", "s"),
+    "square": Look("worst found, $m=d$", "#c2410c", "none", "^"),
+    "spare": Look("worst found, $m>d$", "#0b5cad", "none", "o"),
+}
+SPREADS = ("#15803d", "#7c3aed", "#c2410c")
+SADDLE, MINIMUM = "#c2410c", "#15803d"
+# Whitened start of the paths, in units of the root of the signal.
+START = (1.75, -0.15)
+STEPS = 60
+LEVELS = np.geomspace(0.003, 12, 13)
+
+
+def line_and_valley(result: PopulationLoss) -> Figure:
+    """Draw what attention computes for Gaussian keys, and the loss that follows, in one dimension."""
+    s = result.settings
+    with style():
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(5.8, 9.0), height_ratios=(1, 1.45))
+        for at, (look, n) in enumerate(zip(("few", "some", "many"), s.line_sizes, strict=False)):
+            chosen = LOOKS[look]
+            drawn = Look(f"{n} keys", chosen.color, chosen.line, chosen.marker)
+            band(upper, s.line_queries[::4], result.line[:, at, ::4], drawn)
+        ends = np.array([s.line_queries[0], s.line_queries[-1]])
+        upper.plot(ends, s.line_tilt * ends, color=INK, linewidth=1.2, linestyle=(0, (1, 1)),
+                   label=r"straight line $\Sigma Vz$")  # fmt: skip
+        upper.set(xlabel="query $z$", ylabel="attention output", title="what attention computes")
+        upper.legend(fontsize=9.5)
+        _valley(lower, Valley(1.0), theorem=True)
+        lower.set(title="the loss that follows", xlabel=r"$\tilde U$", ylabel=r"$\tilde V$")
+        lower.legend(fontsize=9.5, loc="lower right")
+    return figure
+
+
+def loss_gap(result: PopulationLoss) -> Figure:
+    """Draw how far the expected empirical loss is above the population loss, against the number of keys."""
+    sizes = np.array(result.settings.sample_sizes, dtype=float)
+    with style():
+        figure, ax = plt.subplots(figsize=(5.8, 4.2))
+        for at, point in enumerate(POINTS):
+            band(ax, sizes, result.loss_gap[:, at], LOOKS[point])
+        height = np.median(result.loss_gap[:, 0, -1]) * 0.55
+        ax.plot(sizes, height * sizes[-1] / sizes, color=INK, linewidth=1, linestyle=(0, (1, 1)), label="slope -1")
+        ax.set(xscale="log", yscale="log", xlabel="keys $n$", ylabel=r"$\mathbb{E}L_n-L$")
+        ax.set_xticks(sizes, [f"{n:g}" for n in sizes])
+        ax.minorticks_off()
+        ax.legend(fontsize=10)
+    return figure
+
+
+def theorem_1(result: Landscape) -> Figure:
+    """Draw both ratios of Theorem 1 against the squared distance: at random, at worst, and the bounds."""
+    with style():
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(5.8, 9.2), sharex=True)
+        for ax in (upper, lower):
+            ax.axvspan(0, landscape.RADIUS, color="#d9d7d0", alpha=0.55, linewidth=0)
+            ax.axvline(landscape.SADDLE, color=SADDLE, linewidth=1.4, linestyle=":")
+        _one_point(upper, result)
+        _smoothness(lower, result)
+        lower.set_xlabel(r"squared distance to the minima, $\|H\|^2/s_d$")
+        lower.set_xlim(0, 2.08)
+    return figure
+
+
+def valley_frame(variance: float, coordinates: Coordinates, penalty: float) -> Figure:
+    """Draw the loss of two numbers with a path of gradient descent."""
+    valley = Valley(variance, coordinates, penalty)
+    with style():
+        figure, ax = plt.subplots(figsize=(5.6, 5.4))
+        _valley(ax, valley)
+        path = valley.descend(START, STEPS)
+        ax.plot(*path.T, "-o", color="#0b5cad", markersize=3.5, linewidth=1.3, label=f"gradient descent, {STEPS} steps")
+        ax.plot(*path[0], "s", color="#0b5cad", markersize=8)
+        names = (r"$\tilde U$", r"$\tilde V$") if coordinates == "whitened" else ("$U$", "$V$")
+        ax.set(xlabel=names[0], ylabel=names[1], title=f"{coordinates} coordinates")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9.5)
+    return figure
+
+
+def spectrum_frame(spare: int, spread: float, penalty: float, dimension: int = 3) -> Figure:
+    """Draw the eigenvalues of the Hessian at a minimum, by where they come from."""
+    s = np.linspace(1, spread, dimension)
+    sums = s[:, None] + s
+    groups = {
+        "rotations: nothing changes": np.zeros(dimension * (dimension - 1) // 2),
+        "spare outputs: $s_j$": np.repeat(s, spare),
+        "balance: weight times $s_i+s_j$, $i \\leq j$": penalty * sums[np.triu_indices(dimension)],
+        "fit: $s_i+s_j$, all pairs": sums.ravel(),
+    }
+    looks = zip(("#4b5058", "#c2410c", "#15803d", "#0b5cad"), ("s", "^", "v", "o"), strict=True)
+    with style():
+        figure, ax = plt.subplots(figsize=(5.8, 4.4))
+        for row, ((name, values), (color, marker)) in enumerate(zip(groups.items(), looks, strict=True)):
+            found, counts = np.unique(values.round(9), return_counts=True)
+            ax.plot(found, np.full(len(found), row), marker, color=color, markersize=9)
+            for value, count in zip(found, counts, strict=True):
+                if count > 1:
+                    ax.annotate(f"{count}x", (value, row), xytext=(0, 9), textcoords="offset points", ha="center",
+                                fontsize=9, color=color)  # fmt: skip
+            ax.annotate(name, (0.02, row), xycoords=("axes fraction", "data"), xytext=(0, -17),
+                        textcoords="offset points", fontsize=9.5, color=color)  # fmt: skip
+        ax.set(xlabel=r"eigenvalue, in units of $s_1$", xlim=(-0.25, 4.3), ylim=(-0.65, len(groups) - 0.4))
+        ax.set_yticks([])
+        ax.axvline(0, color=INK, linewidth=0.8)
+    return figure
+
+
+def _valley(ax: Axes, valley: Valley, *, theorem: bool = False) -> None:
+    """Contours of the loss, the curve that fits, the minima, the saddle; the neighbourhood of Theorem 1."""
+    u, v = valley.minimum
+    reach = 2.05 * max(u, v)
+    grid = np.linspace(-reach, reach, 161)
+    loss = valley.loss(*np.meshgrid(grid, grid))
+    ax.contourf(grid, grid, loss, levels=[0, *LEVELS[8:]], cmap="cividis", alpha=0.55, extend="max")
+    ax.contour(grid, grid, loss, levels=LEVELS, colors=[INK], linewidths=0.5, alpha=0.6)
+    for sign in (1, -1):
+        curve = sign * np.geomspace(u * v / reach, reach, 60)
+        ax.plot(curve, u * v / curve, color=INK, linewidth=1.4, linestyle="--",
+                label="fits the teacher" if sign > 0 else None)  # fmt: skip
+    ax.plot([u, -u], [v, -v], "*", color=MINIMUM, markersize=15, markeredgecolor="white", linestyle="none",
+            label="fits, and in balance")  # fmt: skip
+    ax.plot(0, 0, "X", color=SADDLE, markersize=10, markeredgecolor="white", linestyle="none", label="saddle")
+    if theorem:
+        angle, radius = np.linspace(0, 2 * np.pi, 121), np.sqrt(landscape.RADIUS * valley.signal)
+        for sign in (1, -1):
+            ax.plot(sign * u + radius * np.cos(angle), sign * v + radius * np.sin(angle), color=MINIMUM, linewidth=1.6,
+                    label="where Theorem 1 speaks" if sign > 0 else None)  # fmt: skip
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+    ax.grid(visible=False)
+
+
+def _one_point(ax: Axes, result: Landscape) -> None:
+    distances = np.array(result.settings.squared_distances)
+    fine = np.linspace(1e-4, 2, 200)
+    random = result.random_smallest.reshape(-1, len(distances))
+    band(ax, distances, random, LOOKS["random"])
+    worst = landscape.one_point_bound(torch.tensor(fine)).numpy()
+    shrinking = landscape.shrinking_ratio(torch.tensor(fine)).numpy()
+    below = fine <= 8 / 9
+    ax.plot(fine[below], worst[below], color=INK, linewidth=1.6, label=r"bound $1-\frac{5}{8}r$")
+    ax.plot(fine, shrinking, color=SADDLE, linewidth=1.2, linestyle=(0, (5, 1)), label="shrink the weakest column")
+    for at, name in enumerate(("square", "spare")):
+        found = result.found_smallest[:, at].min(axis=(0, 1))
+        ax.plot(distances, found, **LOOKS[name].line_style(), markersize=7)
+    ax.plot(
+        [0, landscape.RADIUS], [0.5, 0.5], color=INK, linewidth=1.2, linestyle=":", label=r"Theorem 1: $\frac{1}{2}$"
+    )
+    ax.annotate("saddle", (landscape.SADDLE, 1.0), rotation=90, ha="right", va="top", color=SADDLE, fontsize=10)
+    ax.annotate("Theorem 1", (0.02, 0.04), fontsize=10)
+    ax.set(
+        ylim=(0, 3.5), ylabel=r"$\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$", title="(3) does the gradient point back?"
+    )
+    ax.legend(fontsize=9, loc="upper left", ncols=2)
+
+
+def _smoothness(ax: Axes, result: Landscape) -> None:
+    distances = np.array(result.settings.squared_distances)
+    fine = torch.linspace(1e-4, 2, 200, dtype=torch.float64)
+    for at, (spread, color, marker) in enumerate(zip(result.settings.spreads, SPREADS, "ovD", strict=False)):
+        ax.plot(fine, landscape.growing_ratio(fine, spread), color=color, linewidth=1.4)
+        found = result.found_largest[:, :, at].max(axis=(0, 1))
+        ax.plot(distances, found, marker, color=color, markersize=7, label=f"worst found, $s_d/s_1$ = {spread:g}")
+    random = result.random_largest.reshape(-1, len(distances))
+    band(ax, distances, random, LOOKS["random"])
+    ax.plot([0, landscape.RADIUS], [landscape.SMOOTHNESS] * 2, color=INK, linewidth=1.2, linestyle=":",
+            label=f"Theorem 1: {landscape.SMOOTHNESS:g}")  # fmt: skip
+    ax.plot([], [], color=INK, linewidth=1.4, label="sharp bound $(1+t)(2+t)$")
+    ax.set(ylim=(1.3, 7.9), ylabel=r"$\|\nabla\|\,/\,(s_1\|H\|)$", title="(4) how steep is it?")
+    ax.legend(fontsize=9, loc="upper left", ncols=2)
