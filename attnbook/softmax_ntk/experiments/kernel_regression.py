@@ -45,6 +45,8 @@ class KernelRegression(Result):
         point_drift: $\epsilon_{test}$, the largest over inputs.
         smallest_eigenvalue: $\lambda$ of $H(0)$.
         light_gap: As ``gap`` with light weights, ``(seeds, starts, light widths, softmax and exp)``.
+        light_drift: As ``kernel_drift`` with light weights.
+        light_eigenvalue: As ``smallest_eigenvalue`` with light weights.
         curve: Loss over its first value, paired, at the width of the curves, ``(seeds, networks, steps + 1)``.
         machine_curve: The same of the machines.
         linear_error: Largest difference of explicit steps of the linearised network from the closed form, over the
@@ -69,6 +71,8 @@ class KernelRegression(Result):
     point_drift: Float[np.ndarray, "seeds starts widths networks"]
     smallest_eigenvalue: Float[np.ndarray, "seeds starts widths networks"]
     light_gap: Float[np.ndarray, "seeds starts light_widths smooth"]
+    light_drift: Float[np.ndarray, "seeds starts light_widths smooth"]
+    light_eigenvalue: Float[np.ndarray, "seeds starts light_widths smooth"]
     curve: Float[np.ndarray, "seeds networks records"]
     machine_curve: Float[np.ndarray, "seeds networks records"]
     linear_error: Float[np.ndarray, "seeds networks"]
@@ -168,6 +172,7 @@ def run(
 
 
 PICTURES = ("network", "machine")
+LIGHT = {"light_gap": "gap", "light_drift": "kernel_drift", "light_eigenvalue": "smallest_eigenvalue"}
 
 
 class _Sweep:
@@ -190,10 +195,11 @@ class _Sweep:
         kept = [one.statistics(s.record) for one in unit]
         arrays = {name: np.stack([k[name] for k in kept], axis=1) for name in kept[0]}
         arrays = {name: a.reshape(*shape, *a.shape[2:]) for name, a in arrays.items()}
-        gaps = np.stack([one.gap.max(axis=0) for one in light], axis=1)
+        lightly = [one.statistics(s.record) for one in light]
+        smooth = (seeds, len(STARTS), len(s.light_widths), len(SMOOTH))
         chosen = [one for one, group in zip(unit, self.unit, strict=True) if group[1:3] == ("paired", s.curve_width)]
         return arrays | {
-            "light_gap": gaps.reshape(seeds, len(STARTS), len(s.light_widths), len(SMOOTH)),
+            **{name: np.stack([k[of] for k in lightly], axis=1).reshape(smooth) for name, of in LIGHT.items()},
             "curve": np.stack([(one.loss / one.loss[0]).T for one in chosen], axis=1),
             "machine_curve": np.stack([(one.machine_loss / one.machine_loss[0]).T for one in chosen], axis=1),
             "linear_error": np.stack([self._linear_error(a) for a in ACTIVATIONS], axis=1),

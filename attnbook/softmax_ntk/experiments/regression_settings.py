@@ -39,7 +39,7 @@ class Settings:
         linear_steps: Number of their steps.
         shown_widths: Widths in the picture of predictions, some of ``widths``.
         times: Steps in that picture.
-        n_angles: Angles of that picture, along the circle through two samples.
+        n_angles: Even angles of that picture, along the circle through two samples; that of the second sample is added.
         seeds: Seeds of data and weights; the picture shows the first.
         chunk: Seeds trained together.
     """
@@ -99,14 +99,19 @@ class Settings:
 
     @property
     def angles(self) -> Float[np.ndarray, " angles"]:
-        """Angles of the picture; at 0 stands the first sample of the first seed."""
-        return np.linspace(0, 2 * np.pi, self.n_angles)
+        """Angles of the picture, with that of the second sample; at 0 stands the first sample of the first seed."""
+        return np.union1d(np.linspace(0, 2 * np.pi, self.n_angles), [self._two_samples()[2]])
 
     def circle(self) -> tuple[Float[np.ndarray, "angles inputs"], float, Float[np.ndarray, " 2"]]:
         """Return the circle through two samples of the first seed, the angle of the second, and their first labels."""
+        first, across, angle, labels = self._two_samples()
+        points = np.outer(np.cos(self.angles), first) + np.outer(np.sin(self.angles), across)
+        return points, angle, labels
+
+    def _two_samples(self) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+        """First sample, unit vector across in the plane of both, angle of the second, labels."""
         sample = draw_sample(self.n_samples, self.n_inputs, self.n_outputs, seed=self.seeds[0])
         first, second = sample.inputs[:2]
         across = second - (first @ second) * first
         across /= np.linalg.norm(across)
-        points = np.outer(np.cos(self.angles), first) + np.outer(np.sin(self.angles), across)
-        return points, float(np.arccos(first @ second)), sample.labels[0, :2]
+        return first, across, float(np.arccos(first @ second)), sample.labels[0, :2]
