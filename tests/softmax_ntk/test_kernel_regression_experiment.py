@@ -82,8 +82,10 @@ def test_picture_passes_through_two_samples():
     np.testing.assert_allclose(points[0], sample.inputs[0])
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
     across = (sample.inputs[1] - np.cos(angle) * sample.inputs[0]) / np.sin(angle)
-    quarter = np.cos(np.pi / 2) * points[0] + across
-    np.testing.assert_allclose(points[18], quarter, atol=1e-12)
+    quarter = np.flatnonzero(np.isclose(settings.angles, np.pi / 2))
+    np.testing.assert_allclose(points[quarter], [across], atol=1e-12)
+    second = np.flatnonzero(settings.angles == angle)
+    np.testing.assert_allclose(points[second], sample.inputs[1:2], atol=1e-12)
     np.testing.assert_array_equal(labels, sample.labels[0, :2])
 
 
@@ -97,7 +99,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
         figure = draw(result)
         assert figure.axes
         plt.close(figure)
-    for make in (tables.slopes_by_start, tables.powers, tables.looseness, tables.drifts):
+    for make in (tables.slopes_by_start, tables.powers, tables.light_powers, tables.looseness, tables.drifts):
         assert "<table>" in make(result)._repr_html_()
     text = tables.circle_text(result, 1, "relu", "independent")
     assert "ReLU, independent, 1 step." in text
@@ -190,6 +192,15 @@ def test_powers_of_made_drifts_are_read_off_by_part_and_judged():
     for power in (-1.0, -2.0):
         drift = np.broadcast_to((widths**power)[:, None], stored.gap.shape).copy()
         assert outcomes(dataclasses.replace(stored, kernel_drift=drift))["SN-F2-drift"] == "not reproduced"
+
+
+def test_light_drifts_are_judged_by_start():
+    stored = kernel_regression.KernelRegression.load_stored("book")
+    widths = np.array(stored.settings.light_widths, dtype=float)
+    powers = np.array([-2.0, -1.5])[:, None, None]
+    drift = np.broadcast_to(widths[:, None] ** powers, stored.light_drift.shape).copy()
+    assert outcomes(dataclasses.replace(stored, light_drift=drift))["SN-F2-light-drift"] == "reproduced"
+    assert outcomes(dataclasses.replace(stored, light_drift=drift[:, ::-1].copy()))["SN-F2-light-drift"] != "reproduced"
 
 
 def test_the_range_beside_a_slope_is_that_of_its_own_network():

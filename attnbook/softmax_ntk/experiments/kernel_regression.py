@@ -104,7 +104,7 @@ class KernelRegression(Result):
         holds = over_runs(n, np.mean, share_where_condition_holds=self.condition_holds())
         first_order: list[tuple[Start, Activation]] = [("independent", name) for name in ACTIVATIONS]
         pairs: list[tuple[Start, Activation]] = [("paired", name) for name in SMOOTH]
-        light = [self.of(*one, light=True) for one in (*pairs, *first_order[: len(SMOOTH)])]
+        lone: list[tuple[Start, Activation]] = [("independent", name) for name in SMOOTH]
         return {
             "SN-F1": over_runs(n, np.max, max_relative_error=self.linear_error),
             "SN-CURVE": over_runs(n, np.max, max_relative_difference=curves[:, smooth]),
@@ -118,11 +118,14 @@ class KernelRegression(Result):
             "SN-F2-paired": self._slopes([self.of(*one) for one in pairs]),
             "SN-F2-drift": self._slopes([self.of(*one, what=self.kernel_drift) for one in pairs]),
             "SN-F2-first-order": self._slopes([self.of("paired", "relu"), *(self.of(*one) for one in first_order)]),
-            "SN-F2-light": _together(
-                self._slopes(light[: len(pairs)], light=True, named="paired_"),
-                self._slopes(light[len(pairs) :], light=True, named="independent_"),
-            ),
+            "SN-F2-light": self._light(self.light_gap, pairs, lone),
+            "SN-F2-light-drift": self._light(self.light_drift, pairs, lone),
         }
+
+    def _light(self, what: np.ndarray, *groups: Sequence[tuple[Start, Activation]]) -> Measurement:
+        """Slopes with light weights, pairs and independent neurons."""
+        found = [self._slopes([self.of(*one, what=what) for one in g], light=True, named=f"{g[0][0]}_") for g in groups]
+        return _together(*found)
 
     def _slopes(self, samples: Sequence[np.ndarray], *, light: bool = False, named: str = "") -> Measurement:
         """Steepest and flattest slope of medians over seeds, each with the range of the slopes of its single seeds."""

@@ -13,7 +13,7 @@ from attnbook.softmax_ntk.figures.kernel_regression import start_named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
 from attnbook.softmax_ntk.theory.kernels import Activation
 
-__all__ = ["circle_text", "drifts", "looseness", "powers", "slopes_by_start"]
+__all__ = ["circle_text", "drifts", "light_powers", "looseness", "powers", "slopes_by_start"]
 
 Row = list[str | Measured]
 
@@ -59,6 +59,22 @@ def powers(result: kernel_regression.KernelRegression, *ranges: tuple[int, int])
         "largest over inputs."
     )
     return Table(["widths", "start", "network", "gap", "ε_H", "ε_test", "λ"], rows, caption)
+
+
+def light_powers(result: kernel_regression.KernelRegression) -> Table:
+    """Return the slopes of gap, drift and smallest eigenvalue with light weights."""
+    s = result.settings
+    arrays = result.light_gap, result.light_drift, result.light_eigenvalue
+    rows: list[Row] = []
+    for start in kernel_regression.STARTS:
+        for name in kernel_regression.SMOOTH:
+            cells = [_slope(s.light_widths, result.of(start, name, what=a)) for a in arrays]
+            rows.append([STARTS[start].label, LOOKS[name].label, *cells])
+    caption = (
+        f"Weights of scale {s.light_scale:g}: log-log slopes of medians over {len(s.seeds)} seeds against the width, "
+        f"{s.light_widths[0]} to {s.light_widths[-1]} [slopes of single seeds]."
+    )
+    return Table(["start", "network", "gap", "ε_H", "λ"], rows, caption)
 
 
 def _slope(widths: Sequence[int] | np.ndarray, samples: np.ndarray) -> Measured:
