@@ -44,7 +44,7 @@ def network_and_machine(result: kernel_regression.KernelRegression) -> Figure:
             axes[name].set(title=f"{LOOKS[name].label}, width {s.shown_widths[0]}", ylabel="output", ylim=(-1.5, 1.7))
         axes["relu"].tick_params(labelbottom=False)
         axes["softmax"].set_xlabel("angle on a circle (degrees)")
-        axes["relu"].legend(fontsize=9, loc="upper center", ncols=2)
+        axes["relu"].legend(fontsize=8.5, loc="upper right", ncols=2, handlelength=1.2, columnspacing=1.0)
         _gaps(axes["gap"], result, "paired", legend=True)
         axes["gap"].set(title="largest gap", ylabel="largest |network \u2212 machine|")
     return figure
