@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments import coupling, kernel_regression
 from attnbook.softmax_ntk.experiments.runs import Problem
 from attnbook.softmax_ntk.figures import kernel_regression as figures
@@ -77,12 +78,14 @@ def test_stages_of_the_bound_are_ordered_and_above_the_gap():
 def test_picture_passes_through_two_samples():
     settings = kernel_regression.Settings.book()
     points, angle, labels = settings.circle()
-    sample = kernel_regression.draw_sample(16, 8, 2, seed=0)
+    sample = draw_sample(16, 8, 2, seed=0)
     np.testing.assert_allclose(points[0], sample.inputs[0])
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
     across = (sample.inputs[1] - np.cos(angle) * sample.inputs[0]) / np.sin(angle)
-    quarter = np.cos(np.pi / 2) * points[0] + across
-    np.testing.assert_allclose(points[18], quarter, atol=1e-12)
+    quarter = np.flatnonzero(np.isclose(settings.angles, np.pi / 2))
+    np.testing.assert_allclose(points[quarter], [across], atol=1e-12)
+    second = np.flatnonzero(settings.angles == angle)
+    np.testing.assert_allclose(points[second], sample.inputs[1:2], atol=1e-12)
     np.testing.assert_array_equal(labels, sample.labels[0, :2])
 
 
@@ -96,10 +99,11 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
         figure = draw(result)
         assert figure.axes
         plt.close(figure)
-    for make in (tables.slopes_by_start, tables.looseness, tables.drifts):
+    for make in (tables.slopes_by_start, tables.powers, tables.light_powers, tables.looseness, tables.drifts):
         assert "<table>" in make(result)._repr_html_()
     text = tables.circle_text(result, 1, "relu", "independent")
     assert "ReLU, independent, 1 step." in text
+    assert "exp, pairs, 20 steps." in tables.circle_text(result, 20, "exp", "pairs")
     assert "width 16" in text
 
 
@@ -151,7 +155,13 @@ def test_a_gradient_without_centring_shows_where_the_output_is_not_zero(monkeypa
 
 @pytest.mark.parametrize(
     ("claim", "field", "factor"),
-    [("SN-F2-bound", "bound_over_gap", 1e-9), ("SN-F1", "linear_error", 1e9), ("SN-CURVE-relu", "curve", 2.0)],
+    [
+        ("SN-F2-bound", "bound_over_gap", 1e-9),
+        ("SN-F2-ladder", "directed_over_gap", 0.5),
+        ("SN-F2-ladder", "directed_over_gap", 4.0),
+        ("SN-F1", "linear_error", 1e9),
+        ("SN-CURVE-relu", "curve", 2.0),
+    ],
 )
 def test_rules_fail_on_numbers_that_contradict_them(claim, field, factor):
     stored = kernel_regression.KernelRegression.load_stored("book")
@@ -168,3 +178,34 @@ def test_slopes_of_made_gaps_are_read_off_by_start_and_network():
     assert outcomes(dataclasses.replace(stored, gap=gap))["SN-F2-paired"] == "reproduced"
     assert outcomes(dataclasses.replace(stored, gap=gap[:, ::-1].copy()))["SN-F2-paired"] == "not reproduced"
     assert outcomes(dataclasses.replace(stored, gap=gap[..., ::-1].copy()))["SN-F2-first-order"] == "not reproduced"
+
+
+def test_powers_of_made_drifts_are_read_off_by_part_and_judged():
+    stored = kernel_regression.KernelRegression.load_stored("book")
+    widths = np.array(stored.settings.widths, dtype=float)
+    drift = np.where(widths <= 256, widths**-1.5, 256**0.5 * widths**-2.0)[:, None]
+    made = dataclasses.replace(stored, kernel_drift=np.broadcast_to(drift, stored.gap.shape).copy())
+    table = tables.powers(made, (64, 256), (256, 1024))._repr_html_()
+    assert "-1.50 [-1.50, -1.50]" in table
+    assert "-2.00 [-2.00, -2.00]" in table
+    assert outcomes(made)["SN-F2-drift"] == "reproduced"
+    for power in (-1.0, -2.0):
+        drift = np.broadcast_to((widths**power)[:, None], stored.gap.shape).copy()
+        assert outcomes(dataclasses.replace(stored, kernel_drift=drift))["SN-F2-drift"] == "not reproduced"
+
+
+def test_light_drifts_are_judged_by_start():
+    stored = kernel_regression.KernelRegression.load_stored("book")
+    widths = np.array(stored.settings.light_widths, dtype=float)
+    powers = np.array([-2.0, -1.5])[:, None, None]
+    drift = np.broadcast_to(widths[:, None] ** powers, stored.light_drift.shape).copy()
+    assert outcomes(dataclasses.replace(stored, light_drift=drift))["SN-F2-light-drift"] == "reproduced"
+    assert outcomes(dataclasses.replace(stored, light_drift=drift[:, ::-1].copy()))["SN-F2-light-drift"] != "reproduced"
+
+
+def test_the_range_beside_a_slope_is_that_of_its_own_network():
+    stored = kernel_regression.KernelRegression.load_stored("book")
+    found = stored.measurements()["SN-F2-first-order"]
+    widths = stored.settings.widths
+    relu = kernel_regression.slope_over_seeds(widths, stored.of("paired", "relu"))
+    assert (found.values["max_slope"], found.spread["max_slope"]) == relu

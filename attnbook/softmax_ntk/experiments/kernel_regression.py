@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,111 +17,15 @@ from jaxtyping import Float
 
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
-from attnbook.core.resuming import by_seeds, check_seeds, concatenate
+from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.coupling import Coupled, couple, linear_error
+from attnbook.softmax_ntk.experiments.regression_settings import SMOOTH, STARTS, Settings
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING, Problem, over_runs, place, slope_over_seeds
 from attnbook.softmax_ntk.models.two_layer import Start
 from attnbook.softmax_ntk.theory.kernels import Activation
 
 __all__ = ["SMOOTH", "STARTS", "KernelRegression", "Settings", "run"]
-
-STARTS: tuple[Start, ...] = ("paired", "independent")
-SMOOTH: tuple[Activation, ...] = ("softmax", "exp")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Sizes of the experiment.
-
-    Attributes:
-        n_samples: Number of samples.
-        n_inputs: Number of inputs.
-        n_outputs: Number of outputs.
-        n_points: Unseen inputs at which predictions are compared.
-        steps: Number of steps, all of which are compared.
-        record: Steps at which the kernels are computed, for the drifts.
-        widths: Numbers of neurons, increasing and even.
-        light_scale: Standard deviation of light initial weights, for which no neuron dominates; the others have 1.
-        light_widths: Numbers of neurons of softmax and exp networks with light weights.
-        curve_width: Width of the loss curves that are compared, one of ``widths``.
-        curve_floor: Loss over its first value down to which they are compared.
-        linear_width: Width of the linearised networks that are trained step by step.
-        linear_steps: Number of their steps.
-        shown_widths: Widths in the picture of predictions, some of ``widths``.
-        times: Steps in that picture.
-        n_angles: Angles of that picture, along the circle through two samples.
-        seeds: Seeds of data and weights; the picture shows the first.
-        chunk: Seeds trained together.
-    """
-
-    n_samples: int = 16
-    n_inputs: int = 8
-    n_outputs: int = 2
-    n_points: int = 64
-    steps: int = 300
-    record: tuple[int, ...] = (0, 1, 2, 3, 5, 8, 13, 20, 32, 50, 80, 130, 200, 300)
-    widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    light_scale: float = 0.3
-    light_widths: tuple[int, ...] = (64, 128, 256, 512)
-    curve_width: int = 512
-    curve_floor: float = 1e-4
-    linear_width: int = 64
-    linear_steps: int = 100
-    shown_widths: tuple[int, ...] = (64, 256, 1024)
-    times: tuple[int, ...] = (1, 3, 10, 30, 300)
-    n_angles: int = 73
-    seeds: tuple[int, ...] = tuple(range(5))
-    chunk: int = 5
-
-    def __post_init__(self) -> None:
-        for name in ("widths", "light_widths"):
-            widths = getattr(self, name)
-            if len(widths) < 2 or sorted(set(widths)) != list(widths):
-                raise ValueError(f"{name}: expected at least two increasing numbers, got {widths}")
-        for name in ("shown_widths", "curve_width"):
-            chosen = np.atleast_1d(getattr(self, name)).tolist()
-            if not chosen or not set(chosen) <= set(self.widths):
-                raise ValueError(f"{name}: expected some of widths {self.widths}, got {getattr(self, name)}")
-        for name in ("record", "times"):
-            steps = getattr(self, name)
-            if not steps or sorted(set(steps)) != list(steps) or not 0 <= steps[0] <= steps[-1] <= self.steps:
-                raise ValueError(f"{name}: expected increasing steps up to steps = {self.steps}, got {steps}")
-        check_seeds(self.seeds, self.chunk)
-
-    @classmethod
-    def smoke(cls) -> Self:
-        """Return settings that run in a second and show nothing."""
-        return cls(
-            n_samples=5, n_inputs=7, n_points=3, steps=20, record=(0, 5, 20), widths=(16, 32), light_widths=(16, 32),
-            curve_width=32, linear_width=16, linear_steps=5, shown_widths=(16,), times=(1, 20), n_angles=13,
-            seeds=(0, 1), chunk=1,
-        )  # fmt: skip
-
-    @classmethod
-    def book(cls) -> Self:
-        """Return settings for any laptop."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> Self:
-        """Return a larger run of this book's experiment; the paper has none."""
-        return cls(widths=(*cls.widths, 2048, 4096), light_widths=(*cls.light_widths, 1024), seeds=tuple(range(10)))
-
-    @property
-    def angles(self) -> Float[np.ndarray, " angles"]:
-        """Angles of the picture; at 0 stands the first sample of the first seed."""
-        return np.linspace(0, 2 * np.pi, self.n_angles)
-
-    def circle(self) -> tuple[Float[np.ndarray, "angles inputs"], float, Float[np.ndarray, " 2"]]:
-        """Return the circle through two samples of the first seed, the angle of the second, and their first labels."""
-        sample = draw_sample(self.n_samples, self.n_inputs, self.n_outputs, seed=self.seeds[0])
-        first, second = sample.inputs[:2]
-        across = second - (first @ second) * first
-        across /= np.linalg.norm(across)
-        points = np.outer(np.cos(self.angles), first) + np.outer(np.sin(self.angles), across)
-        return points, float(np.arccos(first @ second)), sample.labels[0, :2]
 
 
 @dataclass(frozen=True)
@@ -141,6 +45,8 @@ class KernelRegression(Result):
         point_drift: $\epsilon_{test}$, the largest over inputs.
         smallest_eigenvalue: $\lambda$ of $H(0)$.
         light_gap: As ``gap`` with light weights, ``(seeds, starts, light widths, softmax and exp)``.
+        light_drift: As ``kernel_drift`` with light weights.
+        light_eigenvalue: As ``smallest_eigenvalue`` with light weights.
         curve: Loss over its first value, paired, at the width of the curves, ``(seeds, networks, steps + 1)``.
         machine_curve: The same of the machines.
         linear_error: Largest difference of explicit steps of the linearised network from the closed form, over the
@@ -165,16 +71,21 @@ class KernelRegression(Result):
     point_drift: Float[np.ndarray, "seeds starts widths networks"]
     smallest_eigenvalue: Float[np.ndarray, "seeds starts widths networks"]
     light_gap: Float[np.ndarray, "seeds starts light_widths smooth"]
+    light_drift: Float[np.ndarray, "seeds starts light_widths smooth"]
+    light_eigenvalue: Float[np.ndarray, "seeds starts light_widths smooth"]
     curve: Float[np.ndarray, "seeds networks records"]
     machine_curve: Float[np.ndarray, "seeds networks records"]
     linear_error: Float[np.ndarray, "seeds networks"]
     network: Float[np.ndarray, "starts networks shown_widths times angles"]
     machine: Float[np.ndarray, "starts networks shown_widths times angles"]
 
-    def of(self, start: Start, activation: Activation, *, light: bool = False) -> Float[np.ndarray, "seeds widths"]:
-        """Return the gap of one start and one network, with weights of scale 1 or light ones."""
-        gap = self.light_gap if light else self.gap
-        return gap[:, STARTS.index(start), :, ACTIVATIONS.index(activation)]
+    def of(
+        self, start: Start, activation: Activation, *, light: bool = False, what: np.ndarray | None = None
+    ) -> Float[np.ndarray, "seeds widths"]:
+        """Return the gap, or ``what``, of one start and one network, with weights of scale 1 or light ones."""
+        if what is None:
+            what = self.light_gap if light else self.gap
+        return what[:, STARTS.index(start), :, ACTIVATIONS.index(activation)]
 
     def curve_difference(self) -> Float[np.ndarray, "seeds networks"]:
         """Return the largest relative difference of loss and machine's loss while both are above the floor."""
@@ -192,30 +103,38 @@ class KernelRegression(Result):
         bound = over_runs(n, np.min, min_bound_over_gap=self.bound_over_gap)
         holds = over_runs(n, np.mean, share_where_condition_holds=self.condition_holds())
         first_order: list[tuple[Start, Activation]] = [("independent", name) for name in ACTIVATIONS]
+        pairs: list[tuple[Start, Activation]] = [("paired", name) for name in SMOOTH]
+        lone: list[tuple[Start, Activation]] = [("independent", name) for name in SMOOTH]
         return {
             "SN-F1": over_runs(n, np.max, max_relative_error=self.linear_error),
             "SN-CURVE": over_runs(n, np.max, max_relative_difference=curves[:, smooth]),
             "SN-CURVE-relu": over_runs(n, np.max, max_relative_difference=curves[:, ACTIVATIONS.index("relu")]),
-            "SN-F2": self._slopes([("paired", name) for name in ACTIVATIONS]),
-            "SN-F2-bound": Measurement({**bound.values, **holds.values}, {**bound.spread, **holds.spread}, n),
-            "SN-F2-paired": self._slopes([("paired", name) for name in SMOOTH]),
-            "SN-F2-first-order": self._slopes([("paired", "relu"), *first_order]),
-            "SN-F2-light": _together(
-                self._slopes([("paired", name) for name in SMOOTH], light=True, named="paired_"),
-                self._slopes([("independent", name) for name in SMOOTH], light=True, named="independent_"),
+            "SN-F2": self._slopes([self.of("paired", name) for name in ACTIVATIONS]),
+            "SN-F2-bound": _together(bound, holds),
+            "SN-F2-ladder": _together(
+                over_runs(n, np.min, min_directed_over_gap=self.directed_over_gap),
+                over_runs(n, np.max, max_directed_over_gap=self.directed_over_gap),
             ),
+            "SN-F2-paired": self._slopes([self.of(*one) for one in pairs]),
+            "SN-F2-drift": self._slopes([self.of(*one, what=self.kernel_drift) for one in pairs]),
+            "SN-F2-first-order": self._slopes([self.of("paired", "relu"), *(self.of(*one) for one in first_order)]),
+            "SN-F2-light": self._light(self.light_gap, pairs, lone),
+            "SN-F2-light-drift": self._light(self.light_drift, pairs, lone),
         }
 
-    def _slopes(
-        self, which: Sequence[tuple[Start, Activation]], *, light: bool = False, named: str = ""
-    ) -> Measurement:
-        """Smallest and largest slope of medians over seeds; the spread is the range over single seeds."""
+    def _light(self, what: np.ndarray, *groups: Sequence[tuple[Start, Activation]]) -> Measurement:
+        """Slopes with light weights, pairs and independent neurons."""
+        found = [self._slopes([self.of(*one, what=what) for one in g], light=True, named=f"{g[0][0]}_") for g in groups]
+        return _together(*found)
+
+    def _slopes(self, samples: Sequence[np.ndarray], *, light: bool = False, named: str = "") -> Measurement:
+        """Steepest and flattest slope of medians over seeds, each with the range of the slopes of its single seeds."""
         widths = self.settings.light_widths if light else self.settings.widths
-        found = [slope_over_seeds(widths, np.maximum(self.of(*one, light=light), ROUNDING)) for one in which]
-        spread = min(low for _, (low, _) in found), max(high for _, (_, high) in found)
-        steepest, flattest = min(value for value, _ in found), max(value for value, _ in found)
-        values = {f"{named}min_slope": steepest, f"{named}max_slope": flattest}
-        return Measurement(values, dict.fromkeys(values, spread), len(self.gap))
+        found = sorted(slope_over_seeds(widths, np.maximum(one, ROUNDING)) for one in samples)
+        names = f"{named}min_slope", f"{named}max_slope"
+        values = {name: value for name, (value, _) in zip(names, (found[0], found[-1]), strict=True)}
+        spread = {name: one for name, (_, one) in zip(names, (found[0], found[-1]), strict=True)}
+        return Measurement(values, spread, len(self.gap))
 
 
 def _together(first: Measurement, second: Measurement) -> Measurement:
@@ -256,6 +175,7 @@ def run(
 
 
 PICTURES = ("network", "machine")
+LIGHT = {"light_gap": "gap", "light_drift": "kernel_drift", "light_eigenvalue": "smallest_eigenvalue"}
 
 
 class _Sweep:
@@ -278,10 +198,11 @@ class _Sweep:
         kept = [one.statistics(s.record) for one in unit]
         arrays = {name: np.stack([k[name] for k in kept], axis=1) for name in kept[0]}
         arrays = {name: a.reshape(*shape, *a.shape[2:]) for name, a in arrays.items()}
-        gaps = np.stack([one.gap.max(axis=0) for one in light], axis=1)
+        lightly = [one.statistics(s.record) for one in light]
+        smooth = (seeds, len(STARTS), len(s.light_widths), len(SMOOTH))
         chosen = [one for one, group in zip(unit, self.unit, strict=True) if group[1:3] == ("paired", s.curve_width)]
         return arrays | {
-            "light_gap": gaps.reshape(seeds, len(STARTS), len(s.light_widths), len(SMOOTH)),
+            **{name: np.stack([k[of] for k in lightly], axis=1).reshape(smooth) for name, of in LIGHT.items()},
             "curve": np.stack([(one.loss / one.loss[0]).T for one in chosen], axis=1),
             "machine_curve": np.stack([(one.machine_loss / one.machine_loss[0]).T for one in chosen], axis=1),
             "linear_error": np.stack([self._linear_error(a) for a in ACTIVATIONS], axis=1),

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from attnbook.softmax_ntk.models.two_layer import Start
     from attnbook.softmax_ntk.theory.kernels import Activation
 
-__all__ = ["bound_ladder", "circle_frame", "gap_by_start", "gap_by_step", "loss_curves", "network_and_machine"]
+__all__ = [
+    "bound_ladder",
+    "circle_frame",
+    "gap_by_start",
+    "gap_by_step",
+    "loss_curves",
+    "network_and_machine",
+    "start_named",
+]
 
 MACHINE: dict[str, Any] = {"color": "#c9a227", "linewidth": 5, "alpha": 0.7, "label": "kernel machine"}
 
@@ -29,14 +37,14 @@ def network_and_machine(result: kernel_regression.KernelRegression) -> Figure:
     s, last = result.settings, len(result.settings.times) - 1
     with style():
         figure, axes = plt.subplot_mosaic(
-            [["relu", "gap"], ["softmax", "gap"]], figsize=(7.2, 4.4), width_ratios=(1, 1.05)
+            [["relu", "gap"], ["softmax", "gap"]], figsize=(6.4, 4.6), width_ratios=(1, 1.05)
         )
         for name in ("relu", "softmax"):
             _predictions(axes[name], result, "paired", name, 0, last)
             axes[name].set(title=f"{LOOKS[name].label}, width {s.shown_widths[0]}", ylabel="output", ylim=(-1.5, 1.7))
         axes["relu"].tick_params(labelbottom=False)
         axes["softmax"].set_xlabel("angle on a circle (degrees)")
-        axes["relu"].legend(fontsize=9, loc="upper center", ncols=2)
+        axes["relu"].legend(fontsize=8.5, loc="upper right", ncols=2, handlelength=1.2, columnspacing=1.0)
         _gaps(axes["gap"], result, "paired", legend=True)
         axes["gap"].set(title="largest gap", ylabel="largest |network \u2212 machine|")
     return figure
@@ -49,11 +57,12 @@ def gap_by_start(result: kernel_regression.KernelRegression) -> Figure:
         ("softmax", False),
         ("exp", False),
         ("softmax", True),
+        ("exp", True),
         ("relu", False),
     )
     with style():
-        figure, axes = plt.subplots(2, 2, figsize=(6.8, 6.0), sharex=True, sharey=True)
-        for ax, (name, light) in zip(axes.flat, shown, strict=True):
+        figure, axes = plt.subplots(3, 2, figsize=(6.4, 8.0), sharex=True, sharey=True)
+        for ax, (name, light) in zip(axes.flat, shown, strict=False):
             widths = np.array(s.light_widths if light else s.widths)
             for start in kernel_regression.STARTS:
                 band(ax, widths, np.maximum(result.of(start, name, light=light), ROUNDING), STARTS[start])
@@ -62,10 +71,12 @@ def gap_by_start(result: kernel_regression.KernelRegression) -> Figure:
             for start, power in zip(kernel_regression.STARTS, powers, strict=False):
                 first = np.median(result.of(start, name, light=light)[:, 0])
                 _reference(ax, widths, (0.3 if power == -2 else 2.5) * first, power)
-        for ax in axes[1]:
+        for ax in (axes[2, 0], axes[1, 1]):
             _log_widths(ax, np.array(s.widths)[::2])
+            ax.tick_params(labelbottom=True)
         figure.supylabel("largest gap to the kernel machine", fontsize=11.5)
-        axes[1, 1].legend(fontsize=9.5, loc="lower left")
+        axes[2, 1].axis("off")
+        axes[2, 1].legend(*axes[2, 0].get_legend_handles_labels(), fontsize=11, loc="upper left")
     return figure
 
 
@@ -133,11 +144,11 @@ def circle_frame(result: kernel_regression.KernelRegression, steps: int, network
     """Draw the narrowest network and its machine along the circle, and below the gap at every width."""
     s = result.settings
     k, j = s.times.index(steps), ACTIVATIONS.index(network)
-    i = kernel_regression.STARTS.index(neurons)
+    i = kernel_regression.STARTS.index(start_named(neurons))
     degrees, shades = np.degrees(s.angles), plt.get_cmap("cividis")(np.linspace(0.75, 0, len(s.shown_widths)))
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 5.0), sharex=True, height_ratios=(1.1, 1))
-        _predictions(above, result, neurons, network, 0, k)
+        _predictions(above, result, start_named(neurons), network, 0, k)
         counted = f"{steps} step" + "s" * (steps > 1)
         above.set(title=f"{LOOKS[network].label}, width {s.shown_widths[0]}, {counted}", ylabel="learned output")
         above.set_ylim(-1.8, 2.0)
@@ -152,8 +163,13 @@ def circle_frame(result: kernel_regression.KernelRegression, steps: int, network
     return figure
 
 
+def start_named(label: str) -> Start:
+    """Return the start whose label in legends and controls this is."""
+    return next(start for start in kernel_regression.STARTS if STARTS[start].label == label)
+
+
 def _predictions(
-    ax: Axes, result: kernel_regression.KernelRegression, start: str, name: str, width: int, time: int
+    ax: Axes, result: kernel_regression.KernelRegression, start: Start, name: str, width: int, time: int
 ) -> None:
     s = result.settings
     i, j = kernel_regression.STARTS.index(start), ACTIVATIONS.index(name)
