@@ -60,7 +60,7 @@ def learned(result: score_learning.ScoreLearning, sampling: score_sampling.Score
     time, (times, points, labels) = s.grid_times[at], result.drawn
     near, grid = np.abs(times - time) < 0.1, np.linspace(-2.5, 2.5, result.curves.shape[2])
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
+        figure, (left, right) = plt.subplots(2, 1, figsize=(5.6, 6.4))
         left.plot(points[near], labels[near], ".", color=LOOKS["labels"].color, alpha=0.6, label="noisy labels")
         for k, name in enumerate(("exact", "network")):
             look = LOOKS[name]
@@ -90,11 +90,11 @@ def early_stopping(result: score_learning.ScoreLearning) -> Figure:
                        textcoords="offset points")  # fmt: skip
         above.set(yscale="log", ylabel="error against the truth")
         above.legend(loc="lower right", fontsize=9.5)
-        band(below, steps, result.train_loss, Look("kernel machine", LOOKS["late"].color, "-", "none"))
-        below.axhline(np.median(result.label_noise), color=INK, linestyle=":", linewidth=1)
-        below.annotate("noise of the labels", (steps[-1], np.median(result.label_noise)), xytext=(0, 4), ha="right",
-                       textcoords="offset points")  # fmt: skip
-        below.set(xscale="log", ylabel="training loss", xlabel="steps", ylim=(0.2, 0.4))
+        excess = result.train_loss - result.train_noise[:, None]
+        band(below, steps, excess, Look("kernel machine", LOOKS["late"].color, "-", "none"))
+        below.axhline(0, color=INK, linestyle=":", linewidth=1)
+        below.annotate("loss of the true labels", (steps[-1], 0), xytext=(0, 4), ha="right", textcoords="offset points")
+        below.set(xscale="log", ylabel="training loss, less\nnoise of its labels", xlabel="steps", ylim=(-0.05, 0.1))
     return figure
 
 
@@ -102,7 +102,7 @@ def four_terms(result: score_learning.ScoreLearning) -> Figure:
     """Draw the four terms of each seed as a stacked bar, with the error they bound."""
     n = len(result.terms)
     with style():
-        figure, ax = plt.subplots(figsize=(6.8, 3.4))
+        figure, ax = plt.subplots(figsize=(5.4, 3.8))
         left = np.zeros(n)
         for k, name in enumerate(TERMS):
             ax.barh(np.arange(n), result.terms[:, k], left=left, color=SHADES[k], hatch=HATCHES[k], label=name,
@@ -112,7 +112,7 @@ def four_terms(result: score_learning.ScoreLearning) -> Figure:
         ax.set(xlabel="mean square on fresh points", ylabel="seed", xlim=(0, 1.05 * left.max()))
         ax.set_yticks(np.arange(n), [str(seed) for seed in result.settings.seeds])
         ax.grid(axis="y", visible=False)
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9.5)
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9.5)
     return figure
 
 
