@@ -60,18 +60,18 @@ def learned(result: score_learning.ScoreLearning, sampling: score_sampling.Score
     time, (times, points, labels) = s.grid_times[at], result.drawn
     near, grid = np.abs(times - time) < 0.1, np.linspace(-2.5, 2.5, result.curves.shape[2])
     with style():
-        figure, (left, right) = plt.subplots(2, 1, figsize=(5.6, 6.4))
-        left.plot(points[near], labels[near], ".", color=LOOKS["labels"].color, alpha=0.6, label="noisy labels")
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 6.4))
+        above.plot(points[near], labels[near], ".", color=LOOKS["labels"].color, alpha=0.6, label="noisy labels")
         for k, name in enumerate(("exact", "network")):
             look = LOOKS[name]
-            left.plot(grid, result.curves[k, at], color=look.color, linestyle="-" if k else ":", label=look.label)
-        left.set(xlim=(-2, 2), ylim=(-1.4, 1.9), xlabel="noisy point", ylabel="clean point", title=f"time {time:g}")
-        left.legend(fontsize=9, loc="upper left")
-        _density(right, ON_A_LINE.schedule.first, "data")
+            above.plot(grid, result.curves[k, at], color=look.color, linestyle="-" if k else ":", label=look.label)
+        above.set(xlim=(-2, 2), ylim=(-1.4, 1.9), xlabel="noisy point", ylabel="clean point", title=f"time {time:g}")
+        above.legend(fontsize=9, loc="upper left")
+        _density(below, ON_A_LINE.schedule.first, "data")
         for name, heights in (("network", result.histogram[0, 0]), ("adam", sampling.histogram[0, 2])):
-            _steps(right, heights, name)
-        right.set(xlim=(-1.5, 1.5), ylim=(0, 2.1), xlabel="sample", ylabel="density", title="samples")
-        right.legend(fontsize=9, loc="upper center")
+            _steps(below, heights, name)
+        below.set(xlim=(-1.5, 1.5), ylim=(0, 2.1), xlabel="sample", ylabel="density", title="samples")
+        below.legend(fontsize=9, loc="upper center")
     return figure
 
 
@@ -110,6 +110,7 @@ def four_terms(result: score_learning.ScoreLearning) -> Figure:
             left += result.terms[:, k]
         ax.plot(result.network_error[:, -1], np.arange(n), "D", color=INK, label="error of the network")
         ax.set(xlabel="mean square on fresh points", ylabel="seed", xlim=(0, 1.05 * left.max()))
+        ax.locator_params(axis="x", nbins=5)
         ax.set_yticks(np.arange(n), [str(seed) for seed in result.settings.seeds])
         ax.grid(axis="y", visible=False)
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9.5)
@@ -120,20 +121,20 @@ def sizes(result: score_sizes.ScoreSizes) -> Figure:
     """Draw best and last error, and the best step, against the number of samples."""
     counts = np.array(result.settings.sizes)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
-        band(left, counts, result.best_error, Look("best step", LOOKS["network"].color, "-", "o"))
-        band(left, counts, result.end_error, Look("after long training", LOOKS["late"].color, "-.", "^"))
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 6.4))
+        band(above, counts, result.best_error, Look("best step", LOOKS["network"].color, "-", "o"))
+        band(above, counts, result.end_error, Look("after long training", LOOKS["late"].color, "-.", "^"))
         start = 0.5 * np.median(result.best_error[:, 0])
         line = start * (counts / counts[0]) ** -0.5
-        left.plot(counts, line, ":", color=INK, linewidth=1)
-        left.annotate(
+        above.plot(counts, line, ":", color=INK, linewidth=1)
+        above.annotate(
             "slope \u2212\u00bd", (counts[2], line[2]), xytext=(-4, -14), textcoords="offset points", ha="right"
         )
-        left.set(ylabel="error against the truth")
-        left.legend(fontsize=9.5)
-        band(right, counts, result.best_step, Look("best step", LOOKS["network"].color, "-", "o"))
-        right.set(ylabel="best number of steps")
-        for ax in (left, right):
+        above.set(ylabel="error against the truth")
+        above.legend(fontsize=9.5)
+        band(below, counts, result.best_step, Look("best step", LOOKS["network"].color, "-", "o"))
+        below.set(ylabel="best number of steps")
+        for ax in (above, below):
             ax.set(xscale="log", yscale="log", xlabel="samples")
             ax.set_xticks(counts, [str(n) for n in counts])
             ax.xaxis.minorticks_off()

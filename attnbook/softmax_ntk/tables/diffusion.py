@@ -132,7 +132,7 @@ def eigenvalues(result: score_sizes.ScoreSizes) -> Table:
         rows.append([str(n), Measured(f"below 1e{power}"), Measured(f"above 1e{width}")])
     caption = (
         f"Size of the computed eigenvalue, largest over {len(result.best_error)} seeds: an upper bound. Condition "
-        f"without constants, logarithms and powers of the exponential; the machines here: {result.settings.width} neurons."
+        f"without constants, logarithms and powers of e; these machines have {result.settings.width} neurons."
     )
     return Table(["samples", "smallest eigenvalue", "neurons asked for"], rows, caption)
 
@@ -197,11 +197,15 @@ def by_weight(result: score_stopping.ScoreStopping) -> Table:
 
 def rises(learning: score_learning.ScoreLearning, plane: score_plane.ScorePlane) -> Table:
     """Return how far long training raises the error on the line and in the plane."""
-    rows: list[Row] = [
-        [name, str(result.settings.n_samples), Measured(_range(result.error[:, -1] / result.error.min(axis=1), ".1f"))]
-        for name, result in (("line", learning), ("plane", plane))
-    ]
-    caption = f"Median [least, most] over {len(learning.error)} and {len(plane.error)} seeds, kernel machines."
+    rows: list[Row] = []
+    for name, result in (("line", learning), ("plane", plane)):
+        last, best = result.error[:, -1], result.error.min(axis=1)
+        each = last / best
+        ratio = f"{np.median(last) / np.median(best):.1f} [{each.min():.1f}, {each.max():.1f}]"
+        rows.append([name, str(result.settings.n_samples), Measured(ratio)])
+    caption = (
+        f"Ratio of medians [least, most] over {len(learning.error)} and {len(plane.error)} seeds, kernel machines."
+    )
     return Table(["data", "samples", "last error over best"], rows, caption)
 
 
