@@ -9,12 +9,14 @@ import pytest
 from attnbook import ledger
 from attnbook.softmax_ntk.experiments import (
     eigenvalue_radius,
+    fading,
     kernel_movement,
     lemma_b1,
     perturbed,
     smallest_eigenvalues,
     summaries,
 )
+from attnbook.softmax_ntk.experiments.runs import Problem, place
 from attnbook.softmax_ntk.figures import kernel_stability as figures
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.tables import kernel_stability as tables
@@ -96,7 +98,8 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
         assert figure.axes
         plt.close(figure)
     made = (tables.changes(moved), tables.bounds(moved), tables.losses(far), tables.radii(far))
-    for table in (*made, tables.full_rank(small), tables.costs({"moved": moved})):
+    more = (tables.width_slopes(moved), tables.losses(far, "spread"), tables.faded(fading.looks(far)))
+    for table in (*made, *more, tables.full_rank(small), tables.costs({"moved": moved})):
         assert "<table>" in table._repr_html_()
     assert "inward, R = 4" in tables.spectrum_text(far, "inward", 4.0)
 
@@ -147,3 +150,36 @@ def test_unpaired_networks_exceed_the_rank_of_pairs(monkeypatch):
     monkeypatch.setattr(perturbed, "draw_weights", lambda *a, **k: draw(*a, **k, start="independent"))
     found = outcomes(smallest_eigenvalues.run(smallest_eigenvalues.Settings.smoke(), device="cpu"))
     assert found["SN-RANK-signs"] == "not reproduced"
+
+
+def test_networks_with_fewer_outputs_are_the_first_of_those_with_more():
+    settings = dataclasses.replace(
+        eigenvalue_radius.Settings.smoke(), outputs=(1, 3), sizes=(5, 7), radii=(0.01,), seeds=(0,)
+    )
+    found = eigenvalue_radius.run(settings, device="cpu")
+    for i, activation in enumerate(("softmax", "exp", "relu")):
+        start = perturbed.Start(Problem(activation, 64, 7, 17, 3), (0,), place("cpu"))
+        one = dataclasses.replace(start.networks, signs=start.networks.signs[:, :1])
+        for networks, j in ((one, 0), (start.networks, 1)):
+            kernel = ntk_gram(networks, start.inputs)[0].numpy()
+            assert found.before[0, j, 1, i] == pytest.approx(np.linalg.eigvalsh(kernel)[0], rel=1e-9, abs=1e-12)
+
+
+def test_a_single_pair_gives_both_outputs_the_same_features():
+    look = fading.look_at(Problem("softmax", 2, 3, 5, 2), 1, 0.5)
+    assert look.cosine == pytest.approx(1)
+    assert look.cosine_median == pytest.approx(1)
+    assert 0.5 <= look.heaviest <= 1
+
+
+def test_a_lost_eigenvalue_is_looked_at_in_networks_with_two_outputs(smoke_results):
+    result = smoke_results["softmax_ntk.eigenvalue_radius"]
+    settings = dataclasses.replace(result.settings, outputs=(1, 2), seeds=(0,))
+    found = eigenvalue_radius.run(settings, device="cpu")
+    random, softmax = eigenvalue_radius.DIRECTIONS.index("random"), 0
+    after = found.before[..., None, None, :] * np.ones_like(found.after)
+    after[0, :, 2, -1, random, softmax] = 0
+    (look,) = fading.looks(dataclasses.replace(found, after=after))
+    assert (look.seed, look.n_samples) == (0, settings.sizes[2])
+    ratio = found.ratio()[0, 1, 2, -1, random, softmax]
+    assert look.left == pytest.approx(ratio, rel=1e-6)

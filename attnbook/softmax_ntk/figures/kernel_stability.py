@@ -46,8 +46,7 @@ def movement(result: kernel_movement.KernelMovement) -> Figure:
 
     def draw(ax: Axes, name: str) -> None:
         for direction in kernel_movement.DIRECTIONS:
-            change = np.maximum(result.relative(direction, name), ROUNDING)
-            band(ax, radii, change, DIRECTIONS[direction])
+            band(ax, radii, _where_moved(result.relative(direction, name)), DIRECTIONS[direction])
         if name != "relu":
             _slope(ax, radii, 4 * np.median(result.relative("spread", name)[:, 0]), 1, up=True)
             _slope(ax, radii, 0.2 * np.median(result.relative("gdlike", name)[:, 0]), 2)
@@ -67,7 +66,7 @@ def movement_against_width(result: kernel_movement.KernelMovement) -> Figure:
         j = ACTIVATIONS.index(name)
         for i, direction in enumerate(kernel_movement.DIRECTIONS):
             if (direction, name) != ("common", "softmax"):
-                band(ax, widths, np.maximum(result.by_width[:, :, i, j], 1e-7), DIRECTIONS[direction])
+                band(ax, widths, _where_moved(result.by_width[:, :, i, j]), DIRECTIONS[direction])
         _slope(ax, widths, 0.45 * np.median(result.by_width[:, 0, 0, j]), -0.5)
         ax.set(xscale="log", yscale="log", ylim=(1e-6, 3e-2))
         ax.set_xticks(widths[::3], [str(m) for m in widths[::3]])
@@ -83,7 +82,7 @@ def eigenvalue_left(result: eigenvalue_radius.EigenvalueRadius, n_samples: int, 
     radii = np.array(s.radii[1:])
     with style():
         figure, axes = plt.subplots(2, 2, figsize=(6.8, 5.8), sharex=True, sharey=True)
-        for i, (ax, direction) in enumerate(zip(axes.flat, eigenvalue_radius.DIRECTIONS, strict=False)):
+        for i, (ax, direction) in enumerate(zip(axes.flat, eigenvalue_radius.DIRECTIONS, strict=True)):
             for j, name in enumerate(ACTIVATIONS):
                 band(ax, radii, np.clip(ratio[:, :, i, j], 2e-4, 3e2), LOOKS[name])
                 ax.lines[-1].set_markevery(4)
@@ -91,9 +90,8 @@ def eigenvalue_left(result: eigenvalue_radius.EigenvalueRadius, n_samples: int, 
             ax.set(xscale="log", yscale="log", ylim=(1e-4, 5e2), title=DIRECTIONS[direction].label)
             ax.set_xticks([0.5, 2, 8], ["0.5", "2", "8"])
             ax.minorticks_off()
-        axes[0, 0].annotate("half", (0.5, 0.5), xytext=(2, -13), textcoords="offset points", fontsize=10)
-        axes[0, 1].tick_params(labelbottom=True)
-        _legend_panel(axes[1, 1], [LOOKS[name] for name in ACTIVATIONS])
+        axes[1, 0].annotate("half", (0.5, 0.5), xytext=(2, -13), textcoords="offset points", fontsize=10)
+        axes[0, 0].legend(loc="lower left", fontsize=10)
         figure.supxlabel("distance moved, $R$", fontsize=11.5)
         figure.supylabel(r"$\lambda$ after / before", fontsize=11.5)
     return figure
@@ -182,6 +180,12 @@ def spectrum_frame(result: eigenvalue_radius.EigenvalueRadius, direction: str, r
         corner.plot([], [], color=INK, linestyle=":", linewidth=1, label="half of the smallest")
         corner.legend(loc="center", fontsize=10.5, title=f"{direction}, R = {radius:g}")
     return figure
+
+
+def _where_moved(change: np.ndarray) -> np.ndarray:
+    """Networks of which no neuron switched lie on the lower edge of the others, where the median does not see them."""
+    least = np.where(change > 0, change, np.inf).min(axis=0)
+    return np.maximum(change, np.where(np.isfinite(least), least, ROUNDING))
 
 
 def named(label: str) -> str:

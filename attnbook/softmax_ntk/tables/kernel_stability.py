@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
-from attnbook.softmax_ntk.experiments import eigenvalue_radius, kernel_movement, smallest_eigenvalues
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
+from attnbook.softmax_ntk.experiments import eigenvalue_radius, fading, kernel_movement, smallest_eigenvalues
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope_over_seeds
 from attnbook.softmax_ntk.figures.kernel_stability import DIRECTIONS, named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
+from attnbook.softmax_ntk.models.perturbations import Direction
 from attnbook.softmax_ntk.theory.kernel_stability import relu_change_bound
 
-__all__ = ["bounds", "changes", "costs", "full_rank", "losses", "radii", "spectrum_text"]
+__all__ = ["bounds", "changes", "costs", "faded", "full_rank", "losses", "radii", "spectrum_text", "width_slopes"]
 
 Row = list[str | Measured]
 
@@ -29,55 +30,108 @@ def changes(result: kernel_movement.KernelMovement) -> Table:
         rows.append([DIRECTIONS[direction].label, *(Measured(_with_range(c, ".1e")) for c in cells)])
     caption = (
         f"Change over norm at R = {s.radius:g}, median [range] over {len(s.seeds)} seeds; {s.n_samples} samples, "
-        f"{s.n_outputs} outputs, width {s.width}."
+        f"{s.n_outputs} outputs, width {s.width}. Of {result.change[..., 2].size} ReLU networks "
+        "moved over all radii, those of which no neuron switched: "
+    )
+    unmoved = Measured(f"{int((result.change[..., 2] == 0).sum())}.", before=caption)
+    return Table(["neurons move", *(LOOKS[name].label for name in ACTIVATIONS)], rows, unmoved)
+
+
+def width_slopes(result: kernel_movement.KernelMovement) -> Table:
+    """Return the log-log slopes of the relative change against the width, by direction and network."""
+    s = result.settings
+    rows: list[Row] = []
+    for i, direction in enumerate(kernel_movement.DIRECTIONS):
+        cells: Row = [DIRECTIONS[direction].label]
+        for j, name in enumerate(ACTIVATIONS):
+            unchanged = (direction, name) == ("common", "softmax")
+            slope = 0.0 if unchanged else slope_over_seeds(s.widths, result.by_width[:, :, i, j])[0]
+            cells.append("rounding error" if unchanged else Measured(f"{slope:.2f}"))
+        rows.append(cells)
+    relu = result.by_width[..., ACTIVATIONS.index("relu")]
+    caption = Measured(
+        f"{int((relu == 0).sum())}.",
+        before=f"Slopes of the medians over {len(s.seeds)} seeds, widths {s.widths[0]} to {s.widths[-1]}, "
+        f"R = {s.radius:g}. Of {relu.size} ReLU networks, those of which no neuron switched: ",
     )
     return Table(["neurons move", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 
 
 def bounds(result: kernel_movement.KernelMovement) -> Table:
-    """Return bounds on the change of the kernel beside the largest change measured."""
+    """Return bounds on the change of the kernel beside the changes measured: the closest that any network came."""
     s = result.settings
-    largest = float(result.change[:, len(s.allowed) - 1, :, 0].max())
-    measured_b = result.bounds()[:, -1]
-    relu = relu_change_bound(s.radius, n_samples=s.n_samples)
-    moved = float(result.one_output[:, -1].max())
-    b = f"{np.median(result.exponent):.1f}"
-    rows: list[Row] = [
-        ["softmax, the measured B", Measured(b), *_compared(float(np.median(measured_b)), largest)],
-        ["softmax, B = 1", "1", *_compared(float(result.bounds(exponent=1.0)[0, -1]), largest)],
-        ["ReLU, 2nR, one output", "", *_compared(relu, moved)],
-    ]
-    caption = f"At R = {s.radius:g}. Largest change over seeds and the four directions; B: the median over seeds."
-    return Table(["bound", "B", "its value", "largest change", "bound / change"], rows, caption)
-
-
-def losses(result: eigenvalue_radius.EigenvalueRadius) -> Table:
-    """Return in how many networks the smallest eigenvalue lost half within the radii tried, and where it began."""
-    s, lost = result.settings, result.first_loss()
+    softmax = result.change[:, len(s.allowed) - 1, :, 0].max(axis=1)
     rows: list[Row] = []
-    for i, direction in enumerate(eigenvalue_radius.DIRECTIONS):
+    for label, exponent in (("softmax, the measured B", None), ("softmax, B = 1", 1.0)):
+        closest = float((result.bounds(exponent=exponent)[:, -1] / softmax).min())
+        rows.append([label, f"{s.radius:g}", Measured(f"{closest:.1g}")])
+    for at in (len(s.allowed) - 1, 0):
+        bound = relu_change_bound(s.allowed[at], n_samples=s.n_samples)
+        closest = bound / float(result.one_output[:, at].max())
+        rows.append(["ReLU, 2nR, one output", f"{s.allowed[at]:g}", Measured(f"{closest:.1g}")])
+    caption = f"Smallest ratio over {len(s.seeds)} seeds and the four directions; width {s.width}."
+    return Table(["bound", "R", "bound / measured change"], rows, caption)
+
+
+def losses(result: eigenvalue_radius.EigenvalueRadius, direction: Direction | None = None) -> Table:
+    """Return how many networks lost half of the smallest eigenvalue within the radii tried, and where it began.
+
+    Args:
+        result: The experiment.
+        direction: Which direction, by number of samples; default all, sizes together.
+
+    Returns:
+        The table.
+    """
+    s, lost = result.settings, result.first_loss()
+    shown = eigenvalue_radius.DIRECTIONS if direction is None else (direction,)
+    rows: list[Row] = []
+    for one in shown:
+        found = lost[:, :, :, eigenvalue_radius.DIRECTIONS.index(one)]
         for k, d in enumerate(s.outputs):
-            for j, n in enumerate(s.sizes):
-                cells = [Measured(_count(lost[:, k, j, i, a])) for a in range(len(ACTIVATIONS))]
-                rows.append([DIRECTIONS[direction].label, str(d), str(n), *cells])
+            if direction is None:
+                rows.append([f"{DIRECTIONS[one].label}, {d}", *_counts(found[:, k])])
+            else:
+                rows += [[f"{n}, {d}", *_counts(found[:, k, j])] for j, n in enumerate(s.sizes)]
+    networks = len(s.seeds) * (len(s.sizes) if direction is None else 1)
     caption = (
-        f"Networks of {len(s.seeds)} that had lost half at some radius up to {s.radii[-1]:g} (in brackets: smallest "
+        f"Networks of {networks} that had lost half at some radius up to {s.radii[-1]:g} (in brackets: smallest "
         f"and largest first such radius). Width {s.width}, {s.n_inputs} inputs."
     )
-    return Table(["direction", "outputs", "samples", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
+    head = "direction, outputs" if direction is None else "samples, outputs"
+    return Table([head, *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
+
+
+def faded(found: Sequence[fading.Look]) -> Table:
+    """Return a column for each network that lost half of its smallest eigenvalue in a random direction."""
+    quantities = {
+        "left, all outputs": [f"{look.left:.2g}" for look in found],
+        "left, each output alone (the smaller)": [f"{look.left_alone:.2g}" for look in found],
+        "eigenvector on one sample": [f"{look.on_one_sample:.1%}" for look in found],
+        "its heaviest neuron": [f"{look.heaviest:.0%}" for look in found],
+        "its outputs: cosine": [f"{look.cosine:.3f}" for look in found],
+        "the same, median sample": [f"{look.cosine_median:.2f}" for look in found],
+    }
+    rows: list[Row] = [[name, *map(Measured, cells)] for name, cells in quantities.items()]
+    heads = [f"seed {look.seed}, {look.n_samples} samples" for look in found]
+    return Table(["", *heads], rows, "At the largest radius; left: smallest eigenvalue after the move over before.")
 
 
 def radii(result: eigenvalue_radius.EigenvalueRadius) -> Table:
     """Return the radius of Claim E.5 beside the largest one that did no harm in any direction tried."""
-    s, safe, certified = result.settings, result.last_harmless()[..., 0].min(axis=3), result.certified()
+    s, certified = result.settings, result.certified()
+    safe = result.last_harmless()[..., ACTIVATIONS.index("softmax")].min(axis=3)
     rows: list[Row] = []
     for k, d in enumerate(s.outputs):
         for j, n in enumerate(s.sizes):
             one, other = certified[:, k, j], safe[:, k, j]
-            cells = (f"{np.median(one):.0e}", _with_range(other, ".2g"), f"{np.median(other / one):.0e}")
-            rows.append([str(d), str(n), *map(Measured, cells)])
-    caption = "Softmax; medians over seeds. Harmless: at every radius tried up to there at least half was left."
-    return Table(["outputs", "samples", "certified", "harmless in three directions", "ratio"], rows, caption)
+            cells = (f"{one.max():.0e}", f"{other.min():.2g}", f"{(other / one).min():.0e}")
+            rows.append([f"{n}, {d}", *map(Measured, cells)])
+    caption = (
+        f"Softmax, {len(s.seeds)} seeds. Harmless: at every radius tried up to there at least half was left, in all of "
+        f"{len(eigenvalue_radius.DIRECTIONS)} directions."
+    )
+    return Table(["samples, outputs", "largest certified", "smallest harmless", "smallest ratio"], rows, caption)
 
 
 def full_rank(result: smallest_eigenvalues.SmallestEigenvalues) -> Table:
@@ -123,8 +177,8 @@ def _left(share: float) -> str:
     return "0 (singular)" if share < 1e-6 else f"{share:.2g}"
 
 
-def _compared(bound: float, change: float) -> tuple[Measured, Measured, Measured]:
-    return Measured(f"{bound:.2g}"), Measured(f"{change:.2g}"), Measured(f"{bound / change:.1g}")
+def _counts(lost: np.ndarray) -> list[Measured]:
+    return [Measured(_count(lost[..., j])) for j in range(len(ACTIVATIONS))]
 
 
 def _count(values: np.ndarray) -> str:
