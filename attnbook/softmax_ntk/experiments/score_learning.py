@@ -22,11 +22,11 @@ from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import over_runs, place
+from attnbook.softmax_ntk.experiments.score_baselines import four_terms, gap_of_one_heap, linear_answers
 from attnbook.softmax_ntk.experiments.score_tasks import ON_A_LINE, KernelMachine, sample_quality
 from attnbook.softmax_ntk.linearised import change_of_weights
 from attnbook.softmax_ntk.models.descent import gradient_descent
 from attnbook.softmax_ntk.models.two_layer import Networks, predict
-from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.reverse_sde import Denoiser
 from attnbook.softmax_ntk.score_matching import NoisySample
 
@@ -125,7 +125,8 @@ class ScoreLearning(Result):
         coupling: Mean squared distance of network and machine at the checkpoints.
         terms: Coupling, label mismatch, early stopping and approximation at the last checkpoint, ``(seeds, 4)``.
         signal: $E\|f_*\|^2$ on the test points.
-        label_noise: $E\|x_0-f_*\|^2$ on the test points.
+        linear_error: Error of the best linear denoiser and of one fitted to the noisy labels, ``(seeds, 2)``.
+        train_noise: Mean of $\|x_0-f_*\|^2$ on the training points: the loss of the true labels.
         wasserstein: Distance of samples from the data at the first time, ``(seeds, samplers)``.
         gap: Share of samples between the modes, ``(seeds, samplers)``.
         histogram: Histograms of samples, ``(seeds, samplers, bins)``.
@@ -144,7 +145,8 @@ class ScoreLearning(Result):
     coupling: Float[np.ndarray, "seeds checkpoints"]
     terms: Float[np.ndarray, "seeds 4"]
     signal: Float[np.ndarray, " seeds"]
-    label_noise: Float[np.ndarray, " seeds"]
+    linear_error: Float[np.ndarray, "seeds 2"]
+    train_noise: Float[np.ndarray, " seeds"]
     wasserstein: Float[np.ndarray, "seeds samplers"]
     gap: Float[np.ndarray, "seeds samplers"]
     histogram: Float[np.ndarray, "seeds samplers bins"]
@@ -168,6 +170,9 @@ class ScoreLearning(Result):
         w = self.wasserstein
         return {
             "SN-6.FIT": over_seeds(relative_error=total / self.signal),
+            "SN-6.FIT-line": over_seeds(
+                relative_error=total / self.signal, relative_error_linear=self.linear_error[:, 0] / self.signal
+            ),
             "SN-6.ES": rise,
             "SN-6.ES-step": Measurement(
                 {"min_best_step": float(steps.min()), "max_best_step": float(steps.max())}, n_seeds=n
@@ -178,6 +183,9 @@ class ScoreLearning(Result):
             "SN-6.Z-mismatch": over_runs(n, np.max, max_label_mismatch=self.terms[:, 1]),
             "SN-6.CPL": over_runs(n, np.max, max_mean_square_gap=self.coupling),
             "SN-6.GEN": over_seeds(wasserstein_distance=w[:, 0], gap_fraction=self.gap[:, 0]),
+            "SN-6.GEN-gap": over_runs(
+                n, np.max, max_gap_fraction=self.gap[:, 0], gap_fraction_one_heap=np.full(n, gap_of_one_heap())
+            ),
             "SN-6.STOP": over_seeds(
                 error_best=best_error, error_late=late, wasserstein_best=w[:, 1], wasserstein_late=w[:, 2]
             ),
@@ -234,9 +242,18 @@ def _learn(s: Settings, seed: int, device: torch.device) -> dict[str, np.ndarray
         "train_loss": (fitted - labels).square().mean(1).cpu().numpy(),
         "network_error": ((outputs - truth) ** 2).mean(axis=1),
         "coupling": ((outputs - predicted[at]) ** 2).mean(axis=1),
-        "terms": _terms(s, seed, machine, drawn, test, outputs[-1]),
+        "terms": four_terms(
+            machine,
+            drawn,
+            test,
+            outputs[-1],
+            ridge=s.ridge,
+            steps=s.checkpoints[-1],
+            fresh=task.draw(s.class_factor * s.n_samples, rng=stream(seed, "function of the class")),
+        ),
+        "linear_error": ((linear_answers(drawn, test) - truth) ** 2).mean(axis=1),
+        "train_noise": np.mean((drawn.clean - task.true_labels(drawn)) ** 2),
         "signal": np.mean(truth**2),
-        "label_noise": np.mean((test.clean[:, 0] - truth) ** 2),
     }
     chosen = [int(error.argmin()), s.steps.index(s.late)]
     moved = torch.cat([change_of_weights(start, inputs, coefficients[i][:, None]) for i in chosen])
@@ -254,30 +271,6 @@ def _descend(machine: KernelMachine, labels: Tensor, checkpoints: tuple[int, ...
         now, before = descent.networks, step
         found.append(now)
     return found
-
-
-def _terms(
-    s: Settings, seed: int, machine: KernelMachine, drawn: NoisySample, test: NoisySample, network: np.ndarray
-) -> np.ndarray:
-    """The four terms of Claim G.1 after the last step, with a ridge fit of true labels as function of the class."""
-    task, start = ON_A_LINE, machine.networks
-    fresh = task.draw(s.class_factor * s.n_samples, rng=stream(seed, "function of the class"))
-    many, points = (task.inputs(d.times, d.points, start.signs) for d in (fresh, test))
-    kernel = ntk_gram(start, many)[0]
-    kernel.diagonal().add_(s.ridge)
-    exact = to_tensor(task.true_labels(fresh), device=kernel.device, dtype=kernel.dtype)
-    coefficients = torch.cholesky_solve(exact, torch.linalg.cholesky(kernel))[:, 0]
-    in_class = [(ntk_gram(start, at, many)[0] @ coefficients).cpu().numpy() for at in (points, machine.inputs)]
-    pseudo = in_class[1] + (drawn.clean - task.true_labels(drawn))[:, 0]
-    both = np.stack([drawn.clean[:, 0], pseudo])
-    noisy, matched = (
-        machine.predict(machine.after(to_tensor(y[None], dtype=kernel.dtype, device=kernel.device), s.checkpoints[-1:]),
-                        points)[0, 0].cpu().numpy()
-        for y in both
-    )  # fmt: skip
-    truth = task.true_labels(test)[:, 0]
-    pairs = ((network, noisy), (noisy, matched), (matched, in_class[0]), (in_class[0], truth))
-    return np.array([np.mean((a - b) ** 2) for a, b in pairs])
 
 
 def _samples(s: Settings, seed: int, denoisers: dict[str, Denoiser]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Sampling on the line with the true score, with none, and with a network trained by Adam on fresh noise.
+"""Sampling on the line: true score, none, a network trained by Adam on fresh noise, best linear denoiser.
 
 The samples of networks trained on a fixed sample belong to :mod:`attnbook.softmax_ntk.experiments.score_learning`.
 """
@@ -18,12 +18,13 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import place
+from attnbook.softmax_ntk.experiments.runs import over_runs, place
+from attnbook.softmax_ntk.experiments.score_baselines import best_linear, best_linear_factor
 from attnbook.softmax_ntk.experiments.score_tasks import ON_A_LINE, sample_quality
 
 __all__ = ["SAMPLERS", "ScoreSampling", "Settings", "run"]
 
-SAMPLERS = ("exact", "zero", "adam")
+SAMPLERS = ("exact", "zero", "adam", "linear")
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class ScoreSampling(Result):
-    r"""Sample quality with the exact denoiser, with one that always answers zero, and with the network's.
+    r"""Sample quality with the exact denoiser, one that always answers zero, the network's and the best linear one.
 
     Attributes:
         wasserstein: Distance of samples from the data at the first time, ``(seeds, samplers)``.
         gap: Share of samples between the modes, ``(seeds, samplers)``.
         ideal_gap: The same share in the data at the first time.
         error: Error $E\|f-f_*\|^2$ of the network on fresh points, ``(seeds,)``.
+        linear_error: Error of the best linear denoiser there, ``(seeds,)``.
         signal: $E\|f_*\|^2$ there, ``(seeds,)``.
         histogram: Histograms of samples, ``(seeds, samplers, bins)``.
         history: Histograms of particles on their way, first seed, ``(samplers, frames, bins)``.
@@ -106,6 +108,7 @@ class ScoreSampling(Result):
     gap: Float[np.ndarray, "seeds samplers"]
     ideal_gap: Float[np.ndarray, " seeds"]
     error: Float[np.ndarray, " seeds"]
+    linear_error: Float[np.ndarray, " seeds"]
     signal: Float[np.ndarray, " seeds"]
     histogram: Float[np.ndarray, "seeds samplers bins"]
     history: Float[np.ndarray, "samplers frames bins"]
@@ -117,7 +120,11 @@ class ScoreSampling(Result):
             over_seeds(wasserstein_distance=self.wasserstein[:, i], gap_fraction=self.gap[:, i])
             for i in (SAMPLERS.index("exact"), SAMPLERS.index("adam"))
         )
-        return {"SN-6.SDE": exact, "SN-6.GEN-adam": adam}
+        line = over_runs(
+            len(self.error), np.max, max_error_over_linear=self.error / self.linear_error,
+            max_gap_over_linear=self.gap[:, SAMPLERS.index("adam")] / self.gap[:, SAMPLERS.index("linear")],
+        )  # fmt: skip
+        return {"SN-6.SDE": exact, "SN-6.GEN-adam": adam, "SN-6.FIT-adam": line}
 
 
 def run(
@@ -127,7 +134,7 @@ def run(
     progress: Progress | None = None,
     workdir: Path | None = None,
 ) -> ScoreSampling:
-    """Train one network per seed by Adam and draw samples with three scores.
+    """Train one network per seed by Adam and draw samples with four scores.
 
     Args:
         settings: Sizes and seeds.
@@ -163,6 +170,7 @@ def _measure(s: Settings, seed: int, device: torch.device) -> dict[str, np.ndarr
         "exact": task.exact(),
         "zero": lambda _, x: np.zeros_like(x),
         "adam": task.table(trained, s.n_sde_steps),
+        "linear": best_linear(),
     }
     found = [
         sample_quality(
@@ -174,5 +182,6 @@ def _measure(s: Settings, seed: int, device: torch.device) -> dict[str, np.ndarr
     return {name: np.stack([f[name] for f in found]) for name in found[0]} | {
         "ideal_gap": np.array(task.ideal_gap()),
         "error": ((answers - truth) ** 2).sum(axis=1).mean(),
+        "linear_error": ((best_linear_factor(test.times)[:, None] * test.points - truth) ** 2).sum(axis=1).mean(),
         "signal": (truth**2).sum(axis=1).mean(),
     }

@@ -194,6 +194,7 @@ class KernelMachine:
         eigenvalues = torch.linalg.eigvalsh(self.kernel)
         self.smallest = float(eigenvalues[0, 0])
         self.step_size = 1 / (networks.width * eigenvalues[:, -1])
+        self._asked: tuple[Tensor, Tensor] | None = None
 
     def after(self, labels: Float[Tensor, "1 rows"], steps: Sequence[int]) -> Float[Tensor, "steps 1 rows"]:
         """Return the coefficients $c$ with which the machine predicts $K(x,X)c$, after any numbers of steps."""
@@ -204,8 +205,14 @@ class KernelMachine:
         self, coefficients: Float[Tensor, "steps 1 rows"], points: Float[Tensor, "1 points inputs"] | None = None
     ) -> Float[Tensor, "steps outputs points"]:
         """Return predictions at points, default the training points, for each set of coefficients."""
-        cross = self.kernel if points is None else ntk_gram(self.networks, points, self.inputs)
+        cross = self.kernel if points is None else self._cross(points)
         return (coefficients[:, 0] @ cross[0].T).unflatten(1, (self.networks.signs.shape[1], -1))
+
+    def _cross(self, points: Tensor) -> Tensor:
+        """The kernel between points and training inputs, kept for the points that were asked for last."""
+        if self._asked is None or self._asked[0] is not points:
+            self._asked = points, ntk_gram(self.networks, points, self.inputs)
+        return self._asked[1]
 
 
 def sample_quality(

@@ -60,18 +60,18 @@ def learned(result: score_learning.ScoreLearning, sampling: score_sampling.Score
     time, (times, points, labels) = s.grid_times[at], result.drawn
     near, grid = np.abs(times - time) < 0.1, np.linspace(-2.5, 2.5, result.curves.shape[2])
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
-        left.plot(points[near], labels[near], ".", color=LOOKS["labels"].color, alpha=0.6, label="noisy labels")
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 6.4))
+        above.plot(points[near], labels[near], ".", color=LOOKS["labels"].color, alpha=0.6, label="noisy labels")
         for k, name in enumerate(("exact", "network")):
             look = LOOKS[name]
-            left.plot(grid, result.curves[k, at], color=look.color, linestyle="-" if k else ":", label=look.label)
-        left.set(xlim=(-2, 2), ylim=(-1.4, 1.9), xlabel="noisy point", ylabel="clean point", title=f"time {time:g}")
-        left.legend(fontsize=9, loc="upper left")
-        _density(right, ON_A_LINE.schedule.first, "data")
+            above.plot(grid, result.curves[k, at], color=look.color, linestyle="-" if k else ":", label=look.label)
+        above.set(xlim=(-2, 2), ylim=(-1.4, 1.9), xlabel="noisy point", ylabel="clean point", title=f"time {time:g}")
+        above.legend(fontsize=9, loc="upper left")
+        _density(below, ON_A_LINE.schedule.first, "data")
         for name, heights in (("network", result.histogram[0, 0]), ("adam", sampling.histogram[0, 2])):
-            _steps(right, heights, name)
-        right.set(xlim=(-1.5, 1.5), ylim=(0, 2.1), xlabel="sample", ylabel="density", title="samples")
-        right.legend(fontsize=9, loc="upper center")
+            _steps(below, heights, name)
+        below.set(xlim=(-1.5, 1.5), ylim=(0, 2.1), xlabel="sample", ylabel="density", title="samples")
+        below.legend(fontsize=9, loc="upper center")
     return figure
 
 
@@ -90,11 +90,11 @@ def early_stopping(result: score_learning.ScoreLearning) -> Figure:
                        textcoords="offset points")  # fmt: skip
         above.set(yscale="log", ylabel="error against the truth")
         above.legend(loc="lower right", fontsize=9.5)
-        band(below, steps, result.train_loss, Look("kernel machine", LOOKS["late"].color, "-", "none"))
-        below.axhline(np.median(result.label_noise), color=INK, linestyle=":", linewidth=1)
-        below.annotate("noise of the labels", (steps[-1], np.median(result.label_noise)), xytext=(0, 4), ha="right",
-                       textcoords="offset points")  # fmt: skip
-        below.set(xscale="log", ylabel="training loss", xlabel="steps", ylim=(0.2, 0.4))
+        excess = result.train_loss - result.train_noise[:, None]
+        band(below, steps, excess, Look("kernel machine", LOOKS["late"].color, "-", "none"))
+        below.axhline(0, color=INK, linestyle=":", linewidth=1)
+        below.annotate("loss of the true labels", (steps[-1], 0), xytext=(0, 4), ha="right", textcoords="offset points")
+        below.set(xscale="log", ylabel="training loss, less\nnoise of its labels", xlabel="steps", ylim=(-0.05, 0.1))
     return figure
 
 
@@ -102,7 +102,7 @@ def four_terms(result: score_learning.ScoreLearning) -> Figure:
     """Draw the four terms of each seed as a stacked bar, with the error they bound."""
     n = len(result.terms)
     with style():
-        figure, ax = plt.subplots(figsize=(6.8, 3.4))
+        figure, ax = plt.subplots(figsize=(5.4, 3.8))
         left = np.zeros(n)
         for k, name in enumerate(TERMS):
             ax.barh(np.arange(n), result.terms[:, k], left=left, color=SHADES[k], hatch=HATCHES[k], label=name,
@@ -110,9 +110,10 @@ def four_terms(result: score_learning.ScoreLearning) -> Figure:
             left += result.terms[:, k]
         ax.plot(result.network_error[:, -1], np.arange(n), "D", color=INK, label="error of the network")
         ax.set(xlabel="mean square on fresh points", ylabel="seed", xlim=(0, 1.05 * left.max()))
+        ax.locator_params(axis="x", nbins=5)
         ax.set_yticks(np.arange(n), [str(seed) for seed in result.settings.seeds])
         ax.grid(axis="y", visible=False)
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9.5)
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9.5)
     return figure
 
 
@@ -120,20 +121,20 @@ def sizes(result: score_sizes.ScoreSizes) -> Figure:
     """Draw best and last error, and the best step, against the number of samples."""
     counts = np.array(result.settings.sizes)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.8))
-        band(left, counts, result.best_error, Look("best step", LOOKS["network"].color, "-", "o"))
-        band(left, counts, result.end_error, Look("after long training", LOOKS["late"].color, "-.", "^"))
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 6.4))
+        band(above, counts, result.best_error, Look("best step", LOOKS["network"].color, "-", "o"))
+        band(above, counts, result.end_error, Look("after long training", LOOKS["late"].color, "-.", "^"))
         start = 0.5 * np.median(result.best_error[:, 0])
         line = start * (counts / counts[0]) ** -0.5
-        left.plot(counts, line, ":", color=INK, linewidth=1)
-        left.annotate(
+        above.plot(counts, line, ":", color=INK, linewidth=1)
+        above.annotate(
             "slope \u2212\u00bd", (counts[2], line[2]), xytext=(-4, -14), textcoords="offset points", ha="right"
         )
-        left.set(ylabel="error against the truth")
-        left.legend(fontsize=9.5)
-        band(right, counts, result.best_step, Look("best step", LOOKS["network"].color, "-", "o"))
-        right.set(ylabel="best number of steps")
-        for ax in (left, right):
+        above.set(ylabel="error against the truth")
+        above.legend(fontsize=9.5)
+        band(below, counts, result.best_step, Look("best step", LOOKS["network"].color, "-", "o"))
+        below.set(ylabel="best number of steps")
+        for ax in (above, below):
             ax.set(xscale="log", yscale="log", xlabel="samples")
             ax.set_xticks(counts, [str(n) for n in counts])
             ax.xaxis.minorticks_off()

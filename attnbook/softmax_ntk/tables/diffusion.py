@@ -21,7 +21,10 @@ from attnbook.softmax_ntk.experiments.score_tasks import BINS, GAP, ON_A_LINE
 from attnbook.softmax_ntk.mixtures import mixture_log_density
 from attnbook.softmax_ntk.reverse_sde import reverse_times
 
-__all__ = ["assumption", "by_step", "by_weight", "costs", "digits", "plane", "quality", "sizes", "terms", "time_text"]
+__all__ = [
+    "assumption", "baselines", "by_step", "by_weight", "costs", "digits", "eigenvalues", "million", "plane", "quality",
+    "rises", "sizes", "terms", "time_text",
+]  # fmt: skip
 
 Row = list[str | Measured]
 
@@ -69,6 +72,44 @@ def by_step(result: score_learning.ScoreLearning) -> Table:
     return Table(head, rows, caption)
 
 
+def baselines(result: score_learning.ScoreLearning) -> Table:
+    """Return errors relative to the signal, of network and kernel machine and of two straight lines."""
+    kinds = (
+        (f"network, {result.settings.checkpoints[-1]} steps", result.network_error[:, -1]),
+        ("kernel machine, best step", result.error.min(axis=1)),
+        ("linear in x and tx, fitted to the same labels", result.linear_error[:, 1]),
+        ("best denoiser linear in x, knows mean and variance", result.linear_error[:, 0]),
+    )
+    rows: list[Row] = [[name, Measured(_range(error / result.signal, ".3f"))] for name, error in kinds]
+    caption = f"Always answering zero has 1. Median [least, most] over {len(result.signal)} seeds."
+    return Table(["denoiser", "error over signal"], rows, caption)
+
+
+def million(learning: score_learning.ScoreLearning, stopping: score_stopping.ScoreStopping) -> Table:
+    """Return what the late number of steps does to error and samples: each seed, and the seeds of both experiments."""
+    s, t, late = learning.settings, stopping.settings, learning.settings.late
+    w = learning.wasserstein
+    first = np.stack([learning.error.min(axis=1), learning.error[:, s.steps.index(late)], w[:, 1], w[:, 2]])
+    error, distance = stopping.error, stopping.wasserstein[:, t.sampled.index(late)]
+    second = np.stack([error.min(axis=1), error[:, t.steps.index(late)], stopping.wasserstein_best, distance])
+    longer = np.stack([second[0], stopping.error_longer, second[2], stopping.wasserstein_longer])
+    groups = [(f"seed {seed}", first[:, [k]]) for k, seed in enumerate(s.seeds)] + [
+        (f"seeds {s.seeds[0]} to {s.seeds[-1]}, medians", first),
+        (f"seeds {t.seeds[0]} to {t.seeds[-1]}, medians", second),
+        ("all of these, medians", np.concatenate([first, second], axis=1)),
+        (f"seeds {t.seeds[0]} to {t.seeds[-1]}, best step times {t.longer}", longer),
+    ]
+    rows: list[Row] = []
+    for name, values in groups:
+        a, b, c, d = np.median(values, axis=1)
+        hurt = f"{np.sum(values[3] > 1.05 * values[2])} of {values.shape[1]}"
+        if values.shape[1] == 1:
+            hurt = "yes" if d > 1.05 * c else "no"
+        rows.append([name, *map(Measured, (f"{a:.3f} to {b:.3f}", f"{c:.3f} to {d:.3f}", hurt))])
+    caption = f"From the best step to {late:.0e} steps unless stated. Hurt: distance larger by more than 5 %."
+    return Table(["", "error", "distance of samples", "hurt"], rows, caption)
+
+
 def sizes(result: score_sizes.ScoreSizes) -> Table:
     """Return errors, best steps and eigenvalues, by number of samples."""
     rows: list[Row] = []
@@ -76,16 +117,29 @@ def sizes(result: score_sizes.ScoreSizes) -> Table:
         each = (result.best_error[:, k], result.end_error[:, k])
         row: Row = [str(n), *(Measured(_range(values, ".2g")) for values in each)]
         row += [Measured(_range(result.best_step[:, k], ".0f")), Measured(f"{result.rises[:, k].sum():.0f}")]
-        rows.append([*row, Measured(f"{np.median(result.smallest_eigenvalue[:, k]):.0e}")])
+        rows.append(row)
     n_seeds = len(result.best_error)
     caption = f"Median [least, most] over {n_seeds} seeds. Rises: seeds whose last error is above 1.5 times the best."
-    head = ["samples", "best error", "last error", "best step", f"rises, of {n_seeds}", "smallest eigenvalue"]
-    return Table(head, rows, caption)
+    return Table(["samples", "best error", "last error", "best step", f"rises, of {n_seeds}"], rows, caption)
+
+
+def eigenvalues(result: score_sizes.ScoreSizes) -> Table:
+    """Return the size of the smallest eigenvalue, and what the theorem's condition asks for if it is no larger."""
+    rows: list[Row] = []
+    for k, n in enumerate(result.settings.sizes):
+        power = int(np.ceil(np.log10(np.abs(result.smallest_eigenvalue[:, k]).max())))
+        width = int(np.floor(3 * np.log10(n))) - 2 * power
+        rows.append([str(n), Measured(f"below 1e{power}"), Measured(f"above 1e{width}")])
+    caption = (
+        f"Size of the computed eigenvalue, largest over {len(result.best_error)} seeds: an upper bound. Condition "
+        f"without constants, logarithms and powers of e; these machines have {result.settings.width} neurons."
+    )
+    return Table(["samples", "smallest eigenvalue", "neurons asked for"], rows, caption)
 
 
 def quality(learning: score_learning.ScoreLearning, sampling: score_sampling.ScoreSampling) -> Table:
     """Return how good the samples of every score are, and its error."""
-    e, z, a = (score_sampling.SAMPLERS.index(name) for name in ("exact", "zero", "adam"))
+    e, z, a, straight = (score_sampling.SAMPLERS.index(name) for name in ("exact", "zero", "adam", "linear"))
     n, b, late = range(3)
     best = learning.error.min(axis=1)
     long = learning.error[:, learning.settings.steps.index(learning.settings.late)]
@@ -93,10 +147,21 @@ def quality(learning: score_learning.ScoreLearning, sampling: score_sampling.Sco
     of = (
         ("exact", sampling.wasserstein[:, e], sampling.gap[:, e], None),
         ("always zero", sampling.wasserstein[:, z], sampling.gap[:, z], sampling.signal),
+        (
+            "best linear denoiser",
+            sampling.wasserstein[:, straight],
+            sampling.gap[:, straight],
+            sampling.linear_error,
+        ),
         (f"network, {learning.settings.checkpoints[-1]} steps", w[:, n], g[:, n], learning.network_error[:, -1]),
         ("kernel machine, best step", w[:, b], g[:, b], best),
         (f"kernel machine, {learning.settings.late:.0e} steps", w[:, late], g[:, late], long),
-        ("network, Adam, fresh noise", sampling.wasserstein[:, a], sampling.gap[:, a], sampling.error),
+        (
+            f"half the width, Adam, {sampling.settings.batch * sampling.settings.iterations} fresh points",
+            sampling.wasserstein[:, a],
+            sampling.gap[:, a],
+            sampling.error,
+        ),
     )
     rows: list[Row] = [
         [
@@ -128,6 +193,20 @@ def by_weight(result: score_stopping.ScoreStopping) -> Table:
         rows.append([name, Measured(_range(best, ".0f")), Measured(_range(values.min(axis=1), ".3f"))])
     caption = f"Median [least, most] over {len(result.error)} seeds."
     return Table(["measure", "best number of steps", "its value there"], rows, caption)
+
+
+def rises(learning: score_learning.ScoreLearning, plane: score_plane.ScorePlane) -> Table:
+    """Return how far long training raises the error on the line and in the plane."""
+    rows: list[Row] = []
+    for name, result in (("line", learning), ("plane", plane)):
+        last, best = result.error[:, -1], result.error.min(axis=1)
+        each = last / best
+        ratio = f"{np.median(last) / np.median(best):.1f} [{each.min():.1f}, {each.max():.1f}]"
+        rows.append([name, str(result.settings.n_samples), Measured(ratio)])
+    caption = (
+        f"Ratio of medians [least, most] over {len(learning.error)} and {len(plane.error)} seeds, kernel machines."
+    )
+    return Table(["data", "samples", "last error over best"], rows, caption)
 
 
 def plane(result: score_plane.ScorePlane) -> Table:
@@ -190,7 +269,11 @@ def costs(results: Mapping[str, Result]) -> Table:
         facts = (f"{p.wall_seconds:.1f} s", f"{p.cpu_seconds:.1f} s", f"{p.peak_memory_mib:.0f} MiB", p.device)
         rows.append([name, *map(Measured, facts)])
     head = ["experiment", "time", "of the processor", "peak memory of the process", "device"]
-    return Table(head, rows, "One thread each.")
+    return Table(
+        head,
+        rows,
+        "One thread each. The time of the processor is the cost; the other one includes waiting for other programs.",
+    )
 
 
 def _range(values: np.ndarray, form: str) -> str:
