@@ -37,7 +37,8 @@ def shares(result: OneStep) -> Figure:
             ax.plot(steps, np.median(values, axis=0), **look.line_style(), markevery=max(1, len(steps) // 10))
         for level, text in ((ASKED, f"asked of $|C_1|$: {ASKED:g}"), (ALLOWED, f"allowed to the others: {ALLOWED:g}")):
             ax.axhline(level, color=INK, linestyle=":", linewidth=1)
-            ax.annotate(text, (steps[-1], level), xytext=(0, -13), textcoords="offset points", ha="right", fontsize=10)
+            at, side = (steps[-1], "right") if level == ASKED else (steps[0], "left")
+            ax.annotate(text, (at, level), xytext=(0, -13), textcoords="offset points", ha=side, fontsize=10)
         ax.set(yscale="log", xlabel="step", ylabel=r"size / $m\eta\lambda\|e\|^2$", ylim=(1e-7, 60))
-        ax.legend(loc="center right", bbox_to_anchor=(1, 0.5), fontsize=10)
+        ax.legend(loc="center right", bbox_to_anchor=(1, 0.53), ncols=2, fontsize=10)
     return figure

@@ -120,7 +120,7 @@ def verdicts_at_both_sizes(book: LazyTraining, paper: LazyTraining) -> Table:
     heads = [f"{r.settings.n_samples} samples, up to width {r.settings.widths[-1]}" for r in (book, paper)]
     caption = (
         "The same rules at two sizes, with the measured values in brackets. SN-TM, SN-TAB1, SN-LAZY and SN-DH: one "
-        f"output only. Outputs here: {_list(book.settings.outputs)}; in the larger run: {_list(paper.settings.outputs)}."
+        f"output only. Outputs: {_list(book.settings.outputs)}; larger run: {_list(paper.settings.outputs)}."
     )
     return Table(["claim", *heads], rows, caption)
 
