@@ -19,7 +19,7 @@ __all__ = ["TERM_LOOKS", "shares"]
 TERM_LOOKS: Mapping[str, Look] = {
     "normaliser": Look("normaliser, $|C_0|$", "#9d174d", "-", "D"),
     "higher orders": Look("higher orders, $|C_2|$", "#0f766e", "--", "P"),
-    "first order": Look("first order, $|C_1|$", INK, "-", "o"),
+    "first order": Look("first order, $|C_1|$", INK, ":", "o"),
     "squared change": Look("squared change, $C_3$", "#a16207", "-.", "s"),
 }
 # What Lemma 5.3's induction asks of the first-order term and allows each of the others.
