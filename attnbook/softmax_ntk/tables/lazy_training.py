@@ -63,8 +63,9 @@ def arrived(result: lazy_training.LazyTraining) -> Table:
         ]
         rows.append([str(m), *map(Measured, texts)])
     caption = (
-        f"One / two outputs: networks of {n} that reached a thousandth of the loss within {s.max_steps} steps (in "
-        f"brackets: whose loss rose on the way). Of the wider ones all did. Below {s.widths[0]}: one output only."
+        f"{' / '.join(map(str, s.outputs))} outputs: networks of {n} that reached a thousandth of the loss within "
+        f"{s.max_steps} steps (in brackets: whose loss rose on the way). "
+        f"Of the wider ones all did. Below {s.widths[0]}: one output only."
     )
     return Table(["width", *(LOOKS[name].label for name in ACTIVATIONS)], rows, caption)
 

@@ -23,10 +23,11 @@ def account(result: OneStep) -> Table:
         rows.append([f"{name}: {term}", allowed, *_numbers(sizes)])
     rows.append(["sum", "at most −0.5", *_numbers(result.change / unit)])
     caption = (
-        "Each term over mηλ‖F−Y‖². Largest: over all steps and seeds; first and last step: medians over "
-        f"{len(s.seeds)} seeds. Softmax, width {s.width}, {s.n_outputs} outputs, step size {s.fraction:g}/(mλ_max)."
+        "Each term over mηλ‖F−Y‖². Worst: largest with its sign, over all steps and seeds; first and last step: "
+        f"medians over {len(s.seeds)} seeds. Softmax, width {s.width}, "
+        f"{s.n_outputs} outputs, step size {s.fraction:g}/(mλ_max)."
     )
-    return Table(["term", "the induction allows", "largest", "first step", f"step {s.steps}"], rows, caption)
+    return Table(["term", "the induction allows", "worst", "first step", f"step {s.steps}"], rows, caption)
 
 
 def gradient_bound(result: OneStep) -> Table:

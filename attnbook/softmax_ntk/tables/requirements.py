@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnbook import ledger
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.experiments.input_norms import InputNorms
 from attnbook.softmax_ntk.experiments.lazy_training import LazyTraining
@@ -15,7 +16,7 @@ from attnbook.softmax_ntk.figures.lazy_training import LOOKS
 from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
 from attnbook.softmax_ntk.theory.lazy_training import row_of_table_1
 
-__all__ = ["at_full_size", "condition_numbers", "smallest_widths", "table_1"]
+__all__ = ["at_full_size", "condition_numbers", "smallest_widths", "table_1", "verdicts_at_both_sizes"]
 
 Row = list[str | Measured]
 
@@ -52,7 +53,7 @@ def table_1(result: LazyTraining) -> Table:
 
 
 def smallest_widths(result: SmallestWidth) -> Table:
-    """Return the smallest working widths beside the counting bound and the square in Table 1."""
+    """Return the smallest working widths beside the rank count and the square in Table 1."""
     s, bound = result.settings, result.counting_bound()
     squares = (np.array(s.sizes) / np.median(result.infinite_eigenvalue[:, :, 0], axis=0)) ** 2
     rows: list[Row] = []
@@ -104,6 +105,28 @@ def at_full_size(book: LazyTraining, paper: LazyTraining) -> Table:
         f"{len(book.settings.seeds)} seeds here, {len(paper.settings.seeds)} in the larger run."
     )
     return Table(["against the width", *heads], rows, caption)
+
+
+def verdicts_at_both_sizes(book: LazyTraining, paper: LazyTraining) -> Table:
+    """Return the verdict on every rule at the book's size and in the larger run, beside the number the rule tests."""
+    reports = [ledger.check(result, scale=scale).verdicts for result, scale in ((book, "book"), (paper, "paper"))]
+    rows: list[Row] = []
+    for small, large in zip(*reports, strict=True):
+        cells: list[Measured] = []
+        for verdict in (small, large):
+            values = verdict.measurement.values.values() if verdict.measurement else ()
+            cells.append(Measured(f"{verdict.outcome} ({', '.join(f'{v:.3g}' for v in values)})"))
+        rows.append([small.claim.id, *cells])
+    heads = [f"{r.settings.n_samples} samples, up to width {r.settings.widths[-1]}" for r in (book, paper)]
+    caption = (
+        "The same rules at two sizes, with the measured values in brackets. SN-TM, SN-TAB1, SN-LAZY and SN-DH: one "
+        f"output only. Outputs: {_list(book.settings.outputs)}; larger run: {_list(paper.settings.outputs)}."
+    )
+    return Table(["claim", *heads], rows, caption)
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
 
 
 def _all(form: str, values: Sequence[float] | np.ndarray) -> list[Measured]:
