@@ -109,7 +109,7 @@ def at_full_size(book: LazyTraining, paper: LazyTraining) -> Table:
 
 def verdicts_at_both_sizes(book: LazyTraining, paper: LazyTraining) -> Table:
     """Return the verdict on every rule at the book's size and in the larger run, beside the number the rule tests."""
-    reports = [ledger.check(result, scale=scale).verdicts for result, scale in ((book, "book"), (paper, "paper"))]
+    reports = (ledger.check(book).verdicts, ledger.check(paper, scale="paper").verdicts)
     rows: list[Row] = []
     for small, large in zip(*reports, strict=True):
         cells: list[Measured] = []
