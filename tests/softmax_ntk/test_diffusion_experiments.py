@@ -202,14 +202,14 @@ def test_figures_and_tables_can_be_drawn_from_stored_results():
     learning, sampling = stored(score_learning.ScoreLearning), stored(score_sampling.ScoreSampling)
     stopping, by_size = stored(score_stopping.ScoreStopping), stored(score_sizes.ScoreSizes)
     plane, small = stored(score_plane.ScorePlane, "paper"), stored(score_digits.ScoreDigits, "paper")
-    times = figures.frame_times(sampling)
+    times, open_before = figures.frame_times(sampling), plt.get_fignums()
     for figure in (
         figures.learned(learning, sampling), figures.early_stopping(learning), figures.four_terms(learning),
         figures.sizes(by_size), figures.stopping(stopping), figures.sampled(learning, sampling), figures.plane(plane),
         figures.digits(small), figures.time_frame(learning, sampling, times[0]),
     ):  # fmt: skip
         assert len(png(figure, dpi=30)) > 500
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == open_before
     for table in (
         tables.assumption(stored(diffusion_identities.DiffusionIdentities)), tables.terms(learning),
         tables.by_step(learning), tables.sizes(by_size), tables.quality(learning, sampling), tables.by_weight(stopping),

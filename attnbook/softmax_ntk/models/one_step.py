@@ -56,8 +56,8 @@ def loss_terms(
         >>> import numpy as np
         >>> signs = np.array([[1.0, -1.0]])
         >>> start, end = (Networks.stack("softmax", [Weights(w, signs)]) for w in (np.zeros((1, 2)), np.ones((1, 2))))
-        >>> loss_terms(start, end, torch.ones(1, 1, 1).double(), torch.ones(1, 1, 1).double()).tolist()
-        [[0.0, -0.0, -0.0, 0.0]]
+        >>> loss_terms(start, end, torch.ones(1, 1, 1).double(), torch.ones(1, 1, 1).double()).abs().tolist()
+        [[0.0, 0.0, 0.0, 0.0]]
     """
     if before.activation != "softmax" or after.activation != "softmax":
         raise ValueError(
