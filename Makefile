@@ -10,8 +10,11 @@ NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.
 JOBS ?= 2
 SHARED_OUT := -n $(JOBS) --dist loadfile
 
+# `TORCH_INDEX=URL` names another place where pip looks for torch, `TORCH_INDEX=` none besides its usual ones; not set, it
+# is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
+
 .DEFAULT_GOAL := help
-.PHONY: help book test quick lint lab notebooks serve results verify benchmarks lock clean
+.PHONY: help book test quick lint lab notebooks serve print look results verify benchmarks measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -19,7 +22,8 @@ help:  ## list the targets
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), f"Python 3.11 to 3.13 is needed, this is {sys.version.split()[0]}; try make PYTHON=python3.12"'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.txt
+	index="$${TORCH_INDEX-$$($(PYTHON) tools/torch_index.py)}"; \
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $${index:+--extra-index-url "$$index"} -r requirements.txt
 	touch $@
 
 book: $(VENV)/.installed  ## execute the chapters and build the HTML
@@ -47,6 +51,12 @@ notebooks: $(VENV)/.installed  ## execute the chapters again and store their out
 serve: $(VENV)/.installed  ## show the built book at http://localhost:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000
 
+print: $(VENV)/.installed  ## put the chapters of the built book on one page, to print or to save as PDF
+	$(BIN)/python tools/one_page.py
+
+look: $(VENV)/.installed  ## photograph and measure the pages of the built book, light and dark, desktop and phone
+	$(BIN)/python tools/look.py
+
 results: $(VENV)/.installed  ## run all experiments at book scale and store the results
 	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --scale book || exit 1; done
 
@@ -56,6 +66,9 @@ verify: $(VENV)/.installed  ## run the claims again and compare with the stored 
 benchmarks: $(VENV)/.installed  ## measure speed side by side and store the table
 	$(BIN)/python benchmarks/table_1_ensemble.py --store
 	$(BIN)/python benchmarks/side_by_side.py --store
+
+measure: $(VENV)/.installed  ## measure time and disk of a fresh clone, for the README
+	$(BIN)/python tools/measure_book.py
 
 lock: $(VENV)/.installed  ## write requirements.lock from the installed versions
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet pip-tools

@@ -41,13 +41,12 @@ def facts(claim: ledger.Claim) -> str:
     return f'<dl class="claim-facts">{cells}</dl>' if rows else ""
 
 
-def rule(claim: ledger.Claim, pages: Iterable[str]) -> str:
-    """Return how the claim is judged, and the chapter that shows it, as a link once it is one of the pages."""
-    page = f"chapters/{claim.chapter}"
-    chapter = f"{{doc}}`/{page}`" if page in pages else f"`{claim.chapter}` (coming)"
+def rule(claim: ledger.Claim) -> str:
+    """Return how the claim is judged, its kind, and the section of the chapter that shows it."""
     judged = f"Not testable: {claim.untestable}" if claim.untestable else f"Accepted when `{claim.accept}`"
     trial = [f"The rule was set after {claim.trial}."] if claim.trial else []
-    parts = [judged, f"Why this rule: {claim.why}", *trial, f"Chapter: {chapter}"]
+    kind = f"Kind: *{claim.kind}*, {ledger.KINDS[claim.kind]}."
+    parts = [judged, f"Why this rule: {claim.why}", *trial, kind, f"Shown in {{shown}}`{claim.id}`."]
     return "\n\n".join(["<details><summary>Rule and chapter</summary>", *parts, "</details>"])
 
 
@@ -69,6 +68,8 @@ def form(papers: list[ledger.Paper], total: int) -> str:
         '<form class="claim-filter" role="search" aria-label="Filter the claims" hidden onsubmit="return false">'
         + select("Paper", "paper", ((p.name, p.title) for p in papers))
         + select("Verdict", "status", ((v, v) for v in SIGNS))
-        + '<label>Text <input type="search" name="text" placeholder="id, place or word"></label>'
-        + f'<output aria-live="polite">{total} of {total} claims shown</output></form>'
+        + select("Kind", "kind", ((kind, f"{kind}: {meaning}") for kind, meaning in ledger.KINDS.items()))
+        + '<label>Text <input type="search" name="text" placeholder="id, place, chapter or word"></label>'
+        + f'<output aria-live="polite">{total} of {total} claims shown</output>'
+        + '<button type="reset">Show all</button></form>'
     )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import claims_html as write
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
 from attnbook import ledger
@@ -43,7 +44,15 @@ class Claims(SphinxDirective):
         if not papers:
             raise self.error(f"paper: the ledger has no paper {self.options.get('paper')!r}")
         judged = [(c, ledger.standing(c).outcome) for paper in papers for c in paper.claims]
-        return self.parse_text_to_nodes(self.text(papers, [pair for pair in judged if self.wanted(*pair)]))
+        chosen = [pair for pair in judged if self.wanted(*pair)]
+        return [*self.index(chosen), *self.parse_text_to_nodes(self.text(papers, chosen))]
+
+    def index(self, chosen: list[tuple[ledger.Claim, str]]) -> list[nodes.Node]:
+        """Enter the claims of the ledger page into the index: the search reads it, too."""
+        if self.env.docname != LEDGER_PAGE or {"filter", "summary"} & set(self.options):
+            return []
+        entries = [("single", c.id, c.id, "main", None) for c, _ in chosen]
+        return [addnodes.index(entries=entries)]
 
     def wanted(self, claim: ledger.Claim, outcome: str) -> bool:
         """Tell whether the options choose this claim."""
@@ -67,8 +76,8 @@ class Claims(SphinxDirective):
         here, page, search = self.env.docname, "", ""
         if here == LEDGER_PAGE:  # the place that all links to a claim lead to
             self.env.get_domain("std").note_hyperlink_target(claim.id.lower(), here, claim.id, claim.id)
-            words = f"{claim.id} {claim.where} {claim.statement}".lower().replace("\n", " ")
-            search = f' data-text="{escape(words)}"'
+            words = f"{claim.id} {claim.where} {claim.chapter} {claim.statement}".lower().replace("\n", " ")
+            search = f' data-kind="{claim.kind}" data-text="{escape(words)}"'
         else:
             page = self.env.app.builder.get_relative_uri(here, LEDGER_PAGE)
         brief, notes = "brief" in self.options, "notes" in self.options
@@ -77,7 +86,7 @@ class Claims(SphinxDirective):
             write.head(claim, outcome, page),
             claim.statement,
             "" if brief else write.facts(claim),
-            "" if brief else write.rule(claim, self.env.found_docs),
+            "" if brief else write.rule(claim),
             f"**Read with care.** {claim.note}" if claim.note and (notes or not brief) else "",
             "</section>",
         ]

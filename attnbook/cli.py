@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +19,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 import attnbook
-from attnbook import datasets, ledger
+from attnbook import datasets, doctor, ledger
 from attnbook.core import results, runtime
 from attnbook.core.runtime import Scale
 from attnbook.registry import experiment, experiments
@@ -190,29 +188,14 @@ def train_embeddings(
     console.print(f"{len(made.words)} words, {dimension} components; stored {path}", highlight=False, soft_wrap=True)
 
 
-@app.command()
-def doctor(as_json: Json = False) -> None:
-    """Print versions, device, scale and folders, and say what is missing."""
-    with _clear_errors():
-        found = {
-            "attnbook": attnbook.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            **{
-                name: _version(name) for name in ("torch", "numpy", "matplotlib", "ipywidgets", "jupyter-book", "nbval")
-            },
-            "device": str(runtime.device()),
-            "threads": torch.get_num_threads(),
-            "scale": runtime.scale(),
-            "results folder": str(results.results_folder()),
-            "stored results": sum(1 for _ in results.results_folder().glob("*/*.json")),
-            "claims": len(ledger.claims()),
-        }
-    if as_json:
-        return _print_json(found)
-    for name, value in found.items():
-        console.print(f"{name}: {value}", highlight=False)
-    return None
+@app.command("doctor")
+def examine(as_json: Json = False) -> None:
+    """Say what is wrong with this installation and what mends it; exit 1 if something needed is broken.
+
+    Raises:
+        typer.Exit: With the exit code.
+    """
+    raise typer.Exit(doctor.main(["--json"] if as_json else []))
 
 
 @contextmanager
@@ -269,13 +252,6 @@ def _check_writable(path: Path) -> None:
 def _one_of(name: str, value: str | None, allowed: list[str] | tuple[str, ...]) -> None:
     if value is not None and value not in allowed:
         raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(allowed)}")
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _print_json(data: Any) -> None:

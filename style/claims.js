@@ -1,14 +1,14 @@
-// The filter of the claims ledger: shows the claims that match all three fields, and counts them.
+// The filter of the claims ledger: shows the claims that match all fields, counts them, and keeps the choice in the address.
 (function () {
   const form = document.querySelector("form.claim-filter");
   if (!form) return;
+  const fields = ["paper", "status", "kind", "text"].map((name) => form.elements[name]);
   const claims = [...document.querySelectorAll("section.claim")];
   const groups = [...new Set(claims.map((claim) => claim.parentElement))];
   const count = form.querySelector("output");
 
-  function matches(claim, paper, status, words) {
-    return (!paper || claim.dataset.paper === paper)
-      && (!status || claim.dataset.status === status)
+  function matches(claim, words) {
+    return fields.every((field) => field.name === "text" || !field.value || claim.dataset[field.name] === field.value)
       && words.every((word) => claim.dataset.text.includes(word));
   }
 
@@ -16,7 +16,7 @@
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const claim of claims) {
-      claim.hidden = !matches(claim, form.elements.paper.value, form.elements.status.value, words);
+      claim.hidden = !matches(claim, words);
       shown += !claim.hidden;
     }
     for (const group of groups) {
@@ -25,13 +25,32 @@
     count.textContent = `${shown} of ${claims.length} claims shown`;
   }
 
-  function showTarget() {  // a link to one claim must not lead to a hidden one
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target && target.hidden) { form.reset(); update(); target.scrollIntoView(); }
+  function remember() {  // in the address, so that a choice can be sent to somebody
+    const chosen = new URLSearchParams(fields.filter((field) => field.value).map((field) => [field.name, field.value]));
+    history.replaceState(null, "", chosen.size ? `#?${chosen}` : location.pathname + location.search);
+  }
+
+  function follow() {  // an address names a choice (#?paper=...) or one claim, which must not be a hidden one
+    const name = location.hash.slice(1);
+    if (name.startsWith("?")) {
+      const chosen = new URLSearchParams(name.slice(1));
+      for (const field of fields) field.value = chosen.get(field.name) || "";
+      update();
+      return;
+    }
+    const claim = claims.find((one) => one.id === decodeURIComponent(name));
+    if (!claim) return;
+    if (claim.hidden) { form.reset(); update(); }
+    const details = claim.querySelector("details");
+    if (details) details.open = true;
+    claim.scrollIntoView();
+    setTimeout(() => claim.scrollIntoView(), 300);  // again, when the heights of the claims above are known
   }
 
   form.hidden = false;
-  form.addEventListener("input", update);
-  window.addEventListener("hashchange", showTarget);
+  form.addEventListener("input", () => { update(); remember(); });
+  form.addEventListener("reset", () => setTimeout(() => { update(); remember(); }));
+  window.addEventListener("hashchange", follow);
   update();
+  follow();
 })();

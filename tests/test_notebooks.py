@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import first_cell
+import launching
 import pytest
-import yaml
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").rglob("*.ipynb"))
@@ -20,6 +21,14 @@ NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "
 @pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
 def chapter(request):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    """The files that are, or would be, in the repository; all files where there is no repository."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "chapters"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return set(listed.stdout.split()) or {path.relative_to(ROOT).as_posix() for path in CHAPTERS}
 
 
 def code_cells(path):
@@ -57,12 +66,33 @@ def test_stored_outputs_are_those_of_one_clean_run(chapter):
         assert output.get("name") != "stderr"
 
 
-def test_first_cell_installs_on_colab_and_is_silent_elsewhere(chapter):
+def test_first_cell_is_the_same_everywhere_and_says_nothing(chapter):
+    """It is hidden in the book, silent outside Colab, and written by one tool."""
     first = code_cells(chapter)[0]
-    assert {"remove-cell", "nbval-ignore-output"} <= set(first["metadata"]["tags"])
-    assert "google.colab" in "".join(first["source"])
+    assert "".join(first["source"]) == first_cell.source(), "run: python tools/first_cell.py"
+    assert first["metadata"]["tags"] == first_cell.TAGS
     assert first["outputs"] == []
-    assert "".join(first["source"]) == "".join(code_cells(CHAPTERS[0])[0]["source"])
+
+
+def test_the_tool_changes_the_first_cell_and_nothing_else(chapter, tmp_path):
+    before = json.loads(chapter.read_text(encoding="utf-8"))
+    before["cells"][0]["source"] = ["import sys\n", '"google.colab" in sys.modules']
+    copy = tmp_path / "copy.ipynb"
+    copy.write_text(json.dumps(before), encoding="utf-8")
+    assert not first_cell.is_current(copy)
+    first_cell.write(copy)
+    assert first_cell.is_current(copy)
+    after = json.loads(copy.read_text(encoding="utf-8"))
+    assert after["cells"][1:] == before["cells"][1:]
+    assert after["metadata"] == before["metadata"]
+    assert copy.read_text(encoding="utf-8").splitlines()[1:6] == chapter.read_text(encoding="utf-8").splitlines()[1:6]
+
+
+def test_the_tool_keeps_away_from_notebooks_that_begin_otherwise(tmp_path):
+    other = tmp_path / "other.ipynb"
+    other.write_text(json.dumps({"cells": [{"cell_type": "code", "metadata": {}, "source": ["1 + 1"]}]}))
+    with pytest.raises(ValueError, match=r"other\.ipynb: the first cell is not the one for Colab"):
+        first_cell.write(other)
 
 
 def test_every_picture_has_an_alt_text_that_says_something(chapter):
@@ -90,12 +120,34 @@ def test_notebooks_stay_small(chapter):
     assert chapter.stat().st_size < 2_000_000
 
 
-def test_launch_buttons_lead_to_files_that_exist(chapter):
-    """The address that the Colab button opens is repository, branch and path of the notebook."""
-    repository = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
-    path = Path(repository["path_to_book"], chapter.relative_to(ROOT))
-    assert (ROOT / path).is_file()
-    assert repository["url"].startswith("https://github.com/")
+@pytest.mark.parametrize(
+    ("service", "address"),
+    [
+        ("colab", "https://colab.example/github/me/mine/blob/dev/book/a/b.ipynb"),
+        ("binder", "https://binder.example/v2/gh/me/mine/dev?urlpath=lab/tree/book/a/b.ipynb"),
+        (
+            "jupyterhub",
+            "https://hub.example/hub/user-redirect/git-pull"
+            "?repo=https%3A//github.com/me/mine&urlpath=lab/tree/mine/book/a/b.ipynb&branch=dev",
+        ),
+    ],
+)
+def test_launch_addresses_of_a_known_book(service, address):
+    """The form that each service documents."""
+    hosts = {"colab_url": "https://colab.example", "binderhub_url": "https://binder.example"}
+    buttons = {"notebook_interface": "jupyterlab", **hosts, "jupyterhub_url": "https://hub.example"}
+    repository = {"url": "https://github.com/me/mine", "branch": "dev", "path_to_book": "book/"}
+    assert launching.addresses({"repository": repository, "launch_buttons": buttons}, "a/b")[service] == address
+    assert launching.file_opened(service, address) == "book/a/b.ipynb"
+
+
+def test_launch_buttons_lead_to_files_of_the_repository(chapter, tracked):
+    """For each service that ``_config.yml`` switches on; the built pages are compared with the same addresses."""
+    page = chapter.relative_to(ROOT).with_suffix("").as_posix()
+    found = launching.addresses(launching.settings(), page)
+    assert {"colab", "binder"} <= set(found)
+    for service, address in found.items():
+        assert launching.file_opened(service, address) in tracked
 
 
 @pytest.mark.slow

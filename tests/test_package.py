@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jaxtyping
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from importlinter.cli import lint_imports
+from packaging.requirements import Requirement
 
 import attnbook
 from attnbook.global_attention.data import Teacher
@@ -112,6 +114,28 @@ def test_a_machine_that_only_trains_loads_torch_and_numpy_only(statement, needed
 
 def test_the_version_is_the_installed_one():
     assert attnbook.__version__ == importlib.metadata.version("attnbook")
+
+
+COLAB = {"numpy": "2.0.2", "ipywidgets": "7.7.1"}
+"""Loaded before the first cell runs, as of 2026: googlecolab/colabtools#6072, retentioneering-tools#145."""
+
+
+@pytest.mark.parametrize("name", COLAB)
+def test_what_colab_has_loaded_already_is_good_enough(name):
+    """Else the install in the first cell would replace a loaded package, and Colab would ask for a restart."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
+    assert wanted[name].contains(COLAB[name])
+
+
+def test_the_package_does_not_need_the_book():
+    """Whoever installs the package gets no Jupyter Book, no tests and no JupyterLab."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {Requirement(line).name for line in project["dependencies"]}
+    listed = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    of_the_book = {Requirement(line).name for line in listed if line[:1].isalpha()} - {"torch"}
+    assert len(of_the_book) > 10
+    assert needed & of_the_book == set()
 
 
 def test_the_arrows_between_modules_go_one_way(capsys, monkeypatch):

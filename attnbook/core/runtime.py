@@ -1,27 +1,61 @@
-"""Where and at what size an experiment runs: device, scale, threads, progress."""
+"""Where and at what size an experiment runs: device, scale, threads, progress.
+
+:func:`use` chooses both for the rest of the session; the first cell of every chapter calls it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-__all__ = ["Progress", "Scale", "device", "progress_bar", "scale", "threads"]
+__all__ = ["Progress", "Scale", "device", "progress_bar", "scale", "threads", "use"]
 
 Scale: TypeAlias = Literal["smoke", "book", "paper"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (units of work done, units in all)."""
+
+_chosen: dict[str, Any] = {}  # what `use` was last called with, "auto" left out
+
+
+def use(*, scale: str = "auto", device: str | torch.device = "auto") -> None:
+    """Choose at what size and where experiments run from now on, in this process.
+
+    The first cell of every chapter calls it: one change there, ``scale="paper"``, trains the whole chapter at the
+    paper's own size. Arguments that a call gives explicitly still come first.
+
+    Args:
+        scale: ``smoke``, ``book`` or ``paper``; default ``auto``: what ``ATTNBOOK_SCALE`` says, else ``book``.
+        device: ``cuda``, ``cuda:1``, ``mps`` or ``cpu``; default ``auto``: the first of these that this machine has.
+
+    Raises:
+        ValueError: If the scale is unknown, or this machine has no such device; nothing is chosen then.
+
+    Example:
+        >>> from attnbook.core import runtime
+        >>> runtime.use(scale="smoke", device="cpu")
+        >>> runtime.scale(), runtime.device()
+        ('smoke', device(type='cpu'))
+        >>> runtime.use()
+    """
+    chosen: dict[str, Any] = {}
+    if scale != "auto":
+        chosen["scale"] = _known_scale("scale", scale, "auto")
+    if device != "auto":
+        chosen["device"] = _available(device)
+    _chosen.clear()
+    _chosen.update(chosen)
 
 
 def device(name: str | torch.device | None = None) -> torch.device:
     """Return the device to compute on.
 
     Args:
-        name: ``cuda``, ``cuda:1``, ``mps`` or ``cpu``. Default: the first of cuda, mps and cpu
-            that this machine has.
+        name: ``cuda``, ``cuda:1``, ``mps`` or ``cpu``. Default: the one chosen by :func:`use`, else the first of
+            cuda, mps and cpu that this machine has.
 
     Returns:
         The device.
@@ -33,6 +67,10 @@ def device(name: str | torch.device | None = None) -> torch.device:
         >>> device("cpu")
         device(type='cpu')
     """
+    return _chosen.get("device", _available(None)) if name is None else _available(name)
+
+
+def _available(name: str | torch.device | None) -> torch.device:
     available = ["cpu"]
     if torch.backends.mps.is_available():
         available.insert(0, "mps")
@@ -53,8 +91,8 @@ def device(name: str | torch.device | None = None) -> torch.device:
 def scale() -> Scale:
     """Return the size at which experiments run unless told otherwise.
 
-    The environment variable ``ATTNBOOK_SCALE`` picks it: ``smoke`` (a second, for tests), ``book``
-    (the default: any laptop) or ``paper`` (the paper's own size).
+    The last call of :func:`use` picks it, else the environment variable ``ATTNBOOK_SCALE``: ``smoke`` (a second, for
+    tests), ``book`` (the default: any laptop) or ``paper`` (the paper's own size).
 
     Returns:
         The scale.
@@ -62,9 +100,14 @@ def scale() -> Scale:
     Raises:
         ValueError: If the variable holds anything else.
     """
-    value = os.environ.get("ATTNBOOK_SCALE", "book")
+    if "scale" in _chosen:
+        return _chosen["scale"]
+    return _known_scale("ATTNBOOK_SCALE", os.environ.get("ATTNBOOK_SCALE", "book"))
+
+
+def _known_scale(name: str, value: str, *others: str) -> Scale:
     if value not in get_args(Scale):
-        raise ValueError(f"ATTNBOOK_SCALE: got {value!r}, expected one of {', '.join(get_args(Scale))}")
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join((*get_args(Scale), *others))}")
     return value  # type: ignore[return-value]  # narrowed by the check above
 
 

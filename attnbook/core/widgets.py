@@ -25,6 +25,7 @@ __all__ = ["Explorer", "explore"]
 FRAME_DPI = 100
 FRAME_COLORS = 64
 MOST_FRAMES = 80
+VIEW = "application/vnd.jupyter.widget-view+json"
 
 # Finds the frame whose number the sliders spell, shows it, and says so in words.
 MOVE = (
@@ -103,9 +104,9 @@ class Explorer:
         return f"Slider over {ranges}"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        bundle = self.widget._repr_mimebundle_()
-        widget = bundle[0] if isinstance(bundle, tuple) else bundle
-        return {**widget, "text/plain": repr(self), "text/html": self._repr_html_()}
+        # Written by hand, because ipywidgets 7, which Colab has, makes no bundle.
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return {VIEW: view, "text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _repr_html_(self) -> str:
         sliders = "".join(self._slider_html(name, values) for name, values in self.grid.items())
@@ -126,6 +127,7 @@ class Explorer:
         import ipywidgets as w
 
         picture = w.Image(value=self.frames[self.first], format="png", layout=w.Layout(align_self="flex-start"))
+        picture.tooltip = self.texts[self.first]  # what a screen reader says of the picture (ipywidgets 8)
         words = w.HTML(value=html.escape(self.texts[self.first]))
         sliders = {
             name: w.SelectionSlider(
@@ -140,8 +142,8 @@ class Explorer:
 
         def redraw(_: object) -> None:
             point = {name: slider.value for name, slider in sliders.items()}
-            picture.value = self._png(point)
-            words.value = html.escape(self.text(**point))
+            said = self.text(**point)
+            picture.value, picture.tooltip, words.value = self._png(point), said, html.escape(said)
 
         for slider in sliders.values():
             slider.observe(redraw, "value")

@@ -48,8 +48,8 @@ def spectral_init(
         ``value`` and ``key_query``, in the dtype of ``x`` (computed in float64).
 
     Raises:
-        ValueError: If the inputs are not finite, the numbers of samples differ, or there are too few samples for a
-            covariance of full rank.
+        ValueError: If an argument is no matrix of finite floating point numbers, the numbers of samples differ, or
+            there are too few samples for a covariance of full rank.
 
     Warns:
         UserWarning: If there are fewer outputs than inputs (Assumption 2 fails), or the largest singular value of
@@ -61,6 +61,12 @@ def spectral_init(
         >>> bool(torch.allclose(value @ (x.T @ x / 6) @ key_query, torch.tensor([[0.1, 0.0], [0.0, 0.2]])))
         True
     """
+    for name, tensor in {"x": x, "y": y}.items():
+        if tensor.ndim < 2 or not tensor.is_floating_point():
+            raise ValueError(
+                f"{name}: expected floating point numbers with one sample per row, "
+                f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+            )
     if x.shape[-2] != y.shape[-2]:
         raise ValueError(f"y: expected one label per input, {x.shape[-2]}, got {y.shape[-2]}")
     if not torch.isfinite(y).all():
@@ -74,7 +80,7 @@ def spectral_init(
     if (singular[..., 0] >= LARGEST_SIGNAL).any():
         warnings.warn(
             f"y: the largest singular value of A Sigma^(1/2) is {float(singular.max()):.3g}; from {LARGEST_SIGNAL} on "
-            "the moments of the attention weights are infinite (Assumption 3); divide the labels by a constant",
+            "E exp(q), which the 1/n term needs, is infinite (Assumption 3); divide the labels by a constant",
             stacklevel=2,
         )
     return value.to(x.dtype), key_query.to(x.dtype)
@@ -85,7 +91,9 @@ class StructureAwareGD(torch.optim.Optimizer):
 
     Each step takes the gradients that ``backward`` left behind, adds the gradient of $\lambda\mathcal R$
     (:func:`~attnbook.preconditioning.theory.population.penalty_gradient`), preconditions the sum and subtracts
-    ``step_size`` times the result. The penalty needs no autograd: leave it out of your loss.
+    ``step_size`` times the result. The penalty needs no autograd: leave it out of your loss. The gradients may also be
+    set by hand, from :func:`~attnbook.preconditioning.models.in_sample.in_sample_loss_and_gradient` on all samples.
+    ``state_dict`` holds the covariance too: training continues from it as it was.
 
     Args:
         value: $U$, ``(..., n_outputs, dimension)``; a leaf that requires a gradient.
@@ -132,9 +140,22 @@ class StructureAwareGD(torch.optim.Optimizer):
             raise ValueError(f"penalty: expected a finite number of at least 0, got {penalty}")
         check_covariance(covariance)
         warn_about_sizes(value.shape[-2], value.shape[-1])
-        self.covariance = covariance.detach().to(value)
-        self.inverse = torch.linalg.inv(covariance.detach().double()).to(value)
         super().__init__([value, key_query], {"lr": step_size, "preconditioner": preconditioner, "penalty": penalty})
+        inverse = torch.linalg.inv(covariance.detach().double())
+        self.state[value] = {"covariance": covariance.detach().to(value), "inverse_covariance": inverse.to(value)}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse a second group: the method is about one pair of layers, or one stack of them.
+
+        Args:
+            param_group: As in ``torch.optim``.
+
+        Raises:
+            ValueError: If the optimiser has its layers already.
+        """
+        if self.param_groups:
+            raise ValueError("param_group: expected none besides value and key_query; build one optimiser per layer")
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -157,10 +178,11 @@ class StructureAwareGD(torch.optim.Optimizer):
         value, key_query = group["params"]
         if value.grad is None or key_query.grad is None:
             raise RuntimeError("step: value and key_query need gradients; call backward() on a loss that uses both")
-        penalty = penalty_gradient(value, key_query, covariance=self.covariance)
+        state = self.state[value]
+        penalty = penalty_gradient(value, key_query, covariance=state["covariance"])
         sums = (value.grad + group["penalty"] * penalty[0], key_query.grad + group["penalty"] * penalty[1])
         for matrix, direction in zip(
-            (value, key_query), precondition(sums, self.inverse, group["preconditioner"]), strict=True
+            (value, key_query), precondition(sums, state["inverse_covariance"], group["preconditioner"]), strict=True
         ):
             matrix.sub_(direction, alpha=group["lr"])
         return loss

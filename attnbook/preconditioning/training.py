@@ -76,6 +76,7 @@ class Training:
         optimizer: Rule that the gradients are fed to; Algorithm 1 is ``sgd`` on preconditioned gradients.
         decay: Whether step sizes fall to zero along a cosine.
         population: Whether to use the gradient of the population loss in place of the batch's.
+        keys: Whether to record what queries attend to as well; it takes as long as a step.
     """
 
     steps: int
@@ -84,6 +85,7 @@ class Training:
     optimizer: Optimizer = "sgd"
     decay: bool = False
     population: bool = False
+    keys: bool = False
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch_size < 1:
@@ -134,8 +136,8 @@ def train_variants(
 
     Returns:
         History whose members are ordered by variant, then seed, with the records ``excess_loss`` over the best
-        population loss, ``imbalance`` (both with the true covariance, in closed form) and ``effective_keys`` on the
-        first samples; infinite from the step at which a member diverges.
+        population loss, ``imbalance`` (both with the true covariance, in closed form) and, if asked for,
+        ``effective_keys`` of each of the first samples; infinite from the step at which a member diverges.
 
     Raises:
         ValueError: If there are no variants or seeds, or the batch is larger than the data set.
@@ -189,6 +191,7 @@ class _Data:
         self.true_map = torch.as_tensor(np.stack([p.true_map for p in problems]))
         starts = _starts(variants, seeds, spectral_init(*exact))
         self.start = {name: self.to(array) for name, array in starts.items()}
+        self.finite = torch.arange(len(variants) * len(seeds), device=device)
         self.probe = self.inputs[:, : training.batch_size]
         self.batches: list[np.random.Generator] = [stream(seed, "batches", setup.n_samples) for seed in seeds]
         self.offsets = torch.arange(len(seeds), device=device).unsqueeze(1) * setup.n_samples
@@ -208,8 +211,12 @@ class _Data:
         return inputs.unflatten(0, shape), labels.unflatten(0, shape)
 
     def gradient(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
-        losses, gradients = loss_and_gradient(parameters, batch)
-        return losses, self._directions(parameters, gradients)
+        losses, gradients = loss_and_gradient({name: t[self.finite] for name, t in parameters.items()}, batch)
+        whole = {
+            name: torch.zeros_like(t).index_copy_(0, self.finite, gradients[name]) for name, t in parameters.items()
+        }
+        lost = losses.new_full((len(self.variants) * len(self.seeds),), torch.nan)
+        return lost.index_copy_(0, self.finite, losses), self._directions(parameters, whole)
 
     def population_gradient(self, parameters: Parameters, _: object) -> tuple[Tensor, Parameters]:
         value, key_query = self._layers(parameters)
@@ -221,13 +228,16 @@ class _Data:
 
     def record(self, parameters: Parameters) -> dict[str, Tensor]:
         layers = self._layers(parameters)
+        self.finite = self._members(torch.stack([t.isfinite().flatten(1).all(1) for t in parameters.values()]).all(0))
         exact = [layer.cpu().double() for layer in layers]  # not every device has float64
         excess = excess_loss(exact[0], exact[1], covariance=self.true_covariance, true_map=self.true_map)
-        return {
+        found = {
             "excess_loss": excess.flatten(),
             "imbalance": imbalance(exact[0], exact[1], covariance=self.true_covariance).flatten(),
-            "effective_keys": torch.cat([effective_keys(one, self.probe) for one in layers[1]]),
         }
+        if self.training.keys:
+            found["effective_keys"] = torch.cat([effective_keys(one, self.probe) for one in layers[1]])
+        return found
 
     def _directions(self, parameters: Parameters, gradients: Parameters) -> Parameters:
         """Add the penalty's gradient and precondition, each variant in its own way."""
@@ -242,6 +252,12 @@ class _Data:
             for total, direction in zip(sums, directions, strict=True):
                 total[chosen] = direction
         return {"value": sums[0].flatten(0, 1), "key_query": sums[1].flatten(0, 1)}
+
+    def _members(self, finite: Tensor) -> Tensor:
+        """Positions of all members of the variants that are finite on some seed; of the first one, if none is."""
+        kept = finite.view(len(self.variants), len(self.seeds)).any(1).nonzero()
+        kept = kept if len(kept) else kept.new_zeros((1, 1))
+        return (kept * len(self.seeds) + torch.arange(len(self.seeds), device=kept.device)).flatten()
 
     def _layers(self, stacked: Parameters) -> tuple[Tensor, Tensor]:
         """Members as ``(variants, seeds, ...)``: value, key_query."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,23 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import chromium
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 WIDE = 1280
 
 
-SOURCES = ("_config.yml", "_toc.yml", "intro.md", "chapters", "reference", "attnbook", "tools")
+SOURCES = (
+    "_config.yml",
+    "_ext",
+    "_toc.yml",
+    "attnbook",
+    "chapters",
+    "genindex.md",
+    "intro.md",
+    "reference",
+    "style",
+    "tools",
+)
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the finished pages: those of ``make book`` if nothing changed since, else built from stored outputs."""
     pytest.importorskip("jupyter_book", reason="Jupyter Book is not installed")
     built = ROOT / "_build" / "html"
-    if is_newer(built / "index.html", SOURCES):
+    if is_newer(built / "searchindex.js", SOURCES):  # the last file that a build writes
         return built
     folder = tmp_path_factory.mktemp("book")
     command = [sys.executable, str(ROOT / "tools" / "build.py"), "--stored", "--output", str(folder)]
@@ -83,16 +84,11 @@ def browser() -> Iterator[Any]:
         _no_browser("playwright is not installed (pip install playwright)")
     with sync_playwright() as play:
         try:
-            started = play.chromium.launch(executable_path=_chromium(), args=FLAGS)
+            started = chromium.launch(play)
         except Error as error:
             _no_browser(f"no Chromium could be started: {error}")
         yield started
         started.close()
-
-
-def _chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next(filter(None, map(shutil.which, names)), None)  # None: the one that playwright has downloaded
 
 
 def _no_browser(reason: str) -> None:
@@ -123,7 +119,7 @@ def visit(browser: Any) -> Iterator[Callable[[str], Visit]]:
         here = Visit(context.new_page())
         _listen(here, context, url)
         here.page.goto(url)
-        here.page.evaluate("() => window.MathJax && MathJax.startup ? MathJax.startup.promise.then(() => 0) : 0")
+        chromium.settle(here.page)
         return here
 
     yield open_page

@@ -59,6 +59,45 @@ def test_unknown_scales_are_refused_by_name(value, monkeypatch):
         runtime.scale()
 
 
+@pytest.fixture
+def using():
+    """Call to choose; afterwards nothing is chosen."""
+    yield runtime.use
+    runtime.use()
+
+
+def test_what_was_chosen_last_holds_until_something_else_is(using, machine, monkeypatch):
+    machine(cuda=2)
+    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    using(scale="paper", device="cuda:1")
+    assert (runtime.scale(), runtime.device()) == ("paper", torch.device("cuda:1"))
+    using(device="cpu")
+    assert (runtime.scale(), runtime.device()) == ("smoke", torch.device("cpu"))
+    using()
+    assert (runtime.scale(), runtime.device()) == ("smoke", torch.device("cuda"))
+
+
+def test_a_device_that_a_call_names_comes_before_the_chosen_one(using, machine):
+    machine(cuda=1)
+    using(device="cuda")
+    assert runtime.device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"scale": "Paper"}, "^scale: got 'Paper', expected one of smoke, book, paper, auto$"),
+        ({"scale": "paper", "device": "cuda"}, "^device: 'cuda' is not available here; expected one of cpu$"),
+    ],
+)
+def test_an_impossible_choice_is_refused_and_changes_nothing(wrong, message, using, machine):
+    machine()
+    using(scale="smoke")
+    with pytest.raises(ValueError, match=message):
+        using(**wrong)
+    assert (runtime.scale(), runtime.device()) == ("smoke", torch.device("cpu"))
+
+
 def test_threads_are_put_back_even_after_an_error():
     before = torch.get_num_threads()
     with pytest.raises(KeyError), runtime.threads(before + 1):  # noqa: PT012  # the error has to come from within

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import matplotlib.pyplot as plt
 import pytest
 
-from attnbook.core.widgets import MOST_FRAMES, explore
+from attnbook.core.widgets import MOST_FRAMES, VIEW, explore
 
 GRID = {"n": [2, 3, 5], "width": [0.5, 0.25]}
 
@@ -80,7 +80,7 @@ def test_the_page_asks_for_nothing_from_elsewhere(explorer, page):
 
 def test_one_output_carries_widget_page_and_text(explorer):
     bundle = explorer._repr_mimebundle_()
-    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.widget.model_id
+    assert bundle[VIEW] == {"version_major": 2, "version_minor": 0, "model_id": explorer.widget.model_id}
     assert bundle["text/html"] == explorer._repr_html_()
     assert bundle["text/plain"] == "Slider over number & kind: 2, 3, 5; width: 0.5, 0.25"
 
@@ -100,6 +100,34 @@ def test_moving_a_slider_redraws_picture_and_text(explorer, page):
     width.value = 0.5
     assert (picture.value, said.value) == (pictures[4], "5 bars &lt; &quot;0.5&quot; wide")
     assert plt.get_fignums() == open_before
+
+
+def test_a_message_of_the_browser_computes_picture_and_words_anew():
+    """With a kernel nothing comes from the store: ``draw`` and ``text`` are called with the values of all sliders."""
+    asked = []
+
+    def drawn(n, width):
+        asked.append((n, width))
+        return draw(n * scale, width)
+
+    scale = 1
+    explorer = explore(drawn, text=lambda n, width: f"{n * scale} bars", **GRID)
+    number, width, picture, said = explorer.widget.children
+    asked.clear()
+    scale = 7
+    number.set_state({"index": 2})  # what JupyterLab and Colab send when the handle is moved
+    assert (asked, said.value, picture.tooltip) == ([(5, 0.5)], "35 bars", "35 bars")
+    assert picture.value not in explorer.frames
+    width.set_state({"index": 1})
+    assert asked == [(5, 0.5), (5, 0.25)]
+
+
+def test_live_sliders_and_their_picture_are_named():
+    explorer = explore(draw, text=words, labels={"n": "number & kind"}, **GRID)
+    number, width, picture, _ = explorer.widget.children
+    assert (number.description, width.description) == ("number & kind", "width")
+    assert (number._options_labels, width._options_labels) == (("2", "3", "5"), ("0.5", "0.25"))
+    assert picture.tooltip == explorer.texts[explorer.first]
 
 
 def test_it_starts_at_the_first_values_unless_told_otherwise():

@@ -90,6 +90,40 @@ def test_the_best_step_size_is_chosen_by_the_median_and_divergence_counts(smoke)
     assert result.at_best(curves)[-1, 0].tolist() == [3.0, 3.2]
 
 
+def test_queries_are_counted_in_the_bin_of_their_number_of_keys(smoke):
+    settings, bins = smoke["descent"].settings, structure_aware_descent.BINS
+    keys = np.full((11, 5, 2, 7), 20.0)  # every query of every member attends to all keys of the batch
+    keys[:, structure_aware_descent.DESCENTS.index("sgd")] = 1.0
+    keys[-1, :, 1] = np.inf  # a seed that has diverged is not counted
+    counts = structure_aware_descent._key_counts(settings, keys)
+    assert counts.shape == (len(settings.snapshots), 3, bins, 2)
+    assert counts[0, :, 0, 0].tolist() == [7, 0, 0]
+    assert counts[0, :, -1, 0].tolist() == [0, 7, 7]
+    assert counts[-1].sum(axis=(0, 1)).tolist() == [21, 0]
+
+
+def test_every_query_is_in_the_film_and_its_mean_in_the_curves(smoke):
+    result = smoke["descent"]
+    batch, seeds = result.settings.batch_size, len(result.settings.seeds)
+    assert (result.key_counts.sum(2) == batch).all()
+    np.testing.assert_allclose(result.key_shares(0).sum(-1), 1)
+    low, high = result.settings.key_bins[:-1], result.settings.key_bins[1:]
+    means = result.effective_keys[
+        -1, 0, [structure_aware_descent.DESCENTS.index(n) for n in structure_aware_descent.FILM]
+    ]
+    counts = result.key_counts[0] / batch
+    assert means.shape == (3, seeds)
+    assert ((low @ counts <= means + 1e-6) & (means <= high @ counts + 1e-6)).all()
+
+
+def test_a_step_size_outside_a_grid_was_not_tried(smoke):
+    race = smoke["race"]
+    size = race.settings.step_sizes("adam")[0]
+    end, time, lost = race.at_step_size(0, "adam", size)
+    assert (end, time, lost) == (race.tuned_end[0, 4, 0, 0], race.tuned_time[0, 4, 0, 0], race.tuned_lost[0, 4, 0, 0])
+    assert race.at_step_size(0, "shampoo", size) is None
+
+
 def test_tuning_takes_the_lowest_or_fastest_among_stable_step_sizes():
     end = np.array([[3.0, 2.0, 1.1], [3.0, 2.5, 1.0]])
     time = np.array([[np.inf, 90.0, 20.0], [np.inf, 80.0, 10.0]])
@@ -112,15 +146,33 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke):
         *(draw(descent) for draw in (figures.larger_problem, figures.mechanism, figures.population_gradient)),
         figures.ablation_by_step_size(parts),
         figures.conditioning_frame(parts, 30.0, 0.02),
+        *(figures.keys_frame(descent, step) for step in descent.settings.snapshots),
         *(figures.race(race, problem) for problem in (0, 1)),
     ]
     for figure in drawn:
         assert all(ax.get_xlabel() or figure.get_supxlabel() for ax in figure.axes)
         figures.plt.close(figure)
-    assert "step 40" in tables.loss_along_training(descent)._repr_html_()
+    assert "<td>40</td>" in tables.loss_along_training(descent)._repr_html_()
+    assert "2, κ = 10" in tables.distances(descent)._repr_html_()
+    assert "Shampoo-like" in tables.without_regulariser(race)._repr_html_()
     assert "Muon-like + regulariser" in tables.race(race, 0)._repr_html_()
+    assert "not tried" in tables.equal_step_size(race)._repr_html_()
+    assert tables.keys_text(descent, 4).startswith("Step 4: keys per query")
     assert tables.conditioning_start(parts)["condition_number"] == 30.0
     assert "Condition number 30, step size 0.02" in tables.conditioning_text(parts, 30.0, 0.02)
+
+
+def test_a_method_whose_median_diverges_keeps_its_label_and_is_named(smoke):
+    strong = np.full_like(smoke["ablation"].strong, np.inf)
+    strong[..., 0, :] = 2.0
+    lost = dataclasses.replace(smoke["ablation"], strong=strong)
+    figure = figures.conditioning_frame(lost, 30.0, 0.02)
+    (ax,) = figure.axes
+    labels = {figures.LOOKS[name].label for name in figures.PARTS}
+    assert set(ax.get_legend_handles_labels()[1]) == labels
+    named = {text.get_text() for text in ax.texts if text.get_text().endswith(": median diverges")}
+    assert named == {f"{label}: median diverges" for label in labels - {"SGD"}}
+    figures.plt.close(figure)
 
 
 def test_no_two_looks_share_a_marker_a_line_or_a_label():

@@ -1,11 +1,16 @@
 """Algorithm 1 as tools, and the rivals: known by hand, equal to plain loops, strict about their input."""
 
+import copy
+import pickle
+
+import jaxtyping
 import numpy as np
 import pytest
 import torch
 
 from attnbook.core import ensemble
 from attnbook.preconditioning.models.attention import predict
+from attnbook.preconditioning.models.in_sample import in_sample_loss_and_gradient
 from attnbook.preconditioning.optimizer import (
     MuonLike,
     ShampooLike,
@@ -78,6 +83,39 @@ def test_it_trains_an_attention_layer_and_takes_closures_and_schedulers(data):
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * 0.99**50)
 
 
+@pytest.mark.parametrize("how", ["state_dict", "deepcopy", "pickle"])
+def test_training_goes_on_from_a_copy_as_if_nothing_had_happened(data, how):
+    """Whoever loads the state need not know the covariance: here the new optimiser was given another one."""
+    x, y = data
+
+    def steps(layers, optimizer, count):
+        for _ in range(count):
+            _, gradient = in_sample_loss_and_gradient(*layers, x, y)
+            layers[0].grad, layers[1].grad = gradient["value"], gradient["key_query"]
+            optimizer.step()
+
+    layers = leaves()
+    optimizer = StructureAwareGD(*layers, covariance=sample_covariance(x), step_size=0.1)
+    steps(layers, optimizer, 2)
+    if how == "state_dict":
+        copied = tuple(layer.detach().clone().requires_grad_() for layer in layers)
+        other = StructureAwareGD(*copied, covariance=torch.eye(D), step_size=0.9)
+        other.load_state_dict(optimizer.state_dict())
+    else:
+        other = copy.deepcopy(optimizer) if how == "deepcopy" else pickle.loads(pickle.dumps(optimizer))
+        copied = tuple(other.param_groups[0]["params"])
+    for these, rule in ((layers, optimizer), (copied, other)):
+        steps(these, rule, 3)
+    for one, another in zip(layers, copied, strict=True):
+        assert torch.equal(one, another)
+
+
+def test_a_second_pair_of_layers_is_refused():
+    optimizer = StructureAwareGD(*leaves(), covariance=torch.eye(D), step_size=0.1)
+    with pytest.raises(ValueError, match="one optimiser per layer"):
+        optimizer.add_param_group({"params": list(leaves())})
+
+
 def test_stacked_layers_are_trained_as_if_alone(data):
     x, y = data
     covariance = sample_covariance(x)
@@ -130,11 +168,19 @@ def test_data_without_a_spectral_start_are_refused(x, y, message):
         spectral_init(x, y)
 
 
+def test_what_is_no_matrix_of_real_numbers_is_refused_by_name(data):
+    """By the annotations while tests run, by the function itself for readers."""
+    x, y = data
+    for one, other, name in ((x[:, 0], y, "x"), (x, y[:, 0], "y"), (x.long(), y, "x")):
+        with pytest.raises((ValueError, jaxtyping.TypeCheckError), match=rf"\b{name}\b"):
+            spectral_init(one, other)
+
+
 def test_violated_assumptions_are_named(data):
     x, y = data
-    with pytest.warns(UserWarning, match=r"Assumption 3.*divide the labels"):
+    with pytest.warns(UserWarning, match=r"singular value .* is .*; from 0\.5 on .*Assumption 3.*divide the labels"):
         spectral_init(x, 100 * y)
-    with pytest.warns(UserWarning, match="Assumption 2 fails"):
+    with pytest.warns(UserWarning, match=r"Assumption 2 fails.*guaranteed rate degenerates to zero"):
         spectral_init(x, 0.1 * y[:, :2])
     value = (0.1 * draw(2, D)).requires_grad_()
     with pytest.warns(UserWarning, match="Assumption 2 fails"):

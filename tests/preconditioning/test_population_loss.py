@@ -9,11 +9,15 @@ import torch
 
 from attnbook import ledger
 from attnbook.preconditioning.exercises.population_loss import CHECKS
+from attnbook.preconditioning.experiments import degrees, one_sided, simulation
 from attnbook.preconditioning.experiments import landscape as landscape_experiment
 from attnbook.preconditioning.experiments import minima as minima_experiment
-from attnbook.preconditioning.experiments import one_sided, simulation
 from attnbook.preconditioning.experiments import population_loss as simulated
+from attnbook.preconditioning.figures import population_loss as figures
+from attnbook.preconditioning.models import contraction
 from attnbook.preconditioning.models.valley import Valley
+from attnbook.preconditioning.tables import population_loss as tables
+from attnbook.preconditioning.tables import theorem_one
 from attnbook.preconditioning.theory import assumptions, landscape, manifold
 from attnbook.preconditioning.theory.population import balance_penalty, excess_loss, sample_covariance, square_roots
 
@@ -171,6 +175,8 @@ def test_moments_by_hand_and_where_they_are_infinite():
     assert float(assumptions.score_moment(whitened, 1.0)) == pytest.approx((0.4 * 1.4) ** -0.5)
     assert float(assumptions.self_moment(whitened)) == pytest.approx(1 / (0.7 * 1.2))
     assert torch.isinf(assumptions.normaliser_moment(whitened, 6.0))
+    assert torch.isinf(assumptions.self_square_moment(whitened))
+    assert float(assumptions.self_square_moment(whitened / 2)) == pytest.approx((0.445 * 1.42) ** -0.5)
     assert torch.isinf(assumptions.score_moment(torch.eye(2).double() / 2, 1.0))
 
 
@@ -218,6 +224,41 @@ def test_bad_settings_and_arguments_are_refused():
             minima_experiment.Settings(**bad)
 
 
+def test_points_on_the_edge_are_there_and_worst_where_they_should_be():
+    values = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    points, target = contraction.edge_points(values, M, n_random=7, rng=np.random.default_rng(0))
+    length = (points - manifold.nearest(points, target)).square().sum((-2, -1))
+    torch.testing.assert_close(length, torch.full((9,), 0.16).double())
+    back, steep = contraction.ratios(points, target)
+    assert float(back[0]) == pytest.approx(0.5)
+    assert float(steep[1]) == pytest.approx(float(landscape.growing_ratio(torch.tensor(0.8), 0.4)))
+    assert (back > 0.5 - 1e-9).all()
+    assert (steep < steep[1] + 1e-9).all()
+
+
+def test_steps_to_shrink_by_hand_and_when_there_are_none():
+    """One number each: near the minimum 1 each step multiplies the distance by 1 - 2 eta."""
+    start, one = torch.full((1, 2, 1), 1 + 1e-6).double(), torch.ones(1, 1).double()
+    assert contraction.steps_to_shrink(start, one, 0.25, factor=7.9).tolist() == [3]
+    with pytest.raises(FloatingPointError, match="step_size"):
+        contraction.steps_to_shrink(start, one, 1.2, most=20)
+
+
+def test_tables_and_moving_figures_show_what_was_measured():
+    result = landscape_experiment.run(landscape_experiment.Settings.smoke(), device="cpu")
+    assert "below 2.17" in tables.line_text(10, 0.7)
+    assert "m > d, s_d/s_1 = 0.5" in theorem_one.theorem_text(result, "m > d", 0.5)
+    for figure in (figures.line_frame(10, 0.7), figures.theorem_frame(result, "m = d", 1.0)):
+        assert figure.axes
+        figures.plt.close(figure)
+    assert "4.297" in theorem_one.bounds(result)._repr_html_()
+    assert "<td>0.50</td>" in theorem_one.worst_together((1.0,))._repr_html_()
+    assert "89 %" in theorem_one.to_the_saddle(result)._repr_html_()
+    assert "m = d" in theorem_one.one_sided(result)._repr_html_()
+    assert "none" in tables.line_reach(0.35, (10_000,))._repr_html_()
+    assert "12 of 12" in tables.starts({"near": [0.1] * 12})._repr_html_()
+
+
 @pytest.mark.parametrize("coordinates", ["original", "whitened"])
 def test_a_valley_is_the_loss_and_its_curvature_that_of_the_loss(coordinates):
     valley = Valley(4.0, coordinates, 0.7, signal=0.9)
@@ -242,8 +283,8 @@ def test_the_simulated_loss_does_not_use_the_formula():
 
 def test_degrees_of_polynomials_are_found():
     one = torch.ones(2, dtype=torch.float64)
-    assert minima_experiment.polynomial_degree(lambda c: one * 3) == 0
-    assert minima_experiment.polynomial_degree(lambda c: one * (c**4 - 5 * c)) == 4
+    assert degrees.polynomial_degree(lambda c: one * 3) == 0
+    assert degrees.polynomial_degree(lambda c: one * (c**4 - 5 * c)) == 4
 
 
 def test_the_one_sided_ratio_meets_its_limit_for_small_displacements():
@@ -262,10 +303,21 @@ def test_all_stored_claims_hold(name):
     assert not failed(kinds[name].load_stored("book"))
 
 
+def test_a_wrong_projection_turns_lemma_1_red(monkeypatch):
+    """The minimum farthest from a point has a symmetric product with it, too."""
+    honest = manifold.nearest
+    monkeypatch.setattr(manifold, "nearest", lambda *a: -honest(*a))
+    red = failed(minima_experiment.run(minima_experiment.Settings.smoke(), device="cpu"))
+    assert {"PC-T1.2-nearest", "PC-T1.2-positive"} <= red
+    assert "PC-T1.2" not in red
+
+
 def test_a_gradient_half_as_long_turns_theorem_1_red(monkeypatch):
     honest, settings = landscape.gradient, dataclasses.replace(landscape_experiment.Settings.smoke(), search_steps=60)
     monkeypatch.setattr(landscape, "gradient", lambda *a: 0.5 * honest(*a))
-    assert {"PC-T1.3", "PC-T1.3-sharp", "PC-T1.4-sharp"} <= failed(landscape_experiment.run(settings, device="cpu"))
+    assert {"PC-T1.3", "PC-T1.3-sharp", "PC-T1.3-left-sharp", "PC-T1.4-sharp"} <= failed(
+        landscape_experiment.run(settings, device="cpu")
+    )
 
 
 def test_a_gradient_twice_as_long_turns_smoothness_red(monkeypatch):
@@ -277,6 +329,8 @@ def test_a_gradient_twice_as_long_turns_smoothness_red(monkeypatch):
 def test_each_rule_on_theorem_1_can_fail():
     result = landscape_experiment.Landscape.load_stored("book")
     assert "PC-T1.3-left" in failed(dataclasses.replace(result, one_sided=0.4 * result.one_sided))
+    for factor in (0.5, 1.05):
+        assert failed(dataclasses.replace(result, one_sided=factor * result.one_sided)) == {"PC-T1.3-left-sharp"}
     assert "PC-T1.3-square" in failed(dataclasses.replace(result, found_smallest=0.9 * result.found_smallest))
 
 
@@ -290,12 +344,16 @@ def test_each_rule_on_the_minima_can_fail():
         assert failed(dataclasses.replace(result, **{name: getattr(result, name) + 1e-3})) == {claim}
     assert failed(dataclasses.replace(result, degrees=result.degrees + 1)) == {"PC-REG"}
     assert failed(dataclasses.replace(result, nearer=0.9 / result.nearer)) == {"PC-T1.2-nearest"}
+    for name in ("smallest_eigenvalue", "change"):
+        assert failed(dataclasses.replace(result, **{name: -getattr(result, name) - 1e-3})) == {"PC-T1.2-positive"}
 
 
 def test_each_rule_on_the_simulation_can_fail():
     result = simulated.PopulationLoss.load_stored("book")
     assert failed(dataclasses.replace(result, tilt_error=result.tilt_error + 0.01)) == {"PC-A1"}
-    assert failed(dataclasses.replace(result, loss_gap=result.loss_gap + 0.001)) == {"PC-A2"}
+    assert failed(dataclasses.replace(result, loss_gap=result.loss_gap + 0.001)) == {"PC-A2", "PC-A2-points"}
+    only = result.loss_gap + 0.0004 * np.array([[1.0], [0.0]])
+    assert failed(dataclasses.replace(result, loss_gap=only)) == {"PC-A2-points"}
     off = dataclasses.replace(result, moments=1.02 * result.moments)
     assert failed(off) == {"PC-A4", "PC-A4-score", "PC-A4-self"}
 

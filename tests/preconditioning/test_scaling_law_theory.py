@@ -129,6 +129,32 @@ def test_the_oracle_bias_is_what_its_fixed_point_shows():
     assert theory.oracle_bias_bound(*best) > constant
 
 
+def test_at_the_exact_fixed_point_the_gradient_vanishes_and_the_excess_has_the_leading_order():
+    target = minimum()[0] @ minimum()[1]
+    nodes, n = output.gaussian_nodes(2, 8), 5000
+    layers = models.exact_fixed_point(target, n, nodes=nodes, iterations=8)
+    leaves = [layer.clone().requires_grad_() for layer in layers]
+    value, key_query = leaves
+    loss = (value @ key_query - target).square().sum() / 2
+    penalty = (value.mT @ value - key_query @ key_query.mT).square().sum() / 8
+    total = loss + penalty + output.expected_excess(*leaves, target=target, n_keys=(n,), nodes=nodes).sum()
+    slopes = torch.autograd.grad(total, leaves)
+    # What is left pulls along the rotations of the minimum, at order 1 / n^2.
+    assert max(float(slope.abs().max()) for slope in slopes) < 1 / n**2 * 10
+    assert float(models.excess(layers, target)) * n**2 == pytest.approx(theory.oracle_bias(*minimum()), rel=0.02)
+
+
+def test_the_pull_along_the_descent_ends_at_that_of_the_minimum():
+    value, key_query = minimum()
+    target = value @ key_query
+    along = models.pull_along_descent(target, (0.5 * value, 0.5 * key_query), step_size=1.0, steps=80)
+    at = models.pull_along_descent(target, (value, key_query), step_size=0.0, steps=0)
+    leaves = [layer.clone().requires_grad_() for layer in (value, key_query)]
+    pulls = torch.autograd.grad(theory.bias_coefficient(*leaves, target=target), leaves)
+    assert float(at[0]) == pytest.approx(float(sum(pull.square().sum() for pull in pulls)))
+    assert float(along[-1]) == pytest.approx(float(at[0]), rel=1e-3)
+
+
 def test_infinitely_many_samples_leave_the_population_descent_unbiased():
     best = minimum()
     start = tuple(0.5 * layer.expand(1, -1, -1) for layer in best)
@@ -194,6 +220,23 @@ def test_no_neighbouring_split_is_better_than_the_best(power, rate, compute):
 
     assert error == pytest.approx(at(t))
     assert at(t) <= min(at(1.01 * t), at(t / 1.01)) * (1 + 1e-7)
+
+
+def test_aligned_errors_add_before_they_are_squared():
+    n, t, error = theory.best_split(0.5, 2.0, 0.1, 0.3, 1e6, alignment=1.0)
+    assert error == pytest.approx((np.sqrt(0.5) / n + np.sqrt(0.1 * np.exp(-0.3 * t))) ** 2)
+    assert t > theory.best_split(0.5, 2.0, 0.1, 0.3, 1e6)[1]
+    with pytest.raises(ValueError, match="alignment"):
+        theory.best_split(0.5, 2.0, 0.1, 0.3, 1e6, alignment=1.5)
+
+
+def test_finer_grids_of_keys_change_nothing_but_rounding():
+    from attnbook.preconditioning.theory.attention_output import scalar_bias
+
+    once, twice = (scalar_bias(1.0, [128, 2**32], per_unit=2, finer=f) for f in (1, 2))
+    np.testing.assert_allclose(once, twice, rtol=1e-10)
+    with pytest.raises(ValueError, match="finer"):
+        scalar_bias(1.0, [128], finer=0)
 
 
 def test_the_regulariser_is_biased_as_wishart_moments_say():

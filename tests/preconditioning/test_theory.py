@@ -141,9 +141,20 @@ def test_softmax_attention_with_many_keys_is_the_linear_map():
     ],
 )
 def test_a_matrix_that_is_no_covariance_is_refused(matrix, message):
-    for function in (theory.check_covariance, theory.square_roots):
+    functions = {
+        "check": theory.check_covariance,
+        "roots": theory.square_roots,
+        "whitening": lambda covariance: theory.whiten(draw(3, 2), draw(2, 2), covariance=covariance),
+        "spectral start": lambda covariance: theory.spectral_factors(draw(3, 2), covariance),
+    }
+    for function in functions.values():
         with pytest.raises(ValueError, match=f"covariance.*{message}"):
             function(matrix)
+
+
+def test_a_covariance_that_is_not_square_is_refused():
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError), match="covariance"):
+        theory.check_covariance(torch.ones(2, 3))
 
 
 def test_a_sample_covariance_needs_enough_finite_samples():

@@ -83,6 +83,20 @@ def test_divergence_is_recorded_per_member_and_stops_no_other():
     assert np.isfinite(history.records["excess_loss"][-1, 2:]).all()
 
 
+@pytest.mark.parametrize("lost", [[Variant(0.02, penalty=1e9)], [Variant(0.01, penalty=1e9), Variant(0.1, "two", 1e9)]])
+def test_variants_that_have_diverged_on_every_seed_change_no_other_number(lost):
+    """They are no longer computed from the next record on."""
+    often = dataclasses.replace(TRAINING, record_at=tuple(range(8)))
+    alone = train_variants([Variant(0.01, "two")], (0, 1), SETUP, often, device=CPU, dtype=EXACT)
+    beside = train_variants([*lost, Variant(0.01, "two")], (0, 1), SETUP, often, device=CPU, dtype=EXACT)
+    gone = train_variants(lost, (0, 1), SETUP, often, device=CPU, dtype=EXACT)
+    n = 2 * len(lost)
+    np.testing.assert_allclose(beside.records["excess_loss"][:, n:], alone.records["excess_loss"], rtol=1e-10)
+    for history in (beside, gone):
+        assert history.diverged[:n].all()
+        assert np.isinf(history.records["excess_loss"][-1, :n]).all()
+
+
 @pytest.mark.parametrize(("optimizer", "step_size"), [("adam", 0.1), ("muon", 0.05), ("shampoo", 1.0)])
 def test_every_rule_trains(optimizer, step_size):
     training = dataclasses.replace(TRAINING, steps=60, record_at=(0, 60), optimizer=optimizer, decay=True)

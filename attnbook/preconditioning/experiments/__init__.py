@@ -3,6 +3,9 @@
 from attnbook.core.results import Experiment
 from attnbook.preconditioning.experiments import (
     ablation,
+    balance,
+    conditioning,
+    convergence,
     finite_keys,
     gradient_oracle,
     heavy_tails,
@@ -18,6 +21,9 @@ from attnbook.preconditioning.experiments import (
 __all__ = [
     "EXPERIMENTS",
     "ablation",
+    "balance",
+    "conditioning",
+    "convergence",
     "finite_keys",
     "gradient_oracle",
     "heavy_tails",
@@ -78,6 +84,30 @@ EXPERIMENTS = (
         result=optimizer_race.OptimizerRace,
         run=optimizer_race.run,
         budget_seconds=60,
+    ),
+    Experiment(
+        id="preconditioning.conditioning",
+        summary="Both readings of the preconditioner: curvature at the minima and steps against kappa",
+        settings=conditioning.Settings,
+        result=conditioning.Conditioning,
+        run=conditioning.run,
+        budget_seconds=15,
+    ),
+    Experiment(
+        id="preconditioning.convergence",
+        summary="The rate near the minima, and the largest stable step size",
+        settings=convergence.Settings,
+        result=convergence.Convergence,
+        run=convergence.run,
+        budget_seconds=10,
+    ),
+    Experiment(
+        id="preconditioning.balance",
+        summary="What balance costs and saves, and the level that a regulariser from data leaves",
+        settings=balance.Settings,
+        result=balance.Balance,
+        run=balance.run,
+        budget_seconds=15,
     ),
     Experiment(
         id="preconditioning.finite_keys",

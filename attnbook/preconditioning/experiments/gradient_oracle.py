@@ -1,15 +1,16 @@
 r"""The gradient oracle: the bias left by $n$ keys when gradients are averaged over unlimited fresh batches.
 
-The predicted fixed point minimises $L+\mathcal R+\mathcal B/n$; the measured one is the mean of the last layers of
+Three fixed points: the predicted one minimises $L+\mathcal R+\mathcal B/n$; the exact one is where the expected
+gradient vanishes, by quadrature and in a smaller problem; the measured one is the mean of the last layers of
 Algorithm 1 on gradients averaged over many fresh batches with noisy labels. Inputs are whitened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,7 +23,15 @@ from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.experiments import scaling_law
-from attnbook.preconditioning.models.three_gradients import fresh_batch_average, oracle_descent, whitened_minimum
+from attnbook.preconditioning.models.three_gradients import (
+    exact_fixed_point,
+    excess,
+    fresh_batch_average,
+    oracle_descent,
+    pull_along_descent,
+    whitened_minimum,
+)
+from attnbook.preconditioning.theory.attention_output import gaussian_nodes
 from attnbook.preconditioning.theory.scaling_law import oracle_bias
 
 __all__ = ["GradientOracle", "Settings", "run"]
@@ -31,6 +40,8 @@ __all__ = ["GradientOracle", "Settings", "run"]
 LARGE = 100
 # Step size and number of steps that bring the predicted fixed point to rounding.
 PREDICTED = (4.0, 60)
+# From this many samples on, the exact fixed points are fitted.
+FAR = 400
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,10 @@ class Settings:
         step_size: Step size of these runs.
         steps: Number of steps, from an optimum.
         kept: Last steps whose layers are averaged.
+        exact_samples: $n$ of the exact fixed points, increasing, at least two of them 400 or more.
+        exact_sizes: Inputs $d$ and outputs $m$ of the problem there; quadrature needs few inputs.
+        per_axis: Quadrature nodes per input there.
+        iterations: Iterations towards each exact fixed point.
         surface_samples: $n$ of the runs from the cold start on the gradient of $L+\mathcal R+\mathcal B/n$.
         shrink: Cold start, as in the experiment on one data set.
         cold_step_size: Step size from there.
@@ -58,6 +73,10 @@ class Settings:
     step_size: float = 6.0
     steps: int = 16
     kept: int = 8
+    exact_samples: tuple[int, ...] = (25, 50, 100, 400, 1600, 6400)
+    exact_sizes: tuple[int, int] = (2, 3)
+    per_axis: int = 8
+    iterations: int = 4
     surface_samples: tuple[int, ...] = (100, 200, 400, 800, 1600)
     shrink: float = 0.5
     cold_step_size: float = 1.0
@@ -66,12 +85,14 @@ class Settings:
     chunk: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("predicted_samples", "measured_samples"):
+        for name in ("predicted_samples", "measured_samples", "exact_samples"):
             counts = getattr(self, name)
             if len(counts) < 2 or list(counts) != sorted(set(counts)):
                 raise ValueError(f"{name}: expected at least two increasing numbers, got {counts}")
         if self.measured_samples[-1] < LARGE:
             raise ValueError(f"measured_samples: expected one of at least {LARGE}, got {self.measured_samples}")
+        if sum(n >= FAR for n in self.exact_samples) < 2:
+            raise ValueError(f"exact_samples: expected at least two of at least {FAR}, got {self.exact_samples}")
         if not 1 <= self.kept <= self.steps:
             raise ValueError(f"kept: expected 1 to steps {self.steps}, got {self.kept}")
         check_seeds(self.seeds, self.chunk)
@@ -79,7 +100,8 @@ class Settings:
     @classmethod
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
-        return cls(measured_samples=(25, 100), batches=2, steps=2, kept=1, cold_steps=3, seeds=(0, 1))
+        few: dict[str, Any] = {"measured_samples": (25, 100), "exact_samples": (25, 400, 800), "per_axis": 2}
+        return cls(**few, iterations=1, batches=2, steps=2, kept=1, cold_steps=3, seeds=(0, 1))
 
     @classmethod
     def book(cls) -> Self:
@@ -89,7 +111,8 @@ class Settings:
     @classmethod
     def paper(cls) -> Self:
         """Return more batches and larger ones; the paper's own sizes are not known to us."""
-        return cls(measured_samples=(25, 50, 100, 200, 400, 800, 1600), batches=400, steps=24, kept=16)
+        sizes: dict[str, Any] = {"measured_samples": (25, 50, 100, 200, 400, 800, 1600), "per_axis": 12}
+        return cls(**sizes, iterations=8, batches=400, steps=24, kept=16)
 
 
 @dataclass(frozen=True)
@@ -101,6 +124,10 @@ class GradientOracle(Result):
         beside: The same at the numbers of samples of the runs, ``(seeds, measured_samples)``.
         measured: Of runs with fresh batches, ``(seeds, measured_samples)``.
         constant: $\lim n^2(L-L^*)$, exact, ``(seeds,)``.
+        exact: At the exact fixed point of the smaller problem, ``(seeds, exact_samples)``.
+        exact_constant: $\lim n^2(L-L^*)$ there, ``(seeds,)``.
+        pull: $\|\nabla\mathcal B\|_F^2$ along the descent on the population loss from the cold start over its value at
+            the minimum, ``(seeds, records)``.
         cold: Along the descent from the cold start, ``(seeds, surface_samples and infinity, records)``; the last one
             is descent on the population loss.
     """
@@ -113,6 +140,9 @@ class GradientOracle(Result):
     beside: Float[np.ndarray, "seeds measured_samples"]
     measured: Float[np.ndarray, "seeds measured_samples"]
     constant: Float[np.ndarray, " seeds"]
+    exact: Float[np.ndarray, "seeds exact_samples"]
+    exact_constant: Float[np.ndarray, " seeds"]
+    pull: Float[np.ndarray, "seeds records"]
     cold: Float[np.ndarray, "seeds counts records"]
 
     @property
@@ -121,11 +151,20 @@ class GradientOracle(Result):
         return self.measured / self.beside
 
     def measurements(self) -> dict[str, Measurement]:
-        """Return the slope of the prediction and how near the runs come to it, by claim id."""
-        slope = np.polyfit(np.log(self.settings.predicted_samples), np.log(self.predicted).T, 1)[0]
+        """Return the slopes, and how near fixed points and runs come to the prediction, by claim id."""
+        counts = np.array(self.settings.exact_samples)
         ratio = self.ratio[:, np.array(self.settings.measured_samples) >= LARGE]
         return {
-            "PC-T2a": over_seeds(slope_predicted=slope),
+            "PC-T2a": over_seeds(slope_predicted=_slope(self.settings.predicted_samples, self.predicted)),
+            "PC-T2a-exact": over_seeds(slope_exact=_slope(counts[counts >= FAR], self.exact[:, counts >= FAR])),
+            "PC-T2a-exact-constant": over_seeds(
+                exact_over_leading=self.exact[:, -1] * float(counts[-1]) ** 2 / self.exact_constant
+            ),
+            "PC-T2a-fresh-slope": over_seeds(
+                slope_measured=_slope(self.settings.measured_samples, self.measured),
+                slope_beside=_slope(self.settings.measured_samples, self.beside),
+            ),
+            "PC-T2-path": extremes_over_seeds(largest_pull=self.pull),
             "PC-T2a-measured": extremes_over_seeds(
                 smallest_measured_over_predicted=ratio, largest_measured_over_predicted=ratio
             ),
@@ -189,7 +228,34 @@ def _measure(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         "measured": torch.stack(measured).numpy(),
         "constant": np.array(oracle_bias(*minimum)),
         "cold": cold.T.numpy(),
+        "pull": _pull(settings, target),
+        **_exact(settings, seed),
     }
+
+
+def _pull(settings: Settings, target: Tensor) -> np.ndarray:
+    """The squared pull of the bias along the descent from the cold start, beside that at the minimum."""
+    minimum = whitened_minimum(target)
+    start = (settings.shrink * minimum[0], settings.shrink * minimum[1])
+    pull = pull_along_descent(target, start, step_size=settings.cold_step_size, steps=settings.cold_steps)
+    return (pull / pull_along_descent(target, minimum, step_size=0.0, steps=0)).numpy()
+
+
+def _exact(settings: Settings, seed: int) -> dict[str, np.ndarray]:
+    """Exact fixed points of a problem small enough for quadrature over its queries."""
+    dimension, outputs = settings.exact_sizes
+    target = scaling_law.whitened_target(scaling_law.Settings(dimension=dimension, n_outputs=outputs).setup(), seed)
+    nodes = gaussian_nodes(dimension, settings.per_axis)
+    found = [
+        float(excess(exact_fixed_point(target, n, nodes=nodes, iterations=settings.iterations), target))
+        for n in settings.exact_samples
+    ]
+    return {"exact": np.array(found), "exact_constant": np.array(oracle_bias(*whitened_minimum(target)))}
+
+
+def _slope(counts: Sequence[int] | np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The slope of each seed's values, on log axes."""
+    return np.polyfit(np.log(counts), np.log(values).T, 1)[0]
 
 
 def _batches(settings: Settings, target: Tensor, n: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -154,6 +154,7 @@ class Landscape(Result):
                 largest_gap=np.abs(self.found_smallest[:, 0] - shrinking),
             ),
             "PC-T1.3-left": extremes_over_seeds(smallest_ratio=self.one_sided),
+            "PC-T1.3-left-sharp": extremes_over_seeds(smallest_ratio=self.one_sided),
             "PC-T1.4": extremes_over_seeds(largest_ratio=self.largest[..., within]),
             "PC-T1.4-sharp": extremes_over_seeds(
                 largest_excess=self.largest - sharp, largest_gap=np.abs(self.found_largest - sharp)

@@ -2,7 +2,7 @@ r"""What minibatches do to a spectral start: the loss rises to a floor set by th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -22,6 +22,8 @@ __all__ = ["MinibatchFloor", "Settings", "run"]
 
 # The batch sizes that the claims name.
 NAMED = (50, 100, 200, 400)
+# The one that is also trained with half the step size.
+HALVED = 100
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class MinibatchFloor(Result):
     Attributes:
         constant: With a constant step size, ``(batch_sizes, records, seeds)``.
         decayed: With a step size that falls to zero along a cosine; all batch sizes but the largest.
+        halved: Batches of 100 with half the step size and twice the steps, ``(records, seeds)``.
     """
 
     experiment: ClassVar[str] = "preconditioning.minibatch_floor"
@@ -100,6 +103,7 @@ class MinibatchFloor(Result):
 
     constant: Float[np.ndarray, "batch_sizes records seeds"]
     decayed: Float[np.ndarray, "smaller records seeds"]
+    halved: Float[np.ndarray, "records seeds"]
 
     @property
     def initial(self) -> Float[np.ndarray, " seeds"]:
@@ -111,6 +115,16 @@ class MinibatchFloor(Result):
         """Mean over the last third of the records, at a constant step size."""
         return self.constant[:, -(self.settings.records // 3) :].mean(axis=1)
 
+    @property
+    def floor_halved(self) -> Float[np.ndarray, " seeds"]:
+        """The same with half the step size, for batches of 100."""
+        return self.halved[-(self.settings.records // 3) :].mean(axis=0)
+
+    @property
+    def decay_ratio(self) -> Float[np.ndarray, "smaller seeds"]:
+        """Excess at the end of the decayed run over the floor."""
+        return self.decayed[:, -1] / self.floor[:-1]
+
     def measurements(self) -> dict[str, Measurement]:
         """Return the floors beside the start, by claim id."""
         floors = {f"floor_{b}": self.floor[self.settings.batch_sizes.index(b)] for b in NAMED}
@@ -118,6 +132,10 @@ class MinibatchFloor(Result):
         return {
             "PC-X2": over_seeds(smallest_floor=lowest, initial_excess=self.initial),
             "PC-X2-batch": over_seeds(**floors),
+            "PC-X2-bias": over_seeds(
+                smallest_decayed_over_floor=self.decay_ratio[np.median(self.decay_ratio, axis=1).argmin()],
+                halved_over_floor=self.floor_halved / self.floor[self.settings.batch_sizes.index(HALVED)],
+            ),
         }
 
 
@@ -143,18 +161,21 @@ def run(
         ValueError: If the device is not available or a batch is larger than the data set.
     """
     clock, where = Clock(), runtime.device(device)
-    variants = [Variant(settings.step_size, "two", 1.0, "spectral")]
 
     def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        sizes = settings.batch_sizes + settings.batch_sizes[:-1]
-        found: dict[bool, list[np.ndarray]] = {False: [], True: []}
-        for number, size in enumerate(sizes):
-            decay = number >= len(settings.batch_sizes)
-            training = Training(settings.steps, size, settings.record_at, decay=decay)
-            told = stage(inner, number, len(sizes))
+        trainings = [Training(settings.steps, size, settings.record_at) for size in settings.batch_sizes]
+        trainings += [replace(training, decay=True) for training in trainings[:-1]]
+        twice = tuple(2 * step for step in settings.record_at)
+        trainings.append(Training(2 * settings.steps, HALVED, twice))
+        found = []
+        for number, training in enumerate(trainings):
+            step_size = settings.step_size * settings.steps / training.steps
+            variants = [Variant(step_size, "two", 1.0, "spectral")]
+            told = stage(inner, number, len(trainings))
             history = train_variants(variants, seeds, settings.setup(), training, device=where, progress=told)
-            found[decay].append(history.records["excess_loss"])
-        return {"constant": np.stack(found[False]), "decayed": np.stack(found[True])}
+            found.append(history.records["excess_loss"])
+        constant = len(settings.batch_sizes)
+        return {"constant": np.stack(found[:constant]), "decayed": np.stack(found[constant:-1]), "halved": found[-1]}
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     return MinibatchFloor(settings=settings, provenance=clock.provenance(where), **concatenate(parts, axis=-1))

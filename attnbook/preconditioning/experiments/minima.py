@@ -1,8 +1,8 @@
-r"""The set of minima: whitened coordinates, orbit, projection, Hessian, nearest saddle; weights of the regulariser."""
+r"""The set of minima: whitened coordinates, orbit, projection, Hessian, nearest saddle; degrees of the regulariser."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.data import draw_problem
+from attnbook.preconditioning.experiments.degrees import penalty_degrees
 from attnbook.preconditioning.theory import landscape, manifold
 from attnbook.preconditioning.theory.population import (
     balance_penalty,
@@ -28,10 +29,10 @@ from attnbook.preconditioning.theory.population import (
     square_roots,
 )
 
-__all__ = ["WEIGHTS", "Minima", "Settings", "polynomial_degree", "run"]
+__all__ = ["Minima", "Settings", "run"]
 
-WEIGHTS = ("two-sided", "one-sided", "none")
-"""Weights of the regulariser whose gradients are compared with the words of Theorem 5."""
+# How far the small rotations turn; the change of the squared distance is then far above rounding.
+SMALL_ANGLE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,9 @@ class Minima(Result):
         minimum_gradient: Largest entry of the gradient there, in the original coordinates, ``(seeds,)``.
         asymmetry: Largest entry of $Z^\top\Pi(Z)-\Pi(Z)^\top Z$ over random points, ``(seeds,)``.
         nearer: Smallest distance from a random point to a random minimum over that to the projection, ``(seeds,)``.
+        smallest_eigenvalue: Of $Z^\top\Pi(Z)$ over random points, ``(seeds,)``.
+        change: Smallest change of the squared distance when the projection is turned a little, over the square of the
+            angle, ``(seeds,)``.
         eigenvalue_error: Largest error of the spectrum of the Hessian, ``(seeds, outputs)``.
         saddle_gradient: Largest entry of the gradient where the weakest column is gone, ``(seeds,)``.
         saddle_distance: Square of its distance from the minima over $s_d$, ``(seeds,)``.
@@ -114,6 +118,8 @@ class Minima(Result):
     minimum_gradient: Float[np.ndarray, " seeds"]
     asymmetry: Float[np.ndarray, " seeds"]
     nearer: Float[np.ndarray, " seeds"]
+    smallest_eigenvalue: Float[np.ndarray, " seeds"]
+    change: Float[np.ndarray, " seeds"]
     eigenvalue_error: Float[np.ndarray, "seeds outputs"]
     saddle_gradient: Float[np.ndarray, " seeds"]
     saddle_distance: Float[np.ndarray, " seeds"]
@@ -136,6 +142,9 @@ class Minima(Result):
             "PC-T1.1-gradient": extremes_over_seeds(largest_gradient=self.minimum_gradient),
             "PC-T1.2": extremes_over_seeds(largest_asymmetry=self.asymmetry),
             "PC-T1.2-nearest": extremes_over_seeds(smallest_ratio_of_distances=self.nearer),
+            "PC-T1.2-positive": extremes_over_seeds(
+                smallest_eigenvalue=self.smallest_eigenvalue, smallest_change=self.change
+            ),
             "PC-T1.5": extremes_over_seeds(largest_eigenvalue_error=self.eigenvalue_error),
             "PC-T1.3-saddle": extremes_over_seeds(
                 largest_gradient=self.saddle_gradient, largest_distance_error=np.abs(self.saddle_distance - 2)
@@ -170,29 +179,6 @@ def run(
     return Minima(settings=settings, provenance=clock.provenance(torch.device("cpu")), **found)
 
 
-def polynomial_degree(function: Callable[[float], Tensor], most: int = 6) -> int:
-    """Return the degree of a polynomial of one variable, from its finite differences.
-
-    Args:
-        function: The polynomial; its values may be matrices.
-        most: Largest degree it can have.
-
-    Returns:
-        The order of the last finite difference that is not rounding.
-
-    Example:
-        >>> polynomial_degree(lambda c: torch.tensor([c**3 - c, 1.0], dtype=torch.float64))
-        3
-    """
-    values = torch.stack([function(float(c)) for c in range(most + 2)])
-    size, degree = values.abs().max(), 0
-    for order in range(1, most + 2):
-        values = values.diff(dim=0)
-        if values.abs().max() > 1e-9 * size:
-            degree = order
-    return degree
-
-
 def _of_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
     rng = stream(seed, "minima")
     covariance, true_map, values = _problem(settings, settings.dimension, settings.n_outputs, seed)
@@ -216,13 +202,15 @@ def _of_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         **_residuals(orbit, covariance, true_map),
         "asymmetry": (product - product.mT).abs().max(),
         "nearer": (others / torch.linalg.matrix_norm(points - closest)).min(),
+        "smallest_eigenvalue": torch.linalg.eigvalsh((product + product.mT) / 2).min(),
+        "change": _change(points, closest, stream(seed, "small rotations")),
         "saddle_gradient": landscape.gradient(saddle, whitened_map).abs().max(),
         "saddle_distance": (saddle - manifold.nearest(saddle, whitened_map)).square().sum() / values[-1],
     }
     scalars = {name: np.array(float(value)) for name, value in found.items()}
     spectra = [_spectrum_error(settings, outputs, seed) for outputs in settings.hessian_outputs]
     value, key_query = manifold.split(draw(*size))
-    return {**scalars, "eigenvalue_error": np.array(spectra), "degrees": _degrees(value, key_query, covariance)}
+    return {**scalars, "eigenvalue_error": np.array(spectra), "degrees": penalty_degrees(value, key_query, covariance)}
 
 
 def _problem(settings: Settings, dimension: int, n_outputs: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,6 +232,17 @@ def _gradient_error(point: Tensor, covariance: Tensor, true_map: Tensor) -> Tens
     (automatic,) = torch.autograd.grad(loss + balance_penalty(*layers, covariance=covariance), point)
     root, _ = square_roots(covariance)
     return (automatic - landscape.gradient(point.detach(), true_map @ root)).abs().max()
+
+
+def _change(points: Tensor, closest: Tensor, rng: np.random.Generator) -> Tensor:
+    """Smallest change of the squared distance when the nearest minimum is turned a little, over the squared angle."""
+    count, _, dimension = points.shape
+    turn = to_tensor(rng.standard_normal((count, dimension, dimension)), dtype=torch.float64)
+    skew = turn - turn.mT
+    skew = skew / torch.linalg.matrix_norm(skew)[:, None, None]
+    turned = closest @ torch.linalg.matrix_exp(SMALL_ANGLE * skew)
+    # The difference of two squares, without their cancellation.
+    return ((closest - turned) * (2 * points - closest - turned)).sum((-2, -1)).min() / SMALL_ANGLE**2
 
 
 def _residuals(orbit: Tensor, covariance: Tensor, true_map: Tensor) -> Mapping[str, Tensor]:
@@ -271,24 +270,3 @@ def _spectrum_error(settings: Settings, outputs: int, seed: int) -> float:
     )
     eigenvalues = torch.linalg.eigvalsh(hessian)
     return float((eigenvalues - landscape.hessian_spectrum(values, outputs)).abs().max())
-
-
-def _degrees(value: Tensor, key_query: Tensor, covariance: Tensor) -> np.ndarray:
-    """Degrees in the covariance of the gradients of three regularisers, by automatic differentiation."""
-    found = []
-    for weight in WEIGHTS:
-
-        def gradients(scale: float, weight: str = weight) -> tuple[Tensor, ...]:
-            outer, inner = value.clone().requires_grad_(), key_query.clone().requires_grad_()
-            return torch.autograd.grad(_weighted(outer, inner, scale * covariance, weight), (outer, inner))
-
-        found.append([polynomial_degree(lambda c, at=at, of=gradients: of(c)[at]) for at in (0, 1)])  # type: ignore[misc]
-    return np.array(found, dtype=np.float64)
-
-
-def _weighted(value: Tensor, key_query: Tensor, covariance: Tensor, weight: str) -> Tensor:
-    r"""$\|\Sigma^{1/2}B\Sigma^{1/2}\|_F^2$, $\|\Sigma B\|_F^2$ or $\|B\|_F^2$."""
-    if weight == "two-sided":
-        return balance_penalty(value, key_query, covariance=covariance)
-    unbalanced = value.mT @ value - key_query @ covariance @ key_query.mT
-    return (covariance @ unbalanced if weight == "one-sided" else unbalanced).square().sum()

@@ -177,6 +177,24 @@ class OptimizerRace(Result):
         schedule, size = self._position(problem, aim, name)
         return SCHEDULES[schedule], float(self.settings.step_sizes(name)[size])
 
+    def at_step_size(self, problem: int, name: str, size: float) -> tuple[float, float, int] | None:
+        """Return how a method did at one constant step size, on the tuning seeds.
+
+        Args:
+            problem: Position of the problem.
+            name: One of :data:`METHODS`.
+            size: Step size.
+
+        Returns:
+            Median final ratio, median first step near the optimum and number of seeds that diverged; None for a step
+            size that was not tried.
+        """
+        (tried,) = np.nonzero(np.isclose(self.settings.step_sizes(name), size))
+        if not tried.size:
+            return None
+        at = (problem, list(METHODS).index(name), SCHEDULES.index(False), int(tried[0]))
+        return float(self.tuned_end[at]), float(self.tuned_time[at]), int(self.tuned_lost[at])
+
     def at_edge(self, problem: int, name: str) -> bool:
         """Return whether the step size with the lowest final loss is the smallest or largest one tried."""
         return self._position(problem, "lowest", name)[1] in (0, self.tuned_end.shape[-1] - 1)

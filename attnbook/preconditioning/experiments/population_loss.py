@@ -130,6 +130,7 @@ class PopulationLoss(Result):
         tilt_error: Largest error of the tilted mean over queries and entries, ``(seeds,)``.
         moments: Simulated $E e^{kq}$ and $E e^{kx^\top Vx}$, by order, and $E e^{x^\top Vx-q/2}$, ``(seeds, 5)``.
         closed_moments: The determinants, same shape and order.
+        finite_variance: 1 where the variance of what is averaged is finite, else 0, same shape and order.
         loss_gap: $E L_n-L$, ``(seeds, points, sizes)``.
         excess: $L-L^*$ at the points, ``(seeds, points)``.
         line: Attention output in one dimension, ``(seeds, sizes, queries)``.
@@ -142,6 +143,7 @@ class PopulationLoss(Result):
     tilt_error: Float[np.ndarray, " seeds"]
     moments: Float[np.ndarray, "seeds moments"]
     closed_moments: Float[np.ndarray, "seeds moments"]
+    finite_variance: Float[np.ndarray, "seeds moments"]
     loss_gap: Float[np.ndarray, "seeds points sizes"]
     excess: Float[np.ndarray, "seeds points"]
     line: Float[np.ndarray, "seeds keys queries"]
@@ -159,6 +161,10 @@ class PopulationLoss(Result):
             "PC-A2": over_seeds(
                 loss_gap_512=self.gap(512), loss_gap_32=self.gap(32),
                 loss_gap_512_minimum=self.gap(512, POINTS[0]), loss_gap_32_minimum=self.gap(32, POINTS[0]),
+            ),
+            "PC-A2-points": extremes_over_seeds(
+                largest_ratio=np.abs([self.gap(512, point) / self.gap(32, point) for point in POINTS]).T,
+                smallest_gap=self.loss_gap,
             ),
             "PC-A4": extremes_over_seeds(relative_error=errors[:, :first]),
             "PC-A4-score": extremes_over_seeds(relative_error=errors[:, first:second]),
@@ -196,7 +202,7 @@ def run(
 def _of_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
     error = tilt_error(settings.tilted_problem(seed).covariance, settings.tilt, settings.tilt_draws,
                        n_queries=settings.n_queries, rng=stream(seed, "tilt"))  # fmt: skip
-    moments, closed = simulated_moments(
+    moments, closed, finite = simulated_moments(
         settings.dimension, settings.moment_tilt, settings.moment_draws, rng=stream(seed, "moments")
     )
     gap, excess = loss_gaps(settings.loss_problem(seed), settings.sample_sizes, settings.loss_draws,
@@ -206,6 +212,7 @@ def _of_seed(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         "tilt_error": np.array(error),
         "moments": moments,
         "closed_moments": closed,
+        "finite_variance": finite,
         "loss_gap": gap,
         "excess": excess,
         "line": np.array([attention_line(settings.line_queries, k, settings.line_tilt) for k in keys.values()]),

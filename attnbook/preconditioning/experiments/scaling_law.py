@@ -99,7 +99,7 @@ class Settings:
     def smoke(cls) -> Self:
         """Return settings that run in a second and show nothing."""
         sizes = {"n_samples": (50, 400), "start_sets": 3, "trained_sets": (2, 1), "cold_sets": (2, 1)}
-        return cls(**sizes, steps=2, cold_steps=3, strong_samples=50, strong_sets=2, seeds=(0, 1))  # type: ignore[arg-type]
+        return cls(**sizes, steps=2, cold_steps=3, strong_samples=50, strong_sets=2, seeds=(0, 1))  # type: ignore[arg-type]  # mypy sees one type for all values of ``sizes``
 
     @classmethod
     def book(cls) -> Self:
@@ -146,8 +146,8 @@ class ScalingLaw(Result):
         distance: Squared distance of the spectral start to the minima, ``(seeds, counts)``.
         regression: $\|\hat A-A\|_F$, root mean square, ``(seeds, counts)``.
         start: Excess of the spectral start, ``(seeds, counts)``.
-        paired: Excess of the spectral start on the data sets that are trained on, ``(seeds, counts)``.
-        trained: Excess after training on them, ``(seeds, counts)``.
+        path: Excess along training from the spectral start, over the data sets that are trained on, ``(seeds, counts,
+            trained_records)``.
         cold: Excess along training from the cold start, ``(seeds, counts, records)``.
         strong: Excess of the spectral start with a larger signal, ``(seeds,)``.
     """
@@ -159,10 +159,24 @@ class ScalingLaw(Result):
     distance: Float[np.ndarray, "seeds counts"]
     regression: Float[np.ndarray, "seeds counts"]
     start: Float[np.ndarray, "seeds counts"]
-    paired: Float[np.ndarray, "seeds counts"]
-    trained: Float[np.ndarray, "seeds counts"]
+    path: Float[np.ndarray, "seeds counts trained_records"]
     cold: Float[np.ndarray, "seeds counts records"]
     strong: Float[np.ndarray, " seeds"]
+
+    @property
+    def paired(self) -> Float[np.ndarray, "seeds counts"]:
+        """Excess of the spectral start on the data sets that are trained on."""
+        return self.path[..., 0]
+
+    @property
+    def trained(self) -> Float[np.ndarray, "seeds counts"]:
+        """Excess after training on them."""
+        return self.path[..., -1]
+
+    @property
+    def pooled_path(self) -> Float[np.ndarray, "counts trained_records"]:
+        """Excess along training over that of the start, both averaged over data sets and seeds."""
+        return self.path.mean(axis=0) / self.paired.mean(axis=0)[:, None]
 
     @property
     def constant(self) -> float:
@@ -177,7 +191,7 @@ class ScalingLaw(Result):
         """Return slopes, constants and the worth of training, by claim id."""
         counts = np.array(self.settings.n_samples)
         error = np.abs(counts * self.start / self.constant - 1)[:, counts >= LARGE]
-        pooled = self.trained.mean(axis=0) / self.paired.mean(axis=0)
+        pooled = self.pooled_path[:, -1]
         strong = self.settings.strong()
         worth = Measurement(
             {"smallest_ratio": float(pooled.min()), "largest_ratio": float(pooled.max())},
@@ -196,6 +210,11 @@ class ScalingLaw(Result):
             ),
             "PC-T2b": over_seeds(slope=self.slope(self.trained)),
             "PC-X1": worth,
+            "PC-X1-path": Measurement(
+                {"smallest_on_the_way": float(self.pooled_path.min())},
+                extremes_over_seeds(smallest_on_the_way=self.path / self.path[..., :1]).spread,
+                len(self.settings.seeds),
+            ),
         }
 
 
@@ -266,8 +285,7 @@ def _at(settings: Settings, seed: int, number: int) -> dict[str, np.ndarray]:
         "distance": distance_to_minima(start, target).mean(),
         "regression": (regression - target).square().sum((-2, -1)).mean().sqrt(),
         "start": excess(start, target).mean(),
-        "paired": trained[0].mean(),
-        "trained": trained[-1].mean(),
+        "path": trained.mean(dim=1),
         "cold": cold.mean(dim=1),
     }
     return {name: tensor.numpy() for name, tensor in found.items()}

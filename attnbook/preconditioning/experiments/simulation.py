@@ -69,7 +69,7 @@ def tilt_error(
 
 def simulated_moments(
     dimension: int, tilt: float, draws: int, *, rng: np.random.Generator
-) -> tuple[Float[np.ndarray, " moments"], Float[np.ndarray, " moments"]]:
+) -> tuple[Float[np.ndarray, " moments"], Float[np.ndarray, " moments"], Float[np.ndarray, " moments"]]:
     r"""Return simulated moments and their closed forms; the covariance drops out, so the draws are white.
 
     Args:
@@ -80,7 +80,7 @@ def simulated_moments(
 
     Returns:
         The moments $E e^{kq}$ and $E e^{kx^\top Vx}$, each by order, and $E e^{x^\top Vx-q/2}$, first as simulated and
-        then as determinants.
+        then as determinants; and 1 where the variance of a draw is finite, else 0.
     """
     whitened = _tilted(dimension, tilt, rng)
     sums = np.zeros(len(NORMALISER_ORDERS) + len(SCORE_ORDERS) + 1)
@@ -95,7 +95,12 @@ def simulated_moments(
         *(assumptions.score_moment(exact, k) for k in SCORE_ORDERS),
         assumptions.self_moment(exact),
     ]
-    return sums / draws, np.array([float(value) for value in closed])
+    squares = [
+        *(assumptions.normaliser_moment(exact, 2 * k) for k in NORMALISER_ORDERS),
+        *(assumptions.score_moment(exact, 2 * k) for k in SCORE_ORDERS),
+        assumptions.self_square_moment(exact),
+    ]
+    return sums / draws, np.array([float(value) for value in closed]), np.isfinite(squares).astype(float)
 
 
 def loss_gaps(

@@ -6,7 +6,7 @@ paper. Sizes are this book's, because the paper's are missing in the text availa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core import runtime
+from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
@@ -33,11 +34,15 @@ from attnbook.preconditioning.theory.population import (
 )
 from attnbook.preconditioning.training import Training, Variant, train_variants
 
-__all__ = ["DESCENTS", "POPULATION", "Settings", "StructureAwareDescent", "run"]
+__all__ = ["DESCENTS", "FILM", "POPULATION", "Settings", "StructureAwareDescent", "run"]
 
 DESCENTS = ("spectral", "algorithm_1", "left", "unregularised", "sgd")
 # Trained on the population loss too.
 POPULATION = ("algorithm_1", "unregularised", "sgd")
+# Whose queries are counted by the number of keys that they attend to, and between which numbers.
+FILM = ("sgd", "unregularised", "algorithm_1")
+BINS = 24
+SNAPSHOTS = 8
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Settings:
     Attributes:
         dimension: Number of inputs $d$.
         n_outputs: Number of outputs $m$.
-        n_samples: Size $n$ of the data set.
+        n_samples: Size $n$ of the data set; one number for all problems, or one for each.
         batch_size: Samples per minibatch, drawn without replacement.
         condition_numbers: $\kappa(\Sigma)$.
         largest: Largest singular value of $A\Sigma^{1/2}$; the smallest is half of it.
@@ -61,7 +66,7 @@ class Settings:
 
     dimension: int = 5
     n_outputs: int = 8
-    n_samples: int = 1000
+    n_samples: int | tuple[int, ...] = 1000
     batch_size: int = 100
     condition_numbers: tuple[float, ...] = (3.0, 10.0)
     largest: tuple[float, ...] = (0.06, 0.4)
@@ -73,11 +78,12 @@ class Settings:
     chunk: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("largest", "noise", "step_sizes", "steps"):
-            if len(getattr(self, name)) != len(self.condition_numbers):
+        for name in ("largest", "noise", "step_sizes", "steps", "n_samples"):
+            each = getattr(self, name)
+            if isinstance(each, tuple) and len(each) != len(self.condition_numbers):
                 raise ValueError(
                     f"{name}: expected one entry for each of the {len(self.condition_numbers)} condition_numbers, "
-                    f"got {getattr(self, name)}"
+                    f"got {each}"
                 )
         if self.records < 1 or any(steps % self.records for steps in self.steps):
             raise ValueError(f"records: expected a positive divisor of steps {self.steps}, got {self.records}")
@@ -95,18 +101,17 @@ class Settings:
 
     @classmethod
     def paper(cls) -> Self:
-        """Return a larger problem; the paper's own sizes are not known to us."""
+        """Return a larger problem at two sizes of the data set; the paper's own sizes are not known to us."""
         return cls(
             dimension=10,
             n_outputs=15,
-            n_samples=10_000,
+            n_samples=(10_000, 100_000),
             batch_size=1000,
-            condition_numbers=(3.0,),
-            largest=(0.06,),
-            noise=(0.02,),
-            step_sizes=(0.02,),
-            steps=(2000,),
-            seeds=(0,),
+            condition_numbers=(3.0, 3.0),
+            largest=(0.06, 0.06),
+            noise=(0.02, 0.02),
+            step_sizes=(0.02, 0.02),
+            steps=(2000, 2000),
             chunk=1,
         )
 
@@ -119,7 +124,7 @@ class Settings:
             largest=self.largest[problem],
             smallest=self.largest[problem] / 2,
             noise=self.noise[problem],
-            n_samples=self.n_samples,
+            n_samples=self.n_samples if isinstance(self.n_samples, int) else self.n_samples[problem],
         )
 
     def variant(self, name: str, problem: int) -> Variant:
@@ -132,11 +137,25 @@ class Settings:
             start="spectral" if name == "spectral" else "random",
         )
 
+    def record_at(self, problem: int) -> tuple[int, ...]:
+        """Return the recorded steps of a problem."""
+        return tuple(range(0, self.steps[problem] + 1, self.steps[problem] // self.records))
+
     def training(self, problem: int, *, population: bool) -> Training:
         """Return how a problem is trained."""
-        steps = self.steps[problem]
-        record_at = tuple(range(0, steps + 1, steps // self.records))
-        return Training(steps, self.batch_size, record_at, population=population)
+        steps, records = self.steps[problem], self.record_at(problem)
+        return Training(steps, self.batch_size, records, population=population, keys=not population)
+
+    @property
+    def snapshots(self) -> tuple[int, ...]:
+        """Steps of the last problem, the first and log-spaced others, at which queries are counted by their keys."""
+        recorded = self.record_at(-1)
+        return tuple(recorded[i] for i in log_spaced(self.records, SNAPSHOTS))
+
+    @property
+    def key_bins(self) -> Float[np.ndarray, " edges"]:
+        """Edges of the bins in which queries are counted by the number of keys they attend to, 1 to the batch size."""
+        return np.geomspace(1, self.batch_size, BINS + 1)
 
 
 @dataclass(frozen=True)
@@ -148,20 +167,23 @@ class StructureAwareDescent(Result):
         excess_loss: Population loss over the best one, ``(problems, records, descents, seeds)``; infinite after a
             divergence, as all that follow.
         imbalance: Imbalance of the layers, same shape.
-        effective_keys: Keys that a query attends to, same shape.
-        population: Excess loss when trained on the population loss, ``(problems, records, 3, seeds)``.
+        effective_keys: Keys that a query attends to, on average over queries, same shape.
+        key_counts: How many queries of the last problem attend to how many keys, ``(snapshots, 3, bins, seeds)``.
+        population: Excess loss of the last problem when trained on its population loss, ``(records, 3, seeds)``.
         gradient_errors: Largest differences between closed-form gradients and automatic differentiation: of the
             empirical loss, the population loss and the regulariser, ``(3,)``.
     """
 
     experiment: ClassVar[str] = "preconditioning.structure_aware_descent"
     settings_type: ClassVar[type] = Settings
+    digits: ClassVar[int | None] = 6
 
     steps: Float[np.ndarray, "problems records"]
     excess_loss: Float[np.ndarray, "problems records descents seeds"]
     imbalance: Float[np.ndarray, "problems records descents seeds"]
     effective_keys: Float[np.ndarray, "problems records descents seeds"]
-    population: Float[np.ndarray, "problems records trained seeds"]
+    key_counts: Float[np.ndarray, "snapshots filmed bins seeds"]
+    population: Float[np.ndarray, "records trained seeds"]
     gradient_errors: Float[np.ndarray, " losses"]
 
     def ratio(self, problem: int, name: str) -> Float[np.ndarray, "records seeds"]:
@@ -178,12 +200,18 @@ class StructureAwareDescent(Result):
         """Return the first step near the optimum, for each seed."""
         return first_time(self.steps[problem], self.ratio(problem, name))
 
+    def key_shares(self, step: int) -> Float[np.ndarray, "filmed bins"]:
+        """Return the share of queries in each bin of ``settings.key_bins`` at a snapshot, all seeds together."""
+        counts = self.key_counts[self.settings.snapshots.index(step)].sum(-1)
+        return counts / counts.sum(-1, keepdims=True)
+
     def measurements(self) -> dict[str, Measurement]:
-        """Return what the figures say, by claim id; a run with one problem only speaks of the larger problem."""
+        """Return what the figures say, by claim id; a run of one problem, at any sizes, is of the larger problem."""
         errors = dict(zip(("PC-A3", "PC-A3-population", "PC-A3-regulariser"), self.gradient_errors, strict=True))
         exact = {claim: Measurement({"largest_error": float(error)}) for claim, error in errors.items()}
-        if len(self.steps) == 1:
-            return exact | self._larger()
+        setups = (self.settings.setup(problem) for problem in range(len(self.steps)))
+        if len({replace(setup, n_samples=1) for setup in setups}) == 1:
+            return exact | self._larger() | self._more_samples()
         return exact | self._figure_1() | self._figure_2() | self._second_problem() | self._mechanism()
 
     def _larger(self) -> dict[str, Measurement]:
@@ -195,6 +223,18 @@ class StructureAwareDescent(Result):
         }
         alone = len(self.settings.seeds) == 1  # one seed has no range
         return {claim: Measurement(m.values) if alone else m for claim, m in found.items()}
+
+    def _more_samples(self) -> dict[str, Measurement]:
+        """What the second size of the data set changes, and what it does not."""
+        if len(self.steps) == 1:
+            return {}
+        few, many = (self.ratio(problem, "spectral") - 1 for problem in (0, 1))
+        ends = [self.ratio(problem, "algorithm_1")[-1] for problem in (0, 1)]
+        return {
+            "PC-F1p-samples-start": over_seeds(excess_shrinks_by=few[0] / many[0]),
+            "PC-F1p-samples-rise": over_seeds(excess_grows_by=many[-1] / many[0]),
+            "PC-F1p-samples-end": over_seeds(end_over_end=ends[1] / ends[0]),
+        }
 
     def _figure_1(self) -> dict[str, Measurement]:
         spectral, sgd = self.ratio(0, "spectral"), self.ratio(0, "sgd")
@@ -223,7 +263,7 @@ class StructureAwareDescent(Result):
     def _second_problem(self) -> dict[str, Measurement]:
         end = self.at(1, 1000)
         best = self.settings.setup(1).best_loss
-        at_end = {name: self.population[1, end, i] / best for i, name in enumerate(POPULATION)}
+        at_end = {name: self.population[end, i] / best for i, name in enumerate(POPULATION)}
         diverged = ~np.isfinite(at_end["sgd"])
         return {
             "PC-F2b": _extreme("largest_ratio_end", self.ratio(1, "algorithm_1")[-1]),
@@ -272,11 +312,9 @@ def run(
     """
     clock, where = Clock(), runtime.device(device)
     problems = range(len(settings.condition_numbers))
-    runs = [(problem, population) for problem in problems for population in (False, True)]
 
     def train(seeds: tuple[int, ...], inner: Progress | None) -> dict[str, np.ndarray]:
-        found: dict[str, list[np.ndarray]] = {}
-        for number, (problem, population) in enumerate(runs):
+        def curves(problem: int, number: int, *, population: bool = False) -> dict[str, np.ndarray]:
             names = POPULATION if population else DESCENTS
             records = train_variants(
                 [settings.variant(name, problem) for name in names],
@@ -284,16 +322,22 @@ def run(
                 settings.setup(problem),
                 settings.training(problem, population=population),
                 device=where,
-                progress=stage(inner, number, len(runs)),
+                progress=stage(inner, number, len(problems) + 1),
             ).records
-            kept = {"population": records["excess_loss"]} if population else records
-            for name, values in kept.items():
-                found.setdefault(name, []).append(values.reshape(-1, len(names), len(seeds)))
-        return {name: np.stack(values) for name, values in found.items()}
+            return {name: v.reshape(len(v), len(names), len(seeds), *v.shape[2:]) for name, v in records.items()}
+
+        found = [curves(problem, problem) for problem in problems]
+        keys = found[-1]["effective_keys"]
+        for records in found:
+            records["effective_keys"] = records["effective_keys"].mean(-1)
+        return {name: np.stack([records[name] for records in found]) for name in found[0]} | {
+            "key_counts": _key_counts(settings, keys),
+            "population": curves(len(problems) - 1, len(problems), population=True)["excess_loss"],
+        }
 
     parts = by_seeds(settings, train, clock=clock, workdir=workdir, progress=progress)
     curves = concatenate(parts, axis=-1)
-    steps = [settings.training(problem, population=False).record_at for problem in problems]
+    steps = [settings.record_at(problem) for problem in problems]
     return StructureAwareDescent(
         settings=settings,
         provenance=clock.provenance(where),
@@ -301,6 +345,15 @@ def run(
         gradient_errors=_gradient_errors(settings),
         **curves,
     )
+
+
+def _key_counts(settings: Settings, keys: np.ndarray) -> np.ndarray:
+    """Count queries by the number of keys they attend to; from ``(records, descents, seeds, queries)``."""
+    at = [settings.record_at(-1).index(step) for step in settings.snapshots]
+    filmed = keys[np.ix_(at, [DESCENTS.index(name) for name in FILM])]
+    bins = np.searchsorted(settings.key_bins[1:-1], filmed, side="right")  # rounding stays in the outer bins
+    counted = np.where(np.isfinite(filmed), bins, -1)  # not those of members that have diverged
+    return np.stack([(counted == b).sum(-1) for b in range(BINS)], axis=2)
 
 
 def _extreme(name: str, samples: np.ndarray) -> Measurement:

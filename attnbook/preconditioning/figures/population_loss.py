@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -9,9 +12,10 @@ import numpy as np
 import torch
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.rng import stream
 from attnbook.preconditioning.experiments.landscape import Landscape
 from attnbook.preconditioning.experiments.population_loss import PopulationLoss
-from attnbook.preconditioning.experiments.simulation import POINTS
+from attnbook.preconditioning.experiments.simulation import POINTS, attention_line
 from attnbook.preconditioning.models.valley import Coordinates, Valley
 from attnbook.preconditioning.theory import landscape
 
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "line_and_valley", "loss_gap", "spectrum_frame", "theorem_1", "valley_frame"]
+__all__ = [
+    "LINE_QUERIES", "LINE_SEEDS", "LOOKS", "line_and_valley", "line_frame", "line_outputs", "loss_gap",
+    "spectrum_frame", "theorem_frame", "valley_frame",
+]  # fmt: skip
 
 LOOKS = {
     "few": Look("{} keys", "#c2410c", ":", "^"),
@@ -27,11 +34,11 @@ LOOKS = {
     "many": Look("{} keys", "#0b5cad", "-", "o"),
     "a minimum": Look("at a minimum", "#15803d", "-.", "v"),
     "another point": Look("at another point", "#0b5cad", "-", "o"),
-    "random": Look("random points, extremes", "#4b5058", "--", "s"),
-    "square": Look("worst found, $m=d$", "#c2410c", "none", "^"),
-    "spare": Look("worst found, $m>d$", "#0b5cad", "none", "o"),
+    "random": Look("random, extreme per seed", "#4b5058", "--", "s"),
+    "search": Look("worst by search", "#0b5cad", "none", "o"),
 }
-SPREADS = ("#15803d", "#7c3aed", "#c2410c")
+LINE_QUERIES = np.linspace(-3, 3, 41)
+LINE_SEEDS = 10
 SADDLE, MINIMUM = "#c2410c", "#15803d"
 # Whitened start of the paths, in units of the root of the signal.
 START = (1.75, -0.15)
@@ -51,7 +58,8 @@ def line_and_valley(result: PopulationLoss) -> Figure:
         ends = np.array([s.line_queries[0], s.line_queries[-1]])
         upper.plot(ends, s.line_tilt * ends, color=INK, linewidth=1.2, linestyle=(0, (1, 1)),
                    label=r"straight line $\Sigma Vz$")  # fmt: skip
-        upper.set(xlabel="query $z$", ylabel="attention output", title="what attention computes")
+        upper.set(xlabel="query $z$", ylabel="attention output",
+                  title=f"what attention computes, {len(s.seeds)} seeds")  # fmt: skip
         upper.legend(fontsize=9.5)
         _valley(lower, Valley(1.0), theorem=True)
         lower.set(title="the loss that follows", xlabel=r"$\tilde U$", ylabel=r"$\tilde V$")
@@ -69,21 +77,67 @@ def loss_gap(result: PopulationLoss) -> Figure:
         height = np.median(result.loss_gap[:, 0, -1]) * 0.55
         ax.plot(sizes, height * sizes[-1] / sizes, color=INK, linewidth=1, linestyle=(0, (1, 1)), label="slope -1")
         ax.set(xscale="log", yscale="log", xlabel="keys $n$", ylabel=r"$\mathbb{E}L_n-L$")
+        ax.set_title(f"median and range of {len(result.settings.seeds)} seeds")
         ax.set_xticks(sizes, [f"{n:g}" for n in sizes])
         ax.minorticks_off()
         ax.legend(fontsize=10)
     return figure
 
 
-def theorem_1(result: Landscape) -> Figure:
-    """Draw both ratios of Theorem 1 against the squared distance: at random, at worst, and the bounds."""
+@cache
+def line_outputs(n: int, key_query: float) -> np.ndarray:
+    """Return what queries attend to in one dimension, for keys of variance one; computed here, as it takes no time.
+
+    Args:
+        n: Number of keys.
+        key_query: $V$.
+
+    Returns:
+        Outputs at :data:`LINE_QUERIES`, ``(seeds, queries)``.
+    """
+    keys = [stream(seed, "line", n).standard_normal(n) for seed in range(LINE_SEEDS)]
+    return np.array([attention_line(LINE_QUERIES, one, key_query) for one in keys])
+
+
+def line_frame(n: int, key_query: float) -> Figure:
+    """Draw attention with some number of keys against the line, and where the keys are too few for it."""
+    reach = math.sqrt(math.log(n)) / key_query
     with style():
-        figure, (upper, lower) = plt.subplots(2, 1, figsize=(5.8, 9.2), sharex=True)
+        figure, ax = plt.subplots(figsize=(5.6, 4.4))
+        for sign in (1, -1):
+            ax.axvspan(sign * min(reach, 3), sign * 3, color="#d9d7d0", alpha=0.6, linewidth=0,
+                       label="$n<e^{w^2}$: too few keys" if sign > 0 else None)  # fmt: skip
+        chosen = LOOKS["many"]
+        look = Look(f"attention, median and range of {LINE_SEEDS} seeds", chosen.color, chosen.line, chosen.marker)
+        band(ax, LINE_QUERIES[::4], line_outputs(n, key_query)[:, ::4], look)
+        ax.plot(LINE_QUERIES, key_query * LINE_QUERIES, color=INK, linewidth=1.4, linestyle=(0, (1, 1)),
+                label=r"straight line $\Sigma Vz$")  # fmt: skip
+        ax.set(xlabel="query $z$", ylabel="attention output", xlim=(-3, 3), ylim=(-4.4, 4.4),
+               title=f"{n} keys, $V$ = {key_query:g}")  # fmt: skip
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=1, fontsize=9.5)
+    return figure
+
+
+def theorem_frame(result: Landscape, outputs: str, spread: float) -> Figure:
+    """Draw both ratios of Theorem 1 against the squared distance, for one kind of problem.
+
+    Args:
+        result: Ratios at random and at worst.
+        outputs: ``m = d`` or ``m > d``.
+        spread: $s_d/s_1$, one of the settings.
+
+    Returns:
+        The figure.
+    """
+    at = np.s_[:, int(outputs == "m > d"), result.settings.spreads.index(spread)]
+    with style():
+        figure, (upper, lower) = plt.subplots(2, 1, figsize=(5.8, 9.6), sharex=True)
         for ax in (upper, lower):
             ax.axvspan(0, landscape.RADIUS, color="#d9d7d0", alpha=0.55, linewidth=0)
             ax.axvline(landscape.SADDLE, color=SADDLE, linewidth=1.4, linestyle=":")
-        _one_point(upper, result)
-        _smoothness(lower, result)
+        _one_point(upper, result.settings.squared_distances, result.random_smallest[at], result.found_smallest[at])
+        _smoothness(lower, result.settings.squared_distances, result.random_largest[at], result.found_largest[at],
+                    spread)  # fmt: skip
         lower.set_xlabel(r"squared distance to the minima, $\|H\|^2/s_d$")
         lower.set_xlim(0, 2.08)
     return figure
@@ -124,9 +178,11 @@ def spectrum_frame(spare: int, spread: float, penalty: float, dimension: int = 3
                 if count > 1:
                     ax.annotate(f"{count}x", (value, row), xytext=(0, 9), textcoords="offset points", ha="center",
                                 fontsize=9, color=color)  # fmt: skip
-            ax.annotate(name, (0.02, row), xycoords=("axes fraction", "data"), xytext=(0, -17),
+            ax.annotate(name, (0.0, row), xytext=(7, -17),
                         textcoords="offset points", fontsize=9.5, color=color)  # fmt: skip
-        ax.set(xlabel=r"eigenvalue, in units of $s_1$", xlim=(-0.25, 4.3), ylim=(-0.65, len(groups) - 0.4))
+        _ring(ax, list(groups.values()))
+        ax.set(xlabel=r"eigenvalue, in units of $s_1$", xlim=(-0.25, 4.3), ylim=(-0.65, len(groups) - 0.4),
+               title="rings: slowest and fastest positive eigenvalue")  # fmt: skip
         ax.set_yticks([])
         ax.axvline(0, color=INK, linewidth=0.8)
     return figure
@@ -151,46 +207,45 @@ def _valley(ax: Axes, valley: Valley, *, theorem: bool = False) -> None:
         angle, radius = np.linspace(0, 2 * np.pi, 121), np.sqrt(landscape.RADIUS * valley.signal)
         for sign in (1, -1):
             ax.plot(sign * u + radius * np.cos(angle), sign * v + radius * np.sin(angle), color=MINIMUM, linewidth=1.6,
-                    label="where Theorem 1 speaks" if sign > 0 else None)  # fmt: skip
+                    label="Theorem 1 holds inside" if sign > 0 else None)  # fmt: skip
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     ax.grid(visible=False)
 
 
-def _one_point(ax: Axes, result: Landscape) -> None:
-    distances = np.array(result.settings.squared_distances)
-    fine = np.linspace(1e-4, 2, 200)
-    random = result.random_smallest.reshape(-1, len(distances))
-    band(ax, distances, random, LOOKS["random"])
-    worst = landscape.one_point_bound(torch.tensor(fine)).numpy()
-    shrinking = landscape.shrinking_ratio(torch.tensor(fine)).numpy()
-    below = fine <= 8 / 9
-    ax.plot(fine[below], worst[below], color=INK, linewidth=1.6, label=r"bound $1-\frac{5}{8}r$")
-    ax.plot(fine, shrinking, color=SADDLE, linewidth=1.2, linestyle=(0, (5, 1)), label="shrink the weakest column")
-    for at, name in enumerate(("square", "spare")):
-        found = result.found_smallest[:, at].min(axis=(0, 1))
-        ax.plot(distances, found, **LOOKS[name].line_style(), markersize=7)
-    ax.plot(
-        [0, landscape.RADIUS], [0.5, 0.5], color=INK, linewidth=1.2, linestyle=":", label=r"Theorem 1: $\frac{1}{2}$"
-    )
-    ax.annotate("saddle", (landscape.SADDLE, 1.0), rotation=90, ha="right", va="top", color=SADDLE, fontsize=10)
-    ax.annotate("Theorem 1", (0.02, 0.04), fontsize=10)
-    ax.set(
-        ylim=(0, 3.5), ylabel=r"$\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$", title="(3) does the gradient point back?"
-    )
-    ax.legend(fontsize=9, loc="upper left", ncols=2)
+def _ring(ax: Axes, rows: Sequence[np.ndarray]) -> None:
+    """Rings round the smallest and the largest positive value, in every row that has them."""
+    positive = np.concatenate(rows)
+    positive = positive[positive > 1e-9]
+    for row, values in enumerate(rows):
+        for end in (positive.min(), positive.max()):
+            if np.isclose(values, end).any():
+                ax.plot(end, row, "o", color=INK, markerfacecolor="none", markersize=17, markeredgewidth=1.4)
 
 
-def _smoothness(ax: Axes, result: Landscape) -> None:
-    distances = np.array(result.settings.squared_distances)
+def _one_point(ax: Axes, distances: Sequence[float], random: np.ndarray, found: np.ndarray) -> None:
     fine = torch.linspace(1e-4, 2, 200, dtype=torch.float64)
-    for at, (spread, color, marker) in enumerate(zip(result.settings.spreads, SPREADS, "ovD", strict=False)):
-        ax.plot(fine, landscape.growing_ratio(fine, spread), color=color, linewidth=1.4)
-        found = result.found_largest[:, :, at].max(axis=(0, 1))
-        ax.plot(distances, found, marker, color=color, markersize=7, label=f"worst found, $s_d/s_1$ = {spread:g}")
-    random = result.random_largest.reshape(-1, len(distances))
-    band(ax, distances, random, LOOKS["random"])
+    below = fine <= 8 / 9
+    band(ax, np.array(distances), random, LOOKS["random"])
+    ax.plot(fine[below], landscape.one_point_bound(fine[below]), color=INK, linewidth=1.6,
+            label=r"bound $1-\frac{5}{8}r$")  # fmt: skip
+    ax.plot(fine, landscape.shrinking_ratio(fine), color=SADDLE, linewidth=1.2, linestyle=(0, (5, 1)),
+            label="shrink the weakest column")  # fmt: skip
+    ax.plot(distances, found.min(axis=0), **LOOKS["search"].line_style(), markersize=7)
+    ax.plot([0, landscape.RADIUS], [0.5, 0.5], color=INK, linewidth=1.2, linestyle=":", label=r"(3): $\frac{1}{2}$")
+    ax.annotate("saddle", (landscape.SADDLE, 1.0), rotation=90, ha="right", va="top", color=SADDLE, fontsize=10)
+    ax.annotate("neighbourhood", (0.02, 0.06), fontsize=10)
+    ax.set(
+        ylim=(0, 4.2), ylabel=r"$\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$", title="(3) does the gradient point back?"
+    )
+    ax.legend(fontsize=11.5, loc="upper center", bbox_to_anchor=(0.45, -0.02), ncols=1)
+
+
+def _smoothness(ax: Axes, distances: Sequence[float], random: np.ndarray, found: np.ndarray, spread: float) -> None:
+    fine = torch.linspace(1e-4, 2, 200, dtype=torch.float64)
+    band(ax, np.array(distances), random, LOOKS["random"])
+    ax.plot(fine, landscape.growing_ratio(fine, spread), color=INK, linewidth=1.6, label="bound $(1+g)(2+g)$")
+    ax.plot(distances, found.max(axis=0), **LOOKS["search"].line_style(), markersize=7)
     ax.plot([0, landscape.RADIUS], [landscape.SMOOTHNESS] * 2, color=INK, linewidth=1.2, linestyle=":",
-            label=f"Theorem 1: {landscape.SMOOTHNESS:g}")  # fmt: skip
-    ax.plot([], [], color=INK, linewidth=1.4, label="sharp bound $(1+t)(2+t)$")
-    ax.set(ylim=(1.3, 7.9), ylabel=r"$\|\nabla\|\,/\,(s_1\|H\|)$", title="(4) how steep is it?")
-    ax.legend(fontsize=9, loc="upper left", ncols=2)
+            label=f"(4): {landscape.SMOOTHNESS:g}")  # fmt: skip
+    ax.set(ylim=(0, 8.4), ylabel=r"$\|\nabla\|\,/\,(s_1\|H\|)$", title="(4) how steep is it?")
+    ax.legend(fontsize=11.5, loc="upper center", bbox_to_anchor=(0.45, -0.17), ncols=2)

@@ -15,18 +15,18 @@ from attnbook.preconditioning.experiments import (
     minibatch_floor,
     scaling_law,
 )
-from attnbook.preconditioning.experiments.compute_split import along_budget
+from attnbook.preconditioning.experiments.compute_split import along_budget, surfaces
 from attnbook.preconditioning.figures.structure_aware_descent import LOOKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["coefficient", "floors", "law", "slopes", "split_frame", "steps", "tail_frame"]
+__all__ = ["coefficient", "floors", "law", "oracle_ratio", "slopes", "split_frame", "steps", "tail_frame"]
 
 TRAINED = Look("one data set, trained", "#0b5cad", "-", "o")
 START = Look("one data set, spectral start", LOOKS["spectral"].color, "-.", "v", hollow=True)
-ORACLE = Look("gradient oracle, predicted", "#9a3412", "--", "s")
+ORACLE = Look("oracle, minimum of the expansion", "#9a3412", "--", "s")
 FRESH = Look("gradient oracle, fresh batches", "#111111", "none", "D", hollow=True)
 SHADES = ("#9ec5e8", "#5d9bd1", "#0b5cad", "#083c74", "#03182f")
 EXCESS = r"excess loss $L-L^*$"
@@ -45,9 +45,9 @@ def law(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) ->
         band(ax, both[order], np.concatenate([oracle.beside, oracle.predicted], axis=1)[:, order], ORACLE)
         measured = np.array(own.measured_samples, dtype=float)
         ax.plot(measured, np.median(oracle.measured, axis=0), **(FRESH.line_style() | {"linestyle": "none"}))
-        _slope(ax, counts, data.constant / counts, "slope -1", 6)
+        _slope(ax, counts, data.constant / counts, "slope -1", (6, 6))
         far = np.array(own.predicted_samples, dtype=float)
-        _slope(ax, far, np.median(oracle.constant) / far**2, "slope -2", -16)
+        _slope(ax, far, np.median(oracle.constant) / far**2, "slope -2", (-58, -14))
         ax.set(xscale="log", yscale="log", xlabel="samples n", ylabel=EXCESS)
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=1, fontsize=10)
     return figure
@@ -78,13 +78,9 @@ def split_frame(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOr
     """Draw both surfaces, the curve of equal compute, and its best point."""
     with style():
         figure, axes = plt.subplots(2, 1, figsize=(5.8, 7.4))
-        panels = {
-            "one data set": (data.settings.n_samples, data.cold),
-            "gradient oracle": (oracle.settings.surface_samples, oracle.cold[:, :-1]),
-        }
         levels = np.arange(-7, -1.49, 0.5)
-        for ax, (title, (counts, curves)) in zip(axes, panels.items(), strict=True):
-            samples, surface = np.array(counts, dtype=float), np.median(curves, axis=0)
+        titles = ("one data set", "gradient oracle, at a nominal price")
+        for ax, title, (_, samples, surface, *_) in zip(axes, titles, surfaces(data, oracle), strict=True):
             at = np.arange(surface.shape[1])
             filled = ax.contourf(at, samples, np.log10(surface), levels=levels, cmap="cividis", extend="both")
             lines = ax.contour(at, samples, np.log10(surface), levels=levels, colors="white", linewidths=0.6)
@@ -100,6 +96,28 @@ def split_frame(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOr
             ax.grid(visible=False)
         axes[1].set_xlabel("steps t")
         figure.colorbar(filled, ax=axes, label=r"$\log_{10}$ of the excess loss", shrink=0.7)
+    return figure
+
+
+def oracle_ratio(oracle: gradient_oracle.GradientOracle) -> Figure:
+    """Draw the oracle's excess over its leading order: exact in a small problem, expansion and runs in a larger one."""
+    s = oracle.settings
+    exact, runs = np.array(s.exact_samples, dtype=float), np.array(s.measured_samples, dtype=float)
+    both = np.array(s.measured_samples + s.predicted_samples, dtype=float)
+    order = np.argsort(both)
+    expansion = np.concatenate([oracle.beside, oracle.predicted], axis=1) * both**2 / oracle.constant[:, None]
+    with style():
+        figure, ax = plt.subplots(figsize=(5.8, 4.8))
+        band(ax, exact, oracle.exact * exact**2 / oracle.exact_constant[:, None],
+             Look("exact, d = 2", "#0b5cad", "-", "o"))  # fmt: skip
+        band(ax, both[order], expansion[:, order], Look("minimum of the expansion, d = 4", ORACLE.color, "--", "s"))
+        ratios = oracle.measured * runs**2 / oracle.constant[:, None]
+        for number, row in enumerate(ratios):
+            label = "runs with fresh batches, d = 4" if number == 0 else None
+            ax.plot(runs * 1.03, row, **(FRESH.line_style() | {"linestyle": "none", "label": label}))
+        ax.axhline(1, color=INK, linewidth=1, linestyle=":")
+        ax.set(xscale="log", xlabel="samples n per batch", ylabel="excess / leading order", ylim=(0, 1.3))
+        ax.legend(fontsize=10, loc="lower right")
     return figure
 
 
@@ -135,7 +153,7 @@ def floors(result: minibatch_floor.MinibatchFloor) -> Figure:
         sizes = np.array(s.batch_sizes, dtype=float)
         band(lower, sizes, result.floor.T, Look("constant step size", "#0b5cad", "-", "o"))
         band(lower, sizes[:-1] * 1.04, result.decayed[:, -1].T, Look("step size decayed to zero", "#c2410c", ":", "^"))
-        _slope(lower, sizes, np.median(result.floor[0]) * sizes[0] / sizes, "slope -1", 8)
+        _slope(lower, sizes, np.median(result.floor[0]) * sizes[0] / sizes, "slope -1", (6, 8))
         lower.axhspan(result.initial.min(), result.initial.max(), color=START.color, alpha=0.15, linewidth=0)
         lower.axhline(float(np.median(result.initial)), color=START.color, linestyle="-.", label="spectral start")
         lower.set(xscale="log", yscale="log", xlabel="keys per batch b", ylabel=f"{EXCESS} at the end", title="floor")
@@ -151,12 +169,15 @@ def slopes(result: heavy_tails.HeavyTails) -> Figure:
     local, counts = result.slopes(), result.n_samples
     fine = np.linspace(signals[0], signals[-1], 200)
     with style():
-        figure, ax = plt.subplots(figsize=(5.8, 4.8))
+        figure, ax = plt.subplots(figsize=(5.8, 5.0))
         ax.plot(fine, -heavy_tails.heavy_tail_exponent(fine), color=INK, linestyle=":", label="random-energy argument")
         near = Look(rf"exact, $n$ from $2^{{{7}}}$ to $2^{{{12}}}$", "#0b5cad", "-", "o")
         far = Look(rf"exact, $n$ near $2^{{{int(np.log2(counts[-1]))}}}$", "#c2410c", "--", "^")
         ax.plot(signals, result.fitted(), **near.line_style())
         ax.plot(signals, local[:, -1], **far.line_style())
+        fresh = np.isin(signals, (heavy_tails.BELOW, *heavy_tails.ABOVE))
+        ax.plot(signals[fresh], local[fresh, -1], "o", markersize=12, fillstyle="none", color=far.color,
+                label="rule set before looking")  # fmt: skip
         ax.axvline(0.5, color=INK, linewidth=1)
         ax.annotate(r"$s_1=\frac{1}{2}$", (0.5, 0.98), xycoords=("data", "axes fraction"), xytext=(4, 0),
                     textcoords="offset points", va="top")  # fmt: skip
@@ -182,8 +203,8 @@ def tail_frame(result: heavy_tails.HeavyTails, signal: float) -> Figure:
     return figure
 
 
-def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str, offset: float) -> None:
+def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str, offset: tuple[float, float]) -> None:
     """A thin reference line with its slope in words at its middle."""
     ax.plot(x, y, color=INK, linewidth=1, linestyle=":")
     middle = len(x) // 2
-    ax.annotate(text, (x[middle], y[middle]), xytext=(6, offset), textcoords="offset points", fontsize=9.5)
+    ax.annotate(text, (x[middle], y[middle]), xytext=offset, textcoords="offset points", fontsize=9.5)

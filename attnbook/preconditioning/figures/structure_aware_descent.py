@@ -20,6 +20,7 @@ __all__ = [
     "LOOKS",
     "ablation_by_step_size",
     "conditioning_frame",
+    "keys_frame",
     "larger_problem",
     "mechanism",
     "population_gradient",
@@ -40,6 +41,8 @@ LOOKS: Mapping[str, Look] = {
 PARTS = ("sgd", "left_unregularised", "unregularised", "sgd_regularised", "left", "algorithm_1")
 RACERS = {"algorithm_1": "Algorithm 1", "left": "one-sided", "sgd": "SGD", "adam": "Adam", "muon": "Muon-like",
           "shampoo": "Shampoo-like"}  # fmt: skip
+# Percentages of the keys at which axes of keys have ticks.
+KEY_PERCENTS = (2, 5, 10, 20, 50, 100)
 EXCESS = r"excess loss $(L-L^*)/L^*$"
 
 
@@ -61,12 +64,14 @@ def training_curves(result: structure_aware_descent.StructureAwareDescent, probl
 
 
 def larger_problem(result: structure_aware_descent.StructureAwareDescent) -> Figure:
-    """Draw excess loss against steps for the larger problem, both starts in one panel."""
+    """Draw excess loss against steps for the larger problem, both starts in one panel per size of the data set."""
     with style():
-        figure, ax = plt.subplots()
-        _curves(ax, result, 0, ("spectral", "algorithm_1", "sgd"))
-        ax.set(xlabel="steps", ylabel=EXCESS)
-        ax.legend(fontsize=9.5)
+        figure, axes = plt.subplots(len(result.steps), 1, sharex=True, sharey=True, figsize=(5.8, 6.4), squeeze=False)
+        for problem, ax in enumerate(axes[:, 0]):
+            _curves(ax, result, problem, ("spectral", "algorithm_1", "sgd"))
+            ax.set(ylabel=EXCESS, title=f"{result.settings.setup(problem).n_samples} samples")
+        axes[0, 0].legend(fontsize=9.5)
+        figure.supxlabel("steps (log axis after the first record)", fontsize=11.5)
     return figure
 
 
@@ -83,7 +88,7 @@ def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: in
                 band(ax, result.steps[problem, kept], samples, LOOKS[name])
             _steps_axis(ax, result.steps[problem])
         axes[0].set(ylabel=f"keys per query, of {result.settings.batch_size}", yscale="log", title="saturation")
-        shares = [result.settings.batch_size * percent / 100 for percent in (2, 5, 10, 20, 50, 100)]
+        shares = _shares_of(result.settings.batch_size, KEY_PERCENTS)
         axes[0].set_yticks(shares, [f"{share:g}" for share in shares])
         axes[0].minorticks_off()
         axes[1].set(ylabel="imbalance, 0 to 1", ylim=(0, 1.05), title="balance")
@@ -92,18 +97,44 @@ def mechanism(result: structure_aware_descent.StructureAwareDescent, problem: in
     return figure
 
 
-def population_gradient(result: structure_aware_descent.StructureAwareDescent, problem: int = 1) -> Figure:
-    """Draw training on the population loss: each seed a line, without those that diverge."""
-    steps = result.steps[problem]
-    scale = result.settings.setup(problem).best_loss
+def keys_frame(result: structure_aware_descent.StructureAwareDescent, step: int) -> Figure:
+    """Draw how many keys queries attend to at one step of the last problem, and how far the loss has come."""
+    s, steps = result.settings, result.steps[-1]
+    tallest = max(float(result.key_shares(snapshot).max()) for snapshot in s.snapshots)
+    with style():
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.8, 6.4), height_ratios=(3, 2))
+        for row, (name, shares) in enumerate(zip(structure_aware_descent.FILM, result.key_shares(step), strict=True)):
+            look, base = LOOKS[name], len(structure_aware_descent.FILM) - 1 - row
+            above.stairs(base + 0.85 * shares / tallest, s.key_bins, baseline=base, fill=True, color=look.color)
+            above.annotate(look.label, (1.1, base + 0.88), fontsize=10, va="top", color=look.color)
+            median = np.median(result.ratio(-1, name), axis=-1) - 1
+            below.plot(steps, median, color=look.color, linestyle=look.line)
+            below.plot(step, median[result.at(-1, step)], look.marker, color=look.color, markersize=9)
+        above.set(xscale="log", xlim=(1, s.batch_size), ylim=(0, 3), yticks=[], ylabel="share of queries, one scale")
+        above.set(xlabel=f"keys that a query attends to, of {s.batch_size}")
+        shares = _shares_of(s.batch_size, KEY_PERCENTS)
+        above.set_xticks([1, *shares[1:]], [f"{share:g}" for share in (1, *shares[1:])])
+        above.minorticks_off()
+        below.axvline(step, color=INK, linewidth=1)
+        _near_line(below)
+        _steps_axis(below, steps)
+        below.set(yscale="log", xlabel="steps (log axis after the first record)", ylabel=EXCESS)
+        below.minorticks_off()
+    return figure
+
+
+def population_gradient(result: structure_aware_descent.StructureAwareDescent) -> Figure:
+    """Draw training on the population loss of the last problem: each seed a line, without those that diverge."""
+    steps = result.steps[-1]
+    scale = result.settings.setup(-1).best_loss
     with style():
         figure, ax = plt.subplots()
         for i, name in enumerate(structure_aware_descent.POPULATION):
             look = LOOKS[name].line_style() | {"linewidth": 1.2, "markevery": (3 * i, 12), "markersize": 5}
-            for seed, excess in enumerate(result.population[problem, :, i].T):
+            for seed, excess in enumerate(result.population[:, i].T):
                 shown = np.where(excess < 1e9 * scale, excess / scale, np.nan)
                 ax.plot(steps, shown, **(look | ({"label": None} if seed else {})))
-            lost = int((~np.isfinite(result.population[problem, -1, i])).sum())
+            lost = int((~np.isfinite(result.population[-1, i])).sum())
             if lost:
                 words = f"{LOOKS[name].label}: {lost} of {len(result.settings.seeds)} seeds diverge"
                 ax.annotate(words, (0.98, 0.98), xycoords="axes fraction", ha="right", va="top", fontsize=9.5)
@@ -163,13 +194,20 @@ def conditioning_frame(result: ablation.Ablation, condition_number: float, step_
     every = np.arange(0, len(steps), 5)
     with style():
         figure, ax = plt.subplots(figsize=(5.8, 5.0))
+        gone: list[Look] = []
         for part, name in enumerate(PARTS):
             median = np.median(curves[:, part], axis=-1) - 1
             shown = np.where(median < 1e6, median, np.nan)
-            gone = {} if np.isfinite(median[-1]) else {"label": f"{LOOKS[name].label} (diverges)"}
-            ax.plot(steps[every], shown[every], **(LOOKS[name].line_style() | gone))
+            ax.plot(steps[every], shown[every], **LOOKS[name].line_style())
+            if not np.isfinite(median[-1]):
+                gone.append(LOOKS[name])
+        # Diverging methods as broad bars of their colour: a frame's small palette would lose that of a short line.
+        for i, look in enumerate(gone):
+            ax.annotate(f"{look.label}: median diverges", (0.98, 0.97 - 0.07 * i), xycoords="axes fraction", ha="right",
+                        va="top", fontsize=9.5, color="white", backgroundcolor=look.color)  # fmt: skip
         _near_line(ax)
         ax.set(yscale="log", ylim=(0.05, 1e5), xlim=(0, steps[-1]), xlabel="steps", ylabel=EXCESS)
+        ax.minorticks_off()
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=10)
     return figure
 
@@ -184,6 +222,10 @@ def _curves(
     _near_line(ax)
     _steps_axis(ax, steps)
     ax.set(yscale="log")
+
+
+def _shares_of(whole: int, percents: tuple[int, ...]) -> list[float]:
+    return [whole * percent / 100 for percent in percents]
 
 
 def _near_line(ax: Axes) -> None:

@@ -7,19 +7,17 @@ Members are ordered so that member $i$ sees batch $i$ modulo the number of batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
+from attnbook.preconditioning.models.key_moments import covariance_times, key_moments
 
 __all__ = ["attention_weights", "effective_keys", "loss_and_gradient", "predict"]
 
 # Attention weights computed at a time: as many as stay in the cache of one core.
-CACHED = 2**18
+CACHED = 2**17
 
 
 def attention_weights(
@@ -57,8 +55,8 @@ def predict(
 
 def effective_keys(
     key_query: Float[Tensor, "*batch dimension dimension"], inputs: Float[Tensor, "*batch samples dimension"]
-) -> Float[Tensor, "*batch"]:
-    r"""Return $1/\sum_jP_{ij}^2$, the number of keys that a query attends to, on average over queries.
+) -> Float[Tensor, "*batch samples"]:
+    r"""Return $1/\sum_jP_{ij}^2$, the number of keys that each query attends to.
 
     Args:
         key_query: $V$.
@@ -66,10 +64,15 @@ def effective_keys(
 
     Returns:
         Between 1 (saturated) and the size of the batch (uniform).
+
+    Example:
+        >>> effective_keys(torch.zeros(2, 2), torch.eye(2))
+        tensor([2., 2.])
     """
-    return (1 / attention_weights(key_query, inputs).square().sum(-1)).mean(-1)
+    return 1 / attention_weights(key_query, inputs).square().sum(-1)
 
 
+@torch.no_grad()
 def loss_and_gradient(
     parameters: Parameters, batch: tuple[Float[Tensor, "seeds batch dimension"], Float[Tensor, "seeds batch outputs"]]
 ) -> tuple[Float[Tensor, " members"], Parameters]:
@@ -88,52 +91,27 @@ def loss_and_gradient(
     """
     inputs, labels = batch
     seeds, size, dimension = inputs.shape
-    upper = torch.triu_indices(dimension, dimension, device=inputs.device)
-    moments = torch.cat([inputs, inputs[..., upper[0]] * inputs[..., upper[1]]], dim=-1)
     per_seed = len(parameters["value"]) // seeds
-    grouped = {name: t.unflatten(0, (per_seed, seeds)).transpose(0, 1) for name, t in parameters.items()}
-    at_once = max(1, CACHED // (seeds * size * size))
-    parts = [
-        _part(value, key_query, inputs, labels, moments)
-        for value, key_query in zip(
-            grouped["value"].split(at_once, 1), grouped["key_query"].split(at_once, 1), strict=True
-        )
-    ]
-    losses, for_value, for_key_query = (
-        torch.cat(part, 1).transpose(0, 1).flatten(0, 1) for part in zip(*parts, strict=True)
-    )
-    return losses, {"value": for_value, "key_query": for_key_query}
-
-
-def _part(
-    value: Tensor, key_query: Tensor, inputs: Tensor, labels: Tensor, moments: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss and gradients of some members of each seed, ``(seeds, members, ...)``; queries run along the last axis."""
-    (seeds, size, dimension), members = inputs.shape, value.shape[1]
-    queries = (inputs.unsqueeze(1) @ key_query.mT).reshape(seeds, members * size, dimension)
-    weights = torch.softmax(torch.bmm(queries, inputs.mT), dim=-1)
-    averages = torch.bmm(moments.mT, weights.mT).view(seeds, -1, members, size).unbind(1)
-    attended = torch.stack(averages[:dimension], dim=2)
+    value, key_query = (parameters[n].unflatten(0, (per_seed, seeds)).transpose(0, 1) for n in ("value", "key_query"))
+    averages = _averages(inputs, key_query)
+    attended = averages[:, :dimension].transpose(1, 2)
     residual = value @ attended - labels.mT.unsqueeze(1)
     back = value.mT @ residual / size
-    second = _full(averages[dimension:], dimension)
-    pulled = torch.stack([_inner(row, back.unbind(2)) for row in second], dim=2)
-    pulled -= attended * (attended * back).sum(2, keepdim=True)
+    pulled = covariance_times(averages[:, dimension:].unbind(1), attended, back)
     losses = 0.5 * residual.square().sum((-2, -1)) / size
-    return losses, residual @ attended.mT / size, pulled @ inputs.unsqueeze(1)
+    gradients = {"value": residual @ attended.mT / size, "key_query": pulled @ inputs.unsqueeze(1)}
+    return losses.mT.flatten(), {name: g.transpose(0, 1).flatten(0, 1) for name, g in gradients.items()}
 
 
-def _full(upper: Sequence[Tensor], dimension: int) -> list[list[Tensor]]:
-    """Arrange the upper half of a symmetric matrix, given row by row, as the full one."""
-    rows, columns = np.triu_indices(dimension)
-    full: list[list[Tensor]] = [[upper[0]] * dimension for _ in range(dimension)]
-    for entry, i, j in zip(upper, rows, columns, strict=True):
-        full[i][j] = full[j][i] = entry
-    return full
-
-
-def _inner(row: Sequence[Tensor], column: Sequence[Tensor]) -> Tensor:
-    total = row[0] * column[0]
-    for one, other in zip(row[1:], column[1:], strict=True):
-        total.addcmul_(one, other)
-    return total
+def _averages(inputs: Tensor, key_query: Tensor) -> Tensor:
+    """What the queries of each member attend to, ``(seeds, moments, members, queries)``; a few members at a time."""
+    seeds, size, _ = inputs.shape
+    moments = key_moments(inputs).mT
+    queries = (inputs.unsqueeze(1) @ key_query.mT).split(max(1, CACHED // (seeds * size * size)), 1)
+    room = inputs.new_empty(2, queries[0].shape[1] * seeds * size * size)  # fresh arrays for each part would cost more
+    found = []
+    for some in queries:
+        scores, weights = room[:, : some.shape[1] * seeds * size * size].view(2, seeds, -1, size)
+        torch.softmax(torch.bmm(some.flatten(1, 2), inputs.mT, out=scores), dim=-1, out=weights)
+        found.append(torch.bmm(moments, weights.mT).unflatten(-1, (-1, size)))
+    return torch.cat(found, 2)

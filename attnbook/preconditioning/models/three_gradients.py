@@ -13,10 +13,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.preconditioning.models.attention import loss_and_gradient
+from attnbook.preconditioning.theory.attention_output import expected_excess
 from attnbook.preconditioning.theory.population import penalty_gradient, precondition, sample_covariance
-from attnbook.preconditioning.theory.scaling_law import bias_coefficient
+from attnbook.preconditioning.theory.scaling_law import bias_coefficient, curvature_inverse
 
-__all__ = ["data_descent", "distance_to_minima", "excess", "fresh_batch_average", "oracle_descent", "whitened_minimum"]
+__all__ = [
+    "data_descent",
+    "distance_to_minima",
+    "exact_fixed_point",
+    "excess",
+    "fresh_batch_average",
+    "oracle_descent",
+    "pull_along_descent",
+    "whitened_minimum",
+]
 
 Layers = tuple[Tensor, Tensor]
 
@@ -101,6 +111,66 @@ def oracle_descent(
         layers = (layers[0] - step_size * sums[0], layers[1] - step_size * sums[1])
         records.append(excess(layers, target))
     return torch.stack(records), layers
+
+
+def pull_along_descent(
+    target: Float[Tensor, "outputs dimension"], start: Layers, *, step_size: float, steps: int
+) -> Float[Tensor, " records"]:
+    r"""Return $\|\nabla\mathcal B\|_F^2$ along the descent on the population loss plus the regulariser.
+
+    Divided by $n^2$ it is the squared bias of the oracle's gradient at each step, to leading order.
+
+    Args:
+        target: $\tilde A$; float64.
+        start: $\tilde U$ and $\tilde V$.
+        step_size: Step size.
+        steps: Number of steps.
+
+    Returns:
+        One number before each step and at the end.
+
+    Raises:
+        ValueError: If the descent leaves the region where the coefficient is finite.
+    """
+    layers, records = start, []
+    for _ in range(steps + 1):
+        leaves = [layer.detach().requires_grad_() for layer in layers]
+        pulls = torch.autograd.grad(bias_coefficient(*leaves, target=target), leaves)
+        records.append(torch.stack([pull.square().sum() for pull in pulls]).sum())
+        sums = _regularised(layers, target)
+        layers = (layers[0] - step_size * sums[0], layers[1] - step_size * sums[1])
+    return torch.stack(records)
+
+
+def exact_fixed_point(
+    target: Float[Tensor, "outputs dimension"], n_keys: int, *, nodes: tuple[Tensor, Tensor], iterations: int
+) -> Layers:
+    r"""Find where the expected gradient of Algorithm 1 over batches of $n$ keys vanishes: no expansion, no draws.
+
+    From the balanced minimum, $\theta\leftarrow\theta-\nabla^2(L+\mathcal R)^+\,\nabla(\mathbb EL_n+\mathcal R)$: with
+    the curvature at the minimum it contracts by a factor of order $1/n$. The pseudo-inverse keeps the rotation of the
+    start: along rotations the pull is of order $n^{-2}$ only.
+
+    Args:
+        target: $\tilde A$; float64.
+        n_keys: $n$, at least 3.
+        nodes: Queries and their masses, as from
+            :func:`~attnbook.preconditioning.theory.attention_output.gaussian_nodes`.
+        iterations: Number of iterations.
+
+    Returns:
+        $\tilde U$ and $\tilde V$.
+    """
+    layers = whitened_minimum(target)
+    inverse, shape = curvature_inverse(*layers), layers[0].shape
+    for _ in range(iterations):
+        leaves = [layer.detach().requires_grad_() for layer in layers]
+        bias = expected_excess(*leaves, target=target, n_keys=(n_keys,), nodes=nodes)
+        pulls = torch.autograd.grad(bias.sum(), leaves)
+        total = [(a + b).flatten() for a, b in zip(_regularised(layers, target), pulls, strict=True)]
+        step = inverse @ torch.cat(total)
+        layers = (layers[0] - step[: shape.numel()].view(shape), layers[1] - step[shape.numel() :].view(shape[1], -1))
+    return layers
 
 
 @torch.no_grad()

@@ -1,1 +1,1 @@
-"""The tables of this part, one module per chapter."""
+"""The tables of this part, one module per chapter; Theorem 1 has its own."""

@@ -2,56 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
-from attnbook.preconditioning.experiments import finite_keys, gradient_oracle, heavy_tails, scaling_law
-from attnbook.preconditioning.experiments.compute_split import along_budget
+from attnbook.preconditioning.experiments import (
+    finite_keys,
+    gradient_oracle,
+    heavy_tails,
+    minibatch_floor,
+    scaling_law,
+)
+from attnbook.preconditioning.experiments.compute_split import along_budget, late_decay, surfaces
 from attnbook.preconditioning.theory.scaling_law import best_split, heavy_tail_exponent, scalar_bias_coefficient
 
-__all__ = ["bounds", "one_against_fresh", "proof", "split_text", "splits", "tail_text", "terms"]
+__all__ = [
+    "aligned",
+    "approach",
+    "bounds",
+    "floors",
+    "growth",
+    "numbers",
+    "one_data_set",
+    "oracle_counts",
+    "over_the_sum",
+    "proof",
+    "simulated",
+    "split_text",
+    "splits",
+    "tail_text",
+    "terms",
+]
 
 
-def one_against_fresh(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) -> Table:
-    """Return scaled excess losses by number of samples: n times for one data set, n squared times for the oracle."""
-    rows: list[list[str | Measured]] = []
-    own = oracle.settings
-    oracles = dict(zip(own.measured_samples, (oracle.measured * np.array(own.measured_samples) ** 2).T, strict=True))
-    predicted = dict(zip(own.measured_samples, (oracle.beside * np.array(own.measured_samples) ** 2).T, strict=True))
-    of_data = dict(zip(data.settings.n_samples, range(len(data.settings.n_samples)), strict=True))
-    for n in sorted({*oracles, *of_data}):
+def oracle_counts(oracle: gradient_oracle.GradientOracle) -> Table:
+    """Return the oracle's excess over its leading order by number of samples: exact, predicted and of runs."""
+    s, rows = oracle.settings, []
+    found = (
+        (s.exact_samples, oracle.exact / oracle.exact_constant[:, None]),
+        (s.measured_samples, oracle.beside / oracle.constant[:, None]),
+        (s.measured_samples, oracle.measured / oracle.constant[:, None]),
+    )
+    for n in sorted({*s.exact_samples, *s.measured_samples}):
         row: list[str | Measured] = [f"{n}"]
-        for values in (data.start, data.trained):
-            row.append(Measured(_spread(n * values[:, of_data[n]])) if n in of_data else "")
-        row += [Measured(_spread(found[n])) if n in found else "" for found in (predicted, oracles)]
+        for counts, ratios in found:
+            row.append(Measured(_spread(ratios[:, counts.index(n)] * float(n) ** 2)) if n in counts else "")
         rows.append(row)
-    limits: list[str | Measured] = [
-        "limit",
-        Measured(f"{data.constant:.3g}"),
-        "",
-        Measured(_spread(oracle.constant)),
-        "",
-    ]
-    columns = ["n", "n · spectral start", "n · trained", "n² · oracle, predicted", "n² · oracle, fresh batches"]
-    return Table(columns, [*rows, limits], "Excess loss times n or n²; median over problems [smallest, largest].")
+    columns = ["n", "exact, d = 2", "expansion, d = 4", "runs, d = 4"]
+    return Table(columns, rows, "n² times excess, over its limit; median over problems [smallest, largest].")
 
 
-def proof(bias_ratios: list[float], rate_ratio: float) -> Table:
+def one_data_set(data: scaling_law.ScalingLaw) -> Table:
+    """Return what one data set leaves by number of samples, over the limit of the start, and what training adds."""
+    rows: list[list[str | Measured]] = []
+    path = data.pooled_path
+    for number, n in enumerate(data.settings.n_samples):
+        scaled = (n * values[:, number] / data.constant for values in (data.start, data.trained))
+        rows.append([
+            f"{n}",
+            *(Measured(_spread(values)) for values in scaled),
+            Measured(f"{path[number, -1]:.3f}"),
+            Measured(f"{path[number].min():.3f}"),
+        ])  # fmt: skip
+    columns = ["n", "n · start / limit", "n · trained / limit", "trained / start", "best step / start"]
+    caption = (
+        "First two: median over problems [smallest, largest]; the start is averaged over more data sets. Last two: "
+        "means over all data sets of the trained ones. Limit of n · start: "
+    )
+    return Table(columns, rows, Measured(f"{data.constant:.3g}.", caption))
+
+
+def numbers(values: Mapping[str, str], caption: str) -> Table:
+    """Return a table of one row of measured numbers, already rounded, below their names."""
+    return Table(list(values), [[Measured(text) for text in values.values()]], caption)
+
+
+def proof(values: Mapping[str, Sequence[float]]) -> Table:
     """Return how far the constants of the proof are from the true ones.
 
     Args:
-        bias_ratios: Bound over exact bias of the oracle, one per problem.
-        rate_ratio: True late decay over guaranteed decay.
+        values: What is compared, and one number per problem or a single one.
 
     Returns:
-        A table of two rows.
+        A table of one row for each.
     """
     rows: list[list[str | Measured]] = [
-        ["bias, times too large", Measured(_spread(np.array(bias_ratios)))],
-        ["rate, times too slow", Measured(f"{rate_ratio:.1f}")],
+        [name, Measured(_spread(np.array(found)) if len(found) > 1 else _number(found[0]))]
+        for name, found in values.items()
     ]
-    caption = "Four lines of proof beside exact constants; the rate is that of the steps from the cold start below."
+    caption = "Four lines of proof beside exact constants; the runs are those from the cold start below."
     return Table(["proof against truth", ""], rows, caption)
+
+
+def approach(result: finite_keys.FiniteKeys) -> Table:
+    """Return the exact bias over its leading order by number of keys, problem by problem."""
+    ratio = result.loss_bias / result.coefficient[..., None]
+    rows: list[list[str | Measured]] = [
+        [f"{n}", *(Measured(_spread(ratio[:, point, number])) for point in range(2))]
+        for number, n in enumerate(result.settings.loss_keys)
+    ]
+    caption = "n times the bias of the loss, over B: median of the ratios of single problems [smallest, largest]."
+    return Table(["n", "at an optimum", "away from it"], rows, caption)
+
+
+def over_the_sum(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) -> Table:
+    """Return how far the curves of both gradients rise above the sum of the population's curve and their last value."""
+    population = np.median(oracle.cold[:, -1], axis=0)
+    rows: list[list[str | Measured]] = []
+    for surface in surfaces(data, oracle):
+        ratio = surface.excess / (population[: surface.excess.shape[1]] + surface.excess[:, -1:])
+        for n, row in zip(surface.samples, ratio, strict=True):
+            largest = int(row.argmax())
+            inner = f"{largest}" if largest < len(row) - 1 else "the last"
+            rows.append([f"{surface.name}, n = {n:g}", Measured(f"{row.max():.2f}"), Measured(inner)])
+    caption = "Largest ratio of a curve to the sum of the dotted one and the curve's own last value."
+    return Table(["", "curve / sum, at most", "at step"], rows, caption)
 
 
 def bounds(result: finite_keys.FiniteKeys) -> Table:
@@ -78,54 +145,104 @@ def terms(result: finite_keys.FiniteKeys) -> Table:
 
 
 def splits(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
-    r"""Return the best split of each budget, measured and predicted from the constants of both terms.
-
-    The late rate is $c=-2\log(1-2\eta s_d)$; the start is the population's curve carried back along it.
-    """
-    s = data.settings
-    rate = -2 * np.log(1 - 2 * s.cold_step_size * s.smallest)
-    population = np.median(oracle.cold[:, -1], axis=0)
-    start = float(population[-1] * np.exp(rate * (len(population) - 1)))
+    r"""Return the best split of each budget, measured and predicted from the constants of both terms."""
+    start, rate = late_decay(data, oracle)
     rows: list[list[str | Measured]] = []
-    for name, counts, curves, bias, power in (
-        ("one data set", s.n_samples, data.cold, data.constant, 1.0),
-        ("gradient oracle", oracle.settings.surface_samples, oracle.cold[:, :-1], np.median(oracle.constant), 2.0),
-    ):
-        surface = np.median(curves, axis=0)
+    for surface in surfaces(data, oracle):
         for compute in budgets:
-            path = along_budget(np.array(counts, dtype=float), surface, compute)
-            n, t, error = best_split(float(bias), power, start, rate, compute)
+            path = along_budget(surface.samples, surface.excess, compute)
+            n, t, error = best_split(surface.bias, surface.power, start, rate, compute)
             rows.append([
-                name,
-                f"{compute:.0e}",
+                f"{surface.name}, {compute:.0e}",
                 Measured(f"{path.samples[path.best]:.0f} × {path.steps[path.best]:.0f}"),
                 Measured(f"{path.excess[path.best]:.2g}"),
                 Measured(f"{n:.0f} × {t:.0f}"),
                 Measured(f"{error:.2g}"),
+                Measured(f"{start * np.exp(-rate * t) / (surface.bias * n**-surface.power):.2f}"),
             ])  # fmt: skip
-    columns = ["gradient", "budget n²t", "best n × t, measured", "excess", "best n × t, predicted", "excess, predicted"]
-    return Table(
-        columns, rows, "Median over problems; predicted as the sum of the two terms, with nothing fitted to n."
+    columns = ["gradient, budget n²t", "n × t", "excess", "n × t", "excess", "share"]
+    groups = [("", 1), ("measured", 2), ("predicted", 3)]
+    caption = (
+        "Best split. Measured: medians over problems. Predicted: sum of the two terms, nothing fitted to finite n; "
+        "share: error of the steps over that of the samples."
     )
+    return Table(columns, rows, caption, groups)
+
+
+def aligned(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
+    """Return the best split if the errors of samples and steps had one direction, beside the measured steps."""
+    start, rate = late_decay(data, oracle)
+    rows: list[list[str | Measured]] = []
+    for surface in surfaces(data, oracle):
+        for compute in budgets:
+            path = along_budget(surface.samples, surface.excess, compute)
+            _, t, error = best_split(surface.bias, surface.power, start, rate, compute, alignment=1.0)
+            numbers = f"{path.steps[path.best]:.0f}", f"{t:.0f}", f"{path.excess[path.best]:.2g}", f"{error:.2g}"
+            rows.append([f"{surface.name}, {compute:.0e}", *map(Measured, numbers)])
+    columns = ["gradient, budget", "steps", "if aligned", "excess", "if aligned"]
+    return Table(columns, rows, "Best split: measured, and predicted if both errors add before they are squared.")
+
+
+def growth(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
+    """Return by which factors samples and steps of the predicted best split grow from one budget to the next."""
+    start, rate = late_decay(data, oracle)
+    rows: list[list[str | Measured]] = []
+    for surface in surfaces(data, oracle):
+        found = [best_split(surface.bias, surface.power, start, rate, compute) for compute in budgets]
+        for number, (before, after) in enumerate(pairwise(found)):
+            step = f"{surface.name}, {budgets[number]:.0e} to {budgets[number + 1]:.0e}"
+            rows.append([step, *(Measured(f"× {after[k] / before[k]:.3g}") for k in (0, 1))])
+    return Table(["gradient, budget", "samples", "steps"], rows, "Growth of the predicted best split.")
+
+
+def floors(result: minibatch_floor.MinibatchFloor) -> Table:
+    """Return the floor by batch size, its slope to the next one, and what smaller steps do to it."""
+    s = result.settings
+    median = np.median(result.floor, axis=1)
+    own = median - np.median(result.initial)
+    rows: list[list[str | Measured]] = []
+    for number, b in enumerate(s.batch_sizes):
+        row: list[str | Measured] = [f"{b}", Measured(f"{median[number]:.2g}")]
+        if number + 1 < len(s.batch_sizes):
+            apart = np.log(s.batch_sizes[number + 1] / b)
+            row += [Measured(f"{np.log(v[number + 1] / v[number]) / apart:.2f}") for v in (median, own)]
+            row.append(Measured(_spread(result.decay_ratio[number])))
+        else:
+            row += ["", "", ""]
+        halved = Measured(_spread(result.floor_halved / result.floor[number]))
+        rows.append([*row, halved if b == minibatch_floor.HALVED else ""])
+    columns = ["b", "floor", "slope", "less the start", "decayed / floor", "half step / floor"]
+    caption = "Median over seeds [smallest, largest]; slope to the next b, on log axes. Median excess of the start: "
+    return Table(columns, rows, Measured(f"{np.median(result.initial):.3g}.", caption))
+
+
+def simulated(result: heavy_tails.HeavyTails, signals: tuple[float, ...]) -> Table:
+    """Return quadrature beside simulation at the smallest number of samples, for some signals."""
+    rows: list[list[str | Measured]] = []
+    for signal in signals:
+        number = result.settings.signals.index(signal)
+        draws = result.simulated[:, number]
+        error = draws.std(ddof=1) / len(draws) ** 0.5 if len(draws) > 1 else np.nan
+        exact = Measured(f"{result.bias[number, 0]:.4g}")
+        rows.append([f"{signal:g}", exact, Measured(f"{draws.mean():.4g} ± {error:.1g}")])
+    caption = f"Bias of the loss at n = {result.settings.n_samples[0]}; simulation with its standard error over seeds."
+    return Table(["signal", "quadrature", "simulation"], rows, caption)
 
 
 def split_text(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, compute: float) -> str:
     """Return the numbers behind one picture of the slider on compute."""
     found = []
-    for name, counts, curves in (
-        ("one data set", data.settings.n_samples, data.cold),
-        ("oracle", oracle.settings.surface_samples, oracle.cold[:, :-1]),
-    ):
-        surface = np.median(curves, axis=0)
-        path = along_budget(np.array(counts, dtype=float), surface, compute)
+    for surface in surfaces(data, oracle):
+        path = along_budget(surface.samples, surface.excess, compute)
         t, n, best = (float(values[path.best]) for values in path)
-        worst = path.excess.max() / best
-        edge = " (edge of the surface)" if path.best in (0, len(path.steps) - 1) else ""
+        near = not path.steps[0] <= t / 1.25 < 1.25 * t <= path.steps[-1]
+        edge = " (near the edge of the surface)" if near else ""
+        factors = {"half": 0.5, "t/1.25": 0.8, "1.25 t": 1.25, "double": 2.0}
+        others = ", ".join(f"{word} {_times(path.penalty(factor))}" for word, factor in factors.items())
         found.append(
-            f"{name}: best split n = {n:.0f}, t = {t:.0f}{edge}, excess {best:.2g}; the worst split on the curve is "
-            f"{worst:.3g} times worse"
+            f"{surface.name}: n = {n:.0f}, t = {t:.0f}{edge}, excess {best:.2g}; times that with other steps: {others}"
         )
-    return f"Budget of {compute:.1e} pairs of samples, spent along the orange curve. " + "; ".join(found) + "."
+    return f"Best split of {compute:.0e} pairs. {'. '.join(found)}. The oracle's budget is nominal."
 
 
 def tail_text(result: heavy_tails.HeavyTails, signal: float) -> str:
@@ -135,11 +252,16 @@ def tail_text(result: heavy_tails.HeavyTails, signal: float) -> str:
     finite = f"{coefficient:.3g}" if np.isfinite(coefficient) else "infinite"
     last = int(np.log2(result.n_samples[-1]))
     scaled = result.n_samples[-1] * result.bias[number, -1]
+    share = f", {scaled / coefficient:.3f} of it" if np.isfinite(coefficient) else ""
     return (
         f"Signal {signal:g}: slope {result.fitted()[number]:.3f} from n = 2^7 to 2^12 and "
         f"{result.slopes()[number, -1]:.3f} near n = 2^{last}; predicted {-float(heavy_tail_exponent(signal)):.3f}. "
-        f"Coefficient of 1/n: {finite}; n times the bias at 2^{last}: {scaled:.3g}."
+        f"Coefficient of 1/n: {finite}; n times the bias at 2^{last}: {scaled:.3g}{share}."
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if np.isfinite(ratio) else "off the surface"
 
 
 def _spread(samples: np.ndarray) -> str:

@@ -14,7 +14,18 @@ from attnbook.preconditioning.experiments import ablation, optimizer_race, struc
 from attnbook.preconditioning.experiments.curves import NEAR
 from attnbook.preconditioning.figures.structure_aware_descent import LOOKS, PARTS, RACERS
 
-__all__ = ["conditioning_start", "conditioning_text", "factorisations", "loss_along_training", "problems", "race"]
+__all__ = [
+    "conditioning_start",
+    "conditioning_text",
+    "distances",
+    "equal_step_size",
+    "factorisations",
+    "keys_text",
+    "loss_along_training",
+    "problems",
+    "race",
+    "without_regulariser",
+]
 
 
 def problems(settings: structure_aware_descent.Settings) -> Table:
@@ -22,7 +33,7 @@ def problems(settings: structure_aware_descent.Settings) -> Table:
     rows: list[list[str | Measured]] = []
     for p, kappa in enumerate(settings.condition_numbers):
         setup = settings.setup(p)
-        numbers = (kappa, setup.largest, setup.smallest, setup.noise, setup.best_loss, settings.n_samples)
+        numbers = (kappa, setup.largest, setup.smallest, setup.noise, setup.best_loss, setup.n_samples)
         run = (settings.batch_size, settings.step_sizes[p], settings.steps[p])
         rows.append([f"{p + 1}", *(f"{number:.3g}" if number < 1000 else f"{number:.0f}" for number in numbers + run)])
     columns = ["problem", "κ", "s_1", "s_d", "noise σ", "L*", "samples n", "batch b", "step size η", "steps"]
@@ -30,18 +41,27 @@ def problems(settings: structure_aware_descent.Settings) -> Table:
 
 
 def loss_along_training(result: structure_aware_descent.StructureAwareDescent, problem: int = 0) -> Table:
-    r"""Return $L/L^*$ at a few steps: median over seeds and range."""
+    r"""Return $L/L^*$ at a few steps, one row each: median over seeds and range."""
     last = int(result.steps[problem, -1])
-    steps = [0, last // 20, last // 4, last // 2, last]
+    names = ("spectral", "algorithm_1", "sgd")
     rows: list[list[str | Measured]] = []
-    for name in ("spectral", "algorithm_1", "sgd"):
-        ratios = result.ratio(problem, name)
-        row: list[str | Measured] = [LOOKS[name].label]
-        row += [Measured(_spread(ratios[result.at(problem, step)])) for step in steps]
-        rows.append(row)
+    for step in (0, last // 20, last // 4, last // 2, last):
+        at = result.at(problem, step)
+        rows.append([f"{step}", *(Measured(_spread(result.ratio(problem, name)[at])) for name in names)])
     seeds = len(result.settings.seeds)
     caption = f"Population loss divided by the best one; median over seeds [smallest, largest], {seeds} in all."
-    return Table(["", *(f"step {step}" for step in steps)], rows, caption)
+    return Table(["step", *(LOOKS[name].label for name in names)], rows, caption)
+
+
+def distances(result: structure_aware_descent.StructureAwareDescent) -> Table:
+    r"""Return the final $L/L^*$ of the worst seed of Algorithm 1 and of the best seed of SGD, one problem per row."""
+    rows: list[list[str | Measured]] = []
+    for problem, kappa in enumerate(result.settings.condition_numbers):
+        worst = float(result.ratio(problem, "algorithm_1")[-1].max())
+        best = float(result.ratio(problem, "sgd")[-1].min())
+        rows.append([f"{problem + 1}, κ = {kappa:g}", *(Measured(_number(value)) for value in (worst, best))])
+    columns = ["problem", "Algorithm 1, worst seed", "SGD, best seed"]
+    return Table(columns, rows, f"Final L/L* from the same random starts, {len(result.settings.seeds)} seeds.")
 
 
 def race(result: optimizer_race.OptimizerRace, problem: int) -> Table:
@@ -70,6 +90,52 @@ def race(result: optimizer_race.OptimizerRace, problem: int) -> Table:
     )
     columns = ["method", "tuned for the end", "final L/L*", "tuned for speed", f"steps to {NEAR:g} L* (seeds there)"]
     return Table(columns, rows, caption)
+
+
+def equal_step_size(result: optimizer_race.OptimizerRace) -> Table:
+    """Return all methods at the constant step size that tuning chose for Algorithm 1, on the tuning seeds."""
+    problems = range(len(result.settings.condition_numbers))
+    sizes = [result.chosen(p, "lowest", "algorithm_1")[1] for p in problems]
+    found = {
+        name: [result.at_step_size(p, name, size) for p, size in zip(problems, sizes, strict=True)]
+        for name in optimizer_race.METHODS
+    }
+    rows: list[list[str | Measured]] = [[_racer(name), *map(_one_size, each)] for name, each in found.items()]
+    lowest = [min(found, key=lambda name: (found[name][p] or (np.inf,))[0]) for p in problems]
+    seeds = len(result.settings.tuning_seeds)
+    caption = Measured(
+        f"{', '.join(map(_racer, lowest))}.",
+        before=f"Final L/L* (seeds diverged); step at which {NEAR:g} L* is reached. Medians over the {seeds} tuning "
+        "seeds, constant step size. Lowest on each problem: ",
+    )
+    columns = ["method", *(f"problem {p + 1}, step size {size:.2g}" for p, size in zip(problems, sizes, strict=True))]
+    return Table(columns, rows, caption)
+
+
+def without_regulariser(result: optimizer_race.OptimizerRace) -> Table:
+    """Return how low three rivals without the regulariser come on the first problem, on tuning and on fresh seeds."""
+    rows: list[list[str | Measured]] = []
+    for name in ("sgd", "adam", "shampoo"):
+        at = list(optimizer_race.METHODS).index(name)
+        tuning = float(result.tuned_lowest[0, at].min())
+        fresh = float(np.median(result.curves[0, :, :, at], axis=-1).min())
+        rows.append([_racer(name), Measured(_number(tuning)), Measured(_number(fresh))])
+    s = result.settings
+    columns = ["method", f"{len(s.tuning_seeds)} tuning seeds, best setting", f"{len(s.seeds)} fresh seeds, as tuned"]
+    return Table(columns, rows, "Problem 1: lowest median of L/L* at any recorded step.")
+
+
+def keys_text(result: structure_aware_descent.StructureAwareDescent, step: int) -> str:
+    """Return the numbers behind one picture of the film."""
+    bins, at = result.settings.key_bins, result.at(-1, step)
+    middle = len(bins) // 2
+    shown = []
+    for name, shares in zip(structure_aware_descent.FILM, result.key_shares(step), strict=True):
+        keys = np.median(result.effective_keys[-1, at, structure_aware_descent.DESCENTS.index(name)])
+        ratio = float(np.median(result.ratio(-1, name)[at]))
+        few = f"{100 * shares[:middle].sum():.0f} % of the queries to fewer than {bins[middle]:g}"
+        shown.append(f"{LOOKS[name].label} {keys:.1f}, {few}, L/L* {_number(ratio)}")
+    return f"Step {step}: keys per query, mean over queries: " + "; ".join(shown) + " (medians over seeds)."
 
 
 def conditioning_text(result: ablation.Ablation, condition_number: float, step_size: float) -> str:
@@ -118,6 +184,14 @@ def factorisations(
         rows.append([name, *shown, Measured(f"{int(lost.sum())} of {len(lost)}")])
     columns = ["", "excess / L*", "smallest singular value, outer layer", "the same, key-query layer", "diverged"]
     return Table(columns, rows, "Median over the seeds that did not diverge [smallest, largest].")
+
+
+def _one_size(found: tuple[float, float, int] | None) -> Measured:
+    """The cell of one method at one step size."""
+    if found is None:
+        return Measured("not tried")
+    end, time, lost = found
+    return Measured(f"{_number(end)}{f' ({lost})' if lost else ''}; {_steps(time)}")
 
 
 def _steps(value: float) -> str:

@@ -1,8 +1,9 @@
 r"""Assumptions 2 and 3, and the moments that the third one keeps finite (Lemma 7).
 
 With $q(x)=x^\top V^\top\Sigma Vx$ and $\tilde V=\Sigma^{1/2}V\Sigma^{1/2}$ the normaliser of softmax attention on
-Gaussian keys is $e^{q/2}$ in the limit of many keys, and moments of attention weights are moments of $e^q$. The text of
-the paper available to us has no equations: the formulas are this book's reconstruction, and so is the threshold.
+Gaussian keys is $e^{q/2}$ in the limit of many keys. A weight lies between 0 and 1; what may be infinite are the bounds
+on $n$ times a weight, and the coefficient of $1/n$, which are moments of $e^q$. The text of the paper available to us
+has no equations: the formulas are this book's reconstruction, and so is the threshold.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ __all__ = [
     "normaliser_moment",
     "score_moment",
     "self_moment",
+    "self_square_moment",
     "warn_about_assumptions",
     "warn_about_sizes",
 ]
@@ -53,8 +55,8 @@ def warn_about_assumptions(singular_values: Float[Tensor, "*batch dimension"], n
         )
     if largest >= LARGEST_SIGNAL:
         warnings.warn(
-            f"true_map: the largest singular value of A Sigma^(1/2) is {largest:.3g}; from {LARGEST_SIGNAL} on the "
-            "moments of the attention weights are infinite (Assumption 3); divide the labels by a constant",
+            f"true_map: the largest singular value of A Sigma^(1/2) is {largest:.3g}; from {LARGEST_SIGNAL} on "
+            "E exp(q), which the 1/n term needs, is infinite (Assumption 3); divide the labels by a constant",
             stacklevel=4,
         )
 
@@ -98,7 +100,7 @@ def normaliser_moment(whitened: Whitened, k: float) -> Float[Tensor, "*batch"]:
 
 
 def score_moment(whitened: Whitened, k: float) -> Float[Tensor, "*batch"]:
-    r"""Return $E e^{k\,x^\top Vx}=\det(I-k(\tilde V+\tilde V^\top))^{-1/2}$: moments of a query's weight on itself.
+    r"""Return $E e^{k\,x^\top Vx}=\det(I-k(\tilde V+\tilde V^\top))^{-1/2}$: bounds for $n$ times a self-weight.
 
     Args:
         whitened: $\tilde V$.
@@ -121,6 +123,26 @@ def self_moment(whitened: Whitened) -> Float[Tensor, "*batch"]:
     """
     one = torch.eye(whitened.shape[-1], dtype=whitened.dtype, device=whitened.device)
     return 1 / torch.linalg.det(one - whitened).abs()
+
+
+def self_square_moment(whitened: Whitened) -> Float[Tensor, "*batch"]:
+    r"""Return $E e^{2x^\top Vx-q}=\det(I-2M)^{-1/2}$ with $M=\tilde V+\tilde V^\top-\tilde V^\top\tilde V$.
+
+    The second moment of what :func:`self_moment` is the mean of.
+
+    Args:
+        whitened: $\tilde V$.
+
+    Returns:
+        The moment; infinite once an eigenvalue of $M$ is at least one half.
+
+    Example:
+        >>> self_square_moment(torch.diag(torch.tensor([0.2, 0.0])))
+        tensor(1.8898)
+        >>> self_square_moment(torch.diag(torch.tensor([0.3, 0.0])))
+        tensor(inf)
+    """
+    return _moment(2 * torch.linalg.eigvalsh(whitened + whitened.mT - whitened.mT @ whitened), 1.0)
 
 
 def _moment(eigenvalues: Tensor, k: float) -> Tensor:

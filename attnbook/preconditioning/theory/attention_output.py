@@ -47,7 +47,11 @@ class OutputMoments(NamedTuple):
 
 
 def output_moments(
-    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"], n_keys: Sequence[int]
+    key_query: Float[Tensor, "dimension dimension"],
+    queries: Float[Tensor, "queries dimension"],
+    n_keys: Sequence[int],
+    *,
+    finer: int = 1,
 ) -> OutputMoments:
     r"""Return mean and second moment of the output about its limit, exact at every number of keys.
 
@@ -55,6 +59,7 @@ def output_moments(
         key_query: $\tilde V$; float64.
         queries: $x$, one per row, none with $\tilde Vx=0$: it would have no direction.
         n_keys: Numbers of keys, the query among them.
+        finer: Divides the steps of both grids of the weights; default 1.
 
     Returns:
         The moments; differentiable.
@@ -64,7 +69,7 @@ def output_moments(
     """
     limit = queries @ key_query.mT
     scale = limit.norm(dim=-1)
-    found = weight_moments(scale, (queries * limit).sum(-1), n_keys)
+    found = weight_moments(scale, (queries * limit).sum(-1), n_keys, finer=finer)
     along, away = limit / scale[:, None], queries - limit
     shift = found.self_weight[..., None] * away + found.shift[..., None] * along
     one = torch.eye(key_query.shape[-1], dtype=key_query.dtype)
@@ -166,7 +171,9 @@ def expected_excess(
     return (linear + quadratic / 2) @ masses
 
 
-def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) -> Float[np.ndarray, " counts"]:
+def scalar_bias(
+    largest: float, n_keys: Sequence[int], *, per_unit: int = 10, finer: int = 1
+) -> Float[np.ndarray, " counts"]:
     r"""Return $\mathbb EL_n-L^*$ at the balanced optimum in one dimension, for any $s_1$, exactly.
 
     There $U=V=\sqrt{s_1}$; the integral over the query is a sum over $|x|\le8$.
@@ -175,12 +182,13 @@ def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) ->
         largest: $s_1>0$; the exact sum also holds where the coefficient of $1/n$ is infinite.
         n_keys: Numbers of samples $n$.
         per_unit: Queries per unit of $x$; default 10.
+        finer: Divides the steps of both grids of the weights; default 1.
 
     Returns:
         The bias at each $n$.
 
     Raises:
-        ValueError: If ``largest`` is not positive, or a number of samples is below 3.
+        ValueError: If ``largest`` is not positive, ``finer`` is below 1 or a number of samples below 3.
 
     Example:
         >>> bool(abs(10**6 * scalar_bias(0.1, [10**6])[0] / 0.0629 - 1) < 0.001)  # the coefficient of 1/n
@@ -190,7 +198,8 @@ def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) ->
         raise ValueError(f"largest: expected a positive number, got {largest}")
     queries = torch.arange(0.5 / per_unit, 8.0, 1 / per_unit, dtype=torch.float64)
     masses = torch.exp(-queries.square() / 2) * 2 / per_unit / math.sqrt(2 * math.pi)
-    second = output_moments(torch.full((1, 1), largest**0.5, dtype=torch.float64), queries[:, None], n_keys).second
+    layer = torch.full((1, 1), largest**0.5, dtype=torch.float64)
+    second = output_moments(layer, queries[:, None], n_keys, finer=finer).second
     return (largest / 2 * second[..., 0, 0] @ masses).numpy()
 
 

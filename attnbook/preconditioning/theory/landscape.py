@@ -5,8 +5,8 @@ All in whitened coordinates, where a pair of layers is one point $Z$; see
 
 * (3) one-point convexity: $\langle\nabla L_{\mathcal R},H\rangle\ge(1-\frac58r)\,s_d\|H\|^2$, hence at least
   $\frac12s_d\|H\|^2$ for $r\le\frac45$;
-* (4) smoothness: $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$ there; the sharp form is $(1+t)(2+t)\,s_1\|H\|$ with
-  $t=\|H\|/\sqrt{2s_1}$.
+* (4) smoothness: $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$ there; the sharp form is $(1+g)(2+g)\,s_1\|H\|$ with
+  $g=\|H\|/\sqrt{2s_1}$.
 
 The constants are this book's, in the two-sided geometry; those of the paper are missing in the text available to us.
 """
@@ -20,6 +20,7 @@ from torch import Tensor
 from attnbook.preconditioning.theory.manifold import Map, Point, split
 
 __all__ = [
+    "PROVED",
     "RADIUS",
     "SADDLE",
     "SMOOTHNESS",
@@ -35,6 +36,8 @@ __all__ = [
 
 RADIUS = 0.8
 r"""Theorem 1 holds for $\|H\|^2\le\frac45s_d$."""
+PROVED = 1.6
+r"""Up to $\|H\|^2=\frac85s_d$ the factor $1-\frac58r$ of :func:`one_point_bound` is not negative."""
 SMOOTHNESS = 5.3
 r"""The constant of (4), $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$."""
 SADDLE = 2.0
@@ -161,7 +164,7 @@ def shrinking_ratio(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, 
 def growing_ratio(
     squared_distance: Float[Tensor, "*batch"], spread: float | Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    r"""Return the largest possible $\|\nabla L_{\mathcal R}\|/(s_1\|H\|)$, $(1+t)(2+t)$ with $t=\|H\|/\sqrt{2s_1}$.
+    r"""Return the largest possible $\|\nabla L_{\mathcal R}\|/(s_1\|H\|)$, $(1+g)(2+g)$ with $g=\|H\|/\sqrt{2s_1}$.
 
     It is attained when the strongest column of a minimum grows.
 
@@ -172,8 +175,8 @@ def growing_ratio(
     Returns:
         The ratio; for a spread of one it is 4.30 at $r=0.8$.
     """
-    t = (squared_distance * spread / 2).sqrt()
-    return (1 + t) * (2 + t)
+    grown = (squared_distance * spread / 2).sqrt()
+    return (1 + grown) * (2 + grown)
 
 
 def worst_direction(base: Point, squared_distance: float) -> Point:

@@ -36,6 +36,7 @@ __all__ = [
     "excess_loss_gradient",
     "imbalance",
     "penalty_gradient",
+    "population_loss",
     "precondition",
     "sample_covariance",
     "spectral_factors",
@@ -96,8 +97,10 @@ def check_covariance(covariance: Square) -> None:
         covariance: What is to be used as covariance.
 
     Raises:
-        ValueError: If it has a NaN or infinite entry, is not symmetric or not positive definite.
+        ValueError: If it is not square, has a NaN or infinite entry, is not symmetric or not positive definite.
     """
+    if covariance.ndim < 2 or covariance.shape[-2] != covariance.shape[-1]:
+        raise ValueError(f"covariance: expected a square matrix, got shape {tuple(covariance.shape)}")
     if not torch.isfinite(covariance).all():
         raise ValueError("covariance: expected finite numbers, got NaN or infinity")
     precision = torch.finfo(covariance.dtype).eps
@@ -154,6 +157,30 @@ def excess_loss(value: Value, key_query: Square, *, covariance: Square, true_map
     """
     error = value @ covariance @ key_query - true_map
     return 0.5 * (error @ covariance * error).sum((-2, -1))
+
+
+def population_loss(
+    value: Value, key_query: Square, *, covariance: Square, true_map: Value, noise: float
+) -> Float[Tensor, "*batch"]:
+    r"""Return $L(\theta)=L^*+\frac12\|(U\Sigma V-A)\Sigma^{1/2}\|_F^2$, equation (2).
+
+    Args:
+        value: $U$.
+        key_query: $V$.
+        covariance: $\Sigma$.
+        true_map: $A$.
+        noise: Standard deviation $\sigma$ of each output's noise, at least 0.
+
+    Returns:
+        The loss, at least :func:`best_loss`.
+
+    Example:
+        >>> one = torch.ones(1, 1)
+        >>> float(population_loss(2 * one, one, covariance=one, true_map=5 * one, noise=1.0))
+        5.0
+    """
+    excess = excess_loss(value, key_query, covariance=covariance, true_map=true_map)
+    return best_loss(value.shape[-2], noise) + excess
 
 
 def excess_loss_gradient(

@@ -32,6 +32,7 @@ __all__ = [
     "best_split",
     "bias_coefficient",
     "bias_terms",
+    "curvature_inverse",
     "heavy_tail_exponent",
     "oracle_bias",
     "oracle_bias_bound",
@@ -103,7 +104,8 @@ def bias_terms(value: Value, key_query: Square, *, target: Value) -> BiasTerms:
 def bias_coefficient(value: Value, key_query: Square, *, target: Value) -> Float[Tensor, "*batch"]:
     r"""Return $\mathcal B=\lim_nn\,(\mathbb EL_n-L)$: the sum of :func:`bias_terms`.
 
-    It is the exact coefficient of $1/n$, not an identity at finite $n$.
+    It is the exact coefficient of $1/n$, not an identity at finite $n$. The layers are the whitened ones of
+    :func:`~attnbook.preconditioning.theory.population.whiten`, the target is $A\Sigma^{1/2}$.
 
     Args:
         value: $\tilde U$.
@@ -115,6 +117,15 @@ def bias_coefficient(value: Value, key_query: Square, *, target: Value) -> Float
 
     Raises:
         ValueError: As :func:`bias_terms`.
+
+    Example:
+        >>> from attnbook.preconditioning.theory.population import spectral_factors, square_roots, whiten
+        >>> covariance, true_map = torch.tensor([[4.0]]), torch.tensor([[0.05]])
+        >>> root, _ = square_roots(covariance)
+        >>> value, key_query, _ = spectral_factors(true_map, covariance)
+        >>> layers = whiten(value, key_query, covariance=covariance)
+        >>> round(float(bias_coefficient(*layers, target=true_map @ root)), 4)
+        0.0629
     """
     return sum(bias_terms(value, key_query, target=target))  # type: ignore[return-value]  # the sum of three tensors
 
@@ -196,24 +207,33 @@ def oracle_bias(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) ->
     Raises:
         ValueError: As :func:`bias_terms`.
     """
+    leaves = [layer.detach().requires_grad_() for layer in (value, key_query)]
+    pulls = torch.autograd.grad(bias_coefficient(*leaves, target=(value @ key_query).detach()), leaves)
+    flat = -curvature_inverse(value, key_query) @ torch.cat([pull.flatten() for pull in pulls])
+    shift = flat[: value.numel()].view(value.shape), flat[value.numel() :].view(key_query.shape)
+    return float(0.5 * (shift[0] @ key_query + value @ shift[1]).square().sum())
+
+
+def curvature_inverse(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) -> Float[Tensor, "size size"]:
+    r"""Return $\nabla^2(L+\mathcal R)^+$ at an optimum: the pseudo-inverse leaves out the rotations of the minimum.
+
+    Args:
+        value: $\tilde U$ of the optimum; float64.
+        key_query: $\tilde V$.
+
+    Returns:
+        The matrix, over the entries of $\tilde U$ and then those of $\tilde V$, row by row.
+    """
     outputs, dimension = value.shape
     target = value @ key_query
-    point = torch.cat([value.flatten(), key_query.flatten()])
-
-    def layers(flat: Tensor) -> tuple[Tensor, Tensor]:
-        return flat[: outputs * dimension].view(outputs, dimension), flat[outputs * dimension :].view(dimension, -1)
 
     def regularised(flat: Tensor) -> Tensor:
-        u, v = layers(flat)
+        u, v = flat[: outputs * dimension].view(outputs, dimension), flat[outputs * dimension :].view(dimension, -1)
         return 0.5 * (u @ v - target).square().sum() + (u.mT @ u - v @ v.mT).square().sum() / 8
 
-    def coefficient(flat: Tensor) -> Tensor:
-        return bias_coefficient(*layers(flat), target=target)
-
+    point = torch.cat([value.flatten(), key_query.flatten()])
     curvature = torch.autograd.functional.hessian(regularised, point)
-    pull = torch.autograd.functional.jacobian(coefficient, point)
-    shift = layers(-torch.linalg.pinv(curvature, rtol=1e-9, hermitian=True) @ pull)
-    return float(0.5 * (shift[0] @ key_query + value @ shift[1]).square().sum())
+    return torch.linalg.pinv(curvature, rtol=1e-9, hermitian=True)
 
 
 def oracle_bias_bound(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d"]) -> float:
@@ -238,11 +258,15 @@ def oracle_bias_bound(value: Float[Tensor, "m d"], key_query: Float[Tensor, "d d
     return float(16 * singular[0] / singular[-1] ** 2 * sum(pull.square().sum() for pull in pulls))
 
 
-def best_split(bias: float, power: float, start: float, rate: float, compute: float) -> tuple[float, float, float]:
+def best_split(
+    bias: float, power: float, start: float, rate: float, compute: float, *, alignment: float = 0.0
+) -> tuple[float, float, float]:
     r"""Return the best split of a compute budget between samples and steps.
 
     Minimises $\beta n^{-p}+E_0e^{-ct}$ subject to $n^2t=C$, over $ct$ from 0.01 to 1000: one step of attention over
-    $n$ samples costs $n^2$. At the best split the optimisation error is $\frac p{2ct}$ of the statistical one.
+    $n$ samples costs $n^2$. At the best split the optimisation error is $\frac p{2ct}$ of the statistical one. With
+    an ``alignment`` $\chi$ the error is $a+b+2\chi\sqrt{ab}$ instead of the sum of its two terms $a$ and $b$: half
+    the squared length of a sum of two vectors.
 
     Args:
         bias: $\beta$, constant of the statistical error.
@@ -250,12 +274,13 @@ def best_split(bias: float, power: float, start: float, rate: float, compute: fl
         start: $E_0$, error of the start.
         rate: $c$, decay of the optimisation error per step.
         compute: $C$, number of pairs of samples over the whole run.
+        alignment: $\chi$, cosine between both errors, from -1 to 1; default 0, their sum.
 
     Returns:
         Samples, steps and error at the best split.
 
     Raises:
-        ValueError: If an argument is not positive.
+        ValueError: If an argument is not positive, or ``alignment`` is no cosine.
 
     Example:
         >>> n, t, error = best_split(1.0, 2.0, 1.0, 1.0, 1e6)
@@ -267,8 +292,12 @@ def best_split(bias: float, power: float, start: float, rate: float, compute: fl
         if not 0 < number < math.inf:
             raise ValueError(f"{name}: expected a positive number, got {number}")
 
+    if not abs(alignment) <= 1:
+        raise ValueError(f"alignment: expected -1 to 1, got {alignment}")
+
     def error(steps: np.ndarray) -> np.ndarray:
-        return bias * (compute / steps) ** (-power / 2) + start * np.exp(-rate * steps)
+        samples, descent = bias * (compute / steps) ** (-power / 2), start * np.exp(-rate * steps)
+        return samples + descent + 2 * alignment * np.sqrt(samples * descent)
 
     grid = np.geomspace(1e-2, 1e3, 401) / rate
     for _ in range(4):

@@ -89,4 +89,4 @@ class Start:
 
     def of(self, **changes: object) -> Start:
         """Return the start of a problem that differs in a few things."""
-        return replace(self, problem=replace(self.problem, **changes))  # type: ignore[arg-type]
+        return replace(self, problem=replace(self.problem, **changes))  # type: ignore[arg-type]  # replace checks the names

@@ -1,0 +1,120 @@
+"""The role ``{fact}`name` ``: a number about the book itself, counted when the page is built or measured before.
+
+Counts come from the notebooks, the ledger and the registries; sizes and times from ``reference/measured.json``, which
+``tools/measure_book.py`` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+
+from attnbook import ledger
+from attnbook.datasets.files import KNOWN
+from attnbook.registry import experiments
+from attnbook.rooms import ROOMS
+
+PAGES_WITH_FACTS = {"reference/colophon"}
+MEASURED = (  # what tools/measure_book.py finds; the last part of a name is the kind
+    "date",
+    "system",
+    "cores",
+    "install_seconds",
+    "venv_mb",
+    "build_seconds",
+    "html_mb",
+    "chapter_times",
+)
+COUNTED = {  # name to what is counted in the text of the notebooks
+    "sliders": r'<div class=\\"attnbook-slider\\"',
+    "figures": r'<figure class=\\"attnbook-figure\\"',
+    "exercises": r"\{exercise-start\}",
+    "solutions": r"\{solution-start\}",
+    "boxes": r"\{prf:\w+\}",
+    "citations": r"\{cite(?::\w+)?\}`",
+}
+
+
+@cache  # a page asks for twenty of them
+def counted(root: Path) -> dict[str, int]:
+    """Return what can be counted.
+
+    Args:
+        root: Folder of the book.
+
+    Returns:
+        Name to number.
+    """
+    texts = [path.read_text(encoding="utf-8") for path in sorted(root.glob("chapters/*/*.ipynb"))]
+    outcomes = [ledger.standing(claim).outcome for claim in ledger.claims()]
+    cells = [cell for text in texts for cell in json.loads(text)["cells"]]
+    return {
+        "chapters": len(texts),
+        "code_cells": sum(cell["cell_type"] == "code" for cell in cells),
+        **{name: sum(len(re.findall(pattern, text)) for text in texts) for name, pattern in COUNTED.items()},
+        "checks": sum(len(import_module(f"{room}.exercises").CHECKS) for room in ROOMS.values()),
+        "claims": len(outcomes),
+        "judged": sum(outcome not in ("pending", "not testable") for outcome in outcomes),
+        **{outcome.replace(" ", "_"): outcomes.count(outcome) for outcome in ledger.OUTCOMES},
+        "experiments": len(experiments()),
+        "data_files": len(KNOWN),
+    }
+
+
+def measured(root: Path) -> dict[str, str]:
+    """Return what was measured, as text with its unit; empty where nothing was measured yet.
+
+    Args:
+        root: Folder of the book.
+
+    Returns:
+        Name to text.
+    """
+    file = root / "reference" / "measured.json"
+    raw = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    kinds = {"seconds": minutes, "mb": size, "times": seconds}
+    return {name: kinds.get(name.rpartition("_")[2], str)(value) for name, value in raw.items()}
+
+
+def minutes(value: float) -> str:
+    """Return a time in words: 0.5 minutes, 12 minutes."""
+    return f"{value / 60:.2g} minutes"
+
+
+def size(value: float) -> str:
+    """Return a size in words: 940 MB, 1.9 GB."""
+    return f"{value / 1000:.2g} GB" if value >= 1000 else f"{value:.2g} MB" if value < 100 else f"{value:.0f} MB"
+
+
+def seconds(value: list[float]) -> str:
+    """Return the smallest, middle and largest of several times."""
+    low, middle, high = min(value), sorted(value)[len(value) // 2], max(value)
+    return f"{low:.0f} to {high:.0f} seconds, half of them below {middle:.0f}"
+
+
+def fact(name: str, rawtext: str, text: str, lineno: int, inliner: Any, *_: Any) -> tuple[list, list]:
+    """The role: the number, or ``not measured yet``."""
+    root = Path(inliner.document.settings.env.srcdir)
+    found = {**counted(root), **measured(root)}
+    if text not in found and text not in MEASURED:
+        message = inliner.reporter.error(f"fact: got {text!r}, expected one of {', '.join(found)}", line=lineno)
+        return [inliner.problematic(rawtext, rawtext, message)], [message]
+    return [nodes.inline(rawtext, str(found.get(text, "not measured yet")), classes=["fact"])], []
+
+
+def read_again(app: Any, env: Any, *_: Any) -> list[str]:
+    """Name the pages with facts, always: what they count lies all over the repository."""
+    return [name for name in sorted(PAGES_WITH_FACTS) if name in env.found_docs]
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_role("fact", fact)
+    app.connect("env-get-outdated", read_again)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,67 @@
+"""The diagram of ``{connections}``: five columns of chapters, joined where one result leads to another."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from book_map import Chapter, read_map
+from docutils import nodes
+
+WIDTH, COLUMN, BOX, ROW, TOP = 1000, 203, 180, 46, 44
+
+
+class diagram(nodes.General, nodes.Element):
+    """Stands for the diagram until the addresses of all pages are known."""
+
+
+def draw(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Put the drawing in the place of every diagram."""
+    for node in list(doctree.findall(diagram)):
+        chapters = read_map(Path(app.srcdir))
+        addresses = {name: app.builder.get_relative_uri(docname, c.page) for name, c in chapters.items()}
+        node.replace_self(nodes.raw("", write(chapters, addresses), format="html"))
+
+
+def write(chapters: dict[str, Chapter], addresses: dict[str, str]) -> str:
+    """Return the drawing as SVG.
+
+    Args:
+        chapters: All chapters by name.
+        addresses: Where each chapter's page is, by name.
+
+    Returns:
+        HTML: a box that scrolls when it is too narrow, with the drawing inside.
+    """
+    parts = list(dict.fromkeys(c.paper for c in chapters.values()))
+    rows = {name: [n for n in chapters if chapters[n].paper == c.paper].index(name) for name, c in chapters.items()}
+    places = {name: (4 + COLUMN * parts.index(c.paper), TOP + ROW * rows[name]) for name, c in chapters.items()}
+    lines = [_line(places[name], places[to], why) for name, c in chapters.items() for to, why in c.next]
+    boxes = [_box(chapters[name], place, addresses[name]) for name, place in places.items()]
+    heads = [f'<text class="part" x="{4 + COLUMN * i}" y="22">Part {i + 1}</text>' for i in range(len(parts))]
+    height = TOP + ROW * (max(rows.values()) + 1)
+    label = "Chapters in five columns, one per part; curves join results that continue each other. The table says how."
+    return (
+        f'<div class="connections"><svg viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{label}">'
+        f"{''.join([*lines, *heads, *boxes])}</svg></div>"
+    )
+
+
+def _line(start: tuple[int, int], end: tuple[int, int], why: str) -> str:
+    """A curve from the near side of one box to the near side of the other."""
+    forward = end[0] > start[0]
+    x0, x1 = start[0] + BOX * forward, end[0] + BOX * (not forward)
+    y0, y1 = start[1] + 15, end[1] + 15
+    bend = max(20, abs(x1 - x0) * 0.4) * (1 if forward else -1)
+    path = f"M{x0} {y0}C{x0 + bend:.0f} {y0} {x1 - bend:.0f} {y1} {x1} {y1}"
+    return f'<path class="link" d="{path}"><title>{escape(why)}</title></path>'
+
+
+def _box(chapter: Chapter, place: tuple[int, int], address: str) -> str:
+    x, y = place
+    return (
+        f'<a href="{escape(address)}"><title>{escape(chapter.question)}</title>'
+        f'<rect x="{x}" y="{y}" width="{BOX}" height="30" rx="6"/>'
+        f'<text x="{x + 9}" y="{y + 20}">{escape(chapter.short)}</text></a>'
+    )

@@ -1,0 +1,28 @@
+"""The command ``attnbook``, also as ``python -m attnbook``.
+
+``attnbook doctor`` comes first: it has to run where the packages that the other commands import are missing or broken.
+"""
+
+import sys
+
+from attnbook import doctor
+
+
+def main() -> None:
+    """Run the command line.
+
+    Raises:
+        SystemExit: With the exit code of the command.
+    """
+    if sys.argv[1:2] == ["doctor"]:
+        raise SystemExit(doctor.main(sys.argv[2:]))
+    try:
+        from attnbook.cli import app
+    except ImportError as error:
+        print(f"attnbook: {error}; `python -m attnbook doctor` says what to install", file=sys.stderr)
+        raise SystemExit(2) from error
+    app()
+
+
+if __name__ == "__main__":
+    main()

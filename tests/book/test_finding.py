@@ -1,0 +1,113 @@
+"""Finding things in the built book: search, index, gallery, connections, links to claims; and paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+QUERIES = {
+    "GA-TAB1-20000": "reference/claims.html#GA-TAB1-20000",
+    "PC-F1": "reference/claims.html#PC-F1",
+    "MH-L2.2": "reference/claims.html#MH-L2.2",
+    "one-point convexity": "reference/glossary.html#term-one-point-convexity",
+    "neural tangent kernel": "reference/glossary.html#term-neural-tangent-kernel",
+    "softmax gradient": "reference/glossary.html#term-softmax-gradient",
+    "mirror map": "reference/glossary.html#term-mirror-map",
+    "gamma_star": "chapters/notation.html#symbol-",
+    "lambda_min": "chapters/notation.html#symbol-",
+    "linear_margin": "reference/api_multi_head.html#attnbook.multi_head.theory.oracle.linear_margin",
+}
+
+
+@pytest.mark.parametrize(("query", "place"), QUERIES.items())
+def test_search_puts_the_right_place_first(query: str, place: str, address: str, visit: Callable) -> None:
+    """Claims, words, symbols and functions are found by their names."""
+    page = visit(f"{address}search.html?q={query}").page
+    first = page.locator("#search-results li > a").first
+    first.wait_for(timeout=20_000)
+    assert place in first.get_attribute("href")
+    page.context.close()
+
+
+def test_gallery_shows_figures_of_every_chapter(address: str, visit: Callable) -> None:
+    """Each picture leads to a figure on a chapter's page."""
+    page = visit(f"{address}reference/gallery.html").page
+    targets = page.eval_on_selector_all(".gallery-chapter a:has(img)", "all => all.map(a => a.getAttribute('href'))")
+    assert len(targets) > 100
+    assert all("-figure-" in target for target in targets)
+    page.goto(page.url.rsplit("/", 1)[0] + "/" + targets[1])
+    assert page.evaluate("document.querySelector(':target').tagName") == "FIGURE"
+    page.context.close()
+
+
+def test_small_pictures_are_small(html: Path) -> None:
+    """All of them together, with their page, weigh less than three megabytes."""
+    files = [html / "reference" / "gallery.html", *(html / "_images" / "gallery").iterdir()]
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+
+
+def test_chapter_says_what_it_needs_and_what_comes_next(address: str, visit: Callable) -> None:
+    """Prerequisites and time below the title, results of other parts at the end."""
+    page = visit(f"{address}chapters/mirror_descent/rates.html").page
+    facts = page.locator("h1 + p.chapter-facts")
+    assert "Runs in about" in facts.inner_text()
+    assert facts.locator("a").first.get_attribute("href") == "mirror_descent.html"
+    assert page.locator(".chapter-next li a").count() >= 1
+    page.context.close()
+
+
+def ledger_page(address: str, visit: Callable, choice: str) -> Any:
+    """The ledger, opened at an address with a choice or a claim."""
+    return visit(f"{address}reference/claims.html{choice}").page
+
+
+def test_ledger_keeps_the_choice_in_the_address(address: str, visit: Callable) -> None:
+    """What was chosen can be sent to somebody, and can be undone."""
+    page = ledger_page(address, visit, "")
+    page.get_by_role("combobox", name="Kind", exact=True).select_option("corrected")
+    shown = page.locator("section.claim:visible").count()
+    other = ledger_page(address, visit, page.evaluate("location.hash"))
+    assert other.locator("section.claim:visible").count() == shown
+    page.get_by_role("button", name="Show all").press("Enter")
+    page.wait_for_function("location.hash === ''")
+    assert page.locator("section.claim:visible").count() > shown
+    page.context.close()
+    other.context.close()
+
+
+def test_address_of_a_claim_opens_it(address: str, visit: Callable) -> None:
+    """It is on the screen, with its rule open, and its link leads to the section that shows it."""
+    page = ledger_page(address, visit, "#MH-L2.2")
+    claim = page.locator("[id='MH-L2.2']")
+    claim.locator("details[open]").wait_for(timeout=5_000)
+    page.wait_for_timeout(1000)
+    box = claim.bounding_box()
+    assert 0 <= box["y"] < 600
+    assert "one_good_step.html#" in claim.locator("details a").last.get_attribute("href")
+    page.context.close()
+
+
+def test_pages_say_what_they_are_when_shared(html: Path) -> None:
+    """Title, description and card."""
+    text = (html / "chapters" / "mirror_descent" / "rates.html").read_text(encoding="utf-8")
+    for name in ("og:title", "og:description", "og:image"):
+        assert f'property="{name}"' in text
+    assert (html / "_static" / "social_card.png").is_file()
+
+
+def test_paper_shows_no_menus_and_loses_no_figure(address: str, visit: Callable) -> None:
+    """Printed, a page is its text and pictures, at full width, dark on white."""
+    page = visit(f"{address}chapters/mirror_descent/token_selection.html").page
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.locator(".bd-sidebar-primary:visible, .bd-header-article:visible, .prev-next-area:visible").count() == 0
+    assert page.locator("article .attnbook-figure img:visible").count() >= 3
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('article section > p:not([class])')).color")
+        == "rgb(17, 17, 17)"
+    )
+    page.context.close()

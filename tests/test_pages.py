@@ -1,0 +1,182 @@
+"""What the pages of the book are made of besides notebooks: the map of chapters, lists, the directives' parts."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnbook import ledger
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "_ext"), str(ROOT / "tools")]
+
+pytest.importorskip("sphinx", reason="Sphinx is not installed")
+import book_map  # noqa: E402  (its folder is on the path only now)
+import connections_svg  # noqa: E402  (its folder is on the path only now)
+import figures_page  # noqa: E402  (its folder is on the path only now)
+import one_page  # noqa: E402  (its folder is on the path only now)
+import social_card  # noqa: E402  (its folder is on the path only now)
+import symbol_index  # noqa: E402  (its folder is on the path only now)
+
+CHAPTERS = book_map.read_map(ROOT)
+
+
+def notebooks_of_the_contents():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return [
+        section["file"].removeprefix("chapters/")
+        for part in toc["parts"]
+        for chapter in part["chapters"]
+        for section in chapter.get("sections", [])
+        if section["file"].startswith("chapters/")
+    ]
+
+
+def test_map_has_the_chapters_of_the_contents_in_their_order():
+    assert list(CHAPTERS) == notebooks_of_the_contents()
+
+
+def test_a_chapter_builds_on_earlier_chapters_of_its_part():
+    """So that reading in the order of the book never needs something that comes later."""
+    order = list(CHAPTERS)
+    for chapter in CHAPTERS.values():
+        for name in chapter.needs:
+            assert CHAPTERS[name].paper == chapter.paper
+            assert order.index(name) < order.index(chapter.name)
+
+
+def test_next_results_are_chapters_of_other_parts():
+    for chapter in CHAPTERS.values():
+        for name, why in chapter.next:
+            assert CHAPTERS[name].paper != chapter.paper
+            assert why.endswith((".", "?"))
+
+
+def test_every_chapter_but_the_collection_leads_to_another_part():
+    assert [c.name for c in CHAPTERS.values() if not c.next] == ["multi_head/reading_with_care"]
+
+
+def test_every_stored_notebook_knows_its_time():
+    for chapter in CHAPTERS.values():
+        time = book_map.seconds(ROOT / f"{chapter.page}.ipynb")
+        assert time is not None, f"{chapter.name} stores no times: run it with jupyter execute --inplace"
+        assert time > 0
+
+
+def test_time_is_from_the_first_start_to_the_last_end(tmp_path):
+    def cell(start, end):
+        times = {"iopub.execute_input": f"2026-01-01T00:00:{start}Z", "shell.execute_reply": f"2026-01-01T00:00:{end}Z"}
+        return {"cell_type": "code", "metadata": {"execution": times}}
+
+    notebook = tmp_path / "a.ipynb"
+    notebook.write_text(json.dumps({"cells": [cell("03", "05"), {"cell_type": "markdown"}, cell("05", "16.5")]}))
+    assert book_map.seconds(notebook) == 13.5
+    notebook.write_text(json.dumps({"cells": [{"cell_type": "code", "metadata": {}}]}))
+    assert book_map.seconds(notebook) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (2.0, "5 s"), (33.3, "35 s"), (94.0, "95 s"), (124.7, "2 min"), (5400.0, "1.5 h")],
+)
+def test_durations_are_written_as_a_reader_says_them(value, text):
+    assert book_map.duration(value) == text
+
+
+def test_diagram_links_every_chapter_and_draws_every_connection():
+    drawing = connections_svg.write(CHAPTERS, {name: f"{name}.html" for name in CHAPTERS})
+    assert all(f'href="{name}.html"' in drawing for name in CHAPTERS)
+    assert drawing.count("<path") == sum(len(c.next) for c in CHAPTERS.values())
+
+
+def test_figures_are_found_with_address_and_alt_text():
+    html = (
+        '<figure class="attnbook-figure" id="x-figure-1"><img alt="a &lt; b" src="data:image/png;base64,QUJD"></figure>'
+    )
+    assert figures_page.PICTURE.findall(html) == [("x-figure-1", "a &lt; b", "QUJD")]
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        (r"\gamma_\star", "gamma_star"),
+        (r"\lambda_{\min}", "lambda_min"),
+        (r"W=W_QW_K^\top", "W"),
+        (r"a\in\mathbb R^p", "a"),
+        (r"\sigma(\cdot)", "sigma"),
+        (r"\Vert A\Vert_F", ""),
+        (r"Z_1,\dots,Z_4", ""),
+    ],
+)
+def test_symbols_are_entered_as_they_are_typed(formula, text):
+    assert symbol_index.typed(formula) == text
+
+
+def test_social_card_is_drawn(tmp_path):
+    from PIL import Image
+
+    social_card.draw(tmp_path / "card.png", "attnbook", "one\ntwo")
+    card = Image.open(tmp_path / "card.png")
+    assert card.size == social_card.SIZE
+    assert card.getpixel((100, 175)) != card.getpixel((5, 5))
+    assert (tmp_path / "card.png").stat().st_size < 100_000
+
+
+def places_to_read_with_care():
+    """The claims that the page names, in its directives."""
+    lines = (ROOT / "reference" / "read_with_care.md").read_text(encoding="utf-8").splitlines()
+    return {
+        name
+        for before, line in itertools.pairwise(lines)
+        if before.startswith("```{care}") and not before.endswith("rest")
+        for name in line.split()
+    }
+
+
+def test_read_with_care_has_every_corrected_and_every_contradicted_statement():
+    needed = {c.id for c in ledger.claims() if c.kind == "corrected" or ledger.standing(c).outcome == "contradicted"}
+    assert needed - places_to_read_with_care() == set()
+
+
+def test_read_with_care_names_claims_of_the_ledger():
+    assert places_to_read_with_care() <= {c.id for c in ledger.claims()}
+
+
+def test_glossary_is_in_alphabetical_order_and_every_term_leads_to_a_page():
+    text = (
+        (ROOT / "reference" / "glossary.md").read_text(encoding="utf-8").split("```{glossary}\n")[1].split("\n```")[0]
+    )
+    entries = [entry.split("\n  ", 1) for entry in text.split("\n\n")]
+    terms = [term for term, _ in entries]
+    assert terms == sorted(terms, key=str.lower)
+    assert len(terms) >= 50
+    for term, meaning in entries:
+        assert "](" in meaning, term
+
+
+def test_one_page_for_paper_keeps_links_inside_and_drops_what_is_hidden(tmp_path):
+    page = '<head><link rel="stylesheet" href="{0}_static/book.css"></head><article class="bd-article">{1}</article>'
+    body = '<h1 id="top">A</h1><a href="chapters/b.html#x">b</a><a href="reference/api.html#f">f</a>'
+    body += '<img src="_images/a.png">'
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "a.html").write_text(page.format("", body))
+    (tmp_path / "chapters" / "b.html").write_text(
+        page.format("../", '<h2 id="x">B</h2><a href="../a.html">a</a><img src="../_images/b.png"><img alt="" hidden>')
+    )
+    text = one_page.one_page(tmp_path, ["a", "chapters/b"])
+    assert 'href="#chapters-b--x"' in text
+    assert 'id="chapters-b--x"' in text
+    assert 'href="#a"' in text
+    assert 'href="reference/api.html#f"' in text
+    assert 'src="_images/a.png"' in text
+    assert 'src="_images/b.png"' in text
+    assert "hidden" not in text
+    assert text.count("stylesheet") == 1
+
+
+def test_paper_leaves_out_reference_pages_only():
+    assert {c.page for c in CHAPTERS.values()} <= set(one_page.pages())
+    assert "reference/claims" not in one_page.pages()
