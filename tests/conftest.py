@@ -1,6 +1,7 @@
 """One thread, no display, no settings of the caller; shapes checked. Comes before the first import of the package."""
 
 import os
+import sys
 from collections.abc import Mapping
 
 import jaxtyping
@@ -24,6 +25,14 @@ def tmp_results(tmp_path, monkeypatch):
     """An empty folder that takes the place of the stored results."""
     monkeypatch.setenv("ATTNBOOK_RESULTS", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """Leave no figure open: Matplotlib warns at more than 20, and which tests share a process is not ours to say."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 class SmokeResults(Mapping):
