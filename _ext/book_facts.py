@@ -30,6 +30,7 @@ MEASURED = (  # what tools/measure_book.py finds; the last part of a name is the
     "build_seconds",
     "html_mb",
     "chapter_times",
+    "slider_wait",
 )
 COUNTED = {  # name to what is counted in the text of the notebooks
     "sliders": r'<div class=\\"attnbook-slider\\"',
@@ -78,7 +79,7 @@ def measured(root: Path) -> dict[str, str]:
     """
     file = root / "reference" / "measured.json"
     raw = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    kinds = {"seconds": minutes, "mb": size, "times": seconds}
+    kinds = {"seconds": minutes, "mb": size, "times": seconds, "wait": "{:.1f} seconds".format}
     return {name: kinds.get(name.rpartition("_")[2], str)(value) for name, value in raw.items()}
 
 

@@ -27,6 +27,22 @@ WITHOUT_FORMULAS = """async (options) => {
 WITH_FORMULAS = "async (options) => (await axe.run(document, options)).violations"
 
 
+# From the start of the visit until the first slider's new picture is drawn, in seconds.
+ANSWER = """() => new Promise(done => {
+  const handle = document.querySelector('.attnbook-slider input[type=range]');
+  if (!handle) return done(null);
+  const box = handle.closest('.attnbook-slider'), start = Number(handle.value);
+  const move = value => { handle.value = value; handle.dispatchEvent(new Event('input', {bubbles: true})); };
+  box.scrollIntoView();
+  move(start < Number(handle.max) ? start + 1 : start - 1);
+  const picture = [...box.querySelectorAll('img')].find(i => !i.hidden);
+  picture.decode().then(() => requestAnimationFrame(() => requestAnimationFrame(() => {
+    done(performance.now() / 1000);
+    move(start);
+  })));
+})"""
+
+
 def launch(play: Any) -> Any:
     """Start Chromium: the one of the system, else the one that playwright has downloaded.
 
@@ -43,6 +59,18 @@ def launch(play: Any) -> Any:
 def settle(page: Any) -> None:
     """Wait until all formulas of a page are typeset."""
     page.evaluate("() => window.MathJax && MathJax.startup ? MathJax.startup.promise.then(() => 0) : 0")
+
+
+def seconds_until_a_slider_answers(page: Any) -> float | None:
+    """Move the first slider of a page that was just opened, and put it back.
+
+    Args:
+        page: The page, right after it was opened.
+
+    Returns:
+        Seconds from the start of the visit until the slider's new picture is drawn; None without a slider.
+    """
+    return page.evaluate(ANSWER)
 
 
 def barriers(page: Any, *, everything: bool = False) -> list[str]:

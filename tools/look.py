@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from chromium import barriers, launch, settle
+from chromium import barriers, launch, seconds_until_a_slider_answers, settle
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 
@@ -20,21 +20,6 @@ DEVICES: dict[str, dict[str, Any]] = {
 }
 TALLEST = 16_000  # Chromium draws no more pixels than 16384 in one picture
 HEAD = "| page | kB | sliders | seconds until a slider answers | barriers, light | barriers, dark |"
-
-# From the start of the visit until the first slider's new picture is drawn, in seconds.
-ANSWER = """() => new Promise(done => {
-  const handle = document.querySelector('.attnbook-slider input[type=range]');
-  if (!handle) return done(null);
-  const box = handle.closest('.attnbook-slider'), start = Number(handle.value);
-  const move = value => { handle.value = value; handle.dispatchEvent(new Event('input', {bubbles: true})); };
-  box.scrollIntoView();
-  move(start < Number(handle.max) ? start + 1 : start - 1);
-  const picture = [...box.querySelectorAll('img')].find(i => !i.hidden);
-  picture.decode().then(() => requestAnimationFrame(() => requestAnimationFrame(() => {
-    done(performance.now() / 1000);
-    move(start);
-  })));
-})"""
 
 
 def main() -> None:
@@ -69,7 +54,7 @@ def look(browser: Any, file: Path, name: str, output: Path, *, full: bool) -> st
         page = context.new_page()
         page.goto(file.as_uri(), wait_until="domcontentloaded")
         if device == "desktop":
-            answer = page.evaluate(ANSWER)
+            answer = seconds_until_a_slider_answers(page)
         settle(page)
         sliders = page.locator(".attnbook-slider").count()
         for theme in ("light", "dark"):

@@ -46,7 +46,7 @@ def main() -> int:
         found = measure(clone, stored=options.stored)
     if busy:
         print(f"the load of this machine was above {QUIET}: no times are stored")
-        found = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_times"))}
+        found = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_times", "_wait"))}
     STORE.write_text(json.dumps({**before, **found}, indent=2) + "\n", encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_paragraph(readme.read_text(encoding="utf-8"), paragraph()), encoding="utf-8")
@@ -75,7 +75,13 @@ def measure(clone: Path, *, stored: bool) -> dict[str, Any]:
         seconds([".venv/bin/python", "tools/build.py", "--stored", "--output", "stored"], clone)
         return {**found, "html_mb": megabytes(clone / "stored" / "_build" / "html")}
     found["build_seconds"] = seconds(["make", "book"], clone)
-    return {**found, "html_mb": megabytes(clone / "_build" / "html"), "chapter_times": chapter_times(clone)}
+    html = clone / "_build" / "html"
+    return {
+        **found,
+        "html_mb": megabytes(html),
+        "chapter_times": chapter_times(clone),
+        "slider_wait": slowest_slider(html),
+    }
 
 
 def seconds(command: list[str], folder: Path) -> float:
@@ -96,6 +102,23 @@ def chapter_times(clone: Path) -> list[float]:
 
     records = get_cache(str(clone / "_build" / ".jupyter_cache")).list_cache_records()
     return sorted(round(record.data["execution_seconds"], 1) for record in records)
+
+
+def slowest_slider(html: Path) -> float:
+    """Return the seconds from opening a chapter until its first slider has answered, on the slowest page."""
+    from chromium import launch, seconds_until_a_slider_answers
+    from playwright.sync_api import sync_playwright
+
+    waits = []
+    with sync_playwright() as play:
+        browser = launch(play)
+        for file in sorted(html.glob("chapters/*/*.html")):
+            page = browser.new_page()
+            page.goto(file.as_uri(), wait_until="domcontentloaded")
+            waits.append(seconds_until_a_slider_answers(page))
+            page.close()
+        browser.close()
+    return round(max(filter(None, waits)), 1)
 
 
 def paragraph() -> str:
