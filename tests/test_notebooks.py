@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").rglob("*.ipynb"))
 COLLECTIONS = {"reading_with_care"}
-"""Pages of many small demonstrations: no slider, fewer exercises."""
+"""Pages of many small demonstrations: no claims of their own, fewer exercises."""
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg")]
 
 
@@ -101,13 +101,14 @@ def test_every_picture_has_an_alt_text_that_says_something(chapter):
     assert all(len(alt.split()) >= 5 for alt in alts)
 
 
-def test_chapter_has_claims_a_slider_and_exercises(chapter):
+def test_chapter_says_what_it_gives_and_has_claims_sliders_and_exercises(chapter):
     """The form of a chapter."""
     text, prose = shown(chapter), chapter.read_text(encoding="utf-8")
+    assert "```{admonition} After this chapter you will be able to say" in prose
+    assert text.count('class="attnbook-slider"') >= 2
     assert "{exercise-start}" in prose
     if chapter.stem not in COLLECTIONS:
         assert "claim-card" in text
-        assert "attnbook-slider" in text
         assert prose.count("{exercise-start}") >= 3
     assert prose.count("{exercise-start}") == prose.count("{solution-start}")
 
