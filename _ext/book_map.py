@@ -29,12 +29,14 @@ class Chapter:
         question: What it asks.
         needs: Names of the chapters it builds on.
         next: Pairs: name of a chapter of another part, and a sentence that says why it continues this one.
+        own_letters: Symbols that it uses in another sense than the page of notation.
     """
 
     name: str
     question: str
     needs: tuple[str, ...]
     next: tuple[tuple[str, str], ...]
+    own_letters: tuple[str, ...] = ()
 
     @property
     def page(self) -> str:
@@ -58,7 +60,11 @@ def read_map(root: Path) -> dict[str, Chapter]:
     raw = tomllib.loads((root / MAP).read_text(encoding="utf-8"))
     return {
         f"{paper}/{stem}": Chapter(
-            f"{paper}/{stem}", entry["question"], tuple(entry["needs"]), tuple((a, b) for a, b in entry["next"])
+            f"{paper}/{stem}",
+            entry["question"],
+            tuple(entry["needs"]),
+            tuple((a, b) for a, b in entry["next"]),
+            tuple(entry.get("own_letters", ())),
         )
         for paper, entries in raw.items()
         for stem, entry in entries.items()

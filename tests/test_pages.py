@@ -20,6 +20,7 @@ import figures_page  # noqa: E402  (its folder is on the path only now)
 import one_page  # noqa: E402  (its folder is on the path only now)
 import social_card  # noqa: E402  (its folder is on the path only now)
 import symbol_index  # noqa: E402  (its folder is on the path only now)
+import symbol_links  # noqa: E402
 
 CHAPTERS = book_map.read_map(ROOT)
 
@@ -113,6 +114,29 @@ def test_figures_are_found_with_address_and_alt_text():
 )
 def test_symbols_are_entered_as_they_are_typed(formula, text):
     assert symbol_index.typed(formula) == text
+
+
+@pytest.mark.parametrize(
+    ("formula", "symbol"),
+    [
+        (r"W=W_QW_K^\top", "W"),
+        (r"a\in\mathbb R^p", "a"),
+        (r"\sigma(\cdot)", r"\sigma"),
+        ("a^{*}", "a^*"),
+        (r"\hat L\int", r"\hatL\int"),
+    ],
+)
+def test_a_formula_is_known_by_what_it_says_of_a_symbol(formula, symbol):
+    assert symbol_links.name(formula) == symbol
+
+
+def test_symbols_with_two_meanings_are_not_linked():
+    """Neither a letter with two rows nor a common row with three letters; rows are counted through all tables."""
+    common = "## Common to all parts\n| symbol | in words |\n|---|---|\n| $n$ | samples |\n| $k$, $t$, $s$ | step |"
+    part = "## Part 1: A\n| symbol | in words |\n|---|---|\n| $p$, $q$ | sizes |\n| $q$ | a query |"
+    page = f"{common}\n\n{part}\n"
+    assert symbol_links.symbols(page, symbol_links.COMMON) == {"n": ("symbol-1", "samples")}
+    assert symbol_links.symbols(page, "Part 1:") == {"p": ("symbol-4", "sizes")}
 
 
 def test_social_card_is_drawn(tmp_path):

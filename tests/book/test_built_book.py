@@ -121,6 +121,19 @@ def test_launch_buttons_are_those_of_the_settings(name: str, html: Path) -> None
     assert links == (set(launching.addresses(settings, name).values()) if chapter else set())
 
 
+def test_first_use_of_a_symbol_leads_to_its_meaning(html: Path, visit: Callable) -> None:
+    """Once in a chapter, in running text, to the row of the page of notation that has the symbol."""
+    page = visit((html / "chapters/mirror_descent/token_selection.html").as_uri()).page
+    links = page.locator("a.symbol")
+    addresses = links.evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    assert len(addresses) == len(set(addresses)) > 5
+    assert page.locator("h1 a.symbol, h2 a.symbol, table a.symbol, a a.symbol").count() == 0
+    score = page.locator("a.symbol[title^='score of token']")
+    page.goto(page.url.rsplit("/", 1)[0] + "/" + score.get_attribute("href"))
+    assert "score of token" in page.locator(":target").inner_text()
+    page.context.close()
+
+
 @every_page
 def test_pages_link_relatively(name: str, html: Path) -> None:
     """No link or picture starts at the root of a server, so the book works in any folder and without a server."""
