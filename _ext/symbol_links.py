@@ -1,8 +1,9 @@
 """Links the first use of each symbol in a chapter to its row on the page of notation.
 
 Only a formula that is the symbol, or begins by saying what it equals or where it lies, becomes a link. The rows of the
-chapter's part come before the rows common to all parts. Left alone are letters to which a part gives two meanings, common
-rows with three letters (which of them it is depends on the paper), and a chapter's own letters (``chapters/map.toml``).
+chapter's part come before the rows common to all parts. Left alone are letters to which a part gives two meanings,
+common rows with three letters (which of them it is depends on the paper), and a chapter's own letters
+(``chapters/map.toml``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FORMULA = re.compile(r"\$(.+?)\$")
 
 
 def symbols(text: str, heading: str) -> dict[str, tuple[str, str]]:
-    """Return the symbols of one section of the page of notation.
+    r"""Return the symbols of one section of the page of notation.
 
     Args:
         text: The page's Markdown.
@@ -34,7 +35,7 @@ def symbols(text: str, heading: str) -> dict[str, tuple[str, str]]:
         Symbol, without blanks, to its anchor and its meaning; without symbols that have two rows.
 
     Example:
-        >>> page = "## Part 1: A\\n| symbol | in words |\\n|---|---|\\n| $n$, $m$ | a number $k$ |\\n| $m$ | a mass |"
+        >>> page = "## Part 1: A\n| symbol | in words |\n|---|---|\n| $n$, $m$ | a number $k$ |\n| $m$ | a mass |"
         >>> symbols(page, "Part 1:")
         {'n': ('symbol-1', 'a number k')}
     """
