@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ TALLEST = 16_000  # Chromium draws no more pixels than 16384 in one picture
 HEAD = "| page | kB | sliders | seconds until a slider answers | barriers, light | barriers, dark |"
 
 
-def main() -> None:
-    """Write the pictures and ``report.md``, and print each row of it."""
+def main() -> int:
+    """Write the pictures and ``report.md``, and print each row of it.
+
+    Returns:
+        1 if the accessibility engine found a serious barrier on a page, else 0.
+    """
     options = _options()
     rows = [HEAD, "|---|---:|---:|---:|---|---|"]
     with sync_playwright() as play:
@@ -33,6 +38,7 @@ def main() -> None:
             Console(highlight=False, soft_wrap=True).print(rows[-1], markup=False)
         browser.close()
     (options.output / "report.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return int(not all(row.endswith("| none | none |") for row in rows[2:]))
 
 
 def look(browser: Any, file: Path, name: str, output: Path, *, full: bool) -> str:
@@ -98,4 +104,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
