@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 
 from attnbook import ledger
-from attnbook.ledger.rendering import SIGNS
+from attnbook.ledger.rendering import SIGNS, words
 
 SCALES = {"book": "Ours, on a laptop", "paper": "Ours, full size"}
 
@@ -29,7 +29,7 @@ def facts(claim: ledger.Claim) -> str:
     """Return the paper's numbers beside ours; empty while there are none."""
     rows = []
     if claim.paper_value:
-        values = (f"{name.replace('_', ' ')} {value:g}" for name, value in claim.paper_value.items())
+        values = (f"{words(name)} {value:g}" for name, value in claim.paper_value.items())
         rows.append(("Paper", "; ".join(values)))
     for scale, label in SCALES.items():
         verdict = ledger.recorded(claim, scale)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from attnbook.core.results import Measurement
     from attnbook.ledger.checking import Verdict
 
-__all__ = ["SIGNS", "card", "number", "render_values"]
+__all__ = ["SIGNS", "card", "number", "render_values", "words"]
 
 # A sign beside the word, so that nobody needs the colour.
 SIGNS = {
@@ -50,6 +51,23 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) < 1e5 and float(value).is_integer() else f"{value:.3g}"
 
 
+def words(name: str) -> str:
+    """Return the name of a measured value as it is read: an exponent p at its end gets its sign and its point.
+
+    Args:
+        name: A name in snake case.
+
+    Returns:
+        Text.
+
+    Example:
+        >>> words("max_angle_error"), words("share_p1_5"), words("slope_p3")
+        ('max angle error', 'share, p = 1.5', 'slope, p = 3')
+    """
+    name = re.sub(r"_p(\d+)(?:_(\d+))?$", lambda found: ", p = " + ".".join(filter(None, found.groups())), name)
+    return name.replace("_", " ")
+
+
 def _around(name: str, measurement: Measurement) -> str:
     """The range over seeds, or that there was one only; nothing for what no seed enters."""
     if name not in measurement.spread:
@@ -71,7 +89,7 @@ def render_values(verdict: Verdict) -> str:
         return ""
     measured = verdict.measurement
     return "; ".join(
-        f"{name.replace('_', ' ')} {number(value)}{_around(name, measured)}" for name, value in measured.values.items()
+        f"{words(name)} {number(value)}{_around(name, measured)}" for name, value in measured.values.items()
     )
 
 
@@ -85,10 +103,8 @@ def card(verdicts: Sequence[Verdict]) -> str:
     rows = "\n".join(_block(v, fold) for v in verdicts)
     seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
     over = f"Over {seeds} seeds: median, or what the name says [smallest, largest]. " if seeds > 1 else ""
-    return (
-        f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>'
-        f"<p>{over}{_when(verdicts)}</p></div>"
-    )
+    note = f"<p>{over}{when}</p>" if (when := _when(verdicts)) or over else ""
+    return f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>{note}</div>'
 
 
 def _when(verdicts: Sequence[Verdict]) -> str:
@@ -98,7 +114,8 @@ def _when(verdicts: Sequence[Verdict]) -> str:
         if v.claim.trial:
             trials.setdefault(_text(v.claim.trial), []).append(v.claim.id)
     after = [f"{_rules_of(ids)} set after {trial}." for trial, ids in trials.items()]
-    others = ["Rules were fixed before the run."] if sum(map(len, trials.values())) < len(verdicts) else []
+    ruled = sum(bool(v.claim.accept) for v in verdicts)
+    others = ["Rules were fixed before the run."] if sum(map(len, trials.values())) < ruled else []
     if after and others:
         others = ["All other rules were fixed before the run."]
     return " ".join([*after, *others])
@@ -131,7 +148,7 @@ def _values(v: Verdict) -> str:
     measured = v.measurement.values if v.measurement else {}
     lines = []
     for name in dict.fromkeys([*v.claim.paper_value, *measured]):
-        parts = [f"<i>{html.escape(name.replace('_', ' '))}</i>"]
+        parts = [f"<i>{html.escape(words(name))}</i>"]
         if name in v.claim.paper_value:
             parts.append(f"paper {v.claim.paper_value[name]:g}")
         if v.measurement and name in measured:
