@@ -18,6 +18,7 @@ import book_map  # noqa: E402  (its folder is on the path only now)
 import connections_svg  # noqa: E402  (its folder is on the path only now)
 import figures_page  # noqa: E402  (its folder is on the path only now)
 import one_page  # noqa: E402  (its folder is on the path only now)
+import search_order  # noqa: E402  (its folder is on the path only now)
 import social_card  # noqa: E402  (its folder is on the path only now)
 import symbol_index  # noqa: E402  (its folder is on the path only now)
 
@@ -113,6 +114,11 @@ def test_figures_are_found_with_address_and_alt_text():
 )
 def test_symbols_are_entered_as_they_are_typed(formula, text):
     assert symbol_index.typed(formula) == text
+
+
+def test_chapters_are_entered_as_they_are_typed():
+    assert search_order.names("noisy_mnist", "noisy MNIST") == ["noisy_mnist", "noisy mnist", "noisy-mnist"]
+    assert search_order.names("rates") == ["rates"]
 
 
 def test_social_card_is_drawn(tmp_path):
