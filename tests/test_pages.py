@@ -18,6 +18,7 @@ import book_map  # noqa: E402  (its folder is on the path only now)
 import connections_svg  # noqa: E402  (its folder is on the path only now)
 import figures_page  # noqa: E402  (its folder is on the path only now)
 import one_page  # noqa: E402  (its folder is on the path only now)
+import search_order  # noqa: E402  (its folder is on the path only now)
 import social_card  # noqa: E402  (its folder is on the path only now)
 import symbol_index  # noqa: E402  (its folder is on the path only now)
 import symbol_links  # noqa: E402
@@ -137,6 +138,11 @@ def test_symbols_with_two_meanings_are_not_linked():
     page = f"{common}\n\n{part}\n"
     assert symbol_links.symbols(page, symbol_links.COMMON) == {"n": ("symbol-1", "samples")}
     assert symbol_links.symbols(page, "Part 1:") == {"p": ("symbol-4", "sizes")}
+
+
+def test_chapters_are_entered_as_they_are_typed():
+    assert search_order.names("noisy_mnist", "noisy MNIST") == ["noisy_mnist", "noisy mnist", "noisy-mnist"]
+    assert search_order.names("rates") == ["rates"]
 
 
 def test_social_card_is_drawn(tmp_path):

@@ -21,16 +21,37 @@ QUERIES = {
     "gamma_star": "chapters/notation.html#symbol-",
     "lambda_min": "chapters/notation.html#symbol-",
     "linear_margin": "reference/api_multi_head.html#attnbook.multi_head.theory.oracle.linear_margin",
+    "sample complexity": "chapters/global_attention/sample_complexity.html",
+    "noisy MNIST": "chapters/global_attention/noisy_mnist.html",
+    "token selection": "chapters/mirror_descent/token_selection.html",
+    "self attention": "chapters/global_attention/self_attention.html",
+    "mirror descent": "chapters/mirror_descent/mirror_descent.html",
+    "population loss": "chapters/preconditioning/population_loss.html",
+    "scaling law": "chapters/preconditioning/scaling_law.html",
+    "one good step": "chapters/multi_head/one_good_step.html",
+    "loss landscape": "chapters/global_attention/loss_landscape.html",
+    "lazy training": "chapters/softmax_ntk/lazy_training.html",
 }
 
 
 @pytest.mark.parametrize(("query", "place"), QUERIES.items())
 def test_search_puts_the_right_place_first(query: str, place: str, address: str, visit: Callable) -> None:
-    """Claims, words, symbols and functions are found by their names."""
+    """Claims, words, symbols, functions and chapters are found by their names."""
     page = visit(f"{address}search.html?q={query}").page
     first = page.locator("#search-results li > a").first
     first.wait_for(timeout=20_000)
     assert place in first.get_attribute("href")
+    page.context.close()
+
+
+def test_word_of_the_glossary_follows_the_chapter_of_the_same_name(address: str, visit: Callable) -> None:
+    """A chapter that is named like a term does not hide it, and all chapters come before the package's reference."""
+    page = visit(f"{address}search.html?q=lazy training").page
+    page.wait_for_function("document.querySelector('.search-summary').innerText.includes('finished')")
+    found = page.eval_on_selector_all("#search-results li > a", "all => all.map(a => a.getAttribute('href'))")
+    assert "reference/glossary.html#term-lazy-training" in found[1]
+    last_chapter = max(place for place, target in enumerate(found) if target.startswith("chapters/"))
+    assert all(place > last_chapter for place, target in enumerate(found) if target.startswith("reference/api"))
     page.context.close()
 
 
