@@ -11,12 +11,23 @@ import numpy as np
 from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.global_attention.experiments import guidelines, recurrent
 from attnbook.global_attention.figures.sample_complexity import LOSS
+from attnbook.global_attention.theory.recurrent import moved_score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "ladder", "looks", "other_teachers", "penalties", "second_look", "weight_decay", "words_frame"]
+__all__ = [
+    "LOOKS",
+    "ladder",
+    "looks",
+    "other_teachers",
+    "penalties",
+    "readings_frame",
+    "second_look",
+    "weight_decay",
+    "words_frame",
+]
 
 LOOKS: Mapping[str, Look] = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
@@ -30,6 +41,8 @@ LOOKS: Mapping[str, Look] = {
 """How each model looks."""
 HELPED = Look("right direction", "#0f766e", "-", "o")
 HURT = Look("wrong direction", "#a16207", "-.", "^")
+SOFTMAX = Look("softmax", "#0b5cad", "-", "o")
+RATIOS = Look("plain ratios", "#9d174d", (0, (5, 1)), "X")
 TASKS = ("attention", "position", "equal")
 TITLES = {
     "attention": "the word decides",
@@ -118,6 +131,41 @@ def second_look(result: recurrent.Recurrent) -> Figure:
         ax.plot(ends, ends, color=INK, linewidth=1, linestyle=":")
         ax.set(xscale="log", yscale="log", xlabel="training error (label variances)", ylabel=LOSS)
         _legend(ax, "upper left")
+    return figure
+
+
+def readings_frame(score: float) -> Figure:
+    """Draw the weights of four words, as a softmax and as plain ratios, while the score of the last word moves.
+
+    Args:
+        score: Score of the last word; not where the four cancel.
+
+    Returns:
+        The figure: the weights of all words, and that of the first one for all scores of the last.
+    """
+    logits, softmax, ratios = moved_score(score)
+    names = [f"word {j + 1}\nscore {value:g}" for j, value in enumerate(logits)]
+    with style():
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.2, 5.8))
+        for look, weights, side in ((SOFTMAX, softmax, -0.2), (RATIOS, ratios, 0.2)):
+            face = look.color if look is SOFTMAX else "none"
+            above.bar(np.arange(4) + side, weights, 0.4, color=face, edgecolor=look.color, linewidth=1.6)
+        above.axhline(0, color=INK, linewidth=1)
+        above.set_xticks(range(4), names, fontsize=10)
+        above.set_ylabel("weight")
+        pole = score - logits.sum()
+        for look, weights, j in ((SOFTMAX, softmax, 0), (RATIOS, ratios, 1)):
+            for stretch in (np.linspace(-4, pole - 0.02, 200), np.linspace(pole + 0.02, 3, 200)):
+                below.plot(stretch, [moved_score(x)[1 + j][0] for x in stretch], color=look.color, linestyle=look.line)
+            below.plot(score, weights[0], **look.line_style(), markersize=10)
+        below.axvline(pole, color=INK, linewidth=1, linestyle=":")
+        below.set(xlabel="score of word 4", ylabel="weight of word 1", xlim=(-4, 3))
+        for ax in (above, below):
+            ax.set_yscale("symlog", linthresh=1)
+            ax.set(ylim=(-40, 40), yticks=(-10, -1, 0, 1, 10))
+            ax.set_yticklabels(["−10", "−1", "0", "1", "10"])
+        above.set_title("weights: softmax ■, plain ratios □", fontsize=11)
+        _legend(below, "lower right")
     return figure
 
 
@@ -213,7 +261,7 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
     return figure
 
 
-def _legend(ax: Axes, where: Literal["lower left", "upper left"]) -> None:
+def _legend(ax: Axes, where: Literal["lower left", "lower right", "upper left"]) -> None:
     """A legend that no line runs through."""
     ax.legend(fontsize=10, loc=where, frameon=True, facecolor=BACKGROUND, edgecolor="none", framealpha=0.9)
 

@@ -24,6 +24,7 @@ __all__ = [
     "race",
     "recovered_masks",
     "sample_curves",
+    "stopping_frame",
     "table_1",
 ]
 
@@ -76,6 +77,35 @@ def race(result: sample_complexity.SampleComplexity) -> Figure:
         ax.set(xscale="log", yscale="log", xlabel="iterations", ylabel=LOSS)
         ax.set_title(f"N = {result.settings.sizes[0]:,}".replace(",", " "))
         ax.legend()
+    return figure
+
+
+def stopping_frame(result: sample_complexity.SampleComplexity, step: int) -> Figure:
+    """Draw Table 1 as it would be if training stopped at a step, beside the paper's; the headline pair is circled.
+
+    Args:
+        result: A result.
+        step: A recorded step.
+
+    Returns:
+        The figure; both panels in units of the baseline's loss with the fewest samples.
+    """
+    sizes = np.array(sample_complexity.PAPER_SIZES)
+    pair = ((1, 1), (4, 0))  # attention with 14 000 samples, baseline with 20 000
+    panels = {"the paper, Table 1": sample_complexity.paper_losses()[None], f"ours, step {step}": result.at(step)}
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True)
+        for ax, (title, losses) in zip(axes, panels.items(), strict=True):
+            shares = losses / np.median(losses, axis=0)[0, 0]
+            for j, model in enumerate(sample_complexity.MODELS):
+                band(ax, sizes, shares[:, :, j], LOOKS[model])
+            medians = np.median(shares, axis=0)
+            circle = {"markersize": 14, "fillstyle": "none", "color": INK, "linewidth": 1, "linestyle": ":"}
+            ax.plot([sizes[i] for i, _ in pair], [medians[at] for at in pair], marker="o", **circle)
+            ax.set(xscale="log", yscale="log", ylim=(2e-3, 5), xlabel="training samples", title=title)
+            _name_ticks(ax, (10_000, 20_000, 50_000))
+        axes[0].set_ylabel("test loss over the baseline's\nwith the fewest samples")
+        axes[0].legend(loc="upper right", fontsize=9.5)
     return figure
 
 
