@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -154,7 +155,7 @@ def sample_curves(result: sparsity.Sparsity) -> Figure:
             ax.axhline(result.settings.target, color=INK, linewidth=1, linestyle=":")
             ax.set(xscale="log", yscale="log", title=LOOKS[model].label)
             _name_ticks(ax, result.settings.sizes[::2])
-        axes[2].annotate("target", (sizes[0], result.settings.target), xytext=(0, 3), textcoords="offset points")
+        axes[1].annotate("target", (sizes[0], result.settings.target), xytext=(0, 3), textcoords="offset points")
         axes[0].set_ylabel(f"clean {LOSS}")
         axes[1].set_xlabel("training samples, noisy labels")
         axes[0].legend(fontsize=8.5, title="relevant inputs")
@@ -188,8 +189,9 @@ def dense_teacher(result: sparsity.Sparsity, longer: sparsity.Sparsity) -> Figur
     with style():
         figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.6))
         for ax, run in zip(axes, (result, longer), strict=True):
-            for j, model in enumerate(sparsity.MODELS):
-                band(ax, np.array(run.settings.sizes), run.test_loss[:, -1, :, j], LOOKS[model])
+            for model in (*sparsity.MODELS[1:], "baseline"):  # the baseline last: attention lies on it
+                losses = run.test_loss[:, -1, :, sparsity.MODELS.index(model)]
+                band(ax, np.array(run.settings.sizes), losses, replace(LOOKS[model], hollow=model == "baseline"))
             ax.set(xscale="log", yscale="log", title=f"{run.settings.steps} steps")
             _name_ticks(ax, run.settings.sizes)
         figure.supxlabel("training samples, noisy labels", fontsize=10.5)

@@ -88,6 +88,6 @@ def explorer_text(result: sparsity.Sparsity, n_relevant: int, n_samples: int) ->
 
 
 def explorer_start(result: sparsity.Sparsity) -> dict[str, int]:
-    """Return where the sliders start: few relevant inputs and a middling number of samples."""
+    """Return where the sliders start: the most samples, and half of the inputs relevant, where L1-attention loses."""
     sparsities, sizes = result.settings.sparsities, result.settings.sizes
-    return {"n_relevant": sparsities[min(1, len(sparsities) - 1)], "n_samples": sizes[len(sizes) // 2]}
+    return {"n_relevant": sparsities[max(len(sparsities) - 2, 0)], "n_samples": sizes[-1]}
