@@ -131,7 +131,7 @@ def region_bounds(
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.0), width_ratios=(1, 1.25))
         most = max(bounds)
-        for ax, shown in zip(axes, (list(bounds)[::2] + [most], list(bounds)), strict=True):
+        for ax, shown in zip(axes, ([*list(bounds)[::2], most], list(bounds)), strict=True):
             for i, (kept, values) in enumerate(bounds.items()):
                 if kept not in shown:
                     continue

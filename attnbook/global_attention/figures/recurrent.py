@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
@@ -33,7 +34,7 @@ LOOKS: Mapping[str, Look] = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
     "mean": Look("mean pooling", "#7c3aed", ":", "D"),
     "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
-    "two_steps": Look("2 steps", "#c2410c", "-.", "^"),
+    "two_steps": Look("2 steps", "#0891b2", "-.", "^"),
     "three_steps": Look("3 steps, large", "#1f2937", (0, (3, 1, 1, 1, 1, 1)), "P"),
     "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
     "floor": Look("floor without order", "#9d174d", (0, (1, 1)), "X"),
@@ -178,7 +179,7 @@ def weight_decay(result: guidelines.Guidelines) -> Figure:
         for i, (ax, k) in enumerate(zip(axes, s.sparsities, strict=True)):
             band(ax, x, result.l2_loss[:, i, 0], Look("no mask, test", "#5b5f66", "--", "s"))
             band(ax, x, result.l2_loss[:, i, 1], Look("mask, test", "#0b5cad", "-", "o"))
-            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#15803d", ":", "D"))
+            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#0b5cad", ":", "D", hollow=True))
             ax.axhline(s.noise**2, color=INK, linewidth=1, linestyle=":")
             picked = x[int(np.median(result.chosen(i, 1)))]
             ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
@@ -206,7 +207,7 @@ def penalties(result: guidelines.Guidelines) -> Figure:
         figure, axes = plt.subplots(3, 1, sharey=True, figsize=(5.2, 9.0))
         for ax, (title, strengths, ratios, names) in zip(axes, panels, strict=True):
             for j, (name, look) in enumerate(zip(names, (HELPED, HURT), strict=True)):
-                band(ax, np.array(strengths), ratios[:, j], Look(name, look.color, look.line, look.marker))
+                band(ax, np.array(strengths), ratios[:, j], replace(look, label=f"{name} ({look.label})"))
             ax.axhline(1, color=INK, linewidth=1)
             ax.set(xscale="log", yscale="log", title=title)
             _legend(ax, "upper left")

@@ -55,9 +55,10 @@ def stopping_text(result: sample_complexity.SampleComplexity, step: int) -> str:
     medians = np.median(losses, axis=0)
     of_14000, of_20000 = losses[:, 1, 1], losses[:, 4, 0]
     ratio = np.median(of_14000) / np.median(of_20000)
+    gap, fall = medians[0, 0] / medians[0, 1], medians[0, 0] / medians[4, 0]
     return (
-        f"Stop at step {step}: with 10 000 samples the baseline's error is {medians[0, 0] / medians[0, 1]:.1f} times that "
-        f"of attention, and {medians[0, 0] / medians[4, 0]:.1f} times its own with 20 000. Attention with 14 000 samples "
+        f"Stop at step {step}: with 10 000 samples the baseline's error is {gap:.1f} times that "
+        f"of attention, and {fall:.1f} times its own with 20 000. Attention with 14 000 samples "
         f"(circled) has {ratio:.2f} times the error of the baseline with 20 000, and is the better one in "
         f"{(of_14000 < of_20000).sum()} of {len(losses)} seeds. All ratios are of medians."
     )
