@@ -36,7 +36,7 @@ __all__ = [
     "two_comparisons",
 ]
 
-FOLDED = Look("folded", "#3f83c8", (0, (1, 2)), "D", hollow=True)
+FOLDED = Look("folded", "#2f74b8", (0, (1, 2)), "D", hollow=True)
 """Eigenvalues of the Hessian in diag(mask) hidden and decoder."""
 
 RANK = "rank of the eigenvalue"

@@ -34,7 +34,7 @@ LOOKS: Mapping[str, Look] = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
     "mean": Look("mean pooling", "#7c3aed", ":", "D"),
     "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
-    "two_steps": Look("2 steps", "#0891b2", "-.", "^"),
+    "two_steps": Look("2 steps", "#0e7490", "-.", "^"),
     "three_steps": Look("3 steps, large", "#1f2937", (0, (3, 1, 1, 1, 1, 1)), "P"),
     "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
     "floor": Look("floor without order", "#9d174d", (0, (1, 1)), "X"),
