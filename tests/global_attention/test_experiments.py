@@ -59,6 +59,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
         *(draw(results["sparsity"]) for draw in (figures.sample_curves, figures.l1_path)),
         figures.dense_teacher(results["sparsity"], results["sparsity"]),
         figures.explorer_frame(results["sparsity"], 4, 40),
+        figures.stopping_frame(results["sample_complexity"], 20),
     ]
     for figure in drawn:
         assert all(ax.get_xlabel() or figure.get_supxlabel() or ax.get_subplotspec() for ax in figure.axes)
@@ -114,3 +115,20 @@ def test_a_wrong_model_turns_claims_red(mutation, red, honest_outcomes, monkeypa
     for claim in red:
         assert honest_outcomes[claim] != "not reproduced"
         assert mutated[claim] == "not reproduced", claim
+
+
+def test_stopping_text_compares_the_cells_of_the_headline():
+    """A constant loss per cell, so that every ratio is known by hand."""
+    stored = sample_complexity.SampleComplexity.load_stored("paper")
+    losses = np.ones_like(stored.test_loss)
+    losses[:, :, 0, 0], losses[:, :, 4, 0], losses[:, :, 1, 1] = 12.0, 4.0, 3.0
+    text = tables.stopping_text(dataclasses.replace(stored, test_loss=losses), 3000)
+    assert "12.0 times that of attention, and 3.0 times its own" in text
+    assert "0.75 times the error" in text
+    assert f"better one in {losses.shape[1]} of {losses.shape[1]} seeds" in text
+
+
+def test_stopping_text_needs_a_recorded_step():
+    stored = sample_complexity.SampleComplexity.load_stored("paper")
+    with pytest.raises(ValueError, match="nothing recorded at 7"):
+        tables.stopping_text(stored, 7)

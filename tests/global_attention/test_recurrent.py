@@ -24,6 +24,7 @@ from attnbook.global_attention.models.recurrent_gradient import (
 from attnbook.global_attention.theory.recurrent import (
     Recurrence,
     felt_directions,
+    moved_score,
     order_blind_floor,
     ratio_weights,
     samples_needed,
@@ -198,6 +199,16 @@ def test_impossible_looks_and_penalties_are_refused_by_name():
             next(looks(parameters, sentences, steps))
     with pytest.raises((ValueError, TypeError), match="penalty"):  # the shape checker of the tests may be first
         penalty_and_gradient("l2", torch.zeros(1, 1, 3))
+
+
+def test_moved_score_gives_both_readings_of_the_same_scores():
+    logits, softmax, ratios = moved_score(np.log(3.0), others=(0.0, np.log(2.0)))
+    np.testing.assert_allclose(softmax, [1 / 6, 2 / 6, 3 / 6], rtol=1e-12)
+    np.testing.assert_allclose(ratios * np.log(6.0), logits, rtol=1e-12)
+    large = moved_score(900.0)[1]
+    assert np.isfinite(large).all()
+    with pytest.raises(ValueError, match=r"score: the scores cancel at -2"):
+        moved_score(-2.0)
 
 
 def test_ratio_weights_are_unsafe_where_softmax_is_not():

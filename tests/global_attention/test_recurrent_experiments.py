@@ -171,6 +171,7 @@ def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
     drawn = [draw(result) for draw in (figures.looks, figures.ladder, figures.other_teachers, figures.second_look)]
     drawn += [draw(paths) for draw in (figures.weight_decay, figures.penalties)]
     drawn += [figures.words_frame(result, task, 30) for task in figures.TITLES.values()]
+    drawn += [figures.readings_frame(-1.9)]
     for figure in drawn:
         figure.canvas.draw()
         figures.plt.close(figure)

@@ -36,7 +36,7 @@ __all__ = [
     "two_comparisons",
 ]
 
-FOLDED = Look("folded", "#92400e", (0, (1, 2)), "X")
+FOLDED = Look("folded", "#2f74b8", (0, (1, 2)), "D", hollow=True)
 """Eigenvalues of the Hessian in diag(mask) hidden and decoder."""
 
 RANK = "rank of the eigenvalue"
@@ -126,13 +126,15 @@ def region_bounds(
         crossings: Inputs kept to the width from which the baseline's bound is larger.
 
     Returns:
-        The figure; left the narrow networks, right all.
+        The figure; left the narrow networks and every other curve, right all.
     """
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 4.0), width_ratios=(1, 1.25))
         most = max(bounds)
-        for ax in axes:
+        for ax, shown in zip(axes, ([*list(bounds)[::2], most], list(bounds)), strict=True):
             for i, (kept, values) in enumerate(bounds.items()):
+                if kept not in shown:
+                    continue
                 look = LOOKS["baseline"] if kept == most else Look("", SHADES[i % 5], "-", "oD^vP"[i % 5])
                 label = f"baseline, p = {kept}" if kept == most else f"s₀ = {kept}"
                 every = max(1, len(widths) // 6)
@@ -141,7 +143,7 @@ def region_bounds(
             ax.set(xscale="log", xlabel="hidden units $n_1$")
         lowest, last = widths[0], max(crossings.values()) * 1.5
         axes[0].set(xlim=(lowest, last), ylim=(-1, 36), title="narrow", ylabel="log₁₀ of the bound")
-        for kept, width in crossings.items():
+        for kept, width in list(crossings.items())[::2]:  # every other one, so that lines can be told apart
             axes[0].axvline(width, color=SHADES[list(bounds).index(kept) % 5], linewidth=0.9, linestyle=":")
         ticks = [100, 150, 200, 300]
         axes[0].set_xticks(ticks, map(str, ticks))

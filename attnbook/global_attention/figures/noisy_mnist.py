@@ -162,7 +162,8 @@ def agreement(found: Agreement, member: int = 0) -> Figure:
         figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.2))
         shown = {"units, in one batch": found.units, "batches, over time": found.batches}
         for ax, (title, values) in zip(axes, shown.items(), strict=True):
-            image = _picture(ax, values[member], title, cmap=plt.get_cmap("cividis", 16), vmin=0.0, vmax=1.0)
+            cmap = plt.get_cmap("cividis", 16).with_extremes(bad="#c9c7c0")  # always dark: no push to agree on
+            image = _picture(ax, values[member], title, cmap=cmap, vmin=0.0, vmax=1.0)
         _bar(figure, image, axes, "agreement of the pushes")
     return figure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
@@ -11,18 +12,29 @@ import numpy as np
 from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.global_attention.experiments import guidelines, recurrent
 from attnbook.global_attention.figures.sample_complexity import LOSS
+from attnbook.global_attention.theory.recurrent import moved_score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "ladder", "looks", "other_teachers", "penalties", "second_look", "weight_decay", "words_frame"]
+__all__ = [
+    "LOOKS",
+    "ladder",
+    "looks",
+    "other_teachers",
+    "penalties",
+    "readings_frame",
+    "second_look",
+    "weight_decay",
+    "words_frame",
+]
 
 LOOKS: Mapping[str, Look] = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
     "mean": Look("mean pooling", "#7c3aed", ":", "D"),
     "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
-    "two_steps": Look("2 steps", "#c2410c", "-.", "^"),
+    "two_steps": Look("2 steps", "#0e7490", "-.", "^"),
     "three_steps": Look("3 steps, large", "#1f2937", (0, (3, 1, 1, 1, 1, 1)), "P"),
     "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
     "floor": Look("floor without order", "#9d174d", (0, (1, 1)), "X"),
@@ -30,6 +42,8 @@ LOOKS: Mapping[str, Look] = {
 """How each model looks."""
 HELPED = Look("right direction", "#0f766e", "-", "o")
 HURT = Look("wrong direction", "#a16207", "-.", "^")
+SOFTMAX = Look("softmax", "#0b5cad", "-", "o")
+RATIOS = Look("plain ratios", "#9d174d", (0, (5, 1)), "X")
 TASKS = ("attention", "position", "equal")
 TITLES = {
     "attention": "the word decides",
@@ -121,6 +135,41 @@ def second_look(result: recurrent.Recurrent) -> Figure:
     return figure
 
 
+def readings_frame(score: float) -> Figure:
+    """Draw the weights of four words, as a softmax and as plain ratios, while the score of the last word moves.
+
+    Args:
+        score: Score of the last word; not where the four cancel.
+
+    Returns:
+        The figure: the weights of all words, and that of the first one for all scores of the last.
+    """
+    logits, softmax, ratios = moved_score(score)
+    names = [f"word {j + 1}\nscore {value:g}" for j, value in enumerate(logits)]
+    with style():
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.2, 5.8))
+        for look, weights, side in ((SOFTMAX, softmax, -0.2), (RATIOS, ratios, 0.2)):
+            face = look.color if look is SOFTMAX else "none"
+            above.bar(np.arange(4) + side, weights, 0.4, color=face, edgecolor=look.color, linewidth=1.6)
+        above.axhline(0, color=INK, linewidth=1)
+        above.set_xticks(range(4), names, fontsize=10)
+        above.set_ylabel("weight")
+        pole = score - logits.sum()
+        for look, weights, j in ((SOFTMAX, softmax, 0), (RATIOS, ratios, 1)):
+            for stretch in (np.linspace(-4, pole - 0.02, 200), np.linspace(pole + 0.02, 3, 200)):
+                below.plot(stretch, [moved_score(x)[1 + j][0] for x in stretch], color=look.color, linestyle=look.line)
+            below.plot(score, weights[0], **look.line_style(), markersize=10)
+        below.axvline(pole, color=INK, linewidth=1, linestyle=":")
+        below.set(xlabel="score of word 4", ylabel="weight of word 1", xlim=(-4, 3))
+        for ax in (above, below):
+            ax.set_yscale("symlog", linthresh=1)
+            ax.set(ylim=(-40, 40), yticks=(-10, -1, 0, 1, 10))
+            ax.set_yticklabels(["−10", "−1", "0", "1", "10"])
+        above.set_title("weights: softmax ■, plain ratios □", fontsize=11)
+        _legend(below, "lower right")
+    return figure
+
+
 def weight_decay(result: guidelines.Guidelines) -> Figure:
     """Draw training and test error of the network with a mask against the L2 weight, and what the guideline picks."""
     s = result.settings
@@ -130,7 +179,7 @@ def weight_decay(result: guidelines.Guidelines) -> Figure:
         for i, (ax, k) in enumerate(zip(axes, s.sparsities, strict=True)):
             band(ax, x, result.l2_loss[:, i, 0], Look("no mask, test", "#5b5f66", "--", "s"))
             band(ax, x, result.l2_loss[:, i, 1], Look("mask, test", "#0b5cad", "-", "o"))
-            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#15803d", ":", "D"))
+            band(ax, x, result.l2_train_loss[:, i, 1], Look("mask, training", "#0b5cad", ":", "D", hollow=True))
             ax.axhline(s.noise**2, color=INK, linewidth=1, linestyle=":")
             picked = x[int(np.median(result.chosen(i, 1)))]
             ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
@@ -158,7 +207,7 @@ def penalties(result: guidelines.Guidelines) -> Figure:
         figure, axes = plt.subplots(3, 1, sharey=True, figsize=(5.2, 9.0))
         for ax, (title, strengths, ratios, names) in zip(axes, panels, strict=True):
             for j, (name, look) in enumerate(zip(names, (HELPED, HURT), strict=True)):
-                band(ax, np.array(strengths), ratios[:, j], Look(name, look.color, look.line, look.marker))
+                band(ax, np.array(strengths), ratios[:, j], replace(look, label=f"{name} ({look.label})"))
             ax.axhline(1, color=INK, linewidth=1)
             ax.set(xscale="log", yscale="log", title=title)
             _legend(ax, "upper left")
@@ -213,7 +262,7 @@ def words_frame(result: recurrent.Recurrent, task: str, n_sentences: int) -> Fig
     return figure
 
 
-def _legend(ax: Axes, where: Literal["lower left", "upper left"]) -> None:
+def _legend(ax: Axes, where: Literal["lower left", "lower right", "upper left"]) -> None:
     """A legend that no line runs through."""
     ax.legend(fontsize=10, loc=where, frameon=True, facecolor=BACKGROUND, edgecolor="none", framealpha=0.9)
 

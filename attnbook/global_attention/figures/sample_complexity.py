@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -24,6 +25,7 @@ __all__ = [
     "race",
     "recovered_masks",
     "sample_curves",
+    "stopping_frame",
     "table_1",
 ]
 
@@ -79,6 +81,35 @@ def race(result: sample_complexity.SampleComplexity) -> Figure:
     return figure
 
 
+def stopping_frame(result: sample_complexity.SampleComplexity, step: int) -> Figure:
+    """Draw Table 1 as it would be if training stopped at a step, beside the paper's; the headline pair is circled.
+
+    Args:
+        result: A result.
+        step: A recorded step.
+
+    Returns:
+        The figure; both panels in units of the baseline's loss with the fewest samples.
+    """
+    sizes = np.array(sample_complexity.PAPER_SIZES)
+    pair = ((1, 1), (4, 0))  # attention with 14 000 samples, baseline with 20 000
+    panels = {"the paper, Table 1": sample_complexity.paper_losses()[None], f"ours, step {step}": result.at(step)}
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), sharex=True, sharey=True)
+        for ax, (title, losses) in zip(axes, panels.items(), strict=True):
+            shares = losses / np.median(losses, axis=0)[0, 0]
+            for j, model in enumerate(sample_complexity.MODELS):
+                band(ax, sizes, shares[:, :, j], LOOKS[model])
+            medians = np.median(shares, axis=0)
+            circle = {"markersize": 14, "fillstyle": "none", "color": INK, "linewidth": 1, "linestyle": ":"}
+            ax.plot([sizes[i] for i, _ in pair], [medians[at] for at in pair], marker="o", **circle)
+            ax.set(xscale="log", yscale="log", ylim=(2e-3, 5), xlabel="training samples", title=title)
+            _name_ticks(ax, (10_000, 20_000, 50_000))
+        axes[0].set_ylabel("test loss over the baseline's\nwith the fewest samples")
+        axes[0].legend(loc="upper right", fontsize=9.5)
+    return figure
+
+
 def recovered_masks(result: sample_complexity.SampleComplexity, seed: int = 0, size: int = 0) -> Figure:
     """Draw how strongly each input enters, beside the truth, for one seed and sample size."""
     truth = result.truth[seed]
@@ -124,7 +155,7 @@ def sample_curves(result: sparsity.Sparsity) -> Figure:
             ax.axhline(result.settings.target, color=INK, linewidth=1, linestyle=":")
             ax.set(xscale="log", yscale="log", title=LOOKS[model].label)
             _name_ticks(ax, result.settings.sizes[::2])
-        axes[2].annotate("target", (sizes[0], result.settings.target), xytext=(0, 3), textcoords="offset points")
+        axes[1].annotate("target", (sizes[0], result.settings.target), xytext=(0, 3), textcoords="offset points")
         axes[0].set_ylabel(f"clean {LOSS}")
         axes[1].set_xlabel("training samples, noisy labels")
         axes[0].legend(fontsize=8.5, title="relevant inputs")
@@ -158,8 +189,9 @@ def dense_teacher(result: sparsity.Sparsity, longer: sparsity.Sparsity) -> Figur
     with style():
         figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.6))
         for ax, run in zip(axes, (result, longer), strict=True):
-            for j, model in enumerate(sparsity.MODELS):
-                band(ax, np.array(run.settings.sizes), run.test_loss[:, -1, :, j], LOOKS[model])
+            for model in (*sparsity.MODELS[1:], "baseline"):  # the baseline last: attention lies on it
+                losses = run.test_loss[:, -1, :, sparsity.MODELS.index(model)]
+                band(ax, np.array(run.settings.sizes), losses, replace(LOOKS[model], hollow=model == "baseline"))
             ax.set(xscale="log", yscale="log", title=f"{run.settings.steps} steps")
             _name_ticks(ax, run.settings.sizes)
         figure.supxlabel("training samples, noisy labels", fontsize=10.5)

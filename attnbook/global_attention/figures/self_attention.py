@@ -24,8 +24,8 @@ LOOKS: Mapping[str, Look] = {
     "baseline": COMMON["baseline"],
     "self_attention": Look("self-attention", "#0b5cad", "-", "o"),
     # Lies on top of self-attention in Table 2.
-    "uniform_attention": Look("uniform attention", "#c2410c", "-.", "^", hollow=True),
-    "mean_pooling": Look("mean of the word vectors", "#15803d", (0, (5, 1)), "v"),
+    "uniform_attention": Look("uniform attention", "#a16207", "-.", "P", hollow=True),
+    "mean_pooling": Look("mean of the word vectors", "#0f766e", (0, (5, 1)), "X"),
     "global_attention": Look("global mask", "#7c3aed", ":", "D"),
 }
 ACCURACY = "test accuracy (%)"

@@ -17,6 +17,7 @@ from attnbook.global_attention.experiments.noisy_mnist import MODELS, NAMES, PAN
 from attnbook.global_attention.models.agreement import Agreement
 from attnbook.global_attention.models.digits import Model
 from attnbook.global_attention.noisy_digits import Scene
+from attnbook.ledger.rendering import SIGNS
 
 __all__ = [
     "accuracies",
@@ -117,7 +118,10 @@ def agreement(found: Agreement, scene: Scene) -> Table:
     for name, pair in named.items():
         medians = (np.nanmedian(values[:, where], axis=1) for where in (inside, ~inside) for values in pair)
         rows.append([name, *(_over_seeds(x, 2) for x in medians)])
-    caption = f"Agreement of the pushes on a mask entry, median over pixels: {_RANGE.format(len(found.units))}."
+    caption = (
+        "Agreement of the pushes on a mask entry, median over the pixels that are not dark in all images: "
+        f"{_RANGE.format(len(found.units))}."
+    )
     return Table(["do they agree?", "inside the digit", "by chance", "outside", "by chance"], rows, caption)
 
 
@@ -179,17 +183,15 @@ def with_and_without_mnist(claims: Sequence[str]) -> Table:
             measured = stored_measurements(experiment, scale).get(name)
             row.append(_verdict(claim, measured, scale) if measured else "not measured")
         rows.append(row)
-    caption = "Verdicts and medians of two stored results: scikit-learn's digits at book scale, and MNIST at full size."
+    caption = (
+        "Verdicts on two stored results: scikit-learn's digits at book scale, and MNIST at full size (✓ reproduced, "
+        "≈ in trend, ✗ not reproduced). The numbers stand in the claims ledger."
+    )
     return Table(["claim", "scikit-learn's digits", "MNIST"], rows, caption)
 
 
 def _verdict(claim: ledger.Claim, measured: Measurement, scale: Scale) -> Measured:
-    values = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in measured.values.items())
-    return Measured(values, f"{ledger.judge(claim, measured, scale).outcome}: ")
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return Measured(SIGNS[ledger.judge(claim, measured, scale).outcome])
 
 
 def _over_seeds(values: np.ndarray, digits: int) -> Measured:

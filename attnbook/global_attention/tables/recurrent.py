@@ -9,7 +9,7 @@ from attnbook.global_attention.experiments import recurrent, step_sizes
 from attnbook.global_attention.experiments.recurrent_details import CHECKED, SHARES
 from attnbook.global_attention.figures.recurrent import LOOKS, TITLES
 from attnbook.global_attention.models.word_training import RECURRENCES
-from attnbook.global_attention.theory.recurrent import Recurrence, samples_needed, weight_counts
+from attnbook.global_attention.theory.recurrent import Recurrence, moved_score, samples_needed, weight_counts
 
 __all__ = [
     "bound",
@@ -20,6 +20,7 @@ __all__ = [
     "frame_text",
     "longer",
     "overlaps",
+    "readings_text",
     "second_look",
     "tried",
     "unneeded",
@@ -184,6 +185,13 @@ def frame_text(result: recurrent.Recurrent, task: str, n_sentences: int) -> str:
         f"{apart:.0%} of the attention lies on other words than the teacher's (all test sentences; all numbers are "
         f"medians over seeds, the bars are seed {result.settings.seeds[0]})."
     )
+
+
+def readings_text(score: float) -> str:
+    """Return the weights of four words in both readings, while the score of the last word moves."""
+    _, softmax, ratios = moved_score(score)
+    first, second = (", ".join(f"{w:.2f}" for w in weights) for weights in (softmax, ratios))
+    return f"Score of word 4: {score:g}. Softmax weights {first}. Plain ratios {second}. Both sum to one."
 
 
 def _summary(values: np.ndarray) -> str:

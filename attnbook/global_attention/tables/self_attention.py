@@ -143,12 +143,14 @@ def cost(result: review_table.ReviewTable) -> Table:
 
 
 def frame_text(result: review_table.ReviewTable, epoch: int) -> str:
-    """Return the numbers behind one picture of the slider over epochs."""
+    """Return the numbers behind one picture of the slider over epochs: for the fewest, some and the most reviews."""
     trained, parts = result.of("self_attention", epoch), []
+    last = len(result.settings.sizes) - 1
+    shown = sorted({0, last // 2, last})
     for model in ("baseline", "uniform_attention", "mean_pooling"):
-        leads = np.median(trained - result.of(model, epoch), axis=0)
+        leads = np.median(trained - result.of(model, epoch), axis=0)[shown]
         parts.append(f"over {LOOKS[model].label} " + ", ".join(f"{lead:.1f}" for lead in leads))
-    sizes = ", ".join(map(str, result.settings.sizes))
+    sizes = ", ".join(str(result.settings.sizes[i]) for i in shown)
     return f"Epoch {epoch}: lead of self-attention in points, for {sizes} reviews: {'; '.join(parts)}."
 
 
@@ -170,4 +172,5 @@ def _spread(values: np.ndarray, form: str = "{:.1f}", *, signed: bool = False) -
 
 def _seeds(result: review_table.ReviewTable) -> str:
     n = len(result.settings.seeds)
-    return "one seed, no spread" if n == 1 else f"median over {n} seeds [smallest, largest]"
+    middle = "mean" if n == 2 else "median"
+    return "one seed, no spread" if n == 1 else f"{middle} over {n} seeds [smallest, largest]"

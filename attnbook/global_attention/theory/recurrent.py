@@ -27,6 +27,7 @@ from attnbook.global_attention.word_teachers import WordTeacher
 __all__ = [
     "Recurrence",
     "felt_directions",
+    "moved_score",
     "order_blind_floor",
     "ratio_weights",
     "samples_needed",
@@ -144,6 +145,31 @@ def ratio_weights(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarr
         [2.0, -1.0]
     """
     return logits / logits.sum(-1, keepdims=True)
+
+
+def moved_score(
+    score: float, others: tuple[float, ...] = (2.0, 1.0, -1.0)
+) -> tuple[Float[np.ndarray, " words"], Float[np.ndarray, " words"], Float[np.ndarray, " words"]]:
+    r"""Return the scores of a few words of which the last one moves, and their weights in both readings.
+
+    Args:
+        score: Score of the last word.
+        others: Scores of the words before it; the default is this book's example.
+
+    Returns:
+        Scores $e_j$, softmax weights $e^{e_j}/\sum_ie^{e_i}$ and plain ratios $e_j/\sum_ie_i$.
+
+    Raises:
+        ValueError: If the scores cancel, so that plain ratios do not exist.
+
+    Example:
+        >>> moved_score(-1.0)[2].tolist()
+        [2.0, 1.0, -1.0, -1.0]
+    """
+    logits = np.array([*others, score])
+    if logits.sum() == 0:
+        raise ValueError(f"score: the scores cancel at {score:g}, plain ratios do not exist")
+    return logits, ratio_weights(np.exp(logits - logits.max())), ratio_weights(logits)
 
 
 def order_blind_floor(
