@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments.generalisation_gap import GeneralisationGap
 from attnbook.multi_head.experiments.leave_one_out_paths import LeaveOneOutPaths
 from attnbook.multi_head.experiments.stability import INSIDE, Stability
 
-__all__ = ["conditions", "explorer_text", "facts", "gaps", "ladder", "vacuous"]
+__all__ = ["conditions", "explorer_text", "facts", "gaps", "ladder", "rate_text", "vacuous"]
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -120,6 +121,35 @@ def conditions(result: Stability) -> Table:
         f"n = {chosen.inside_size}, {chosen.inside_steps} steps). The proof of recursion (22) needs at most 1."
     )
     return Table(["heads", "step size η", "η β₂", "eq. (18): 2 β₃ δ² / √H"], rows, caption)
+
+
+def rate_text(
+    sizes: Float[np.ndarray, " sizes"], bounds: Mapping[str, Float[np.ndarray, " sizes"]], rate: float
+) -> str:
+    """Return what Corollary 2 promises if the margin falls at a given rate.
+
+    Args:
+        sizes: Samples $n$, growing.
+        bounds: ``corollary_2`` (as many steps as samples) and ``fixed_steps`` to the bound.
+        rate: The margin falls like $n$ to the power of minus this.
+
+    Returns:
+        Two sentences: for either number of steps, by which factor the bound changes and where it gets below log 2.
+    """
+    says = []
+    for name, steps in (("corollary_2", "As many steps as samples"), ("fixed_steps", "Fixed number of steps")):
+        values = bounds[name]
+        below = sizes[values < math.log(2)]
+        reached = f"below log 2 from about {_rough(below[0])} samples on" if len(below) else "nowhere below log 2"
+        says.append(f"{steps}: last value {_rough(values[-1] / values[0])} times the first, {reached}.")
+    margin = f"falls like n to the power −{rate:g}" if rate else "stays as it is"
+    return f"The margin {margin}, up to {_rough(sizes[-1])} samples. {' '.join(says)}"
+
+
+def _rough(value: float) -> str:
+    """Write a number with one significant digit."""
+    rounded = float(f"{value:.0e}")
+    return f"{rounded:,.0f}".replace(",", "\u2009") if rounded >= 10 else f"{rounded:g}"
 
 
 def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
