@@ -70,9 +70,23 @@ def coin(
                     bar.set_linewidth(0.3)
         for name, text in (("stated", "stated"), ("ours", "ours")):
             for side in (-1, 1):
-                ax.axvline(side * limits[name], ymax=0.8, color=OWN[name].color, linewidth=1.8, linestyle=OWN[name].line)
-            ax.annotate(text, (limits[name], 0.9 * probabilities.max()), xytext=(4, 0), textcoords="offset points", fontsize=10, bbox=PAPER)
-        ax.set(xlim=(-4.6, 4.9), ylim=(0, 1.4 * probabilities.max()), xlabel=r"$\sum_h\alpha_h/\sqrt{H}$", ylabel="probability")
+                ax.axvline(
+                    side * limits[name], ymax=0.8, color=OWN[name].color, linewidth=1.8, linestyle=OWN[name].line
+                )
+            ax.annotate(
+                text,
+                (limits[name], 0.9 * probabilities.max()),
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=10,
+                bbox=PAPER,
+            )
+        ax.set(
+            xlim=(-4.6, 4.9),
+            ylim=(0, 1.4 * probabilities.max()),
+            xlabel=r"$\sum_h\alpha_h/\sqrt{H}$",
+            ylabel="probability",
+        )
         ax.set_title(f"H = {n_heads}")
         ax.legend(loc="upper center", fontsize=9.5, ncols=3, columnspacing=1.0, handlelength=1.2)
     return figure

@@ -21,7 +21,7 @@ __all__ = ["bracket", "distance_gone", "residuals", "three_margins"]
 def bracket(
     losses: Float[np.ndarray, " losses"],
     factors: Mapping[str, Float[np.ndarray, " losses"]],
-    n_heads: float,
+    n_heads: int,
 ) -> Figure:
     r"""Draw the factor of eq. (21) against the loss, with the bracket as shown and as we read it.
 

@@ -83,9 +83,7 @@ def explorer_text(result: heads_on_mixture.HeadsOnMixture, n_heads: int) -> str:
     )
 
 
-def path_text(
-    decoder: Float[np.ndarray, " records"], attention: Float[np.ndarray, " records"], n_heads: int
-) -> str:
+def path_text(decoder: Float[np.ndarray, " records"], attention: Float[np.ndarray, " records"], n_heads: int) -> str:
     """Return where the head of two numbers ends.
 
     Args:

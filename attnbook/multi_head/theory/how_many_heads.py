@@ -74,7 +74,7 @@ def effective_heads(n_heads: float, exponent: float = 0.5) -> float:
 
 
 def two_number_path(
-    step_size: float, n_heads: float, *, share: float, steps: int
+    step_size: float, n_heads: int, *, share: float, steps: int
 ) -> tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]:
     r"""Return how a head of two numbers learns, with the two step sizes of $H$ heads (a caricature, this book's).
 
