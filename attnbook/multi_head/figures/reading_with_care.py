@@ -44,7 +44,7 @@ def bracket(
         )
         ax.annotate("below one: impossible here", (1.97, 0.06), ha="right", fontsize=10)
         ax.set(xlim=(0, 2), ylim=(0, 2.4), xlabel=r"largest loss on the segment, max $\hat{L}^{\neg i}$")
-        ax.set(ylabel="allowed growth of the distance", title=f"H = {n_heads:,.0f}".replace(",", "\u2009"))
+        ax.set(ylabel="allowed growth of the distance", title=f"H = {n_heads:,.0f}".replace(",", "\u202f"))
         ax.legend(fontsize=9.5, loc="upper left")
     return figure
 

@@ -131,7 +131,7 @@ def parts_text(
 
 def _words(number: float) -> str:
     """Write a large number with one significant digit, in groups of three."""
-    return f"{float(f'{number:.0e}'):,.0f}".replace(",", "\u2009")
+    return f"{float(f'{number:.0e}'):,.0f}".replace(",", "\u202f")
 
 
 def _range(values: np.ndarray) -> str:

@@ -24,7 +24,6 @@ def ladder(result: Stability) -> Table:
     values = {
         "test − training loss, measured": result.gap,
         "left-out − training loss": result.left_out_gap,
-        "twice the mean absolute change (Lemma 3's factor 2)": 2 * result.loss_change,
         "Lemma 3: β₁ times the measured distances, twice": result.lemma_3,
         "the same with recursion (22) for the distances": None,
         "Corollary 2": result.corollary_2,
@@ -49,7 +48,7 @@ def ladder(result: Stability) -> Table:
         "logarithms in the row with the recursion), in brackets the range of single seeds, and how many times the mean "
         "gap the mean is. log 2 is 0.69."
     )
-    groups = [("", 1), (f"{few} heads", 2), (f"{many:,} heads".replace(",", "\u2009"), 2)]
+    groups = [("", 1), (f"{few} heads", 2), (f"{many:,} heads".replace(",", "\u202f"), 2)]
     return Table(["", "value", "× gap", "value", "× gap"], rows, caption, groups)
 
 
@@ -111,10 +110,10 @@ def conditions(result: Stability) -> Table:
     rows: list[list[str | Measured]] = []
     for i, n_heads in enumerate(chosen.heads):
         values = (result.step_smoothness[:, i].max(), result.segment_condition[:, i].max())
-        heads = f"{n_heads:,}".replace(",", "\u2009")
+        heads = f"{n_heads:,}".replace(",", "\u202f")
         rows.append([heads, f"{chosen.step_size:g}", *(Measured(_power(math.log10(value))) for value in values)])
     inside = [result.inside[:, at].max() for at in map(INSIDE.index, ("step_smoothness", "segment_condition"))]
-    heads = f"{chosen.heads[-1]:,}".replace(",", "\u2009")
+    heads = f"{chosen.heads[-1]:,}".replace(",", "\u202f")
     rows.append([heads, f"{chosen.inside_step_size:g}", *(Measured(_power(math.log10(value))) for value in inside)])
     caption = (
         "The largest value over steps, samples, seeds and sizes (last row: another step size, "
@@ -149,7 +148,7 @@ def rate_text(
 def _rough(value: float) -> str:
     """Write a number with one significant digit."""
     rounded = float(f"{value:.0e}")
-    return f"{rounded:,.0f}".replace(",", "\u2009") if rounded >= 10 else f"{rounded:g}"
+    return f"{rounded:,.0f}".replace(",", "\u202f") if rounded >= 10 else f"{rounded:g}"
 
 
 def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
@@ -160,7 +159,7 @@ def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
     printed = result.printed[-1, head, sample] / distance
     times = f"{_power(excess)} times" if excess < 4 else f"ten to the power of {excess:.0f} times"
     fits = "below the truth: it cannot be meant" if printed < 1 else "above the truth here too"
-    heads = f"{n_heads:,}".replace(",", "\u2009")
+    heads = f"{n_heads:,}".replace(",", "\u202f")
     return (
         f"H = {heads}, sample {rank}: after the last step the networks are {distance:.2g} apart and recursion (22) "
         f"allows {times} that. With the bracket as shown, (21) ends {fits}. The sample's loss is "
@@ -179,4 +178,4 @@ def _power(logarithm: float) -> str:
     if logarithm >= 5:
         return "10" + f"{logarithm:.0f}".translate(SUPERSCRIPT)
     rounded = float(f"{10**logarithm:.2g}")
-    return f"{rounded:,.0f}".replace(",", "\u2009") if rounded >= 10 else f"{rounded:.2g}"
+    return f"{rounded:,.0f}".replace(",", "\u202f") if rounded >= 10 else f"{rounded:.2g}"
