@@ -212,7 +212,9 @@ def test_the_head_of_two_numbers_follows_the_gradient_by_automatic_differentiati
     v, w = (torch.zeros((), dtype=torch.float64, requires_grad=True) for _ in range(2))
     decoder, attention = two_number_path(eta, heads, share=share, steps=40)
     for _ in range(40):
-        s = torch.softmax(torch.stack([w + math.log(share), torch.tensor(math.log(1 - share)).double()]), 0)[0]
+        s = torch.softmax(
+            torch.stack([w + math.log(share), torch.tensor(math.log(1 - share), dtype=torch.float64)]), 0
+        )[0]
         slopes = torch.autograd.grad(torch.log1p(torch.exp(-v * s)), (v, w))
         v = (v - eta * slopes[0]).detach().requires_grad_()
         w = (w - eta / heads * slopes[1]).detach().requires_grad_()
