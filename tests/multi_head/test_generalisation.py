@@ -8,9 +8,11 @@ import torch
 
 from attnbook.core.ensemble import log_spaced
 from attnbook.multi_head.experiments.generalisation_gap import at_distance
+from attnbook.multi_head.figures import generalisation as figures
 from attnbook.multi_head.models import closed_form, collapse, leave_one_out, network, starts
 from attnbook.multi_head.models.leave_one_out import leave_one_out_weights
 from attnbook.multi_head.models.tangent_margin import tangent_margin
+from attnbook.multi_head.tables import generalisation as tables
 from attnbook.multi_head.theory import generalisation as theory
 
 SETS, SAMPLES, TOKENS, DIMENSION = 2, 7, 5, 3
@@ -247,3 +249,15 @@ ONE = np.ones(1)
 def test_numbers_outside_their_range_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_rate_of_the_margin_is_drawn_and_put_in_words():
+    sizes = np.array([10.0, 100.0, 1000.0])
+    bounds = {"corollary_2": np.array([8.0, 4.0, 2.0]), "fixed_steps": np.array([8.0, 0.6, 0.008])}
+    said = tables.rate_text(sizes, bounds, 0.3)
+    assert "As many steps as samples: last value 0.2 times the first, nowhere below log 2." in said
+    assert "last value 0.001 times the first, below log 2 from about 100 samples on." in said
+    assert "stays as it is" in tables.rate_text(sizes, bounds, 0.0)
+    (ax,) = figures.bounds_by_rate(sizes, bounds, 0.3).axes
+    drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
+    np.testing.assert_array_equal(drawn["fixed number of steps"], bounds["fixed_steps"])

@@ -10,9 +10,11 @@ import torch
 
 from attnbook.multi_head.exercises.how_many_heads import CHECKS
 from attnbook.multi_head.experiments import groups
+from attnbook.multi_head.figures import how_many_heads as figures
 from attnbook.multi_head.models import closed_form, collapse, measures, network, one_head, starts, teacher
 from attnbook.multi_head.models.objectives import logistic
-from attnbook.multi_head.theory.how_many_heads import effective_heads, step_sizes
+from attnbook.multi_head.tables import how_many_heads as tables
+from attnbook.multi_head.theory.how_many_heads import effective_heads, step_sizes, two_number_path
 
 SIZES = {"n_tokens": 5, "dimension": 11, "n_patterns": 3, "n_first_phase": 13, "n_test": 17, "seeds": (0, 1)}
 SETTINGS = groups.MixtureSettings(**SIZES, relevant_fraction=0.4, n_samples=7)
@@ -203,3 +205,34 @@ def right_collapse(counts, outputs, gradients):
 def test_exercises_accept_the_right_answer_and_name_the_mistake(exercise, right, wrong, hint):
     assert CHECKS[exercise](right) is None
     assert hint in CHECKS[exercise](wrong)
+
+
+def test_the_head_of_two_numbers_follows_the_gradient_by_automatic_differentiation():
+    share, eta, heads = 0.2, 0.7, 3
+    v, w = (torch.zeros((), dtype=torch.float64, requires_grad=True) for _ in range(2))
+    decoder, attention = two_number_path(eta, heads, share=share, steps=40)
+    for _ in range(40):
+        s = torch.softmax(
+            torch.stack([w + math.log(share), torch.tensor(math.log(1 - share), dtype=torch.float64)]), 0
+        )[0]
+        slopes = torch.autograd.grad(torch.log1p(torch.exp(-v * s)), (v, w))
+        v = (v - eta * slopes[0]).detach().requires_grad_()
+        w = (w - eta / heads * slopes[1]).detach().requires_grad_()
+    odds = share / (1 - share) * math.exp(w.item())
+    assert decoder[-1] == pytest.approx(v.item(), rel=1e-12)
+    assert attention[-1] == pytest.approx(odds / (1 + odds), rel=1e-12)
+
+
+@pytest.mark.parametrize(("share", "steps", "message"), [(0.0, 3, "share: expected"), (0.5, 0, "steps: expected")])
+def test_the_head_of_two_numbers_refuses_what_makes_no_sense(share, steps, message):
+    with pytest.raises(ValueError, match=message):
+        two_number_path(0.5, 4, share=share, steps=steps)
+
+
+def test_the_path_is_drawn_and_put_in_words():
+    paths = {H: two_number_path(0.5, H, share=0.1, steps=100) for H in (1, 4)}
+    (ax,) = figures.two_number_paths(paths, 4).axes
+    assert any(np.array_equal(line.get_ydata(), paths[4][1]) for line in ax.get_lines())
+    said = tables.path_text(*paths[4], 4)
+    assert said.startswith("H = 4, after 100 steps")
+    assert f"{paths[4][1][-1]:.2f} (at the start 0.10)" in said

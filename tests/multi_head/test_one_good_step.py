@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.experiments import samples, targets
 from attnbook.multi_head.experiments.summaries import log_slopes
+from attnbook.multi_head.figures import one_good_step as figures
 from attnbook.multi_head.models import target_margins
+from attnbook.multi_head.tables import one_good_step as tables
 from attnbook.multi_head.theory import one_good_step as theory
 from attnbook.multi_head.theory import oracle
 
@@ -152,3 +155,23 @@ def test_slopes_of_a_power_law_are_its_exponent() -> None:
 def test_bad_input_is_named(call, message) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_law_of_the_sum_of_signs_is_that_of_all_sign_vectors():
+    values, probabilities = theory.sign_sums(5)
+    sums = np.array(list(itertools.product((-1, 1), repeat=5))).sum(1) / math.sqrt(5)
+    counted = [np.isclose(sums, value).mean() for value in values]
+    np.testing.assert_allclose(probabilities, counted, rtol=1e-12)
+    assert math.isclose(probabilities @ values**2, 1.0)
+    with pytest.raises(ValueError, match="n_heads: expected at least 1, got 0"):
+        theory.sign_sums(0)
+
+
+def test_the_coin_says_and_shows_its_probabilities():
+    values, probabilities = theory.sign_sums(2)
+    limits = {"ours": 1.0, "stated": 3.0}
+    said = tables.coin_text(values, probabilities, limits, 2)
+    assert "every sample wrong with probability 0.25, a tie 0.50" in said
+    assert "Beyond our limit 1.0: 0.5; beyond the stated 3.0: 0." in said
+    (ax,) = figures.coin(values, probabilities, limits, 2).axes
+    assert sorted(bar.get_height() for bar in ax.patches) == [0.25, 0.25, 0.5]

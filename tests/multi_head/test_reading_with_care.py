@@ -101,3 +101,14 @@ def test_pictures_show_the_numbers_they_are_given():
     (ax,) = reading_with_care.three_margins(sizes, margins, 300.0).axes
     drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
     np.testing.assert_allclose(drawn[LOOKS["tangent_margin"].label], sizes**2)
+
+
+def test_slider_pictures_show_the_numbers_they_are_given():
+    losses = np.linspace(0, 2, 5)
+    (ax,) = reading_with_care.bracket(losses, {"shown": 1.5 * losses, "read": 1 + losses / 2}, 10_000).axes
+    drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
+    np.testing.assert_allclose(drawn["as shown"], 1.5 * losses)
+    np.testing.assert_allclose(drawn["our reading"], 1 + losses / 2)
+    (ax,) = reading_with_care.distance_gone(losses, {"quarter": losses + 1, "half": losses + 2}, "B = 1").axes
+    assert ax.get_title(loc="left") == "B = 1"
+    np.testing.assert_allclose(ax.get_lines()[1].get_ydata(), losses + 2)

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnbook.multi_head.figures import curvature as figures
 from attnbook.multi_head.models import hessians
+from attnbook.multi_head.tables import curvature as tables
 from attnbook.multi_head.theory import curvature as theory
 
 RNG = np.random.default_rng(0)
@@ -141,3 +143,14 @@ def test_entries_that_are_not_finite_are_refused_by_name(bound):
 def test_logits_that_are_not_finite_are_refused_by_name():
     with pytest.raises(ValueError, match="logits: 49 of 49"):
         theory.attention(X, W * np.nan)
+
+
+def test_the_two_parts_of_a_hessian_are_drawn_and_put_in_words():
+    bowl, rest = np.diag([2.0, 0.0, 0.0, 0.0]), np.kron(np.eye(2), [[0.0, 1.0], [1.0, 0.0]])
+    said = tables.parts_text(bowl, rest, 2.0, 2)
+    assert "25.0% of the entries of the rest are not zero" in said
+    assert "Largest eigenvalue of the bowl: 1 times the loss. Smallest of the rest: -0.5 times the loss" in said
+    assert said.endswith("times the root of H, -0.71.")
+    left, right = figures.hessian_parts(bowl, rest, 2, top=2.0).axes
+    np.testing.assert_allclose(left.images[0].get_array(), np.sqrt(bowl / 2))
+    assert len(right.get_lines()) == 2

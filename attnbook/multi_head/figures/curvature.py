@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.multi_head.experiments import curvature, eigenvalues, single_head
@@ -20,6 +21,7 @@ __all__ = [
     "curvature_and_bounds",
     "curvature_without_the_loss",
     "explorer_frame",
+    "hessian_parts",
     "lone_head",
     "single_head_bounds",
     "typical_and_largest_head",
@@ -184,6 +186,35 @@ def explorer_frame(result: eigenvalues.Eigenvalues, point: str, n_heads: int) ->
         ax.set(yscale="log", ylim=(0.7, 3e4), xlim=(middles[0] * 1.05, middles[-1] * 1.02))
         ax.set(xlabel=r"eigenvalue of the Hessian, in units of the loss $\hat L$", ylabel="eigenvalues in the bin")
         ax.set_title(f"{LOOKS[point].label}, H = {n_heads}")
+    return figure
+
+
+def hessian_parts(
+    bowl: Float[np.ndarray, "size size"], rest: Float[np.ndarray, "size size"], n_heads: int, *, top: float
+) -> Figure:
+    """Draw the sizes of the entries of both parts of the Hessian, with a line between any two heads.
+
+    Args:
+        bowl: The part that is never negative.
+        rest: The part that may be negative.
+        n_heads: Number of heads; their parameters follow one another.
+        top: The entry that is drawn in black.
+
+    Returns:
+        The picture; grey values show the root of the size, so that small entries are seen.
+    """
+    block = len(bowl) // n_heads
+    with style():
+        figure, panels = plt.subplots(1, 2, figsize=(5.4, 3.1))
+        for ax, part, name in zip(panels, (bowl, rest), ("the bowl", "the rest"), strict=True):
+            ax.imshow(np.sqrt(np.abs(part) / top), cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+            for edge in range(block, len(part), block):
+                ax.axhline(edge - 0.5, color="#c2410c", linewidth=0.5)
+                ax.axvline(edge - 0.5, color="#c2410c", linewidth=0.5)
+            ax.set(xticks=[], yticks=[], title=name, xlabel="parameters, head after head")
+            ax.grid(visible=False)
+        heads = "one head" if n_heads == 1 else f"{n_heads} heads"
+        panels[0].set_ylabel(heads)
     return figure
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.multi_head.experiments.generalisation_gap import GeneralisationGap
@@ -18,7 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bounds_and_margin", "explorer_frame", "gap_and_bounds", "gaps", "head_count", "stability"]
+__all__ = [
+    "bounds_and_margin",
+    "bounds_by_rate",
+    "explorer_frame",
+    "gap_and_bounds",
+    "gaps",
+    "head_count",
+    "stability",
+]
 
 SAMPLES = "training samples n"
 
@@ -117,6 +127,32 @@ def explorer_frame(result: LeaveOneOutPaths, n_heads: int, rank: int) -> Figure:
         ax.set_yticks([1e-3, 1e-1, 1e1, 1e3])
         ax.minorticks_off()
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=11)
+    return figure
+
+
+def bounds_by_rate(
+    sizes: Float[np.ndarray, " sizes"], bounds: Mapping[str, Float[np.ndarray, " sizes"]], rate: float
+) -> Figure:
+    """Draw Corollary 2 against the samples, continued with a margin that falls at a given rate.
+
+    Args:
+        sizes: Samples $n$.
+        bounds: ``corollary_2`` (as many steps as samples) and ``fixed_steps`` to the bound.
+        rate: The margin falls like $n$ to the power of minus this.
+
+    Returns:
+        The picture.
+    """
+    with style():
+        figure, ax = plt.subplots(figsize=(5.4, 3.7))
+        ax.axhspan(1e-4, math.log(2), color="#e5e7eb", zorder=0)
+        for name, label in (("corollary_2", "as many steps as samples"), ("fixed_steps", "fixed number of steps")):
+            look = LOOKS[name]
+            ax.plot(sizes, bounds[name], markevery=max(1, len(sizes) // 9), **Look(label, *_rest(look)).line_style())
+        ax.annotate("below log 2", (sizes[0], math.log(2)), xytext=(4, -13), textcoords="offset points", fontsize=10)
+        ax.set(xscale="log", yscale="log", xlabel=SAMPLES, ylabel="Corollary 2", ylim=(1e-2, 1e7))
+        ax.set_title(rf"margin falls like $n^{{-{rate:g}}}$" if rate else "margin stays as it is")
+        ax.legend(fontsize=9.5, loc="upper right")
     return figure
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.multi_head.experiments import head_types, heads_on_mixture, output_scaling, planted_teacher, step_size_map
@@ -24,6 +26,7 @@ __all__ = [
     "root_law",
     "scalings",
     "step_map",
+    "two_number_paths",
     "types_of_heads",
 ]
 
@@ -217,6 +220,36 @@ def explorer_frame(result: heads_on_mixture.HeadsOnMixture, n_heads: int) -> Fig
         below.set(ylim=(0, 0.5), xlabel="step", ylabel="attention on\nrelevant tokens")
         for ax in (above, below):
             ax.legend(loc="upper left" if ax is below else "upper right", fontsize=10.5)
+    return figure
+
+
+def two_number_paths(
+    paths: Mapping[int, tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]], n_heads: int
+) -> Figure:
+    """Draw how the head of two numbers gets from high to low loss: by its decoder or by its attention.
+
+    Args:
+        paths: Number of heads to decoder and attention after each step.
+        n_heads: The one to draw in colour; the others are grey.
+
+    Returns:
+        The picture, with lines of equal loss.
+    """
+    decoder, attention = np.meshgrid(np.linspace(0, 12, 161), np.linspace(0, 1, 101))
+    with style():
+        figure, ax = plt.subplots(figsize=(5.4, 3.7))
+        levels = (0.02, 0.05, 0.1, 0.2, 0.4)
+        contour = ax.contour(decoder, attention, np.logaddexp(0, -decoder * attention), levels, colors="#9aa0a8")
+        ax.clabel(contour, fmt="loss %g", fontsize=8.5)
+        for v, s in paths.values():
+            ax.plot(v, s, color="#c9ccd1", linewidth=1.2, marker="")
+        v, s = paths[n_heads]
+        every = np.arange(0, len(v), 50)
+        ax.plot(v, s, color=LOOKS["relevant_mass"].color, linewidth=2.2, marker="")
+        ax.plot(v[every], s[every], color=LOOKS["relevant_mass"].color, linestyle="none", marker="o")
+        ax.plot(v[-1], s[-1], color=INK, marker="*", markersize=13)
+        ax.set(xlim=(0, 12), ylim=(0, 1), xlabel="decoder v", ylabel="attention on relevant tokens")
+        ax.set_title(f"H = {n_heads}: a dot every 50 steps")
     return figure
 
 

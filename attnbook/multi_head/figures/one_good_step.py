@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.multi_head.data import Mixture
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["explorer_frame", "margins_in_noise", "readings", "residual", "whole_bound", "written"]
+__all__ = ["coin", "explorer_frame", "margins_in_noise", "readings", "residual", "whole_bound", "written"]
 
 OWN: Mapping[str, Look] = {
     "stated": LOOKS["curvature"],
@@ -33,6 +34,62 @@ OWN: Mapping[str, Look] = {
 
 PAPER = {"facecolor": BACKGROUND, "edgecolor": "none", "pad": 1.0}
 FIRST = "samples of the first step, $n_1$"
+
+
+def coin(
+    values: Float[np.ndarray, " values"],
+    probabilities: Float[np.ndarray, " values"],
+    limits: Mapping[str, float],
+    n_heads: int,
+) -> Figure:
+    r"""Draw the law of the random sum of signs that scales all outputs of a good start.
+
+    Args:
+        values: Those of $\frac1{\sqrt H}\sum_h\alpha_h$, in ascending order.
+        probabilities: Of each.
+        limits: ``ours`` and ``stated`` to what the sum stays below with high probability.
+        n_heads: $H$.
+
+    Returns:
+        The picture.
+    """
+    with style():
+        figure, ax = plt.subplots(figsize=(5.4, 3.6))
+        width = min(0.3, 1.4 / n_heads**0.5)
+        kinds = (
+            (values < 0, "#c2410c", "every sample wrong", "//"),
+            (values == 0, "#9aa0a8", "a tie", ""),
+            (values > 0, "#0b5cad", "every sample right", ""),
+        )
+        for chosen, color, label, hatch in kinds:
+            if chosen.any():
+                bars = ax.bar(values[chosen], probabilities[chosen], width=width, color=color, label=label)
+                for bar in bars:
+                    bar.set_hatch(hatch)
+                    bar.set_edgecolor(BACKGROUND)
+                    bar.set_linewidth(0.3)
+        for name, text in (("stated", "stated"), ("ours", "ours")):
+            for side in (-1, 1):
+                ax.axvline(
+                    side * limits[name], ymax=0.8, color=OWN[name].color, linewidth=1.8, linestyle=OWN[name].line
+                )
+            ax.annotate(
+                text,
+                (limits[name], 0.9 * probabilities.max()),
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=10,
+                bbox=PAPER,
+            )
+        ax.set(
+            xlim=(-4.6, 4.9),
+            ylim=(0, 1.4 * probabilities.max()),
+            xlabel=r"$\sum_h\alpha_h/\sqrt{H}$",
+            ylabel="probability",
+        )
+        ax.set_title(f"H = {n_heads}")
+        ax.legend(loc="upper center", fontsize=9.5, ncols=3, columnspacing=1.0, handlelength=1.2)
+    return figure
 
 
 def written(result: first_phase.FirstPhase) -> Figure:

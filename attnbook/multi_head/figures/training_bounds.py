@@ -41,7 +41,11 @@ LOOKS = {
     "minus": Look("heads of sign −", "#9d174d", ":", "P"),
 }
 # Three numbers of heads are asked for; some readings share them.
-HEADS = {"chain": "our four steps", "corollary": "condition, constant 1", "tracked": "heads tracked"}
+HEADS = {
+    "chain": "our four steps,\nreconstructed ρ",
+    "corollary": "Cor. 2 and Thm 1,\nconstant 1",
+    "tracked": "heads tracked",
+}
 
 
 def promise(result: TrainingBounds, certificates: Certificates) -> Figure:

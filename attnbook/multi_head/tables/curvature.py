@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments import curvature, eigenvalues
 from attnbook.multi_head.figures.looks import LOOKS
 
-__all__ = ["cost", "explorer_text", "heads_promised", "slopes", "step_sizes"]
+__all__ = ["cost", "explorer_text", "heads_promised", "parts_text", "slopes", "step_sizes"]
 
 
 def cost(result: Result, what: str, count: int) -> Table:
@@ -105,9 +106,32 @@ def explorer_text(result: eigenvalues.Eigenvalues, point: str, n_heads: int) -> 
     )
 
 
+def parts_text(
+    bowl: Float[np.ndarray, "size size"], rest: Float[np.ndarray, "size size"], loss: float, n_heads: int
+) -> str:
+    """Return the numbers behind one picture of the two parts of the Hessian.
+
+    Args:
+        bowl: The part that is never negative.
+        rest: The part that may be negative.
+        loss: The loss at that point.
+        n_heads: Number of heads.
+
+    Returns:
+        A sentence with the share of entries that are not zero and the extreme eigenvalues, relative to the loss.
+    """
+    filled = (np.abs(rest) > 1e-12).mean()
+    largest, smallest = np.linalg.eigvalsh(bowl)[-1] / loss, np.linalg.eigvalsh(rest)[0] / loss
+    return (
+        f"H = {n_heads}: {filled:.1%} of the entries of the rest are not zero. Largest eigenvalue of the bowl: "
+        f"{largest:.2g} times the loss. Smallest of the rest: {smallest:.2g} times the loss; times the root of H, "
+        f"{smallest * np.sqrt(n_heads):.2g}."
+    )
+
+
 def _words(number: float) -> str:
     """Write a large number with one significant digit, in groups of three."""
-    return f"{float(f'{number:.0e}'):,.0f}".replace(",", "\u2009")
+    return f"{float(f'{number:.0e}'):,.0f}".replace(",", "\u202f")
 
 
 def _range(values: np.ndarray) -> str:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments.generalisation_gap import GeneralisationGap
 from attnbook.multi_head.experiments.leave_one_out_paths import LeaveOneOutPaths
 from attnbook.multi_head.experiments.stability import INSIDE, Stability
 
-__all__ = ["conditions", "explorer_text", "facts", "gaps", "ladder", "vacuous"]
+__all__ = ["conditions", "explorer_text", "facts", "gaps", "ladder", "rate_text", "vacuous"]
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -23,7 +24,6 @@ def ladder(result: Stability) -> Table:
     values = {
         "test − training loss, measured": result.gap,
         "left-out − training loss": result.left_out_gap,
-        "twice the mean absolute change (Lemma 3's factor 2)": 2 * result.loss_change,
         "Lemma 3: β₁ times the measured distances, twice": result.lemma_3,
         "the same with recursion (22) for the distances": None,
         "Corollary 2": result.corollary_2,
@@ -48,7 +48,7 @@ def ladder(result: Stability) -> Table:
         "logarithms in the row with the recursion), in brackets the range of single seeds, and how many times the mean "
         "gap the mean is. log 2 is 0.69."
     )
-    groups = [("", 1), (f"{few} heads", 2), (f"{many:,} heads".replace(",", "\u2009"), 2)]
+    groups = [("", 1), (f"{few} heads", 2), (f"{many:,} heads".replace(",", "\u202f"), 2)]
     return Table(["", "value", "× gap", "value", "× gap"], rows, caption, groups)
 
 
@@ -110,16 +110,45 @@ def conditions(result: Stability) -> Table:
     rows: list[list[str | Measured]] = []
     for i, n_heads in enumerate(chosen.heads):
         values = (result.step_smoothness[:, i].max(), result.segment_condition[:, i].max())
-        heads = f"{n_heads:,}".replace(",", "\u2009")
+        heads = f"{n_heads:,}".replace(",", "\u202f")
         rows.append([heads, f"{chosen.step_size:g}", *(Measured(_power(math.log10(value))) for value in values)])
     inside = [result.inside[:, at].max() for at in map(INSIDE.index, ("step_smoothness", "segment_condition"))]
-    heads = f"{chosen.heads[-1]:,}".replace(",", "\u2009")
+    heads = f"{chosen.heads[-1]:,}".replace(",", "\u202f")
     rows.append([heads, f"{chosen.inside_step_size:g}", *(Measured(_power(math.log10(value))) for value in inside)])
     caption = (
         "The largest value over steps, samples, seeds and sizes (last row: another step size, "
         f"n = {chosen.inside_size}, {chosen.inside_steps} steps). The proof of recursion (22) needs at most 1."
     )
     return Table(["heads", "step size η", "η β₂", "eq. (18): 2 β₃ δ² / √H"], rows, caption)
+
+
+def rate_text(
+    sizes: Float[np.ndarray, " sizes"], bounds: Mapping[str, Float[np.ndarray, " sizes"]], rate: float
+) -> str:
+    """Return what Corollary 2 promises if the margin falls at a given rate.
+
+    Args:
+        sizes: Samples $n$, growing.
+        bounds: ``corollary_2`` (as many steps as samples) and ``fixed_steps`` to the bound.
+        rate: The margin falls like $n$ to the power of minus this.
+
+    Returns:
+        Two sentences: for either number of steps, by which factor the bound changes and where it gets below log 2.
+    """
+    says = []
+    for name, steps in (("corollary_2", "As many steps as samples"), ("fixed_steps", "Fixed number of steps")):
+        values = bounds[name]
+        below = sizes[values < math.log(2)]
+        reached = f"below log 2 from about {_rough(below[0])} samples on" if len(below) else "nowhere below log 2"
+        says.append(f"{steps}: last value {_rough(values[-1] / values[0])} times the first, {reached}.")
+    margin = f"falls like n to the power −{rate:g}" if rate else "stays as it is"
+    return f"The margin {margin}, up to {_rough(sizes[-1])} samples. {' '.join(says)}"
+
+
+def _rough(value: float) -> str:
+    """Write a number with one significant digit."""
+    rounded = float(f"{value:.0e}")
+    return f"{rounded:,.0f}".replace(",", "\u202f") if rounded >= 10 else f"{rounded:g}"
 
 
 def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
@@ -130,7 +159,7 @@ def explorer_text(result: LeaveOneOutPaths, n_heads: int, rank: int) -> str:
     printed = result.printed[-1, head, sample] / distance
     times = f"{_power(excess)} times" if excess < 4 else f"ten to the power of {excess:.0f} times"
     fits = "below the truth: it cannot be meant" if printed < 1 else "above the truth here too"
-    heads = f"{n_heads:,}".replace(",", "\u2009")
+    heads = f"{n_heads:,}".replace(",", "\u202f")
     return (
         f"H = {heads}, sample {rank}: after the last step the networks are {distance:.2g} apart and recursion (22) "
         f"allows {times} that. With the bracket as shown, (21) ends {fits}. The sample's loss is "
@@ -149,4 +178,4 @@ def _power(logarithm: float) -> str:
     if logarithm >= 5:
         return "10" + f"{logarithm:.0f}".translate(SUPERSCRIPT)
     rounded = float(f"{10**logarithm:.2g}")
-    return f"{rounded:,.0f}".replace(",", "\u2009") if rounded >= 10 else f"{rounded:.2g}"
+    return f"{rounded:,.0f}".replace(",", "\u202f") if rounded >= 10 else f"{rounded:.2g}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.experiments import heads_on_mixture, planted_teacher, starts_compared
 
-__all__ = ["error_rates", "explorer_text", "full_size", "step_sizes_tried", "three_starts"]
+__all__ = ["error_rates", "explorer_text", "full_size", "path_text", "step_sizes_tried", "three_starts"]
 
 SPREAD = "mean over {} seeds [smallest, largest]"
 
@@ -79,6 +80,24 @@ def explorer_text(result: heads_on_mixture.HeadsOnMixture, n_heads: int) -> str:
     return (
         f"H = {n_heads}, after {result.settings.steps} steps: training loss {loss:.3f}, test error {error:.3f}; "
         f"attention on relevant tokens of plus heads {plus:.2f}{minus_text}. Medians over seeds."
+    )
+
+
+def path_text(decoder: Float[np.ndarray, " records"], attention: Float[np.ndarray, " records"], n_heads: int) -> str:
+    """Return where the head of two numbers ends.
+
+    Args:
+        decoder: Its decoder before the first step and after each.
+        attention: Its attention on relevant tokens, likewise.
+        n_heads: Number of heads.
+
+    Returns:
+        A sentence.
+    """
+    loss = np.logaddexp(0, -decoder[-1] * attention[-1])
+    return (
+        f"H = {n_heads}, after {len(decoder) - 1} steps: decoder {decoder[-1]:.1f}, attention on relevant tokens "
+        f"{attention[-1]:.2f} (at the start {attention[0]:.2f}), loss {loss:.2g}."
     )
 
 

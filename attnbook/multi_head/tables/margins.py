@@ -33,7 +33,7 @@ def proposition_3(result: margins.Margins) -> Table:
         cells = [
             f"{leak[:, :, :, i].max():.2f}",
             *(_range(needed[:, kind, 0, i]) for kind in (0, 2)),
-            f"{result.uniform[:, :, 0, i].min() / limit[zeta]:.4f}",
+            f"{round(result.uniform[:, :, 0, i].min() / limit[zeta], 4) + 0.0:.4f}",
             f"{(result.margin[:, :, 0, i, -1] / limit[zeta]).min():.3f}",
         ]
         rows.append([f"{zeta:g}", *map(Measured, cells)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from attnbook.multi_head.theory import one_good_step as theory
 from attnbook.multi_head.theory import oracle
 
 __all__ = [
+    "coin_text",
     "cost",
     "explorer_text",
     "properties",
@@ -215,6 +216,32 @@ def steps(result: after_start.AfterStart) -> Table:
 
 def _largest(result: after_start.AfterStart) -> Float[np.ndarray, "step_sizes runs"]:
     return np.moveaxis(result.largest_loss, 2, 0).reshape(len(result.settings.step_sizes), -1)
+
+
+def coin_text(
+    values: Float[np.ndarray, " values"],
+    probabilities: Float[np.ndarray, " values"],
+    limits: Mapping[str, float],
+    n_heads: int,
+) -> str:
+    r"""Return how likely each outcome of the coin toss at the start is.
+
+    Args:
+        values: Those of $\frac1{\sqrt H}\sum_h\alpha_h$, in ascending order.
+        probabilities: Of each.
+        limits: ``ours`` and ``stated`` to what the sum stays below with high probability.
+        n_heads: $H$.
+
+    Returns:
+        Two sentences.
+    """
+    wrong, tie = probabilities[values < 0].sum(), probabilities[values == 0].sum()
+    outside = {name: probabilities[np.abs(values) > limit].sum() for name, limit in limits.items()}
+    return (
+        f"H = {n_heads}: every sample wrong with probability {wrong:.2f}, a tie {tie:.2f}. Beyond our limit "
+        f"{limits['ours']:.1f}: {outside['ours']:.1g}; beyond the stated {limits['stated']:.1f}: "
+        f"{outside['stated']:.1g}. If all signs were equal the sum would be {n_heads**0.5:.3g}."
+    )
 
 
 def explorer_text(result: start_margin.StartMargin, share: float, norm: float, noise: float) -> str:

@@ -30,8 +30,11 @@ def start(result: TrainingBounds) -> Table:
     rows: list[list[str | Measured]] = [
         ["largest token, R", Measured(_range(result.token_norm))],
         ["tangent-kernel margin, γ", Measured(_range(result.margin))],
-        ["largest output at the start, or 1 if larger: bound on outputs", Measured(_range(result.start_output))],
-        ["largest head at the start, or 1 if larger: B₂", Measured(_range(result.head_norm))],
+        [
+            "largest output at the start (the bound on outputs is 1, or this if larger)",
+            Measured(_range(result.start_output)),
+        ],
+        ["largest head at the start (B₂ is 1, or this if larger)", Measured(_range(result.head_norm))],
     ]
     caption = f"Median [smallest, largest] over {len(result.loss)} seeds and, where it matters, all widths."
     return Table(["property of the start", "measured"], rows, caption)

@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["effective_heads", "step_sizes"]
+import numpy as np
+from jaxtyping import Float
+
+__all__ = ["effective_heads", "step_sizes", "two_number_path"]
 
 
 def step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
@@ -68,6 +71,46 @@ def effective_heads(n_heads: float, exponent: float = 0.5) -> float:
     """
     _check(n_heads, exponent)
     return float(n_heads) ** (2 - 2 * exponent)
+
+
+def two_number_path(
+    step_size: float, n_heads: int, *, share: float, steps: int
+) -> tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]:
+    r"""Return how a head of two numbers learns, with the two step sizes of $H$ heads (a caricature, this book's).
+
+    The head has a decoder $v$ and a logit $w$ for its relevant tokens. Attention on them is
+    $s(w)=\zeta e^w/(\zeta e^w+1-\zeta)$, the loss is $\log(1+e^{-vs(w)})$: one sample without noise. It starts at zero.
+
+    Args:
+        step_size: Step size $\eta$ of the $H$ heads, positive.
+        n_heads: Number of heads $H$, at least 1.
+        share: Share of relevant tokens $\zeta$, between 0 and 1.
+        steps: Number of steps, at least 1.
+
+    Returns:
+        The decoder and the attention, before the first step and after each.
+
+    Raises:
+        ValueError: If a number is outside its range.
+
+    Example:
+        >>> decoder, attention = two_number_path(0.5, 4, share=0.1, steps=1)
+        >>> decoder.round(3).tolist(), attention.round(3).tolist()
+        ([0.0, 0.025], [0.1, 0.1])
+    """
+    rates = step_sizes(step_size, n_heads)
+    if not 0 < share < 1:
+        raise ValueError(f"share: expected a number between 0 and 1, got {share}")
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}")
+    decoder, attention = np.zeros(steps + 1), np.full(steps + 1, share)
+    v, w = 0.0, 0.0
+    for k in range(1, steps + 1):
+        s = attention[k - 1]
+        error = 1 / (1 + math.exp(min(v * s, 700.0)))
+        v, w = v + rates["decoder"] * error * s, w + rates["key_query"] * error * v * s * (1 - s)
+        decoder[k], attention[k] = v, 1 / (1 + (1 / share - 1) * math.exp(-w))
+    return decoder, attention
 
 
 def _check(n_heads: float, exponent: float) -> None:

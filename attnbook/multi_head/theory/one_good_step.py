@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from jaxtyping import Float
+
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.theory import oracle
 
@@ -33,6 +36,7 @@ __all__ = [
     "residual_price",
     "residual_size",
     "samples_required",
+    "sign_sums",
     "stated_residual_price",
 ]
 
@@ -256,6 +260,30 @@ def samples_required(*, spread: float, price: float, margin: float) -> float:
     if not 0 < margin < math.inf:
         raise ValueError(f"margin: expected a finite positive number, got {margin}")
     return (spread * price / margin) ** 2
+
+
+def sign_sums(n_heads: int) -> tuple[Float[np.ndarray, " values"], Float[np.ndarray, " values"]]:
+    r"""Return the law of $\frac1{\sqrt H}\sum_h\alpha_h$ for random signs, which scales all outputs at the start.
+
+    Args:
+        n_heads: $H$, at least 1.
+
+    Returns:
+        Its values, in ascending order, and their probabilities.
+
+    Raises:
+        ValueError: If ``n_heads`` is below 1.
+
+    Example:
+        >>> values, probabilities = sign_sums(4)
+        >>> values.tolist(), probabilities.tolist()
+        ([-2.0, -1.0, 0.0, 1.0, 2.0], [0.0625, 0.25, 0.375, 0.25, 0.0625])
+    """
+    if n_heads < 1:
+        raise ValueError(f"n_heads: expected at least 1, got {n_heads}")
+    plus = range(n_heads + 1)
+    values = np.array([2 * k - n_heads for k in plus]) / math.sqrt(n_heads)
+    return values, np.array([math.comb(n_heads, k) / 2**n_heads for k in plus])
 
 
 def _row_norm(mixture: Mixture, residual: float) -> float:
