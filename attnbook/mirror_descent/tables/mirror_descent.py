@@ -46,8 +46,9 @@ def tokens(result: direction.Direction) -> Table:
         "attend to the best token in every sample, and, with queries of their own, the first recorded step after the "
         "last change of a token in any run."
     )
-    heads = [f"{NAMES[kind]}: {what}" for kind in direction.QUERIES for what in ("locally optimal", "all best")]
-    return Table(["p", *heads, "latest change before step"], rows, caption)
+    heads = ["p", *["local", "best"] * len(direction.QUERIES), "latest change"]
+    spans = [("", 1), *((NAMES[kind], 2) for kind in direction.QUERIES), ("", 1)]
+    return Table(heads, rows, caption, spans)
 
 
 def nearest(result: direction.Direction) -> Table:

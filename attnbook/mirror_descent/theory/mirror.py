@@ -171,7 +171,7 @@ def inverse_mirror_map(mirrored: Float[np.ndarray, "*batch rows columns"], p: Ex
 
 
 def pushed(
-    start: Float[np.ndarray, "*#batch rows columns"], push: Float[np.ndarray, "*#batch rows columns"], p: Exponents
+    start: Float[np.ndarray, "*#batch #rows #columns"], push: Float[np.ndarray, "*#batch #rows #columns"], p: Exponents
 ) -> np.ndarray:
     r"""Return the weights after a push in the mirror space, $(\nabla\psi)^{-1}(\nabla\psi(W_0)+G)$.
 
