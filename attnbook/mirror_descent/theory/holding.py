@@ -7,10 +7,10 @@ $a$                         ``support``                 selected token minus its
 $b$                         ``better``                  selected token minus the nearest one of higher score
 $g_s$                       ``holds``                   score of the selected token minus that of the support token
 $g_r$                       ``draws``                   score of the better token minus that of the selected one
-$\Delta$                    ``extra``                   lead over the better token minus lead over the support token
+$\xi$                       ``extra``                   lead over the better token minus lead over the support token
 ==========================  ==========================  ==========================================================
 
-Far out and for $p=2$ one sample moves along $g_s\,a-g_r\,e^{-\Delta}\,b$ (the query has length one). The formulas of
+Far out and for $p=2$ one sample moves along $g_s\,a-g_r\,e^{-\xi}\,b$ (the query has length one). The formulas of
 this module are this book's.
 """
 
