@@ -204,16 +204,14 @@ def patience_frame(result: rates.Rates, digits: float, since: float) -> Figure:
         The figure.
     """
     now, first = digits * np.log(10), since * np.log(10)
-    angles = np.arccos(1 - result.divergence_after(2.0, now))
+    angles = np.degrees(np.arccos(1 - result.divergence_after(2.0, now)))
     with style():
-        figure, (wedge, left) = plt.subplots(1, 2, figsize=(6.4, 3.6), width_ratios=(1, 1.35))
-        for angle in angles:
-            wedge.plot([0, np.cos(angle)], [0, np.sin(angle)], color="#b9b6ad", linewidth=1)
-        middle = np.median(angles)
-        wedge.plot([0, np.cos(middle)], [0, np.sin(middle)], color=LOOKS[2.0].color, linewidth=2.4)
-        wedge.plot([0, 1.1], [0, 0], color="#c2410c", linestyle="--", linewidth=2)
-        wedge.set(xlim=(0, 1.12), ylim=(-0.03, 0.32), xticks=[], yticks=[], title="p = 2: angle to $W_{mm}$")
-        wedge.grid(visible=False)
+        figure, (angle, left) = plt.subplots(1, 2, figsize=(6.4, 3.6), width_ratios=(1, 2.2))
+        beside = np.linspace(-0.25, 0.25, angles.size)
+        angle.plot(beside, angles, LOOKS[2.0].marker, color=LOOKS[2.0].color, markersize=3.5, alpha=0.7)
+        angle.plot(beside[[0, -1]], [np.median(angles)] * 2, color=LOOKS[2.0].color, linewidth=2.6)
+        angle.set(xlim=(-0.6, 0.6), ylim=(0, 12.5), xticks=[], xlabel="p = 2", title="angle")
+        angle.set_ylabel("degrees to $W_{mm}$")
         for place, p in enumerate(result.settings.ps):
             share = result.divergence_after(p, now) / result.divergence_after(p, first)
             look, beside = LOOKS[p], np.linspace(-0.25, 0.25, share.size)
