@@ -131,6 +131,12 @@ class Rates(Result):
         pairs = zip(np.log(self.relative_norm[:, at]), np.log(self.divergence[:, at]), strict=True)
         return np.exp([np.interp(wanted, norm, far) for norm, far in pairs])
 
+    def divergence_after(self, p: float, log_time: float) -> Float[np.ndarray, " seeds"]:
+        """Return the divergence of each seed at a log of the time, interpolated along the records."""
+        at = self.of(p)
+        pairs = zip(self.log_time[:, at, 1:], np.log(self.divergence[:, at, 1:]), strict=True)
+        return np.exp([np.interp(log_time, time, far) for time, far in pairs])
+
     def reach(self, p: float) -> float:
         """Return the relative norm that every seed reaches."""
         return float(self.relative_norm[:, self.of(p), -1].min())

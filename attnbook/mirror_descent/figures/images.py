@@ -28,10 +28,11 @@ def accuracy_by_rate(result: CifarImages) -> Figure:
     best = result.chosen()
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 4.2), width_ratios=(1.35, 1))
-        for name in OPTIMIZERS:
-            _curve(left, result, name, 100 * result.test_accuracy)
+        for place, name in enumerate(OPTIMIZERS):
+            aside = COMPARABLE[name] * 1.09 ** (place - 1.5)
+            _whiskers(left, result, name, aside, 100 * result.test_accuracy)
             mean = np.median(100 * result.test_accuracy[best[name]])
-            rate = COMPARABLE[name] * result.settings.configurations[best[name]][1]
+            rate = aside * result.settings.configurations[best[name]][1]
             left.plot(rate, mean, "o", color=OPTIMIZER_LOOKS[name].color, markerfacecolor="none", markersize=14)
         left.set(xscale="log", ylabel="test accuracy in per cent")
         label_steps(left, (0.001, 0.01, 0.1))
@@ -131,6 +132,15 @@ def stand_ins(digits: ImageRuns, reviews: MadeReviews) -> Figure:
         axes[0].plot([], [], "o", color=INK, markerfacecolor="none", label="made reviews")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=10)
     return figure
+
+
+def _whiskers(ax: Axes, result: ImageRuns, name: str, aside: float, values: np.ndarray) -> None:
+    """Medians over seeds against step sizes times a factor, with whiskers over their range."""
+    own = result.of(name)
+    rates = np.array([aside * result.settings.configurations[number][1] for number in own])
+    middle = np.median(values[own], axis=1)
+    ends = np.abs(np.stack([values[own].min(axis=1), values[own].max(axis=1)]) - middle)
+    ax.errorbar(rates, middle, yerr=ends, capsize=2, elinewidth=1, **OPTIMIZER_LOOKS[name].line_style())
 
 
 def _curve(ax: Axes, result: ImageRuns, name: str, values: np.ndarray) -> None:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["approach", "collapse", "explorer_frame", "large_ratios", "ratios", "same_distance", "shown_seed", "toy"]
+__all__ = [
+    "approach", "collapse", "easy_frame", "explorer_frame", "large_ratios", "ratios", "same_distance", "shown_seed",
+    "toy",
+]  # fmt: skip
 
 PLAIN = Look("plain", "#a3123a", "--", "s")
 RAW = Look("negative ones left out", "#5b5b5b", ":", "^")
@@ -82,6 +85,38 @@ def toy(result: joint_toy.JointToy) -> Figure:
     return figure
 
 
+def easy_frame(rows: np.ndarray, asked: np.ndarray, plain: np.ndarray, solution: np.ndarray) -> Figure:
+    """Draw what three samples of the plane ask of the matrix's first column, and the smallest column that obeys.
+
+    Args:
+        rows: Selected minus other token, ``(3, 2)``.
+        asked: Right-hand side of each sample, ``(3,)``.
+        plain: Solution where all ask for one, ``(2,)``.
+        solution: Solution for ``asked``, ``(2,)``.
+
+    Returns:
+        The figure.
+    """
+    grid = np.stack(np.meshgrid(np.linspace(-0.4, 2.0, 200), np.linspace(-0.8, 1.2, 200)), axis=-1)
+    with style():
+        figure, ax = plt.subplots(figsize=(6.0, 4.2))
+        broken = (grid @ rows.T < asked).any(axis=-1).astype(float)
+        ax.contourf(grid[..., 0], grid[..., 1], broken, levels=[0.5, 1.5], colors=["#d9d7d0"])
+        line = np.array([-3.0, 3.0])
+        for at, (row, right) in enumerate(zip(rows, asked, strict=True)):
+            foot, along = right * row / (row @ row), np.array([-row[1], row[0]])
+            name = f"{('first', 'second', 'third')[at]} sample asks for {right:g}"
+            ax.plot(*(foot[:, None] + along[:, None] * line), color=SHADES[at], linewidth=1.8,
+                    linestyle=("-", "-.", (0, (5, 1)))[at], label=name)  # fmt: skip
+        ax.plot([0, plain[0]], [0, plain[1]], color=INK, linestyle="--", linewidth=1.4, label="plain solution")
+        ax.plot([0, solution[0]], [0, solution[1]], color="#a3123a", linewidth=2.6, marker="o", markevery=[1],
+                markersize=9, label="smallest column")  # fmt: skip
+        ax.set(xlim=(-0.4, 2.0), ylim=(-0.8, 1.2), aspect="equal", xlabel="first entry", ylabel="second entry")
+        ax.grid(visible=False)
+        figure.legend(*ax.get_legend_handles_labels(), fontsize=9.5, loc="outside upper center", ncols=2)
+    return figure
+
+
 def approach(result: joint_training.JointTraining) -> Figure:
     """Draw the distance of the matrix to plain and corrected target against steps, by where the samples lie."""
     off = result.off_margin()[:, 0]
@@ -125,7 +160,7 @@ def ratios(separate: joint_training.JointTraining, common: joint_one_step_size.J
         below.plot([], [], color=INK, linewidth=1.2, linestyle=(0, (2, 2)), label="slope of the formula")
         above.set(xscale="log", yscale="log", ylabel=r"ratio $\kappa=r/\rho$", ylim=(0.8, None))
         below.set(xscale="log", xlabel="relative norm $r$ of the head", ylabel=r"one step size: $\rho$")
-        below.legend(fontsize=10.5, loc="upper left")
+        below.legend(fontsize=10.5, loc="lower right")
     return figure
 
 
@@ -180,7 +215,7 @@ def explorer_frame(result: joint_training.JointTraining, head_pace: float, ratio
     scan = np.array(result.settings.scan)
     own = result.kappa[seed, at, result.settings.ps.index(joint_training.SCANNED), -1]
     with style():
-        figure, (fit, bars) = plt.subplots(1, 2, figsize=(6, 3.6))
+        figure, (fit, bars) = plt.subplots(2, 1, figsize=(5.4, 5.8))
         shown = np.maximum(scan, 0.25)
         fit.plot(shown, 1 - result.scanned[seed, at], **CORRECTED.line_style() | {"label": None})
         now = result.settings.scan.index(ratio)
@@ -200,16 +235,21 @@ def explorer_frame(result: joint_training.JointTraining, head_pace: float, ratio
     return figure
 
 
+def asked_for(result: joint_training.JointTraining, seed: int, at: int, ratio: float) -> np.ndarray:
+    """Return the right-hand side of each sample of one run for a ratio; negative where the constraint is left out."""
+    sides = 1 - ratio * (result.margins[seed, at] - 1)
+    return np.asarray(np.where(result.floored[seed, at] > 0, np.maximum(sides, 0), sides))
+
+
 def _sides(ax: Axes, result: joint_training.JointTraining, seed: int, at: int, ratio: float) -> None:
     """Bars: right-hand sides for this ratio; diamonds: the smallest gap that the run gives each sample."""
     margins = result.margins[seed, at]
     order = np.argsort(margins)
-    sides = 1 - ratio * (margins - 1)
-    sides = np.where(result.floored[seed, at] > 0, np.maximum(sides, 0), sides)
+    sides = asked_for(result, seed, at, ratio)
     places = np.arange(len(order))
     ax.bar(places, np.clip(sides[order], -0.3, None), 0.6, color="#d9d7d0", edgecolor=INK, label="asked for")
     ax.plot(places, result.gaps[seed, at][order], "D", color="#0b4f6c", markersize=7, label="the run's gap")
     ax.axhline(0, color=INK, linewidth=1)
     ax.set(ylim=(-0.35, 1.9), title="smallest gaps", xlabel="head margin $m_i$")
-    ax.set_xticks(places, [f"{m:.2f}" for m in margins[order]], fontsize=9)
+    ax.set_xticks(places, [f"{m:.3f}" for m in margins[order]], fontsize=10)
     ax.legend(fontsize=10, loc="upper left")

@@ -26,6 +26,7 @@ __all__ = [
     "cross_table",
     "entries",
     "explorer_frame",
+    "lens_frame",
     "microscope",
     "paths",
     "sparsity",
@@ -85,6 +86,46 @@ def two_spaces(result: trajectories.Trajectories, p: float) -> Figure:
         weights.set(title="weight space: $W$", xticks=[], yticks=[], ylabel="$w_2$")
         weights.set_xlabel("$w_1$ (direction true, norm on a log scale)")
     return figure
+
+
+def lens_frame(p: float, pushes: float) -> Figure:
+    """Draw six starts after a push along the toy's constraint: points of the mirror space, directions of the weights.
+
+    Args:
+        p: Exponent above 1.
+        pushes: How many times the constraint was added in the mirror space.
+
+    Returns:
+        The figure.
+    """
+    constraint, weights = lens_directions(p, pushes)
+    sums = mirror.mirror_map(weights, p)
+    with style():
+        figure, (mirrored, seen) = plt.subplots(1, 2, figsize=(6.4, 3.5))
+        end = 1.15 * constraint * (pushes + 1.5)
+        mirrored.plot([0, end[0]], [0, end[1]], color=MARK, linestyle="--", linewidth=1.6)
+        mirrored.plot(*sums.T, "o", color=TRAINED, markersize=7, markerfacecolor="none", markeredgewidth=1.6)
+        mirrored.set(title=r"mirror space: sums $\theta$", xlabel=r"$\theta_1$", ylabel=r"$\theta_2$", aspect="equal")
+        mirrored.set(xlim=(-1.6, 1.4 * pushes + 2.2), ylim=(-0.45 * pushes - 1.8, 0.95 * pushes + 2.0))
+        seen.add_patch(plt.Circle((0, 0), 1, fill=False, color="#b9b6ad", linewidth=0.8))
+        ray = mirror.inverse_mirror_map(constraint[None], p)[0]
+        ray *= 1.25 / np.linalg.norm(ray)
+        for unit in weights / np.linalg.norm(weights, axis=1, keepdims=True):
+            seen.plot([0, unit[0]], [0, unit[1]], color=TRAINED, marker="o", markevery=[1], linewidth=1.6)
+        seen.plot([0, ray[0]], [0, ray[1]], color=MARK, linestyle="--", linewidth=1.8)
+        seen.set(title=f"directions of $W$, p = {p:g}", xlabel="$w_1$", ylabel="$w_2$", aspect="equal")
+        seen.set(xlim=(-1.3, 1.4), ylim=(-1.3, 1.4))
+    return figure
+
+
+def lens_directions(p: float, pushes: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the toy's constraint, and the six starts of its paths after that many pushes along it, ``(6, 2)``."""
+    tokens = plane_toy().tokens[0, 0]
+    constraint = tokens[0] - tokens[1]
+    turns = np.pi * (np.arange(6) / 3 + 1 / 6)
+    # Rounded, so that a zero is one: the lens of small p would show the rounding of a cosine.
+    starts = np.stack([np.cos(turns), np.sin(turns)], axis=1).round(12)
+    return constraint, mirror.pushed(starts, pushes * constraint[None], p)
 
 
 def _compressed(path: np.ndarray) -> np.ndarray:
@@ -231,7 +272,7 @@ def microscope(result: inequalities.Inequalities) -> Figure:
             ax.plot(result.distance[at][worst], result.divergence[at][worst], "o", color=MARK, markerfacecolor="none",
                     markersize=8, markeredgewidth=1.8, zorder=3, label="worst pairs")  # fmt: skip
             ax.set(xscale="log", yscale="log", title=f"p = {p:g}", ylim=(1e-11, 5))
-            ax.legend(fontsize=10.5, loc="lower right" if p <= 2 else "upper left")
+            ax.legend(fontsize=10, loc="upper center", bbox_to_anchor=(0.5, -0.2))
         axes[0].set_ylabel(r"divergence $D_\psi(U,V)$")
         figure.supxlabel(r"distance $\|U-V\|_{p,p}$", fontsize=10.5)
     return figure

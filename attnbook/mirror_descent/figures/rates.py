@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["explorer_frame", "gradients", "growth", "needle", "one_step", "rate_plot"]
+__all__ = ["explorer_frame", "gradients", "growth", "needle", "one_step", "patience_frame", "rate_plot"]
 
 DIVERGENCE = r"divergence $D_\psi(\bar W_{mm},\bar W)$"
 RELATIVE = r"relative norm $\rho=\|W\|/\|W_{mm}\|$"
@@ -178,8 +178,7 @@ def explorer_frame(result: staying.Staying, divergence: float, radius: float) ->
     with style():
         figure, ax = plt.subplots(figsize=(5.8, 4.0))
         ax.axhspan(1e-5, 1, color="#d9d7d0", linewidth=0)
-        ax.axhline(3, color=INK, linewidth=1.2, linestyle=DASHED)
-        ax.annotate("three times the start", (0.9, 3), xytext=(0, 3), textcoords="offset points", fontsize=9)
+        ax.axhline(3, color=INK, linewidth=1.2, linestyle=DASHED, label="three times the start")
         for at, p in enumerate(result.settings.ps):
             look = LOOKS[p].line_style()
             for seed, line in enumerate(relative[:, at]):
@@ -190,4 +189,36 @@ def explorer_frame(result: staying.Staying, divergence: float, radius: float) ->
         ax.set(xscale="log", yscale="log", xlabel="steps of equal length + 1", ylim=(1e-3, 300))
         ax.set_ylabel(r"divergence over the initial one")
         ax.legend(fontsize=9, loc="lower left", ncols=2)
+    return figure
+
+
+def patience_frame(result: rates.Rates, digits: float, since: float) -> Figure:
+    """Draw what is left after a time: the angle for p = 2, and for every exponent the divergence over that at first.
+
+    Args:
+        result: Divergence and log of the time along the runs.
+        digits: Decimal logarithm of the time.
+        since: The same of the time that the divergences are divided by.
+
+    Returns:
+        The figure.
+    """
+    now, first = digits * np.log(10), since * np.log(10)
+    angles = np.degrees(np.arccos(1 - result.divergence_after(2.0, now)))
+    with style():
+        figure, (angle, left) = plt.subplots(1, 2, figsize=(6.4, 3.6), width_ratios=(1, 2.2))
+        beside = np.linspace(-0.25, 0.25, angles.size)
+        angle.plot(beside, angles, LOOKS[2.0].marker, color=LOOKS[2.0].color, markersize=3.5, alpha=0.7)
+        angle.plot(beside[[0, -1]], [np.median(angles)] * 2, color=LOOKS[2.0].color, linewidth=2.6)
+        angle.set(xlim=(-0.6, 0.6), ylim=(0, 12.5), xticks=[], xlabel="p = 2", title="angle")
+        angle.set_ylabel("degrees to $W_{mm}$")
+        for place, p in enumerate(result.settings.ps):
+            share = result.divergence_after(p, now) / result.divergence_after(p, first)
+            look, beside = LOOKS[p], np.linspace(-0.25, 0.25, share.size)
+            left.plot(place + beside, share, look.marker, color=look.color, markersize=3.5, alpha=0.7)
+            left.plot(place + beside[[0, -1]], [np.median(share)] * 2, color=look.color, linewidth=2.6)
+        left.axhline(1, color=INK, linewidth=1)
+        left.set(yscale="log", ylim=(1e-3, 4), xlabel="p", title="divergence left")
+        left.set_ylabel(f"over that at $t=10^{{{since:g}}}$")
+        left.set_xticks(range(len(result.settings.ps)), [f"{p:g}" for p in result.settings.ps], fontsize=9)
     return figure

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["accuracy_by_rate", "attended", "choices", "dimensions", "histograms", "mass_by_entropy", "picking_frame"]
+__all__ = [
+    "accuracy_by_rate", "attended", "choices", "dimensions", "histograms", "mass_by_entropy", "pair_frame",
+    "picking_frame",
+]  # fmt: skip
 
 MARK = "#c2410c"
 LETTERS = ("Q", "K", "V", "O", "all")
@@ -74,6 +77,40 @@ def choices(result: FewReviews) -> Figure:
         ax.axvline(0, color=INK, linewidth=1)
         ax.set_yticks([-place for place in range(len(rows))], [label for label, _ in rows])
         ax.set(xlabel="test accuracy, p = 1.1 minus p = 2, in points")
+    return figure
+
+
+def pair_frame(result: FewReviews, one: float, two: float) -> Figure:
+    """Draw gain and sparsity, seed by seed, for one step size of p = 1.1 and one of p = 2.
+
+    Args:
+        result: The runs.
+        one: Step size of p = 1.1.
+        two: Step size of p = 2.
+
+    Returns:
+        The figure.
+    """
+    first, second = result.at("p1_1", one), result.at("p2", two)
+    gains = 100 * (result.test_accuracy[first] - result.test_accuracy[second])
+    places = np.arange(gains.size)
+    with style():
+        figure, (accuracy, density) = plt.subplots(2, 1, figsize=(6.0, 4.6), sharex=True)
+        look = OPTIMIZER_LOOKS["p1_1"]
+        accuracy.axhspan(0, 20, color="#d9d7d0", alpha=0.5, linewidth=0)
+        accuracy.axhline(0, color=INK, linewidth=1)
+        accuracy.plot(places, gains, look.marker, color=look.color, markersize=7)
+        accuracy.axhline(gains.mean(), color=MARK, linewidth=2)
+        accuracy.set(ylim=(-12, 12), ylabel="gain, points", title="p = 1.1 minus p = 2; line: mean; grey: p = 1.1 wins")
+        accuracy.set_yscale("symlog", linthresh=2)
+        accuracy.set_yticks([-10, -2, 0, 2, 10], ["-10", "-2", "0", "2", "10"])
+        for name, number in (("p1_1", first), ("p2", second)):
+            look = OPTIMIZER_LOOKS[name]
+            density.plot(places, result.whole[number], look.marker, color=look.color, markersize=7, label=look.label)
+        low, high = result.whole[result.of("p1_1") + result.of("p2")].min(), 0.8
+        density.set(ylim=(low - 0.03, high), ylabel="effective dimension", xlabel="seed")
+        density.set_xticks(places, [f"{seed}" for seed in result.settings.seeds])
+        figure.legend(*density.get_legend_handles_labels(), fontsize=10, loc="outside lower center", ncols=2)
     return figure
 
 

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.mirror_descent.data import plane_tokens
 from attnbook.mirror_descent.experiments import objective, regularisation_path, rivals, token_selection
 from attnbook.mirror_descent.figures.looks import LOOKS
+from attnbook.mirror_descent.theory.holding import TwoRivals
 from attnbook.mirror_descent.theory.token_selection import share_of_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["NAMES", "capacity", "explorer_frame", "far_enough", "fate", "path_far", "rounding", "walks"]
+__all__ = [
+    "NAMES", "capacity", "explorer_frame", "far_enough", "fate", "holding_frame", "path_far", "rounding", "walks",
+]  # fmt: skip
 
 NAMES = "ABCDEF"
 """What the six tokens of the plane are called."""
@@ -55,7 +58,10 @@ def _tokens(ax: Axes, solution: np.ndarray, chosen: int, support: np.ndarray, *,
     tokens, scores = problem.tokens[0, 0], problem.token_scores[0, 0]
     ax.scatter(tokens[:, 0], tokens[:, 1], c=scores, cmap="Greys", edgecolors=INK, s=150, vmin=-1.4, vmax=1.1, zorder=3)
     for name, token, score in zip(NAMES, tokens, scores, strict=True):
-        ax.annotate(f"{name} {score:+.2f}", token, xytext=(10, 7), textcoords="offset points", fontsize=size, zorder=5)
+        ax.annotate(
+            f"{name} {score:+.2f}", token, xytext=(12, 9), textcoords="offset points", fontsize=size, zorder=5,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": BACKGROUND, "edgecolor": "none", "alpha": 0.85},
+        )  # fmt: skip
     for token in tokens[support > 0]:
         ax.plot(*token, marker="s", markersize=19, color=MARK, markerfacecolor="none", markeredgewidth=2)
     ax.plot(*tokens[chosen], marker="o", markersize=19, color=MARK, markerfacecolor="none", markeredgewidth=2.5)
@@ -76,7 +82,7 @@ def explorer_frame(result: token_selection.TokenSelection, p: float, token: str)
     """Draw one token's solution, the dual ball that touches the other tokens, and attention after training."""
     at, chosen = result.of(p), NAMES.index(token)
     with style():
-        figure, (plane, bars) = plt.subplots(1, 2, figsize=(7.2, 3.3), width_ratios=(1.75, 1))
+        figure, (plane, bars) = plt.subplots(2, 1, figsize=(5.4, 5.8), height_ratios=(1.9, 1))
         solution = result.plane[at, chosen]
         _tokens(plane, solution, chosen, result.plane_support[at, chosen])
         plane.plot(*_dual_ball(solution, p, plane_tokens().tokens[0, 0, chosen]), color=INK, linewidth=1.2)
@@ -112,8 +118,45 @@ def far_enough(result: rivals.Rivals) -> Figure:
             which = kept == value
             ax.plot(ahead[which], value + beside[which], marker, color=color, markersize=6, alpha=0.8)
         ax.axvline(rivals.AHEAD, color=INK, linewidth=1.2, linestyle=":")
+        ax.annotate(f"threshold of the claims: {rivals.AHEAD:g}", (rivals.AHEAD, 0.5), xytext=(5, 0),
+                    textcoords="offset points", fontsize=10, va="center")  # fmt: skip
         ax.set(xscale="log", ylim=(-0.45, 1.45), xlabel="relative norm of the start times slack")
         ax.set_yticks([0, 1], ["left", "kept"])
+    return figure
+
+
+def holding_frame(case: TwoRivals, paths: np.ndarray, relative_norms: tuple[float, ...], norm: float) -> Figure:
+    """Draw how the extra lead over the better token drifts, and how it went along training from one relative norm.
+
+    Args:
+        case: The three tokens.
+        paths: Extra lead along training, ``(relative norms, steps)``, one column per step, the start first.
+        relative_norms: Relative norms of the starts.
+        norm: The one to mark.
+
+    Returns:
+        The figure.
+    """
+    extra = np.linspace(0, 13, 200)
+    here, chosen = norm * case.slack, relative_norms.index(norm)
+    with style():
+        figure, (drift, path) = plt.subplots(2, 1, figsize=(5.6, 5.8))
+        drift.plot(extra, case.drift(extra), color=INK, linewidth=1.6)
+        drift.axhline(0, color=INK, linewidth=0.8)
+        drift.axvline(case.break_even, color=INK, linewidth=1.2, linestyle=":")
+        drift.plot(here, case.drift(np.array(here)), "o", color=MARK, markersize=11, zorder=4)
+        drift.set(ylim=(-0.6, 0.15), xlabel="extra lead of E over A", ylabel="its change per unit moved")
+        drift.set_title("drift; dotted: break-even")
+        for at, line in enumerate(paths):
+            marked = at == chosen
+            path.plot(
+                line, color=MARK if marked else "#b9b6ad", linewidth=2.4 if marked else 1, zorder=3 if marked else 1
+            )
+        path.plot(0, here, "o", color=MARK, markersize=11, zorder=4)
+        path.axhline(case.break_even, color=INK, linewidth=1.2, linestyle=":")
+        path.axhline(0, color=INK, linewidth=0.8)
+        path.set(ylim=(-4, 13), xlabel="steps", xlim=(-10, 400), title=f"training from {norm:g}")
+        path.set_ylabel("extra lead of E over A")
     return figure
 
 

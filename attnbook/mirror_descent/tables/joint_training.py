@@ -7,9 +7,9 @@ import numpy as np
 from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE
 from attnbook.mirror_descent.experiments import joint_one_step_size, joint_toy, joint_training
-from attnbook.mirror_descent.figures.joint_training import shown_seed
+from attnbook.mirror_descent.figures.joint_training import asked_for, shown_seed
 
-__all__ = ["excesses", "explorer_text", "far_out", "limits", "spreads", "targets", "toy"]
+__all__ = ["easy_text", "excesses", "explorer_text", "far_out", "limits", "spreads", "targets", "toy"]
 
 
 def toy(result: joint_toy.JointToy) -> Table:
@@ -124,9 +124,23 @@ def explorer_text(result: joint_training.JointTraining, head_pace: float, ratio:
     seed, at = shown_seed(result), result.settings.head_paces.index(head_pace)
     own = result.kappa[seed, at, result.settings.ps.index(joint_training.SCANNED), -1]
     cosine = result.scanned[seed, at, result.settings.scan.index(ratio)]
-    gaps = result.gaps[seed, at][np.argsort(result.margins[seed, at])]
+    order = np.argsort(result.margins[seed, at])
+    gaps, asked = result.gaps[seed, at][order], asked_for(result, seed, at, ratio)[order]
     return (
         f"The head's steps are {head_pace:g} times as long as the matrix's. With ratio {ratio:g} in the right-hand "
         f"sides the solution has cosine {cosine:.4f} with the trained matrix; the run's own ratio is {own:.2f}. "
-        f"The run's smallest gaps, by growing head margin: {', '.join(f'{gap:.2f}' for gap in gaps)}."
+        f"By growing head margin, this asks for {', '.join(f'{side:.2f}' for side in asked)}; the run's smallest gaps "
+        f"are {', '.join(f'{gap:.2f}' for gap in gaps)}."
+    )
+
+
+def easy_text(rows: np.ndarray, asked: np.ndarray, plain: np.ndarray, solution: np.ndarray) -> str:
+    """Return the numbers behind one picture of the slider with one easy sample; arguments as the picture's."""
+    turn = np.degrees(np.arctan2(solution[1], solution[0]) - np.arctan2(plain[1], plain[0]))
+    length = np.linalg.norm(solution) / np.linalg.norm(plain)
+    sides = ", ".join(f"{right:g}" for right in asked)
+    gaps = ", ".join(f"{gap:.2f}" for gap in np.abs(rows @ solution))
+    return (
+        f"Asked for: {sides}. The smallest column turns by {np.round(turn, 1) + 0.0:.1f} degrees and has {length:.2f} "
+        f"times the plain one's length; its gaps are {gaps}."
     )

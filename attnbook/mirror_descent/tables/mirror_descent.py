@@ -9,8 +9,10 @@ import numpy as np
 from attnbook.core import tables
 from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.experiments import direction, geometry, trajectories
+from attnbook.mirror_descent.figures.mirror_descent import lens_directions
+from attnbook.mirror_descent.theory import mirror
 
-__all__ = ["cost", "explorer_text", "nearest", "tokens"]
+__all__ = ["cost", "explorer_text", "lens_text", "nearest", "tokens"]
 
 NAMES = {"independent": "queries of their own", "first_token": "first token as query"}
 
@@ -44,8 +46,9 @@ def tokens(result: direction.Direction) -> Table:
         "attend to the best token in every sample, and, with queries of their own, the first recorded step after the "
         "last change of a token in any run."
     )
-    heads = [f"{NAMES[kind]}: {what}" for kind in direction.QUERIES for what in ("locally optimal", "all best")]
-    return Table(["p", *heads, "latest change before step"], rows, caption)
+    heads = ["p", *["local", "best"] * len(direction.QUERIES), "latest change"]
+    spans = [("", 1), *((NAMES[kind], 2) for kind in direction.QUERIES), ("", 1)]
+    return Table(heads, rows, caption, spans)
 
 
 def nearest(result: direction.Direction) -> Table:
@@ -75,4 +78,19 @@ def explorer_text(result: geometry.Geometry, p: float, scale: float) -> str:
         f"p = {p:g}: the toy's solution has angle {shown} degrees; {share:.0%} of the matrix's entries are above "
         f"one per cent of the largest; at {scale:g} times the norm of the solution the "
         f"other tokens get at most {1 - chosen.min():.2g} of a sample's attention."
+    )
+
+
+def lens_text(p: float, pushes: float) -> str:
+    """Return the numbers behind one picture of the slider on pushes."""
+    constraint, weights = lens_directions(p, pushes)
+    ray = mirror.inverse_mirror_map(constraint[None], p)[0]
+    norms = np.linalg.norm(weights, axis=1)
+    cosines = weights @ ray / norms / np.linalg.norm(ray)
+    # The sine keeps the digits of a small angle.
+    sines = np.abs(weights @ np.array([-ray[1], ray[0]])) / norms / np.linalg.norm(ray)
+    worst = np.degrees(np.arctan2(sines, cosines)).max()
+    return (
+        f"p = {p:g}, {pushes:g} push{'es' * (pushes != 1)}: the worst of six directions is {worst:.2g} degrees away "
+        f"from the ray, at Euclidean norms from {norms.min():.3g} to {norms.max():.3g}."
     )

@@ -8,7 +8,7 @@ from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.experiments import cone, rates, staying
 from attnbook.mirror_descent.theory.rates import bound_exponent
 
-__all__ = ["constants", "explorer_text", "exponents", "starts"]
+__all__ = ["constants", "explorer_text", "exponents", "patience_text", "starts"]
 
 # A relative norm that every run of the table passes.
 FARTHER = 100.0
@@ -92,4 +92,20 @@ def explorer_text(result: staying.Staying, divergence: float, radius: float) -> 
         f"their tokens; the divergence rises to at most {relative.max():.3g} times the initial one and ends at "
         f"{np.median(relative[..., -1]):.2g} times it in the median; {(relative[..., -1] > 1).sum()} runs end farther "
         "off than they started."
+    )
+
+
+def patience_text(result: rates.Rates, digits: float, since: float) -> str:
+    """Return the numbers behind one picture of the slider on time."""
+    now, first = digits * np.log(10), since * np.log(10)
+    at = result.of(2.0)
+    pairs = zip(result.log_time[:, at, 1:], result.relative_norm[:, at, 1:], strict=True)
+    norm = np.median([np.interp(now, time, norms) for time, norms in pairs])
+    angles = np.degrees(np.arccos(1 - result.divergence_after(2.0, now)))
+    left = [np.median(result.divergence_after(p, now) / result.divergence_after(p, first)) for p in result.settings.ps]
+    shares = ", ".join(f"{share:.2g} (p = {p:g})" for p, share in zip(result.settings.ps, left, strict=True))
+    return (
+        f"Time 10 to the {digits:g}. For p = 2 the relative norm is {norm:.0f} and the angle {np.median(angles):.2g} "
+        f"degrees (medians; seeds: {angles.min():.2g} to {angles.max():.2g}). Left of the divergence at 10 to the "
+        f"{since:g}, medians: {shares}."
     )

@@ -11,7 +11,7 @@ from attnbook.mirror_descent.experiments.few_reviews import FewReviews
 from attnbook.mirror_descent.experiments.review_runs import ReviewRuns
 from attnbook.mirror_descent.figures.looks import OPTIMIZER_LOOKS
 
-__all__ = ["accuracies", "fair_and_unfair", "looked_at", "picking_text"]
+__all__ = ["accuracies", "fair_and_unfair", "looked_at", "pair_text", "picking_text"]
 
 
 def accuracies(result: ReviewRuns, numbers: Mapping[str, int]) -> Table:
@@ -87,6 +87,18 @@ def picking_text(result: FewReviews, seed: int) -> str:
     return (
         f"Seed {seed} picks {rates['p1_1']:g} for p = 1.1 and {rates['p2']:g} for p = 2. On the other seeds p = 1.1 "
         f"then {'gains' if gain > 0 else 'loses'} {abs(gain):.2f} points on average."
+    )
+
+
+def pair_text(result: FewReviews, one: float, two: float) -> str:
+    """Return the numbers behind one picture of the slider with a step size for each of two exponents."""
+    first, second = result.at("p1_1", one), result.at("p2", two)
+    gains = 100 * (result.test_accuracy[first] - result.test_accuracy[second])
+    sparser = (result.whole[first] < result.whole[second]).sum()
+    return (
+        f"p = 1.1 at {one:g}, p = 2 at {two:g}: p = 1.1 {'gains' if gains.mean() > 0 else 'loses'} "
+        f"{abs(gains.mean()):.2f} points in the mean and is ahead in {(gains > 0).sum()} of {gains.size} seeds; its "
+        f"weights are the sparser ones in {sparser} of {gains.size}."
     )
 
 

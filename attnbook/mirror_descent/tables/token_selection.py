@@ -8,8 +8,9 @@ from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.data import plane_tokens
 from attnbook.mirror_descent.experiments import regularisation_path, token_selection
 from attnbook.mirror_descent.figures.token_selection import NAMES
+from attnbook.mirror_descent.theory.holding import TwoRivals
 
-__all__ = ["explorer_text", "fates", "lost"]
+__all__ = ["explorer_text", "fates", "holding_text", "lost"]
 
 
 def fates(result: token_selection.TokenSelection) -> Table:
@@ -77,3 +78,15 @@ def explorer_text(result: token_selection.TokenSelection, p: float, token: str) 
         f"p = {p:g}: margin {margin:.2f}; support tokens of {token}: {', '.join(support)}; {token} is {verdict}. "
         f"Training from {far:g} times this solution ends at {end}."
     ) + (near if local and np.isfinite(slack) else "")
+
+
+def holding_text(case: TwoRivals, leads: np.ndarray, relative_norms: tuple[float, ...], norm: float) -> str:
+    """Return the numbers behind one picture; ``leads`` are those of E over A along training, ``(norms, steps)``."""
+    here, end = norm * case.slack, leads[relative_norms.index(norm), -1]
+    side = "below" if here < case.break_even else "above"
+    fate = "A is ahead of E" if end < 0 else "E is kept"
+    return (
+        f"Start at relative norm {norm:g}: the extra lead is {norm:g} times the slack {case.slack:.3f}, "
+        f"{here:.2f}, {side} the break-even of {case.break_even:.2f}, which belongs to relative norm "
+        f"{case.break_even / case.slack:.0f}. After {leads.shape[1] - 1} steps: {fate}."
+    )

@@ -35,6 +35,7 @@ __all__ = [
     "mirror_map",
     "normalised",
     "potential",
+    "pushed",
     "share_above",
     "single_constraint",
 ]
@@ -167,6 +168,29 @@ def inverse_mirror_map(mirrored: Float[np.ndarray, "*batch rows columns"], p: Ex
         ValueError: If an exponent is not a finite number above 1.
     """
     return _signed_power(mirrored, conjugate(p) - 1)
+
+
+def pushed(
+    start: Float[np.ndarray, "*#batch #rows #columns"], push: Float[np.ndarray, "*#batch #rows #columns"], p: Exponents
+) -> np.ndarray:
+    r"""Return the weights after a push in the mirror space, $(\nabla\psi)^{-1}(\nabla\psi(W_0)+G)$.
+
+    Args:
+        start: Weights before.
+        push: Sum of the negative gradients times their step sizes, $G$.
+        p: Exponents above 1.
+
+    Returns:
+        Weights after.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+
+    Example:
+        >>> pushed(np.array([[4.0]]), np.array([[1.0]]), p=1.5).tolist()
+        [[9.0]]
+    """
+    return inverse_mirror_map(mirror_map(start, p) + push, p)
 
 
 def bregman_divergence(
