@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIRECTIONS",
     "condition_numbers",
+    "degrees_frame",
     "eigenvalue_left",
     "movement",
     "movement_against_width",
@@ -179,6 +180,23 @@ def spectrum_frame(result: eigenvalue_radius.EigenvalueRadius, direction: str, r
         corner.plot([], [], "o", color=LOOKS["softmax"].color, markersize=4, label="after")
         corner.plot([], [], color=INK, linestyle=":", linewidth=1, label="half of the smallest")
         corner.legend(loc="center", fontsize=10.5, title=f"{direction}, R = {radius:g}")
+    return figure
+
+
+def degrees_frame(softmax: np.ndarray, relu: np.ndarray, counts: Sequence[int], scale: float) -> Figure:
+    """Draw two spectra over their largest eigenvalue, and after how many polynomials each degree is used up."""
+    order = np.arange(1, len(softmax) + 1)
+    with style():
+        figure, ax = plt.subplots(figsize=(6.0, 3.9))
+        for k, count in enumerate(counts):
+            ax.axvline(count + 0.5, color=INK, linewidth=0.8, linestyle=":")
+            ax.annotate(f"{k}", (count + 0.5, 2.2), xytext=(-3, 0), textcoords="offset points", ha="right", fontsize=10)
+        for name, values in (("relu", relu), ("softmax", softmax)):
+            look = LOOKS[name]
+            ax.plot(order, values / values[0], look.marker, color=look.color, markersize=4, label=look.label)
+        ax.set(yscale="log", ylim=(5e-8, 6), xlabel="eigenvalue, from the largest", ylabel="share of the largest")
+        ax.set_title(f"weight scale {scale:g}; on top: polynomials up to degree", fontsize=11.5)
+        ax.legend(loc="lower left")
     return figure
 
 

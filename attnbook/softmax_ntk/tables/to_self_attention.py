@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
@@ -9,7 +11,7 @@ from attnbook.softmax_ntk.experiments.planted_attention import PROBLEMS, WAYS, P
 from attnbook.softmax_ntk.figures.to_self_attention import LOOKS, SHOWN, TITLES
 from attnbook.softmax_ntk.theory.self_attention import uniform_condition
 
-__all__ = ["at_equal_time", "chosen", "compared", "conditions", "finals", "maps_text"]
+__all__ = ["at_equal_time", "chosen", "compared", "conditions", "finals", "maps_text", "values_text"]
 
 Row = list[str | Measured]
 
@@ -106,6 +108,16 @@ def maps_text(result: PlantedAttention, way: str, steps: int) -> str:
     return (
         f"{way}, {steps} gradients: loss {loss:.2g} of that of the zero output, "
         f"largest difference of an attention weight {gap:.2g}."
+    )
+
+
+def values_text(condition: float, target: float) -> str:
+    """Return how many steps of the best fixed size the values need, at a condition number."""
+    factor = (condition - 1) / (condition + 1)
+    steps = math.ceil(math.log(target) / (2 * math.log(factor)) - 1e-9) if factor else 1
+    return (
+        f"Condition number {condition:.3g}: descent on the values needs {steps} step{'s' * (steps > 1)} to "
+        f"{target:g} of the first loss, each of which keeps {factor:.3g} of the error; a solve needs one."
     )
 
 
