@@ -200,10 +200,11 @@ def circle_text(result: circle.Circle, width: int, network: str) -> str:
 def linear_steps_text(factors: np.ndarray, losses: np.ndarray, target: float = 0.001) -> str:
     """Return the numbers behind one step size of the kernel machine; factors from the smallest eigenvalue on."""
     arrived = np.flatnonzero(losses <= target)
-    steps = f"after {arrived[0]} steps" if len(arrived) else f"not within {len(losses) - 1} steps"
+    reached = f"falls below {target:g} of the first"
+    last = f"{reached} after {arrived[0]} steps" if len(arrived) else f"never {reached} in {len(losses) - 1} steps"
     return (
         f"One step keeps {factors[0]:.2f} of the residual in the slowest direction and {factors[-1]:.2f} in that of "
-        f"the largest eigenvalue (negative: it changes sign). The loss is below {target:g} of the first {steps}."
+        f"the largest eigenvalue (negative: it changes sign). The loss {last}."
     )
 
 
