@@ -116,7 +116,7 @@ def values_text(condition: float, target: float) -> str:
     factor = (condition - 1) / (condition + 1)
     steps = math.ceil(math.log(target) / (2 * math.log(factor)) - 1e-9) if factor else 1
     return (
-        f"Condition number {condition:.3g}: one step of descent on the values keeps {factor:.3g} of their error, and it "
+        f"Condition number {condition:.3g}: one step of descent keeps {factor:.3g} of the error, and it "
         f"takes {steps} to get to {target:g} of the first loss; a solve takes one."
     )
 
