@@ -276,10 +276,11 @@ def time_text(learning: score_learning.ScoreLearning, sampling: score_sampling.S
 
 def denoiser_text(time: float, missed: float, noise: float) -> str:
     """Return by how much the best line misses the true label at one time, beside the noise of the labels."""
-    line = f"{missed:.4f}, {missed / noise:.0%} of that" if missed >= 1e-4 else "less than 0.0001"
+    line = f"{missed:.4f}" if missed >= 1e-4 else "less than 0.0001"
+    share = f", {missed / noise:.0%} of that" if missed >= 0.01 * noise else ", less than 1% of that"
     return (
-        f"Time {time:g}. Mean squares: the noisy labels scatter around the true one by {noise:.2f}; the best line "
-        f"misses it by {line}."
+        f"Time {time:g}. Mean squares: the noisy labels scatter around the true one by {noise:.4f}; the best line "
+        f"misses it by {line}{share}."
     )
 
 
