@@ -37,6 +37,8 @@ DIRECTIONS: Mapping[str, Look] = {
     "gdlike": Look("opposite in pairs", "#0f766e", ":", "v"),
     "inward": Look("inward", "#111827", (0, (5, 1)), "o"),
 }
+# Below all changes that are not rounding.
+LEAST = 3e-9
 # Eigenvalues outside are drawn at the edge of the slider's picture.
 EDGES = (1e-4, 1e4)
 
@@ -47,14 +49,18 @@ def movement(result: kernel_movement.KernelMovement) -> Figure:
 
     def draw(ax: Axes, name: str) -> None:
         for direction in kernel_movement.DIRECTIONS:
-            band(ax, radii, _where_moved(result.relative(direction, name)), DIRECTIONS[direction])
+            if (direction, name) != ("common", "softmax"):
+                band(ax, radii, _where_moved(result.relative(direction, name)), DIRECTIONS[direction])
+        if name == "softmax":
+            ax.annotate(
+                "\u2193 all alike: rounding error", (1, 0.03), xycoords="axes fraction", ha="right", fontsize=10
+            )
         if name != "relu":
             _slope(ax, radii, 4 * np.median(result.relative("spread", name)[:, 0]), 1, up=True)
             _slope(ax, radii, 0.2 * np.median(result.relative("gdlike", name)[:, 0]), 2)
         else:
             _slope(ax, radii, 0.3 * np.median(result.relative("random", name)[:, 0]), 0.5)
-        ax.set(xscale="log", yscale="log", ylim=(3e-17, 3))
-        ax.set_yticks([1e-16, 1e-12, 1e-8, 1e-4, 1])
+        ax.set(xscale="log", yscale="log", ylim=(LEAST, 3))
 
     return _panels(draw, "distance moved, $R$", "change of the kernel, relative")
 
@@ -103,7 +109,7 @@ def parts_of_lemma(result: lemma_b1.LemmaB1) -> Figure:
     parts = np.arange(1, lemma_b1.PARTS + 1)
     looks = (DIRECTIONS["random"], DIRECTIONS["common"], DIRECTIONS["spread"])
     with style():
-        figure, ax = plt.subplots(figsize=(6.6, 4.8))
+        figure, ax = plt.subplots(figsize=(5.0, 5.2))
         for i, (look, move) in enumerate(zip(looks, lemma_b1.MOVES, strict=True)):
             ratio, at = result.ratio[:, i], parts + 0.22 * (i - 1)
             ax.plot(ratio.T, at, ".", color=look.color, alpha=0.2, markersize=4)
@@ -113,6 +119,7 @@ def parts_of_lemma(result: lemma_b1.LemmaB1) -> Figure:
         ax.annotate("the bound", (1, 13.6), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=10)
         ax.set(xscale="log", xlabel="left side / bound", ylabel="part of Lemma B.1", ylim=(13.9, 0.4))
         ax.set_yticks(parts)
+        ax.set_xticks([1e-16, 1e-12, 1e-8, 1e-4, 1])
         ax.legend(loc="upper left", fontsize=10, title="neurons move")
     return figure
 
