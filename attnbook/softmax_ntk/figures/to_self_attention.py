@@ -67,9 +67,8 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
             net.plot([1, 2], [height, middle], color="#0b5cad", linewidth=0.6 + 9 * share, solid_capstyle="butt")
             net.plot(1, height, "o", color="#fbfaf7", markeredgecolor=INK, markersize=20)
             net.annotate(f"{j + 1}", (1, height), ha="center", va="center", fontsize=11.5)
-            place = 1.3, height + 0.3 * (middle - height)
-            box = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 0.5}
-            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=10, bbox=box)
+            if share >= 0.05:  # beside its own neuron, where others leave room
+                net.annotate(f"{share:.2f}", (1.2, height), ha="left", va="center", fontsize=11)
         for at, text in ((0, f"token\n{row + 1}"), (2, f"row\n{row + 1}")):
             net.plot(at, middle, "s", color="#fbfaf7", markeredgecolor=INK, markersize=36)
             net.annotate(text, (at, middle), ha="center", va="center", fontsize=11.5)
