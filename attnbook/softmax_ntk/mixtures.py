@@ -15,7 +15,15 @@ from jaxtyping import Float
 from attnbook.softmax_ntk.score_matching import Schedule
 from attnbook.softmax_ntk.theory.kernels import check_positive
 
-__all__ = ["Mixture", "mixture_denoiser", "mixture_log_density", "mixture_quantiles", "mixture_score"]
+__all__ = [
+    "Mixture",
+    "line_shortfall",
+    "mixture_denoiser",
+    "mixture_label_spread",
+    "mixture_log_density",
+    "mixture_quantiles",
+    "mixture_score",
+]
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,78 @@ def mixture_quantiles(mixture: Mixture, time: float, count: int, *, schedule: Sc
     grid = np.linspace(-reach, reach, 4001)
     below = torch.special.ndtr(torch.as_tensor((grid[:, None] - centres) / np.sqrt(variance))).mean(dim=1).numpy()
     return np.interp((np.arange(count) + 0.5) / count, below, grid)
+
+
+def mixture_label_spread(
+    mixture: Mixture, times: Float[np.ndarray, " count"], points: Float[np.ndarray, "count dimension"], *,
+    schedule: Schedule,
+) -> Float[np.ndarray, " count"]:  # fmt: skip
+    r"""Return how far noisy labels scatter around the true one, $\sqrt{E[\|x_0-f_*(t,x)\|^2\,|\,x_t=x]}$.
+
+    Within a mode the label has variance $s^2\beta/v$ per coordinate; across modes the centres differ too.
+
+    Args:
+        mixture: The data.
+        times: One time per point, in $[T_0,T]$.
+        points: Where.
+        schedule: Rate of the noise.
+
+    Returns:
+        Standard deviations.
+
+    Raises:
+        ValueError: If a time lies outside $[T_0,T]$.
+
+    Example:
+        >>> one = Mixture(((0.0,),), 1.0)
+        >>> t = np.array([0.5])
+        >>> spread = mixture_label_spread(one, t, np.array([[2.0]]), schedule=Schedule())
+        >>> bool(np.isclose(spread**2, Schedule().noise(t)).all())
+        True
+    """
+    exponents, variance = _exponents(mixture, times, points, schedule)
+    signal, share = schedule.signal(times)[:, None, None], _softmax(exponents)[:, :, None]
+    means = np.array(mixture.means)
+    centres = means + signal * mixture.width**2 / variance[:, None, None] * (points[:, None] - signal * means)
+    middle = (share * centres).sum(axis=1, keepdims=True)
+    between = (share * (centres - middle) ** 2).sum(axis=(1, 2))
+    return np.sqrt(between + mixture.dimension * mixture.width**2 * schedule.noise(times) / variance)
+
+
+def line_shortfall(mixture: Mixture, time: float, *, schedule: Schedule) -> tuple[float, float, float]:
+    r"""Return by how much the best straight line misses the true label at one time, beside the noise of the labels.
+
+    The line is $\alpha E[x_0^2]\,x/(\alpha^2E[x_0^2]+\beta)$. Means are integrals over the diffused density.
+
+    Args:
+        mixture: The data, of dimension 1 and mean 0.
+        time: One time, in $[T_0,T]$.
+        schedule: Rate of the noise.
+
+    Returns:
+        Slope of the line, mean square of true label less line, mean square of noisy less true label.
+
+    Raises:
+        ValueError: If the mixture has another dimension or mean, or the time lies outside $[T_0,T]$.
+
+    Example:
+        >>> one = Mixture(((0.0,),), 1.0)
+        >>> slope, missed, noise = line_shortfall(one, 0.5, schedule=Schedule())
+        >>> missed < 1e-12
+        True
+    """
+    means = np.array(mixture.means)
+    if mixture.dimension != 1 or abs(means.mean()) > 1e-12:
+        raise ValueError(f"mixture: expected one dimension and mean 0, got {mixture.means}")
+    signal, variance = (float(z) for z in _signal_and_variance(mixture, schedule.check(time), schedule))
+    second = float((means**2).mean()) + mixture.width**2
+    slope = signal * second / (signal**2 * second + 1 - signal**2)
+    reach = signal * float(np.abs(means).max()) + 8 * variance**0.5
+    points, times = np.linspace(-reach, reach, 2001)[:, None], np.full(2001, float(time))
+    weights = np.exp(mixture_log_density(mixture, times, points, schedule=schedule)) * (points[1, 0] - points[0, 0])
+    off = mixture_denoiser(mixture, times, points, schedule=schedule)[:, 0] - slope * points[:, 0]
+    spread = mixture_label_spread(mixture, times, points, schedule=schedule)
+    return slope, float(weights @ off**2), float(weights @ spread**2)
 
 
 def _signal_and_variance(mixture: Mixture, times: np.ndarray, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:

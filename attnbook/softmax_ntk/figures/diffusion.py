@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOOKS",
     "TERMS",
+    "denoiser_frame",
     "digits",
     "early_stopping",
     "four_terms",
@@ -234,6 +235,23 @@ def digits(result: score_digits.ScoreDigits) -> Figure:
                 ax.set_xticks([])
                 ax.set_yticks([])
             axes[row, 0].set_ylabel(name)
+    return figure
+
+
+def denoiser_frame(
+    time: float, points: np.ndarray, truth: np.ndarray, spread: np.ndarray, slope: float, density: np.ndarray
+) -> Figure:
+    """Draw true label, scatter of the noisy ones and best line at one time, above the density of the noisy points."""
+    with style():
+        figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 5.2), sharex=True, height_ratios=(2.4, 1))
+        color = LOOKS["labels"].color
+        above.fill_between(points, truth - spread, truth + spread, color=color, alpha=0.25, lw=0, label="noisy labels")
+        above.plot(points, slope * points, color="#8a5a00", linestyle="--", label="best line")
+        above.plot(points, truth, color=LOOKS["exact"].color, label="true label")
+        above.set(xlim=(-2, 2), ylim=(-1.3, 1.3), ylabel="clean point", title=f"time {time:g}")
+        above.legend(fontsize=9.5, loc="upper left")
+        below.fill_between(points, density, color=color, alpha=0.4, lw=0)
+        below.set(ylim=(0, 1.6), xlabel="noisy point", ylabel="density")
     return figure
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "circle_frame",
     "gap_by_start",
     "gap_by_step",
+    "late_drift_frame",
     "loss_curves",
     "network_and_machine",
     "start_named",
@@ -160,6 +161,25 @@ def circle_frame(result: kernel_regression.KernelRegression, steps: int, network
         below.set_xlabel("angle on a circle (degrees)")
         below.set_yticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
         below.legend(fontsize=9, ncols=3, loc="upper right")
+    return figure
+
+
+def late_drift_frame(times: np.ndarray, residuals: np.ndarray, jump: float) -> Figure:
+    """Draw residuals of machine and network with a jump of the kernel, and their gap below what step 3 allows."""
+    machine, network, allowed = residuals
+    with style():
+        figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 4.8), sharex=True)
+        above.plot(times, machine, **MACHINE)
+        above.plot(times, network, color=LOOKS["softmax"].color, label="network")
+        below.plot(times, allowed, color=INK, linestyle=":", linewidth=2, label="step 3 allows")
+        below.plot(times, network - machine, color=LOOKS["softmax"].color, label="gap")
+        for ax in (above, below):
+            ax.axvline(jump, color="#c2410c", linewidth=1.2, linestyle="--")
+            ax.legend(fontsize=9.5, loc="upper right")
+        side, at = ("right", (-4, 0)) if jump > 2.5 else ("left", (4, 0))
+        above.annotate("the kernel jumps", (jump, 1.03), xytext=at, textcoords="offset points", ha=side, fontsize=10)
+        above.set(ylim=(0, 1.18), xlim=(-0.1, 8), ylabel="residual")
+        below.set(ylim=(0, 0.3), xlabel=r"time, in units of $1/\lambda$", ylabel="gap")
     return figure
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIRECTIONS",
     "condition_numbers",
+    "degrees_frame",
     "eigenvalue_left",
     "movement",
     "movement_against_width",
@@ -36,6 +37,8 @@ DIRECTIONS: Mapping[str, Look] = {
     "gdlike": Look("opposite in pairs", "#0f766e", ":", "v"),
     "inward": Look("inward", "#111827", (0, (5, 1)), "o"),
 }
+# Below all changes that are not rounding.
+LEAST = 3e-9
 # Eigenvalues outside are drawn at the edge of the slider's picture.
 EDGES = (1e-4, 1e4)
 
@@ -46,14 +49,18 @@ def movement(result: kernel_movement.KernelMovement) -> Figure:
 
     def draw(ax: Axes, name: str) -> None:
         for direction in kernel_movement.DIRECTIONS:
-            band(ax, radii, _where_moved(result.relative(direction, name)), DIRECTIONS[direction])
+            if (direction, name) != ("common", "softmax"):
+                band(ax, radii, _where_moved(result.relative(direction, name)), DIRECTIONS[direction])
+        if name == "softmax":
+            ax.annotate(
+                "\u2193 all alike: rounding error", (1, 0.03), xycoords="axes fraction", ha="right", fontsize=10
+            )
         if name != "relu":
             _slope(ax, radii, 4 * np.median(result.relative("spread", name)[:, 0]), 1, up=True)
             _slope(ax, radii, 0.2 * np.median(result.relative("gdlike", name)[:, 0]), 2)
         else:
             _slope(ax, radii, 0.3 * np.median(result.relative("random", name)[:, 0]), 0.5)
-        ax.set(xscale="log", yscale="log", ylim=(3e-17, 3))
-        ax.set_yticks([1e-16, 1e-12, 1e-8, 1e-4, 1])
+        ax.set(xscale="log", yscale="log", ylim=(LEAST, 3))
 
     return _panels(draw, "distance moved, $R$", "change of the kernel, relative")
 
@@ -102,7 +109,7 @@ def parts_of_lemma(result: lemma_b1.LemmaB1) -> Figure:
     parts = np.arange(1, lemma_b1.PARTS + 1)
     looks = (DIRECTIONS["random"], DIRECTIONS["common"], DIRECTIONS["spread"])
     with style():
-        figure, ax = plt.subplots(figsize=(6.6, 4.8))
+        figure, ax = plt.subplots(figsize=(5.0, 5.2))
         for i, (look, move) in enumerate(zip(looks, lemma_b1.MOVES, strict=True)):
             ratio, at = result.ratio[:, i], parts + 0.22 * (i - 1)
             ax.plot(ratio.T, at, ".", color=look.color, alpha=0.2, markersize=4)
@@ -112,6 +119,7 @@ def parts_of_lemma(result: lemma_b1.LemmaB1) -> Figure:
         ax.annotate("the bound", (1, 13.6), xytext=(-4, 0), textcoords="offset points", ha="right", fontsize=10)
         ax.set(xscale="log", xlabel="left side / bound", ylabel="part of Lemma B.1", ylim=(13.9, 0.4))
         ax.set_yticks(parts)
+        ax.set_xticks([1e-16, 1e-12, 1e-8, 1e-4, 1])
         ax.legend(loc="upper left", fontsize=10, title="neurons move")
     return figure
 
@@ -179,6 +187,23 @@ def spectrum_frame(result: eigenvalue_radius.EigenvalueRadius, direction: str, r
         corner.plot([], [], "o", color=LOOKS["softmax"].color, markersize=4, label="after")
         corner.plot([], [], color=INK, linestyle=":", linewidth=1, label="half of the smallest")
         corner.legend(loc="center", fontsize=10.5, title=f"{direction}, R = {radius:g}")
+    return figure
+
+
+def degrees_frame(softmax: np.ndarray, relu: np.ndarray, counts: Sequence[int], scale: float) -> Figure:
+    """Draw two spectra over their largest eigenvalue, and after how many polynomials each degree is used up."""
+    order = np.arange(1, len(softmax) + 1)
+    with style():
+        figure, ax = plt.subplots(figsize=(6.0, 3.9))
+        for k, count in enumerate(counts):
+            ax.axvline(count + 0.5, color=INK, linewidth=0.8, linestyle=":")
+            ax.annotate(f"{k}", (count + 0.5, 2.2), xytext=(-3, 0), textcoords="offset points", ha="right", fontsize=10)
+        for name, values in (("relu", relu), ("softmax", softmax)):
+            look = LOOKS[name]
+            ax.plot(order, values / values[0], look.marker, color=look.color, markersize=4, label=look.label)
+        ax.set(yscale="log", ylim=(5e-8, 6), xlabel="eigenvalue, from the largest", ylabel="share of the largest")
+        ax.set_title(f"weight scale {scale:g}; on top: polynomials up to degree", fontsize=11.5)
+        ax.legend(loc="lower left")
     return figure
 
 

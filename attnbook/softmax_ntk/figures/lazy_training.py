@@ -26,6 +26,7 @@ __all__ = [
     "envelope",
     "exponents",
     "lazier",
+    "linear_steps_frame",
     "loss_by_step_size",
     "steps_against_samples",
     "steps_against_width",
@@ -217,6 +218,34 @@ def circle_frame(result: circle.Circle, width: int, network: str) -> Figure:
         prediction.set(ylim=(-1.6, 2.4), xlim=(0, 360), title=f"prediction, width {width}", xlabel="angle (degrees)")
         prediction.set_xticks((0, 90, 180, 270, 360))
         prediction.legend(fontsize=9, loc="upper right")
+    return figure
+
+
+def linear_steps_frame(eigenvalues: np.ndarray, factors: np.ndarray, losses: Mapping[str, np.ndarray]) -> Figure:
+    """Draw what one step leaves of the residual along each eigenvector, and the loss by step, with one for comparison.
+
+    Args:
+        eigenvalues: Over the largest.
+        factors: One per eigenvalue.
+        losses: Label to losses over the first, the one for comparison last.
+
+    Returns:
+        The figure.
+    """
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.6))
+        left.vlines(eigenvalues, 0, factors, color="#c9a227", linewidth=2)
+        left.plot(eigenvalues, factors, "o", color="#7a5c00", markersize=4)
+        for level, line in ((1, ":"), (0, "-"), (-1, ":")):
+            left.axhline(level, color=INK, linewidth=0.9, linestyle=line)
+        left.set(xlim=(0, 1.05), ylim=(-1.35, 1.35), title="kept in one step")
+        left.set(xlabel=r"eigenvalue / $\lambda_{\max}$", ylabel="factor of the residual")
+        looks = zip(losses.items(), (("#7a5c00", "-", "o"), ("#5b5f66", "--", "none")), strict=True)
+        for (label, values), (color, line, marker) in looks:
+            right.plot(values, color=color, linestyle=line, marker=marker, markersize=4, label=label)
+        right.axhline(1e-3, color=INK, linewidth=0.9, linestyle=":")
+        right.set(yscale="log", ylim=(1e-5, 30), xlim=(0, 20), xlabel="steps", title="loss / first loss")
+        right.legend(fontsize=9, loc="upper right", title=r"step size $\times\, m\lambda_{\max}$", title_fontsize=9)
     return figure
 
 

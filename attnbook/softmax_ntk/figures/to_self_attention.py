@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "SHOWN", "TITLES", "condition", "found", "loss_by_budget", "maps_frame", "one_row", "step_windows"]
+__all__ = [
+    "LOOKS",
+    "SHOWN",
+    "TITLES",
+    "condition",
+    "found",
+    "loss_by_budget",
+    "maps_frame",
+    "one_row",
+    "step_windows",
+    "values_frame",
+]
 
 LOOKS: Mapping[str, Look] = {
     "alternating": Look("alternating", "#0b5cad", "-", "o"),
@@ -56,9 +67,8 @@ def one_row(result: PlantedAttention, row: int = 1) -> Figure:
             net.plot([1, 2], [height, middle], color="#0b5cad", linewidth=0.6 + 9 * share, solid_capstyle="butt")
             net.plot(1, height, "o", color="#fbfaf7", markeredgecolor=INK, markersize=20)
             net.annotate(f"{j + 1}", (1, height), ha="center", va="center", fontsize=11.5)
-            place = 1.3, height + 0.3 * (middle - height)
-            box = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 0.5}
-            net.annotate(f"{share:.2f}", place, ha="center", va="center", fontsize=10, bbox=box)
+            if share >= 0.05:  # beside its own neuron, where others leave room
+                net.annotate(f"{share:.2f}", (1.2, height), ha="left", va="center", fontsize=11)
         for at, text in ((0, f"token\n{row + 1}"), (2, f"row\n{row + 1}")):
             net.plot(at, middle, "s", color="#fbfaf7", markeredgecolor=INK, markersize=36)
             net.annotate(text, (at, middle), ha="center", va="center", fontsize=11.5)
@@ -151,6 +161,36 @@ def maps_frame(result: PlantedAttention, way: str, steps: int) -> Figure:
         _map(left, student, f"student, step {steps}", largest)
         _map(right, result.teacher_map, "teacher", largest)
         figure.colorbar(right.images[0], ax=(left, right), shrink=0.6)
+    return figure
+
+
+def values_frame(path: np.ndarray, condition: float, target: float) -> Figure:
+    """Draw descent on the values over contours of their loss, beside one solve, and the loss by step.
+
+    Args:
+        path: Errors along the shared mean and across it, one row per step.
+        condition: Ratio of the curvatures of these two directions.
+        target: Share of the first loss that is aimed at.
+
+    Returns:
+        The figure.
+    """
+    grid = np.linspace(-1.25, 1.25, 121)
+    loss = (condition * path[:, 0] ** 2 + path[:, 1] ** 2) / (condition + 1)
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(6.6, 3.7))
+        heights = (condition * grid**2 + grid[:, None] ** 2) / (condition + 1)
+        left.contour(grid, grid, heights, levels=[0.003, 0.01, 0.03, 0.1, 0.3, 1], colors="#b9b6ac", linewidths=0.9)
+        left.plot(*path[:30].T, "-P", color=LOOKS["joint_from_zero"].color, linewidth=1, markersize=4, label="descent")
+        left.plot([1, 0], [1, 0], "-o", color=LOOKS["alternating"].color, label="one solve")
+        left.set(xlabel="error along the mean", ylabel="error across it", title=f"condition {condition:.3g}")
+        left.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+        left.legend(fontsize=9, loc="lower left")
+        right.plot(np.maximum(loss, 1e-9), "-P", color=LOOKS["joint_from_zero"].color, markersize=4, markevery=0.1)
+        right.plot([0, 1], [1, 1e-9], "-o", color=LOOKS["alternating"].color)
+        right.axhline(target, color=INK, linestyle=":", linewidth=1)
+        right.set(yscale="log", ylim=(1e-3, 1.5), xlabel="steps on the values", title="loss / first loss")
+        right.set_xlim(0, len(path) - 1)
     return figure
 
 

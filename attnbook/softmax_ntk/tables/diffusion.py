@@ -22,8 +22,21 @@ from attnbook.softmax_ntk.mixtures import mixture_log_density
 from attnbook.softmax_ntk.reverse_sde import reverse_times
 
 __all__ = [
-    "assumption", "baselines", "by_step", "by_weight", "costs", "digits", "eigenvalues", "million", "plane", "quality",
-    "rises", "sizes", "terms", "time_text",
+    "assumption",
+    "baselines",
+    "by_step",
+    "by_weight",
+    "costs",
+    "denoiser_text",
+    "digits",
+    "eigenvalues",
+    "million",
+    "plane",
+    "quality",
+    "rises",
+    "sizes",
+    "terms",
+    "time_text",
 ]  # fmt: skip
 
 Row = list[str | Measured]
@@ -258,6 +271,16 @@ def time_text(learning: score_learning.ScoreLearning, sampling: score_sampling.S
         f"Between the modes, nearer to 0 than {GAP:g}: {shares[0]:.0f} % of the true distribution, "
         f"{shares[1]:.0f} % of the particles of the network stopped early, "
         f"{shares[2]:.0f} % of those of the network trained on fresh noise."
+    )
+
+
+def denoiser_text(time: float, missed: float, noise: float) -> str:
+    """Return by how much the best line misses the true label at one time, beside the noise of the labels."""
+    line = f"{missed:.4f}" if missed >= 1e-4 else "less than 0.0001"
+    share = f", {missed / noise:.0%} of that" if missed >= 0.01 * noise else ", less than 1% of that"
+    return (
+        f"Time {time:g}. Mean squares: the noisy labels scatter around the true one by {noise:.4f}; the best line "
+        f"misses it by {line}{share}."
     )
 
 

@@ -13,7 +13,7 @@ from attnbook.softmax_ntk.figures.kernel_regression import start_named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
 from attnbook.softmax_ntk.theory.kernels import Activation
 
-__all__ = ["circle_text", "drifts", "light_powers", "looseness", "powers", "slopes_by_start"]
+__all__ = ["circle_text", "drifts", "late_drift_text", "light_powers", "looseness", "powers", "slopes_by_start"]
 
 Row = list[str | Measured]
 
@@ -128,4 +128,14 @@ def circle_text(result: kernel_regression.KernelRegression, steps: int, network:
     return (
         f"{LOOKS[network].label}, {neurons}, {steps} step{'s' * (steps > 1)}. The machine of width "
         f"{s.shown_widths[0]} has learned outputs up to {reach:.2g}; largest gap on the circle: {listed}."
+    )
+
+
+def late_drift_text(times: np.ndarray, residuals: np.ndarray, jump: float) -> str:
+    """Return the numbers behind a jump of the kernel at some time: what is left to learn, and the gap it makes."""
+    machine, network, allowed = residuals
+    gap = (network - machine).max()
+    return (
+        f"Jump at time {jump:g}: {np.interp(jump, times, machine):.1%} of the residual is left. The gap reaches "
+        f"{gap:.2g} of the first residual; step 3 allows {allowed.max():.2g}."
     )

@@ -15,7 +15,18 @@ from attnbook.softmax_ntk.figures.lazy_training import LOOKS
 from attnbook.softmax_ntk.models.perturbations import Direction
 from attnbook.softmax_ntk.theory.kernel_stability import relu_change_bound
 
-__all__ = ["bounds", "changes", "costs", "faded", "full_rank", "losses", "radii", "spectrum_text", "width_slopes"]
+__all__ = [
+    "bounds",
+    "changes",
+    "costs",
+    "degrees_text",
+    "faded",
+    "full_rank",
+    "losses",
+    "radii",
+    "spectrum_text",
+    "width_slopes",
+]
 
 Row = list[str | Measured]
 
@@ -170,6 +181,16 @@ def spectrum_text(result: eigenvalue_radius.EigenvalueRadius, direction: str, ra
     return (
         f"{direction}, R = {radius:g}. The smallest eigenvalue after the move, as a multiple of "
         f"before: {', '.join(parts)}."
+    )
+
+
+def degrees_text(softmax: np.ndarray, relu: np.ndarray, scale: float) -> str:
+    """Return the numbers behind two spectra at infinite width, each from the largest eigenvalue."""
+    soft, other = (float(f"{values[0] / values[-1]:.2g}") for values in (softmax, relu))
+    below = int((softmax / softmax[0] < relu[-1] / relu[0]).sum())
+    return (
+        f"Weight scale {scale:g}: condition number {soft:,.0f} for softmax and {other:,.0f} for ReLU. "
+        f"{below} of {len(softmax)} eigenvalues of softmax lie below the smallest of ReLU."
     )
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "circle_text",
     "costs",
     "growth",
+    "linear_steps_text",
     "one_heavy_pair",
     "promised",
     "slopes_by_start",
@@ -193,6 +194,17 @@ def circle_text(result: circle.Circle, width: int, network: str) -> str:
     return (
         f"{LOOKS[network].label}, {width} neurons, {fitted}. Medians over all: a neuron moves by {movement:.2g}, "
         f"the kernel changes by {100 * drift:.2g} %, the largest gap to the machine is {gap:.2g}."
+    )
+
+
+def linear_steps_text(factors: np.ndarray, losses: np.ndarray, target: float = 0.001) -> str:
+    """Return the numbers behind one step size of the kernel machine; factors from the smallest eigenvalue on."""
+    arrived = np.flatnonzero(losses <= target)
+    reached = f"falls below {target:g} of the first"
+    last = f"{reached} after {arrived[0]} steps" if len(arrived) else f"never {reached} in {len(losses) - 1} steps"
+    return (
+        f"One step keeps {factors[0]:.2f} of the residual in the slowest direction and {factors[-1]:.2f} in that of "
+        f"the largest eigenvalue (negative: it changes sign). The loss {last}."
     )
 
 

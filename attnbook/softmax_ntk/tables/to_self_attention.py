@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
@@ -9,7 +11,7 @@ from attnbook.softmax_ntk.experiments.planted_attention import PROBLEMS, WAYS, P
 from attnbook.softmax_ntk.figures.to_self_attention import LOOKS, SHOWN, TITLES
 from attnbook.softmax_ntk.theory.self_attention import uniform_condition
 
-__all__ = ["at_equal_time", "chosen", "compared", "conditions", "finals", "maps_text"]
+__all__ = ["at_equal_time", "chosen", "compared", "conditions", "finals", "maps_text", "values_text"]
 
 Row = list[str | Measured]
 
@@ -42,13 +44,15 @@ def at_equal_time(result: PlantedAttention) -> Table:
         if way in ("frozen", "known"):
             continue
         step = _milliseconds(result, way)
-        ratios = (f"{_time(result, p, way) / b:.1f}" for p, b in zip(PROBLEMS, base, strict=True))
-        text = f"{np.median(step):.1f} [{step.min():.1f}, {step.max():.1f}] ms"
+        ratios = (
+            f"{_at_least(result, p, way)}{_time(result, p, way) / b:.1f}" for p, b in zip(PROBLEMS, base, strict=True)
+        )
+        text = f"{np.median(step):.2f} [{step.min():.2f}, {step.max():.2f}] ms"
         rows.append([LOOKS[way].label, *map(Measured, (text, *ratios))])
     caption = (
         f"Processor time of one step of {len(s.seeds)} layers together, median [least, most] of the runs of the same "
         "operations (joint descent: both starts), and time to the target, median over seeds, relative to the first "
-        "row. A seed that missed counts with the whole budget."
+        "row. A seed that missed counts with the whole budget; \u2265: the median has such a seed and is a lower bound."
     )
     return Table(["way", "one step", *(TITLES[p] for p in PROBLEMS)], rows, caption)
 
@@ -109,10 +113,26 @@ def maps_text(result: PlantedAttention, way: str, steps: int) -> str:
     )
 
 
+def values_text(condition: float, target: float) -> str:
+    """Return how many steps of the best fixed size the values need, at a condition number."""
+    factor = (condition - 1) / (condition + 1)
+    steps = math.ceil(math.log(target) / (2 * math.log(factor)) - 1e-9) if factor else 1
+    return (
+        f"Condition number {condition:.3g}: one step of descent keeps {factor:.3g} of the error, and it "
+        f"takes {steps} to get to {target:g} of the first loss; a solve takes one."
+    )
+
+
 def _milliseconds(result: PlantedAttention, way: str) -> np.ndarray:
     """Of all runs that do the same at each step, wherever the values start."""
     alike = [i for i, other in enumerate(WAYS.values()) if other == WAYS[way]]
     return result.milliseconds[:, alike].ravel()
+
+
+def _at_least(result: PlantedAttention, problem: str, way: str) -> str:
+    """A sign where the median has a seed that missed."""
+    counts = np.sort(result.of("evaluations", problem, way))
+    return "\u2265 " if counts[len(counts) // 2] > result.settings.steps else ""
 
 
 def _time(result: PlantedAttention, problem: str, way: str) -> float:

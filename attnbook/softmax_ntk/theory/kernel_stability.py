@@ -17,6 +17,7 @@ Lemma 5.1 and Claim E.5 are recalled, not read. The bounds on the rank are this 
 from __future__ import annotations
 
 from collections import Counter
+from math import comb
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +29,7 @@ __all__ = [
     "exponent_of_definition",
     "kernel_change_bound",
     "lemma_b1_bounds",
+    "polynomials_on_sphere",
     "rank_bound",
     "rank_bound_of_signs",
     "relu_change_bound",
@@ -233,6 +235,32 @@ def smallest_full_width(n_samples: int, n_outputs: int, *, n_inputs: int) -> int
     """
     check_positive(n_samples=n_samples, n_outputs=n_outputs, n_inputs=n_inputs)
     return 2 * -(-n_samples * n_outputs // n_inputs)
+
+
+def polynomials_on_sphere(degree: int, *, n_inputs: int) -> int:
+    r"""Return how many independent polynomials up to a degree there are on the unit sphere (a textbook count).
+
+    With $p=d_{in}$ inputs and degree $k$ these are $\binom{p+k-1}k+\binom{p+k-2}{k-1}$: multiplying by
+    $\|x\|^2=1$ raises the degree and changes nothing, so only the two highest degrees count.
+
+    Args:
+        degree: $k$, at least 0.
+        n_inputs: $p$, at least 2.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: If an argument is too small.
+
+    Example:
+        >>> [polynomials_on_sphere(k, n_inputs=4) for k in range(4)]
+        [1, 5, 14, 30]
+    """
+    if degree < 0 or n_inputs < 2:
+        raise ValueError(f"degree, n_inputs: expected at least 0 and at least 2, got {degree}, {n_inputs}")
+    below = comb(n_inputs + degree - 2, degree - 1) if degree else 0
+    return comb(n_inputs + degree - 1, degree) + below
 
 
 def _check_exponent(exponent: float) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["logits_by_tensor_trick", "uniform_condition"]
+__all__ = ["logits_by_tensor_trick", "uniform_condition", "values_descent"]
 
 
 def logits_by_tensor_trick(
@@ -60,3 +60,32 @@ def uniform_condition(mean_norm: float | np.ndarray, length: int) -> float | np.
         33.0
     """
     return 1 + length * mean_norm**2
+
+
+def values_descent(mean_norm: float, length: int, *, steps: int) -> Float[np.ndarray, "records 2"]:
+    r"""Return the error of the values along the shared mean and across it, under gradient descent at uniform attention.
+
+    The two directions have curvatures $\|\mu\|^2+\frac1L$ and $\frac1L$; both errors start at one. The step size is the
+    best fixed one, two over the sum of the curvatures, with which each step multiplies both errors by
+    $\pm(\kappa-1)/(\kappa+1)$; $\kappa$ is :func:`uniform_condition`. For many sequences and fixed attention; ours.
+
+    Args:
+        mean_norm: $\|\mu\|$, not negative.
+        length: $L$, at least 1.
+        steps: Number of steps, at least 1.
+
+    Returns:
+        Errors after $0,1,\dots$ steps.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> values_descent(1.0, 1, steps=1).round(3).tolist()
+        [[1.0, 1.0], [-0.333, 0.333]]
+    """
+    if mean_norm < 0 or length < 1 or steps < 1:
+        raise ValueError(f"mean_norm, length, steps: expected at least 0, 1, 1, got {mean_norm}, {length}, {steps}")
+    condition = uniform_condition(mean_norm, length)
+    factor = (condition - 1) / (condition + 1)
+    return np.power.outer(np.array([-factor, factor]), np.arange(steps + 1)).T
