@@ -247,7 +247,7 @@ def test_steps_to_shrink_by_hand_and_when_there_are_none():
 def test_tables_and_moving_figures_show_what_was_measured():
     result = landscape_experiment.run(landscape_experiment.Settings.smoke(), device="cpu")
     assert "below 2.17" in tables.line_text(10, 0.7)
-    assert "m > d, s_d/s_1 = 0.5" in theorem_one.theorem_text(result, "m > d", 0.5)
+    assert "m > d, weakest over strongest singular value 0.5" in theorem_one.theorem_text(result, "m > d", 0.5)
     for figure in (figures.line_frame(10, 0.7), figures.theorem_frame(result, "m = d", 1.0)):
         assert figure.axes
         figures.plt.close(figure)

@@ -172,9 +172,12 @@ def test_pictures_and_tables_draw(stored):
     ]
     assert all(ax.get_xlabel() or ax.get_ylabel() for figure in drawn for ax in figure.axes)
     plt.close("all")
-    assert "1e+06" in tables.split_text(data, oracle, 1e6)
-    assert "off the surface" in tables.split_text(data, oracle, 3e5)
+    assert "1 million pairs" in tables.split_text(data, oracle, 1e6)
+    assert "not covered by the runs" in tables.split_text(data, oracle, 3e5)
     assert "infinite" in tables.tail_text(tails, 0.7)
+    assert "n = 2⁷ to 2¹²" in tables.tail_text(tails, 0.7)
+    equal = tables.alignment(data, oracle, {100: [1.0], 1600: [0.5, 0.7]})
+    assert [row[2].text for row in equal.rows] == ["2.00", "1.60"]
     for table in (
         tables.one_data_set(data),
         tables.oracle_counts(oracle),
@@ -187,7 +190,7 @@ def test_pictures_and_tables_draw(stored):
         tables.proof({"bias": [100.0, 120.0], "rate": [17.0]}),
         tables.approach(stored["finite_keys"]),
         tables.over_the_sum(data, oracle),
-        tables.aligned(data, oracle, (1e6, 1e7)),
+        equal,
         tables.numbers({"one": "1.0"}, "A number."),
     ):
         assert all(len(row) == len(table.columns) for row in table.rows)

@@ -63,7 +63,7 @@ def rates(result: convergence.Convergence) -> Figure:
     """Draw excess loss against steps times step size, with lines of the predicted slopes through the middle."""
     settings = result.settings
     with style():
-        figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.8, 7.4))
+        figure, axes = plt.subplots(2, 1, sharex=True, figsize=(5.8, 7.4))
         for ax, number in zip(axes, range(2), strict=True):
             for k, (size, look) in enumerate(zip(settings.step_sizes, STEP_SIZES, strict=False)):
                 time, curves = result.steps[k] * size, result.excess[:, number, k]

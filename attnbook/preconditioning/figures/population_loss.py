@@ -59,7 +59,7 @@ def line_and_valley(result: PopulationLoss) -> Figure:
         upper.plot(ends, s.line_tilt * ends, color=INK, linewidth=1.2, linestyle=(0, (1, 1)),
                    label=r"straight line $\Sigma Vz$")  # fmt: skip
         upper.set(xlabel="query $z$", ylabel="attention output",
-                  title=f"what attention computes, {len(s.seeds)} seeds")  # fmt: skip
+                  title=f"what attention computes, $V$ = {s.line_tilt:g}, {len(s.seeds)} seeds")  # fmt: skip
         upper.legend(fontsize=9.5)
         _valley(lower, Valley(1.0), theorem=True)
         lower.set(title="the loss that follows", xlabel=r"$\tilde U$", ylabel=r"$\tilde V$")
@@ -171,15 +171,16 @@ def spectrum_frame(spare: int, spread: float, penalty: float, dimension: int = 3
     looks = zip(("#4b5058", "#c2410c", "#15803d", "#0b5cad"), ("s", "^", "v", "o"), strict=True)
     with style():
         figure, ax = plt.subplots(figsize=(5.8, 4.4))
+        plain = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1}
         for row, ((name, values), (color, marker)) in enumerate(zip(groups.items(), looks, strict=True)):
             found, counts = np.unique(values.round(9), return_counts=True)
             ax.plot(found, np.full(len(found), row), marker, color=color, markersize=9)
             for value, count in zip(found, counts, strict=True):
                 if count > 1:
-                    ax.annotate(f"{count}x", (value, row), xytext=(0, 9), textcoords="offset points", ha="center",
-                                fontsize=9, color=color)  # fmt: skip
-            ax.annotate(name, (0.0, row), xytext=(7, -17),
-                        textcoords="offset points", fontsize=9.5, color=color)  # fmt: skip
+                    ax.annotate(f"{count}x", (value, row), xytext=(0, 13), textcoords="offset points", ha="center",
+                                fontsize=9, color=color, bbox=plain)  # fmt: skip
+            ax.annotate(name, (4.2, row), xytext=(0, -19), textcoords="offset points", ha="right", fontsize=9.5,
+                        color=color, bbox=plain)  # fmt: skip
         _ring(ax, list(groups.values()))
         ax.set(xlabel=r"eigenvalue, in units of $s_1$", xlim=(-0.25, 4.3), ylim=(-0.65, len(groups) - 0.4),
                title="rings: slowest and fastest positive eigenvalue")  # fmt: skip
@@ -199,15 +200,15 @@ def _valley(ax: Axes, valley: Valley, *, theorem: bool = False) -> None:
     for sign in (1, -1):
         curve = sign * np.geomspace(u * v / reach, reach, 60)
         ax.plot(curve, u * v / curve, color=INK, linewidth=1.4, linestyle="--",
-                label="fits the teacher" if sign > 0 else None)  # fmt: skip
+                label="fits exactly" if sign > 0 else None)  # fmt: skip
     ax.plot([u, -u], [v, -v], "*", color=MINIMUM, markersize=15, markeredgecolor="white", linestyle="none",
-            label="fits, and in balance")  # fmt: skip
+            label="fits exactly, and in balance")  # fmt: skip
     ax.plot(0, 0, "X", color=SADDLE, markersize=10, markeredgecolor="white", linestyle="none", label="saddle")
     if theorem:
         angle, radius = np.linspace(0, 2 * np.pi, 121), np.sqrt(landscape.RADIUS * valley.signal)
         for sign in (1, -1):
             ax.plot(sign * u + radius * np.cos(angle), sign * v + radius * np.sin(angle), color=MINIMUM, linewidth=1.6,
-                    label="Theorem 1 holds inside" if sign > 0 else None)  # fmt: skip
+                    label="our radius for Theorem 1" if sign > 0 else None)  # fmt: skip
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     ax.grid(visible=False)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.patheffects import withStroke
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.preconditioning.experiments import (
@@ -48,7 +49,7 @@ def law(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) ->
         _slope(ax, counts, data.constant / counts, "slope -1", (6, 6))
         far = np.array(own.predicted_samples, dtype=float)
         _slope(ax, far, np.median(oracle.constant) / far**2, "slope -2", (-58, -14))
-        ax.set(xscale="log", yscale="log", xlabel="samples n", ylabel=EXCESS)
+        ax.set(xscale="log", yscale="log", xlabel="samples $n$", ylabel=EXCESS)
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=1, fontsize=10)
     return figure
 
@@ -69,7 +70,7 @@ def steps(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle) 
                 ax.plot(at, np.median(curves[:, number], axis=0), **look.line_style(), markevery=(number, 6))
             ax.plot(np.arange(len(population)), population, color=INK, linestyle=":", label="population loss")
             ax.set(yscale="log", title=title, ylabel=EXCESS, ylim=(5e-8, 3e-2))
-        axes[1].set_xlabel("steps t")
+        axes[1].set_xlabel("steps $t$")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=10)
     return figure
 
@@ -84,18 +85,21 @@ def split_frame(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOr
             at = np.arange(surface.shape[1])
             filled = ax.contourf(at, samples, np.log10(surface), levels=levels, cmap="cividis", extend="both")
             lines = ax.contour(at, samples, np.log10(surface), levels=levels, colors="white", linewidths=0.6)
-            ax.clabel(lines, levels[::2], fontsize=9, fmt=lambda level: f"$10^{{{level:g}}}$")
+            words = ax.clabel(lines, levels[::2], fontsize=9, colors=INK, fmt=_power)
+            for word in words:
+                word.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
             path = along_budget(samples, surface, compute)
             ax.plot(path.steps, path.samples, color="white", linewidth=4.5)
             ax.plot(path.steps, path.samples, color="#c2410c", linewidth=2.4)
-            ax.plot(path.steps[path.best], path.samples[path.best], "*", color="#c2410c", markersize=17,
+            ax.plot(path.steps[path.best], path.samples[path.best], "*", color="#c2410c", markersize=17, zorder=6,
                     markeredgecolor="white")  # fmt: skip
-            ax.set(yscale="log", title=title, ylabel="samples n", xlim=(0, at[-1]))
+            ax.set(yscale="log", title=title, ylabel="samples $n$", xlim=(0, at[-1]))
             ax.set_yticks(samples, [f"{n:g}" for n in samples])
             ax.minorticks_off()
             ax.grid(visible=False)
-        axes[1].set_xlabel("steps t")
-        figure.colorbar(filled, ax=axes, label=r"$\log_{10}$ of the excess loss", shrink=0.7)
+        axes[1].set_xlabel("steps $t$")
+        bar = figure.colorbar(filled, ax=axes, label="excess loss", shrink=0.7)
+        bar.set_ticks(levels[::2], labels=[_power(level) for level in levels[::2]])
     return figure
 
 
@@ -116,7 +120,7 @@ def oracle_ratio(oracle: gradient_oracle.GradientOracle) -> Figure:
             label = "runs with fresh batches, d = 4" if number == 0 else None
             ax.plot(runs * 1.03, row, **(FRESH.line_style() | {"linestyle": "none", "label": label}))
         ax.axhline(1, color=INK, linewidth=1, linestyle=":")
-        ax.set(xscale="log", xlabel="samples n per batch", ylabel="excess / leading order", ylim=(0, 1.3))
+        ax.set(xscale="log", xlabel="samples $n$ per batch", ylabel="excess / leading order", ylim=(0, 1.3))
         ax.legend(fontsize=10, loc="lower right")
     return figure
 
@@ -132,7 +136,7 @@ def coefficient(result: finite_keys.FiniteKeys) -> Figure:
         squared = result.gradient_bias * counts**2 / result.gradient_coefficient[:, None]
         band(ax, counts, squared, Look("squared gradient, at an optimum", "#15803d", "--", "s"))
         ax.axhline(1, color=INK, linewidth=1, linestyle=":")
-        ax.set(xscale="log", xlabel="samples n", ylabel="exact bias / leading order")
+        ax.set(xscale="log", xlabel="samples $n$", ylabel="exact bias / leading order")
         ax.set_xticks(counts, [f"{n:g}" for n in counts])
         ax.minorticks_off()
         ax.legend(fontsize=10, loc="lower right")
@@ -156,7 +160,7 @@ def floors(result: minibatch_floor.MinibatchFloor) -> Figure:
         _slope(lower, sizes, np.median(result.floor[0]) * sizes[0] / sizes, "slope -1", (6, 8))
         lower.axhspan(result.initial.min(), result.initial.max(), color=START.color, alpha=0.15, linewidth=0)
         lower.axhline(float(np.median(result.initial)), color=START.color, linestyle="-.", label="spectral start")
-        lower.set(xscale="log", yscale="log", xlabel="keys per batch b", ylabel=f"{EXCESS} at the end", title="floor")
+        lower.set(xscale="log", yscale="log", xlabel="keys per batch $b$", ylabel=f"{EXCESS} at the end", title="floor")
         lower.set_xticks(sizes, [f"{b:g}" for b in sizes])
         lower.minorticks_off()
         lower.legend(fontsize=10)
@@ -177,7 +181,7 @@ def slopes(result: heavy_tails.HeavyTails) -> Figure:
         ax.plot(signals, local[:, -1], **far.line_style())
         fresh = np.isin(signals, (heavy_tails.BELOW, *heavy_tails.ABOVE))
         ax.plot(signals[fresh], local[fresh, -1], "o", markersize=12, fillstyle="none", color=far.color,
-                label="rule set before looking")  # fmt: skip
+                label="new signals")  # fmt: skip
         ax.axvline(0.5, color=INK, linewidth=1)
         ax.annotate(r"$s_1=\frac{1}{2}$", (0.5, 0.98), xycoords=("data", "axes fraction"), xytext=(4, 0),
                     textcoords="offset points", va="top")  # fmt: skip
@@ -197,10 +201,14 @@ def tail_frame(result: heavy_tails.HeavyTails, signal: float) -> Figure:
         if exponent < 1:
             guide = bias[-1] * (counts / counts[-1]) ** -exponent
             ax.plot(counts, guide, color="#c2410c", linestyle=":", label=f"predicted slope {-exponent:.2f}")
-        ax.set(xscale="log", yscale="log", xlabel="samples n", ylabel=r"bias of the loss $E\,L_n-L^*$",
+        ax.set(xscale="log", yscale="log", xlabel="samples $n$", ylabel=r"bias of the loss $E\,L_n-L^*$",
                ylim=(1e-12, 0.3))  # fmt: skip
         ax.legend(fontsize=10, loc="lower left")
     return figure
+
+
+def _power(level: float) -> str:
+    return f"$10^{{{level:g}}}$"
 
 
 def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str, offset: tuple[float, float]) -> None:

@@ -51,9 +51,10 @@ def training_curves(result: structure_aware_descent.StructureAwareDescent, probl
     with style():
         figure, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(5.8, 6.8))
         kappa = rf"$\kappa$ = {result.settings.condition_numbers[problem]:g}"
+        first, second = ("Figure 1: the", "Figure 2: the") if problem == 0 else ("The", "The")
         panels = {
-            f"Figure 1: the start ({kappa})": ("spectral", "sgd"),
-            f"Figure 2: the method ({kappa})": ("algorithm_1", "left", "sgd"),
+            f"{first} start (problem {problem + 1}, {kappa})": ("spectral", "sgd"),
+            f"{second} method (problem {problem + 1}, {kappa})": ("algorithm_1", "left", "sgd"),
         }
         for ax, (title, names) in zip(axes, panels.items(), strict=True):
             _curves(ax, result, problem, names)
@@ -151,9 +152,12 @@ def ablation_by_step_size(result: ablation.Ablation) -> Figure:
         for ax, kappa, sizes, curves in zip(axes, s.weak_conditions, s.weak_step_sizes, result.weak, strict=True):
             ends = curves[-1] - 1
             for part, name in enumerate(PARTS):
-                _by_step_size(ax, np.array(sizes) * 1.07 ** (part - 2.5), ends[:, part], LOOKS[name])
+                # Counts above the panel, in two rows so that neighbours do not touch.
+                rise = 3 + 11 * (part % 2)
+                _by_step_size(ax, np.array(sizes) * 1.07 ** (part - 2.5), ends[:, part], LOOKS[name], rise)
             _near_line(ax)
-            ax.set(xscale="log", yscale="log", title=rf"$\kappa$ = {kappa:g}", ylabel=f"final {EXCESS}")
+            ax.set(xscale="log", yscale="log", ylabel=f"final {EXCESS}")
+            ax.set_title(rf"$\kappa$ = {kappa:g}; numbers: seeds that diverged", pad=30)
             ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
             ax.minorticks_off()
         figure.supxlabel("step size", fontsize=11.5)
@@ -235,18 +239,17 @@ def _near_line(ax: Axes) -> None:
                 textcoords="offset points", fontsize=9.5)  # fmt: skip
 
 
-def _by_step_size(ax: Axes, sizes: np.ndarray, ends: np.ndarray, look: Look) -> None:
-    """Medians, thin bars over the seeds that are finite, and how many are not."""
+def _by_step_size(ax: Axes, sizes: np.ndarray, ends: np.ndarray, look: Look, rise: float) -> None:
+    """Medians, thin bars over the seeds that are finite, and above the panel how many are not."""
     median, finite = np.median(ends, axis=-1), np.isfinite(ends)
     shown = np.where(np.isfinite(median), median, np.nan)
     ax.plot(sizes, shown, **look.line_style())
     for x, y, values, alive in zip(sizes, shown, ends, finite, strict=True):
-        if not np.isfinite(y):
-            continue
-        ax.plot([x, x], [values[alive].min(), values[alive].max()], color=look.color, linewidth=0.9)
         if not alive.all():
-            ax.annotate(f"{int((~alive).sum())}", (x, values[alive].max()), xytext=(0, 3), ha="center",
-                        textcoords="offset points", fontsize=9.5, color=look.color)  # fmt: skip
+            ax.annotate(f"{int((~alive).sum())}", (x, 1.0), xycoords=("data", "axes fraction"), xytext=(0, rise),
+                        ha="center", textcoords="offset points", fontsize=9.5, color=look.color)  # fmt: skip
+        if np.isfinite(y):
+            ax.plot([x, x], [values[alive].min(), values[alive].max()], color=look.color, linewidth=0.9)
 
 
 def _steps_axis(ax: Axes, steps: np.ndarray) -> None:

@@ -46,7 +46,7 @@ def moments(result: PopulationLoss) -> Table:
 
 def degrees(result: Minima) -> Table:
     """Return the degree in the covariance of the gradients of three regularisers."""
-    shapes = {"two-sided": "‖Σ^½ B Σ^½‖²", "one-sided": "‖Σ B‖²", "none": "‖B‖²"}
+    shapes = {"two-sided": "‖√Σ B √Σ‖²", "one-sided": "‖Σ B‖²", "none": "‖B‖²"}
     rows: list[list[str | Measured]] = []
     for at, weight in enumerate(WEIGHTS):
         found = sorted({tuple(int(degree) for degree in one[at]) for one in result.degrees})
@@ -99,7 +99,10 @@ def starts(squared_distances: Mapping[str, Sequence[float]]) -> Table:
         radii = math.sqrt(middle / landscape.RADIUS)
         rows.append([name, Measured(f"{middle:#.3g}"), Measured(f"{low:#.3g} to {high:#.3g}"),
                      Measured(f"{radii:.2g}"), Measured(f"{inside} of {len(found)}")])  # fmt: skip
-    caption = "Squared distance to the minima over s_d; inside: ≤ 0.8. Radii: median distance over the radius."
+    caption = (
+        "Squared distance to the minima over the weakest singular value; inside: ≤ 0.8. Radii: median distance over "
+        "the radius."
+    )
     return Table(["start", "median", "range", "radii", "inside"], rows, caption)
 
 

@@ -19,7 +19,7 @@ from attnbook.preconditioning.experiments.compute_split import along_budget, lat
 from attnbook.preconditioning.theory.scaling_law import best_split, heavy_tail_exponent, scalar_bias_coefficient
 
 __all__ = [
-    "aligned",
+    "alignment",
     "approach",
     "bounds",
     "floors",
@@ -35,6 +35,9 @@ __all__ = [
     "tail_text",
     "terms",
 ]
+
+
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def oracle_counts(oracle: gradient_oracle.GradientOracle) -> Table:
@@ -145,42 +148,64 @@ def terms(result: finite_keys.FiniteKeys) -> Table:
 
 
 def splits(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
-    r"""Return the best split of each budget, measured and predicted from the constants of both terms."""
+    r"""Return the best split of each budget, measured and predicted from the constants of both terms.
+
+    Args:
+        data: Training on one data set.
+        oracle: The gradient oracle.
+        budgets: $C=n^2t$, one row for each and each gradient.
+
+    Returns:
+        The table: steps and excess as measured, predicted by the sum of both terms, and predicted if both errors had
+        one direction, so that they add before they are squared.
+    """
     start, rate = late_decay(data, oracle)
     rows: list[list[str | Measured]] = []
+    shares = []
     for surface in surfaces(data, oracle):
         for compute in budgets:
             path = along_budget(surface.samples, surface.excess, compute)
-            n, t, error = best_split(surface.bias, surface.power, start, rate, compute)
-            rows.append([
-                f"{surface.name}, {compute:.0e}",
-                Measured(f"{path.samples[path.best]:.0f} × {path.steps[path.best]:.0f}"),
-                Measured(f"{path.excess[path.best]:.2g}"),
-                Measured(f"{n:.0f} × {t:.0f}"),
-                Measured(f"{error:.2g}"),
-                Measured(f"{start * np.exp(-rate * t) / (surface.bias * n**-surface.power):.2f}"),
-            ])  # fmt: skip
-    columns = ["gradient, budget n²t", "n × t", "excess", "n × t", "excess", "share"]
-    groups = [("", 1), ("measured", 2), ("predicted", 3)]
+            found = [(0.0, path.steps[path.best], path.excess[path.best])]
+            found += [best_split(surface.bias, surface.power, start, rate, compute, alignment=k) for k in (0.0, 1.0)]
+            numbers = [text for _, t, error in found for text in (f"{t:.0f}", f"{error:.2g}")]
+            rows.append([f"{surface.name}, {compute / 1e6:g}", *map(Measured, numbers)])
+            n, t, _ = found[1]
+            shares.append(start * np.exp(-rate * t) / (surface.bias * n**-surface.power))
+    columns = ["gradient, million pairs", *["steps", "excess"] * 3]
+    groups = [("", 1), ("measured", 2), ("by the sum", 2), ("if aligned", 2)]
     caption = (
-        "Best split. Measured: medians over problems. Predicted: sum of the two terms, nothing fitted to finite n; "
-        "share: error of the steps over that of the samples."
+        "Best split; n is the root of pairs over steps. Measured: medians over problems. Predicted: nothing fitted to "
+        "finite n. Error of the steps over that of the samples, by the sum: "
     )
-    return Table(columns, rows, caption, groups)
+    return Table(columns, rows, Measured(f"{min(shares):.2f} to {max(shares):.2f}.", caption), groups)
 
 
-def aligned(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
-    """Return the best split if the errors of samples and steps had one direction, beside the measured steps."""
-    start, rate = late_decay(data, oracle)
+def alignment(
+    data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, cosines: Mapping[int, Sequence[float]]
+) -> Table:
+    """Return how far errors that point the same way rise above their sum, beside how far the oracle's curve does.
+
+    Args:
+        data: Training on one data set.
+        oracle: The gradient oracle.
+        cosines: Number of samples to the cosine between both errors, one per problem.
+
+    Returns:
+        The table. Two errors of equal length have a squared sum of one plus their cosine times the sum of squares.
+    """
+    population = np.median(oracle.cold[:, -1], axis=0)
+    surface = surfaces(data, oracle)[1]
     rows: list[list[str | Measured]] = []
-    for surface in surfaces(data, oracle):
-        for compute in budgets:
-            path = along_budget(surface.samples, surface.excess, compute)
-            _, t, error = best_split(surface.bias, surface.power, start, rate, compute, alignment=1.0)
-            numbers = f"{path.steps[path.best]:.0f}", f"{t:.0f}", f"{path.excess[path.best]:.2g}", f"{error:.2g}"
-            rows.append([f"{surface.name}, {compute:.0e}", *map(Measured, numbers)])
-    columns = ["gradient, budget", "steps", "if aligned", "excess", "if aligned"]
-    return Table(columns, rows, "Best split: measured, and predicted if both errors add before they are squared.")
+    for n, found in cosines.items():
+        row = surface.excess[list(surface.samples).index(n)]
+        ratio = float((row / (population[: len(row)] + row[-1])).max())
+        numbers = _spread(np.array(found)), f"{1 + np.median(found):.2f}", f"{ratio:.2f}"
+        rows.append([f"{n}", *map(Measured, numbers)])
+    caption = (
+        "Oracle, at the steps above: cosine between what descent on the population loss still lacks and what the "
+        "oracle's floor lacks, median over problems [smallest, largest]; curve / sum as above."
+    )
+    return Table(["n", "cosine", "1 + cosine", "curve / sum"], rows, caption)
 
 
 def growth(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle, budgets: tuple[float, ...]) -> Table:
@@ -190,9 +215,9 @@ def growth(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle,
     for surface in surfaces(data, oracle):
         found = [best_split(surface.bias, surface.power, start, rate, compute) for compute in budgets]
         for number, (before, after) in enumerate(pairwise(found)):
-            step = f"{surface.name}, {budgets[number]:.0e} to {budgets[number + 1]:.0e}"
+            step = f"{surface.name}, {budgets[number] / 1e6:g} to {budgets[number + 1] / 1e6:g}"
             rows.append([step, *(Measured(f"× {after[k] / before[k]:.3g}") for k in (0, 1))])
-    return Table(["gradient, budget", "samples", "steps"], rows, "Growth of the predicted best split.")
+    return Table(["gradient, million pairs", "samples", "steps"], rows, "Growth of the predicted best split.")
 
 
 def floors(result: minibatch_floor.MinibatchFloor) -> Table:
@@ -205,15 +230,16 @@ def floors(result: minibatch_floor.MinibatchFloor) -> Table:
         row: list[str | Measured] = [f"{b}", Measured(f"{median[number]:.2g}")]
         if number + 1 < len(s.batch_sizes):
             apart = np.log(s.batch_sizes[number + 1] / b)
-            row += [Measured(f"{np.log(v[number + 1] / v[number]) / apart:.2f}") for v in (median, own)]
-            row.append(Measured(_spread(result.decay_ratio[number])))
+            slopes = [Measured(f"{np.log(v[number + 1] / v[number]) / apart:.2f}") for v in (median, own)]
+            row += [slopes[0], Measured(f"{own[number]:.2g}"), slopes[1], Measured(_spread(result.decay_ratio[number]))]
         else:
-            row += ["", "", ""]
+            row += ["", Measured(f"{own[number]:.2g}"), "", ""]
         halved = Measured(_spread(result.floor_halved / result.floor[number]))
         rows.append([*row, halved if b == minibatch_floor.HALVED else ""])
-    columns = ["b", "floor", "slope", "less the start", "decayed / floor", "half step / floor"]
+    columns = ["b", "excess", "slope", "excess", "slope", "decayed", "half step"]
+    groups = [("", 1), ("floor", 2), ("less the start", 2), ("over the floor", 2)]
     caption = "Median over seeds [smallest, largest]; slope to the next b, on log axes. Median excess of the start: "
-    return Table(columns, rows, Measured(f"{np.median(result.initial):.3g}.", caption))
+    return Table(columns, rows, Measured(f"{np.median(result.initial):.3g}.", caption), groups)
 
 
 def simulated(result: heavy_tails.HeavyTails, signals: tuple[float, ...]) -> Table:
@@ -237,12 +263,10 @@ def split_text(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOra
         t, n, best = (float(values[path.best]) for values in path)
         near = not path.steps[0] <= t / 1.25 < 1.25 * t <= path.steps[-1]
         edge = " (near the edge of the surface)" if near else ""
-        factors = {"half": 0.5, "t/1.25": 0.8, "1.25 t": 1.25, "double": 2.0}
-        others = ", ".join(f"{word} {_times(path.penalty(factor))}" for word, factor in factors.items())
-        found.append(
-            f"{surface.name}: n = {n:.0f}, t = {t:.0f}{edge}, excess {best:.2g}; times that with other steps: {others}"
-        )
-    return f"Best split of {compute:.0e} pairs. {'. '.join(found)}. The oracle's budget is nominal."
+        factors = {"half the steps": 0.5, "a fifth less": 0.8, "a quarter more": 1.25, "twice": 2.0}
+        others = ", ".join(f"with {word} {_times(path.penalty(factor))}" for word, factor in factors.items())
+        found.append(f"{surface.name}: n = {n:.0f}, t = {t:.0f}{edge}, excess {best:.2g}; at the same budget {others}")
+    return f"Best split of {compute / 1e6:g} million pairs. {'. '.join(found)}. The oracle's budget is nominal."
 
 
 def tail_text(result: heavy_tails.HeavyTails, signal: float) -> str:
@@ -250,18 +274,18 @@ def tail_text(result: heavy_tails.HeavyTails, signal: float) -> str:
     number = result.settings.signals.index(signal)
     coefficient = float(scalar_bias_coefficient(signal))
     finite = f"{coefficient:.3g}" if np.isfinite(coefficient) else "infinite"
-    last = int(np.log2(result.n_samples[-1]))
+    first, middle, last = (f"2{str(power).translate(RAISED)}" for power in (7, 12, int(np.log2(result.n_samples[-1]))))
     scaled = result.n_samples[-1] * result.bias[number, -1]
     share = f", {scaled / coefficient:.3f} of it" if np.isfinite(coefficient) else ""
     return (
-        f"Signal {signal:g}: slope {result.fitted()[number]:.3f} from n = 2^7 to 2^12 and "
-        f"{result.slopes()[number, -1]:.3f} near n = 2^{last}; predicted {-float(heavy_tail_exponent(signal)):.3f}. "
-        f"Coefficient of 1/n: {finite}; n times the bias at 2^{last}: {scaled:.3g}{share}."
+        f"Signal {signal:g}: slope {result.fitted()[number]:.3f} from n = {first} to {middle} and "
+        f"{result.slopes()[number, -1]:.3f} near n = {last}; predicted {-float(heavy_tail_exponent(signal)):.3f}. "
+        f"Coefficient of 1/n: {finite}; n times the bias at {last}: {scaled:.3g}{share}."
     )
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2f}" if np.isfinite(ratio) else "off the surface"
+    return f"{ratio:.2f} times as much" if np.isfinite(ratio) else "not covered by the runs"
 
 
 def _spread(samples: np.ndarray) -> str:

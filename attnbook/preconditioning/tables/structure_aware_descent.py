@@ -59,7 +59,7 @@ def distances(result: structure_aware_descent.StructureAwareDescent) -> Table:
     for problem, kappa in enumerate(result.settings.condition_numbers):
         worst = float(result.ratio(problem, "algorithm_1")[-1].max())
         best = float(result.ratio(problem, "sgd")[-1].min())
-        rows.append([f"{problem + 1}, κ = {kappa:g}", *(Measured(_number(value)) for value in (worst, best))])
+        rows.append([f"{problem + 1}, κ = {kappa:g}", *(Measured(f"{value:.4f}") for value in (worst, best))])
     columns = ["problem", "Algorithm 1, worst seed", "SGD, best seed"]
     return Table(columns, rows, f"Final L/L* from the same random starts, {len(result.settings.seeds)} seeds.")
 

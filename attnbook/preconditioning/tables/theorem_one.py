@@ -29,7 +29,7 @@ def bounds(result: Landscape) -> Table:
     for at, spread in enumerate(result.settings.spreads):
         sharp = float(landscape.growing_ratio(edge, spread))
         high, chance = (v[:, :, at][..., within].max() for v in (result.found_largest, result.random_largest))
-        rows.append([f"(4) at most, s_d/s_1 = {spread:g}", f"{landscape.SMOOTHNESS:g}", f"{sharp:.3f}",
+        rows.append([f"(4) at most, weakest/strongest = {spread:g}", f"{landscape.SMOOTHNESS:g}", f"{sharp:.3f}",
                      Measured(f"{high:.4f}"), Measured(f"{chance:.2f}")])  # fmt: skip
     caption = (
         "Ratios within the radius of Theorem 1. By hand: the displacement of which we can compute the ratio at the "
@@ -58,8 +58,11 @@ def to_the_saddle(result: Landscape) -> Table:
             found = [f"{v[chosen].min():.3f}" for v in (result.random_smallest, result.found_smallest)]
         rows.append([f"{r:g}", ends.get(r, ""), f"{100 * (r / landscape.SADDLE) ** 0.5:.0f} %",
                      f"{proved:.3f}" if r <= landscape.PROVED else "", *map(Measured, found)])  # fmt: skip
-    heads = ["‖H‖²/s_d", "", "of the way", "proved", "at random", "by search"]
-    caption = "Smallest ratio in (3), all problems and seeds; of the way: distance over that of the nearest saddle."
+    heads = ["r", "", "of the way", "proved", "at random", "by search"]
+    caption = (
+        "Smallest ratio in (3), all problems and seeds. r: squared distance over the weakest singular value; of the "
+        "way: distance over that of the nearest saddle."
+    )
     return Table(heads, rows, caption)
 
 
@@ -71,10 +74,11 @@ def one_sided(result: Landscape) -> Table:
         found = result.one_sided[:, at].min(axis=0)
         rows.append([f"m {'>' if outputs > s.dimension else '='} d", *(Measured(f"{x:.4f}") for x in found)])
     caption = (
-        f"Smallest ratio to s_d λ_d(Σ)‖H‖² over {len(s.seeds)} seeds, each with {s.directions} random displacements "
-        f"and one chosen one; no search. d = {s.dimension}, condition number {s.condition_number:g}."
+        f"Smallest ratio to ‖H‖² times weakest singular value times smallest eigenvalue of Σ, over {len(s.seeds)} "
+        f"seeds, each with {s.directions} random displacements and one chosen one; no search. "
+        f"d = {s.dimension}, condition number {s.condition_number:g}."
     )
-    return Table(["outputs", *(f"s_d/s_1 = {spread:g}" for spread in s.spreads)], rows, caption)
+    return Table(["outputs", *(f"weakest/strongest = {spread:g}" for spread in s.spreads)], rows, caption)
 
 
 def worst_together(spreads: tuple[float, ...] = (1.0, 0.5, 0.25), dimension: int = 3) -> Table:
@@ -92,7 +96,7 @@ def worst_together(spreads: tuple[float, ...] = (1.0, 0.5, 0.25), dimension: int
         points, whitened_map = _edge(spread, dimension, n_random=0)
         back, steep = contraction.ratios(points, whitened_map)
         rows.append([f"{spread:g}", *(f"{float(x):.2f}" for x in (back[0], steep[0], back[1], steep[1]))])
-    heads = ["s_d/s_1", "ratio of (3)", "ratio of (4)", "ratio of (3)", "ratio of (4)"]
+    heads = ["weakest/strongest", "ratio of (3)", "ratio of (4)", "ratio of (3)", "ratio of (4)"]
     caption = (
         f"At the edge of the neighbourhood, {_problem(dimension)}; Theorem 1 promises at least 0.5 and at most 5.3."
     )
@@ -123,9 +127,10 @@ def steps_promised(spreads: tuple[float, ...] = (1.0, 0.5, 0.25), dimension: int
             contraction.steps_to_shrink(points, whitened_map, size).max() for size in (sizes[0], 2 / (spread + 2))
         ]
         rows.append([f"{spread:g}", *(f"{steps:.0f}" for steps in promised), *(Measured(f"{n}") for n in needed)])
-    heads = ["s_d/s_1", "by (3), (4)", "sharp (4)", "same step", "best step"]
+    heads = ["weakest/strongest", "by (3), (4)", "sharp (4)", "same step", "best step"]
     caption = (
-        "Steps until the distance is a tenth. Same step: that of the first promise; best: 2/(s_d + 2 s_1). Needed: the "
+        "Steps until the distance is a tenth. Same step: that of the first promise; best: two over the sum of the "
+        "weakest and twice the strongest singular value. Needed: the "
         f"largest number over {n_random} random points on the edge (one seed) and the two worst ones; "
         f"{_problem(dimension)}."
     )
@@ -140,8 +145,9 @@ def theorem_text(result: Landscape, outputs: str, spread: float) -> str:
     low, random_low = (v[at][:, within].min() for v in (result.found_smallest, result.random_smallest))
     high, random_high = (v[at][:, within].max() for v in (result.found_largest, result.random_largest))
     return (
-        f"{outputs}, s_d/s_1 = {spread:g}, inside the neighbourhood: the ratio of (3) is at least {random_low:.2f} for "
-        f"random displacements and {low:.3f} in the search; that of (4) at most {random_high:.2f} and {high:.2f}."
+        f"{outputs}, weakest over strongest singular value {spread:g}, inside the neighbourhood: "
+        f"the ratio of (3) is at least {random_low:.2f} for random displacements and {low:.3f} in the search; that of "
+        f"(4) at most {random_high:.2f} and {high:.2f}."
     )
 
 
