@@ -99,7 +99,7 @@ def split_frame(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOr
             ax.grid(visible=False)
         axes[1].set_xlabel("steps $t$")
         bar = figure.colorbar(filled, ax=axes, label="excess loss", shrink=0.7)
-        bar.set_ticks(levels[::2], labels=[_power(level) for level in levels[::2]])
+        bar.set_ticks(levels[::2].tolist(), labels=[_power(level) for level in levels[::2]])
     return figure
 
 
