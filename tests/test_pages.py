@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from attnbook import ledger
+from attnbook.rooms import ROOMS
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "_ext"), str(ROOT / "tools")]
@@ -210,3 +212,13 @@ def test_one_page_for_paper_keeps_links_inside_and_drops_what_is_hidden(tmp_path
 def test_paper_leaves_out_reference_pages_only():
     assert {c.page for c in CHAPTERS.values()} <= set(one_page.pages())
     assert "reference/claims" not in one_page.pages()
+
+
+def test_every_module_of_a_room_is_in_the_reference():
+    """A module that nobody entered would have no page, and links to what it defines would fail."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "reference").glob("api*.md"))
+    entered = set(re.findall(r"automodule:: (\S+)", pages))
+    rooms = [package.rpartition(".")[2] for package in ROOMS.values()]
+    files = [file for room in rooms for file in (ROOT / "attnbook" / room).rglob("*.py") if file.stem != "__init__"]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+    assert modules - entered == set()

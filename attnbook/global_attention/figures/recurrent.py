@@ -142,7 +142,7 @@ def readings_frame(score: float) -> Figure:
         score: Score of the last word; not where the four cancel.
 
     Returns:
-        The figure: the weights of all words, and that of the first one for all scores of the last.
+        A figure with the weights of all words, and with that of the first one for all scores of the last.
     """
     logits, softmax, ratios = moved_score(score)
     names = [f"word {j + 1}\nscore {value:g}" for j, value in enumerate(logits)]

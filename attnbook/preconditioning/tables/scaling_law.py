@@ -156,7 +156,7 @@ def splits(data: scaling_law.ScalingLaw, oracle: gradient_oracle.GradientOracle,
         budgets: $C=n^2t$, one row for each and each gradient.
 
     Returns:
-        The table: steps and excess as measured, predicted by the sum of both terms, and predicted if both errors had
+        A table of steps and excess as measured, predicted by the sum of both terms, and predicted if both errors had
         one direction, so that they add before they are squared.
     """
     start, rate = late_decay(data, oracle)
