@@ -48,7 +48,7 @@ class TwoRivals(NamedTuple):
 
     @property
     def break_even(self) -> float:
-        r"""The extra lead at which the drift is zero: $\log\frac{g_r(\|b\|^2-a^\top b)}{g_s(a^\top b-\|a\|^2)}$."""
+        r"""The extra lead at which the drift is zero, $\log\frac{g_r(\|b\|^2-a^\top b)}{g_s(a^\top b-\|a\|^2)}$."""
         inner = self.support @ self.better
         falls = self.draws * (self.better @ self.better - inner)
         return float(np.log(falls / (self.holds * (inner - self.support @ self.support))))

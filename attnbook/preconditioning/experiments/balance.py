@@ -109,7 +109,7 @@ class Settings:
 
     @property
     def step_sizes(self) -> Float[np.ndarray, " scales"]:
-        r"""The step size of each scale: half of one over the largest curvature of the loss at the start."""
+        r"""The step size of each scale, half of one over the largest curvature of the loss at the start."""
         squares = np.array(self.scales) ** 2
         return 0.5 / (self.largest * (squares + 1 / squares))
 

@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def record_at(self) -> tuple[int, ...]:
-        """Steps at which losses are kept: the start, then evenly spaced on a log axis."""
+        """Steps at which losses are kept, the start, then evenly spaced on a log axis."""
         spaced = np.geomspace(1, self.max_steps, self.records - 1)
         return (0, *(int(step) for step in np.unique(np.round(spaced))))
 

@@ -32,11 +32,11 @@ class Factorisation:
         after: The factor $\Sigma'$; None for the identity.
     """
 
-    whitened_map: Map
-    step_size: Float[Tensor, "*#batch"]
-    penalty: Float[Tensor, "*#batch"]
-    before: Float[Tensor, "*#batch stacked stacked"] | None = None
-    after: Square | None = None
+    whitened_map: Float[Tensor, "... outputs dimension"]
+    step_size: Float[Tensor, "..."]
+    penalty: Float[Tensor, "..."]
+    before: Float[Tensor, "... stacked stacked"] | None = None
+    after: Float[Tensor, "... dimension dimension"] | None = None
 
     @classmethod
     def preconditioned(

@@ -66,7 +66,7 @@ def metric(
 
 def preconditioned_spectrum(
     point: Point, whitened_map: Map, *, covariance: Square, kind: Preconditioner
-) -> Float[Tensor, "*batch stacked_times_dimension"]:
+) -> Float[Tensor, "*batch directions"]:
     r"""Return the eigenvalues of the Hessian of $L_{\mathcal R}$ in the metric of a preconditioner, smallest first.
 
     They are those of $\frac{\partial^2L_{\mathcal R}}{\partial W^2}$ with $Z=\Lambda^{1/2}W\Sigma'^{1/2}$: for ``none``
@@ -94,7 +94,7 @@ def preconditioned_spectrum(
 
 
 def condition_number(
-    eigenvalues: Float[Tensor, "*batch stacked_times_dimension"], dimension: int
+    eigenvalues: Float[Tensor, "*batch directions"], dimension: int
 ) -> Float[Tensor, "*batch"]:
     r"""Return largest over smallest eigenvalue, leaving out the $d(d-1)/2$ that vanish along the orbit of minima.
 
