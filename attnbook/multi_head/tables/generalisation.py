@@ -133,7 +133,8 @@ def rate_text(
         rate: The margin falls like $n$ to the power of minus this.
 
     Returns:
-        Two sentences that say, for either number of steps, by which factor the bound changes and where it gets below log 2.
+        Two sentences that say, for either number of steps, by which factor the bound changes and where it gets below
+        log 2.
     """
     says = []
     for name, steps in (("corollary_2", "As many steps as samples"), ("fixed_steps", "Fixed number of steps")):

@@ -28,15 +28,15 @@ class Factorisation:
         whitened_map: $\tilde A$, ``(..., m, d)``.
         step_size: $\eta$, with the batch axes of the map or fewer.
         penalty: Weight of the regulariser, likewise.
-        before: The factor $\Lambda$; None for the identity.
-        after: The factor $\Sigma'$; None for the identity.
+        before: The factor $\Lambda$, ``(..., m + d, m + d)``; None for the identity.
+        after: The factor $\Sigma'$, ``(..., d, d)``; None for the identity.
     """
 
-    whitened_map: Float[Tensor, "... outputs dimension"]
-    step_size: Float[Tensor, "..."]
-    penalty: Float[Tensor, "..."]
-    before: Float[Tensor, "... stacked stacked"] | None = None
-    after: Float[Tensor, "... dimension dimension"] | None = None
+    whitened_map: Tensor
+    step_size: Tensor
+    penalty: Tensor
+    before: Tensor | None = None
+    after: Tensor | None = None
 
     @classmethod
     def preconditioned(
@@ -84,7 +84,7 @@ class Factorisation:
     @torch.no_grad()
     def descend(
         self, start: Point, max_steps: int, *, keep: Sequence[int] = (), until: Float[Tensor, "*#batch"] | None = None
-    ) -> tuple[Float[Tensor, "times ..."], Float[Tensor, "kept *batch stacked dimension"]]:
+    ) -> tuple[Float[Tensor, "times *batch"], Float[Tensor, "kept *batch stacked dimension"]]:
         """Take steps, all problems together; divergence is a result, not an error.
 
         Args:

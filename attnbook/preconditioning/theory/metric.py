@@ -93,9 +93,7 @@ def preconditioned_spectrum(
     return torch.linalg.eigvalsh((before @ turned @ after).flatten(-2))
 
 
-def condition_number(
-    eigenvalues: Float[Tensor, "*batch directions"], dimension: int
-) -> Float[Tensor, "*batch"]:
+def condition_number(eigenvalues: Float[Tensor, "*batch directions"], dimension: int) -> Float[Tensor, "*batch"]:
     r"""Return largest over smallest eigenvalue, leaving out the $d(d-1)/2$ that vanish along the orbit of minima.
 
     Args:
