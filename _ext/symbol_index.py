@@ -41,8 +41,8 @@ def enter_symbols(app: Any, doctree: nodes.document) -> None:
     for number, row in enumerate(doctree.findall(nodes.row)):
         names = [typed(formula.astext()) for formula in row[0].findall(nodes.math)]
         anchor = f"symbol-{number}"
+        row["ids"].append(anchor)  # symbol_links leads to rows of symbols that nobody can type, too
         if entries := [("single", name, anchor, "main", None) for name in dict.fromkeys(names) if name]:
-            row["ids"].append(anchor)
             row[0].insert(0, addnodes.index(entries=entries))
 
 

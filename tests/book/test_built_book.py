@@ -137,8 +137,8 @@ def test_first_use_of_a_symbol_leads_to_its_meaning(html: Path, visit: Callable)
     """Once in a chapter, in running text, to the row of the page of notation that has the symbol."""
     page = visit((html / "chapters/mirror_descent/token_selection.html").as_uri()).page
     links = page.locator("a.symbol")
-    addresses = links.evaluate_all("all => all.map(a => a.getAttribute('href'))")
-    assert len(addresses) == len(set(addresses)) > 5
+    shown = links.evaluate_all("all => all.map(a => a.title + a.textContent)")
+    assert len(shown) == len(set(shown)) > 5
     assert page.locator("h1 a.symbol, h2 a.symbol, table a.symbol, a a.symbol").count() == 0
     score = page.locator("a.symbol[title^='score of token']")
     page.goto(page.url.rsplit("/", 1)[0] + "/" + score.get_attribute("href"))

@@ -75,7 +75,8 @@ def test_pieces_of_a_large_tensor_take_the_step_of_the_whole(p, momentum, monkey
         monkeypatch.setattr(mirror_steps, "PIECE", piece)
         return flat(trained(lambda m: MirrorDescent(m.parameters(), lr=0.1, p=p, momentum=momentum))[0])
 
-    assert torch.equal(run(10**6), run(4))
+    # not bit by bit: a power at the end of a piece may be rounded otherwise than one in the middle of a vector
+    torch.testing.assert_close(run(10**6), run(4), rtol=1e-12, atol=1e-15)
 
 
 def test_the_root_for_narrow_weights_is_the_root():

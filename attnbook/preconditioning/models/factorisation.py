@@ -84,7 +84,7 @@ class Factorisation:
     @torch.no_grad()
     def descend(
         self, start: Point, max_steps: int, *, keep: Sequence[int] = (), until: Float[Tensor, "*#batch"] | None = None
-    ) -> tuple[Float[Tensor, "times *batch"], Float[Tensor, "kept *batch stacked dimension"]]:
+    ) -> tuple[Float[Tensor, " times *batch"], Float[Tensor, "kept *batch stacked dimension"]]:
         """Take steps, all problems together; divergence is a result, not an error.
 
         Args:
