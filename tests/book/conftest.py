@@ -15,6 +15,7 @@ from typing import Any
 
 import chromium
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = 1280
@@ -41,12 +42,20 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = ROOT / "_build" / "html"
     if is_newer(built / "searchindex.js", SOURCES):  # the last file that a build writes
         return built
-    folder = tmp_path_factory.mktemp("book")
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "book"
+    with FileLock(f"{folder}.lock"):  # of several processes one builds, the others wait
+        if not (folder / "_build" / "html" / "searchindex.js").exists():
+            build_pages(folder)
+    return folder / "_build" / "html"
+
+
+def build_pages(folder: Path) -> None:
+    """Build the pages from stored outputs; fail with what the build says."""
     command = [sys.executable, str(ROOT / "tools" / "build.py"), "--stored", "--output", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(f"the book does not build:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}", pytrace=False)
-    return folder / "_build" / "html"
 
 
 def is_newer(made: Path, sources: Iterable[str]) -> bool:
