@@ -23,7 +23,7 @@ import one_page  # noqa: E402  (its folder is on the path only now)
 import search_order  # noqa: E402  (its folder is on the path only now)
 import social_card  # noqa: E402  (its folder is on the path only now)
 import symbol_index  # noqa: E402  (its folder is on the path only now)
-import symbol_links  # noqa: E402
+import symbol_links  # noqa: E402  (its folder is on the path only now)
 
 CHAPTERS = book_map.read_map(ROOT)
 
