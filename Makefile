@@ -14,7 +14,7 @@ SHARED_OUT := -n $(JOBS) --dist loadfile
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick lint lab notebooks serve print look results verify benchmarks measure lock clean
+.PHONY: help book test quick lint lab notebooks colab address serve print look results verify benchmarks measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,8 +30,9 @@ book: $(VENV)/.installed  ## execute the chapters and build the HTML
 	$(BIN)/python tools/build.py
 
 test: lint  ## all tests: code, claims, notebooks, built pages
-	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests
-	$(BIN)/python -m pytest -q $(SHARED_OUT) $(NBVAL) chapters
+	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests --ignore tests/book
+	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q $(SHARED_OUT) $(NBVAL) chapters
+	$(BIN)/python -m pytest -q $(SHARED_OUT) tests/book
 
 quick: $(VENV)/.installed  ## the tests that take under a minute
 	$(BIN)/python -m pytest -q -m "not slow" tests
@@ -43,10 +44,16 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/lint-imports --no-cache
 
 lab: $(VENV)/.installed  ## open the chapters in JupyterLab
-	$(BIN)/jupyter lab chapters
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/chapters
 
 notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
-	$(BIN)/jupyter execute --inplace $$(find chapters -name '*.ipynb' -not -path '*/.*')
+	$(BIN)/python tools/run_chapters.py
+
+colab:  ## run the chapters as Colab does: the built package alone, at its lowest versions (Python 3.11 or 3.12)
+	$(PYTHON) tools/colab.py
+
+address:  ## write the address of the repository: URL=https://github.com/someone/attnbook, or URL=none
+	$(PYTHON) tools/address.py $(URL)
 
 serve: $(VENV)/.installed  ## show the built book at http://localhost:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000

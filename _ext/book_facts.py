@@ -35,10 +35,9 @@ MEASURED = (  # what tools/measure_book.py finds; the last part of a name is the
 COUNTED = {  # name to what is counted in the text of the notebooks
     "sliders": r'<div class=\\"attnbook-slider\\"',
     "figures": r'<figure class=\\"attnbook-figure\\"',
-    "exercises": r"\{exercise-start\}",
-    "solutions": r"\{solution-start\}",
-    "boxes": r"\{prf:\w+\}",
-    "citations": r"\{cite(?::\w+)?\}`",
+    "exercises": r":::\{exercise\}",
+    "solutions": r":::\{solution\}",
+    "boxes": r":::\{prf:\w+\}",
 }
 
 
@@ -53,14 +52,17 @@ def counted(root: Path) -> dict[str, int]:
         Name to number.
     """
     texts = [path.read_text(encoding="utf-8") for path in sorted(root.glob("chapters/*/*.ipynb"))]
-    outcomes = [ledger.standing(claim).outcome for claim in ledger.claims()]
+    claims = ledger.claims()
+    outcomes = [ledger.standing(claim).outcome for claim in claims]
     cells = [cell for text in texts for cell in json.loads(text)["cells"]]
     return {
         "chapters": len(texts),
         "code_cells": sum(cell["cell_type"] == "code" for cell in cells),
         **{name: sum(len(re.findall(pattern, text)) for text in texts) for name, pattern in COUNTED.items()},
         "checks": sum(len(import_module(f"{room}.exercises").CHECKS) for room in ROOMS.values()),
-        "claims": len(outcomes),
+        "claims": len(claims),
+        "claims_of_papers": sum(claim.source == "paper" for claim in claims),
+        "rules_after_a_look": sum(bool(claim.trial) for claim in claims),
         "judged": sum(outcome not in ("pending", "not testable") for outcome in outcomes),
         **{outcome.replace(" ", "_"): outcomes.count(outcome) for outcome in ledger.OUTCOMES},
         "experiments": len(experiments()),

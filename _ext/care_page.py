@@ -66,9 +66,9 @@ class Care(SphinxDirective):
     def evidence(self, claim: ledger.Claim) -> str:
         """Write one claim: place and verdict, statement, numbers, and the section that shows it."""
         page = self.env.app.builder.get_relative_uri(self.env.docname, LEDGER_PAGE)
-        head = write.head(claim, ledger.standing(claim).outcome, page)
+        verdict = ledger.standing(claim)
         shown = f"Shown in {{shown}}`{claim.id}`."
-        return "\n\n".join(filter(None, [head, claim.statement, write.facts(claim), shown]))
+        return "\n\n".join(filter(None, [write.head(verdict, page), claim.statement, write.facts(verdict), shown]))
 
     def rest(self, paper: str, shown: set[str]) -> str:
         """List the other notes of a paper, each with the claims it belongs to."""

@@ -7,13 +7,11 @@ one paper's chapters; ``:diagram:`` draws them.
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
 import connections_svg
 from book_map import MAP, Chapter, duration, full_size_seconds, linked, read_map, seconds
-from claims_html import SIGNS
 from claims_page import fingerprint
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -21,6 +19,7 @@ from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
 from attnbook import ledger
+from attnbook.ledger.rendering import SIGNS, scoreboards
 
 
 class FromMap(SphinxDirective):
@@ -65,10 +64,13 @@ class Chapters(FromMap):
 
 
 def verdicts(chapter: str) -> str:
-    """Return the number of claims of a chapter, and how many have each verdict."""
-    outcomes = Counter(ledger.standing(c).outcome for c in ledger.claims() if c.chapter == chapter)
-    signs = [f'{outcomes[v]}&nbsp;<abbr title="{v}">{SIGNS[v]}</abbr>' for v in SIGNS if outcomes[v]]
-    return f"{outcomes.total()}: {' '.join(signs)}" if outcomes else ""
+    """Return the number of claims of a chapter, the paper's apart from this book's, and how many have each verdict."""
+    boards = scoreboards([ledger.standing(c) for c in ledger.claims() if c.chapter == chapter])
+    lines = []
+    for source, counts in boards.items():
+        signs = [f'{counts[v]}&nbsp;<abbr title="{v}">{SIGNS[v]}</abbr>' for v in SIGNS if counts[v]]
+        lines.append(f"{source} {counts.total()}: {' '.join(signs)}")
+    return "<br>".join(lines)
 
 
 class Connections(FromMap):

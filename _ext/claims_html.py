@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from attnbook import ledger
-from attnbook.ledger.rendering import SIGNS, words
+from attnbook.ledger import Verdict
+from attnbook.ledger.rendering import BOARDS, SIGNS, held, origin, render_values, rules, scoreboards, words
 
-SCALES = {"book": "Ours, on a laptop", "paper": "Ours, full size"}
+SCALES = {"book": "Ours, on a laptop", "large": "Ours, larger", "paper": "Ours, full size"}
 
 
 def badge(outcome: str) -> str:
@@ -17,44 +17,54 @@ def badge(outcome: str) -> str:
     return f'<span class="verdict verdict-{outcome.replace(" ", "-")}">{SIGNS[outcome]} {outcome}</span>'
 
 
-def head(claim: ledger.Claim, outcome: str, ledger_page: str) -> str:
+def head(verdict: Verdict, ledger_page: str) -> str:
     """Return the first line of a claim: its id, which leads to its place on the ledger page, the place, the verdict."""
+    claim = verdict.claim
+    where = claim.where + (f" ({who})" if (who := origin(claim)) else "")
+    again = f' <span class="claim-remark">{found}</span>' if (found := held(verdict)) else ""
+    outcome = f'<span class="claim-outcome">{badge(verdict.outcome)}{again}</span>'
     return (
         f'<p class="claim-head"><a class="claim-id" href="{ledger_page}#{claim.id}">{claim.id}</a> '
-        f'<span class="claim-where">{escape(claim.where)}</span> {badge(outcome)}</p>\n'
+        f'<span class="claim-where">{escape(where)}</span> {outcome}</p>\n'
     )
 
 
-def facts(claim: ledger.Claim) -> str:
-    """Return the paper's numbers beside ours; empty while there are none."""
-    rows = []
+def facts(counts: Verdict) -> str:
+    """Return the paper's numbers beside ours; empty while there are none.
+
+    A result that came out otherwise than the one that counts says so.
+    """
+    claim, rows = counts.claim, []
     if claim.paper_value:
         values = (f"{words(name)} {value:g}" for name, value in claim.paper_value.items())
         rows.append(("Paper", "; ".join(values)))
     for scale, label in SCALES.items():
         verdict = ledger.recorded(claim, scale)
         if verdict.measurement is not None:
-            seeds = verdict.measurement.n_seeds
-            how = f" ({seeds} seed{'s' * (seeds != 1)}; {verdict.outcome})"
-            rows.append((label, ledger.render_values(verdict) + how))
+            how = f"{verdict.n_seeds} seed{'s' * (verdict.n_seeds != 1)}"
+            alone = "" if verdict.outcome == counts.outcome else f"; by itself {verdict.outcome}"
+            rows.append((label, f"{render_values(verdict)} ({how}{alone})"))
     cells = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows)
     return f'<dl class="claim-facts">{cells}</dl>' if rows else ""
 
 
 def rule(claim: ledger.Claim) -> str:
-    """Return how the claim is judged, its kind, and the section of the chapter that shows it."""
+    """Return how the claim is judged, and the section of the chapter that shows it."""
     judged = f"Not testable: {claim.untestable}" if claim.untestable else f"Accepted when `{claim.accept}`"
     trial = [f"The rule was set after {claim.trial}."] if claim.trial else []
-    kind = f"Kind: *{claim.kind}*, {ledger.KINDS[claim.kind]}."
-    parts = [judged, f"Why this rule: {claim.why}", *trial, kind, f"Shown in {{shown}}`{claim.id}`."]
+    merged = [f"Holds what was {', '.join(claim.merged)}."] if claim.merged else []
+    parts = [judged, f"Why this rule: {claim.why}", *trial, *merged, f"Shown in {{shown}}`{claim.id}`."]
     return "\n\n".join(["<details><summary>Rule and chapter</summary>", *parts, "</details>"])
 
 
-def summary(outcomes: list[str]) -> str:
-    """Return the number of claims, in all and for each verdict."""
-    counts = Counter(outcomes)
-    shown = " ".join(f'<span class="claim-count"><b>{counts[v]}</b> {badge(v)}</span>' for v in SIGNS if counts[v])
-    return f'<p class="claim-summary"><span class="claim-count"><b>{len(outcomes)}</b> claims:</span> {shown}</p>'
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """Return the two scoreboards, and how many rules are older than their measurement."""
+    lines = []
+    for source, counts in scoreboards(verdicts).items():
+        shown = " ".join(f'<span class="claim-count"><b>{counts[v]}</b> {badge(v)}</span>' for v in SIGNS if counts[v])
+        head = f'<span class="claim-count">{BOARDS[source]}: <b>{counts.total()}</b></span>'
+        lines.append(f'<p class="claim-summary">{head} {shown}</p>')
+    return "\n".join([*lines, f'<p class="claim-rules">{rules(verdicts)}</p>'])
 
 
 def form(papers: list[ledger.Paper], total: int) -> str:
@@ -68,7 +78,7 @@ def form(papers: list[ledger.Paper], total: int) -> str:
         '<form class="claim-filter" role="search" aria-label="Filter the claims" hidden onsubmit="return false">'
         + select("Paper", "paper", ((p.name, p.title) for p in papers))
         + select("Verdict", "status", ((v, v) for v in SIGNS))
-        + select("Kind", "kind", ((kind, f"{kind}: {meaning}") for kind, meaning in ledger.KINDS.items()))
+        + select("Whose", "source", ledger.SOURCES.items())
         + '<label>Text <input type="search" name="text" placeholder="id, place, chapter or word"></label>'
         + f'<output aria-live="polite">{total} of {total} claims shown</output>'
         + '<button type="reset">Show all</button></form>'

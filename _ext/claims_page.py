@@ -43,49 +43,52 @@ class Claims(SphinxDirective):
         papers = [p for p in ledger.papers() if self.options.get("paper", p.name) == p.name]
         if not papers:
             raise self.error(f"paper: the ledger has no paper {self.options.get('paper')!r}")
-        judged = [(c, ledger.standing(c).outcome) for paper in papers for c in paper.claims]
-        chosen = [pair for pair in judged if self.wanted(*pair)]
+        verdicts = [ledger.standing(c) for paper in papers for c in paper.claims]
+        chosen = [v for v in verdicts if self.wanted(v)]
         return [*self.index(chosen), *self.parse_text_to_nodes(self.text(papers, chosen))]
 
-    def index(self, chosen: list[tuple[ledger.Claim, str]]) -> list[nodes.Node]:
+    def index(self, chosen: list[ledger.Verdict]) -> list[nodes.Node]:
         """Enter the claims of the ledger page into the index: the search reads it, too."""
         if self.env.docname != LEDGER_PAGE or {"filter", "summary"} & set(self.options):
             return []
-        entries = [("single", c.id, c.id, "main", None) for c, _ in chosen]
+        entries = [("single", i, v.claim.id, "main", None) for v in chosen for i in (v.claim.id, *v.claim.merged)]
         return [addnodes.index(entries=entries)]
 
-    def wanted(self, claim: ledger.Claim, outcome: str) -> bool:
+    def wanted(self, verdict: ledger.Verdict) -> bool:
         """Tell whether the options choose this claim."""
-        options = self.options
+        options, claim = self.options, verdict.claim
         return (
             options.get("chapter", claim.chapter) == claim.chapter
-            and options.get("status", outcome) == outcome
+            and options.get("status", verdict.outcome) == verdict.outcome
             and (bool(claim.note) or "notes" not in options)
         )
 
-    def text(self, papers: list[ledger.Paper], chosen: list[tuple[ledger.Claim, str]]) -> str:
+    def text(self, papers: list[ledger.Paper], chosen: list[ledger.Verdict]) -> str:
         """Write what the options ask for."""
         if "filter" in self.options:
             return write.form(papers, len(chosen))
         if "summary" in self.options:
-            return write.summary([outcome for _, outcome in chosen])
-        return "\n\n".join(self.card(*pair) for pair in chosen) or "None so far."
+            return write.summary(chosen)
+        return "\n\n".join(map(self.card, chosen)) or "None so far."
 
-    def card(self, claim: ledger.Claim, outcome: str) -> str:
+    def card(self, verdict: ledger.Verdict) -> str:
         """Write one claim: its head, the statement, and below it the numbers, the rule and the note."""
-        here, page, search = self.env.docname, "", ""
+        claim, here, page, search = verdict.claim, self.env.docname, "", ""
         if here == LEDGER_PAGE:  # the place that all links to a claim lead to
             self.env.get_domain("std").note_hyperlink_target(claim.id.lower(), here, claim.id, claim.id)
-            words = f"{claim.id} {claim.where} {claim.chapter} {claim.statement}".lower().replace("\n", " ")
-            search = f' data-kind="{claim.kind}" data-text="{escape(words)}"'
+            ids = " ".join([claim.id, *claim.merged])
+            words = f"{ids} {claim.where} {claim.chapter} {claim.statement}".lower().replace("\n", " ")
+            search = f' data-source="{claim.source}" data-text="{escape(words)}"'
         else:
             page = self.env.app.builder.get_relative_uri(here, LEDGER_PAGE)
         brief, notes = "brief" in self.options, "notes" in self.options
+        status = f'data-status="{verdict.outcome}"'
         parts = [
-            f'<section class="claim" id="{claim.id}" data-paper="{claim.paper}" data-status="{outcome}"{search}>',
-            write.head(claim, outcome, page),
+            f'<section class="claim" id="{claim.id}" data-paper="{claim.paper}" {status}{search}>',
+            "".join(f'<span id="{old}"></span>' for old in claim.merged if search),
+            write.head(verdict, page),
             claim.statement,
-            "" if brief else write.facts(claim),
+            "" if brief else write.facts(verdict),
             "" if brief else write.rule(claim),
             f"**Read with care.** {claim.note}" if claim.note and (notes or not brief) else "",
             "</section>",

@@ -1,7 +1,7 @@
 """What a messenger or a search engine shows of a page: title, first sentences, and a card with the book's name.
 
-The card is drawn when the book is built. Addresses in these tags should be whole, so set ``html.baseurl`` in
-``_config.yml`` to where the book is published; without it they are relative.
+The card is drawn when the book is built. Addresses in these tags should be whole: they are where the repository has an
+address (``book_address``), else relative.
 """
 
 from __future__ import annotations

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-import attnbook
-from attnbook import datasets, doctor, ledger
+from attnbook import datasets, doctor, ledger, running
 from attnbook.core import results, runtime
+from attnbook.core.executors import executor_on
 from attnbook.core.runtime import Scale
-from attnbook.registry import experiment, experiments
+from attnbook.core.storage import plain
+from attnbook.ledger import rendering
+from attnbook.registry import Entry, experiment, experiments
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Look up, run and verify the claims of the book.",
@@ -34,7 +32,7 @@ console = Console()
 
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 AtScale = Annotated[
-    Literal["smoke", "book", "paper"] | None,
+    Literal["smoke", "book", "paper", "large"] | None,
     typer.Option(help="Size of the run; default ATTNBOOK_SCALE, else book."),
 ]
 OnDevice = Annotated[str | None, typer.Option(help="cuda, mps or cpu; default the first of these.")]
@@ -44,25 +42,31 @@ OnDevice = Annotated[str | None, typer.Option(help="cuda, mps or cpu; default th
 def list_claims(
     paper: Annotated[str | None, typer.Option(help="Only this paper, for example global_attention.")] = None,
     outcome: Annotated[str | None, typer.Option(help="Only this outcome, for example pending.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only what the paper states, or what this book found.")] = None,
     only_experiments: Annotated[bool, typer.Option("--experiments", help="The ids of experiments instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the claims with their recorded outcome."""
+    """List the claims with the verdict that counts, and count them: the papers' statements, this book's findings."""
     if only_experiments:
         summaries = {name: e.summary for name, e in experiments().items()}
         return _print_json(summaries) if as_json else typer.echo("\n".join(summaries))
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
         _one_of("outcome", outcome, ledger.OUTCOMES)
-        verdicts = [ledger.standing(c) for c in ledger.claims() if paper in (None, c.paper)]
-        chosen = [v for v in verdicts if outcome in (None, v.outcome)]
+        _one_of("source", source, tuple(ledger.SOURCES))
+        wanted = [c for c in ledger.claims() if paper in (None, c.paper) and source in (None, c.source)]
+        chosen = [v for v in map(ledger.standing, wanted) if outcome in (None, v.outcome)]
+        rows = [(v.claim.id, v.claim.where, v.outcome, rendering.held(v), ledger.render_values(v)) for v in chosen]
     if as_json:
         return _print_json([_as_data(v) for v in chosen])
-    table = Table("claim", "where", "outcome", "measured", box=None)
-    for v in chosen:
-        table.add_row(*map(escape, (v.claim.id, v.claim.where, v.outcome, ledger.render_values(v))))
+    table = Table(Column("claim", no_wrap=True), "where", "outcome", "fresh seeds", "measured", box=None)
+    for row in rows:
+        table.add_row(*map(escape, row))
     console.print(table)
-    console.print(f"{len(chosen)} claims; experiments: {', '.join(experiments())}")
+    for board, counts in rendering.scoreboards(chosen).items():
+        parts = ", ".join(f"{counts[name]} {name}" for name in ledger.OUTCOMES if counts[name])
+        console.print(f"{rendering.BOARDS[board]}: {counts.total()} claims: {parts}", highlight=False)
+    console.print(rendering.rules(chosen), highlight=False)
     return None
 
 
@@ -70,82 +74,106 @@ def list_claims(
 def show(
     claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-20000.")], as_json: Json = False
 ) -> None:
-    """Show one claim: statement, rule, the paper's numbers and ours."""
+    """Show one claim: statement, rule, the paper's numbers and ours, and whether the verdict held on fresh seeds."""
     with _clear_errors():
         claim = ledger.claim(claim_id)
-        verdicts = [ledger.recorded(claim, scale) for scale in ("book", "paper")]
+        counts, again = ledger.standing(claim), ledger.replicated(claim)
+        found = [ledger.recorded(claim, scale) for scale in ("book", "large", "paper")]
+        verdicts = [v for v in found if v.measurement]
     if as_json:
-        return _print_json({**asdict(claim), "recorded": [_as_data(v) for v in verdicts]})
+        recorded = {"standing": _as_data(counts), "recorded": [_as_data(v) for v in verdicts]}
+        return _print_json({**asdict(claim), **recorded})
     for name, value in asdict(claim).items():
         if value:
             console.print(f"[bold]{name}[/]: {escape(str(value))}")
     for v in verdicts:
         console.print(f"[bold]{v.scale}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
+    console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.scale}")
+    console.print(f"[bold]fresh seeds[/]: {again or 'not tried yet'}", highlight=False)
     return None
 
 
 @app.command()
 def run(
-    name: Annotated[str, typer.Argument(help="An experiment, for example global_attention.sample_complexity.")],
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, such as preconditioning.ablation.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All experiments of the book.")] = False,
+    paper: Annotated[str | None, typer.Option(help="All experiments of this paper.")] = None,
     scale: AtScale = None,
     device: OnDevice = None,
+    on: Annotated[str, typer.Option(help="here, processes:N or a dask scheduler, tcp://host:port.")] = "here",
     output: Annotated[Path | None, typer.Option(help="Where to write; default the book's results folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment and store its result. Interrupted, the same command continues."""
+    """Run experiments and store their results. Interrupted, the same command continues.
+
+    Raises:
+        typer.Exit: With code 1 if one of several failed; the others finish.
+    """
     with _clear_errors():
-        chosen, size = experiment(name), scale or runtime.scale()
-        path = output or results.stored_path(name, size)
-        _check_writable(path)
-        workdir = _folder_of_parts(chosen, size, path, runtime.device(device))
-        result = _run(chosen, size, device, workdir)
-        result.save(path)
-        shutil.rmtree(workdir, ignore_errors=True)
-        with suppress(OSError):  # parts of other runs may wait beside them
-            workdir.parent.rmdir()
+        size = scale or runtime.scale()
+        chosen = _chosen(names or [], every, paper)
+        jobs, without = running.prepare(chosen, size, device=device, on=on, output=output, strict=bool(names))
+        with executor_on(on) as executor:
+            done = running.run_jobs(jobs, executor, device)
+        if len(done) == 1 and done[0].error:
+            _fail(done[0].error)
+    for name in without:
+        typer.echo(f"left out {name}: no size {size}", err=True)
+    failed = [job for job in done if job.error]
+    for job in failed:
+        typer.echo(f"failed {job.name}: {job.error}", err=True)
+    found = {job.name: {claim: asdict(m) for claim, m in job.measured.items()} for job in done if not job.error}
     if as_json:
-        return _print_json({claim: asdict(m) for claim, m in result.measurements().items()})
-    for claim, m in result.measurements().items():
-        console.print(f"{claim}: " + ", ".join(f"{k} {v:.3g}" for k, v in m.values.items()), highlight=False)
-    console.print(f"{result.provenance.wall_seconds:.1f} s on {result.provenance.device}; stored {path.name}")
-    return None
+        _print_json(found[done[0].name] if len(done) == 1 else found)
+    elif len(done) == 1:
+        for claim, m in done[0].measured.items():
+            console.print(f"{claim}: " + ", ".join(f"{k} {v:.3g}" for k, v in m.values.items()), highlight=False)
+        console.print(done[0].summary)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
 def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; default all.", show_default=False)] = None,
     paper: Annotated[str | None, typer.Option(help="Only experiments of this paper.")] = None,
     scale: AtScale = None,
     device: OnDevice = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="On seeds that were used nowhere before.")] = False,
+    sets: Annotated[int, typer.Option(help="With --fresh: how many sets of seeds.", min=1)] = 5,
     as_json: Json = False,
 ) -> None:
-    """Run the experiments again and compare each verdict with the recorded one; exit 1 if one differs.
+    """Run experiments again and compare each verdict with the recorded one; exit 1 if one differs.
 
-    An experiment whose data are not on this machine is left out, and named.
+    With --fresh at the book's size on sets of new seeds; what was measured is stored, and sets that are stored are not
+    run again; exit 1 if a verdict holds in fewer than four sets of five. An experiment whose data are not on this
+    machine is left out, and named.
 
     Raises:
-        typer.Exit: With code 1 if a verdict differs or nothing was verified.
+        typer.Exit: With code 1 if a verdict differs or is unstable, or nothing was verified.
     """
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
-        size = scale or runtime.scale()
-        rows, left_out = [], []
-        for chosen in experiments().values():
-            if paper in (None, chosen.id.split(".")[0]):
+        _one_of("scale", scale, ["book"] if fresh else get_args(Scale))
+        size, rows, left_out = "book" if fresh else scale or runtime.scale(), [], []
+        for chosen in [experiment(name) for name in names] if names else experiments().values():
+            if paper in (None, chosen.id.split(".")[0]) and size in chosen.scales():
                 try:
-                    rows += _compare(_run(chosen, size, device), size)
+                    rows += _again(chosen, device, sets) if fresh else _compare(chosen, size, device)
                 except datasets.DataError as error:
                     left_out.append(f"left out {chosen.id}: {error}")
-    differing = [row for row in rows if not row["as_recorded"]]
+    holding = [row for row in rows if row["holds"]]
     if as_json:
         _print_json(rows)
     else:
         for row in rows:
-            sign = "ok " if row["as_recorded"] else "DIFFERS"
-            console.print(f"{sign} {row['claim']}: {row['outcome']} (recorded: {row['recorded']})", highlight=False)
+            beside = row["fresh"] if fresh else f"recorded: {row['recorded']}"
+            sign = "ok " if row["holds"] else "UNSTABLE" if fresh else "DIFFERS"
+            console.print(f"{sign} {row['claim']}: {row['outcome']} ({beside})", highlight=False)
         for line in left_out:
             console.print(line, highlight=False, soft_wrap=True)
-        console.print(f"{len(rows) - len(differing)} of {len(rows)} claims hold as recorded")
-    if differing or not rows:
+        console.print(f"{len(holding)} of {len(rows)} claims hold {'on fresh seeds' if fresh else 'as recorded'}")
+    if len(holding) < len(rows) or not rows:
         raise typer.Exit(1)
 
 
@@ -198,6 +226,11 @@ def examine(as_json: Json = False) -> None:
     raise typer.Exit(doctor.main(["--json"] if as_json else []))
 
 
+def _fail(message: str) -> NoReturn:
+    """Leave with what made the only experiment fail, for :func:`_clear_errors` to print."""
+    raise ValueError(message)
+
+
 @contextmanager
 def _clear_errors() -> Iterator[None]:
     """Turn expected errors into one line on stderr and exit code 2."""
@@ -208,45 +241,70 @@ def _clear_errors() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def _run(chosen: results.Experiment, size: Scale, device: str | None, workdir: Path | None = None) -> results.Result:
+def _chosen(names: list[str], every: bool, paper: str | None) -> list[Entry]:
+    """The experiments that were asked for, each once."""
+    if bool(names) + every + (paper is not None) != 1:
+        raise ValueError("experiment: name one or several, or use --all, or --paper NAME")
+    _one_of("paper", paper, [p.name for p in ledger.papers()])
+    if names:
+        return [experiment(name) for name in dict.fromkeys(names)]
+    return [entry for name, entry in experiments().items() if every or name.split(".")[0] == paper]
+
+
+def _measured(chosen: Entry, size: Scale, device: str | None) -> Mapping[str, results.Measurement]:
+    ready = chosen.at(size)
     with runtime.progress_bar(chosen.id) as progress:
-        return chosen.run(chosen.settings_for(size), device=device, progress=progress, workdir=workdir)
+        return ready.measurements(ready.run(device=device, progress=progress))  # type: ignore[arg-type]  # its own
 
 
-def _folder_of_parts(chosen: results.Experiment, size: Scale, path: Path, device: torch.device) -> Path:
-    """Where an interrupted run left its finished parts; other settings, versions or devices have other folders."""
-    label = hashlib.sha256(f"{attnbook.__version__} {device} {chosen.settings_for(size)!r}".encode()).hexdigest()[:12]
-    return path.parent / ".parts" / f"{chosen.id}-{label}"
+def _again(chosen: Entry, device: str | None, sets: int) -> list[dict[str, Any]]:
+    """Each verdict at the book's size beside the number of sets of fresh seeds in which it held."""
+
+    def measure(settings: Any) -> tuple[Mapping[str, results.Measurement], Mapping[str, Any]]:
+        ready = chosen.at("book", seeds=settings.seeds)
+        with runtime.progress_bar(f"{chosen.id}, seeds from {settings.seeds[0]}") as progress:
+            found = ready.run(device=device, progress=progress)
+        how = found.provenance if isinstance(found, results.Result) else found.attrs["provenance"]
+        return ready.measurements(found), plain(how)  # type: ignore[arg-type]  # its own
+
+    at_book_size = chosen.at("book")
+    ledger.replicate(chosen.id, getattr(at_book_size, "settings", at_book_size), measure, sets=sets)
+    rows = []
+    for claim in results.stored_measurements(chosen.id, "book"):
+        verdict, found = ledger.recorded(ledger.claim(claim), "book"), ledger.replicated(ledger.claim(claim))
+        holds = found is not None and not found.unstable
+        rows.append({"claim": claim, "outcome": verdict.outcome, "fresh": str(found), "holds": holds})
+    return rows
 
 
-def _compare(result: results.Result, size: Scale) -> list[dict[str, Any]]:
+def _compare(chosen: Entry, size: Scale, device: str | None) -> list[dict[str, Any]]:
     """Each verdict beside the recorded one; a recorded claim that is no longer measured differs too."""
-    found = {v.claim.id: v.outcome for v in ledger.check(result, scale=size).verdicts}
+    measured = _measured(chosen, size, device)
+    found = {claim: ledger.judge(ledger.claim(claim), m, size).outcome for claim, m in measured.items()}
     before = {claim: ledger.recorded(ledger.claim(claim), size).outcome for claim in found}
-    for claim in results.stored_measurements(result.experiment, size):
+    for claim in results.stored_measurements(chosen.id, size):
         before.setdefault(claim, ledger.recorded(ledger.claim(claim), size).outcome)
     rows = []
     for claim, recorded in before.items():
         outcome = found.get(claim, "not measured")
         same = outcome == recorded
-        rows.append({"claim": claim, "outcome": outcome, "recorded": recorded, "as_recorded": same})
+        rows.append({"claim": claim, "outcome": outcome, "recorded": recorded, "holds": same})
     return rows
 
 
 def _as_data(v: ledger.Verdict) -> dict[str, Any]:
     measured = asdict(v.measurement) if v.measurement else None
-    return {"id": v.claim.id, "where": v.claim.where, "scale": v.scale, "outcome": v.outcome, "measured": measured}
-
-
-def _check_writable(path: Path) -> None:
-    """Fail before the run, not after it, when the result could not be stored."""
-    if path.is_dir():
-        raise ValueError(f"output: {path.name} is a folder, expected the name of a file")
-    folder = path.parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"output: no permission to write {path.name} in {folder}")
+    found = ledger.replicated(v.claim)
+    return {
+        "id": v.claim.id,
+        "source": v.claim.source,
+        "setting": v.claim.setting,
+        "where": v.claim.where,
+        "scale": v.scale,
+        "outcome": v.outcome,
+        "fresh_seeds": asdict(found) if found else None,
+        "measured": measured,
+    }
 
 
 def _one_of(name: str, value: str | None, allowed: list[str] | tuple[str, ...]) -> None:

@@ -26,7 +26,6 @@ __all__ = ["Finding", "examine", "main"]
 
 ROOT = Path(attnbook.__file__).resolve().parent.parent
 TESTED = ((3, 11), (3, 13))
-REPOSITORY = "https://github.com/OWNER/attnbook"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LOADED = ("numpy", "scipy", "torch", "matplotlib", "scikit-learn", "ipywidgets")
 MODULES = {"scikit-learn": "sklearn"}
@@ -113,7 +112,8 @@ def _python() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     """Versions against what the package asks for and, in a copy of the repository, what book and tests ask for."""
     try:
-        needed = importlib.metadata.requires("attnbook") or []
+        asked = importlib.metadata.requires("attnbook") or []
+        needed = [line for line in asked if "extra ==" not in line]  # nobody must have installed what is extra
     except importlib.metadata.PackageNotFoundError:
         import tomllib
 
@@ -135,7 +135,8 @@ def _compared(what: str, requirements: list[str], state: str) -> Iterator[Findin
     pip = f"{sys.executable} -m pip install"
     if len(wrong) > 3:
         listed = ROOT / "requirements.txt"
-        mend = f"{pip} -r {listed}" if listed.is_file() else f'{pip} "attnbook @ git+{REPOSITORY}"'
+        quoted = " ".join(f'"{requirement}"' for requirement in wrong)
+        mend = f"{pip} -r {listed}" if listed.is_file() else f"{pip} {quoted}"
         yield Finding("packages", state, f"missing or of another version, of {what}: {', '.join(wrong)}", mend)
         return
     for requirement, found in wrong.items():

@@ -20,22 +20,33 @@ class Feedback:
         exercise: Its id.
         right: Whether the answer passed.
         message: What is right, or the likely mistake.
+        solution: Whether the answer was the book's own solution and not the reader's.
     """
 
     exercise: str
     right: bool
     message: str
+    solution: bool = False
 
     def __repr__(self) -> str:
+        if self.right and self.solution:
+            return f"{self.exercise}: the book's solution passes"
         return f"{self.exercise}: {'right' if self.right else 'not yet'}: {self.message}"
 
 
-def check(exercise: str, answer: Callable[..., Any]) -> Feedback:
+class _NothingReturned(Exception):
+    """The reader's function returned None."""
+
+
+def check(exercise: str, answer: Callable[..., Any], *, solution: bool = False) -> Feedback:
     """Try a reader's function and say what is right or what the likely mistake is.
 
     Args:
-        exercise: Id of the exercise, for example ``GA-1``.
-        answer: The reader's function, with the arguments that the exercise names.
+        exercise: Id of the exercise, for example ``GA-1``, in upper or lower case.
+        answer: The reader's function, with the arguments that the exercise names; ``...`` where nothing is written yet.
+        solution: Whether this is the book's own solution. It is tried like any other, but one that passes is called
+            the book's solution and never "right": that word is for the reader's work. Default: the answer is the
+            reader's.
 
     Returns:
         Feedback; an answer that raises an error gets that error as feedback.
@@ -44,15 +55,27 @@ def check(exercise: str, answer: Callable[..., Any]) -> Feedback:
         ValueError: If there is no such exercise.
         TypeError: If ``answer`` is not a function.
     """
-    room = ROOMS.get(str(exercise).split("-")[0])
+    exercise = str(exercise).strip().upper()
+    room = ROOMS.get(exercise.split("-")[0])
     checks = import_module(f"{room}.exercises").CHECKS if room else {}
     if exercise not in checks:
         known = [name for paper in ROOMS.values() for name in import_module(f"{paper}.exercises").CHECKS]
         raise ValueError(f"exercise: no exercise {exercise!r}; there are {', '.join(known)}")
+    if answer is ...:
+        return Feedback(exercise, False, "nothing is written yet: give your function in place of `...`")
     if not callable(answer):
         raise TypeError(f"answer: expected a function, got {type(answer).__name__}")
+
+    def returned(*arguments: Any) -> Any:
+        value = answer(*arguments)
+        if value is None:
+            raise _NothingReturned
+        return value
+
     try:
-        mistake = checks[exercise](answer)
+        mistake = checks[exercise](returned)
+    except _NothingReturned:
+        mistake = "your function returned None: is a `return` missing?"
     except Exception as error:  # the reader's own code may fail in any way; its error is the feedback
         mistake = f"your function raised {type(error).__name__}: {error}"
-    return Feedback(exercise, mistake is None, mistake or "passed on random inputs")
+    return Feedback(exercise, mistake is None, mistake or "passed on random inputs", solution)

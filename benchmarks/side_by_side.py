@@ -40,6 +40,7 @@ CASES = (
     "case_softmax_ntk_kernel",
     "case_preconditioning",
     "case_preconditioning_in_sample",
+    "case_contract",
 )
 STORED = HERE / "side_by_side.json"
 COLUMNS = ("variant", "wall, ms", "CPU, ms", "wall / ours", "CPU / ours", "memory, MiB")

@@ -2,7 +2,7 @@
 (function () {
   const form = document.querySelector("form.claim-filter");
   if (!form) return;
-  const fields = ["paper", "status", "kind", "text"].map((name) => form.elements[name]);
+  const fields = ["paper", "status", "source", "text"].map((name) => form.elements[name]);
   const claims = [...document.querySelectorAll("section.claim")];
   const groups = [...new Set(claims.map((claim) => claim.parentElement))];
   const count = form.querySelector("output");
@@ -38,7 +38,8 @@
       update();
       return;
     }
-    const claim = claims.find((one) => one.id === decodeURIComponent(name));
+    const place = document.getElementById(decodeURIComponent(name));  // of a claim, or of one that is part of it now
+    const claim = place && place.closest("section.claim");
     if (!claim) return;
     if (claim.hidden) { form.reset(); update(); }
     const details = claim.querySelector("details");

@@ -45,9 +45,16 @@ class SmokeResults(Mapping):
 
     def __getitem__(self, name):
         if name not in self._found:
-            experiment = self._experiments[name]
-            self._found[name] = experiment.run(experiment.settings_for("smoke"), device="cpu")
+            self._found[name] = self._experiments[name].at("smoke").run(device="cpu")
         return self._found[name]
+
+    def measurements(self, name):
+        """What was measured, by claim id; an experiment on the contract says it, not its data."""
+        return self._experiments[name].at("smoke").measurements(self[name])
+
+    def store(self, name, path):
+        """Write a result with its measurements."""
+        self._experiments[name].at("smoke").store(self[name], path)
 
     def __iter__(self):
         return iter(self._experiments)
@@ -60,3 +67,14 @@ class SmokeResults(Mapping):
 def smoke_results():
     """Results at smoke scale, for all tests that only read."""
     return SmokeResults()
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A client of a dask scheduler with two workers on this machine, which can import the tests' own modules."""
+    from distributed import Client, LocalCluster
+
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": True}
+    with LocalCluster(**options) as started, Client(started) as client:
+        client.run(sys.path.insert, 0, os.path.dirname(__file__))
+        yield client

@@ -18,8 +18,13 @@ def settings() -> dict[str, Any]:
 
 
 def addresses(settings: dict[str, Any], page: str) -> dict[str, str]:
-    """Service to address, for each service that the settings switch on; ``page`` has no suffix."""
+    """Service to address, for each service that the settings switch on; none while the repository has no address.
+
+    ``page`` has no suffix.
+    """
     repository, buttons = settings["repository"], settings["launch_buttons"]
+    if not repository["url"]:
+        return {}
     owner, name = repository["url"].removeprefix("https://github.com/").split("/")
     branch, view = repository["branch"], FOLDERS[buttons["notebook_interface"]]
     path = "/".join(filter(None, [repository["path_to_book"].strip("/"), f"{page}.ipynb"]))

@@ -1,8 +1,10 @@
 """The command line, from end to end."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -32,9 +34,9 @@ def call(tmp_results):
 @pytest.fixture
 def stored(smoke_results, tmp_results):
     """The results of all experiments at smoke scale, stored as such and as those of the book."""
-    for name, result in smoke_results.items():
+    for name in smoke_results:
         for scale in ("smoke", "book"):
-            result.save(tmp_results / scale / f"{name}.json")
+            smoke_results.store(name, tmp_results / scale / f"{name}.json")
     return tmp_results
 
 
@@ -89,6 +91,7 @@ def test_list_shows_every_claim_with_its_outcome(call, stored):
         (["--paper", "multi_head"], lambda c, outcome: c.paper == "multi_head"),
         (["--outcome", "not testable"], lambda c, outcome: bool(c.untestable)),
         (["--outcome", "pending"], lambda c, outcome: outcome == "pending"),
+        (["--source", "book"], lambda c, outcome: c.source == "book"),
         (["--paper", "global_attention", "--outcome", "contradicted"], lambda c, outcome: outcome == "contradicted"),
     ],
 )
@@ -96,6 +99,14 @@ def test_list_can_be_narrowed(options, chosen, call):
     rows = json.loads(call("list", "--json", *options).stdout)
     expected = [c.id for c in ledger.claims() if chosen(c, ledger.recorded(c).outcome)]
     assert [row["id"] for row in rows] == expected
+
+
+def test_list_counts_the_papers_statements_and_the_findings_of_this_book_apart(call, stored):
+    papers, book, rules = call("list").stdout.splitlines()[-3:]
+    counts = Counter(c.source for c in ledger.claims())
+    assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
+    assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
+    assert rules.endswith(f"which the claim names: {sum(bool(c.trial) for c in ledger.claims())}.")
 
 
 def test_list_of_experiments(call):
@@ -106,11 +117,12 @@ def test_list_of_experiments(call):
 
 def test_show_has_statement_rule_and_numbers(call, stored):
     shown, claim = call("show", "GA-TAB1-10000").stdout, ledger.claim("GA-TAB1-10000")
-    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 0.9", "paper: pending"):
+    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 0.9"):
         assert text in shown.replace("\n", " ")
     data = json.loads(call("show", "GA-TAB1-10000", "--json").stdout)
     assert data["paper_value"] == claim.paper_value
-    assert [(v["scale"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced"), ("paper", "pending")]
+    assert [(v["scale"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced")]
+    assert data["standing"] == data["recorded"][0]
     assert set(data["recorded"][0]["measured"]["values"]) == set(claim.paper_value)
 
 
@@ -132,7 +144,7 @@ def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, 
 
 def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
     said = call("verify", "--scale", "smoke", "--device", "cpu").stdout
-    measured = sum(len(result.measurements()) for result in smoke_results.values())
+    measured = sum(len(smoke_results.measurements(name)) for name in smoke_results)
     assert f"{measured} of {measured} claims hold as recorded" in said
     assert "DIFFERS" not in said
 
@@ -142,7 +154,7 @@ def test_verify_fails_and_names_the_claim_whose_verdict_differs(call, stored, on
     options = ("verify", "--paper", "global_attention", "--scale", "smoke", "--device", "cpu")
     assert f"DIFFERS {BOUND}: reproduced (recorded: not reproduced)" in call(*options, code=1).stdout
     rows = json.loads(call(*options, "--json", code=1).stdout)
-    assert [row["claim"] for row in rows if not row["as_recorded"]] == [BOUND]
+    assert [row["claim"] for row in rows if not row["holds"]] == [BOUND]
 
 
 def test_verify_fails_where_nothing_was_stored(call, only_error_rate):
@@ -152,6 +164,41 @@ def test_verify_fails_where_nothing_was_stored(call, only_error_rate):
 
 def test_verify_fails_where_there_is_nothing_to_verify(call, only_error_rate):
     assert "0 of 0" in call("verify", "--paper", "multi_head", code=1).stdout
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The seeds of each run of the only experiment in the registry, a small one."""
+    name, seen = "global_attention.error_rate", []
+    real = experiment(name)
+
+    def run(settings, **options):
+        seen.append(settings.seeds)
+        return real.run(settings, **options)
+
+    small = dataclasses.replace(real, run=run)
+    monkeypatch.setattr(type(small), "settings_for", lambda self, scale: self.settings.smoke())
+    monkeypatch.setattr(cli, "experiments", lambda: {name: small})
+    monkeypatch.setattr(cli, "experiment", lambda _: small)
+    return seen
+
+
+def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held(call, stored, runs):
+    command = ("verify", "global_attention.error_rate", "--fresh", "--sets", 2, "--device", "cpu")
+    rows = json.loads(call(*command, "--json").stdout)
+    assert {row["fresh"] for row in rows} == {"held in 2 of 2"}
+    assert [seeds[0] for seeds in runs] == [20000, 30000]
+    assert "ok  GA-T1-bound: reproduced (held in 2 of 2)" in call(*command).stdout
+    assert len(runs) == 2
+    assert "fresh seeds: held in 2 of 2" in call("show", BOUND).stdout
+    (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == BOUND]
+    assert "held in 2 of 2" in line
+
+
+def test_fresh_seeds_fail_and_name_the_claim_that_they_do_not_confirm(call, stored, runs):
+    doctor_result(stored / "book", BOUND, max_error=1.0)
+    said = call("verify", "--fresh", "--sets", 1, "--device", "cpu", code=1).stdout
+    assert f"UNSTABLE {BOUND}: not reproduced (unstable: held in 0 of 1)" in said
 
 
 def test_doctor_fails_with_what_is_broken_and_says_what_mends_it(call):
@@ -174,6 +221,8 @@ def test_doctor_fails_with_what_is_broken_and_says_what_mends_it(call):
         (["run", TABLE_1, "--device", "tpu"], {}, "device: 'tpu' is not available here; expected one of "),
         (["run", TABLE_1], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
         (["verify", "--paper", "banana"], {}, "paper: got 'banana'"),
+        (["verify", "--fresh", "--scale", "paper"], {}, "scale: got 'paper', expected one of book"),
+        (["verify", "global_attention.sparsty"], {}, "did you mean global_attention.sparsity"),
         (["verify", "--device", "tpu"], {}, "device: 'tpu'"),
         (["verify"], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
     ],
@@ -224,7 +273,7 @@ def test_an_impossible_output_is_refused_before_the_run(place, call, tmp_path, n
 
 
 def test_an_output_without_permission_is_refused_before_the_run(call, tmp_path, no_training, monkeypatch):
-    monkeypatch.setattr(cli.os, "access", lambda *_: False)
+    monkeypatch.setattr("os.access", lambda *_: False)
     done = call("run", TABLE_1, "--scale", "smoke", "--output", tmp_path / "mine.json", code=2)
     assert done.stderr == f"attnbook: output: no permission to write mine.json in {tmp_path}\n"
     assert files_in(tmp_path) == []

@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,11 +95,28 @@ def test_what_only_book_and_tests_need_breaks_nothing(healthy, monkeypatch):
     assert doctor.main([]) == 0
 
 
+def test_what_an_extra_needs_is_not_missed(healthy, monkeypatch):
+    monkeypatch.setattr(doctor, "ROOT", healthy)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: ["numpy", 'distributed>=1; extra == "cluster"'])
+    versions(monkeypatch, distributed=None)
+    assert [f.says for f in found("packages")] == ["all 1 of attnbook are here in a right version"]
+    assert found("distributed") == []
+
+
 def test_many_missing_packages_are_one_line_with_one_cure(healthy, monkeypatch):
     versions(monkeypatch, **dict.fromkeys(("scipy", "numpy", "rich", "typer"), None))
     broken = [f for f in doctor.examine() if f.state == "broken"]
     assert [f.subject for f in broken] == ["packages"]
     assert broken[0].mend == f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}"
+
+
+def test_many_missing_packages_without_a_copy_of_the_repository_are_listed(healthy, monkeypatch):
+    monkeypatch.setattr(doctor, "ROOT", healthy)
+    versions(monkeypatch, **dict.fromkeys(("scipy", "numpy", "rich", "typer"), None))
+    (broken,) = [f for f in doctor.examine() if f.state == "broken"]
+    pip, *listed = broken.mend.split(' "')
+    assert pip == f"{sys.executable} -m pip install"
+    assert [re.match(r"\w+", name)[0] for name in listed] == ["numpy", "rich", "scipy", "typer"]
 
 
 def test_a_package_that_does_not_load_is_named_with_its_error(healthy, monkeypatch):

@@ -1,50 +1,170 @@
-"""Every experiment of every paper passes the same checks."""
+"""Every experiment of every paper passes the same checks; the tiny one of the tests goes through them as well."""
 
 import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from toy_experiment import Toy
 
 from attnbook import ledger
+from attnbook.core.experiment import Experiment
+from attnbook.core.first_edition import OldEntry
+from attnbook.core.results import stored_path
+from attnbook.registry import experiment as look_up
 from attnbook.registry import experiments
 
+ALL = list(experiments().values())
+NEW = [e for e in ALL if not isinstance(e, OldEntry)] + [Toy]
+OLD = [e for e in ALL if isinstance(e, OldEntry)]
 
-@pytest.fixture(params=experiments().values(), ids=lambda e: e.id)
+
+@pytest.fixture(params=ALL, ids=lambda e: e.id)
 def experiment(request):
     return request.param
 
 
-def test_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(experiment, smoke_results, tmp_path):
+@pytest.fixture(params=OLD, ids=lambda e: e.id)
+def old(request):
+    return request.param
+
+
+@pytest.fixture(params=NEW, ids=lambda e: e.id)
+def new(request):
+    """The class of an experiment of the new kind; it runs at smoke size, a seed at a time."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def found():
+    """Data at smoke size, a seed at a time, by experiment; each is run once."""
+    kept = {}
+
+    def of(kind):
+        if kind not in kept:
+            kept[kind] = kind.at("smoke", chunk=1).run(device="cpu")
+        return kept[kind]
+
+    return of
+
+
+def assert_same(one, other):
+    assert one.drop_attrs().identical(other.drop_attrs())
+
+
+def test_old_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(old, smoke_results, tmp_path):
     """Same settings, same numbers; progress ends at its total; what is saved is what is loaded."""
-    first, seen = smoke_results[experiment.id], []
-    second = experiment.run(first.settings, device="cpu", progress=lambda done, total: seen.append((done, total)))
+    first, seen = smoke_results[old.id], []
+    second = old.at("smoke").run(device="cpu", progress=lambda done, total: seen.append((done, total)))
     assert first.measurements() == second.measurements()
     assert seen[-1][0] == seen[-1][1]
     first.save(tmp_path / "result.json")
-    loaded = experiment.result.load(tmp_path / "result.json")
-    assert loaded.settings == first.settings == experiment.settings_for("smoke")
+    loaded = old.result.load(tmp_path / "result.json")
+    assert loaded.settings == first.settings == old.settings_for("smoke")
     for field in dataclasses.fields(first):
         if isinstance(getattr(first, field.name), np.ndarray):
             np.testing.assert_allclose(getattr(loaded, field.name), getattr(first, field.name), rtol=1e-5)
 
 
+def test_new_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(new, found, tmp_path):
+    ready, seen = new.at("smoke", chunk=1), []
+    again = ready.run(device="cpu", progress=lambda done, total: seen.append(done / total))
+    assert_same(again, found(new))
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+    ready.store(again, tmp_path / "result.json")
+    loaded = new.load(tmp_path / "result.json")
+    assert_same(loaded, again)
+    assert ready.measurements(loaded) == ready.measurements(again)
+
+
+def test_killed_and_resumed_is_the_same(new, found, tmp_path):
+    """The last group is missing, as after a kill."""
+    ready = new.at("smoke", chunk=1)
+    ready.run(device="cpu", workdir=tmp_path)
+    parts = sorted(tmp_path.iterdir())
+    assert len(parts) == len(ready.seeds) > 1
+    parts[-1].unlink()
+    before = {part: part.stat().st_mtime_ns for part in parts[:-1]}
+    assert_same(ready.run(device="cpu", workdir=tmp_path), found(new))
+    assert {part: part.stat().st_mtime_ns for part in parts[:-1]} == before
+
+
+@pytest.fixture(scope="session")
+def pool():
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_the_same_on_a_process_pool(new, found, pool):
+    assert_same(new.at("smoke", chunk=1).run(device="cpu", executor=pool), found(new))
+
+
+@pytest.mark.slow
+def test_the_same_on_a_cluster(new, found, cluster):
+    assert_same(new.at("smoke", chunk=1).run(device="cpu", executor=cluster.get_executor()), found(new))
+
+
+@pytest.mark.slow
+def test_an_old_experiment_runs_on_a_worker_as_one_task(pool, smoke_results):
+    old, seen = look_up("global_attention.error_rate"), []
+    there = old.at("smoke").run(device="cpu", executor=pool, progress=lambda *told: seen.append(told))
+    assert there.measurements() == smoke_results[old.id].measurements()
+    assert seen == [(1, 1)]
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_the_middle_loses_nothing(cluster, tmp_path):
+    """SIGKILL, as the kernel does for want of memory: its group goes to the other worker, all others stay."""
+    toy = Toy(seeds=tuple(range(8)), chunk=1, seconds=0.5, log=str(tmp_path))
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(toy.run, device="cpu", executor=cluster.get_executor())
+        while len(list(tmp_path.iterdir())) < 4:
+            time.sleep(0.02)
+        victim = int(sorted(tmp_path.iterdir())[-1].name.split("-")[1])
+        os.kill(victim, signal.SIGKILL)
+        data = run.result(timeout=120)
+    assert_same(data, replace(toy, log="", seconds=0.0).run(device="cpu"))
+    started = [int(file.name.split("-")[0]) for file in tmp_path.iterdir()]
+    assert set(started) == set(toy.seeds)
+    assert len(started) > len(toy.seeds)  # the group of the killed worker ran twice
+    cluster.wait_for_workers(2, timeout=60)
+
+
 def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(experiment, smoke_results):
-    for verdict in ledger.check(smoke_results[experiment.id]).verdicts:
+    measured = experiment.at("smoke").measurements(smoke_results[experiment.id])
+    for claim_id, measurement in measured.items():
+        verdict = ledger.judge(ledger.claim(claim_id), measurement)
         assert verdict.claim.experiment == experiment.id
         assert not verdict.claim.pending
 
 
-def test_smoke_book_and_paper_differ(experiment):
-    settings = [experiment.settings_for(scale) for scale in ("smoke", "book", "paper")]
-    assert len(set(map(repr, settings))) == 3
+def test_all_sizes_differ(experiment):
+    sizes = [repr(experiment.at(scale)) for scale in experiment.scales()]
+    assert len(set(sizes)) == len(sizes) >= 2
 
 
 def test_an_unavailable_device_is_refused(experiment):
     with pytest.raises(ValueError, match="device"):
-        experiment.run(experiment.settings_for("smoke"), device="tpu")
+        experiment.at("smoke").run(device="tpu")
 
 
-def test_every_experiment_states_a_time_budget_of_under_a_minute(experiment):
+def test_every_experiment_says_what_it_is_and_respects_a_time_budget_of_under_a_minute(experiment):
     """The budget that a chapter's experiments share; the stored book run shows the time each one took."""
-    stored = experiment.result.load_stored("book").provenance
-    assert stored.cpu_seconds <= experiment.budget_seconds <= 60
+    assert experiment.summary
+    stored = json.loads(stored_path(experiment.id, "book").read_text(encoding="utf-8"))["provenance"]
+    assert stored["cpu_seconds"] <= experiment.budget_seconds <= 60
+
+
+def test_old_and_new_kind_are_found_together_and_an_id_is_there_once():
+    assert set(experiments()) == {e.id for e in ALL}
+    for kind in NEW:
+        assert issubclass(kind, Experiment)

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import first_cell
+import address
 import launching
 import pytest
+
+from attnbook.core import widgets
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").rglob("*.ipynb"))
@@ -69,30 +71,17 @@ def test_stored_outputs_are_those_of_one_clean_run(chapter):
 def test_first_cell_is_the_same_everywhere_and_says_nothing(chapter):
     """It is hidden in the book, silent outside Colab, and written by one tool."""
     first = code_cells(chapter)[0]
-    assert "".join(first["source"]) == first_cell.source(), "run: python tools/first_cell.py"
-    assert first["metadata"]["tags"] == first_cell.TAGS
+    assert "".join(first["source"]) == address.first_cell(address.current(ROOT)), "run: make address"
+    assert first["metadata"]["tags"] == address.TAGS
     assert first["outputs"] == []
 
 
 def test_the_tool_changes_the_first_cell_and_nothing_else(chapter, tmp_path):
     before = json.loads(chapter.read_text(encoding="utf-8"))
-    before["cells"][0]["source"] = ["import sys\n", '"google.colab" in sys.modules']
+    before["cells"][0]["source"] = ["# On Colab\n", "import sys"]
     copy = tmp_path / "copy.ipynb"
     copy.write_text(json.dumps(before), encoding="utf-8")
-    assert not first_cell.is_current(copy)
-    first_cell.write(copy)
-    assert first_cell.is_current(copy)
-    after = json.loads(copy.read_text(encoding="utf-8"))
-    assert after["cells"][1:] == before["cells"][1:]
-    assert after["metadata"] == before["metadata"]
-    assert copy.read_text(encoding="utf-8").splitlines()[1:6] == chapter.read_text(encoding="utf-8").splitlines()[1:6]
-
-
-def test_the_tool_keeps_away_from_notebooks_that_begin_otherwise(tmp_path):
-    other = tmp_path / "other.ipynb"
-    other.write_text(json.dumps({"cells": [{"cell_type": "code", "metadata": {}, "source": ["1 + 1"]}]}))
-    with pytest.raises(ValueError, match=r"other\.ipynb: the first cell is not the one for Colab"):
-        first_cell.write(other)
+    assert address.with_first_cell(copy, address.current(ROOT)) == chapter.read_text(encoding="utf-8")
 
 
 def test_every_picture_has_an_alt_text_that_says_something(chapter):
@@ -104,13 +93,11 @@ def test_every_picture_has_an_alt_text_that_says_something(chapter):
 def test_chapter_says_what_it_gives_and_has_claims_sliders_and_exercises(chapter):
     """The form of a chapter."""
     text, prose = shown(chapter), chapter.read_text(encoding="utf-8")
-    assert "```{admonition} After this chapter you will be able to say" in prose
+    assert ":::{admonition} After this chapter you will be able to say" in prose
     assert text.count('class="attnbook-slider"') >= 2
-    assert "{exercise-start}" in prose
+    assert prose.count(":::{exercise}") >= (1 if chapter.stem in COLLECTIONS else 3)
     if chapter.stem not in COLLECTIONS:
         assert "claim-card" in text
-        assert prose.count("{exercise-start}") >= 3
-    assert prose.count("{exercise-start}") == prose.count("{solution-start}")
 
 
 def test_outputs_name_no_folder_of_this_machine(chapter):
@@ -118,11 +105,22 @@ def test_outputs_name_no_folder_of_this_machine(chapter):
 
 
 def test_notebooks_stay_small(chapter):
-    assert chapter.stat().st_size < 2_000_000
+    assert chapter.stat().st_size < 600_000
+
+
+def test_no_two_sliders_of_the_book_share_their_frames():
+    keys = [key for path in CHAPTERS for key in re.findall(r'data-frames="(\w+)"', shown(path))]
+    assert len(keys) == len(set(keys))
+
+
+def test_stored_outputs_hold_no_widget_that_died_with_its_kernel(chapter):
+    notebook = json.loads(chapter.read_text(encoding="utf-8"))
+    assert "widgets" not in notebook["metadata"]
+    assert all(widgets.VIEW not in output.get("data", {}) for output in outputs(chapter))
 
 
 @pytest.mark.parametrize(
-    ("service", "address"),
+    ("service", "button"),
     [
         ("colab", "https://colab.example/github/me/mine/blob/dev/book/a/b.ipynb"),
         ("binder", "https://binder.example/v2/gh/me/mine/dev?urlpath=lab/tree/book/a/b.ipynb"),
@@ -133,22 +131,26 @@ def test_notebooks_stay_small(chapter):
         ),
     ],
 )
-def test_launch_addresses_of_a_known_book(service, address):
-    """The form that each service documents."""
+def test_launch_addresses_of_a_known_book(service, button):
+    """The form that each service documents; none without an address."""
     hosts = {"colab_url": "https://colab.example", "binderhub_url": "https://binder.example"}
     buttons = {"notebook_interface": "jupyterlab", **hosts, "jupyterhub_url": "https://hub.example"}
     repository = {"url": "https://github.com/me/mine", "branch": "dev", "path_to_book": "book/"}
-    assert launching.addresses({"repository": repository, "launch_buttons": buttons}, "a/b")[service] == address
-    assert launching.file_opened(service, address) == "book/a/b.ipynb"
+    assert launching.addresses({"repository": repository, "launch_buttons": buttons}, "a/b")[service] == button
+    assert launching.file_opened(service, button) == "book/a/b.ipynb"
+    repository["url"] = ""
+    assert launching.addresses({"repository": repository, "launch_buttons": buttons}, "a/b") == {}
 
 
 def test_launch_buttons_lead_to_files_of_the_repository(chapter, tracked):
-    """For each service that ``_config.yml`` switches on; the built pages are compared with the same addresses."""
+    """For each service that ``_config.yml`` switches on, once the address is known; built pages have the same."""
     page = chapter.relative_to(ROOT).with_suffix("").as_posix()
-    found = launching.addresses(launching.settings(), page)
+    settings = launching.settings()
+    settings["repository"]["url"] = "https://github.com/someone/attnbook"
+    found = launching.addresses(settings, page)
     assert {"colab", "binder"} <= set(found)
-    for service, address in found.items():
-        assert launching.file_opened(service, address) in tracked
+    for service, button in found.items():
+        assert launching.file_opened(service, button) in tracked
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT / "_ext"), str(ROOT / "tools")]
 pytest.importorskip("sphinx", reason="Sphinx is not installed")
 import book_map  # noqa: E402  (its folder is on the path only now)
 import connections_svg  # noqa: E402  (its folder is on the path only now)
+import costs_page  # noqa: E402  (its folder is on the path only now)
 import figures_page  # noqa: E402  (its folder is on the path only now)
 import one_page  # noqa: E402  (its folder is on the path only now)
 import search_order  # noqa: E402  (its folder is on the path only now)
@@ -168,9 +169,11 @@ def places_to_read_with_care():
     }
 
 
-def test_read_with_care_has_every_corrected_and_every_contradicted_statement():
-    needed = {c.id for c in ledger.claims() if c.kind == "corrected" or ledger.standing(c).outcome == "contradicted"}
+def test_read_with_care_has_every_contradicted_statement_and_every_note():
+    needed = {c.id for c in ledger.claims() if ledger.standing(c).outcome == "contradicted"}
     assert needed - places_to_read_with_care() == set()
+    page = (ROOT / "reference" / "read_with_care.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"```{care} rest\n(\w+)", page)) == {paper.name for paper in ledger.papers()}
 
 
 def test_read_with_care_names_claims_of_the_ledger():
@@ -212,6 +215,15 @@ def test_one_page_for_paper_keeps_links_inside_and_drops_what_is_hidden(tmp_path
 def test_paper_leaves_out_reference_pages_only():
     assert {c.page for c in CHAPTERS.values()} <= set(one_page.pages())
     assert "reference/claims" not in one_page.pages()
+
+
+def test_the_table_of_costs_has_a_row_for_every_stored_result():
+    table = costs_page.table(ROOT / "results").splitlines()
+    files = [file for file in (ROOT / "results").glob("*/*.json") if file.parent.name != "replications"]
+    stored = {(f"`{file.stem}`", file.parent.name) for file in files}
+    rows = [tuple(cell.strip() for cell in line.strip("| ").split(" | ")) for line in table[2:]]
+    assert {row[:2] for row in rows} == stored
+    assert all(len(row) == len(costs_page.COLUMNS) and all(row) for row in rows)
 
 
 def test_every_module_of_a_room_is_in_the_reference():

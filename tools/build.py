@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,12 +30,14 @@ def main() -> int:
     """Build and say where the book is.
 
     Returns:
-        0, or 1 when a chapter failed or a page has a warning, or 130 after Ctrl-C.
+        0, or 1 when a chapter failed or a page has a warning, or 130 after Ctrl-C or SIGTERM.
     """
     options = _options()
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()
     settings = ROOT / "_config.yml"
+    for each in (signal.SIGINT, signal.SIGTERM):  # a script that starts this with & lets it ignore the first of them
+        signal.signal(each, signal.default_int_handler)
     try:
         if options.stored:
             settings = _stored_settings(settings, options.output)

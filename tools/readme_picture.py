@@ -17,7 +17,7 @@ FILE = ROOT / "style" / "readme.png"
 def picture() -> bytes:
     """Return the PNG: Table 1 of the first paper, the paper's numbers beside ours; it brings its own background."""
     result = sample_complexity.SampleComplexity.load_stored("paper")
-    return core_figures.png(figures.table_1(result), colors=32)
+    return core_figures.png(figures.table_1(result), dpi=150, colors=32)
 
 
 if __name__ == "__main__":

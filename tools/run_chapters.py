@@ -1,14 +1,16 @@
-"""Run the chapters whose stored outputs are missing or stale, several at a time, each in a fresh kernel.
+"""Run chapters, each in a fresh kernel: for the pages, or to store their outputs in the notebooks.
 
-Outputs are stored chapter by chapter, as each one ends: after a failure, or Ctrl-C, the same call continues.
+For the pages (``tools/build.py``) the stale ones run, several at a time. Outputs are kept chapter by chapter, as each
+one ends: after a failure, or Ctrl-C, the same call continues. ``python tools/run_chapters.py [chapter ...]`` runs
+these chapters, or all, and stores what comes out in the notebooks.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "_ext")]
 from chapter_cache import KEY, cached_digest, digest  # noqa: E402  (its folder is on the path only now)
+from slider_frames import frames_folder  # noqa: E402
+
+LIVE = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass
@@ -59,7 +64,7 @@ def run_stale(console: Console, *, jobs: int, timeout: int) -> list[str]:
         The chapters that failed; all others are stored.
 
     Raises:
-        KeyboardInterrupt: On Ctrl-C or SIGTERM, after the workers have been stopped.
+        KeyboardInterrupt: On Ctrl-C, after the workers have been stopped.
     """
     from jupyter_cache import get_cache
     from jupyter_cache.base import CacheBundleIn
@@ -103,10 +108,33 @@ def run_chapter(notebook: Path, timeout: int) -> Run:
     return Run(book, result.time, f"{where}\n{result.err}" if result.err else "")
 
 
+def store(notebook: Path, timeout: int) -> None:
+    """Execute one notebook and store its outputs in it, without the widgets, which die with their kernel.
+
+    Args:
+        notebook: The chapter.
+        timeout: Seconds allowed per cell.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: If a cell fails; the notebook stays as it was.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+
+    book = nbformat.read(notebook, as_version=4)
+    book.metadata.pop("widgets", None)
+    resources = {"metadata": {"path": str(notebook.parent)}}
+    NotebookClient(book, timeout=timeout, store_widget_state=False, resources=resources).execute()
+    for cell in book.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(LIVE, None)
+    nbformat.write(book, notebook)
+
+
 def _run_all(notebooks: list[Path], console: Console, jobs: int, timeout: int) -> Iterator[tuple[Path, Run]]:
     """Yield each chapter as soon as it has ended; meanwhile show one line per chapter."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     os.environ["OMP_NUM_THREADS"] = "1"  # two kernels that both take all cores are slower than two that share them
+    os.environ["ATTNBOOK_FRAMES"] = str(frames_folder(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     columns = SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), TimeElapsedColumn()
     spawn, own_session = multiprocessing.get_context("spawn"), getattr(os, "setsid", None)
@@ -143,3 +171,10 @@ def _outcome(future: Future) -> Run:
 
 def _name(notebook: Path) -> str:
     return notebook.relative_to(ROOT).with_suffix("").as_posix()
+
+
+if __name__ == "__main__":
+    for chapter in [Path(name).resolve() for name in sys.argv[1:]] or chapters():
+        started = time.perf_counter()
+        store(chapter, timeout=600)  # generous: a busy machine is no reason to lose a run
+        print(f"{_name(chapter)}: {time.perf_counter() - started:.1f} s", flush=True)

@@ -307,17 +307,17 @@ def results_folder() -> Path:
     return beside if beside.is_dir() else package / "stored_results"
 
 
-def stored_path(experiment: str, scale: Scale) -> Path:
+def stored_path(experiment: str, scale: str) -> Path:
     """Return the file that holds, or would hold, the stored result of an experiment."""
     return results_folder() / scale / f"{experiment}.json"
 
 
-def stored_measurements(experiment: str, scale: Scale) -> dict[str, Measurement]:
+def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
     """Return the stored measurements of an experiment.
 
     Args:
         experiment: Its id.
-        scale: ``book`` or ``paper``.
+        scale: ``book``, ``large`` or ``paper``.
 
     Returns:
         Measurements by claim id; empty when the experiment is not stored.

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-__all__ = ["Progress", "Scale", "device", "progress_bar", "scale", "threads", "use"]
+__all__ = ["Progress", "Scale", "chosen_device", "device", "progress_bar", "scale", "threads", "use"]
 
-Scale: TypeAlias = Literal["smoke", "book", "paper"]
+Scale: TypeAlias = Literal["smoke", "book", "paper", "large"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (units of work done, units in all)."""
 
@@ -28,7 +28,8 @@ def use(*, scale: str = "auto", device: str | torch.device = "auto") -> None:
     paper's own size. Arguments that a call gives explicitly still come first.
 
     Args:
-        scale: ``smoke``, ``book`` or ``paper``; default ``auto``: what ``ATTNBOOK_SCALE`` says, else ``book``.
+        scale: ``smoke``, ``book``, ``paper`` or ``large``; default ``auto``: what ``ATTNBOOK_SCALE`` says, else
+            ``book``.
         device: ``cuda``, ``cuda:1``, ``mps`` or ``cpu``; default ``auto``: the first of these that this machine has.
 
     Raises:
@@ -70,6 +71,11 @@ def device(name: str | torch.device | None = None) -> torch.device:
     return _chosen.get("device", _available(None)) if name is None else _available(name)
 
 
+def chosen_device() -> torch.device | None:
+    """Return the device chosen by :func:`use`, None where it is left to each machine."""
+    return _chosen.get("device")
+
+
 def _available(name: str | torch.device | None) -> torch.device:
     available = ["cpu"]
     if torch.backends.mps.is_available():
@@ -92,7 +98,7 @@ def scale() -> Scale:
     """Return the size at which experiments run unless told otherwise.
 
     The last call of :func:`use` picks it, else the environment variable ``ATTNBOOK_SCALE``: ``smoke`` (a second, for
-    tests), ``book`` (the default: any laptop) or ``paper`` (the paper's own size).
+    tests), ``book`` (the default: any laptop), ``paper`` (the paper's own size) or ``large`` (larger, this book's own).
 
     Returns:
         The scale.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import tempfile
@@ -42,13 +43,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}") from error
+        mend = "; make room and run again, what is finished is kept" if error.errno == errno.ENOSPC else ""
+        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}{mend}") from error
 
 
-def _layout(content: Mapping[str, Any]) -> str:
-    """One line per top-level entry: short files, readable differences."""
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def _layout(content: Mapping[str, Any], indent: str = "  ") -> str:
+    """One line per top-level entry, and per variable of a data set: short files, readable differences."""
+    lines = []
+    for key, value in content.items():
+        nested = key in ("coords", "data_vars") and value
+        text = _layout(value, indent + "  ").strip() if nested else json.dumps(value, allow_nan=False)
+        lines.append(f"{indent}{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + f"\n{indent[2:]}}}\n"
 
 
 def read_json(path: Path, experiment: str) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import xarray as xr
 
 from attnbook.core.results import Result
 
@@ -66,23 +68,23 @@ def _content(text: str | Measured) -> str:
     return html.escape(text)
 
 
-def cost(result: Result, networks: int, *, programs: int = 1) -> Table:
+def cost(result: Result | xr.Dataset, networks: int, *, programs: int = 1) -> Table:
     """Return how many networks an experiment trained, where and in what time.
 
     Args:
-        result: Its result.
+        result: Its result or data set.
         networks: Number of networks.
         programs: Number of batched programs they were trained in; default 1.
 
     Returns:
         A table of one row.
     """
-    p = result.provenance
+    origin = _origin(result)
     row: list[str | Measured] = [
         f"{networks}",
-        Measured(f"{p.wall_seconds:.1f} s"),
-        Measured(f"{p.peak_memory_mib} MiB"),
-        Measured(p.device),
+        Measured(f"{origin['wall_seconds']:.1f} s"),
+        Measured(f"{origin['peak_memory_mib']} MiB"),
+        Measured(origin["device"]),
     ]
     columns = ["networks", "time", "peak memory of the process", "device"]
     together = "All networks were trained together, as one program."
@@ -94,7 +96,7 @@ def settings(chosen: Any) -> Table:
     """Return the settings of an experiment.
 
     Args:
-        chosen: A frozen dataclass of settings.
+        chosen: An experiment, or a frozen dataclass of settings.
 
     Returns:
         A table with one row per setting.
@@ -103,15 +105,21 @@ def settings(chosen: Any) -> Table:
     return Table(["setting", "value"], rows, "Settings of this run; what each means stands in the reference.")
 
 
-def provenance(result: Result) -> Table:
+def provenance(result: Result | xr.Dataset) -> Table:
     """Return how a stored result was obtained.
 
     Args:
-        result: A result.
+        result: A result or a data set.
 
     Returns:
         A table with one row per fact.
     """
-    facts = asdict(result.provenance).items()
-    rows: list[list[str | Measured]] = [[name.replace("_", " "), Measured(str(value))] for name, value in facts]
+    facts = _origin(result).items()
+    rows: list[list[str | Measured]] = [
+        [name.replace("_", " "), Measured(str(value))] for name, value in facts if name != "groups"
+    ]
     return Table(["stored result", ""], rows, "How the stored result was obtained.")
+
+
+def _origin(result: Result | xr.Dataset) -> Mapping[str, Any]:
+    return result.attrs["provenance"] if isinstance(result, xr.Dataset) else asdict(result.provenance)

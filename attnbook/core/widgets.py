@@ -1,18 +1,22 @@
 """Sliders that move a figure: in JupyterLab and Colab through the kernel, in the built book without one.
 
-One output carries two forms. The widget redraws through the kernel; the HTML holds all pictures, drawn beforehand,
-and needs no kernel, no library and no network. The built book shows the HTML.
+One output carries two forms: a widget that redraws through the kernel, and, for front ends without one, the first
+picture with its words. Where the environment variable ``ATTNBOOK_FRAMES`` names a folder, all pictures are drawn and
+written there as one piece of HTML that needs no kernel, no library and no network; the built book shows that one.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbook.core import figures
@@ -94,10 +98,9 @@ class Explorer:
         grid: Mapping[str, Sequence[Any]],
     ) -> None:
         self.draw, self.text, self.start, self.labels, self.grid = draw, text, start, labels, grid
-        points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-        self.texts = [text(**point) for point in points]
-        self.frames = [self._png(point) for point in points]
-        self.first = points.index(dict(start))
+        self._first = self._picture(start)
+        if folder := os.environ.get("ATTNBOOK_FRAMES"):
+            self._keep_frames(Path(folder))
 
     def __repr__(self) -> str:
         ranges = "; ".join(f"{self.labels[name]}: {', '.join(map(str, v))}" for name, v in self.grid.items())
@@ -109,13 +112,32 @@ class Explorer:
         return {VIEW: view, "text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _repr_html_(self) -> str:
+        """The first picture and its words; the built book puts the frames of this key in their place."""
+        picture, said = self._first
+        return (
+            f'<div class="attnbook-slider" data-frames="{self.key}"><div>{_image(picture, said)}</div>'
+            f'<p class="attnbook-slider-text"><span class="measured">{html.escape(said)}</span></p>'
+            "<p>Run this cell to get its sliders.</p></div>"
+        )
+
+    @property
+    def key(self) -> str:
+        """Name of the frames, the same whenever the same functions are shown over the same grid."""
+        functions = [_name(self.draw), _name(self.text)]
+        shown = {name: [self.labels[name], *map(_label, values)] for name, values in self.grid.items()}
+        said = json.dumps([functions, shown, {name: _label(value) for name, value in self.start.items()}])
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    def frames_html(self) -> str:
+        """Return the form of the built book: all pictures with their words, and sliders that choose among them."""
         sliders = "".join(self._slider_html(name, values) for name, values in self.grid.items())
         images, words = [], []
-        for i, (frame, words_of_frame) in enumerate(zip(self.frames, self.texts, strict=True)):
-            hidden = "" if i == self.first else " hidden"
-            alt, data = html.escape(words_of_frame, quote=True), base64.b64encode(frame).decode()
-            images.append(f'<img class="dark-light" alt="{alt}" src="data:image/png;base64,{data}"{hidden}>')
-            words.append(f'<span class="measured"{hidden}>{html.escape(words_of_frame)}</span>')
+        for values in itertools.product(*self.grid.values()):
+            point = dict(zip(self.grid, values, strict=True))
+            picture, said = self._picture(point)
+            hidden = "" if point == self.start else " hidden"
+            images.append(_image(picture, said, hidden))
+            words.append(f'<span class="measured"{hidden}>{html.escape(said)}</span>')
         return (
             f'<div class="attnbook-slider">{sliders}<div>{"".join(images)}</div>'
             f'<p class="attnbook-slider-text" aria-live="polite">{"".join(words)}</p></div>'
@@ -123,31 +145,28 @@ class Explorer:
 
     @cached_property
     def widget(self) -> Any:
-        """The live form, whose sliders call ``draw`` again through the kernel."""
+        """The live form, whose sliders call ``draw`` and ``text`` again through the kernel."""
         import ipywidgets as w
 
-        picture = w.Image(value=self.frames[self.first], format="png", layout=w.Layout(align_self="flex-start"))
-        picture.tooltip = self.texts[self.first]  # what a screen reader says of the picture (ipywidgets 8)
-        words = w.HTML(value=html.escape(self.texts[self.first]))
+        # HTML, not an Image, which knows no text for screen readers; decoded in step, so that nothing flickers.
+        shown = w.HTML(value=_live(*self._first))
         sliders = {
             name: w.SelectionSlider(
                 options=[(_label(v), v) for v in values],
                 value=self.start[name],
                 description=self.labels[name],
                 style={"description_width": "initial"},
-                layout=w.Layout(width="32em"),
+                layout=w.Layout(width="32em", max_width="100%"),
             )
             for name, values in self.grid.items()
         }
 
         def redraw(_: object) -> None:
-            point = {name: slider.value for name, slider in sliders.items()}
-            said = self.text(**point)
-            picture.value, picture.tooltip, words.value = self._png(point), said, html.escape(said)
+            shown.value = _live(*self._picture({name: slider.value for name, slider in sliders.items()}))
 
         for slider in sliders.values():
             slider.observe(redraw, "value")
-        return w.VBox([*sliders.values(), picture, words])
+        return w.VBox([*sliders.values(), shown])
 
     def _slider_html(self, name: str, values: Sequence[Any]) -> str:
         options = [_label(v) for v in values]
@@ -160,8 +179,32 @@ class Explorer:
             f"<output>{html.escape(options[at])}</output></label>"
         )
 
-    def _png(self, point: Mapping[str, Any]) -> bytes:
-        return figures.png(self.draw(**point), dpi=FRAME_DPI, colors=FRAME_COLORS)
+    def _picture(self, point: Mapping[str, Any]) -> tuple[bytes, str]:
+        return figures.png(self.draw(**point), dpi=FRAME_DPI, colors=FRAME_COLORS), self.text(**point)
+
+    def _keep_frames(self, folder: Path) -> None:
+        """Write the frames; the file appears whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{self.key}.{os.getpid()}.part"
+        part.write_text(self.frames_html(), encoding="utf-8")
+        part.replace(folder / f"{self.key}.html")
+
+
+def _image(picture: bytes, said: str, hidden: str = "") -> str:
+    alt, data = html.escape(said, quote=True), base64.b64encode(picture).decode()
+    return f'<img class="dark-light" alt="{alt}" src="data:image/png;base64,{data}"{hidden}>'
+
+
+def _live(picture: bytes, said: str) -> str:
+    """Picture and words of a widget; an alert that speaks politely, because one that is put in anew is read, too."""
+    image = _image(picture, said).replace("<img ", '<img decoding="sync" style="max-width: 100%" ')
+    return f'{image}<p role="alert" aria-live="polite">{html.escape(said)}</p>'
+
+
+def _name(function: Callable[..., Any]) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _label(value: Any) -> str:

@@ -1,15 +1,19 @@
-"""The claims ledger: what the papers state, the rules that decide, and what was measured."""
+"""The claims ledger: what the papers state, the rules that decide, what was measured, and whether it held again."""
 
-from attnbook.ledger.checking import OUTCOMES, Report, Verdict, check, judge, recorded, standing
+from attnbook.ledger.judging import OUTCOMES, Verdict, judge, recorded, standing
 from attnbook.ledger.rendering import render_values
-from attnbook.ledger.schema import KINDS, Claim, LedgerError, Paper, claim, claims, papers, read_paper
+from attnbook.ledger.replication import Replication, replicate, replicated
+from attnbook.ledger.report import Report, check
+from attnbook.ledger.schema import SETTINGS, SOURCES, Claim, LedgerError, Paper, claim, claims, papers, read_paper
 
 __all__ = [
-    "KINDS",
     "OUTCOMES",
+    "SETTINGS",
+    "SOURCES",
     "Claim",
     "LedgerError",
     "Paper",
+    "Replication",
     "Report",
     "Verdict",
     "check",
@@ -20,5 +24,7 @@ __all__ = [
     "read_paper",
     "recorded",
     "render_values",
+    "replicate",
+    "replicated",
     "standing",
 ]

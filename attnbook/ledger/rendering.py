@@ -1,38 +1,48 @@
-"""Show verdicts: as HTML cards in notebooks, as short text in tables."""
+"""Show verdicts: as HTML cards in notebooks, as short text in tables, counted on two scoreboards."""
 
 from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from attnbook.core.results import Measurement
-    from attnbook.ledger.checking import Verdict
+from attnbook.core.results import Measurement
+from attnbook.ledger.judging import Verdict, standing
+from attnbook.ledger.replication import replicated
+from attnbook.ledger.schema import SETTINGS, SOURCES, Claim
 
-__all__ = ["SIGNS", "card", "number", "render_values", "words"]
+__all__ = [
+    "BOARDS",
+    "SIGNS",
+    "card",
+    "held",
+    "number",
+    "origin",
+    "render_values",
+    "rules",
+    "scoreboards",
+    "stands",
+    "words",
+]
 
 # A sign beside the word, so that nobody needs the colour.
 SIGNS = {
     "reproduced": "✓",
+    "consistent with the bound": "≤",
     "reproduced in trend": "≈",
     "contradicted": "≠",
     "not reproduced": "✗",
     "not testable": "–",
     "pending": "…",
 }
-
-
-# What of a claim is this book's own, by kind.
-OWN = {
-    "exploration": "this book's measurement",
-    "exact": "algebra",
-    "theorem": "this book's test of it",
-    "qualitative": "this book's test of it",
+BOARDS = {"paper": "Statements of the papers", "book": "Findings of this book"}
+SIZES = {
+    "smoke": "at the size of tests",
+    "book": "at the book's size",
+    "large": "in a larger run",
+    "paper": "at the paper's size",
 }
-# Longer cards show the verdicts at once and fold the numbers.
-MOST_OPEN = 4
 
 
 def number(value: float) -> str:
@@ -93,54 +103,109 @@ def render_values(verdict: Verdict) -> str:
     )
 
 
+def origin(claim: Claim) -> str:
+    """Return whose claim it is, or how the experiment lies to the hypotheses of what the paper states.
+
+    Args:
+        claim: A claim.
+
+    Returns:
+        For example ``outside the statement's hypotheses``; empty for a paper's statement whose setting is not said yet.
+    """
+    if claim.source == "book":
+        return SOURCES["book"]
+    return SETTINGS[claim.setting] if claim.setting else ""
+
+
+def stands(verdict: Verdict) -> str:
+    """Return the verdict that counts in words, where it is another one than this.
+
+    Args:
+        verdict: A verdict on some result.
+
+    Returns:
+        For example ``stands: not reproduced, at the paper's size over 20 seeds``; empty where the two agree or
+        nothing is stored.
+    """
+    counts = standing(verdict.claim)
+    if counts.measurement is None or counts.outcome == verdict.outcome:
+        return ""
+    seeds = f" over {counts.n_seeds} seeds" if counts.n_seeds > 1 else ""
+    return f"stands: {counts.outcome}, {SIZES[counts.scale]}{seeds}"
+
+
+def held(verdict: Verdict) -> str:
+    """Return how the verdict on the book's result fared on fresh seeds.
+
+    Args:
+        verdict: A verdict.
+
+    Returns:
+        For example ``held in 5 of 5``; empty while the claim has not been replicated.
+    """
+    found = replicated(verdict.claim)
+    if found is None:
+        return ""
+    size = f", {SIZES['book']}" if found.sets and standing(verdict.claim).scale != "book" else ""
+    return f"{found}{size}"
+
+
+def scoreboards(verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:
+    """Count verdicts, what the papers state apart from what this book found.
+
+    Args:
+        verdicts: Verdicts.
+
+    Returns:
+        By source, in the order of :data:`BOARDS`, the number of claims with each outcome; no board without claims.
+    """
+    boards = {source: Counter(v.outcome for v in verdicts if v.claim.source == source) for source in BOARDS}
+    return {source: board for source, board in boards.items() if board}
+
+
+def rules(verdicts: Sequence[Verdict]) -> str:
+    """Return how many rules are older than their measurement, and how many verdicts were tried on fresh seeds.
+
+    Args:
+        verdicts: Verdicts.
+
+    Returns:
+        One or two sentences.
+    """
+    ruled = [v for v in verdicts if v.claim.accept]
+    after = sum(bool(v.claim.trial) for v in ruled)
+    before = f"Rules written down before the measurement: {len(ruled) - after}"
+    text = f"{before}; after a look at results, which the claim names: {after}."
+    again = [found for v in ruled if (found := replicated(v.claim))]
+    unstable = sum(found.unstable for found in again)
+    return f"{text} Tried again on fresh seeds: {len(again)} verdicts, {unstable} of them unstable." if again else text
+
+
 def card(verdicts: Sequence[Verdict]) -> str:
-    """Return an HTML table: statement and verdict of each claim, the paper's numbers beside ours, the rule.
+    """Return an HTML table with a row per claim: what is claimed and the verdict; numbers and rule are folded.
 
     What varies from machine to machine stands in ``<span class="measured">``, so that stored
     notebooks can be compared without it.
     """
-    fold = len(verdicts) > MOST_OPEN
-    rows = "\n".join(_block(v, fold) for v in verdicts)
-    seeds = max((v.measurement.n_seeds for v in verdicts if v.measurement), default=1)
-    over = f"Over {seeds} seeds: median, or what the name says [smallest, largest]. " if seeds > 1 else ""
-    note = f"<p>{over}{when}</p>" if (when := _when(verdicts)) or over else ""
-    return f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table>{note}</div>'
+    rows = "\n".join(map(_row, verdicts))
+    seeds = max((v.n_seeds for v in verdicts), default=1)
+    over = [f"Numbers over {seeds} seeds: median, or what the name says [smallest, largest]."] if seeds > 1 else []
+    note = " ".join([*over, rules(verdicts)])
+    return f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table><p>{note}</p></div>'
 
 
-def _when(verdicts: Sequence[Verdict]) -> str:
-    """Say when the rules were set: before any number was known, or after a trial."""
-    trials: dict[str, list[str]] = {}
-    for v in verdicts:
-        if v.claim.trial:
-            trials.setdefault(_text(v.claim.trial), []).append(v.claim.id)
-    after = [f"{_rules_of(ids)} set after {trial}." for trial, ids in trials.items()]
-    ruled = sum(bool(v.claim.accept) for v in verdicts)
-    others = ["Rules were fixed before the run."] if sum(map(len, trials.values())) < ruled else []
-    if after and others:
-        others = ["All other rules were fixed before the run."]
-    return " ".join([*after, *others])
-
-
-def _rules_of(ids: Sequence[str]) -> str:
-    if len(ids) == 1:
-        return f"The rule of {ids[0]} was"
-    return f"The rules of {', '.join(ids[:-1])} and {ids[-1]} were"
-
-
-def _block(v: Verdict, fold: bool) -> str:
-    """Two rows: what is claimed and the verdict; what was measured and the rule, folded in long cards."""
-    style = v.outcome.replace(" ", "-")
-    kind = OWN.get(v.claim.kind, "")
-    where = _text(v.claim.where) + (f" ({kind})" if kind else "")
-    values, rule = _values(v), f"<code>{html.escape(v.claim.accept)}</code>"
-    if fold:
-        values = f"<details><summary>numbers and rule</summary>{values}<br>rule {rule}</details>"
-        rule = ""
+def _row(v: Verdict) -> str:
+    left = 'style="text-align: left"'  # JupyterLab sets tables to the right
+    rule = f"Accepted when <code>{html.escape(v.claim.accept)}</code>" if v.claim.accept else ""
+    trial = f"The rule was set after {_text(v.claim.trial)}." if v.claim.trial else ""
+    facts = "<br>".join(filter(None, [_values(v), rule, trial]))
+    details = f"<details><summary>numbers and rule</summary>{facts}</details>" if facts else ""
+    badge = f'<span class="verdict verdict-{v.outcome.replace(" ", "-")}">{SIGNS[v.outcome]} {v.outcome}</span>'
+    remarks = [f'<span class="claim-remark">{remark}</span>' for remark in (stands(v), held(v)) if remark]
+    where = _text(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
     return (
-        f'<tr class="card-head"><td><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'
-        f"<br>{_text(v.claim.statement)}</td>"
-        f'<td><span class="verdict verdict-{style}">{SIGNS[v.outcome]} {v.outcome}</span></td></tr>\n'
-        f'<tr class="card-values"><td>{values}</td><td>{rule}</td></tr>'
+        f'<tr class="card-head"><td {left}><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'
+        f"<br>{_text(v.claim.statement)}{details}</td><td {left}>{'<br>'.join([badge, *remarks])}</td></tr>"
     )
 
 

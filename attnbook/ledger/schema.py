@@ -10,26 +10,25 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KINDS", "Claim", "LedgerError", "Paper", "claim", "claims", "papers", "read_paper"]
+__all__ = ["SETTINGS", "SOURCES", "Claim", "LedgerError", "Paper", "claim", "claims", "papers", "read_paper"]
 
 FOLDER = Path(__file__).parent / "claims"
 
-KINDS = {
-    "exact": "an identity or a closed form",
-    "theorem": "an inequality, a rate or a guarantee",
-    "number": "a cell of a table or a number in the text",
-    "figure": "what a figure shows",
-    "qualitative": "an order, a sign or a crossing",
-    "corrected": "a statement that needs a correction or a charitable reading",
-    "exploration": "a measurement of this book, not of the paper",
+SOURCES = {"paper": "what the paper states", "book": "a finding of this book"}
+SETTINGS = {
+    "": "not said yet",
+    "inside": "inside the statement's hypotheses",
+    "outside": "outside the statement's hypotheses",
+    "vacuous": "the statement is vacuous here",
 }
-EARNED = ("reproduced", "reproduced in trend", "contradicted")
+EARNED = ("reproduced", "consistent with the bound", "reproduced in trend", "contradicted")
+SCALES = ("", "book", "large", "paper")
 ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
@@ -39,11 +38,11 @@ class LedgerError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement of a paper and the rule, fixed before the stored run, that decides about it.
+    """One statement and the rule that decides about it; without a ``trial`` the rule is older than the measurement.
 
     Attributes:
         id: Stable identifier as on the paper's card, for example ``GA-TAB1-20000``.
-        kind: One of :data:`KINDS`.
+        source: One of :data:`SOURCES`: who says so.
         where: Place in the paper ("Table 1, n = 20000").
         statement: What is claimed, Markdown with ``$LaTeX$``.
         why: One sentence: why the rule is the right one, what the setting leaves open.
@@ -52,19 +51,22 @@ class Claim:
         accept: Expression in the names of the measured values and of ``paper_<name>`` for each
             entry of ``paper_value``; true when the claim holds.
         paper_value: The paper's numbers by name; empty when the paper gives none.
-        verdict: What a claim earns when its rule holds: ``reproduced``, ``reproduced in trend``
-            or ``contradicted`` (the rule then tests the corrected statement).
+        setting: One of :data:`SETTINGS`: where the experiment lies, for what the paper states.
+        verdict: What a claim earns when its rule holds: ``reproduced``, ``consistent with the bound`` (a bound is not
+            exceeded), ``reproduced in trend`` or ``contradicted`` (the rule then tests the corrected statement).
         status: ``pending`` while its chapter is not written, else empty.
-        scale: ``book`` when every reader's machine measures it, ``paper`` when only the full size shows it.
+        scale: The size that the statement is about: ``book``, ``large`` (a larger run of our own) or ``paper`` (the
+            paper's own experiment); empty when it names none.
         untestable: Reason why it cannot be tested; empty for all others.
         note: How to read the statement with care, in fair wording; may be empty.
         trial: What had been measured in a trial when the rule was set, as an end of the sentence "The rule was set
             after ..."; empty for a rule set without one.
+        merged: Ids of earlier claims that are now part of this one.
         paper: Short name of the paper, taken from the file.
     """
 
     id: str
-    kind: str
+    source: str
     where: str
     statement: str
     why: str
@@ -72,12 +74,14 @@ class Claim:
     experiment: str = ""
     accept: str = ""
     paper_value: Mapping[str, float] = field(default_factory=dict)
+    setting: str = ""
     verdict: str = "reproduced"
     status: str = ""
-    scale: str = "book"
+    scale: str = ""
     untestable: str = ""
     note: str = ""
     trial: str = ""
+    merged: Sequence[str] = ()
     paper: str = ""
 
     @property
@@ -131,10 +135,11 @@ def read_paper(path: Path) -> Paper:
         if not isinstance(head.get(name), str) or not head[name]:
             raise LedgerError(f"{path.name}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
     found = tuple(_claim(entry, path, number) for number, entry in enumerate(entries, 1))
-    _no_repeats([c.id for c in found], path.name)
-    for c in found:
-        if not c.id.startswith(head["prefix"] + "-"):
-            raise LedgerError(f"{path.name}, {c.id}: id must start with {head['prefix']!r} and a hyphen")
+    ids = _ids(found)
+    _no_repeats(ids, path.name)
+    for one in ids:
+        if not one.startswith(head["prefix"] + "-"):
+            raise LedgerError(f"{path.name}, {one}: id must start with {head['prefix']!r} and a hyphen")
     return Paper(name=path.stem, claims=found, **head)
 
 
@@ -158,12 +163,15 @@ def claim(claim_id: str) -> Claim:
         The claim.
 
     Raises:
-        LedgerError: If no ledger file has such a claim; the message names the nearest ids.
+        LedgerError: If no ledger file has such a claim; the message names the nearest ids, or the claim that an older
+            one was merged into.
     """
     import difflib
 
     known = {c.id: c for c in claims()}
     if claim_id not in known:
+        if successor := next((c.id for c in known.values() if claim_id in c.merged), None):
+            raise LedgerError(f"claim_id: {claim_id} was merged into {successor}")
         near = difflib.get_close_matches(str(claim_id), known, n=3, cutoff=0.4)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
@@ -177,8 +185,13 @@ def _read_all(folder: Path) -> tuple[Paper, ...]:
         folder.glob("*.toml"), key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem)
     )
     found = tuple(read_paper(f) for f in files)
-    _no_repeats([c.id for paper in found for c in paper.claims], "ledger")
+    _no_repeats(_ids(c for paper in found for c in paper.claims), "ledger")
     return found
+
+
+def _ids(claims: Iterable[Claim]) -> list[str]:
+    """All ids, those of merged claims too."""
+    return [one for c in claims for one in (c.id, *c.merged)]
 
 
 def _claim(entry: Any, path: Path, number: int) -> Claim:
@@ -191,19 +204,23 @@ def _claim(entry: Any, path: Path, number: int) -> Claim:
         required = spec.default is MISSING and spec.default_factory is MISSING
         if required and not entry.get(name):
             raise LedgerError(f"{where}: field {name!r} is missing or empty")
-        if name in entry and name != "paper_value" and not isinstance(entry[name], str):
+        if name in entry and name not in {"paper_value", "merged"} and not isinstance(entry[name], str):
             raise LedgerError(f"{where}: field {name!r} must be a text, got {entry[name]!r}")
     _check_values(entry, where)
-    return Claim(**entry, paper=path.stem)
+    return Claim(**{**entry, "merged": tuple(entry.get("merged", ()))}, paper=path.stem)
 
 
 def _check_values(entry: Mapping[str, Any], where: str) -> None:
     if not ID.fullmatch(entry["id"]):
         raise LedgerError(f"{where}: field 'id' must look like GA-TAB1-20000, got {entry['id']!r}")
-    _one_of(entry["kind"], KINDS, "kind", where)
+    _one_of(entry["source"], SOURCES, "source", where)
+    _one_of(entry.get("setting", ""), SETTINGS if entry["source"] == "paper" else ("",), "setting", where)
     _one_of(entry.get("verdict", "reproduced"), EARNED, "verdict", where)
     _one_of(entry.get("status", ""), ("", "pending"), "status", where)
-    _one_of(entry.get("scale", "book"), ("book", "paper"), "scale", where)
+    _one_of(entry.get("scale", ""), SCALES, "scale", where)
+    merged = entry.get("merged", [])
+    if not isinstance(merged, list) or not all(isinstance(one, str) and ID.fullmatch(one) for one in merged):
+        raise LedgerError(f"{where}: field 'merged' must be a list of ids, got {merged!r}")
     numbers = entry.get("paper_value", {})
     if not isinstance(numbers, dict):
         raise LedgerError(f"{where}: field 'paper_value' must be a table of numbers, got {numbers!r}")

@@ -130,6 +130,13 @@ RUN_STALE = (
 )
 
 
+# Becomes the Python of its arguments, with SIGINT set to this, whatever it is where the tests were started.
+BORN = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.{});"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
 def start(project: Path, *command: str) -> subprocess.Popen:
     """Start Python in the project's ``tools``, its output in one pipe."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(project / "tools")}
@@ -151,17 +158,29 @@ def run_stale(project: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends a Unix signal")
-def test_stopped_build_keeps_finished_chapters_and_continues(project: Path) -> None:
-    """Ctrl-C ends the build within seconds; the chapter that had ended does not run again, the others do."""
+@pytest.mark.parametrize(
+    ("started", "stop"),
+    [
+        ("in the foreground", signal.SIGINT),
+        ("in the background", signal.SIGINT),
+        ("in the background", signal.SIGTERM),
+    ],
+)
+def test_stopped_build_keeps_finished_chapters_and_continues(started: str, stop: signal.Signals, project: Path) -> None:
+    """The build ends within seconds; the chapter that had ended does not run again, the others do.
+
+    What a script starts in the background with ``&``, as in ``nohup make book &``, is born with SIGINT ignored.
+    """
     log = project / "log"
     note = f"open({str(log)!r}, 'a').write('{{}}\\n')"
     wait = f"import time, os\nif not os.path.exists({str(project / 'hurry')!r}): time.sleep(60)"
     write_chapters(project, quick=[note.format("quick")], slow=[wait, note.format("slow")])
-    with start(project, "build.py", "--jobs", "2") as process:
+    born = BORN.format("SIG_IGN" if started == "in the background" else "SIG_DFL")
+    with start(project, "-c", born, "build.py", "--jobs", "2") as process:
         while "quick:" not in (line := process.stdout.readline()):
             assert line, "the build ended before its first chapter"
         stopped = time.monotonic()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         assert "stopped" in process.communicate(timeout=30)[0]
         assert process.returncode == 130
         assert time.monotonic() - stopped < 20

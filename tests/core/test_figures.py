@@ -62,7 +62,7 @@ def test_a_shown_figure_is_a_small_png_of_its_nominal_width_and_is_closed(figure
     assert picture.data.startswith(b"\x89PNG")
     assert len(picture.data) < 60_000
     assert picture.width == 720
-    assert Image.open(io.BytesIO(picture.data)).size == (1080, 570)
+    assert Image.open(io.BytesIO(picture.data)).size == (864, 456)
     assert not plt.fignum_exists(figure.number)
 
 

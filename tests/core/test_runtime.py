@@ -86,7 +86,7 @@ def test_a_device_that_a_call_names_comes_before_the_chosen_one(using, machine):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"scale": "Paper"}, "^scale: got 'Paper', expected one of smoke, book, paper, auto$"),
+        ({"scale": "Paper"}, "^scale: got 'Paper', expected one of smoke, book, paper, large, auto$"),
         ({"scale": "paper", "device": "cuda"}, "^device: 'cuda' is not available here; expected one of cpu$"),
     ],
 )

@@ -1,7 +1,7 @@
 """Sliders: one output that works with a kernel and without."""
 
-import base64
 import json
+from functools import partial
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
@@ -49,7 +49,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture
 def page(explorer):
-    return Elements(explorer._repr_html_())
+    return Elements(explorer.frames_html())
 
 
 def test_one_input_per_argument_with_all_values_at_the_start(page):
@@ -74,8 +74,51 @@ def test_one_picture_per_point_one_visible_each_with_its_words(page):
 
 def test_the_page_asks_for_nothing_from_elsewhere(explorer, page):
     assert all(p["src"].startswith("data:image/png;base64,") for p, _ in page("img"))
-    assert "http" not in explorer._repr_html_()
-    assert len(explorer._repr_html_()) < 100_000
+    assert "http" not in explorer.frames_html()
+    assert len(explorer.frames_html()) < 100_000
+
+
+def test_without_a_kernel_a_notebook_shows_one_picture_with_its_words(explorer, page):
+    fallback = Elements(explorer._repr_html_())
+    ((picture, _),) = fallback("img")
+    assert picture == {name: value for name, value in page("img")[3][0].items() if name != "hidden"}
+    assert [text for _, text in fallback("span")] == [words(3, 0.25)]
+    assert fallback("input") == []
+
+
+def test_frames_are_drawn_and_kept_only_where_a_folder_is_named(monkeypatch, tmp_path):
+    asked = []
+
+    def drawn(n, width):
+        asked.append((n, width))
+        return draw(n, width)
+
+    explore(drawn, text=words, **GRID)
+    assert asked == [(2, 0.5)]
+    monkeypatch.setenv("ATTNBOOK_FRAMES", str(tmp_path / "frames"))
+    explorer = explore(drawn, text=words, **GRID)
+    assert len(asked) == 1 + 1 + 6
+    (file,) = (tmp_path / "frames").iterdir()
+    assert file.name == f"{explorer.key}.html"
+    assert f'data-frames="{explorer.key}"' in explorer._repr_html_()
+    assert file.read_text(encoding="utf-8") == explorer.frames_html()
+
+
+def test_frames_have_another_key_for_another_function_grid_label_or_start():
+    def other(n, width):
+        return draw(n, width)
+
+    variants = [
+        {"draw": draw},
+        {"draw": other},
+        {"draw": partial(draw)},
+        {"draw": draw, "labels": {"n": "number"}},
+        {"draw": draw, "start": {"n": 3}},
+        {"draw": draw, "width": [0.5, 0.2]},
+    ]
+    keys = [explore(v.pop("draw"), text=words, **(GRID | v)).key for v in variants]
+    assert keys[2] == keys[0]
+    assert len(set(keys)) == len(keys) - 1
 
 
 def test_one_output_carries_widget_page_and_text(explorer):
@@ -91,14 +134,19 @@ def test_drawing_twice_gives_the_same_output(explorer):
 
 
 def test_moving_a_slider_redraws_picture_and_text(explorer, page):
-    number, width, picture, said = explorer.widget.children
+    number, width, live = explorer.widget.children
     open_before = plt.get_fignums()
-    pictures = [base64.b64decode(p["src"].split(",")[1]) for p, _ in page("img")]
-    assert picture.value == pictures[3]
+    pictures = [p["src"] for p, _ in page("img")]
+
+    def shown():
+        found = Elements(live.value)
+        return found("img")[0][0]["src"], found("p")[0][1]
+
+    assert shown() == (pictures[3], words(3, 0.25))
     number.value = 5
-    assert (picture.value, said.value) == (pictures[5], "5 bars &lt; &quot;0.25&quot; wide")
+    assert shown() == (pictures[5], '5 bars < "0.25" wide')
     width.value = 0.5
-    assert (picture.value, said.value) == (pictures[4], "5 bars &lt; &quot;0.5&quot; wide")
+    assert shown() == (pictures[4], '5 bars < "0.5" wide')
     assert plt.get_fignums() == open_before
 
 
@@ -112,26 +160,29 @@ def test_a_message_of_the_browser_computes_picture_and_words_anew():
 
     scale = 1
     explorer = explore(drawn, text=lambda n, width: f"{n * scale} bars", **GRID)
-    number, width, picture, said = explorer.widget.children
+    number, width, live = explorer.widget.children
     asked.clear()
     scale = 7
     number.set_state({"index": 2})  # what JupyterLab and Colab send when the handle is moved
-    assert (asked, said.value, picture.tooltip) == ([(5, 0.5)], "35 bars", "35 bars")
-    assert picture.value not in explorer.frames
+    assert asked == [(5, 0.5)]
+    assert Elements(live.value)("p")[0][1] == "35 bars"
     width.set_state({"index": 1})
     assert asked == [(5, 0.5), (5, 0.25)]
 
 
 def test_live_sliders_and_their_picture_are_named():
     explorer = explore(draw, text=words, labels={"n": "number & kind"}, **GRID)
-    number, width, picture, _ = explorer.widget.children
+    number, width, live = explorer.widget.children
     assert (number.description, width.description) == ("number & kind", "width")
     assert (number._options_labels, width._options_labels) == (("2", "3", "5"), ("0.5", "0.25"))
-    assert picture.tooltip == explorer.texts[explorer.first]
+    found = Elements(live.value)
+    assert found("img")[0][0]["alt"] == words(2, 0.5)
+    assert found("p")[0][0]["aria-live"] == "polite"
 
 
 def test_it_starts_at_the_first_values_unless_told_otherwise():
-    assert explore(draw, text=words, **GRID).first == 0
+    number, width, _ = explore(draw, text=words, **GRID).widget.children
+    assert (number.value, width.value) == (2, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ WRONG = [
     ("GA-S1", lambda *a: attend(*a, count=a[-1]), "not n_positions"),
     ("GA-S1", lambda *a: attend(*a, count=1), "not one in all"),
     ("GA-S1", lambda *a: attend(*a)[:1], "shape"),
-    ("GA-S1", lambda *a: 2 * attend(*a), "different"),
+    ("GA-S1", lambda *a: 2 * attend(*a), "2 times the right numbers"),
     ("GA-S2", lambda n, length, share: np.log((n - length) / length), "odds"),
     ("GA-S2", lambda n, length, share: np.log(n / length), "minus length"),
     ("GA-S2", lambda n, length, share: (n - length) / length, "logarithm"),

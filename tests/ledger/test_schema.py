@@ -8,7 +8,7 @@ from attnbook.ledger import LedgerError, claim, papers, read_paper, schema
 
 CLAIM = {
     "id": "XY-T1",
-    "kind": "theorem",
+    "source": "paper",
     "where": "Theorem 1",
     "statement": "Errors fall.",
     "why": "It says so.",
@@ -49,7 +49,7 @@ def test_a_file_gives_its_paper_and_claims_in_order(write):
     assert (paper.name, paper.title, paper.prefix, paper.citation) == ("toy", "A Toy", "XY", "toy")
     first, second = paper.claims
     assert (first.id, first.paper, first.verdict, first.scale, first.pending) == (
-        "XY-T1", "toy", "reproduced", "book", False,
+        "XY-T1", "toy", "reproduced", "", False,
     )  # fmt: skip
     assert (second.id, second.paper_value, second.pending) == ("XY-T2", {"slope": -1, "width": 2.5}, True)
 
@@ -59,7 +59,7 @@ def test_a_claim_may_be_untestable_with_a_reason(write):
     assert read_paper(write(gone)).claims[0].untestable == "The data are not public."
 
 
-@pytest.mark.parametrize("required", ["id", "kind", "where", "statement", "why", "chapter"])
+@pytest.mark.parametrize("required", ["id", "source", "where", "statement", "why", "chapter"])
 @pytest.mark.parametrize("value", [ABSENT, ""], ids=["missing", "empty"])
 def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
     with pytest.raises(LedgerError, match=rf"^toy\.toml, claim 1.*: field '{required}' is missing or empty$"):
@@ -74,10 +74,16 @@ def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
         ({"accept": 3}, "'accept' must be a text"),
         ({"where": ["Theorem 1"]}, "'where' must be a text"),
         ({"status": True}, "'status' must be a text"),
-        ({"kind": "teorem"}, "'kind' must be one of 'exact'"),
+        ({"kind": "theorem"}, "unknown field 'kind'"),
+        ({"source": "ours"}, "'source' must be one of 'paper', 'book'"),
+        ({"setting": "beside"}, "'setting' must be one of '', 'inside', 'outside', 'vacuous'"),
+        ({"source": "book", "setting": "inside"}, "'setting' must be one of '', got"),
+        ({"merged": "XY-T9"}, "'merged' must be a list of ids"),
+        ({"merged": ["T9"]}, "'merged' must be a list of ids"),
+        ({"merged": [9]}, "'merged' must be a list of ids"),
         ({"verdict": "not reproduced"}, "'verdict' must be one of 'reproduced'"),
         ({"status": "done"}, "'status' must be one of '', 'pending'"),
-        ({"scale": "smoke"}, "'scale' must be one of 'book', 'paper'"),
+        ({"scale": "smoke"}, "'scale' must be one of '', 'book', 'large', 'paper'"),
         ({"paper_value": 3}, "'paper_value' must be a table of numbers"),
         ({"paper_value": {"slope": "steep"}}, "paper_value.slope must be a"),
         ({"paper_value": {"slope": True}}, "paper_value.slope must be a"),
@@ -107,6 +113,18 @@ def test_a_bad_id_is_refused(bad, write):
 def test_an_id_of_another_paper_is_refused(write):
     with pytest.raises(LedgerError, match=r"^toy.toml, GA-T1: id must start with 'XY' and a hyphen$"):
         read_paper(write(CLAIM | {"id": "GA-T1"}))
+
+
+def test_a_merged_claim_leads_to_its_successor_and_its_id_is_not_used_again(write, tmp_path, monkeypatch):
+    whole = CLAIM | {"merged": ["XY-T1.1", "XY-T1.2"]}
+    monkeypatch.setattr(schema, "FOLDER", write(whole).parent)
+    assert claim("XY-T1").merged == ("XY-T1.1", "XY-T1.2")
+    with pytest.raises(LedgerError, match=r"^claim_id: XY-T1\.2 was merged into XY-T1$"):
+        claim("XY-T1.2")
+    with pytest.raises(LedgerError, match=r"^toy.toml: claim XY-T1.2 is listed twice$"):
+        read_paper(write(whole, CLAIM | {"id": "XY-T1.2"}))
+    with pytest.raises(LedgerError, match=r"^toy.toml, GA-T1: id must start with 'XY' and a hyphen$"):
+        read_paper(write(CLAIM | {"merged": ["GA-T1"]}))
 
 
 def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, tmp_path, monkeypatch):

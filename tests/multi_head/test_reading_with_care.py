@@ -46,19 +46,19 @@ def test_thirteen_entries_each_with_a_demonstration_that_could_fail():
 
 
 def test_the_overview_links_to_every_entry():
-    rows = re.findall(r"^\| \{ref\}`(\d+)\. [^<`]*<(mh-care-\d+)>`", PROSE, re.MULTILINE)
+    rows = re.findall(r"^\| \[(\d+)\. [^\]]*\]\(#(mh-care-\d+)\)", PROSE, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 14))
     assert all(f"({target})=\n## {number}. " in PROSE for number, target in rows)
 
 
 def test_the_count_in_the_introduction_is_that_of_the_table():
-    rows = re.findall(r"^\| \{ref\}`\d+\. .*$", PROSE, re.MULTILINE)
+    rows = re.findall(r"^\| \[\d+\. .*$", PROSE, re.MULTILINE)
     assert sum("harmless slip" in row for row in rows) == 8
     assert "Eight of the thirteen are harmless slips" in PROSE
 
 
 def test_every_claim_named_exists():
-    named = set(re.findall(r"\{ref\}`(MH-[\w.-]+)`", PROSE))
+    named = set(re.findall(r"\[(MH-[\w.-]+)\]\(", PROSE))
     assert len(named) > 15
     assert named <= {claim.id for claim in ledger.claims()}
 

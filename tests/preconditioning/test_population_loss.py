@@ -1,6 +1,5 @@
 """The chapter on the population loss: the set of minima, its curvature, Theorem 1, and what turns claims red."""
 
-import dataclasses
 import warnings
 
 import numpy as np
@@ -8,16 +7,11 @@ import pytest
 import torch
 
 from attnbook import ledger
-from attnbook.preconditioning.exercises.population_loss import CHECKS
-from attnbook.preconditioning.experiments import degrees, one_sided, simulation
-from attnbook.preconditioning.experiments import landscape as landscape_experiment
-from attnbook.preconditioning.experiments import minima as minima_experiment
-from attnbook.preconditioning.experiments import population_loss as simulated
-from attnbook.preconditioning.figures import population_loss as figures
-from attnbook.preconditioning.models import contraction
+from attnbook.preconditioning.models import checks, contraction, simulation
 from attnbook.preconditioning.models.valley import Valley
-from attnbook.preconditioning.tables import population_loss as tables
-from attnbook.preconditioning.tables import theorem_one
+from attnbook.preconditioning.population_loss import figures, tables
+from attnbook.preconditioning.population_loss.exercises import CHECKS
+from attnbook.preconditioning.population_loss.experiments import Landscape, Minima, PopulationLoss
 from attnbook.preconditioning.theory import assumptions, landscape, manifold
 from attnbook.preconditioning.theory.population import balance_penalty, excess_loss, sample_covariance, square_roots
 
@@ -38,8 +32,10 @@ def covariance():
     return sample_covariance(draw(11, D, seed=7))
 
 
-def failed(result):
-    return {v.claim.id for v in ledger.check(result).verdicts if v.outcome == "not reproduced"}
+def failed(data, kind, scale="book", **wrong):
+    """Claims that are red, with some arrays replaced."""
+    verdicts = ledger.check(kind.at(scale).measurements(data.assign(wrong))).verdicts
+    return {v.claim.id for v in verdicts if v.outcome == "not reproduced"}
 
 
 def test_stacking_whitens_and_unstacking_undoes_it():
@@ -213,23 +209,24 @@ def test_bad_settings_and_arguments_are_refused():
         Valley(-1.0)
     with pytest.raises(ValueError, match="penalty"):
         Valley(1.0, penalty=-1.0)
-    for bad in ({"outputs": (5, 5)}, {"spreads": (2.0,)}, {"squared_distances": (0.1,)}, {"seeds": ()}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            landscape_experiment.Settings(**bad)
-    for bad in ({"sample_sizes": (32,)}, {"loss_singular_values": (0.1,)}, {"loss_draws": 1}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            simulated.Settings(**bad)
-    for bad in ({"n_outputs": 2}, {"hessian_outputs": (2,)}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            minima_experiment.Settings(**bad)
+    wrong = {
+        Landscape: ({"outputs": (5, 5)}, {"spreads": (2.0,)}, {"squared_distances": (0.1,)}, {"seeds": ()}),
+        PopulationLoss: ({"sample_sizes": (32,)}, {"loss_singular_values": (0.1,)}, {"loss_draws": 1}),
+        Minima: ({"n_outputs": 2}, {"hessian_outputs": (2,)}),
+    }
+    for kind, several in wrong.items():
+        for bad in several:
+            with pytest.raises(ValueError, match=next(iter(bad))):
+                kind.at(**bad)
 
 
 def test_points_on_the_edge_are_there_and_worst_where_they_should_be():
     values = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     points, target = contraction.edge_points(values, M, n_random=7, rng=np.random.default_rng(0))
-    length = (points - manifold.nearest(points, target)).square().sum((-2, -1))
+    closest = manifold.nearest(points, target)
+    length = (points - closest).square().sum((-2, -1))
     torch.testing.assert_close(length, torch.full((9,), 0.16).double())
-    back, steep = contraction.ratios(points, target)
+    back, steep = contraction.ratios(points - closest, closest, target, values)
     assert float(back[0]) == pytest.approx(0.5)
     assert float(steep[1]) == pytest.approx(float(landscape.growing_ratio(torch.tensor(0.8), 0.4)))
     assert (back > 0.5 - 1e-9).all()
@@ -245,16 +242,16 @@ def test_steps_to_shrink_by_hand_and_when_there_are_none():
 
 
 def test_tables_and_moving_figures_show_what_was_measured():
-    result = landscape_experiment.run(landscape_experiment.Settings.smoke(), device="cpu")
+    data = Landscape.at("smoke").run(device="cpu")
     assert "below 2.17" in tables.line_text(10, 0.7)
-    assert "m > d, weakest over strongest singular value 0.5" in theorem_one.theorem_text(result, "m > d", 0.5)
-    for figure in (figures.line_frame(10, 0.7), figures.theorem_frame(result, "m = d", 1.0)):
+    assert "m > d, weakest over strongest singular value 0.5" in tables.theorem_text(data, "m > d", 0.5)
+    for figure in (figures.line_frame(10, 0.7), figures.theorem_frame(data, "m = d", 1.0)):
         assert figure.axes
         figures.plt.close(figure)
-    assert "4.297" in theorem_one.bounds(result)._repr_html_()
-    assert "<td>0.50</td>" in theorem_one.worst_together((1.0,))._repr_html_()
-    assert "89 %" in theorem_one.to_the_saddle(result)._repr_html_()
-    assert "m = d" in theorem_one.one_sided(result)._repr_html_()
+    assert "4.297" in tables.bounds(data)._repr_html_()
+    assert "<td>0.50</td>" in tables.worst_together((1.0,))._repr_html_()
+    assert "89 %" in tables.to_the_saddle(data)._repr_html_()
+    assert "m = d" in tables.one_sided(data)._repr_html_()
     assert "none" in tables.line_reach(0.35, (10_000,))._repr_html_()
     assert "12 of 12" in tables.starts({"near": [0.1] * 12})._repr_html_()
 
@@ -282,80 +279,91 @@ def test_the_simulated_loss_does_not_use_the_formula():
 
 
 def test_degrees_of_polynomials_are_found():
-    one = torch.ones(2, dtype=torch.float64)
-    assert degrees.polynomial_degree(lambda c: one * 3) == 0
-    assert degrees.polynomial_degree(lambda c: one * (c**4 - 5 * c)) == 4
+    c = torch.arange(8, dtype=torch.float64)
+    assert checks.polynomial_degree(torch.full((8, 2), 3.0)) == 0
+    assert checks.polynomial_degree((c**4 - 5 * c).outer(torch.ones(2).double())) == 4
 
 
 def test_the_one_sided_ratio_meets_its_limit_for_small_displacements():
     values = torch.tensor([0.4, 0.3, 0.2], dtype=torch.float64)
     rng = np.random.default_rng(0)
-    assert one_sided.one_sided_ratio(values, 5, 10.0, 11, rng) == pytest.approx(1.0, abs=0.01)
+    assert contraction.one_sided_ratio(values, 5, 10.0, 11, rng) == pytest.approx(1.0, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["landscape", "minima", "population_loss"])
-def test_all_stored_claims_hold(name):
-    kinds = {
-        "landscape": landscape_experiment.Landscape,
-        "minima": minima_experiment.Minima,
-        "population_loss": simulated.PopulationLoss,
-    }
-    assert not failed(kinds[name].load_stored("book"))
+@pytest.mark.parametrize("kind", [Landscape, Minima, PopulationLoss])
+def test_all_stored_claims_hold(kind):
+    assert not failed(kind.load_stored("book"), kind)
 
 
 def test_a_wrong_projection_turns_lemma_1_red(monkeypatch):
     """The minimum farthest from a point has a symmetric product with it, too."""
     honest = manifold.nearest
     monkeypatch.setattr(manifold, "nearest", lambda *a: -honest(*a))
-    red = failed(minima_experiment.run(minima_experiment.Settings.smoke(), device="cpu"))
+    red = failed(Minima.at("smoke").run(device="cpu"), Minima, "smoke")
     assert {"PC-T1.2-nearest", "PC-T1.2-positive"} <= red
     assert "PC-T1.2" not in red
 
 
-def test_a_gradient_half_as_long_turns_theorem_1_red(monkeypatch):
-    honest, settings = landscape.gradient, dataclasses.replace(landscape_experiment.Settings.smoke(), search_steps=60)
-    monkeypatch.setattr(landscape, "gradient", lambda *a: 0.5 * honest(*a))
-    assert {"PC-T1.3", "PC-T1.3-sharp", "PC-T1.3-left-sharp", "PC-T1.4-sharp"} <= failed(
-        landscape_experiment.run(settings, device="cpu")
-    )
-
-
-def test_a_gradient_twice_as_long_turns_smoothness_red(monkeypatch):
-    honest, settings = landscape.gradient, dataclasses.replace(landscape_experiment.Settings.smoke(), search_steps=60)
-    monkeypatch.setattr(landscape, "gradient", lambda *a: 2 * honest(*a))
-    assert {"PC-T1.4", "PC-T1.4-sharp", "PC-T1.3-tight"} <= failed(landscape_experiment.run(settings, device="cpu"))
+@pytest.mark.parametrize(
+    ("factor", "claims"),
+    [
+        (0.5, {"PC-T1.3", "PC-T1.3-sharp", "PC-T1.3-left-sharp", "PC-T1.4-sharp"}),
+        (2, {"PC-T1.4", "PC-T1.4-sharp", "PC-T1.3-tight"}),
+    ],
+)
+def test_a_gradient_of_the_wrong_length_turns_theorem_1_red(factor, claims, monkeypatch):
+    honest = landscape.gradient
+    monkeypatch.setattr(landscape, "gradient", lambda *a: factor * honest(*a))
+    assert claims <= failed(Landscape.at("smoke", search_steps=60).run(device="cpu"), Landscape, "smoke")
 
 
 def test_each_rule_on_theorem_1_can_fail():
-    result = landscape_experiment.Landscape.load_stored("book")
-    assert "PC-T1.3-left" in failed(dataclasses.replace(result, one_sided=0.4 * result.one_sided))
-    for factor in (0.5, 1.05):
-        assert failed(dataclasses.replace(result, one_sided=factor * result.one_sided)) == {"PC-T1.3-left-sharp"}
-    assert "PC-T1.3-square" in failed(dataclasses.replace(result, found_smallest=0.9 * result.found_smallest))
+    data = Landscape.load_stored("book")
+    outside = data.distance > landscape.RADIUS
+    far = {name: data[name].where(~outside, 0.5 * data[name]) for name in ("worst", "random_smallest")}
+    assert failed(data, Landscape, **far) == {"PC-T1.3-square"}  # the others speak of the neighbourhood only
+    for name, factor, red in (
+        ("one_sided", 0.4, {"PC-T1.3-left", "PC-T1.3-left-sharp"}),
+        ("one_sided", 0.5, {"PC-T1.3-left-sharp"}),
+        ("one_sided", 1.05, {"PC-T1.3-left-sharp"}),
+        ("beyond", 1.1, {"PC-T1.3-sharp"}),
+        ("found_smallest", 0.9, {"PC-T1.3", "PC-T1.3-sharp", "PC-T1.3-square"}),
+        ("found_largest", 0.9, {"PC-T1.4-sharp"}),
+        ("random_largest", 3.0, {"PC-T1.4", "PC-T1.4-sharp"}),
+    ):
+        assert failed(data, Landscape, **{name: factor * data[name]}) == red
+    loose = {name: 2 * data[name] for name in ("worst", "random_smallest", "found_smallest")}
+    assert failed(data, Landscape, **loose) == {"PC-T1.3-tight", "PC-T1.3-sharp", "PC-T1.3-square"}
 
 
 def test_each_rule_on_the_minima_can_fail():
-    result = minima_experiment.Minima.load_stored("book")
-    wrong = {
-        "PC-A5": "gradient_error", "PC-T1.1": "product_residual", "PC-T1.1-gradient": "minimum_gradient",
-        "PC-T1.2": "asymmetry", "PC-T1.5": "eigenvalue_error", "PC-T1.3-saddle": "saddle_gradient",
+    data = Minima.load_stored("book")
+    zeros = {
+        "gradient_error": "PC-A5", "product_residual": "PC-T1.1", "balance_residual": "PC-T1.1",
+        "minimum_gradient": "PC-T1.1-gradient", "asymmetry": "PC-T1.2", "eigenvalue_error": "PC-T1.5",
+        "saddle_gradient": "PC-T1.3-saddle", "saddle_distance": "PC-T1.3-saddle",
     }  # fmt: skip
-    for claim, name in wrong.items():
-        assert failed(dataclasses.replace(result, **{name: getattr(result, name) + 1e-3})) == {claim}
-    assert failed(dataclasses.replace(result, degrees=result.degrees + 1)) == {"PC-REG"}
-    assert failed(dataclasses.replace(result, nearer=0.9 / result.nearer)) == {"PC-T1.2-nearest"}
+    for name, claim in zeros.items():
+        assert failed(data, Minima, **{name: data[name] + 1e-3}) == {claim}
+    for weight, layer in ((w, layer) for w in data.weight for layer in data.layer):
+        wrong = data.degrees + ((data.weight == weight) & (data.layer == layer))
+        assert failed(data, Minima, degrees=wrong) == {"PC-REG"}
+    assert failed(data, Minima, nearer=0.9 / data.nearer) == {"PC-T1.2-nearest"}
     for name in ("smallest_eigenvalue", "change"):
-        assert failed(dataclasses.replace(result, **{name: -getattr(result, name) - 1e-3})) == {"PC-T1.2-positive"}
+        assert failed(data, Minima, **{name: -data[name] - 1e-3}) == {"PC-T1.2-positive"}
 
 
 def test_each_rule_on_the_simulation_can_fail():
-    result = simulated.PopulationLoss.load_stored("book")
-    assert failed(dataclasses.replace(result, tilt_error=result.tilt_error + 0.01)) == {"PC-A1"}
-    assert failed(dataclasses.replace(result, loss_gap=result.loss_gap + 0.001)) == {"PC-A2", "PC-A2-points"}
-    only = result.loss_gap + 0.0004 * np.array([[1.0], [0.0]])
-    assert failed(dataclasses.replace(result, loss_gap=only)) == {"PC-A2-points"}
-    off = dataclasses.replace(result, moments=1.02 * result.moments)
-    assert failed(off) == {"PC-A4", "PC-A4-score", "PC-A4-self"}
+    data = PopulationLoss.load_stored("book")
+    assert failed(data, PopulationLoss, tilt_error=data.tilt_error + 0.01) == {"PC-A1"}
+    assert failed(data, PopulationLoss, loss_gap=data.loss_gap + 0.001) == {"PC-A2", "PC-A2-points"}
+    at_minimum = data.loss_gap + 0.0004 * (data.point == "a minimum")
+    assert failed(data, PopulationLoss, loss_gap=at_minimum) == {"PC-A2-points"}
+    groups = {"PC-A4": "q)", "PC-A4-score": "xᵀVx)", "PC-A4-self": "q/2)"}
+    for moment in data.moment.values:
+        claim = next(claim for claim, end in groups.items() if moment.split(" ")[-1] == end)
+        wrong = data.moments * (1 + 0.02 * (data.moment == moment))
+        assert failed(data, PopulationLoss, moments=wrong) == {claim}
 
 
 RIGHT = {

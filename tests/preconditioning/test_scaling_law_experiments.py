@@ -7,107 +7,110 @@ import pytest
 
 import attnbook
 from attnbook import ledger
-from attnbook.preconditioning.experiments import (
-    compute_split,
-    finite_keys,
-    gradient_oracle,
-    heavy_tails,
-    minibatch_floor,
-    scaling_law,
-)
-from attnbook.preconditioning.figures import scaling_law as figures
-from attnbook.preconditioning.tables import scaling_law as tables
+from attnbook.preconditioning.scaling_law import experiments as own
+from attnbook.preconditioning.scaling_law import figures, readings, tables
 from attnbook.preconditioning.theory.scaling_law import best_split, bias_coefficient, heavy_tail_exponent
 
-MODULES = {
-    finite_keys.FiniteKeys, gradient_oracle.GradientOracle, heavy_tails.HeavyTails, minibatch_floor.MinibatchFloor,
-    scaling_law.ScalingLaw,
+KINDS = {
+    "finite_keys": own.FiniteKeys, "gradient_oracle": own.GradientOracle, "heavy_tails": own.HeavyTails,
+    "minibatch_floor": own.MinibatchFloor, "scaling_law": own.ScalingLaw,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def stored():
-    return {kind.experiment.split(".")[1]: kind.load_stored("book") for kind in MODULES}
+    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
 
 
-def bump(records):
+@pytest.fixture(scope="module")
+def measured(stored):
+    return {name: KINDS[name]().measurements(data) for name, data in stored.items()}
+
+
+def bump(path):
     """A dip in the middle of training that is gone at the end."""
-    return 1 - 0.3 * np.sin(np.linspace(0, np.pi, records))
+    return path * (1 - 0.3 * np.sin(np.pi * path.step / path.step.max()))
 
 
-def outcome(result, claim):
-    return next(v.outcome for v in ledger.check(result).verdicts if v.claim.id == claim)
+def flipped(curves):
+    """The curves of the smallest batches in the place of those of the largest."""
+    return curves.copy(data=curves.values[::-1])
 
 
-def test_every_claim_of_the_chapter_is_measured_or_says_why_not(stored):
+def test_every_claim_of_the_chapter_is_measured_or_says_why_not(measured):
     mine = {c.id for c in ledger.claims() if c.chapter == "preconditioning/scaling_law"}
-    measured = {claim for result in stored.values() for claim in result.measurements()}
-    assert mine - measured == {"PC-T2"}
-    assert measured <= mine
+    found = {claim for claims in measured.values() for claim in claims}
+    assert mine - found == {"PC-T2"}
+    assert found <= mine
 
 
 FAILING = [
-    ("finite_keys", "PC-L8", lambda r: {"derivative_error": r.derivative_error + 1e-9}),
-    ("finite_keys", "PC-L9", lambda r: {"self_ratio": 1.1 * r.self_ratio}),
-    ("finite_keys", "PC-L9-other", lambda r: {"other_ratio": 1.1 * r.other_ratio}),
-    ("finite_keys", "PC-L10", lambda r: {"variance_ratio": 3 * r.variance_ratio}),
-    ("finite_keys", "PC-L11", lambda r: {"shift_error": r.shift_error + 0.1}),
-    ("finite_keys", "PC-L14", lambda r: {"covariance_error": r.covariance_error + 0.1}),
-    ("finite_keys", "PC-L14-slow", lambda r: {"covariance_error": 0 * r.covariance_error}),
-    ("finite_keys", "PC-S1", lambda r: {"coefficient": 0.9 * r.coefficient}),
-    ("finite_keys", "PC-S1-512", lambda r: {"coefficient": r.coefficient - 0.01}),
-    ("finite_keys", "PC-S1-perturbed", lambda r: {"coefficient": r.coefficient - r.terms[..., 1]}),
-    ("finite_keys", "PC-T4", lambda r: {"gradient_bias": np.sqrt(r.gradient_bias)}),
-    ("finite_keys", "PC-T4-constant", lambda r: {"gradient_coefficient": 2 * r.gradient_coefficient}),
-    ("finite_keys", "PC-T5", lambda r: {"penalty_bias": np.sqrt(r.penalty_bias)}),
-    ("scaling_law", "PC-L5", lambda r: {"distance": np.sqrt(r.distance)}),
-    ("scaling_law", "PC-L5-regression", lambda r: {"regression": r.regression**2}),
-    ("scaling_law", "PC-L5-excess", lambda r: {"start": r.start**2}),
-    ("scaling_law", "PC-L5-constant", lambda r: {"start": 1.4 * r.start}),
-    ("scaling_law", "PC-L5-larger-signal", lambda r: {"strong": 1.4 * r.strong}),
-    ("scaling_law", "PC-T2b", lambda r: {"path": r.path**2}),
-    ("scaling_law", "PC-X1", lambda r: {"path": r.path * np.linspace(1, 0.5, r.path.shape[-1])}),
-    ("scaling_law", "PC-X1-path", lambda r: {"path": r.path * bump(r.path.shape[-1])}),
-    ("gradient_oracle", "PC-T2a", lambda r: {"predicted": np.sqrt(r.predicted)}),
-    ("gradient_oracle", "PC-T2a-exact", lambda r: {"exact": np.sqrt(r.exact)}),
-    ("gradient_oracle", "PC-T2a-exact-constant", lambda r: {"exact_constant": 1.1 * r.exact_constant}),
-    ("gradient_oracle", "PC-T2a-fresh-slope", lambda r: {"beside": r.beside / np.array(r.settings.measured_samples)}),
-    ("gradient_oracle", "PC-T2-path", lambda r: {"pull": 3 * r.pull}),
-    ("gradient_oracle", "PC-T2a-measured", lambda r: {"measured": r.measured * 2}),
-    ("minibatch_floor", "PC-X2", lambda r: {"constant": r.constant[:, ::-1]}),
-    ("minibatch_floor", "PC-X2-batch", lambda r: {"constant": r.constant[::-1]}),
-    ("minibatch_floor", "PC-X2-bias", lambda r: {"halved": r.halved / 2}),
-    ("heavy_tails", "PC-H1-heavy-far", lambda r: {"bias": r.bias / r.n_samples**0.1}),
-    ("heavy_tails", "PC-H1-transition-far", lambda r: {"bias": r.bias * r.n_samples**0.1}),
-    ("heavy_tails", "PC-H1", lambda r: {"bias": np.sqrt(r.bias)}),
-    ("heavy_tails", "PC-H1-heavy", lambda r: {"bias": r.bias / np.sqrt(r.n_samples)}),
-    ("heavy_tails", "PC-H1-transition", lambda r: {"bias": np.sqrt(r.bias)}),
-    ("heavy_tails", "PC-H1-transition-flat", lambda r: {"bias": r.bias / r.n_samples**0.1}),
-    ("heavy_tails", "PC-H1-constant", lambda r: {"bias": 1.2 * r.bias}),
+    ("finite_keys", "PC-L8", lambda d: {"derivative_error": d.derivative_error + 1e-9}),
+    ("finite_keys", "PC-L9", lambda d: {"weight_ratio": d.weight_ratio.where(d.weight != "itself", 1.1)}),
+    ("finite_keys", "PC-L9-other", lambda d: {"weight_ratio": d.weight_ratio.where(d.weight != "another", 1.1)}),
+    ("finite_keys", "PC-L10", lambda d: {"variance_ratio": 3 * d.variance_ratio}),
+    ("finite_keys", "PC-L11", lambda d: {"shift_error": d.shift_error + 0.1}),
+    ("finite_keys", "PC-L14", lambda d: {"covariance_error": d.covariance_error + 0.1}),
+    ("finite_keys", "PC-L14-slow", lambda d: {"covariance_error": 0 * d.covariance_error}),
+    ("finite_keys", "PC-S1", lambda d: {"terms": 0.9 * d.terms}),
+    ("finite_keys", "PC-S1-512", lambda d: {"terms": d.terms - 0.01 / 3}),
+    ("finite_keys", "PC-S1-perturbed", lambda d: {"terms": d.terms.where(d.term != "ratio bias", 0)}),
+    ("finite_keys", "PC-T4", lambda d: {"gradient_bias": np.sqrt(d.gradient_bias)}),
+    ("finite_keys", "PC-T4-constant", lambda d: {"gradient_coefficient": 2 * d.gradient_coefficient}),
+    ("finite_keys", "PC-T5", lambda d: {"penalty_bias": np.sqrt(d.penalty_bias)}),
+    ("scaling_law", "PC-L5", lambda d: {"distance": np.sqrt(d.distance)}),
+    ("scaling_law", "PC-L5-regression", lambda d: {"regression": d.regression**2}),
+    ("scaling_law", "PC-L5-excess", lambda d: {"start": d.start**2}),
+    ("scaling_law", "PC-L5-constant", lambda d: {"start": 1.4 * d.start}),
+    ("scaling_law", "PC-L5-larger-signal", lambda d: {"strong": 1.4 * d.strong}),
+    ("scaling_law", "PC-T2b", lambda d: {"path": d.path**2}),
+    ("scaling_law", "PC-X1", lambda d: {"path": d.path * (1 - d.step / d.step.max() / 2)}),
+    ("scaling_law", "PC-X1-path", lambda d: {"path": bump(d.path)}),
+    ("gradient_oracle", "PC-T2a", lambda d: {"predicted": np.sqrt(d.predicted)}),
+    ("gradient_oracle", "PC-T2a-exact", lambda d: {"exact": np.sqrt(d.exact)}),
+    ("gradient_oracle", "PC-T2a-exact-constant", lambda d: {"exact_limit": 1.1 * d.exact_limit}),
+    ("gradient_oracle", "PC-T2a-fresh-slope", lambda d: {"beside": d.beside / d.measured_n}),
+    ("gradient_oracle", "PC-T2-path", lambda d: {"pull": 3 * d.pull}),
+    ("gradient_oracle", "PC-T2a-measured", lambda d: {"measured": d.measured * 2}),
+    ("minibatch_floor", "PC-X2", lambda d: {"constant": d.constant.copy(data=d.constant.values[:, ::-1])}),
+    ("minibatch_floor", "PC-X2-batch", lambda d: {"constant": flipped(d.constant)}),
+    ("minibatch_floor", "PC-X2-bias", lambda d: {"halved": d.halved / 2}),
+    ("heavy_tails", "PC-H1-heavy-far", lambda d: {"bias": d.bias / d.n**0.1}),
+    ("heavy_tails", "PC-H1-transition-far", lambda d: {"bias": d.bias * d.n**0.1}),
+    ("heavy_tails", "PC-H1", lambda d: {"bias": np.sqrt(d.bias)}),
+    ("heavy_tails", "PC-H1-heavy", lambda d: {"bias": d.bias / np.sqrt(d.n)}),
+    ("heavy_tails", "PC-H1-transition", lambda d: {"bias": np.sqrt(d.bias)}),
+    ("heavy_tails", "PC-H1-transition-flat", lambda d: {"bias": d.bias / d.n**0.1}),
+    ("heavy_tails", "PC-H1-constant", lambda d: {"bias": 1.2 * d.bias}),
 ]
 
 
+def outcome(measurements, claim):
+    return ledger.judge(ledger.claim(claim), measurements[claim]).outcome
+
+
 @pytest.mark.parametrize(("name", "claim", "change"), FAILING, ids=[claim for _, claim, _ in FAILING])
-def test_a_changed_result_turns_its_claim_red(name, claim, change, stored):
-    assert outcome(stored[name], claim) == "reproduced"
-    assert outcome(replace(stored[name], **change(stored[name])), claim) == "not reproduced"
+def test_a_changed_result_turns_its_claim_red(name, claim, change, stored, measured):
+    assert outcome(measured[name], claim) == "reproduced"
+    changed = stored[name].assign(change(stored[name]))
+    assert outcome(KINDS[name]().measurements(changed), claim) == "not reproduced"
 
 
-def test_every_measured_claim_has_a_change_that_turns_it_red(stored):
-    measured = {claim for result in stored.values() for claim in result.measurements()}
-    assert {claim for _, claim, _ in FAILING} == measured
+def test_every_measured_claim_has_a_change_that_turns_it_red(measured):
+    assert {claim for _, claim, _ in FAILING} == {claim for claims in measured.values() for claim in claims}
 
 
 def test_the_simulation_agrees_with_the_quadrature(stored):
     tails = stored["heavy_tails"]
-    spread = tails.simulated.std(axis=0, ddof=1) / len(tails.settings.simulated) ** 0.5
-    assert (np.abs(tails.simulated.mean(axis=0) - tails.bias[:, 0]) < 5 * spread + 0.02 * tails.bias[:, 0]).all()
+    exact, draws = tails.bias.isel(n=0), tails.simulated
+    error = draws.std("seed", ddof=1) / draws.sizes["seed"] ** 0.5
+    assert (abs(draws.mean("seed") - exact) < 5 * error + 0.02 * exact).all()
 
 
 def test_along_a_budget_all_points_cost_the_same_and_the_best_is_the_smallest():
     counts, steps = np.array([10.0, 30.0, 90.0]), np.arange(8)
-    surface = 1 / counts[:, None] + np.exp(-steps)
-    path = compute_split.along_budget(counts, surface, 2000.0)
+    surface = readings.Surface("made", counts, 1 / counts[:, None] + np.exp(-steps), 1.0, 1.0)
+    path = readings.along_budget(surface, 2000.0)
     np.testing.assert_allclose(path.samples**2 * path.steps, 2000)
     assert path.excess[path.best] == path.excess.min()
     exact = 1 / path.samples + np.exp(-path.steps)
@@ -116,80 +119,81 @@ def test_along_a_budget_all_points_cost_the_same_and_the_best_is_the_smallest():
     assert path.penalty(1 / path.steps[path.best]) >= 1
     assert np.isnan(path.penalty(100))
     with pytest.raises(ValueError, match="compute: expected a budget between"):
-        compute_split.along_budget(counts, surface, 1.0)
+        readings.along_budget(surface, 1.0)
 
 
 def test_late_decay_and_surfaces_are_those_of_the_results(stored):
     data, oracle = stored["scaling_law"], stored["gradient_oracle"]
-    start, rate = compute_split.late_decay(data, oracle)
-    end = np.median(oracle.cold[:, -1], axis=0)[-1]
-    np.testing.assert_allclose(start * np.exp(-rate * oracle.settings.cold_steps), end)
-    one, fresh = compute_split.surfaces(data, oracle)
+    start, rate = readings.late_decay(data, oracle)
+    end = np.median(oracle.surface[:, -1, -1])
+    np.testing.assert_allclose(start * np.exp(-rate * oracle.cold_step.values[-1]), end)
+    one, fresh = readings.surfaces(data, oracle)
     assert (one.power, fresh.power) == (1.0, 2.0)
-    assert one.excess.shape == (len(one.samples), data.settings.cold_steps + 1)
-    assert fresh.excess.shape == (len(fresh.samples), oracle.settings.cold_steps + 1)
+    assert one.excess.shape == (len(one.samples), own.ScalingLaw().cold_steps + 1)
+    assert fresh.excess.shape == (len(fresh.samples), own.GradientOracle().cold_steps + 1)
 
 
 @pytest.mark.parametrize(
-    ("module", "change", "message"),
+    ("kind", "change", "message"),
     [
-        (finite_keys, {"loss_keys": (32,)}, "loss_keys"),
-        (finite_keys, {"penalty_keys": (50,)}, "penalty_keys"),
-        (finite_keys, {"penalty_keys": (1, 50)}, "at least the dimension"),
-        (scaling_law, {"trained_sets": (1,)}, "trained_sets"),
-        (scaling_law, {"n_samples": (100, 50, 400, 800, 1600)}, "increasing"),
-        (scaling_law, {"n_samples": (10, 20, 30, 40, 50)}, "at least 400"),
-        (gradient_oracle, {"predicted_samples": (400,)}, "predicted_samples"),
-        (gradient_oracle, {"measured_samples": (10, 20)}, "measured_samples"),
-        (gradient_oracle, {"kept": 0}, "kept"),
-        (heavy_tails, {"signals": (0.1, 0.2)}, "signals"),
-        (heavy_tails, {"first": 9}, "first, last"),
-        (heavy_tails, {"draws": 1}, "draws"),
-        (heavy_tails, {"per_unit": 0}, "per_unit"),
-        (gradient_oracle, {"exact_samples": (25, 50, 400)}, "exact_samples"),
-        (minibatch_floor, {"batch_sizes": (50, 100)}, "batch_sizes"),
-        (minibatch_floor, {"records": 7}, "records"),
+        (own.FiniteKeys, {"loss_keys": (32,)}, "loss_keys"),
+        (own.FiniteKeys, {"penalty_keys": (50,)}, "penalty_keys"),
+        (own.FiniteKeys, {"penalty_keys": (1, 50)}, "at least the dimension"),
+        (own.ScalingLaw, {"trained_sets": (1,)}, "trained_sets"),
+        (own.ScalingLaw, {"n_samples": (100, 50, 400, 800, 1600)}, "increasing"),
+        (own.ScalingLaw, {"n_samples": (10, 20, 30, 40, 50)}, "at least 400"),
+        (own.GradientOracle, {"predicted_samples": (400,)}, "predicted_samples"),
+        (own.GradientOracle, {"measured_samples": (10, 20)}, "measured_samples"),
+        (own.GradientOracle, {"kept": 0}, "kept"),
+        (own.GradientOracle, {"exact_samples": (25, 50, 400)}, "exact_samples"),
+        (own.HeavyTails, {"signals": (0.1, 0.2)}, "signals"),
+        (own.HeavyTails, {"first": 9}, "first, last"),
+        (own.HeavyTails, {"draws": 0}, "draws"),
+        (own.HeavyTails, {"per_unit": 0}, "per_unit"),
+        (own.MinibatchFloor, {"batch_sizes": (50, 100)}, "batch_sizes"),
+        (own.MinibatchFloor, {"records": 7}, "records"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_name(module, change, message):
+def test_settings_that_make_no_sense_are_refused_by_name(kind, change, message):
     with pytest.raises(ValueError, match=message):
-        replace(module.Settings.book(), **change)
+        replace(kind(), **change)
 
 
 def test_pictures_and_tables_draw(stored):
-    import matplotlib.pyplot as plt
-
     data, oracle, tails = stored["scaling_law"], stored["gradient_oracle"], stored["heavy_tails"]
+    keys, batches = stored["finite_keys"], stored["minibatch_floor"]
     drawn = [
         figures.law(data, oracle),
         figures.oracle_ratio(oracle),
         figures.steps(data, oracle),
         figures.split_frame(data, oracle, 1e6),
-        figures.coefficient(stored["finite_keys"]),
-        figures.floors(stored["minibatch_floor"]),
+        figures.coefficient(keys),
+        figures.floors(batches),
         figures.slopes(tails),
         figures.tail_frame(tails, 0.7),
     ]
     assert all(ax.get_xlabel() or ax.get_ylabel() for figure in drawn for ax in figure.axes)
-    plt.close("all")
     assert "1 million pairs" in tables.split_text(data, oracle, 1e6)
     assert "not covered by the runs" in tables.split_text(data, oracle, 3e5)
     assert "infinite" in tables.tail_text(tails, 0.7)
     assert "n = 2⁷ to 2¹²" in tables.tail_text(tails, 0.7)
     equal = tables.alignment(data, oracle, {100: [1.0], 1600: [0.5, 0.7]})
     assert [row[2].text for row in equal.rows] == ["2.00", "1.60"]
+    assert tables.cost(data).rows[0][0] == "335"
     for table in (
         tables.one_data_set(data),
         tables.oracle_counts(oracle),
-        tables.floors(stored["minibatch_floor"]),
+        tables.floors(batches),
         tables.simulated(tails, (0.1, 0.7)),
         tables.growth(data, oracle, (1e6, 1e8)),
-        tables.bounds(stored["finite_keys"]),
-        tables.terms(stored["finite_keys"]),
+        tables.bounds(keys),
+        tables.terms(keys),
         tables.splits(data, oracle, (1e6, 1e7)),
         tables.proof({"bias": [100.0, 120.0], "rate": [17.0]}),
-        tables.approach(stored["finite_keys"]),
+        tables.approach(keys),
         tables.over_the_sum(data, oracle),
+        tables.cost(data),
+        tables.origins(data=data, oracle=oracle),
         equal,
         tables.numbers({"one": "1.0"}, "A number."),
     ):

@@ -24,7 +24,8 @@ def first_failure(answer: Callable[..., Any]) -> str | None:
         np.array([region_bound(n, s) - largest_region_count(n, s, biases=False) if n > s else -1 for n in widths])
         for s in sizes
     ]
-    if np.allclose(got, [1 + np.argmax(e > 0) for e in excess]):
+    right = [1 + np.argmax(e > 0) for e in excess]
+    if np.allclose(got, right):
         return None
     likely = {
         "equal is no failure: the bound must be larger": np.array([1 + np.argmax(e >= 0) for e in excess]),
@@ -33,7 +34,7 @@ def first_failure(answer: Callable[..., Any]) -> str | None:
         ),
         "this is the width before": np.array([np.argmax(e > 0) for e in excess]),
     }
-    return likely_mistake(got, {name: wrong.astype(float) for name, wrong in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 def flattest(answer: Callable[..., Any]) -> str | None:
@@ -55,8 +56,7 @@ def flattest(answer: Callable[..., Any]) -> str | None:
         "only the first layer's factor moves; the mask has one, too": tops[middle].min(),
         "this is its logarithm": np.log(tops.min()),
     }
-    fits = [mistake for mistake, wrong in likely.items() if np.isclose(got, wrong, rtol=0.01)]
-    return fits[0] if fits else likely_mistake(got, {})
+    return likely_mistake(got, tops.min(), likely, rtol=0.01)
 
 
 def _top(hessian: np.ndarray, n_inputs: int, width: int, log_mask: float, log_hidden: float) -> float:
@@ -74,7 +74,7 @@ def least_penalty(answer: Callable[..., Any]) -> str | None:
     if np.allclose(got, right):
         return None
     likely = {
-        "this is where it is least; the penalty there is wanted": np.asarray(best),
+        "this is where it is least; the penalty there is wanted": best,
         "a factor 2 is missing: both layers pay the same, so the sum is twice the product": right / 2,
         "the mask factor divides: a smaller mask makes the layers larger": right * factor**2,
         "this is the penalty with the first layer as it was; it may be rescaled too": np.square(hidden).sum()
@@ -82,7 +82,7 @@ def least_penalty(answer: Callable[..., Any]) -> str | None:
         "the penalty is the sum of squares, not of norms": best * np.linalg.norm(hidden)
         + np.linalg.norm(decoder) / (factor * best),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"GA-L1": first_failure, "GA-L2": flattest, "GA-L3": least_penalty}

@@ -36,7 +36,7 @@ def softmax_residual(answer: Callable[..., Any]) -> str | None:
         "the label is missing: subtract 1 at the right class": share / 6,
         "softmax runs over the classes of a sample, not over samples": over_samples / 6,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def penalised_rate(answer: Callable[..., Any]) -> str | None:
@@ -50,13 +50,14 @@ def penalised_rate(answer: Callable[..., Any]) -> str | None:
     got = np.asarray(answer(mask.copy(), hidden.copy(), gradient.copy(), penalty), dtype=float)
     if got.shape != (3, 5):
         return f"one number per folded weight is wanted, shape (3, 5), got {got.shape}"
-    if np.allclose(got, own + shared + shrinking):
+    right = own + shared + shrinking
+    if np.allclose(got, right):
         return None
     likely = {
         "the penalty is missing": own + shared,
         "the mask moves too: its part is missing": own,
         "the weights move too: their part is missing": shared + shrinking,
-        "the sign is reversed: descent goes against the gradient": -(own + shared + shrinking),
+        "the sign is reversed: descent goes against the gradient": -right,
         "the penalty pulls towards zero from both sides: its slope is the sign of the mask": own
         + shared
         - penalty * hidden,
@@ -65,7 +66,7 @@ def penalised_rate(answer: Callable[..., Any]) -> str | None:
         - penalty * signs * np.ones_like(hidden),
         "the mask of an input collects all its hidden units: sum over them": own - gradient * hidden**2 + shrinking,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def what_is_conserved(answer: Callable[..., Any]) -> str | None:

@@ -35,7 +35,7 @@ def scores_gradient(answer: Callable[..., Any]) -> str | None:
         "these are the ratio weights: alpha is the softmax of the scores": ratio_weights(logits)
         * (along - ratio_weights(logits) @ along),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def count_weights(answer: Callable[..., Any]) -> str | None:
@@ -45,17 +45,18 @@ def count_weights(answer: Callable[..., Any]) -> str | None:
     got = np.asarray(answer(state, score, dimension, width), dtype=float)
     if got.shape != ():
         return f"one number is wanted, got shape {got.shape}"
-    if got == sum(counted.values()):
+    right = sum(counted.values())
+    if got == right:
         return None
     likely = {
         "the recurrence is missing": counted["layers"] + counted["score"],
         "the score is missing": counted["layers"] + counted["recurrence"],
-        "the last vector v of the score is missing": sum(counted.values()) - score,
+        "the last vector v of the score is missing": right - score,
         "the two layers are missing": counted["score"] + counted["recurrence"],
         "weights are shared between steps: count them once": counted["layers"]
         + n_steps * (counted["score"] + counted["recurrence"]),
     }
-    return likely_mistake(got, {name: np.asarray(float(value)) for name, value in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 def entropy_gradient(answer: Callable[..., Any]) -> str | None:
@@ -76,7 +77,7 @@ def entropy_gradient(answer: Callable[..., Any]) -> str | None:
         "the softmax keeps the sum of the weights: subtract the weighted mean": -weights * (logs + 1),
         "the sign is reversed: entropy is minus the sum": -right,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"GA-R1": scores_gradient, "GA-R2": count_weights, "GA-R3": entropy_gradient}

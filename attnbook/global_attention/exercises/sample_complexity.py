@@ -25,19 +25,20 @@ def mask_gradient(answer: Callable[..., Any]) -> str | None:
     got = np.asarray(answer(*(a.copy() for a in (x, y, mask, hidden, decoder))), dtype=float)
     if got.shape != (5,):
         return f"one number per input is wanted, shape (5,), got {got.shape}"
-    if np.allclose(got, terms.mean(0)):
+    right = terms.mean(0)
+    if np.allclose(got, right):
         return None
     likely = {
         "it is the sum over samples, divide by their number": terms.sum(0),
-        "a factor 2 too many: the loss has 1/2 in front": 2 * terms.mean(0),
+        "a factor 2 too many: the loss has 1/2 in front": 2 * right,
         "the derivative of ReLU is missing: units that are off pass nothing back": (
             residual[:, None] * x * (decoder @ hidden)
         ).mean(0),
         "the weights of the second layer are missing": (residual[:, None] * x * ((pre > 0) @ hidden)).mean(0),
-        "the inputs are masked once too often: x enters, not x times a": terms.mean(0) * mask,
-        "the sign is reversed: the residual is prediction minus label": -terms.mean(0),
+        "the inputs are masked once too often: x enters, not x times a": right * mask,
+        "the sign is reversed: the residual is prediction minus label": -right,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def on_the_simplex(answer: Callable[..., Any]) -> str | None:
@@ -72,14 +73,14 @@ def samples_ratio(answer: Callable[..., Any]) -> str | None:
         return None
     logs = np.log(64 / 0.1) / np.log(8 / 0.1)
     likely = {
-        "this is the inverse: the baseline needs more, so the ratio is above 1": np.asarray(1 / right),
-        "the logarithms are missing": np.asarray((64 / 8) ** 2),
-        "s_0 enters squared": np.asarray(64 / 8 * logs),
-        "gamma is the root of the error; inside the logarithm stands s_0 eta / gamma": np.asarray(
-            64 * np.log(64 / 0.01) / np.log(8 / 0.01)
-        ),
+        "this is the inverse: the baseline needs more, so the ratio is above 1": 1 / right,
+        "the logarithms are missing": (64 / 8) ** 2,
+        "s_0 enters squared": 64 / 8 * logs,
+        "gamma is the root of the error; inside the logarithm stands s_0 eta / gamma": 64
+        * np.log(64 / 0.01)
+        / np.log(8 / 0.01),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"GA-1": mask_gradient, "GA-2": on_the_simplex, "GA-3": samples_ratio}

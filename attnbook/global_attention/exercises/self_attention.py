@@ -45,7 +45,7 @@ def padding_with_biases(answer: Callable[..., Any]) -> str | None:
         ),
         "every padded position counts, not one in all": outputs(1, empty, value_bias),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def score_to_beat_padding(answer: Callable[..., Any]) -> str | None:
@@ -57,16 +57,14 @@ def score_to_beat_padding(answer: Callable[..., Any]) -> str | None:
     if np.allclose(got, right) and np.allclose(at_other, np.log(9 * 30 / 20)):
         return None
     likely = {
-        "there are n_positions minus length padded positions": np.asarray(np.log(n_positions / length)),
-        "the logarithm is missing: a score enters through its exponential": np.asarray((n_positions - length) / length),
-        "this is the score that one single word needs; all of them share the work": np.asarray(
-            np.log(n_positions - length)
-        ),
-        "the sign is reversed: words need a score above that of padding, 0": np.asarray(-right),
+        "there are n_positions minus length padded positions": np.log(n_positions / length),
+        "the logarithm is missing: a score enters through its exponential": (n_positions - length) / length,
+        "this is the score that one single word needs; all of them share the work": np.log(n_positions - length),
+        "the sign is reversed: words need a score above that of padding, 0": -right,
     }
     if np.allclose(got, right):
         return "right for a share of one half; a share s means odds s / (1 - s)"
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
@@ -90,7 +88,7 @@ def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
         * gradient,
         "this is the gradient of one matrix, not a step": gradient,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"GA-S1": padding_with_biases, "GA-S2": score_to_beat_padding, "GA-S3": bag_of_words_step}

@@ -40,7 +40,7 @@ def head_gradient(answer: Callable[..., Any]) -> str | None:
         * tokens[powers.argmax()],
         "attention is missing: this is the mean token": slope * label * tokens.mean(axis=0),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def newton(answer: Callable[..., Any]) -> str | None:
@@ -55,21 +55,16 @@ def newton(answer: Callable[..., Any]) -> str | None:
             continue
         whole = float((multipliers * margins[:, None]).sum()) / norm
         likely = {
-            "this is the plain repetition; Newton divides by a slope": np.asarray(ratio * norm),
-            "the norm falls as the ratio grows: mind the sign of its slope": np.asarray(
-                kappa + (ratio * norm - kappa) / (1 - ratio * fall)
-            ),
-            "the multipliers are those of half the squared norm: divide by the norm": np.asarray(
-                kappa + (ratio * norm - kappa) / (1 + ratio * fall * norm)
-            ),
-            "the right-hand side falls at the rate m - 1, not m": np.asarray(
-                kappa + (ratio * norm - kappa) / (1 + ratio * whole)
-            ),
-            "the slope of the equation has the ratio in front of that of the norm": np.asarray(
-                kappa + (ratio * norm - kappa) / (1 + fall)
-            ),
+            "this is the plain repetition; Newton divides by a slope": ratio * norm,
+            "the norm falls as the ratio grows: mind the sign of its slope": kappa
+            + (ratio * norm - kappa) / (1 - ratio * fall),
+            "the multipliers are those of half the squared norm: divide by the norm": kappa
+            + (ratio * norm - kappa) / (1 + ratio * fall * norm),
+            "the right-hand side falls at the rate m - 1, not m": kappa + (ratio * norm - kappa) / (1 + ratio * whole),
+            "the slope of the equation has the ratio in front of that of the norm": kappa
+            + (ratio * norm - kappa) / (1 + fall),
         }
-        return f"kappa = {kappa:g}: {likely_mistake(got, likely)}"
+        return f"kappa = {kappa:g}: {likely_mistake(got, right, likely)}"
     return None
 
 
@@ -88,7 +83,7 @@ def growth(answer: Callable[..., Any]) -> str | None:
             "p = 2 in the numerator: the head's power is p": 2 / (1 + (p - 2) / norm),
             "the slopes multiply the wrong way round: divide by 1 + (p - 2) / norm": p * (1 + (p - 2) / norm),
         }
-        return f"p = {p:g}: {likely_mistake(got, likely)}"
+        return f"p = {p:g}: {likely_mistake(got, right, likely)}"
     return None
 
 

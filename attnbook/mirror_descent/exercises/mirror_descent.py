@@ -34,6 +34,7 @@ def mirror_step(answer: Callable[..., Any]) -> str | None:
         lost = mirror.inverse_mirror_map(np.abs(weights) ** (p - 1) - lr * gradient, p)
     return likely_mistake(
         got,
+        right,
         {
             "this is the point in the mirror space: map it back to the weights": plain,
             "the step was taken in the weights, not in the mirror space: that is gradient descent": weights
@@ -69,9 +70,9 @@ def one_constraint(answer: Callable[..., Any]) -> str | None:
         "the signs are lost": np.abs(right),
     }
     if np.isclose(got @ constraint, 1.0):
-        mistake = likely_mistake(got, likely)
+        mistake = likely_mistake(got, right, likely)
         return mistake if "different" not in mistake else "it meets the constraint, but a shorter vector does so too"
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def divergence_of_directions(answer: Callable[..., Any]) -> str | None:
@@ -102,7 +103,7 @@ def divergence_of_directions(answer: Callable[..., Any]) -> str | None:
             *euclidean, p
         ),
     }
-    return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 def last_change(answer: Callable[..., Any]) -> str | None:
@@ -116,10 +117,11 @@ def last_change(answer: Callable[..., Any]) -> str | None:
         return None
     return likely_mistake(
         got,
+        right,
         {
-            "row k is the state after k + 1 steps: this number is one too small": np.array(3.0),
-            "this is the first change, or is two too small: row k is the state after k + 1 steps": np.array(2.0),
-            "this is the number of steps": np.array(6.0),
+            "row k is the state after k + 1 steps: this number is one too small": 3.0,
+            "this is the first change, or is two too small: row k is the state after k + 1 steps": 2.0,
+            "this is the number of steps": 6.0,
         },
     )
 

@@ -33,7 +33,7 @@ def bound_in_norm(answer: Callable[..., Any]) -> str | None:
         }
         if p >= 2:
             likely.pop("the case p < 2 has the power p - 1")
-        return f"p = {p:g}: {likely_mistake(got, likely)}"
+        return f"p = {p:g}: {likely_mistake(got, right, likely)}"
     return None
 
 
@@ -54,7 +54,7 @@ def log_of_time(answer: Callable[..., Any]) -> str | None:
         "this is the largest step so far; the smaller ones count too": np.maximum.accumulate(log_steps),
         "these are the steps themselves, not their running sum": log_steps,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def literal_cone(answer: Callable[..., Any]) -> str | None:
@@ -70,17 +70,12 @@ def literal_cone(answer: Callable[..., Any]) -> str | None:
             "the smaller of one half and delta counts": cone.guaranteed_divergence(
                 np.array(0.5), np.array(pair / 2 / delta), dimension, p
             ),
-            "the factor 1 / p is missing": np.asarray((least / 4 / pair) ** p),
-            "above p = 2 the power is p, not 2": np.asarray((least / 4 / pair) ** 2 / p),
-            "below p = 2 the dimension enters as d to the power 2 / p - 1": np.asarray(
-                (p - 1) / 2 * (least / 2 / pair) ** 2
-            ),
-            "this is the case p >= 2": np.asarray((least / 4 / pair) ** p / p),
+            "the factor 1 / p is missing": (least / 4 / pair) ** p,
+            "above p = 2 the power is p, not 2": (least / 4 / pair) ** 2 / p,
+            "below p = 2 the dimension enters as d to the power 2 / p - 1": (p - 1) / 2 * (least / 2 / pair) ** 2,
+            "this is the case p >= 2": (least / 4 / pair) ** p / p,
         }
-        for mistake, wrong in likely.items():
-            if np.allclose(got, wrong, rtol=1e-9, atol=0):
-                return f"delta = {delta:g}, p = {p:g}: {mistake}"
-        return f"delta = {delta:g}, p = {p:g}: the number is different: got {got:.4g}"
+        return f"delta = {delta:g}, p = {p:g}: {likely_mistake(got, right, likely, rtol=1e-9)}"
     return None
 
 

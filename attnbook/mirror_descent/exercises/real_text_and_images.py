@@ -25,6 +25,7 @@ def folded_logits(answer: Callable[..., Any]) -> str | None:
         return None
     return likely_mistake(
         got,
+        right,
         {
             "the root of the size of a head is missing": right * np.sqrt(3),
             "the root is that of the size of a head, not of the stream": right * np.sqrt(3 / 5),
@@ -51,6 +52,7 @@ def effective_dimension(answer: Callable[..., Any]) -> str | None:
         return None
     return likely_mistake(
         got,
+        right,
         {
             "scale each matrix by its own largest entry first": of(np.stack(matrices)),
             "it is a share: divide by the number of entries": right * 24,
@@ -82,6 +84,7 @@ def tuned_gain(answer: Callable[..., Any]) -> str | None:
     apart = np.sqrt(sum(t[b].var(ddof=1) for t, b in zip(test, best, strict=True)) / 6)
     return likely_mistake(
         got,
+        right,
         {
             "choose the step size on validation, not on test": np.array(
                 [peeked.mean(), peeked.std(ddof=1) / np.sqrt(6)]

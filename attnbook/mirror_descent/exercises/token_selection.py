@@ -31,6 +31,7 @@ def loss_gradient(answer: Callable[..., Any]) -> str | None:
         return None
     return likely_mistake(
         got,
+        right,
         {
             "the sign is reversed: the slope of the loss is negative": -right,
             "it is transposed: tokens give the rows, the query the columns": right.T,
@@ -52,6 +53,7 @@ def support_tokens(answer: Callable[..., Any]) -> str | None:
         return None
     return likely_mistake(
         got.astype(bool),
+        right,
         {
             "the chosen token itself is not a support token": right | (np.arange(5) == chosen),
             "these are the others: support tokens are those exactly at margin one": ~right,
@@ -74,10 +76,11 @@ def local_optimality(answer: Callable[..., Any]) -> str | None:
         return None
     return likely_mistake(
         np.array(found),
+        right,
         {
-            "the chosen token must beat its support tokens only, not all tokens": np.array([False, False, False]),
-            "every sample counts, and every support token": np.array([True, True, True]),
-            "all samples must pass, not just one": np.array([True, True, False]),
+            "the chosen token must beat its support tokens only, not all tokens": [False, False, False],
+            "every sample counts, and every support token": [True, True, True],
+            "all samples must pass, not just one": [True, True, False],
             "it is reversed": ~np.array(right),
         },
     )

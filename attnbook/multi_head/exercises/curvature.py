@@ -41,7 +41,7 @@ def attention_gradient(answer: Callable[..., Any]) -> str | None:
         "queries and keys are swapped: the logits are X W X^T": _gradient(tokens, swapped, values),
         "softmax runs along rows, one query each; this one runs along columns": _gradient(tokens, over_queries, values),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def _gradient(tokens: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ def heads_needed(answer: Callable[..., Any]) -> str | None:
             np.ceil([(beta / curvature) ** 2 for beta, _, curvature in cases]), 1
         ),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def spread_over_heads(answer: Callable[..., Any]) -> str | None:

@@ -32,7 +32,7 @@ def left_out_gap(answer: Callable[..., Any]) -> str | None:
         "the mean over samples, not the sum": 7 * right,
         "signs cancel here: the gap is a mean of differences, not of their sizes": np.abs(own - full).mean(),
     }
-    return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 def unrolled(answer: Callable[..., Any]) -> str | None:
@@ -51,7 +51,7 @@ def unrolled(answer: Callable[..., Any]) -> str | None:
         "the distances are to be added up along the way, with the factors": np.array([0.0, *np.cumsum(forcing)]),
         "every distance grows from the one before it; this is only what is added": np.array([0.0, *forcing]),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def _stretched(alpha: np.ndarray, forcing: np.ndarray) -> np.ndarray:
@@ -67,7 +67,8 @@ def samples_needed(answer: Callable[..., Any]) -> str | None:
     got = np.array([float(answer(*case)) for case in cases])
     steps, eta, margin, level = np.array(cases).T
     exact = 17 * (2 + np.log(steps)) ** 2 / (margin**2 * eta * level)
-    if np.array_equal(got, np.ceil(exact)):
+    right = np.ceil(exact)
+    if np.array_equal(got, right):
         return None
     likely = {
         "a number of samples is whole: round up": exact,
@@ -78,7 +79,7 @@ def samples_needed(answer: Callable[..., Any]) -> str | None:
         "the output bound is 1, and counts twice": np.ceil(17 * (1 + np.log(steps)) ** 2 / (margin**2 * eta * level)),
         "the step size is missing": np.ceil(17 * (2 + np.log(steps)) ** 2 / (margin**2 * level)),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"MH-GEN-1": left_out_gap, "MH-GEN-2": unrolled, "MH-GEN-3": samples_needed}

@@ -35,7 +35,7 @@ def two_step_sizes(answer: Callable[..., Any]) -> str | None:
             [eta * heads ** (2 - 2 * c), eta + 0 * heads], axis=1
         ),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def attention_mass(answer: Callable[..., Any]) -> str | None:
@@ -57,7 +57,7 @@ def attention_mass(answer: Callable[..., Any]) -> str | None:
         "all queries count, not only the relevant ones": (weights * relevant[:, None, :]).sum(2)[relevant].mean(),
         "sum over relevant keys in place of taking their mean": weights.mean(1)[relevant].mean(),
     }
-    return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 def collapsed_step(answer: Callable[..., Any]) -> str | None:
@@ -69,20 +69,21 @@ def collapsed_step(answer: Callable[..., Any]) -> str | None:
         return "an output, one number, and a gradient for one head of each group, shape (2, 3), are wanted"
     output, of_heads = float(parts[0]), np.asarray(parts[1], dtype=float)
     root = np.sqrt(counts.sum())
-    if not np.isclose(output, counts @ outputs / root):
+    right = counts @ outputs / root
+    if not np.isclose(output, right):
         likely = {
             "the output counts every head: multiply each group by its number of heads": outputs.sum() / root,
             "divide by the root of the number of heads, not of groups": counts @ outputs / np.sqrt(2),
             "divide by the root of the number of heads, not by the number": counts @ outputs / counts.sum(),
         }
-        return likely_mistake(np.asarray(output), {name: np.asarray(value) for name, value in likely.items()})
+        return likely_mistake(np.asarray(output), right, likely)
     if np.allclose(of_heads, gradients / root):
         return None
     likely = {
         "a gradient of one head does not know how many others are equal to it": counts[:, None] * gradients / root,
         "the factor in front of the sum is in the gradient too": gradients,
     }
-    return likely_mistake(of_heads, likely)
+    return likely_mistake(of_heads, gradients / root, likely)
 
 
 CHECKS = {"MH-H1": two_step_sizes, "MH-H2": attention_mass, "MH-H3": collapsed_step}

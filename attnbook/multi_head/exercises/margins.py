@@ -39,7 +39,7 @@ def oracle_key_query(answer: Callable[..., Any]) -> str | None:
             own + np.outer(patterns.other.sum(0), patterns.label[0] - patterns.label[1])
         ),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def scale_for_a_leak(answer: Callable[..., Any]) -> str | None:
@@ -61,7 +61,7 @@ def scale_for_a_leak(answer: Callable[..., Any]) -> str | None:
             [needed_scale(np.full((1, len(gaps)), gaps.min()), k, leak) for gaps, k, leak in cases]
         ),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"MH-ORACLE": oracle_key_query, "MH-SATURATE": scale_for_a_leak}

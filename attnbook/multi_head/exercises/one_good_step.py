@@ -34,7 +34,7 @@ def first_direction(answer: Callable[..., Any]) -> str | None:
         "the labels are missing": -slope * tokens.mean((0, 1)),
         "the loss is a mean over samples, not a sum": 6 * right,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def guarantee(answer: Callable[..., Any]) -> str | None:
@@ -64,7 +64,7 @@ def guarantee(answer: Callable[..., Any]) -> str | None:
         "the sum over queries turns 1/T times the sum of the queries into their mean: a factor T too many": 5 * right,
         "there is a sum over keys and not a mean: the 1/T is used up by the mean query": right / 5,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def quiet_margin(answer: Callable[..., Any]) -> str | None:
@@ -86,7 +86,7 @@ def quiet_margin(answer: Callable[..., Any]) -> str | None:
         "divide W by its norm": linear
         + attention * np.sqrt(2 * (patterns + 1)) * np.array([s**2 for *_, s, _ in cases]),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"MH-7": first_direction, "MH-8": guarantee, "MH-9": quiet_margin}

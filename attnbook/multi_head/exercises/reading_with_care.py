@@ -31,7 +31,7 @@ def smallest_constant(answer: Callable[..., Any]) -> str | None:
         "the logarithm of the number of samples is missing": heads ** (p - 0.75),
         "the sign of the exponent: more weight on H^p means a larger C": logs**2.5 * heads ** (0.75 - p),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"MH-CARE": smallest_constant}

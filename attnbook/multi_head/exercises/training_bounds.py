@@ -36,7 +36,7 @@ def first_informative_power(answer: Callable[..., Any]) -> str | None:
         "the step size is missing": powers(lambda k, g, eta: 2 / k + 1.25 * (2 + math.log(k)) ** 2 / (g**2 * k)),
         "the distance enters squared": powers(lambda k, g, eta: 2 / k + 1.25 * (2 + math.log(k)) / (g * eta * k)),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def step_of_groups(answer: Callable[..., Any]) -> str | None:
@@ -54,7 +54,8 @@ def step_of_groups(answer: Callable[..., Any]) -> str | None:
         return u - eta * factor * np.broadcast_to(slopes @ x, u.shape)
 
     outputs = counts @ (u @ x.T) / root
-    if np.allclose(got, step(outputs, 1 / root)):
+    right = step(outputs, 1 / root)
+    if np.allclose(got, right):
         return None
     likely = {
         "a group moves like ONE of its heads: its gradient carries no factor m_g": step(
@@ -65,17 +66,18 @@ def step_of_groups(answer: Callable[..., Any]) -> str | None:
             counts @ (u @ x.T) / math.sqrt(len(u)), 1 / math.sqrt(len(u))
         ),
         "each group counts as often as it has heads in the output": step(u.sum(0) @ x.T / root, 1 / root),
-        "the loss is a mean over the samples": u - len(y) * (u - step(outputs, 1 / root)),
-        "the sign: descent subtracts the gradient": 2 * u - step(outputs, 1 / root),
+        "the loss is a mean over the samples": u - len(y) * (u - right),
+        "the sign: descent subtracts the gradient": 2 * u - right,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def rise_from_nearer_end(answer: Callable[..., Any]) -> str | None:
     """Check the factor by which the loss can rise above the larger end of a segment."""
     excesses = np.array([0.0, 0.5, 1.0, 3.0])
     got = np.array([float(answer(excess)) for excess in excesses])
-    if np.allclose(got, [nearer_end_rise(excess) for excess in excesses]):
+    right = [nearer_end_rise(excess) for excess in excesses]
+    if np.allclose(got, right):
         return None
     likely = {
         "this is the paper's factor: the nearer end is at most HALF the segment away": 1 / (1 - excesses / 4),
@@ -83,7 +85,7 @@ def rise_from_nearer_end(answer: Callable[..., Any]) -> str | None:
         "the largest loss M is on both sides: solve for M": 1 + excesses / 16,
         "the second derivative is at least -(e/2) M: mind the 2 in condition (18)": 1 / (1 - excesses / 32),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"MH-TB1": first_informative_power, "MH-TB2": step_of_groups, "MH-TB3": rise_from_nearer_end}

@@ -5,6 +5,7 @@ Counted on a logarithmic grid, with all hidden constants set to 1 and $\gamma_{a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -41,7 +42,7 @@ class Settings:
         for name in ("norm_decades", "head_decades", "per_decade"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not self.n_samples or min(self.n_samples) <= np.e:
+        if not self.n_samples or min(self.n_samples) <= math.e:
             raise ValueError(f"n_samples: expected numbers above e, got {self.n_samples}")
 
     @classmethod

@@ -1,4 +1,4 @@
-r"""Gradient descent from the edge of the neighbourhood of Theorem 1, in whitened coordinates."""
+r"""Theorem 1 at work, in whitened coordinates: its ratios, the search for the worst, and descent from the edge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnbook.core.rng import to_tensor
 from attnbook.preconditioning.theory import landscape
 from attnbook.preconditioning.theory.manifold import Map, Point, minimum, nearest, sideways
 
-__all__ = ["edge_points", "ratios", "steps_to_shrink"]
+__all__ = ["edge_points", "of_length", "one_sided_ratio", "ratios", "search", "steps_to_shrink"]
 
 
 def edge_points(
@@ -45,21 +45,72 @@ def edge_points(
     return base + torch.cat([weakest.unsqueeze(0), away]), whitened_map
 
 
-def ratios(points: Point, whitened_map: Map) -> tuple[Float[Tensor, "*points"], Float[Tensor, "*points"]]:
+def ratios(
+    displacement: Point, base: Point, whitened_map: Map, singular_values: Float[Tensor, "*#batch dimension"]
+) -> tuple[Float[Tensor, "*points"], Float[Tensor, "*points"]]:
     r"""Return $\langle\nabla,H\rangle/(s_d\|H\|^2)$ of (3) and $\|\nabla\|/(s_1\|H\|)$ of (4).
 
     Args:
-        points: $Z$, none of them a minimum.
+        displacement: $H$, not zero.
+        base: The minimum nearest to $Z_*+H$.
         whitened_map: $\tilde A$.
+        singular_values: Of $\tilde A$, largest first.
 
     Returns:
         Both ratios.
     """
-    values = torch.linalg.svdvals(whitened_map)
-    displacement = points - nearest(points, whitened_map)
-    slope, length = landscape.gradient(points, whitened_map), torch.linalg.matrix_norm(displacement)
+    slope = landscape.gradient(base + displacement, whitened_map)
+    length = torch.linalg.matrix_norm(displacement)
     inner = (slope * displacement).sum((-2, -1))
-    return inner / (values[-1] * length.square()), torch.linalg.matrix_norm(slope) / (values[0] * length)
+    strongest, weakest = singular_values[..., 0], singular_values[..., -1]
+    return inner / (weakest * length.square()), torch.linalg.matrix_norm(slope) / (strongest * length)
+
+
+def of_length(direction: Point, base: Point, length: Float[Tensor, "*#batch"]) -> Point:
+    """Return directions less their part along the set of minima, as displacements of given length.
+
+    Args:
+        direction: Any directions.
+        base: A global minimum $Z_*$.
+        length: Frobenius norms.
+
+    Returns:
+        $H$.
+    """
+    away = sideways(direction, base)
+    return away * (length / torch.linalg.matrix_norm(away))[..., None, None]
+
+
+def search(
+    starts: Point, base: Point, length: Float[Tensor, "*#batch"], whitened_map: Map, steps: int, *, convex: bool
+) -> Point:
+    r"""Walk over displacements of a length, down $\langle\nabla,H\rangle$ or up $\|\nabla\|$, with shrinking steps.
+
+    Args:
+        starts: Directions to start with.
+        base: A global minimum $Z_*$.
+        length: $\|H\|$.
+        whitened_map: $\tilde A$.
+        steps: Number of steps.
+        convex: Whether to search for the worst of (3); else for that of (4).
+
+    Returns:
+        $H$ where each search ended.
+    """
+    at = of_length(starts, base, length)
+    scale = length[..., None, None]
+    for step in range(steps):
+        point = base + at
+        slope = landscape.gradient(point, whitened_map)
+        if convex:
+            uphill = -slope - landscape.curvature(point, at, whitened_map)
+        else:
+            uphill = landscape.curvature(point, slope, whitened_map)
+        uphill = sideways(uphill, base)
+        uphill = uphill - at * ((uphill * at).sum((-2, -1), keepdim=True) / scale.square())
+        size = torch.linalg.matrix_norm(uphill)[..., None, None].clamp(min=1e-300)
+        at = of_length(at + 0.3 * (1 - step / steps) * scale * uphill / size, base, length)
+    return at
 
 
 def steps_to_shrink(
@@ -99,3 +150,47 @@ def steps_to_shrink(
             return needed
     raise FloatingPointError(f"step_size: {int((needed == 0).sum())} starts are not there after {most} steps of size "
                              f"{step_size:g}; expected a size below 1 / s_1")  # fmt: skip
+
+
+def one_sided_ratio(
+    singular_values: Float[Tensor, " dimension"],
+    n_outputs: int,
+    condition_number: float,
+    directions: int,
+    rng: np.random.Generator,
+) -> float:
+    r"""Return the smallest $\langle\nabla,H\rangle/(s_d\lambda_d\|H\|^2)$ that was found, $\|H\|$ the one-sided norm.
+
+    The inner product is the same in all coordinates; the one-sided norm, in which conditioning costs, is
+    $\mathrm{tr}(H\Sigma^{-1}H^\top)^{1/2}$ in whitened ones. Within the radius $s_d/(3\sqrt{2s_1\lambda_1})$, over all
+    minima $Z_*Q$. Random ones come with random displacements; the least favourable one has its weakest column along the
+    eigenvector of $\lambda_d(\Sigma)$, and is displaced along the flattest direction there.
+
+    Args:
+        singular_values: Of $A\Sigma^{1/2}$, largest first.
+        n_outputs: Number of outputs $m$, at least the dimension.
+        condition_number: $\kappa(\Sigma)$.
+        directions: Number of random minima, each with its own displacement.
+        rng: Source of randomness.
+
+    Returns:
+        The ratio; the bound says at least one half.
+    """
+    values, dimension = singular_values.cpu().double(), len(singular_values)
+    # Without loss of generality the covariance is diagonal.
+    eigenvalues = torch.tensor(np.geomspace(condition_number**0.5, condition_number**-0.5, dimension))
+    whitened_map = torch.cat([values.diag(), values.new_zeros(n_outputs - dimension, dimension)])
+    start = minimum(whitened_map)
+    # This minimum has its weakest column last, where the smallest eigenvalue is.
+    turns = torch.linalg.qr(torch.tensor(rng.standard_normal((directions, dimension, dimension)))).Q
+    base = torch.cat([start.unsqueeze(0), start @ turns])
+    flat = landscape.worst_direction(start, 1e-6).unsqueeze(0)
+    random = torch.tensor(rng.standard_normal((directions, *start.shape)))
+    away = sideways(torch.cat([flat, random]), base)
+    norm = (away.square() / eigenvalues).sum((-2, -1)).sqrt()
+    radius = values[-1] / (3 * (2 * values[0] * eigenvalues[0]).sqrt())
+    shares = torch.tensor([1.0, *np.linspace(0.05, 1, directions)], dtype=torch.float64)
+    displacement = away * (shares * radius / norm)[:, None, None]
+    products = (landscape.gradient(base + displacement, whitened_map) * displacement).sum((-2, -1))
+    squares = (displacement.square() / eigenvalues).sum((-2, -1))
+    return float((products / (values[-1] * eigenvalues[-1] * squares)).min())

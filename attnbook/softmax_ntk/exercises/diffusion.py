@@ -44,7 +44,7 @@ def denoiser(answer: Callable[..., Any]) -> str | None:
         "this is the score, not the denoised point": -(weights * centres).sum(axis=1) / variance,
         "this is x / alpha, which takes the noise for signal": x / alpha,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def score_from_denoiser(answer: Callable[..., Any]) -> str | None:
@@ -68,7 +68,7 @@ def score_from_denoiser(answer: Callable[..., Any]) -> str | None:
         "beta = 1 - alpha^2, not 1 - alpha": (alpha * f - y) / (1 - alpha),
         "this is the drift alone; divide by beta": alpha * f - y,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def reverse_step(answer: Callable[..., Any]) -> str | None:
@@ -98,7 +98,7 @@ def reverse_step(answer: Callable[..., Any]) -> str | None:
         "the rate is missing under the square root": after(rate * (y / 2 + score), np.sqrt(length)),
         "the score is missing": after(rate * y / 2),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"SN-13": denoiser, "SN-14": score_from_denoiser, "SN-15": reverse_step}

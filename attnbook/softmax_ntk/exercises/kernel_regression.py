@@ -44,7 +44,7 @@ def flow_prediction(answer: Callable[..., Any]) -> str | None:
         "the factor 1 - exp(-time * eigenvalue) is missing its minus sign": -right,
         "these are steps, (1 - t mu); the flow has exp(-t mu)": cross @ (time * labels),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def linearised_output(answer: Callable[..., Any]) -> str | None:
@@ -67,7 +67,7 @@ def linearised_output(answer: Callable[..., Any]) -> str | None:
         "this is the whole change of the network, all orders included": (moved - neurons) @ signs,
         "add the change only: the output at the start is not part of it": right + neurons @ signs,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def kernel_change(answer: Callable[..., Any]) -> str | None:
@@ -90,7 +90,7 @@ def kernel_change(answer: Callable[..., Any]) -> str | None:
         "this is the whole change, all orders included": product
         * (np.exp((weights + move).T @ (x + z)) - neurons).mean(),
     }
-    return likely_mistake(got, {name: np.asarray(value) for name, value in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 def _neurons(weights: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ def first_order_change(answer: Callable[..., Any]) -> str | None:
         "this is the change itself; the first order is wanted, linear in the move": products * both / 8,
         "the exponentials are missing": products * (along[:, None] + along[None]).mean(-1),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def rank_by_signs(answer: Callable[..., Any]) -> str | None:
@@ -63,7 +63,7 @@ def rank_by_signs(answer: Callable[..., Any]) -> str | None:
             likely.setdefault(mistake, []).append(float(value))
     if np.allclose(got, right):
         return None
-    return likely_mistake(np.array(got), {mistake: np.array(values) for mistake, values in likely.items()})
+    return likely_mistake(np.array(got), right, likely)
 
 
 def safe_radius(answer: Callable[..., Any]) -> str | None:
@@ -84,7 +84,7 @@ def safe_radius(answer: Callable[..., Any]) -> str | None:
         "this uses the norm of the kernel": np.linalg.norm(kernel) / 2 / change,
         "half of the eigenvalue, divided by the change per distance; this multiplies": right * change**2,
     }
-    return likely_mistake(got, {mistake: np.asarray(value) for mistake, value in likely.items()})
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"SN-7": first_order_change, "SN-8": rank_by_signs, "SN-9": safe_radius}

@@ -39,7 +39,7 @@ def softmax_gradient(answer: Callable[..., Any]) -> str | None:
         "the sign is reversed: the residual is output minus label": -right,
         "the factor m is missing: the network is m times a softmax average": right / 8,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def gram_of_relu(answer: Callable[..., Any]) -> str | None:
@@ -60,7 +60,7 @@ def gram_of_relu(answer: Callable[..., Any]) -> str | None:
         "this uses the values of the neurons; the kernel is made of derivatives": neurons @ neurons.T / 8 * (x @ x.T),
         "this is the kernel of the features themselves, as if the second layer were trained": neurons @ neurons.T / 8,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def kernel_prediction(answer: Callable[..., Any]) -> str | None:
@@ -76,10 +76,11 @@ def kernel_prediction(answer: Callable[..., Any]) -> str | None:
     def after(steps: int, step_size: float = eta) -> np.ndarray:
         return kernel_gradient_flow(_double(kernel), _double(labels), step_size, [steps])[0].numpy()
 
-    if np.allclose(got, after(7)):
+    right = after(7)
+    if np.allclose(got, right):
         return None
     likely = {
-        "this is what is left to learn; the outputs are the labels minus that": labels - after(7),
+        "this is what is left to learn; the outputs are the labels minus that": labels - right,
         "one step too few": after(6),
         "one step too many": after(8),
         "the labels themselves are reached only in the limit": labels,
@@ -87,7 +88,7 @@ def kernel_prediction(answer: Callable[..., Any]) -> str | None:
         "this is gradient flow, exp(-eta t mu) in place of (1 - eta mu)^t": labels
         - np.linalg.multi_dot(_flow(kernel, eta * 7)) @ labels,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def _flow(kernel: np.ndarray, time: float) -> list[np.ndarray]:

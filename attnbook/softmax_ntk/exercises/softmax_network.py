@@ -41,7 +41,7 @@ def network_by_attention(answer: Callable[..., Any]) -> str | None:
         "missing": (signs @ scaled.T).numpy(),
         "the softmax runs over neurons, not over samples": 8 * (signs @ over_samples.T).numpy(),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def kernel_at_infinite_width(answer: Callable[..., Any]) -> str | None:
@@ -65,7 +65,7 @@ def kernel_at_infinite_width(answer: Callable[..., Any]) -> str | None:
         * np.exp(scale**2 * products / 2),
         "the exponent is positive: inputs that agree share their neurons": products * np.exp(-(scale**2) * products),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def counted_neurons(answer: Callable[..., Any]) -> str | None:
@@ -85,7 +85,7 @@ def counted_neurons(answer: Callable[..., Any]) -> str | None:
             "this is one over the largest weight, another way to count": 1 / shares.max(1),
             "the weights have to sum to one first": 1 / np.square(np.exp(logits)).sum(1),
         }
-        return likely_mistake(got, likely)
+        return likely_mistake(got, right, likely)
     with np.errstate(all="ignore"):
         large = np.asarray(answer(1000 + 500 * logits), dtype=float)
     if not np.allclose(large, effective_width(1000 + 500 * logits)):

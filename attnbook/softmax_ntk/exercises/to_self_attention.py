@@ -30,7 +30,7 @@ def row_network(answer: Callable[..., Any]) -> str | None:
         "the sign is reversed": -right,
         "a scale is in: the paper's layer has none": right / np.sqrt(2),
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def attention_gradient(answer: Callable[..., Any]) -> str | None:
@@ -62,7 +62,7 @@ def attention_gradient(answer: Callable[..., Any]) -> str | None:
         "the loss has 1/2 in front: a factor 2 too many": 2 * right,
         "the softmax is differentiated as if its weights were logits": tokens.T @ (centred / weights) @ tokens,
     }
-    return likely_mistake(got, likely)
+    return likely_mistake(got, right, likely)
 
 
 def best_values(answer: Callable[..., Any]) -> str | None:
@@ -87,7 +87,7 @@ def best_values(answer: Callable[..., Any]) -> str | None:
                 )[0],
                 "this solves sequence by sequence and averages; one set of values serves all": each,
             }
-            return f"with {what}: {likely_mistake(got, likely)}"
+            return f"with {what}: {likely_mistake(got, right, likely)}"
     return None
 
 

@@ -1,0 +1,96 @@
+"""Where groups of seeds run: here, in processes of this machine, or on the workers of a dask scheduler."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import attnbook
+
+__all__ = ["executor_on", "parse_where"]
+
+WAIT_SECONDS = 10  # for a scheduler to answer
+
+
+def parse_where(where: str) -> int | str | None:
+    """Read the option ``--on``.
+
+    Args:
+        where: ``here``, ``processes:N``, or the address of a scheduler such as ``tcp://host:8786``.
+
+    Returns:
+        None for here, the number of processes, or the address.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    if where == "here":
+        return None
+    if match := re.fullmatch(r"processes:([1-9]\d*)", where):
+        return int(match[1])
+    if re.fullmatch(r"(tcp|tls|ucx|ws|wss)://.+:\d+", where):
+        return where
+    raise ValueError(f"on: got {where!r}, expected here, processes:N or the address of a scheduler, tcp://host:port")
+
+
+@contextmanager
+def executor_on(where: str) -> Iterator[Executor | None]:
+    """Open the executor that ``--on`` names; what still waits when the block is left by an error is called off.
+
+    Args:
+        where: As for :func:`parse_where`.
+
+    Yields:
+        The executor; None for here.
+
+    Raises:
+        ValueError: If a scheduler does not answer, or a worker has another version of this package.
+    """
+    wanted = parse_where(where)
+    if wanted is None:
+        yield None
+    elif isinstance(wanted, int):
+        threads = max(1, (os.cpu_count() or 1) // wanted)
+        # spawned, not forked: a copy of a process in which torch has threads may hang
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(wanted, context, torch.set_num_threads, (threads,)) as pool:
+            yield pool
+    else:
+        with _connected(wanted) as client:
+            yield client.get_executor()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError(f"on: {address} needs dask; install it with pip install 'attnbook[cluster]'") from error
+    try:
+        client = Client(address, timeout=WAIT_SECONDS)
+    except OSError as error:
+        raise ValueError(
+            f"on: no scheduler answers at {address} within {WAIT_SECONDS} s; start one with `dask scheduler`"
+        ) from error
+    with client:
+        _check_versions(client.run(importlib.metadata.version, "attnbook", on_error="return"))
+        yield client
+
+
+def _check_versions(found: dict[str, Any]) -> None:
+    """Refuse workers that would compute something else."""
+    expected = attnbook.__version__
+    wrong = {worker: version for worker, version in found.items() if version != expected}
+    if wrong:
+        worker, version = next(iter(wrong.items()))
+        has = f"attnbook {version}" if isinstance(version, str) else "no attnbook"
+        others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise ValueError(f"on: worker {worker}{others} has {has}; install {expected} there and start it again")

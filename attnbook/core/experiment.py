@@ -1,0 +1,369 @@
+"""The contract of every experiment: fields are settings, ``simulate`` trains, ``measure`` reads off the claims.
+
+Running it at a scale, in groups of seeds, on any executor, continued after a crash, with provenance, and storing what
+came out are the same for all experiments and stand here once.
+
+Results are :class:`xarray.Dataset` objects, stored as the JSON that xarray documents for them
+(:meth:`xarray.Dataset.to_dict`). JSON rather than netCDF because a change can be read in a diff, the measured values
+can be read without xarray, and every float64 comes back bit by bit: Python writes the shortest digits that do. The
+price is size. The largest set of part 5 (``ablation`` with 20 seeds, 165,240 numbers) takes 2.9 MB where netCDF 3 takes
+1.3 MB; packed, as git keeps both, 1.3 MB and 1.0 MB. Infinity and NaN are written as texts, as elsewhere in
+``results/``: other readers of JSON do not know them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import xarray as xr
+
+import attnbook
+from attnbook.core import runtime
+from attnbook.core.results import Clock, Measurement, stored_path
+from attnbook.core.resuming import check_seeds, share
+from attnbook.core.runtime import Progress, Scale
+from attnbook.core.settings import check_known, check_types
+from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
+
+__all__ = ["Arrays", "Experiment", "highest", "lowest"]
+
+Arrays = dict[str, tuple[tuple[str, ...], Any]]
+"""Name to (names of the dimensions, array)."""
+OVER_SEEDS: Mapping[str, Callable[[np.ndarray], Any]] = {"median": np.median, "lowest": np.min, "highest": np.max}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Base of all experiments.
+
+    A subclass is a frozen keyword-only dataclass. Its fields are the settings, with the book's size as defaults; the
+    class variables below say how it is called and what the other sizes change.
+
+    Attributes:
+        seeds: Seeds of everything that is drawn.
+        chunk: Seeds trained together as one program.
+    """
+
+    id: ClassVar[str]  # <paper>.<name>
+    summary: ClassVar[str]  # one line for `attnbook list`
+    budget_seconds: ClassVar[float] = 60  # processor time that the book's size may take
+    smoke: ClassVar[Mapping[str, Any]]  # changes that make it run in a second and show nothing
+    paper: ClassVar[Mapping[str, Any] | None] = None  # changes that give the paper's own size, where the paper has one
+    large: ClassVar[Mapping[str, Any] | None] = None  # changes that give a larger run of this book's own
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    chunk: int = 5
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_seeds(self.seeds, self.chunk)
+
+    @classmethod
+    def scales(cls) -> tuple[Scale, ...]:
+        """Return the sizes that this experiment has."""
+        others: dict[Scale, Mapping[str, Any] | None] = {"paper": cls.paper, "large": cls.large}
+        return ("smoke", "book", *(scale for scale, changes in others.items() if changes is not None))
+
+    @classmethod
+    def at(cls, scale: Scale | None = None, **changes: Any) -> Self:
+        """Return the experiment at a scale, with some settings changed.
+
+        Args:
+            scale: One of :meth:`scales`; default that of the session (:func:`attnbook.core.runtime.scale`), or the
+                book's where the experiment has no such size.
+            **changes: Settings to change.
+
+        Returns:
+            The experiment, ready to run.
+
+        Raises:
+            ValueError: If the experiment has no such scale or setting, or a value is outside its range.
+            TypeError: If a value has the wrong type.
+        """
+        if scale is None:
+            scale = runtime.scale() if runtime.scale() in cls.scales() else "book"
+        if scale not in cls.scales():
+            raise ValueError(f"scale: {cls.id} has no size {scale!r}, expected one of {', '.join(cls.scales())}")
+        check_known(cls, changes)
+        return cls(**{**({} if scale == "book" else getattr(cls, scale)), **changes})
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train these seeds; must depend on them and the settings only.
+
+        Args:
+            seeds: The seeds of one group.
+            device: Where to train.
+            progress: Told (steps done, steps in all); may be None.
+
+        Returns:
+            Named arrays with named dimensions, one of them being ``seed`` in all that a seed enters.
+        """
+        raise NotImplementedError
+
+    def coordinates(self) -> dict[str, Any]:
+        """Return what the entries along a dimension stand for."""
+        return {}
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Return what was measured, by claim id.
+
+        Args:
+            data: What :meth:`run` returned.
+
+        Returns:
+            Claim to name to a number, or to one number for each ``seed``, of which :meth:`measurements` takes the
+            median; what :func:`lowest` or :func:`highest` gave is summarised by its extreme.
+        """
+        raise NotImplementedError
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """Return the groups of seeds that are trained together."""
+        return [self.seeds[i : i + self.chunk] for i in range(0, len(self.seeds), self.chunk)]
+
+    def run(
+        self,
+        *,
+        device: str | torch.device | None = None,
+        workdir: Path | None = None,
+        executor: Executor | None = None,
+        progress: Progress | None = None,
+    ) -> xr.Dataset:
+        """Train all seeds, a group at a time.
+
+        Args:
+            device: Where to train; default the first of cuda, mps and cpu that the machine at work has.
+            workdir: Folder on this machine that keeps finished groups, so that a killed run continues; default none.
+            executor: Where groups run side by side: a pool of processes, or ``Client(...).get_executor()`` of
+                dask.distributed for a cluster; default one after another, here.
+            progress: Told (work done, work in all); inside a group only where it runs here.
+
+        Returns:
+            What :meth:`simulate` gave for all seeds; settings, provenance and the id are among the attributes.
+
+        Raises:
+            ValueError: If the device is not available or a worker has another version of this package.
+            ResultError: If a part cannot be kept, or a kept part is damaged.
+        """
+        clock, groups = Clock(), self.groups()
+        parts = {seeds: part for seeds in groups if (part := self._kept(seeds, workdir)) is not None}
+        missing = [seeds for seeds in groups if seeds not in parts]
+        kept = sum(part.attrs["provenance"]["wall_seconds"] for part in parts.values())
+        train = self._on(executor, missing, device) if executor else self._here(missing, device, progress, len(groups))
+        for seeds, part in train:
+            if workdir:
+                self._write(part, _file(self.id, seeds, workdir))
+            parts[seeds] = part
+            if progress:
+                progress(len(parts), len(groups))
+        if progress and not missing:
+            progress(len(groups), len(groups))
+        return self._together([parts[seeds] for seeds in groups], clock.spent()[0] + kept)
+
+    def measurements(self, data: xr.Dataset) -> dict[str, Measurement]:
+        """Return the summary over seeds of what was measured.
+
+        Args:
+            data: What :meth:`run` returned.
+
+        Returns:
+            By claim id the median, or the extreme asked for, and the range over ``seed``; a value without seeds
+            stands for itself.
+
+        Raises:
+            ValueError: If a value has dimensions besides ``seed``.
+        """
+        return {claim: _summary(claim, values) for claim, values in self.measure(data).items()}
+
+    def store(self, data: xr.Dataset, path: Path) -> None:
+        """Write a result with its measurements; the file appears whole or not at all.
+
+        Args:
+            data: What :meth:`run` returned.
+            path: Name of the file; its folder is made when missing.
+
+        Raises:
+            ResultError: If the folder or file cannot be written.
+        """
+        self._write(data, path, self.measurements(data))
+
+    @classmethod
+    def load(cls, path: Path) -> xr.Dataset:
+        """Read a result of this experiment.
+
+        Args:
+            path: A file written by :meth:`store`.
+
+        Returns:
+            The data set that was stored.
+
+        Raises:
+            ResultError: If the file is missing, damaged, of another experiment or of another format.
+        """
+        raw = read_json(path, cls.id)
+        try:
+            for variable in (*raw["coords"].values(), *raw["data_vars"].values()):
+                variable["data"] = np.array(variable["data"], dtype=variable.pop("dtype"))
+            attributes = {"experiment": cls.id, "settings": raw["settings"], "provenance": raw["provenance"]}
+            return xr.Dataset.from_dict({"coords": raw["coords"], "data_vars": raw["data_vars"], "attrs": attributes})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ResultError(f"{path.name}: damaged: {error!r}; delete it and run again") from error
+
+    @classmethod
+    def load_stored(cls, scale: Scale) -> xr.Dataset:
+        """Read the result of this experiment that is kept with the book.
+
+        Args:
+            scale: ``book``, ``paper`` or ``large``.
+
+        Returns:
+            The data set.
+
+        Raises:
+            ResultError: As :meth:`load`.
+        """
+        return cls.load(stored_path(cls.id, scale))
+
+    def _here(
+        self, groups: list[tuple[int, ...]], device: str | torch.device | None, progress: Progress | None, total: int
+    ) -> Iterator[tuple[tuple[int, ...], xr.Dataset]]:
+        where = runtime.device(device)
+        for number, seeds in enumerate(groups, total - len(groups)):
+            yield seeds, _train(self, seeds, where, share(progress, number, total))
+
+    def _on(
+        self, executor: Executor, groups: list[tuple[int, ...]], device: str | torch.device | None
+    ) -> Iterator[tuple[tuple[int, ...], xr.Dataset]]:
+        """Yield the groups as workers finish them; a failure calls off what waits and is raised when all is quiet."""
+        train = functools.partial(_train, self, device=device if device is not None else runtime.chosen_device())
+        futures: dict[Future[xr.Dataset], tuple[int, ...]] = {executor.submit(train, seeds): seeds for seeds in groups}
+        waiting, failure = set(futures), None
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    failure = failure or future.exception()
+                    if future.exception() is None:
+                        yield futures[future], _of_this_version(future.result())
+                if failure:
+                    waiting = {future for future in waiting if not future.cancel()}
+        finally:
+            for future in waiting:
+                future.cancel()
+        if failure:
+            raise failure
+
+    def _kept(self, seeds: tuple[int, ...], workdir: Path | None) -> xr.Dataset | None:
+        """Return the group as an earlier run of the same settings and version has kept it."""
+        if workdir is None or not _file(self.id, seeds, workdir).exists():
+            return None
+        part = self.load(_file(self.id, seeds, workdir))
+        same = (
+            part.attrs["settings"] == plain(self)
+            and part.attrs["provenance"].get("attnbook") == attnbook.__version__
+            and tuple(part["seed"].values.tolist()) == seeds
+        )
+        return part if same else None
+
+    def _together(self, parts: list[xr.Dataset], wall_seconds: float) -> xr.Dataset:
+        options: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "exact"}
+        data = xr.concat(parts, "seed", **options).assign_coords(self.coordinates())
+        runs = [part.attrs["provenance"] for part in parts]
+        each = [{"seeds": part["seed"].values.tolist(), **_cost(run)} for part, run in zip(parts, runs, strict=True)]
+        provenance = {
+            **runs[-1],
+            "wall_seconds": round(wall_seconds, 2),
+            "cpu_seconds": round(sum(run["cpu_seconds"] for run in runs), 2),
+            "peak_memory_mib": max(run["peak_memory_mib"] for run in runs),
+            "groups": each,
+        }
+        return data.assign_attrs(experiment=self.id, settings=plain(self), provenance=provenance)
+
+    def _write(self, data: xr.Dataset, path: Path, measurements: Mapping[str, Measurement] | None = None) -> None:
+        measured = {} if measurements is None else {"measurements": plain(measurements, digits=None)}
+        head = {"format": FORMAT, "experiment": self.id, **measured}
+        origin = {name: data.attrs[name] for name in ("settings", "provenance")}
+        arrays = {"coords": _variables(data.coords), "data_vars": _variables(data.data_vars)}
+        write_json(path, {**head, **origin, **arrays})
+
+
+def lowest(values: xr.DataArray) -> xr.DataArray:
+    """Return each seed's smallest value, marked for a summary by the smallest of all instead of the median.
+
+    Args:
+        values: Measured, ``seed`` among the dimensions.
+
+    Returns:
+        One value for each seed; NaN where one is.
+    """
+    others = [dimension for dimension in values.dims if dimension != "seed"]
+    return values.min(others, skipna=False).assign_attrs(over_seeds="lowest")
+
+
+def highest(values: xr.DataArray) -> xr.DataArray:
+    """Return each seed's largest value, marked for a summary by the largest of all instead of the median.
+
+    Args:
+        values: Measured, ``seed`` among the dimensions.
+
+    Returns:
+        One value for each seed; NaN where one is.
+    """
+    others = [dimension for dimension in values.dims if dimension != "seed"]
+    return values.max(others, skipna=False).assign_attrs(over_seeds="highest")
+
+
+def _train(
+    experiment: Experiment,
+    seeds: tuple[int, ...],
+    device: str | torch.device | None,
+    progress: Progress | None = None,
+) -> xr.Dataset:
+    """Train one group of seeds, on this machine or a worker."""
+    clock, where = Clock(), runtime.device(device)
+    found = experiment.simulate(seeds, where, progress)
+    arrays = {name: (dims, np.asarray(array, dtype=np.float64)) for name, (dims, array) in found.items()}
+    data = xr.Dataset(arrays, coords={"seed": list(seeds)})
+    return data.assign_attrs(settings=plain(experiment), provenance=plain(clock.provenance(where)))
+
+
+def _of_this_version(part: xr.Dataset) -> xr.Dataset:
+    """Refuse what another version of this package has trained: a worker may have come after the others were asked."""
+    version = part.attrs["provenance"]["attnbook"]
+    if version != attnbook.__version__:
+        raise ValueError(f"executor: a worker has attnbook {version}; install {attnbook.__version__} there")
+    return part
+
+
+def _file(name: str, seeds: tuple[int, ...], workdir: Path) -> Path:
+    return workdir / f"{name}-seeds-{seeds[0]}-{seeds[-1]}.json"
+
+
+def _cost(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: provenance[name] for name in ("device", "wall_seconds", "cpu_seconds")}
+
+
+def _variables(variables: Mapping[Any, xr.DataArray]) -> dict[str, Any]:
+    """What :meth:`xarray.Dataset.to_dict` gives, with the type of each array."""
+    return {
+        str(name): {"dims": list(v.dims), "dtype": str(v.dtype), "data": plain(v.values, digits=None)}
+        for name, v in variables.items()
+    }
+
+
+def _summary(claim: str, values: Mapping[str, xr.DataArray]) -> Measurement:
+    for name, value in values.items():
+        dimensions = getattr(value, "dims", ("unnamed",) * np.ndim(value))
+        if dimensions not in ((), ("seed",)):
+            raise ValueError(f"{claim}: {name} has dimensions {dimensions}, expected none but 'seed'")
+    numbers = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
+    spread = {name: (float(v.min()), float(v.max())) for name, v in numbers.items() if len(v) > 1}
+    how = {name: OVER_SEEDS[getattr(value, "attrs", {}).get("over_seeds", "median")] for name, value in values.items()}
+    found = {name: float(how[name](v)) for name, v in numbers.items()}
+    return Measurement(found, spread, max(map(len, numbers.values())))

@@ -1,0 +1,1 @@
+"""The chapter on the scaling law: its experiments, pictures, tables and exercises."""

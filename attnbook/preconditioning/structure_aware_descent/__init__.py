@@ -1,0 +1,1 @@
+"""What makes attention train? Algorithm 1, its parts left out in turn, and its rivals."""

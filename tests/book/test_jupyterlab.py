@@ -1,0 +1,188 @@
+"""What a reader finds who opens a chapter in a real JupyterLab, runs it, and moves its sliders; with the network off.
+
+Three chapters by turns, one day after the other, or all of them with ``ATTNBOOK_LAB=all``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "chapters").glob("*/*.ipynb"))
+SCREEN = {"width": 1366, "height": 768}
+RAW = re.compile(r"\{prf:|\{exercise|\{solution|\{eq\}|\{cite|\{doc\}|:label:|^:::", re.M)
+OFFLINE = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdates", "--LabApp.news_url=None"]
+# jupyterlab-myst says this of a link to a cell that is not typeset yet; tests/test_markdown.py follows the links.
+EARLY = "No target for internal reference"
+
+# All that is wrong with a page, as lines of text.
+PROBLEMS = """() => {
+  const say = (what, selector) => [...document.querySelectorAll('.jp-Notebook ' + selector)]
+    .map(e => what + ': ' + e.textContent.trim().slice(0, 160));
+  return [
+    ...say('error', '[data-mime-type="application/vnd.jupyter.error"]'),
+    ...say('stderr', '[data-mime-type="application/vnd.jupyter.stderr"]'),
+    ...say('formula', '.katex-error'),
+    ...say('widget', '.jp-RenderedHTMLCommon.jupyter-widgets, .jupyter-widgets-error-widget'),
+    ...say('widget', '.jupyter-widgets').filter(t => /javascript error|Error displaying widget/.test(t)),
+  ];
+}"""
+# Presses a key on a slider's handle; answers with the milliseconds until what it shows is another picture, or null.
+ANSWER = """async ([handle, key]) => {
+  const box = handle.closest('.widget-vbox'), picture = () => box.querySelector('img')?.src;
+  const before = picture(), start = performance.now();
+  handle.focus();
+  handle.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}));
+  while (performance.now() - start < 5000) {
+    await new Promise(requestAnimationFrame);
+    if (picture() && picture() !== before) return performance.now() - start;
+  }
+  return null;
+}"""
+
+pytestmark = pytest.mark.slow
+
+
+AT_ONCE = len(CHAPTERS) if os.environ.get("ATTNBOOK_LAB") == "all" else 3
+
+
+def chapter_of(turn: int) -> str:
+    """The chapter whose turn it is today."""
+    day = datetime.datetime.now(datetime.UTC).date().toordinal()
+    return CHAPTERS[(AT_ONCE * day + turn) % len(CHAPTERS)]
+
+
+def old_widget() -> nbformat.NotebookNode:
+    """A slider as the first edition had it: its picture is given a tooltip, which the front end cannot show."""
+    cell = nbformat.v4.new_code_cell(
+        "import ipywidgets as w\n"
+        "picture = w.Image(value=b'', format='png')\n"
+        "picture.tooltip = 'what is shown'\n"
+        "w.VBox([w.SelectionSlider(options=[1, 2]), picture])"
+    )
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel})
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a JupyterLab with its token, over a copy of the chapters: it saves what it has open."""
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT / "chapters", folder / "chapters", ignore=shutil.ignore_patterns(".*"))
+    nbformat.write(old_widget(), folder / "old.ipynb")
+    settings = folder / "JUPYTERLAB_SETTINGS_DIR" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    every_cell_is_drawn = '{"windowingMode": "none"}'  # else only those near the part in view can be looked at
+    (settings / "tracker.jupyterlab-settings").write_text(every_cell_is_drawn, encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = os.urandom(12).hex()
+    own = {
+        name: str(folder / name)
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
+    }
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
+         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", *OFFLINE],
+        env={**os.environ, **own, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api", server)
+        yield f"http://127.0.0.1:{port}/lab/tree/{{}}?token={token}&reset"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def wait_for(address: str, server: subprocess.Popen, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while server.poll() is None and time.monotonic() < end:
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not answer within {seconds:g} s (exit status {server.poll()})", pytrace=False)
+
+
+@pytest.fixture
+def opened(lab: str, visit: Callable) -> Callable[[str], Any]:
+    """Call with the path of a notebook to open it in JupyterLab."""
+
+    def open_notebook(path: str) -> Any:
+        here = visit(lab.format(path))
+        here.page.set_viewport_size(SCREEN)
+        here.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        here.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)  # the kernel has started
+        here.page.wait_for_timeout(1500)  # the text cells are typeset one after the other
+        return here
+
+    return open_notebook
+
+
+def run_all(page: Any) -> None:
+    """Run all cells and wait until the kernel is idle again."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    page.wait_for_timeout(1000)
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=300_000)
+    page.wait_for_timeout(1500)  # outputs arrive after the kernel has ended
+
+
+def serious(problems: list[str]) -> list[str]:
+    return [line for line in problems if EARLY not in line]
+
+
+def seconds_of(slider: Any, tries: int = 3) -> float:
+    """Seconds until a slider's picture follows a key, the best of a few; infinite if it never does."""
+    found = []
+    for _ in range(tries):
+        for key in ("ArrowRight", "ArrowLeft"):
+            answered = slider.evaluate(f"(handle, key) => ({ANSWER})([handle, key])", key)
+            found += [answered / 1000] if answered is not None else []
+    return min(found, default=float("inf"))
+
+
+@pytest.mark.parametrize("turn", range(AT_ONCE))
+def test_a_chapter_opens_runs_and_answers(turn: int, opened: Callable) -> None:
+    """Before the run readable and short; after it no error, no red box, and every slider moves its picture."""
+    path = chapter_of(turn)
+    here = opened(path)
+    page = here.page
+    text = page.locator(".jp-Notebook").inner_text()
+    assert RAW.findall(text) == []
+    assert page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').scrollHeight") < 60 * SCREEN["height"]
+    assert page.locator(".jp-InputPlaceholder").count() > 0, "solutions stand open"
+    run_all(page)
+    assert page.evaluate(PROBLEMS) + serious(here.problems) == []
+    assert not re.search(r": right: ", page.locator(".jp-Notebook").inner_text()), "praise for work not done"
+    sliders = page.locator(".jp-Notebook .noUi-handle").all()
+    assert len(sliders) >= 2
+    assert max(seconds_of(slider) for slider in sliders) < 1
+    assert page.evaluate(PROBLEMS) + serious(here.problems) == []
+    page.context.close()
+
+
+def test_the_widget_of_the_first_edition_would_be_noticed(opened: Callable) -> None:
+    """The canary: its view fails, which the same questions find."""
+    here = opened("old.ipynb")
+    run_all(here.page)
+    assert here.page.evaluate(PROBLEMS) + serious(here.problems)
+    here.page.context.close()

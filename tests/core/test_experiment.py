@@ -1,0 +1,319 @@
+"""The contract of experiments: settings, groups of seeds, executors, resuming, provenance, storing, summary."""
+
+import errno
+import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from toy_experiment import Toy
+
+import attnbook
+from attnbook.core import runtime, storage
+from attnbook.core.experiment import highest, lowest
+from attnbook.core.results import Clock, Measurement, stored_measurements, stored_path
+from attnbook.core.storage import ResultError
+
+
+@pytest.fixture
+def toy(tmp_path):
+    (tmp_path / "log").mkdir()
+    return Toy(log=str(tmp_path / "log"))
+
+
+def trained(toy):
+    """First seeds of the groups that were trained."""
+    return sorted(name.split("-")[0] for name in os.listdir(toy.log))
+
+
+def same(one, other):
+    return one.drop_attrs().identical(other.drop_attrs())
+
+
+def test_scales_change_what_they_say_and_single_settings_can_be_changed():
+    assert Toy.scales() == ("smoke", "book", "large")
+    assert Toy.at("book") == Toy()
+    assert Toy.at("large", chunk=2) == Toy(steps=11, chunk=2)
+    with pytest.raises(ValueError, match=r"scale: toy\.draws has no size 'paper', expected one of smoke, book, large"):
+        Toy.at("paper")
+
+
+@pytest.mark.parametrize(("session", "expected"), [("smoke", Toy.at("smoke")), ("paper", Toy()), ("auto", Toy())])
+def test_the_session_picks_the_default_scale_where_the_experiment_has_it(session, expected):
+    runtime.use(scale=session)
+    try:
+        assert Toy.at() == expected
+    finally:
+        runtime.use()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"step": 3}, ValueError, "step: Toy has no such setting; did you mean steps?"),
+        ({"xyzzy": 3}, ValueError, "xyzzy: Toy has no such setting; expected one of seeds, chunk, steps"),
+        ({"steps": "3"}, TypeError, "steps: expected int, got '3'"),
+        ({"steps": 3.0}, TypeError, "steps: expected int, got 3.0"),
+        ({"steps": True}, TypeError, "steps: expected int, got True"),
+        ({"factor": "big"}, TypeError, "factor: expected float, got 'big'"),
+        ({"kind": 3}, TypeError, "kind: expected str, got 3"),
+        ({"seeds": [0, 1]}, TypeError, "seeds: expected tuple[int, ...], got [0, 1]"),
+        ({"seeds": 3}, TypeError, "seeds: expected tuple[int, ...], got 3"),
+        ({"seeds": (0, 1.0)}, TypeError, "seeds: expected tuple[int, ...], got (0, 1.0)"),
+        ({"sizes": ((0.1, 2),)}, TypeError, "sizes: expected tuple["),
+        ({"fails_at": 1.5}, TypeError, "fails_at: expected int | None, got 1.5"),
+        ({"seeds": ()}, ValueError, "seeds: expected at least one and no repeats, got ()"),
+        ({"seeds": (0, 1, 0)}, ValueError, "seeds: expected at least one and no repeats, got (0, 1, 0)"),
+        ({"chunk": 0}, ValueError, "chunk: expected at least one seed, got 0"),
+    ],
+)
+def test_settings_are_checked_where_they_enter(changes, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        Toy.at(**changes)
+
+
+def test_whole_numbers_may_stand_for_others_and_none_where_it_is_allowed():
+    assert Toy(factor=2, sizes=((1, (2,)),), fails_at=None).factor == 2
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 8])
+def test_groups_of_seeds_change_nothing(chunk):
+    data, other = Toy(chunk=chunk).run(device="cpu"), Toy().run(device="cpu")
+    assert same(data, other)
+    assert data["seed"].values.tolist() == list(Toy().seeds)
+    assert [group["seeds"][0] for group in data.attrs["provenance"]["groups"]] == list(range(0, 7, chunk))
+
+
+def test_an_executor_changes_nothing_and_progress_ends_at_its_total():
+    here, seen = Toy().run(device="cpu"), []
+    with ThreadPoolExecutor(2) as pool:
+        there = Toy().run(device="cpu", executor=pool, progress=lambda *told: seen.append(told))
+    assert same(here, there)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_progress_is_told_inside_a_group_that_runs_here():
+    seen = []
+    Toy().run(device="cpu", progress=lambda done, total: seen.append(done / total))
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 4
+    assert seen[-1] == 1
+
+
+def test_provenance_has_the_cost_of_every_group_and_its_sum():
+    with ThreadPoolExecutor(2) as pool:
+        run = Toy(seconds=0.05, chunk=4).run(device="cpu", executor=pool).attrs["provenance"]
+    assert [group["seeds"] for group in run["groups"]] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert all(group["wall_seconds"] >= 0.05 and group["device"] == "cpu" for group in run["groups"])
+    assert run["cpu_seconds"] == pytest.approx(sum(group["cpu_seconds"] for group in run["groups"]), abs=0.011)
+    assert run["attnbook"] == attnbook.__version__
+
+
+def test_a_run_broken_off_continues_to_the_same_numbers(toy, tmp_path):
+    """Group 3, 4, 5 fails at first; the others are not trained again."""
+    broken = replace(toy, fails_at=4)
+    with pytest.raises(FloatingPointError, match="seed 4"):
+        broken.run(device="cpu", workdir=tmp_path / "parts")
+    for file in (tmp_path / "parts").iterdir():  # parts of other settings would not be used
+        file.write_text(file.read_text().replace('"fails_at": 4', '"fails_at": null'))
+    seen = []
+    data = toy.run(device="cpu", workdir=tmp_path / "parts", progress=lambda *told: seen.append(told))
+    assert same(data, toy.run(device="cpu"))
+    assert trained(toy).count("0") == 2  # before the failure, and in the line above
+    assert seen[0][0] / seen[0][1] > 1 / 3
+    again = toy.run(device="cpu", workdir=tmp_path / "parts")
+    assert same(data, again)
+    assert trained(toy).count("0") == 2
+
+
+@pytest.mark.parametrize("changes", [{"factor": 2.0}, {"seeds": (0, 9, 2, 3)}])
+def test_parts_of_other_settings_are_not_used(changes, toy, tmp_path):
+    toy.run(device="cpu", workdir=tmp_path / "parts")
+    other = replace(toy, **changes)
+    assert same(other.run(device="cpu", workdir=tmp_path / "parts"), other.run(device="cpu"))
+
+
+def test_parts_of_another_version_are_not_used(toy, tmp_path, monkeypatch):
+    toy.run(device="cpu", workdir=tmp_path / "parts")
+    monkeypatch.setattr(attnbook, "__version__", "9.9.9")
+    toy.run(device="cpu", workdir=tmp_path / "parts")
+    assert trained(toy) == ["0", "0", "3", "3", "6", "6"]
+
+
+@pytest.mark.parametrize("content", ["", '{"format": 1, "experi', '{"format": 1, "experiment": "toy.draws"}'])
+def test_a_damaged_part_is_named_with_what_to_do(content, toy, tmp_path):
+    toy.run(device="cpu", workdir=tmp_path / "parts")
+    (tmp_path / "parts" / "toy.draws-seeds-3-5.json").write_text(content)
+    with pytest.raises(ResultError, match=r"toy\.draws-seeds-3-5\.json: damaged.*delete it and run again"):
+        toy.run(device="cpu", workdir=tmp_path / "parts")
+
+
+def test_a_full_disk_is_told_and_finished_parts_stay(toy, tmp_path, monkeypatch):
+    honest, written = Path.write_text, []
+
+    def write(path, *arguments, **options):
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return honest(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", write)
+    with pytest.raises(ResultError, match="No space left on device; make room and run again, what is finished is kept"):
+        toy.run(device="cpu", workdir=tmp_path / "parts")
+    assert os.listdir(tmp_path / "parts") == ["toy.draws-seeds-0-2.json"]
+    assert same(toy.run(device="cpu", workdir=tmp_path / "parts"), Toy().run(device="cpu"))
+    assert trained(toy).count("0") == 1
+
+
+def test_the_first_failure_on_an_executor_calls_off_what_waits(toy, tmp_path):
+    """What other workers had begun is kept."""
+    failing = replace(toy, fails_at=0, chunk=1, seconds=0.2)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(FloatingPointError):
+        failing.run(device="cpu", executor=pool, workdir=tmp_path / "parts")
+    begun = trained(toy)
+    assert len(begun) <= 5
+    assert sorted(os.listdir(tmp_path / "parts")) == [f"toy.draws-seeds-{s}-{s}.json" for s in begun if s != "0"]
+
+
+def test_a_worker_of_another_version_is_refused(monkeypatch):
+    honest = Toy.simulate
+
+    def upgrade(*arguments):  # what this process has, after the worker has looked
+        found = honest(*arguments)
+        monkeypatch.setattr(Clock, "provenance", lambda *_: {"attnbook": "0.0.1", "wall_seconds": 1.0})
+        return found
+
+    monkeypatch.setattr(Toy, "simulate", upgrade)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(ValueError, match=r"worker has attnbook 0\.0\.1; install 0\.1\.0"),
+    ):
+        Toy(chunk=7).run(device="cpu", executor=pool)
+
+
+def test_an_unavailable_device_is_refused_before_anything_is_trained(toy):
+    with pytest.raises(ValueError, match="device: 'tpu'"):
+        toy.run(device="tpu")
+    assert trained(toy) == []
+
+
+def test_what_is_stored_is_what_is_loaded_bit_by_bit(tmp_results):
+    """Infinity, undefined values, texts that look like numbers, settings and provenance among it."""
+    toy, data = Toy(), Toy().run(device="cpu")
+    toy.store(data, stored_path("toy.draws", "book"))
+    loaded = Toy.load_stored("book")
+    assert loaded.identical(data)
+    assert loaded.attrs["settings"] == json.loads(json.dumps(data.attrs["settings"]))
+    assert stored_measurements("toy.draws", "book") == toy.measurements(loaded) == toy.measurements(data)
+
+
+def test_a_stored_result_is_strict_json_with_a_line_for_every_array(tmp_path):
+    Toy().store(Toy().run(device="cpu"), tmp_path / "result.json")
+    text = (tmp_path / "result.json").read_text(encoding="utf-8")
+
+    def refuse(token):
+        pytest.fail(f"{token} is not JSON")
+
+    raw = json.loads(text, parse_constant=refuse)
+    assert list(raw) == ["format", "experiment", "measurements", "settings", "provenance", "coords", "data_vars"]
+    lines = [line.split(":")[0].strip() for line in text.splitlines()]
+    assert {f'"{name}"' for name in (*raw["coords"], *raw["data_vars"])} <= set(lines)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
+def test_storing_that_breaks_off_keeps_the_old_file(error, tmp_path, monkeypatch):
+    toy, file = Toy(), tmp_path / "result.json"
+    data = toy.run(device="cpu")
+    toy.store(data, file)
+    before = file.read_bytes()
+
+    def break_off(*_):
+        raise error
+
+    monkeypatch.setattr(storage, "_layout", break_off)
+    with pytest.raises((KeyboardInterrupt, ResultError)):
+        toy.store(data, file)
+    assert file.read_bytes() == before
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+def edit(file, change):
+    raw = json.loads(file.read_text(encoding="utf-8"))
+    change(raw)
+    file.write_text(json.dumps(raw), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw.update(format=2), "format 2"),
+        (lambda raw: raw.update(experiment="toy.others"), r"'toy\.others', expected 'toy\.draws'"),
+        (lambda raw: raw.pop("coords"), "damaged: KeyError"),
+        (lambda raw: raw.update(data_vars=3), "damaged: AttributeError"),
+        (lambda raw: raw["data_vars"]["drawn"].update(data=[1, [2]]), "damaged: ValueError"),
+        (lambda raw: raw["data_vars"]["drawn"].update(dims=["step"]), "damaged: ValueError"),
+        (lambda raw: raw["data_vars"]["drawn"].pop("dtype"), "damaged: KeyError"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(change, message, tmp_path):
+    file = tmp_path / "result.json"
+    Toy().store(Toy().run(device="cpu"), file)
+    edit(file, change)
+    with pytest.raises(ResultError, match=rf"result\.json: .*{message}"):
+        Toy.load(file)
+
+
+def test_a_missing_file_comes_with_the_command_that_makes_it(tmp_results):
+    with pytest.raises(ResultError, match=r"make it with `attnbook run toy\.draws`"):
+        Toy.load_stored("book")
+
+
+def values(*numbers, dimension="seed"):
+    return xr.DataArray(list(numbers), dims=dimension)
+
+
+TWO_ROWS = xr.DataArray([[1.0, 3.0], [5.0, 2.0]], dims=("seed", "step"))
+
+
+class Told:
+    """Measures what it is told."""
+
+    def __init__(self, found):
+        self.found = found
+
+    def measure(self, data):
+        return {"TY-1": self.found}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"a": values(1.0, 5.0, 2.0)}, Measurement({"a": 2.0}, {"a": (1.0, 5.0)}, 3)),
+        ({"a": values(1.0, np.inf)}, Measurement({"a": np.inf}, {"a": (1.0, np.inf)}, 2)),
+        ({"a": values(3.0).isel(seed=0)}, Measurement({"a": 3.0}, {}, 1)),
+        ({"a": values(3.0)}, Measurement({"a": 3.0}, {}, 1)),
+        ({"a": 3.0}, Measurement({"a": 3.0}, {}, 1)),
+        ({"a": values(1.0, 2.0, 4.0), "b": 7.0}, Measurement({"a": 2.0, "b": 7.0}, {"a": (1.0, 4.0)}, 3)),
+        ({"a": lowest(values(3.0, 1.0, 7.0))}, Measurement({"a": 1.0}, {"a": (1.0, 7.0)}, 3)),
+        ({"a": highest(TWO_ROWS)}, Measurement({"a": 5.0}, {"a": (3.0, 5.0)}, 2)),
+        ({"a": lowest(TWO_ROWS)}, Measurement({"a": 1.0}, {"a": (1.0, 2.0)}, 2)),
+    ],
+)
+def test_the_summary_is_median_range_and_number_of_seeds(found, expected):
+    assert Toy.measurements(Told(found), None) == {"TY-1": expected}
+
+
+@pytest.mark.parametrize("extreme", [lowest, highest])
+def test_an_undefined_entry_is_not_passed_over(extreme):
+    assert np.isnan(extreme(TWO_ROWS.where(TWO_ROWS != 3)).sel(seed=0))
+
+
+@pytest.mark.parametrize("value", [values(1.0, 2.0, dimension="step"), np.ones(3), values(1.0).expand_dims("step")])
+def test_a_value_with_other_dimensions_than_seed_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=r"TY-1: a has dimensions .*, expected none but 'seed'"):
+        Toy.measurements(Told({"a": value}), None)

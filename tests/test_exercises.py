@@ -1,0 +1,58 @@
+"""What ``attnbook.check`` says whatever the exercise: ids, nothing returned, a constant factor, the book's solution."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import attnbook
+from attnbook.rooms import ROOMS
+
+EXERCISES = [name for room in ROOMS.values() for name in import_module(f"{room}.exercises").CHECKS]
+
+
+def residual(scores, labels, *, factor=1.0):
+    share = np.exp(scores - scores.max(1, keepdims=True))
+    share /= share.sum(1, keepdims=True)
+    return factor * (share - np.eye(share.shape[1])[labels]) / len(labels)
+
+
+def unfinished(*_):
+    """Return the answer, some day."""
+
+
+@pytest.mark.parametrize("name", ["GA-D1", "ga-d1", " Ga-D1 "])
+def test_ids_in_any_case(name):
+    assert repr(attnbook.check(name, residual)) == "GA-D1: right: passed on random inputs"
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_unfinished_starter_asks_for_a_return(exercise):
+    assert repr(attnbook.check(exercise, unfinished)) == (
+        f"{exercise}: not yet: your function returned None: is a `return` missing?"
+    )
+
+
+def test_ellipsis_is_no_error():
+    assert repr(attnbook.check("GA-D1", ...)).startswith("GA-D1: not yet: nothing is written yet")
+
+
+def test_constant_factor_is_recognised():
+    feedback = attnbook.check("GA-D1", lambda *given: residual(*given, factor=0.5))
+    assert not feedback.right
+    assert "0.5 times the right numbers" in feedback.message
+
+
+def test_solution_of_the_book_is_never_called_right():
+    feedback = attnbook.check("ga-d1", residual, solution=True)
+    assert feedback.right
+    assert repr(feedback) == "GA-D1: the book's solution passes"
+
+
+def test_failing_solution_of_the_book_is_not_hidden():
+    feedback = attnbook.check("GA-D1", lambda *given: -residual(*given), solution=True)
+    assert repr(feedback).startswith("GA-D1: not yet: the sign is reversed")
+
+
+def test_error_of_the_reader_is_the_feedback():
+    assert "raised ZeroDivisionError" in repr(attnbook.check("GA-D1", lambda *_: 1 / 0))

@@ -1,0 +1,127 @@
+"""The text of the notebooks reads well without MyST: plain CommonMark with formulas, as in Colab and on GitHub."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pybtex.database import parse_file
+from pybtex.richtext import Text
+
+ROOT = Path(__file__).parent.parent
+CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
+BOXES = r":{3,}(\{(prf:\w+|admonition|dropdown|exercise|solution)\}.*)?"
+OPTIONS = r":(label|class): [\w -]+|:nonumber:"
+ALLOWED = re.compile(rf"({BOXES}|{OPTIONS}|\([\w-]+\)=)$")
+"""Lines that only MyST understands, and that a reader elsewhere sees as they are."""
+MYST = re.compile(r"\{[\w:-]+\}|:::|^:\w+:|^\([\w-]+\)=", re.M)
+FORMULA = re.compile(r"\$\$(.+?)\$\$(?: \(([\w-]+)\))?", re.S)
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+PLAIN = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, allow_labels=False)
+
+
+@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
+def chapter(request):
+    return request.param
+
+
+@cache
+def texts(path):
+    """The text cells of a notebook."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+
+
+def links(path):
+    """Text and target of all links."""
+    return [link for text in texts(path) for link in LINK.findall(re.sub(r"\$+[^$]+\$+", "formula", text))]
+
+
+def unrendered(text):
+    """Lines of running text that plain Markdown shows as MyST's raw syntax; code that is meant as code aside."""
+    found = []
+    for token in PLAIN.parse(text):
+        if token.type == "fence" and "{" in token.info:
+            found.append(f"```{token.info}")
+        pieces = [child for child in token.children or () if child.type in {"text", "softbreak", "code_inline"}]
+        lines = "".join("\n" if p.type == "softbreak" else "`" * (p.type == "code_inline") + p.content for p in pieces)
+        found += [line for line in lines.splitlines() if MYST.search(line) and not ALLOWED.match(line)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "see {eq}`md-ts-1`",
+        "{cite:t}`someone` say",
+        "```{prf:theorem} Title\ntext\n```",
+        "```{exercise-start}\n:label: a\n```",
+        ":::{margin}\ntext\n:::",
+    ],
+)
+def test_raw_syntax_is_noticed(raw):
+    assert unrendered(raw)
+
+
+@pytest.mark.parametrize(
+    "fine", ["`f(x)`", "$\\{x\\}$", ":::{prf:theorem} Title\n:label: a-b\n\ntext\n:::", "(a-b)=\n# Title"]
+)
+def test_what_reads_well_is_left_alone(fine):
+    assert unrendered(fine) == []
+
+
+def test_a_chapter_shows_no_raw_syntax(chapter):
+    assert [line for text in texts(chapter) for line in unrendered(text)] == []
+
+
+def test_formulas_are_numbered_in_order_and_carry_their_number_in_their_label(chapter):
+    """Every front end then shows the number that the text uses: Sphinx and JupyterLab count, others show the label."""
+    labels = [label for text in texts(chapter) for _, label in FORMULA.findall(text)]
+    prefixes = {label.rpartition("-")[0] for label in labels}
+    assert len(prefixes) <= 1
+    assert labels == [f"{prefix}-{number}" for prefix in prefixes for number in range(1, len(labels) + 1)]
+
+
+def test_links_to_formulas_say_their_number(chapter):
+    for text, target in links(chapter):
+        if number := re.fullmatch(r"\((\d+)\)", text):
+            assert target.endswith(f"-{number[1]}"), (text, target)
+
+
+def test_links_within_a_chapter_have_their_target(chapter):
+    whole = "\n".join(texts(chapter))
+    targets = {*re.findall(r"^\((\S+)\)=|^:label: (\S+)|\$\$ \((\S+)\)$", whole, re.M)}
+    known = {name for found in targets for name in found}
+    assert [target for _, target in links(chapter) if target.startswith("#") and target[1:] not in known] == []
+
+
+def test_links_to_other_pages_lead_to_files(chapter):
+    for _, target in links(chapter):
+        if not target.startswith(("#", "http")):
+            assert (chapter.parent / target.split("#")[0]).is_file(), target
+
+
+@cache
+def works():
+    """Address of a work to the two ways to name it."""
+    found = {}
+    for entry in parse_file(str(ROOT / "chapters" / "references.bib")).entries.values():
+        if address := entry.fields.get("url") or ("doi" in entry.fields and f"https://doi.org/{entry.fields['doi']}"):
+            found[address] = {f"{names(entry)} ({entry.fields['year']})", f"{names(entry)}, {entry.fields['year']}"}
+    return found
+
+
+def names(entry):
+    people = entry.persons["author"]
+    last = [Text.from_latex(" ".join([*p.prelast_names, *p.last_names])).render_as("text") for p in people]
+    return {1: last[0], 2: " and ".join(last)}.get(len(last), f"{last[0]} et al.")
+
+
+def test_links_to_works_name_the_authors_and_the_year(chapter):
+    """As the bibliography has them."""
+    for text, target in links(chapter):
+        if target in works():
+            assert text in works()[target]
