@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from attnbook.rooms import ROOMS
 
-__all__ = ["Feedback", "check"]
+__all__ = ["Feedback", "check", "checks"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,20 @@ class Feedback:
         if self.right and self.solution:
             return f"{self.exercise}: the book's solution passes"
         return f"{self.exercise}: {'right' if self.right else 'not yet'}: {self.message}"
+
+
+def checks(room: str) -> dict[str, Callable[..., str | None]]:
+    """Return the checks of a room by exercise: those of each chapter's folder, and of a room that has not moved yet.
+
+    Args:
+        room: Its package, for example ``attnbook.preconditioning``.
+
+    Returns:
+        Id of an exercise to its check, which returns the likely mistake, or None.
+    """
+    chapters = (module.name for module in pkgutil.iter_modules(import_module(room).__path__) if module.ispkg)
+    modules = [f"{room}.exercises", *(f"{room}.{chapter}.exercises" for chapter in sorted(chapters))]
+    return {i: check for module in modules if find_spec(module) for i, check in import_module(module).CHECKS.items()}
 
 
 class _NothingReturned(Exception):
@@ -57,10 +73,10 @@ def check(exercise: str, answer: Callable[..., Any], *, solution: bool = False) 
     """
     exercise = str(exercise).strip().upper()
     room = ROOMS.get(exercise.split("-")[0])
-    checks = import_module(f"{room}.exercises").CHECKS if room else {}
-    if exercise not in checks:
-        known = [name for paper in ROOMS.values() for name in import_module(f"{paper}.exercises").CHECKS]
-        raise ValueError(f"exercise: no exercise {exercise!r}; there are {', '.join(known)}")
+    known = checks(room) if room else {}
+    if exercise not in known:
+        names = [name for paper in ROOMS.values() for name in checks(paper)]
+        raise ValueError(f"exercise: no exercise {exercise!r}; there are {', '.join(names)}")
     if answer is ...:
         return Feedback(exercise, False, "nothing is written yet: give your function in place of `...`")
     if not callable(answer):
@@ -73,7 +89,7 @@ def check(exercise: str, answer: Callable[..., Any], *, solution: bool = False) 
         return value
 
     try:
-        mistake = checks[exercise](returned)
+        mistake = known[exercise](returned)
     except _NothingReturned:
         mistake = "your function returned None: is a `return` missing?"
     except Exception as error:  # the reader's own code may fail in any way; its error is the feedback

@@ -10,8 +10,8 @@ from side_by_side import Case
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.models.review_networks import groups_of_similar_length
-from attnbook.global_attention.models.self_attention import attend_with_gradient
+from attnbook.global_attention.padding_free_attention import attend_with_gradient
+from attnbook.global_attention.review_networks import groups_of_similar_length
 
 N_POSITIONS, DIMENSION = 2142, 100
 # Root mean squares of the lengths of the 25,000 training reviews of IMDB in 32 equal slices, sorted by length.

@@ -16,8 +16,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.datasets import Images, digits
+from attnbook.global_attention.digit_training import CLASSES, N_TRAIN_RECORDED, Member, Training, train_members
 from attnbook.global_attention.experiments.noisy_mnist_settings import PANELS, Settings
-from attnbook.global_attention.models.digits import CLASSES, N_TRAIN_RECORDED, Member, Training, train_members
 from attnbook.global_attention.noisy_digits import NoisyDigits, draw_noisy_digits
 
 CPU = torch.device("cpu")

@@ -19,10 +19,10 @@ from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.spectrum import hessian_product
 from attnbook.datasets import digits
+from attnbook.global_attention.classifiers import Classifier, Schedule, one_hot, train_classifiers
 from attnbook.global_attention.experiments.hessian_spectrum import DIGIT_SIZE, Settings
-from attnbook.global_attention.models.classifiers import Classifier, Schedule, one_hot, train_classifiers
-from attnbook.global_attention.models.two_layer import Hessian, Softplus
 from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
+from attnbook.global_attention.two_layer import Hessian, Softplus
 
 BOOK = Settings.book()
 COUNT, TOLERANCE, DTYPE = BOOK.n_eigenvalues, BOOK.tolerance, np.float32

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbook.core.rng import stream
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.optimizer import StructureAwareGD
-from attnbook.preconditioning.theory.population import sample_covariance
+from attnbook.preconditioning.population import sample_covariance
 from attnbook.preconditioning.training import Training, Variant, train_variants
 
 SEEDS, STEPS, BATCH = 10, 200, 100

@@ -1,7 +1,7 @@
 """The 90 networks of Table 1 as plain arrays, the same for every variant that is measured.
 
 Drawn with the package's named streams of random numbers, so that they are the very data, batches and initial weights
-that ``attnbook.global_attention.models.train_members`` draws for itself; the check before the measurement would tell.
+that ``attnbook.global_attention.masks.train_members`` draws for itself; the check before the measurement would tell.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from attnbook.core.rng import stream
-from attnbook.global_attention.data import Setup
 from attnbook.global_attention.experiments.sample_complexity import Settings
+from attnbook.global_attention.masked_teachers import Setup
 
 Arrays = dict[str, np.ndarray]
 

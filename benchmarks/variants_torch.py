@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 from worker import Seconds
 
 from attnbook.global_attention.experiments.sample_complexity import Settings
-from attnbook.global_attention.models.masks import Training, train_members
+from attnbook.global_attention.masks import Training, train_members
 
 
 class Ours:

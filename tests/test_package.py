@@ -12,6 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import grimp
 import jaxtyping
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ from packaging.version import Version
 
 import attnbook
 from attnbook.core.experiment import Experiment
-from attnbook.global_attention.data import Teacher
-from attnbook.global_attention.models.masks import predict
+from attnbook.global_attention.masked_teachers import Teacher
+from attnbook.global_attention.masks import predict
+from attnbook.rooms import ROOMS
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(m.name for m in pkgutil.walk_packages(attnbook.__path__, "attnbook."))
@@ -163,6 +165,18 @@ def test_the_package_does_not_need_the_book():
 def test_the_arrows_between_modules_go_one_way(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
+
+
+def test_a_rooms_library_knows_no_chapter_and_no_chapter_another():
+    """Folders of chapters stand on the room's library; a room of the first edition has layers instead."""
+    graph = grimp.build_graph("attnbook", cache_dir=None)
+    for room in ROOMS.values():
+        chapters = {m for m in graph.find_children(room) if f"{m}.figures" in graph.modules}
+        for module in graph.find_descendants(room):
+            home = next((c for c in chapters if module == c or module.startswith(f"{c}.")), None)
+            for imported in graph.find_modules_directly_imported_by(module):
+                there = next((c for c in chapters if imported == c or imported.startswith(f"{c}.")), home)
+                assert there == home, f"{module} imports {imported}"
 
 
 def test_shapes_are_checked_while_tests_run():

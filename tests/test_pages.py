@@ -21,6 +21,7 @@ import connections_svg  # noqa: E402  (its folder is on the path only now)
 import costs_page  # noqa: E402  (its folder is on the path only now)
 import figures_page  # noqa: E402  (its folder is on the path only now)
 import one_page  # noqa: E402  (its folder is on the path only now)
+import room_reference  # noqa: E402  (its folder is on the path only now)
 import search_order  # noqa: E402  (its folder is on the path only now)
 import social_card  # noqa: E402  (its folder is on the path only now)
 import symbol_index  # noqa: E402  (its folder is on the path only now)
@@ -233,4 +234,6 @@ def test_every_module_of_a_room_is_in_the_reference():
     rooms = [package.rpartition(".")[2] for package in ROOMS.values()]
     files = [file for room in rooms for file in (ROOT / "attnbook" / room).rglob("*.py") if file.stem != "__init__"]
     modules = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+    for room in re.findall(r"{room-reference} (\S+)", pages):
+        entered |= set(re.findall(r"automodule:: (\S+)", room_reference.reference(room)))
     assert modules - entered == set()

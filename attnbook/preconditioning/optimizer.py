@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.update_rules import per_member
-from attnbook.preconditioning.theory.assumptions import LARGEST_SIGNAL, warn_about_sizes
-from attnbook.preconditioning.theory.population import (
+from attnbook.preconditioning.assumptions import LARGEST_SIGNAL, warn_about_sizes
+from attnbook.preconditioning.population import (
     Preconditioner,
     check_covariance,
     penalty_gradient,
@@ -90,15 +90,15 @@ class StructureAwareGD(torch.optim.Optimizer):
     r"""Algorithm 1: gradient descent with a balance penalty and a preconditioner made from the covariance.
 
     Each step takes the gradients that ``backward`` left behind, adds the gradient of $\lambda\mathcal R$
-    (:func:`~attnbook.preconditioning.theory.population.penalty_gradient`), preconditions the sum and subtracts
+    (:func:`~attnbook.preconditioning.population.penalty_gradient`), preconditions the sum and subtracts
     ``step_size`` times the result. The penalty needs no autograd: leave it out of your loss. The gradients may also be
-    set by hand, from :func:`~attnbook.preconditioning.models.in_sample.in_sample_loss_and_gradient` on all samples.
+    set by hand, from :func:`~attnbook.preconditioning.in_sample.in_sample_loss_and_gradient` on all samples.
     ``state_dict`` holds the covariance too: training continues from it as it was.
 
     Args:
         value: $U$, ``(..., n_outputs, dimension)``; a leaf that requires a gradient.
         key_query: $V$, ``(..., dimension, dimension)``, with score $x_j^\top Vx_i$; likewise.
-        covariance: $\Sigma$, or :func:`~attnbook.preconditioning.theory.population.sample_covariance` of your inputs.
+        covariance: $\Sigma$, or :func:`~attnbook.preconditioning.population.sample_covariance` of your inputs.
         step_size: $\eta$, positive; near the minima the method is stable below $1/s_1$, one over the largest singular
             value of $A\Sigma^{1/2}$. It stands as ``lr`` in ``param_groups``, where schedulers find it.
         preconditioner: ``two`` (both sides, the default: the rate is free of the condition number), ``left`` (one side,

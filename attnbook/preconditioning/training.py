@@ -19,10 +19,10 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.preconditioning.attention import effective_keys, loss_and_gradient
 from attnbook.preconditioning.data import Setup
-from attnbook.preconditioning.models.attention import effective_keys, loss_and_gradient
 from attnbook.preconditioning.optimizer import MuonLike, ShampooLike, spectral_init
-from attnbook.preconditioning.theory.population import (
+from attnbook.preconditioning.population import (
     Preconditioner,
     excess_loss,
     excess_loss_gradient,

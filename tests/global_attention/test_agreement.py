@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from attnbook import datasets
-from attnbook.global_attention.models import digits as models
-from attnbook.global_attention.models.agreement import measure_agreement
-from attnbook.global_attention.models.digits import Member, Training
+from attnbook.global_attention import digit_training as models
+from attnbook.global_attention.agreement import measure_agreement
+from attnbook.global_attention.digit_training import Member, Training
 from attnbook.global_attention.noisy_digits import Scene
 
 CPU, SCENE = torch.device("cpu"), Scene(9, 5)

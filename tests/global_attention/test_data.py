@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.global_attention.data import Setup, draw_teacher, relu_covariance
+from attnbook.global_attention.masked_teachers import Setup, draw_teacher, relu_covariance
 
 
 def rng(seed: int = 0) -> np.random.Generator:

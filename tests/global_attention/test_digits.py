@@ -9,7 +9,7 @@ from torch.nn import functional
 from attnbook import datasets
 from attnbook.core import ensemble
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.models.digits import (
+from attnbook.global_attention.digit_training import (
     CLASSES,
     Member,
     Training,

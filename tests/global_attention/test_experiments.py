@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attnbook import ledger
+from attnbook.global_attention import masks as models
 from attnbook.global_attention.experiments import sample_complexity, sparsity
 from attnbook.global_attention.figures import sample_complexity as figures
-from attnbook.global_attention.models import masks as models
 from attnbook.global_attention.tables import sample_complexity as tables
 
 SMALL = dataclasses.replace(sample_complexity.Settings.book(), seeds=(0, 1, 2), n_test=512)

@@ -11,6 +11,8 @@ import torch
 
 import attnbook
 from attnbook import ledger
+from attnbook.global_attention import classifiers, rescaling, two_layer
+from attnbook.global_attention.biased_networks import FirstLayers
 from attnbook.global_attention.experiments import (
     hessian_spectrum,
     landscape_regions,
@@ -20,12 +22,9 @@ from attnbook.global_attention.experiments import (
 )
 from attnbook.global_attention.experiments.hessian_settings import NETWORKS, PATHS, SPECTRA
 from attnbook.global_attention.figures import loss_landscape as figures
-from attnbook.global_attention.models import classifiers, two_layer
-from attnbook.global_attention.models.biased import FirstLayers
-from attnbook.global_attention.models.masks import Member
+from attnbook.global_attention.masks import Member
+from attnbook.global_attention.regions import pieces_on_segments
 from attnbook.global_attention.tables import loss_landscape as tables
-from attnbook.global_attention.theory import rescaling
-from attnbook.global_attention.theory.regions import pieces_on_segments
 
 LANDSCAPE = dataclasses.replace(
     loss_landscape.Settings.book(),

@@ -8,14 +8,14 @@ import torch
 from torch.nn import functional
 
 from attnbook.datasets import Images
-from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models import classifiers, interpolation, two_layer
-from attnbook.global_attention.models.biased import train_with_biases
-from attnbook.global_attention.models.classifiers import Classifier, Schedule, train_classifiers
-from attnbook.global_attention.models.interpolation import fit_all_weights
-from attnbook.global_attention.models.masks import Member
-from attnbook.global_attention.models.two_layer import Hessian, ReLU, Softplus, loss_and_gradient, predict
+from attnbook.global_attention import classifiers, interpolation, two_layer
+from attnbook.global_attention.biased_networks import train_with_biases
+from attnbook.global_attention.classifiers import Classifier, Schedule, train_classifiers
+from attnbook.global_attention.interpolation import fit_all_weights
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member
 from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
+from attnbook.global_attention.two_layer import Hessian, ReLU, Softplus, loss_and_gradient, predict
 
 CPU = torch.device("cpu")
 MEMBERS, INPUTS, WIDTH, OUTPUTS, SAMPLES = 2, 7, 5, 3, 23

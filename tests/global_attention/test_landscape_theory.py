@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.global_attention.theory.regions import (
+from attnbook.global_attention.regions import (
     count_regions,
     count_regions_in_box,
     crossover_width,
@@ -17,7 +17,7 @@ from attnbook.global_attention.theory.regions import (
     pieces_on_segments,
     region_bound,
 )
-from attnbook.global_attention.theory.rescaling import (
+from attnbook.global_attention.rescaling import (
     allowed_triangle,
     hessian_scaling,
     least_penalty_factor,
@@ -25,7 +25,7 @@ from attnbook.global_attention.theory.rescaling import (
     rescale,
     rescaled_sharpness,
 )
-from attnbook.global_attention.theory.small_samples import relative_residual, softplus_features
+from attnbook.global_attention.small_samples import relative_residual, softplus_features
 
 RNG = np.random.default_rng(7)
 

@@ -7,8 +7,8 @@ from torch import nn
 
 from attnbook.core import ensemble
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models.masks import (
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import (
     BLOCK,
     Member,
     Training,

@@ -9,11 +9,11 @@ import torch
 from attnbook import ledger
 from attnbook.core.results import Clock
 from attnbook.datasets import DataError
+from attnbook.global_attention import digit_training as models
+from attnbook.global_attention.agreement import Agreement
 from attnbook.global_attention.experiments import noisy_mnist, noisy_mnist_settings
 from attnbook.global_attention.experiments.noisy_mnist import FIGURES, MODELS, PANELS, PATHS, NoisyMnist, Settings
 from attnbook.global_attention.figures import noisy_mnist as figures
-from attnbook.global_attention.models import digits as models
-from attnbook.global_attention.models.agreement import Agreement
 from attnbook.global_attention.noisy_digits import Scene
 from attnbook.global_attention.tables import noisy_mnist as tables
 

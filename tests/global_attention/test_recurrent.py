@@ -8,20 +8,7 @@ from hypothesis import strategies as st
 
 from attnbook.core import ensemble
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.models.recurrent import (
-    ProductScore,
-    initial_parameters,
-    looks,
-    predict,
-    read,
-    score,
-)
-from attnbook.global_attention.models.recurrent_gradient import (
-    loss_and_gradient,
-    penalty_and_gradient,
-    read_loss_and_gradient,
-)
-from attnbook.global_attention.theory.recurrent import (
+from attnbook.global_attention.recurrent_bounds import (
     Recurrence,
     felt_directions,
     moved_score,
@@ -29,6 +16,19 @@ from attnbook.global_attention.theory.recurrent import (
     ratio_weights,
     samples_needed,
     weight_counts,
+)
+from attnbook.global_attention.recurrent_gradient import (
+    loss_and_gradient,
+    penalty_and_gradient,
+    read_loss_and_gradient,
+)
+from attnbook.global_attention.recurrent_networks import (
+    ProductScore,
+    initial_parameters,
+    looks,
+    predict,
+    read,
+    score,
 )
 from attnbook.global_attention.word_teachers import draw_sentences, draw_word_teacher
 

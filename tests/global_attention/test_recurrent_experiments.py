@@ -8,6 +8,7 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.results import over_seeds
+from attnbook.global_attention import masks, recurrent_gradient, word_training
 from attnbook.global_attention.experiments import (
     guidelines,
     recurrent,
@@ -16,11 +17,10 @@ from attnbook.global_attention.experiments import (
     step_sizes,
 )
 from attnbook.global_attention.figures import recurrent as figures
-from attnbook.global_attention.models import masks, recurrent_gradient, word_training
-from attnbook.global_attention.models.masks import Training
-from attnbook.global_attention.models.word_training import Task, WordMember, WordSetup, train_reader
+from attnbook.global_attention.masks import Training
 from attnbook.global_attention.tables import guidelines as advice_tables
 from attnbook.global_attention.tables import recurrent as tables
+from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 SETUP = WordSetup(n_words=5, dimension=3, teacher_width=7, width=11, n_test=13)
 TASK = Task("attention", 2.5)

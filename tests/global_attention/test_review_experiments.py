@@ -8,14 +8,14 @@ import torch
 
 from attnbook import ledger
 from attnbook.datasets import synthetic
-from attnbook.global_attention.data.attended_teachers import draw_attended_teacher
-from attnbook.global_attention.data.reviews import load_corpus
+from attnbook.global_attention import pooled_networks, review_networks, token_networks
+from attnbook.global_attention.attended_teachers import draw_attended_teacher
 from attnbook.global_attention.experiments import imdb, made_reviews, review_steps, review_table, self_attention
 from attnbook.global_attention.experiments.exactness import network_error
 from attnbook.global_attention.experiments.review_table import MODELS
 from attnbook.global_attention.figures import self_attention as figures
-from attnbook.global_attention.models import pooled_networks, review_networks, token_networks
-from attnbook.global_attention.models.position_layer import PositionLayer
+from attnbook.global_attention.position_layer import PositionLayer
+from attnbook.global_attention.reviews import load_corpus
 from attnbook.global_attention.tables import self_attention as tables
 
 SMALL = dataclasses.replace(made_reviews.Settings.book(), seeds=(0,), sizes=(1200,), epochs=3)

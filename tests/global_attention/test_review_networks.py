@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from attnbook import datasets
-from attnbook.global_attention.data.reviews import EncodedReviews, encode, load_corpus
-from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
-from attnbook.global_attention.models.position_layer import CHUNK, PositionLayer
-from attnbook.global_attention.models.review_networks import (
+from attnbook.global_attention.pooled_networks import PooledNetwork, train_pooled
+from attnbook.global_attention.position_layer import CHUNK, PositionLayer
+from attnbook.global_attention.review_networks import (
     ReviewNetwork,
     Shape,
     batches,
     groups_of_similar_length,
     initial_weights,
 )
-from attnbook.global_attention.models.review_training import Recipe, accuracy, epoch_batches, train_reviews
+from attnbook.global_attention.review_training import Recipe, accuracy, epoch_batches, train_reviews
+from attnbook.global_attention.reviews import EncodedReviews, encode, load_corpus
 
 P, T, WIDTH, VOCABULARY = 2 * CHUNK + 3, 5, 7, 41
 SHAPE = Shape(P, T, WIDTH)

@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbook.core.figures import BACKGROUND
+from attnbook.global_attention.attention_bounds import (
+    bound_after_moving_a_factor,
+    l1_gradient_of_softmax,
+    mass_on_padding,
+    samples_needed,
+)
 from attnbook.global_attention.experiments.exactness import padding_free_errors, uniform_attention_error
 from attnbook.global_attention.figures.self_attention import LOOKS
-from attnbook.global_attention.models.self_attention import (
+from attnbook.global_attention.padding_free_attention import (
     attend,
     attend_with_gradient,
     attention_weights,
     merge_key_query,
     padding_mass,
-)
-from attnbook.global_attention.theory.self_attention import (
-    bound_after_moving_a_factor,
-    l1_gradient_of_softmax,
-    mass_on_padding,
-    samples_needed,
 )
 
 T, DV, P = 5, 3, 17

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from attnbook.global_attention.models.shrinkage import group_shrinkage, shrink_columns, span
+from attnbook.global_attention.shrinkage import group_shrinkage, shrink_columns, span
 
 
 def test_shrinking_minimises_the_penalty_plus_half_the_squared_way():

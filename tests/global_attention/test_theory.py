@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnbook.global_attention.theory.sample_sizes import samples_needed, to_simplex
+from attnbook.global_attention.sample_sizes import samples_needed, to_simplex
 
 SIZES = {"n_inputs": 29, "n_relevant": 5, "width": 7}
 

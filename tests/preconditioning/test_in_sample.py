@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook.preconditioning.models import in_sample
-from attnbook.preconditioning.models.attention import loss_and_gradient, predict
-from attnbook.preconditioning.models.in_sample import in_sample_loss_and_gradient
+from attnbook.preconditioning import in_sample
+from attnbook.preconditioning.attention import loss_and_gradient, predict
+from attnbook.preconditioning.in_sample import in_sample_loss_and_gradient
 
 FORMS = {"moments": 10**6, "two products": 0}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook.preconditioning.models import attention as models
+from attnbook.preconditioning import attention as models
 
 SEEDS, PER_SEED, B, D, M = 3, 2, 11, 5, 7
 

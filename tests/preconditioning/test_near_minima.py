@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.preconditioning import landscape
 from attnbook.preconditioning.data import draw_problem
-from attnbook.preconditioning.models import factorisation
-from attnbook.preconditioning.models.factorisation import Factorisation
-from attnbook.preconditioning.structure_aware_descent import descents, figures, near_minima, reading, tables
-from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
-from attnbook.preconditioning.theory import landscape
-from attnbook.preconditioning.theory.manifold import minimum, stack, unstack
-from attnbook.preconditioning.theory.metric import POWERS, condition_number, metric, preconditioned_spectrum
-from attnbook.preconditioning.theory.population import (
+from attnbook.preconditioning.manifold import minimum, stack, unstack
+from attnbook.preconditioning.metric import POWERS, condition_number, metric, preconditioned_spectrum
+from attnbook.preconditioning.population import (
     balance_penalty,
     excess_loss,
     excess_loss_gradient,
@@ -24,6 +20,16 @@ from attnbook.preconditioning.theory.population import (
     precondition,
     square_roots,
 )
+from attnbook.preconditioning.structure_aware_descent import (
+    descents,
+    factorisation,
+    figures,
+    near_minima,
+    reading,
+    tables,
+)
+from attnbook.preconditioning.structure_aware_descent.factorisation import Factorisation
+from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
 
 D, M = 3, 5
 VALUES = np.array([0.5, 0.3, 0.2])

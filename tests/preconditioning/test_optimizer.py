@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attnbook.core import ensemble
-from attnbook.preconditioning.models.attention import predict
-from attnbook.preconditioning.models.in_sample import in_sample_loss_and_gradient
+from attnbook.preconditioning.attention import predict
+from attnbook.preconditioning.in_sample import in_sample_loss_and_gradient
 from attnbook.preconditioning.optimizer import (
     MuonLike,
     ShampooLike,
@@ -19,7 +19,7 @@ from attnbook.preconditioning.optimizer import (
     polar_factor,
     spectral_init,
 )
-from attnbook.preconditioning.theory.population import (
+from attnbook.preconditioning.population import (
     balance_penalty,
     penalty_gradient,
     precondition,

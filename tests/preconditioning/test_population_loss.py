@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from attnbook import ledger
-from attnbook.preconditioning.models import checks, contraction, simulation
-from attnbook.preconditioning.models.valley import Valley
-from attnbook.preconditioning.population_loss import figures, tables
+from attnbook.preconditioning import assumptions, landscape, manifold
+from attnbook.preconditioning.population import balance_penalty, excess_loss, sample_covariance, square_roots
+from attnbook.preconditioning.population_loss import checks, contraction, figures, simulation, tables
 from attnbook.preconditioning.population_loss.exercises import CHECKS
 from attnbook.preconditioning.population_loss.experiments import Landscape, Minima, PopulationLoss
-from attnbook.preconditioning.theory import assumptions, landscape, manifold
-from attnbook.preconditioning.theory.population import balance_penalty, excess_loss, sample_covariance, square_roots
+from attnbook.preconditioning.population_loss.valley import Valley
 
 D, M = 3, 5
 

@@ -7,9 +7,9 @@ import pytest
 
 import attnbook
 from attnbook import ledger
+from attnbook.preconditioning.law_constants import best_split, bias_coefficient, heavy_tail_exponent
 from attnbook.preconditioning.scaling_law import experiments as own
 from attnbook.preconditioning.scaling_law import figures, readings, tables
-from attnbook.preconditioning.theory.scaling_law import best_split, bias_coefficient, heavy_tail_exponent
 
 KINDS = {
     "finite_keys": own.FiniteKeys, "gradient_oracle": own.GradientOracle, "heavy_tails": own.HeavyTails,

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.preconditioning.models import penalty_bias
-from attnbook.preconditioning.models import three_gradients as models
-from attnbook.preconditioning.theory import attention_output as output
-from attnbook.preconditioning.theory import scaling_law as theory
-from attnbook.preconditioning.theory.weight_moments import weight_moments, weight_powers
+from attnbook.preconditioning import attention_output as output
+from attnbook.preconditioning import law_constants as theory
+from attnbook.preconditioning.scaling_law import penalty_bias
+from attnbook.preconditioning.scaling_law import three_gradients as models
+from attnbook.preconditioning.weight_moments import weight_moments, weight_powers
 
 
 def number(*values):
@@ -187,8 +187,8 @@ def test_distance_to_the_minima_forgets_rotations_and_sees_shrinking():
 
 def test_the_whitened_descents_agree_with_the_raw_algorithm():
     """Data descent on one data set is the two-sided Algorithm 1, step by step, with automatic differentiation."""
-    from attnbook.preconditioning.models.attention import predict
-    from attnbook.preconditioning.theory.population import balance_penalty, sample_covariance
+    from attnbook.preconditioning.attention import predict
+    from attnbook.preconditioning.population import balance_penalty, sample_covariance
 
     best = minimum(values=(0.3, 0.2, 0.1), outputs=5)
     rng = np.random.default_rng(4)
@@ -231,7 +231,7 @@ def test_aligned_errors_add_before_they_are_squared():
 
 
 def test_finer_grids_of_keys_change_nothing_but_rounding():
-    from attnbook.preconditioning.theory.attention_output import scalar_bias
+    from attnbook.preconditioning.attention_output import scalar_bias
 
     once, twice = (scalar_bias(1.0, [128, 2**32], per_unit=2, finer=f) for f in (1, 2))
     np.testing.assert_allclose(once, twice, rtol=1e-10)

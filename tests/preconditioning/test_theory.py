@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.preconditioning.theory import population as theory
+from attnbook.preconditioning import population as theory
 
 D, M = 3, 5
 

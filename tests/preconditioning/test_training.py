@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from attnbook.core.rng import stream
+from attnbook.preconditioning.attention import predict
 from attnbook.preconditioning.data import Setup
-from attnbook.preconditioning.models.attention import predict
 from attnbook.preconditioning.optimizer import StructureAwareGD, spectral_init
-from attnbook.preconditioning.theory.population import excess_loss, sample_covariance
+from attnbook.preconditioning.population import excess_loss, sample_covariance
 from attnbook.preconditioning.training import Training, Variant, train_variants
 
 SETUP = Setup(dimension=3, n_outputs=5, condition_number=7.0, largest=0.2, smallest=0.1, noise=0.1, n_samples=101)

@@ -9,8 +9,8 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.theory.regions import largest_region_count, region_bound
-from attnbook.global_attention.theory.rescaling import hessian_scaling, least_penalty_factor
+from attnbook.global_attention.regions import largest_region_count, region_bound
+from attnbook.global_attention.rescaling import hessian_scaling, least_penalty_factor
 
 __all__ = ["CHECKS"]
 

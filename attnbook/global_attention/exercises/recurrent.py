@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.theory.recurrent import Recurrence, ratio_weights, weight_counts
+from attnbook.global_attention.recurrent_bounds import Recurrence, ratio_weights, weight_counts
 from attnbook.global_attention.word_teachers import softmax
 
 __all__ = ["CHECKS"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.theory.sample_sizes import samples_needed
+from attnbook.global_attention.sample_sizes import samples_needed
 
 __all__ = ["CHECKS"]
 

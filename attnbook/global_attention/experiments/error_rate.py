@@ -19,9 +19,9 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models.masks import Member, Model, Training, predict, train_members
-from attnbook.global_attention.theory.sample_sizes import samples_needed, to_simplex
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member, Model, Training, predict, train_members
+from attnbook.global_attention.sample_sizes import samples_needed, to_simplex
 
 __all__ = ["MODELS", "ErrorRate", "Settings", "run"]
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.data.reviews import EncodedReviews
-from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
-from attnbook.global_attention.models.position_layer import CHUNK
-from attnbook.global_attention.models.review_networks import Network, ReviewNetwork, Shape, initial_weights
-from attnbook.global_attention.models.review_training import Recipe, train_reviews
-from attnbook.global_attention.models.self_attention import attend_with_gradient
+from attnbook.global_attention.padding_free_attention import attend_with_gradient
+from attnbook.global_attention.pooled_networks import PooledNetwork, train_pooled
+from attnbook.global_attention.position_layer import CHUNK
+from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape, initial_weights
+from attnbook.global_attention.review_training import Recipe, train_reviews
+from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = ["network_error", "padding_free_errors", "uniform_attention_error"]
 

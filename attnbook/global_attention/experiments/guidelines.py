@@ -22,10 +22,10 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate, share
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models.masks import Member, Model, Training, predict, train_members
-from attnbook.global_attention.models.recurrent_gradient import Penalty, penalty_and_gradient
-from attnbook.global_attention.models.word_training import Task, WordMember, WordSetup, train_reader
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member, Model, Training, predict, train_members
+from attnbook.global_attention.recurrent_gradient import Penalty, penalty_and_gradient
+from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 __all__ = ["L2_MODELS", "PENALTIES", "Guidelines", "Settings", "run"]
 

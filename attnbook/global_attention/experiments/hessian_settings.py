@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from attnbook.core.resuming import check_seeds
-from attnbook.global_attention.models.classifiers import Classifier, Model
+from attnbook.global_attention.classifiers import Classifier, Model
 
 __all__ = ["DIGIT_SIZE", "NETWORKS", "OUTLIERS", "PATHS", "SPECTRA", "Settings"]
 

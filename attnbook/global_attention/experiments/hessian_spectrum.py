@@ -23,6 +23,7 @@ from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import digits, mnist
+from attnbook.global_attention.classifiers import Classifier, Schedule, one_hot, train_classifiers
 from attnbook.global_attention.experiments.hessian_settings import (
     DIGIT_SIZE,
     NETWORKS,
@@ -31,9 +32,8 @@ from attnbook.global_attention.experiments.hessian_settings import (
     SPECTRA,
     Settings,
 )
-from attnbook.global_attention.models.classifiers import Classifier, Schedule, one_hot, train_classifiers
-from attnbook.global_attention.models.two_layer import Hessian, Softplus
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
+from attnbook.global_attention.two_layer import Hessian, Softplus
 
 __all__ = ["NETWORKS", "OUTLIERS", "PATHS", "SPECTRA", "HessianSpectrum", "Settings", "run"]
 

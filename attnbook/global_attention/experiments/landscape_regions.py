@@ -12,10 +12,10 @@ import torch
 from attnbook.core.results import Measurement, ratio_over_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models.biased import FirstLayers, train_with_biases
-from attnbook.global_attention.models.masks import Member, Model
-from attnbook.global_attention.theory.regions import (
+from attnbook.global_attention.biased_networks import FirstLayers, train_with_biases
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member, Model
+from attnbook.global_attention.regions import (
     count_regions,
     count_regions_in_box,
     crossover_width,

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from attnbook.core.results import Measurement, over_seeds
 from attnbook.core.rng import stream
-from attnbook.global_attention.models.two_layer import Activation, Hessian, ReLU, Softplus, loss_and_gradient
-from attnbook.global_attention.theory.rescaling import (
+from attnbook.global_attention.rescaling import (
     Network,
     allowed_triangle,
     hessian_scaling,
@@ -22,6 +21,7 @@ from attnbook.global_attention.theory.rescaling import (
     rescale,
     rescaled_sharpness,
 )
+from attnbook.global_attention.two_layer import Activation, Hessian, ReLU, Softplus, loss_and_gradient
 
 __all__ = ["MAP_RANGE", "QUANTITIES", "Minimum", "claims", "orbit", "orbit_map", "quantities"]
 

@@ -11,9 +11,9 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Measurement
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import threads
-from attnbook.global_attention.models.interpolation import Fit, fit_all_weights
-from attnbook.global_attention.models.two_layer import Hessian, Softplus
-from attnbook.global_attention.theory.small_samples import relative_residual, softplus_features
+from attnbook.global_attention.interpolation import Fit, fit_all_weights
+from attnbook.global_attention.small_samples import relative_residual, softplus_features
+from attnbook.global_attention.two_layer import Hessian, Softplus
 
 __all__ = ["ARRAYS", "FITTED", "STATIONARY", "STUCK", "Task", "claims", "fits", "relu_failures", "residuals"]
 

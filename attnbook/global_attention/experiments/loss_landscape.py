@@ -17,10 +17,10 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import check_seeds, resumable
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.data import Setup
 from attnbook.global_attention.experiments import landscape_regions as regions
 from attnbook.global_attention.experiments import landscape_rescaling as rescaling
 from attnbook.global_attention.experiments import landscape_samples as samples
+from attnbook.global_attention.masked_teachers import Setup
 
 __all__ = ["BIASES", "MODELS", "LossLandscape", "Settings", "run"]
 

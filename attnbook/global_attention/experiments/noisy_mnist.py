@@ -20,6 +20,7 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.datasets import Images
+from attnbook.global_attention.digit_training import CLASSES, Member, Model, train_members
 from attnbook.global_attention.experiments.noisy_mnist_settings import (
     FIGURES,
     MODELS,
@@ -30,7 +31,6 @@ from attnbook.global_attention.experiments.noisy_mnist_settings import (
     Panel,
     Settings,
 )
-from attnbook.global_attention.models.digits import CLASSES, Member, Model, train_members
 
 __all__ = ["FIGURES", "MODELS", "NAMES", "PANELS", "PATHS", "NoisyMnist", "Panel", "Settings", "run"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnbook.core.resuming import check_seeds
 from attnbook.datasets import Images, digits, mnist
-from attnbook.global_attention.models.digits import Member, Model, Training
+from attnbook.global_attention.digit_training import Member, Model, Training
 from attnbook.global_attention.noisy_digits import Scene
 
 __all__ = ["FIGURES", "MODELS", "NAMES", "PANELS", "PATHS", "PROGRAMS", "Panel", "Path", "Settings"]
@@ -62,7 +62,7 @@ class Path:
 
     Attributes:
         model: The model.
-        options: Which penalties of a :class:`~attnbook.global_attention.models.digits.Member` take the strength.
+        options: Which penalties of a :class:`~attnbook.global_attention.digit_training.Member` take the strength.
     """
 
     model: Model

@@ -31,15 +31,15 @@ from attnbook.global_attention.experiments.recurrent_details import (
 )
 from attnbook.global_attention.experiments.second_look import SECOND_LOOK, train_second_look
 from attnbook.global_attention.experiments.step_sizes import chosen_step_sizes
-from attnbook.global_attention.models.masks import Training
-from attnbook.global_attention.models.word_training import (
+from attnbook.global_attention.masks import Training
+from attnbook.global_attention.recurrent_bounds import order_blind_floor
+from attnbook.global_attention.word_training import (
     Task,
     Trained,
     WordMember,
     WordSetup,
     train_reader,
 )
-from attnbook.global_attention.theory.recurrent import order_blind_floor
 
 __all__ = ["LADDER", "OTHERS", "Recurrent", "Settings", "run"]
 

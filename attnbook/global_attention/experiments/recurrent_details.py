@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.models.recurrent import initial_parameters, looks
-from attnbook.global_attention.models.word_training import READERS, RECURRENCES, Reader, Task, WordSetup, answers
-from attnbook.global_attention.theory.recurrent import Recurrence, felt_directions, ratio_weights, weight_counts
+from attnbook.global_attention.recurrent_bounds import Recurrence, felt_directions, ratio_weights, weight_counts
+from attnbook.global_attention.recurrent_networks import initial_parameters, looks
+from attnbook.global_attention.word_training import READERS, RECURRENCES, Reader, Task, WordSetup, answers
 
 __all__ = [
     "CHECKED",

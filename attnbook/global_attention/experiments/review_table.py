@@ -21,11 +21,11 @@ from attnbook.core.resuming import check_seeds, resumable
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Source, synthetic
-from attnbook.global_attention.data.reviews import Corpus, EncodedReviews, load_corpus
-from attnbook.global_attention.models.pooled_networks import PooledNetwork, train_pooled
-from attnbook.global_attention.models.review_networks import ReviewNetwork, Shape
-from attnbook.global_attention.models.review_training import Recipe, accuracy, train_reviews
-from attnbook.global_attention.models.self_attention import attention_weights, padding_mass
+from attnbook.global_attention.padding_free_attention import attention_weights, padding_mass
+from attnbook.global_attention.pooled_networks import PooledNetwork, train_pooled
+from attnbook.global_attention.review_networks import ReviewNetwork, Shape
+from attnbook.global_attention.review_training import Recipe, accuracy, train_reviews
+from attnbook.global_attention.reviews import Corpus, EncodedReviews, load_corpus
 
 __all__ = ["MODELS", "PICTURED", "ReviewSettings", "ReviewTable", "train_table"]
 

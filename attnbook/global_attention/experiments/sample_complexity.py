@@ -22,8 +22,8 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.data import Setup
-from attnbook.global_attention.models.masks import Member, Model, Training, train_members
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member, Model, Training, train_members
 
 __all__ = ["MODELS", "PAPER_SIZES", "SampleComplexity", "Settings", "paper_losses", "run"]
 

@@ -10,10 +10,10 @@ import torch
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.models.masks import Training
-from attnbook.global_attention.models.recurrent import looks
-from attnbook.global_attention.models.word_training import RECURRENCES, Task, WordMember, WordSetup, train_reader
+from attnbook.global_attention.masks import Training
+from attnbook.global_attention.recurrent_networks import looks
 from attnbook.global_attention.word_teachers import WordTeacher, softmax
+from attnbook.global_attention.word_training import RECURRENCES, Task, WordMember, WordSetup, train_reader
 
 __all__ = ["SECOND_LOOK", "train_second_look"]
 

@@ -21,9 +21,9 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.data.attended_teachers import AttendedTeacher, draw_attended_teacher
-from attnbook.global_attention.models.token_networks import MODELS, TokenModel, initial_parameters, predict
-from attnbook.global_attention.theory.self_attention import bound_after_moving_a_factor, l1_gradient_of_softmax
+from attnbook.global_attention.attended_teachers import AttendedTeacher, draw_attended_teacher
+from attnbook.global_attention.attention_bounds import bound_after_moving_a_factor, l1_gradient_of_softmax
+from attnbook.global_attention.token_networks import MODELS, TokenModel, initial_parameters, predict
 
 __all__ = ["AttendedTeachers", "Settings", "run"]
 

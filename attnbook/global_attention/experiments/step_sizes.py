@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from attnbook.global_attention.models.masks import Training
-from attnbook.global_attention.models.word_training import Task, WordMember, WordSetup, train_reader
+from attnbook.global_attention.masks import Training
+from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 __all__ = ["GRID", "SIZE", "STEPS", "TRIED", "TRIED_SEEDS", "chosen_step_sizes", "try_step_sizes"]
 

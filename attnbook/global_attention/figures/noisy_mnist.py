@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from attnbook.global_attention.models.agreement import Agreement
+    from attnbook.global_attention.agreement import Agreement
 
 __all__ = [
     "PATH_LOOKS",

@@ -12,7 +12,7 @@ import numpy as np
 from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.global_attention.experiments import guidelines, recurrent
 from attnbook.global_attention.figures.sample_complexity import LOSS
-from attnbook.global_attention.theory.recurrent import moved_score
+from attnbook.global_attention.recurrent_bounds import moved_score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.figures import LOOKS as COMMON
+from attnbook.global_attention import token_networks
+from attnbook.global_attention.attention_bounds import mass_on_padding
 from attnbook.global_attention.experiments import imdb, review_table, self_attention
-from attnbook.global_attention.models import token_networks
-from attnbook.global_attention.theory.self_attention import mass_on_padding
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from attnbook.global_attention.experiments.hessian_settings import NETWORKS, SPE
 from attnbook.global_attention.experiments.hessian_spectrum import HessianSpectrum
 from attnbook.global_attention.experiments.landscape_samples import FITTED, STATIONARY
 from attnbook.global_attention.experiments.loss_landscape import MODELS, LossLandscape
-from attnbook.global_attention.theory.rescaling import log_volume_factor
+from attnbook.global_attention.rescaling import log_volume_factor
 from attnbook.ledger.rendering import SIGNS
 
 __all__ = [

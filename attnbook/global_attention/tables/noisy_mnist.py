@@ -13,9 +13,9 @@ from attnbook.core.results import Measurement, stored_measurements
 from attnbook.core.runtime import Scale
 from attnbook.core.tables import Measured, Table
 from attnbook.datasets import Images
+from attnbook.global_attention.agreement import Agreement
+from attnbook.global_attention.digit_training import Model
 from attnbook.global_attention.experiments.noisy_mnist import MODELS, NAMES, PANELS, NoisyMnist
-from attnbook.global_attention.models.agreement import Agreement
-from attnbook.global_attention.models.digits import Model
 from attnbook.global_attention.noisy_digits import Scene
 from attnbook.ledger.rendering import SIGNS
 

@@ -8,8 +8,8 @@ from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.experiments import recurrent, step_sizes
 from attnbook.global_attention.experiments.recurrent_details import CHECKED, SHARES
 from attnbook.global_attention.figures.recurrent import LOOKS, TITLES
-from attnbook.global_attention.models.word_training import RECURRENCES
-from attnbook.global_attention.theory.recurrent import Recurrence, moved_score, samples_needed, weight_counts
+from attnbook.global_attention.recurrent_bounds import Recurrence, moved_score, samples_needed, weight_counts
+from attnbook.global_attention.word_training import RECURRENCES
 
 __all__ = [
     "bound",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
+from attnbook.global_attention.attention_bounds import mass_on_padding
 from attnbook.global_attention.experiments import imdb, review_steps, review_table
 from attnbook.global_attention.figures.self_attention import LOOKS
-from attnbook.global_attention.theory.self_attention import mass_on_padding
 
 __all__ = [
     "accuracies",

@@ -16,10 +16,10 @@ from torch import Tensor
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.preconditioning import landscape, manifold
 from attnbook.preconditioning.data import draw_problem
-from attnbook.preconditioning.models import checks, contraction, simulation
-from attnbook.preconditioning.theory import landscape, manifold
-from attnbook.preconditioning.theory.population import square_roots
+from attnbook.preconditioning.population import square_roots
+from attnbook.preconditioning.population_loss import checks, contraction, simulation
 
 LAYERS = ("value", "key_query")
 INSIDE = (

@@ -15,9 +15,9 @@ import xarray as xr
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.rng import stream
-from attnbook.preconditioning.models.simulation import attention_line
-from attnbook.preconditioning.models.valley import Coordinates, Valley
-from attnbook.preconditioning.theory import landscape
+from attnbook.preconditioning import landscape
+from attnbook.preconditioning.population_loss.simulation import attention_line
+from attnbook.preconditioning.population_loss.valley import Coordinates, Valley
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

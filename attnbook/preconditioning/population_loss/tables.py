@@ -12,12 +12,12 @@ from torch import Tensor
 
 from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table
-from attnbook.preconditioning.models import contraction
-from attnbook.preconditioning.models.valley import Coordinates, Valley
+from attnbook.preconditioning import landscape
+from attnbook.preconditioning.manifold import nearest
+from attnbook.preconditioning.population_loss import contraction
 from attnbook.preconditioning.population_loss.experiments import within
 from attnbook.preconditioning.population_loss.figures import LINE_QUERIES, LINE_SEEDS, START, STEPS, line_outputs
-from attnbook.preconditioning.theory import landscape
-from attnbook.preconditioning.theory.manifold import nearest
+from attnbook.preconditioning.population_loss.valley import Coordinates, Valley
 
 Rows = list[list[str | Measured]]
 

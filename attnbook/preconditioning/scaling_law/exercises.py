@@ -11,7 +11,7 @@ import torch
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.preconditioning.theory.scaling_law import best_split, bias_coefficient, heavy_tail_exponent
+from attnbook.preconditioning.law_constants import best_split, bias_coefficient, heavy_tail_exponent
 
 __all__ = ["CHECKS"]
 

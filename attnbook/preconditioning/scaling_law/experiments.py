@@ -14,12 +14,12 @@ from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.preconditioning.attention_output import scalar_bias
 from attnbook.preconditioning.data import Setup
-from attnbook.preconditioning.models.three_gradients import Layers, whitened_minimum
+from attnbook.preconditioning.law_constants import heavy_tail_exponent, scalar_bias_coefficient
 from attnbook.preconditioning.scaling_law import finite_keys, readings, runs
 from attnbook.preconditioning.scaling_law.readings import FITTED, slope
-from attnbook.preconditioning.theory.attention_output import scalar_bias
-from attnbook.preconditioning.theory.scaling_law import heavy_tail_exponent, scalar_bias_coefficient
+from attnbook.preconditioning.scaling_law.three_gradients import Layers, whitened_minimum
 
 KEYS = (32, 128, 512)  # numbers of keys that the claims on loss and gradient name
 OUTPUT_KEYS = (50, 200, 800)  # those of the claims on the output of attention

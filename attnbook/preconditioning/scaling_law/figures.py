@@ -10,9 +10,9 @@ import xarray as xr
 from matplotlib.patheffects import withStroke
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.preconditioning.law_constants import heavy_tail_exponent
 from attnbook.preconditioning.scaling_law import readings
 from attnbook.preconditioning.scaling_law.experiments import ABOVE, BELOW
-from attnbook.preconditioning.theory.scaling_law import heavy_tail_exponent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

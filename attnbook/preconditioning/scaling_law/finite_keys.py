@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from attnbook.core.experiment import Arrays
-from attnbook.preconditioning.data import Problem
-from attnbook.preconditioning.models.penalty_bias import penalty_bias
-from attnbook.preconditioning.theory.attention_output import (
+from attnbook.preconditioning.attention_output import (
     expected_excess,
     gaussian_nodes,
     output_bias,
     output_covariance,
     output_moments,
 )
-from attnbook.preconditioning.theory.population import spectral_factors, whiten
-from attnbook.preconditioning.theory.scaling_law import bias_coefficient, bias_terms
-from attnbook.preconditioning.theory.weight_moments import weight_powers
+from attnbook.preconditioning.data import Problem
+from attnbook.preconditioning.law_constants import bias_coefficient, bias_terms
+from attnbook.preconditioning.population import spectral_factors, whiten
+from attnbook.preconditioning.scaling_law.penalty_bias import penalty_bias
+from attnbook.preconditioning.weight_moments import weight_powers
 
 POWERS = (1, 2, 4)  # of the weights, in Lemma 9
 TILTS = (0.25, 1.84)  # strengths q of the scores, in Lemmas 11 and 14

@@ -14,13 +14,13 @@ from attnbook.core import runtime
 from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.preconditioning.attention_output import gaussian_nodes
 from attnbook.preconditioning.curves import stage
 from attnbook.preconditioning.data import Setup
-from attnbook.preconditioning.models import three_gradients as models
+from attnbook.preconditioning.law_constants import oracle_bias, spectral_start_constant
 from attnbook.preconditioning.optimizer import spectral_init
-from attnbook.preconditioning.theory.attention_output import gaussian_nodes
-from attnbook.preconditioning.theory.population import excess_loss
-from attnbook.preconditioning.theory.scaling_law import oracle_bias, spectral_start_constant
+from attnbook.preconditioning.population import excess_loss
+from attnbook.preconditioning.scaling_law import three_gradients as models
 from attnbook.preconditioning.training import Training, Variant, train_variants
 
 if TYPE_CHECKING:

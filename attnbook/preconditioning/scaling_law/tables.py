@@ -9,8 +9,8 @@ import numpy as np
 import xarray as xr
 
 from attnbook.core.tables import Measured, Table
+from attnbook.preconditioning.law_constants import best_split, heavy_tail_exponent, scalar_bias_coefficient
 from attnbook.preconditioning.scaling_law import readings, runs
-from attnbook.preconditioning.theory.scaling_law import best_split, heavy_tail_exponent, scalar_bias_coefficient
 
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 Rows = list[list[str | Measured]]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.preconditioning.models.attention import loss_and_gradient, predict
-from attnbook.preconditioning.theory.population import (
+from attnbook.preconditioning.attention import loss_and_gradient, predict
+from attnbook.preconditioning.population import (
     balance_penalty,
     excess_loss,
     excess_loss_gradient,

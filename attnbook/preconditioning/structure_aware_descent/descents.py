@@ -12,10 +12,9 @@ from torch import Tensor
 from attnbook.core.rng import stream, to_tensor
 from attnbook.preconditioning.curves import first_time
 from attnbook.preconditioning.data import Setup, draw_problem
-from attnbook.preconditioning.models.factorisation import Factorisation
+from attnbook.preconditioning.manifold import minimum, nearest, split, stack, unstack
 from attnbook.preconditioning.optimizer import StructureAwareGD, spectral_init
-from attnbook.preconditioning.theory.manifold import minimum, nearest, split, stack, unstack
-from attnbook.preconditioning.theory.population import (
+from attnbook.preconditioning.population import (
     Preconditioner,
     excess_loss,
     excess_loss_gradient,
@@ -26,6 +25,7 @@ from attnbook.preconditioning.theory.population import (
     spectral_factors,
     square_roots,
 )
+from attnbook.preconditioning.structure_aware_descent.factorisation import Factorisation
 
 __all__ = [
     "arrival",

@@ -17,6 +17,7 @@ from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.curves import loss_ratio, stage
 from attnbook.preconditioning.data import Setup
+from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.structure_aware_descent.closed_forms import LOSSES, gradient_errors
 from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
 from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace
@@ -29,7 +30,6 @@ from attnbook.preconditioning.structure_aware_descent.reading import (
     others,
     worst,
 )
-from attnbook.preconditioning.theory.population import Preconditioner
 from attnbook.preconditioning.training import Start, Training, Variant, train_variants
 
 __all__ = ["Ablation", "Balance", "Conditioning", "Convergence", "OptimizerRace", "StructureAwareDescent"]

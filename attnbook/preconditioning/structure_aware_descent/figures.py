@@ -12,10 +12,10 @@ import xarray as xr
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.preconditioning.curves import NEAR
+from attnbook.preconditioning.metric import POWERS
 from attnbook.preconditioning.structure_aware_descent.experiments import ratios
 from attnbook.preconditioning.structure_aware_descent.near_minima import ARRIVED
 from attnbook.preconditioning.structure_aware_descent.race import race_ends, race_times
-from attnbook.preconditioning.theory.metric import POWERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

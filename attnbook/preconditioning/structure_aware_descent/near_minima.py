@@ -15,12 +15,12 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.preconditioning.curves import first_time, stage
 from attnbook.preconditioning.data import Setup, draw_problem
-from attnbook.preconditioning.models.factorisation import Factorisation
+from attnbook.preconditioning.manifold import minimum
+from attnbook.preconditioning.metric import POWERS, condition_number, preconditioned_spectrum
+from attnbook.preconditioning.population import Preconditioner, square_roots
 from attnbook.preconditioning.structure_aware_descent import descents
+from attnbook.preconditioning.structure_aware_descent.factorisation import Factorisation
 from attnbook.preconditioning.structure_aware_descent.reading import fit, log_slope
-from attnbook.preconditioning.theory.manifold import minimum
-from attnbook.preconditioning.theory.metric import POWERS, condition_number, preconditioned_spectrum
-from attnbook.preconditioning.theory.population import Preconditioner, square_roots
 
 COMPARED = 10.0  # condition number at which two programs are compared, and from which slopes are fitted
 ACCURACY = 1e-6  # share of the initial excess loss that counts as arrived, in Conditioning

@@ -15,8 +15,8 @@ from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.curves import first_time, loss_ratio, stage
 from attnbook.preconditioning.data import Setup
+from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.structure_aware_descent.reading import check_records, choose, near_at
-from attnbook.preconditioning.theory.population import Preconditioner
 from attnbook.preconditioning.training import Optimizer, Training, Variant, train_variants
 
 METHODS: dict[str, tuple[Optimizer, Preconditioner, float, float]] = {  # penalty, and largest step size of the grid

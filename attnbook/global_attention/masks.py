@@ -1,0 +1,349 @@
+r"""The networks of Section 4.1 and how they are trained.
+
+All five models are one network, $f(x) = w^{(2)}\phi(w^{(1)}(x \odot a))$ with $\phi=\mathrm{ReLU}$ and no biases; they
+differ in what happens to the mask $a$:
+
+================  =============================================================================
+model             mask
+================  =============================================================================
+``baseline``      fixed at ones: no attention
+``attention``     trained from ones
+``l1_attention``  trained from ones, penalty $\lambda\sum_k|a_k|$ added to the loss
+``sum_to_one``    trained, renormalised after each step (non-negative, mean 1: assumption A7
+                  with the inputs multiplied by $p$)
+``oracle``        fixed at the truth $a^*$ (Proposition 1)
+================  =============================================================================
+
+At step 0 the first four are the same function, and models of the same seed and sample size see the same
+batches, so that every difference comes from the mask. Weights follow torch's convention ``(to, from)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Literal, TypeAlias, TypeVar, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.core import ensemble, update_rules
+from attnbook.core.ensemble import History, Parameters
+from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import Progress, threads
+from attnbook.global_attention.masked_teachers import Setup, Teacher
+
+__all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "predict", "train_members"]
+
+Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
+
+Key = TypeVar("Key", bound=Hashable)
+
+# Indices of this many batches are drawn at a time.
+BLOCK = 100
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of an ensemble.
+
+    Attributes:
+        model: What happens to its mask.
+        seed: Seed of teacher, inputs, batches and initial weights.
+        n_samples: Size of its training set.
+        n_relevant: Inputs the teacher looks at.
+        penalty: L1 weight on the mask; used by ``l1_attention`` only.
+        weight_penalty: L2 weight on both layers; default none.
+    """
+
+    model: Model
+    seed: int
+    n_samples: int
+    n_relevant: int
+    penalty: float = 0.0
+    weight_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.model not in get_args(Model):
+            raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
+        if self.n_samples < 1 or self.n_relevant < 1:
+            raise ValueError(f"n_samples, n_relevant: expected at least 1, got {self.n_samples}, {self.n_relevant}")
+        for name in ("penalty", "weight_penalty"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        return f"{self.model} (seed {self.seed}, {self.n_samples} samples, {self.n_relevant} relevant inputs)"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the networks are trained: Adam on batches drawn with replacement.
+
+    Attributes:
+        steps: Number of steps.
+        batch_size: Samples per step.
+        step_size: Step size of Adam.
+        record_at: Steps at which the test loss is recorded.
+        decay: Whether the step size falls to zero along a cosine.
+    """
+
+    steps: int
+    batch_size: int
+    step_size: float
+    record_at: tuple[int, ...]
+    decay: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1:
+            raise ValueError(f"steps, batch_size: expected at least 1, got {self.steps}, {self.batch_size}")
+
+
+def predict(
+    parameters: Parameters, inputs: Float[Tensor, "members samples inputs"]
+) -> Float[Tensor, "members outputs samples"]:
+    r"""Return $w^{(2)}\phi(w^{(1)}(x\odot a))$ of each member for its own inputs.
+
+    Args:
+        parameters: ``mask (members, inputs)``, ``hidden (members, width, inputs)`` and
+            ``decoder (members, outputs, width)``.
+        inputs: Samples of each member.
+
+    Returns:
+        Predictions.
+    """
+    masked = parameters["hidden"] * parameters["mask"].unsqueeze(1)
+    return parameters["decoder"] @ (masked @ inputs.mT).relu()
+
+
+def loss_and_gradient(
+    parameters: Parameters, batch: tuple[Float[Tensor, "groups batch inputs"], Float[Tensor, "groups outputs batch"]]
+) -> tuple[Float[Tensor, " members"], Parameters]:
+    r"""Return the mean squared error of each member and its gradient, in closed form.
+
+    With $u = f(x) - y$, $h = \phi(w^{(1)}(x\odot a))$ and $G = (w^{(2)\top}u\odot h')x^\top$ (the gradient of the
+    folded weights $w^{(1)}\mathrm{diag}(a)$): $\nabla w^{(2)} = uh^\top$, $\nabla w^{(1)} = G\,\mathrm{diag}(a)$ and
+    $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$: the mask costs no matrix product of its own.
+
+    Args:
+        parameters: As for :func:`predict`.
+        batch: Inputs and labels. Neighbouring members share a batch where there are fewer batches than members; their
+            first layers then enter one matrix product, side by side.
+
+    Returns:
+        The losses (mean over outputs and batch) and the gradients of the losses.
+    """
+    inputs, labels = batch
+    mask, hidden, decoder = parameters["mask"].unsqueeze(1), parameters["hidden"], parameters["decoder"]
+    members, width, n_inputs = hidden.shape
+    groups, samples, _ = inputs.shape
+    side_by_side = (hidden * mask).view(groups, -1, n_inputs)
+    activation = torch.bmm(side_by_side, inputs.mT).relu_().view(members, width, samples)
+    residual = torch.bmm(decoder, activation)
+    residual.view(groups, -1, *residual.shape[1:]).sub_(labels.unsqueeze(1))
+    losses = residual.square().mean((1, 2))
+    residual.mul_(2.0 / (residual.shape[1] * samples))
+    decoder_gradient = torch.bmm(residual, activation.mT)
+    # sign(activation) is the derivative of ReLU, 0 at 0.
+    backward = torch.bmm(decoder.mT, residual).mul_(activation.sign_())
+    folded_gradient = torch.bmm(backward.view(groups, -1, samples), inputs).view_as(hidden)
+    mask_gradient = (folded_gradient * hidden).sum(1)
+    return losses, {"mask": mask_gradient, "hidden": folded_gradient.mul_(mask), "decoder": decoder_gradient}
+
+
+def effective_weights(parameters: Parameters) -> Float[Tensor, "members inputs"]:
+    r"""Return $|a_k|\,\|w^{(1)}_k\|$, how strongly each input enters.
+
+    The mask alone does not say: a small $a_k$ with large weights is the same function.
+    """
+    # Twenty times faster on a CPU than torch's norm over a dimension in the middle.
+    return parameters["mask"].abs() * parameters["hidden"].square().sum(1).sqrt()
+
+
+def train_members(
+    members: Sequence[Member],
+    setup: Setup,
+    training: Training,
+    *,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> History:
+    """Train networks of any mix of models, seeds, sample sizes and sparsities as one program.
+
+    Args:
+        members: The networks.
+        setup: Sizes and noise.
+        training: Steps, batches and step size.
+        device: Where to compute.
+        dtype: Type of the computation; default float32.
+        progress: Told (steps done, steps in all).
+
+    Returns:
+        History with the records ``test_loss`` ``(records, members)``, the mean squared error on clean held-out labels,
+        and ``effective_weights`` ``(records, members, inputs)``.
+
+    Raises:
+        ValueError: If ``members`` is empty or a teacher has more relevant inputs than inputs.
+        FloatingPointError: If a member diverges.
+    """
+    if not members:
+        raise ValueError("members: expected at least one network, got none")
+    data = _Data(members, setup, training, device, dtype)
+    gradient = _MaskRule(members, data.to)
+    projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
+
+    def renormalise(parameters: Parameters) -> None:
+        mask = parameters["mask"]
+        positive = mask.clamp(min=0.0)
+        mask.copy_(torch.where(projected.unsqueeze(1), positive / positive.mean(1, keepdim=True), mask))
+
+    # A second thread gains less than half for matrices this small, and costs several times as much where another
+    # process wants the core: chapters, tests and seeds run side by side instead.
+    with threads(1):
+        return ensemble.train(
+            gradient,
+            _initial_parameters(members, setup, data),
+            data.batch,
+            optimizer=update_rules.Adam(training.step_size),
+            steps=training.steps,
+            record=lambda p: {"test_loss": data.test_loss(p), "effective_weights": effective_weights(p)},
+            record_at=training.record_at,
+            project=renormalise if projected.any() else None,
+            schedule=update_rules.cosine(training.steps) if training.decay else None,
+            names=[str(m) for m in members],
+            progress=progress,
+        )
+
+
+class _MaskRule:
+    """The gradient with the mask of each member frozen, free or penalised, and with its layers penalised."""
+
+    def __init__(self, members: Sequence[Member], to: _Cast) -> None:
+        trained = [float(m.model not in ("baseline", "oracle")) for m in members]
+        self.trained = to(trained).unsqueeze(1)
+        self.penalty = to([m.penalty if m.model == "l1_attention" else 0.0 for m in members]).unsqueeze(1)
+        self.shrinking = any(m.weight_penalty for m in members)
+        self.shrink = to([2 * m.weight_penalty for m in members])[:, None, None]
+
+    def __call__(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
+        losses, gradients = loss_and_gradient(parameters, batch)
+        gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
+        if self.shrinking:
+            for name in ("hidden", "decoder"):
+                gradients[name].addcmul_(parameters[name], self.shrink)
+        return losses, gradients
+
+
+@dataclass(frozen=True)
+class _Cast:
+    device: torch.device
+    dtype: torch.dtype
+
+    def __call__(self, values: Sequence[float] | np.ndarray) -> Tensor:
+        return to_tensor(values, device=self.device, dtype=self.dtype)
+
+
+class _Data:
+    """Samples, labels and batches of all members, each drawn once and shared where equal."""
+
+    def __init__(
+        self, members: Sequence[Member], setup: Setup, training: Training, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.members, self.setup, self.training, self.device = members, setup, training, device
+        self.to = _Cast(device, dtype)
+        self.pools = _unique((m.seed, m.n_relevant) for m in members)
+        self.groups = _unique(_group(m) for m in members)
+        self.block: tuple[int, Tensor] = (-1, torch.empty(0))
+        largest = max(m.n_samples for m in members)
+        drawn = [self._draw(seed, k, largest) for seed, k in self.pools]
+        self.inputs = torch.cat([inputs for inputs, _ in drawn])
+        self.labels = torch.cat([labels for _, labels in drawn])
+        self.first_row = self._index([self.pools[s, k] * largest for s, k, _ in self.groups]).unsqueeze(1)
+        self.group_of_batch = self._index(_one_batch_for_neighbours([self.groups[_group(m)] for m in members]))
+
+    @cached_property
+    def teachers(self) -> dict[tuple[int, int], Teacher]:
+        return {(seed, k): self.setup.teacher(seed, k) for seed, k in self.pools}
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        number, within = divmod(step, BLOCK)
+        if number != self.block[0]:
+            rows = self.first_row + self._index(self._draw_batches(number))
+            self.block = (number, rows[:, self.group_of_batch])
+        rows = self.block[1][within]
+        return _rows(self.inputs, rows), _rows(self.labels, rows).mT.contiguous()
+
+    def test_loss(self, parameters: Parameters) -> Tensor:
+        losses = torch.empty(len(self.members), device=self.device, dtype=self.inputs.dtype)
+        for key, (inputs, labels) in self.test_sets.items():
+            mine = self._index([i for i, m in enumerate(self.members) if (m.seed, m.n_relevant) == key])
+            chosen = {name: tensor[mine] for name, tensor in parameters.items()}
+            total = torch.zeros(len(mine), dtype=torch.float64)  # on the CPU: not every device has float64
+            for x, y in zip(inputs.split(4096), labels.split(4096), strict=True):
+                total += (predict(chosen, x.expand(len(mine), -1, -1)) - y.T).square().sum((1, 2)).cpu().double()
+            losses[mine] = (total / labels.numel()).to(losses)
+        return losses
+
+    @cached_property
+    def test_sets(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
+        sets = {}
+        for seed, k in self.pools:
+            inputs = stream(seed, "test inputs").standard_normal((self.setup.n_test, self.setup.n_inputs))
+            sets[seed, k] = (self.to(inputs), self.to(self.teachers[seed, k](inputs)))
+        return sets
+
+    def _draw(self, seed: int, k: int, count: int) -> tuple[Tensor, Tensor]:
+        inputs = stream(seed, "inputs").standard_normal((count, self.setup.n_inputs))
+        noise = stream(seed, "noise").standard_normal((count, self.setup.outputs))
+        return self.to(inputs), self.to(self.teachers[seed, k](inputs) + self.setup.noise * noise)
+
+    def _draw_batches(self, number: int) -> np.ndarray:
+        shape = (BLOCK, self.training.batch_size)
+        drawn = [(stream(seed, "batches", n, number).random(shape) * n).astype(np.int64) for seed, _, n in self.groups]
+        return np.stack(drawn, axis=1)
+
+    def _index(self, values: Sequence[int] | np.ndarray) -> Tensor:
+        return torch.as_tensor(np.asarray(values, dtype=np.int64), device=self.device)
+
+
+def _initial_parameters(members: Sequence[Member], setup: Setup, data: _Data) -> Parameters:
+    """Weights with variance 1 / fan-in, the same for all models of a seed; masks of ones, or the truth."""
+    hidden, decoder = {}, {}
+    for seed in {m.seed for m in members}:
+        rng = stream(seed, "initial weights")
+        hidden[seed] = rng.standard_normal((setup.width, setup.n_inputs)) / np.sqrt(setup.n_inputs)
+        decoder[seed] = rng.standard_normal((setup.outputs, setup.width)) / np.sqrt(setup.width)
+    ones = np.ones(setup.n_inputs)
+    masks = [data.teachers[m.seed, m.n_relevant].mask if m.model == "oracle" else ones for m in members]
+    return {
+        "mask": data.to(np.stack(masks)),
+        "hidden": data.to(np.stack([hidden[m.seed] for m in members])),
+        "decoder": data.to(np.stack([decoder[m.seed] for m in members])),
+    }
+
+
+def _group(member: Member) -> tuple[int, int, int]:
+    """What decides the batches of a member."""
+    return member.seed, member.n_relevant, member.n_samples
+
+
+def _one_batch_for_neighbours(group_of_member: list[int]) -> list[int]:
+    """Name one batch per run of neighbours if all runs are equally long and distinct, else one per member."""
+    runs = [(group, len(list(run))) for group, run in groupby(group_of_member)]
+    share = len({length for _, length in runs}) == 1 and len(runs) == len(set(group_of_member))
+    return [group for group, _ in runs] if share else group_of_member
+
+
+def _rows(table: Tensor, rows: Tensor) -> Tensor:
+    """Return ``table[rows]``; index_select copies whole rows and takes a third of the time."""
+    return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+
+def _unique(keys: Iterable[Key]) -> dict[Key, int]:
+    """Number distinct keys in the order of their first appearance."""
+    return {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -1,0 +1,306 @@
+"""Training of recurrent attention and its baselines on sentences that a teacher has labelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.core import ensemble, update_rules
+from attnbook.core.ensemble import Parameters
+from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import Progress, threads
+from attnbook.global_attention.masks import BLOCK, Training
+from attnbook.global_attention.recurrent_bounds import Recurrence
+from attnbook.global_attention.recurrent_gradient import (
+    Penalty,
+    loss_and_gradient,
+    read_loss_and_gradient,
+)
+from attnbook.global_attention.recurrent_networks import initial_parameters, predict, read
+from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_sentences, draw_word_teacher
+
+__all__ = ["READERS", "RECURRENCES", "Reader", "Task", "Trained", "WordMember", "WordSetup", "answers", "train_reader"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model of sentences: what its two layers read.
+
+    Attributes:
+        features: ``flat``, all words side by side; ``mean``, the mean of the words, which is attention with a
+            score that does not look at them; ``known``, the words pooled with the teacher's own weights; or
+            ``words``, recurrent attention.
+        recurrence: Sizes of the recurrent attention; None for the other three.
+    """
+
+    features: Literal["flat", "mean", "known", "words"]
+    recurrence: Recurrence | None = None
+
+
+RECURRENCES: Mapping[str, Recurrence] = {
+    "one_step": Recurrence(1, 4, 8),
+    "two_steps": Recurrence(2, 8, 8),
+    "three_steps": Recurrence(3, 32, 64),
+    "product_two": Recurrence(2, 8, 0),
+    "product_three": Recurrence(3, 8, 0),
+}
+"""Recurrent attention with additive scores of growing size, and with product scores."""
+
+READERS: Mapping[str, Reader] = {
+    "flat": Reader("flat"),
+    "mean": Reader("mean"),
+    "known": Reader("known"),
+    **{name: Reader("words", recurrence) for name, recurrence in RECURRENCES.items()},
+}
+"""All models of sentences, three baselines and recurrent attention."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a teacher does, and how noisy its labels are.
+
+    Attributes:
+        mechanism: What decides the teacher's weights.
+        sharpness: Standard deviation of its scores; 0 weighs all words the same.
+        noise: Standard deviation of the noise on training labels; the clean labels have 1. Default none.
+    """
+
+    mechanism: Mechanism
+    sharpness: float
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
+
+
+@dataclass(frozen=True)
+class WordSetup:
+    """Sizes of sentences, teachers and models.
+
+    Attributes:
+        n_words: Words $p$ of a sentence.
+        dimension: Entries $t$ of a word.
+        teacher_width: Hidden units of the teacher.
+        width: Hidden units of the two layers of every model.
+        n_test: Held-out sentences, with clean labels.
+    """
+
+    n_words: int
+    dimension: int
+    teacher_width: int
+    width: int
+    n_test: int
+
+    def teacher(self, task: Task, seed: int) -> WordTeacher:
+        """Return the teacher of a task and a seed."""
+        return _draw_once(task.mechanism, seed, self.n_words, self.dimension, self.teacher_width, task.sharpness)
+
+    def sentences(self, seed: int, purpose: str, count: int) -> Float[np.ndarray, "samples words dimension"]:
+        """Return sentences of a seed; fewer sentences are the first of more."""
+        return draw_sentences(count, self.n_words, self.dimension, rng=stream(seed, purpose, "sentences"))
+
+
+@lru_cache(maxsize=64)
+def _draw_once(
+    mechanism: Mechanism, seed: int, n_words: int, dimension: int, width: int, sharpness: float
+) -> WordTeacher:
+    """Draw a teacher once: all models of a seed ask for it."""
+    sizes = {"n_words": n_words, "dimension": dimension, "width": width}
+    return draw_word_teacher(mechanism, seed, sharpness=sharpness, **sizes)
+
+
+@dataclass(frozen=True)
+class WordMember:
+    """One network of an ensemble.
+
+    Attributes:
+        task: Its teacher.
+        seed: Seed of teacher, sentences, batches and initial weights.
+        n_samples: Training sentences.
+        strength: Weight of the penalty on its attention; default none.
+        restart: Number of its initial weights; default the first.
+    """
+
+    task: Task
+    seed: int
+    n_samples: int
+    strength: float = 0.0
+    restart: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_samples < 1:
+            raise ValueError(f"n_samples: expected at least 1, got {self.n_samples}")
+        if not 0 <= self.strength < float("inf"):
+            raise ValueError(f"strength: expected a finite number of at least 0, got {self.strength}")
+
+
+class Trained(NamedTuple):
+    """What training leaves behind.
+
+    Attributes:
+        test_loss: Mean squared error on clean held-out labels at each recorded step, ``(records, members)``.
+        train_loss: Final mean squared error on all training labels, ``(members,)``.
+        parameters: Final parameters.
+    """
+
+    test_loss: Float[np.ndarray, "records members"]
+    train_loss: Float[np.ndarray, " members"]
+    parameters: Parameters
+
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+
+
+def answers(reader: Reader, parameters: Parameters, inputs: Tensor) -> Float[Tensor, "members samples"]:
+    """Return what a model answers.
+
+    Args:
+        reader: The model.
+        parameters: Its parameters, ``(members, ...)``.
+        inputs: Features, ``(members, samples, features)``; for recurrent attention the sentences themselves.
+
+    Returns:
+        One answer per sample.
+    """
+    if reader.recurrence is None:
+        return read(parameters, inputs)
+    return predict(parameters, inputs, reader.recurrence.n_steps)
+
+
+def train_reader(
+    name: str,
+    members: Sequence[WordMember],
+    setup: WordSetup,
+    training: Training,
+    *,
+    device: torch.device,
+    penalty: Penalty = "entropy",
+    progress: Progress | None = None,
+) -> Trained:
+    """Train one model on any mix of teachers, seeds, sample sizes and penalty strengths as one program.
+
+    Args:
+        name: One of :data:`READERS`.
+        members: The networks.
+        setup: Sizes.
+        training: Steps, batches and step size.
+        device: Where to compute, in float32.
+        penalty: Which penalty the strengths of the members weigh.
+        progress: Told (steps done, steps in all).
+
+    Returns:
+        Errors and parameters.
+
+    Raises:
+        ValueError: If ``members`` is empty or the name is unknown.
+        FloatingPointError: If a member diverges.
+    """
+    if not members:
+        raise ValueError("members: expected at least one network, got none")
+    if name not in READERS:
+        raise ValueError(f"name: expected one of {', '.join(READERS)}, got {name!r}")
+    reader = READERS[name]
+    with threads(1):
+        samples = _Samples(reader, members, setup, training.batch_size, device)
+        history = ensemble.train(
+            _gradient(reader, members, penalty, device),
+            _initial(reader, members, setup, device),
+            samples.batch,
+            optimizer=update_rules.Adam(training.step_size),
+            steps=training.steps,
+            record=lambda parameters: {"test_loss": samples.losses(parameters, "test")},
+            record_at=training.record_at,
+            schedule=update_rules.cosine(training.steps) if training.decay else None,
+            names=[f"{name}, {m}" for m in members],
+            progress=progress,
+        )
+        train_loss = samples.losses(history.parameters, "train").cpu().double().numpy()
+    return Trained(history.records["test_loss"], train_loss, history.parameters)
+
+
+def _gradient(
+    reader: Reader, members: Sequence[WordMember], penalty: Penalty, device: torch.device
+) -> ensemble.Gradient:
+    if reader.recurrence is None:
+        return read_loss_and_gradient
+    strengths = to_tensor([m.strength for m in members], device=device)
+    strength = strengths if strengths.any() else None
+    return partial(loss_and_gradient, n_steps=reader.recurrence.n_steps, penalty=penalty, strength=strength)
+
+
+def _initial(reader: Reader, members: Sequence[WordMember], setup: WordSetup, device: torch.device) -> Parameters:
+    n_features = setup.dimension * (setup.n_words if reader.features == "flat" else 1)
+    drawn = [
+        initial_parameters(reader.recurrence, n_features, setup.width, rng=stream(m.seed, "initial weights", m.restart))
+        for m in members
+    ]
+    return {name: to_tensor(np.stack([d[name] for d in drawn]), device=device) for name in drawn[0]}
+
+
+class _Samples:
+    """Features and labels of all members, drawn once per teacher and seed."""
+
+    def __init__(
+        self, reader: Reader, members: Sequence[WordMember], setup: WordSetup, batch_size: int, device: torch.device
+    ) -> None:
+        self.reader, self.members, self.batch_size, self.device = reader, members, batch_size, device
+        self.pools = {key: i for i, key in enumerate(dict.fromkeys((m.task, m.seed) for m in members))}
+        self.largest = max(m.n_samples for m in members)
+        self.stored = {
+            what: [self._draw(setup, task, seed, what, count) for task, seed in self.pools]
+            for what, count in {"train": self.largest, "test": setup.n_test}.items()
+        }
+        self.inputs, self.labels = (torch.cat([pool[i] for pool in self.stored["train"]]) for i in (0, 1))
+        self.first_row = np.array([self.pools[m.task, m.seed] * self.largest for m in members])
+        self.block: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def _draw(self, setup: WordSetup, task: Task, seed: int, what: str, count: int) -> Batch:
+        teacher, sentences = setup.teacher(task, seed), setup.sentences(seed, what, count)
+        noise = task.noise if what == "train" else 0.0
+        labels = teacher(sentences) + noise * stream(seed, "label noise").standard_normal(count)
+        return self._to(self._features(teacher, sentences)), self._to(labels)
+
+    def _features(self, teacher: WordTeacher, sentences: np.ndarray) -> np.ndarray:
+        pooled = {
+            "flat": lambda: sentences.reshape(len(sentences), -1),
+            "mean": lambda: sentences.mean(1),
+            "known": lambda: np.einsum("sw,swd->sd", teacher.weights(sentences), sentences),
+            "words": lambda: sentences,
+        }
+        return pooled[self.reader.features]()
+
+    def _to(self, values: np.ndarray) -> Tensor:
+        return to_tensor(values, device=self.device)
+
+    def batch(self, step: int) -> Batch:
+        """One batch per member; members of a seed and a sample size see the same sentences."""
+        number, within = divmod(step, BLOCK)
+        if number != self.block[0]:
+            drawn = {key: self._draw_rows(*key, number) for key in {(m.seed, m.n_samples) for m in self.members}}
+            rows = np.stack([drawn[m.seed, m.n_samples] for m in self.members], axis=1) + self.first_row[:, None]
+            self.block = (number, torch.as_tensor(rows, device=self.device))
+        rows = self.block[1][within]
+        inputs = self.inputs.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        return inputs, self.labels[rows]
+
+    def _draw_rows(self, seed: int, n_samples: int, number: int) -> np.ndarray:
+        share = stream(seed, "batches", n_samples, number).random((BLOCK, self.batch_size))
+        return (share * n_samples).astype(np.int64)
+
+    def losses(self, parameters: Parameters, what: Literal["train", "test"]) -> Tensor:
+        """Mean squared error of each member on its test set, or on its training sentences."""
+        found = torch.empty(len(self.members), device=self.device)
+        for at, member in enumerate(self.members):
+            inputs, labels = self.stored[what][self.pools[member.task, member.seed]]
+            count = member.n_samples if what == "train" else len(inputs)
+            own = {name: tensor[at : at + 1] for name, tensor in parameters.items()}
+            found[at] = (answers(self.reader, own, inputs[None, :count])[0] - labels[:count]).square().mean()
+        return found
