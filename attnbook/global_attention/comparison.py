@@ -137,8 +137,8 @@ class Comparison:
             "penalty",
         ]
         caption = (
-            f"Test accuracy in %, median [smallest, largest] over {self.data.sizes['seed']} seeds; equal training loss is "
-            "the lowest that model and baseline both reach; step size and penalty by validation accuracy."
+            f"Test accuracy in %, median [smallest, largest] over {self.data.sizes['seed']} seeds; equal training loss "
+            "is the lowest that model and baseline both reach; step size and penalty by validation accuracy."
         )
         return Table(columns, rows, caption)
 
@@ -161,7 +161,7 @@ def compare(
 
     Each seed splits the samples into a training, a validation and a test part, scales them by one mean and one standard
     deviation of the training part, and draws weights and batches, the same for all models. For each model the step size
-    and penalty with the highest median validation accuracy count. Test accuracy is read after the last step and, because
+    and penalty with the highest median validation accuracy count. Test accuracy is read after the last step and, as
     a model that trains faster is then further on, where it and the baseline have come to the same training loss.
 
     Args:
