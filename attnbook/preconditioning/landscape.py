@@ -1,12 +1,10 @@
 r"""The shape of the regularised population loss near its minima: gradient, Hessian and the two bounds of Theorem 1.
 
-All in whitened coordinates, where a pair of layers is one point $Z$; see
-:mod:`~attnbook.preconditioning.manifold`. With $H=Z-\Pi(Z)$ and $r=\|H\|^2/s_d$ the bounds are
+In the whitened coordinates of :mod:`~attnbook.preconditioning.manifold`, with $H=Z-\Pi(Z)$ and $r=\|H\|^2/s_d$:
 
 * (3) one-point convexity: $\langle\nabla L_{\mathcal R},H\rangle\ge(1-\frac58r)\,s_d\|H\|^2$, hence at least
   $\frac12s_d\|H\|^2$ for $r\le\frac45$;
-* (4) smoothness: $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$ there; the sharp form is $(1+g)(2+g)\,s_1\|H\|$ with
-  $g=\|H\|/\sqrt{2s_1}$.
+* (4) smoothness: $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$ there; the sharp form is :func:`growing_ratio`.
 
 The constants are this book's, in the two-sided geometry; those of the paper are missing in the text available to us.
 """
@@ -20,7 +18,6 @@ from torch import Tensor
 from attnbook.preconditioning.manifold import Map, Point, split
 
 __all__ = [
-    "PROVED",
     "RADIUS",
     "SADDLE",
     "SMOOTHNESS",
@@ -31,13 +28,10 @@ __all__ = [
     "one_point_bound",
     "regularised_loss",
     "shrinking_ratio",
-    "worst_direction",
 ]
 
 RADIUS = 0.8
 r"""Theorem 1 holds for $\|H\|^2\le\frac45s_d$."""
-PROVED = 1.6
-r"""Up to $\|H\|^2=\frac85s_d$ the factor $1-\frac58r$ of :func:`one_point_bound` is not negative."""
 SMOOTHNESS = 5.3
 r"""The constant of (4), $\|\nabla L_{\mathcal R}\|\le5.3\,s_1\|H\|$."""
 SADDLE = 2.0
@@ -112,7 +106,7 @@ def hessian_spectrum(
         The eigenvalues, $(m+d)d$ of them.
 
     Raises:
-        ValueError: If there are fewer outputs than singular values, or one of these is not positive.
+        ValueError: If there are fewer outputs than singular values.
 
     Example:
         >>> hessian_spectrum(torch.tensor([0.5]), 2)
@@ -121,17 +115,11 @@ def hessian_spectrum(
     dimension = len(singular_values)
     if n_outputs < dimension:
         raise ValueError(f"n_outputs: expected at least the number of singular values, {dimension}, got {n_outputs}")
-    if not (singular_values > 0).all():
-        raise ValueError(f"singular_values: expected positive numbers, got {singular_values.tolist()}")
     sums = singular_values.unsqueeze(0) + singular_values.unsqueeze(1)
-    upper = torch.triu(torch.ones_like(sums)).bool()
-    parts = [
-        singular_values.new_zeros(dimension * (dimension - 1) // 2),
-        penalty * sums[upper],
-        sums.flatten(),
-        singular_values.repeat(n_outputs - dimension),
-    ]
-    return torch.cat(parts).sort().values
+    flat = singular_values.new_zeros(dimension * (dimension - 1) // 2)
+    balance = penalty * sums[torch.triu(torch.ones_like(sums)).bool()]
+    spare = singular_values.repeat(n_outputs - dimension)
+    return torch.cat([flat, balance, sums.flatten(), spare]).sort().values
 
 
 def one_point_bound(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -149,62 +137,28 @@ def one_point_bound(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, 
 def shrinking_ratio(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     r"""Return $\langle\nabla L_{\mathcal R},H\rangle/(s_d\|H\|^2)$ when the weakest column of a minimum is shrunk.
 
-    It is $(1-t)(2-t)$ with $t=\sqrt{r/2}$: zero at $r=2$, where the column is gone and the point is a saddle.
-
     Args:
         squared_distance: $r=\|H\|^2/s_d$.
 
     Returns:
-        The ratio.
+        $(1-t)(2-t)$ with $t=\sqrt{r/2}$: zero at $r=2$, where the column is gone and the point is a saddle.
     """
     t = (squared_distance / SADDLE).sqrt()
     return (1 - t) * (2 - t)
 
 
-def growing_ratio(
-    squared_distance: Float[Tensor, "*batch"], spread: float | Float[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
-    r"""Return the largest possible $\|\nabla L_{\mathcal R}\|/(s_1\|H\|)$, $(1+g)(2+g)$ with $g=\|H\|/\sqrt{2s_1}$.
-
-    It is attained when the strongest column of a minimum grows.
+def growing_ratio(squared_distance: Float[Tensor, "*batch"], spread: float) -> Float[Tensor, "*batch"]:
+    r"""Return $\|\nabla L_{\mathcal R}\|/(s_1\|H\|)$ when the strongest column of a minimum grows, its largest value.
 
     Args:
         squared_distance: $r=\|H\|^2/s_d$.
         spread: $s_d/s_1$.
 
     Returns:
-        The ratio; for a spread of one it is 4.30 at $r=0.8$.
+        $(1+g)(2+g)$ with $g=\|H\|/\sqrt{2s_1}$; for a spread of one it is 4.30 at $r=0.8$.
     """
     grown = (squared_distance * spread / 2).sqrt()
     return (1 + grown) * (2 + grown)
-
-
-def worst_direction(base: Point, squared_distance: float) -> Point:
-    r"""Return a displacement of given length for which the bound (3) is an equality, or nearly.
-
-    Shrink the weakest column $z$ of the minimum by $\alpha$ and add $\beta$ in a new direction, that of an output which
-    no minimum uses; $\alpha=\frac32\|H\|^2/\|z\|$ makes the bound an equality for $r\le\frac89$. Without a spare output
-    ($m=d$), or beyond, the column is only shrunk.
-
-    Args:
-        base: A global minimum $Z_*$, one matrix of full rank.
-        squared_distance: $r=\|H\|^2/s_d$, between 0 and 2.
-
-    Returns:
-        $H$.
-    """
-    dimension = base.shape[-1]
-    eigenvalues, axes = torch.linalg.eigh(base.mT @ base)
-    weakest, length = axes[:, 0], (squared_distance * eigenvalues[0] / 2).sqrt()
-    column = base @ weakest / eigenvalues[0].sqrt()
-    value, _ = split(base)
-    spare = base.new_zeros(len(base))
-    shrink = length
-    if len(value) > dimension:
-        spare[: len(value)] = torch.linalg.svd(value).U[:, -1]
-        shrink = torch.minimum(length, 1.5 * length.square() / eigenvalues[0].sqrt())
-    grow = (length.square() - shrink.square()).clamp(min=0).sqrt()
-    return torch.outer(grow * spare - shrink * column, weakest)
 
 
 def _swap(point: Tensor, whitened_map: Tensor) -> Tensor:

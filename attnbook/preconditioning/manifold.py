@@ -13,8 +13,7 @@ $H=Z-\Pi(Z)$                ``displacement``      from the nearest minimum, ``(.
 $s_1\ge\dots\ge s_d$        ``singular_values``   of $\tilde A$
 ==========================  ====================  ====================================================================
 
-All functions take leading batch axes. The text of the paper available to us has no equations: the formulas are this
-book's reconstruction.
+All functions take leading batch axes. The formulas are this book's reconstruction: the text available to us has none.
 """
 
 from __future__ import annotations
@@ -26,16 +25,7 @@ from torch import Tensor
 from attnbook.preconditioning.assumptions import warn_about_assumptions
 from attnbook.preconditioning.population import spectral_factors, square_roots, whiten
 
-__all__ = [
-    "distance",
-    "minimum",
-    "nearest",
-    "project",
-    "sideways",
-    "split",
-    "stack",
-    "unstack",
-]
+__all__ = ["distance", "minimum", "nearest", "sideways", "split", "stack", "unstack"]
 
 Point = Float[Tensor, "*#batch stacked dimension"]
 Map = Float[Tensor, "*#batch outputs dimension"]
@@ -127,37 +117,6 @@ def nearest(point: Point, whitened_map: Map) -> Point:
     return start @ left @ right
 
 
-def project(value: Map, key_query: Square, *, covariance: Square, true_map: Map) -> tuple[Map, Square]:
-    r"""Return the global minimum of the regularised population loss nearest to two layers.
-
-    Nearest in the norm of Theorem 1, $\|U\Sigma^{1/2}\|_F^2+\|\Sigma^{1/2}V\Sigma^{1/2}\|_F^2$ of the difference.
-
-    Args:
-        value: $U$.
-        key_query: $V$.
-        covariance: $\Sigma$.
-        true_map: $A$.
-
-    Returns:
-        ``value`` and ``key_query`` of the minimum.
-
-    Raises:
-        ValueError: If the covariance is not symmetric and positive definite.
-
-    Warns:
-        UserWarning: If Assumption 2 or 3 fails; see
-            :func:`~attnbook.preconditioning.assumptions.warn_about_assumptions`.
-
-    Example:
-        >>> one = torch.ones(1, 1)
-        >>> U, V = project(3 * one, 0.1 * one, covariance=one, true_map=0.25 * one)
-        >>> float(U), float(V)
-        (0.5, 0.5)
-    """
-    _, closest = _with_nearest(value, key_query, covariance, true_map)
-    return unstack(closest, covariance=covariance)
-
-
 def distance(value: Map, key_query: Square, *, covariance: Square, true_map: Map) -> Float[Tensor, "*batch"]:
     r"""Return $\|Z-\Pi(Z)\|_F$, how far two layers are from the nearest global minimum in whitened coordinates.
 
@@ -181,8 +140,10 @@ def distance(value: Map, key_query: Square, *, covariance: Square, true_map: Map
         >>> float(distance(3.5 * one, 4.5 * one, covariance=one, true_map=0.25 * one))
         5.0
     """
-    point, closest = _with_nearest(value, key_query, covariance, true_map)
-    return torch.linalg.matrix_norm(point - closest)
+    _, _, singular_values = spectral_factors(true_map, covariance)
+    warn_about_assumptions(singular_values, true_map.shape[-2])
+    point = stack(value, key_query, covariance=covariance)
+    return torch.linalg.matrix_norm(point - nearest(point, true_map @ square_roots(covariance)[0]))
 
 
 def sideways(direction: Point, base: Point) -> Point:
@@ -203,13 +164,3 @@ def sideways(direction: Point, base: Point) -> Point:
     twisted = axes.mT @ (product - product.mT) @ axes
     skew = twisted / (eigenvalues.unsqueeze(-1) + eigenvalues.unsqueeze(-2))
     return direction - base @ (axes @ skew @ axes.mT)
-
-
-def _with_nearest(value: Tensor, key_query: Tensor, covariance: Tensor, true_map: Tensor) -> tuple[Tensor, Tensor]:
-    """The point of two layers and the minimum nearest to it; warns about the assumptions."""
-    root, _ = square_roots(covariance)
-    whitened_map = true_map @ root
-    _, _, singular_values = spectral_factors(true_map, covariance)
-    warn_about_assumptions(singular_values, true_map.shape[-2])
-    point = stack(value, key_query, covariance=covariance)
-    return point, nearest(point, whitened_map)

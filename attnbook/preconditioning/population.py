@@ -14,9 +14,8 @@ $\tilde U,\tilde V$      ``whiten``           $U\Sigma^{1/2}$ and $\Sigma^{1/2}V
 =======================  ===================  =================================================================
 
 All functions take leading batch axes and any floating point type. The text of the paper available to us has no
-equations: every formula is this book's reconstruction, checked against automatic differentiation and simulation.
-The weight of the regulariser is the natural one (whitened, it is the regulariser of low-rank factorisation by Tu and
-others, 2016); its factor 1/8 is this book's.
+equations: every formula is this book's reconstruction. The weight of the regulariser is the natural one (whitened, it
+is that of low-rank factorisation by Tu and others, 2016); its factor 1/8 is this book's.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ __all__ = [
     "excess_loss_gradient",
     "imbalance",
     "penalty_gradient",
-    "population_loss",
     "precondition",
     "sample_covariance",
     "spectral_factors",
@@ -76,17 +74,13 @@ def sample_covariance(inputs: Float[Tensor, "*batch samples dimension"]) -> Floa
         The estimate.
 
     Raises:
-        ValueError: If an input is NaN or infinite, or there are fewer samples than dimensions: the estimate is then
-            singular and can be no preconditioner.
+        ValueError: If an input is not finite, or there are fewer samples than dimensions: it would be singular.
     """
     samples, dimension = inputs.shape[-2:]
     if not torch.isfinite(inputs).all():
         raise ValueError("inputs: expected finite numbers, got NaN or infinity")
     if samples < dimension:
-        raise ValueError(
-            f"inputs: expected at least as many samples as dimensions ({dimension}), got {samples}; "
-            "the sample covariance would be singular"
-        )
+        raise ValueError(f"inputs: expected at least as many samples as dimensions ({dimension}), got {samples}")
     return inputs.mT @ inputs / samples
 
 
@@ -103,13 +97,10 @@ def check_covariance(covariance: Square) -> None:
         raise ValueError(f"covariance: expected a square matrix, got shape {tuple(covariance.shape)}")
     if not torch.isfinite(covariance).all():
         raise ValueError("covariance: expected finite numbers, got NaN or infinity")
-    precision = torch.finfo(covariance.dtype).eps
-    scale = covariance.abs().amax((-2, -1))
-    asymmetry = (covariance - covariance.mT).abs().amax((-2, -1))
-    if (asymmetry > 100 * precision * scale).any():
-        raise ValueError(
-            f"covariance: expected a symmetric matrix, got one that differs by {float(asymmetry.max()):.3g}"
-        )
+    precision, scale = torch.finfo(covariance.dtype).eps, covariance.abs().amax((-2, -1))
+    uneven = (covariance - covariance.mT).abs().amax((-2, -1))
+    if (uneven > 100 * precision * scale).any():
+        raise ValueError(f"covariance: expected a symmetric matrix, got one that differs by {float(uneven.max()):.3g}")
     smallest = torch.linalg.eigvalsh(covariance.double())[..., 0]
     if (smallest <= covariance.shape[-1] * precision * scale).any():
         raise ValueError(
@@ -137,7 +128,7 @@ def square_roots(covariance: Square) -> tuple[Square, Square]:
 
 
 def excess_loss(value: Value, key_query: Square, *, covariance: Square, true_map: Value) -> Float[Tensor, "*batch"]:
-    r"""Return $L(\theta)-L^*=\frac12\|(U\Sigma V-A)\Sigma^{1/2}\|_F^2$, equation (2).
+    r"""Return $L(\theta)-L^*=\frac12\|(U\Sigma V-A)\Sigma^{1/2}\|_F^2$, Theorem 1.1.
 
     For Gaussian inputs softmax attention with infinitely many keys is the linear map $x\mapsto U\Sigma Vx$.
 
@@ -157,30 +148,6 @@ def excess_loss(value: Value, key_query: Square, *, covariance: Square, true_map
     """
     error = value @ covariance @ key_query - true_map
     return 0.5 * (error @ covariance * error).sum((-2, -1))
-
-
-def population_loss(
-    value: Value, key_query: Square, *, covariance: Square, true_map: Value, noise: float
-) -> Float[Tensor, "*batch"]:
-    r"""Return $L(\theta)=L^*+\frac12\|(U\Sigma V-A)\Sigma^{1/2}\|_F^2$, equation (2).
-
-    Args:
-        value: $U$.
-        key_query: $V$.
-        covariance: $\Sigma$.
-        true_map: $A$.
-        noise: Standard deviation $\sigma$ of each output's noise, at least 0.
-
-    Returns:
-        The loss, at least :func:`best_loss`.
-
-    Example:
-        >>> one = torch.ones(1, 1)
-        >>> float(population_loss(2 * one, one, covariance=one, true_map=5 * one, noise=1.0))
-        5.0
-    """
-    excess = excess_loss(value, key_query, covariance=covariance, true_map=true_map)
-    return best_loss(value.shape[-2], noise) + excess
 
 
 def excess_loss_gradient(
@@ -250,10 +217,9 @@ def imbalance(value: Value, key_query: Square, *, covariance: Square) -> Float[T
     Returns:
         A number between 0 and 1.
     """
-    sizes = (
-        _square_norm(gram, covariance).sqrt() for gram in (value.mT @ value, key_query @ covariance @ key_query.mT)
-    )
-    return _square_norm(_difference(value, key_query, covariance), covariance).sqrt() / sum(sizes)
+    grams = value.mT @ value, key_query @ covariance @ key_query.mT
+    apart, *sizes = (_square_norm(one, covariance).sqrt() for one in (grams[0] - grams[1], *grams))
+    return apart / sum(sizes)
 
 
 def whiten(value: Value, key_query: Square, *, covariance: Square) -> tuple[Value, Square]:
@@ -324,10 +290,8 @@ def spectral_factors(true_map: Value, covariance: Square) -> tuple[Value, Square
     root, inverse_root = square_roots(covariance)
     left, values, right = torch.linalg.svd(true_map @ root, full_matrices=False)
     missing = true_map.shape[-1] - values.shape[-1]
-    left = torch.nn.functional.pad(left, (0, missing))
-    right = torch.nn.functional.pad(right, (0, 0, 0, missing))
-    values = torch.nn.functional.pad(values, (0, missing))
-    half = values.sqrt()
+    left, values = (torch.nn.functional.pad(array, (0, missing)) for array in (left, values))
+    right, half = torch.nn.functional.pad(right, (0, 0, 0, missing)), values.sqrt()
     value = (left * half.unsqueeze(-2)) @ inverse_root
     return value, inverse_root @ (half.unsqueeze(-1) * right) @ inverse_root, values
 

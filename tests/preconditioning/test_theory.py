@@ -162,3 +162,15 @@ def test_a_sample_covariance_needs_enough_finite_samples():
         theory.sample_covariance(draw(2, 3))
     with pytest.raises(ValueError, match="NaN"):
         theory.sample_covariance(torch.full((5, 2), float("nan")))
+
+
+def test_the_degrees_of_the_penalty_gradients_in_the_covariance():
+    """Three error terms for U, four for V in the words of Theorem 5: what finite differences find."""
+    value, key_query = point(batch=())
+    scaled = [theory.penalty_gradient(value, key_query, covariance=c * covariance()) for c in range(8)]
+    for gradients, degree in zip(zip(*scaled, strict=True), (3, 4), strict=True):
+        differences = [torch.stack(gradients)]
+        for _ in range(degree + 1):
+            differences.append(differences[-1].diff(dim=0))
+        assert differences[degree].abs().max() > 1e-3 * differences[0].abs().max()
+        assert differences[degree + 1].abs().max() < 1e-9 * differences[0].abs().max()

@@ -6,50 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
 from attnbook.core.rng import to_tensor
-from attnbook.preconditioning import assumptions
 from attnbook.preconditioning.data import Problem
 from attnbook.preconditioning.population import excess_loss, spectral_factors, square_roots
 
-__all__ = ["MOMENTS", "POINTS", "attend", "attention_line", "loss_gaps", "simulated_moments", "tilt_error"]
-
-NORMALISER_ORDERS = (1.0, 2.0)
-# Smaller, because the tail is heavier
-SCORE_ORDERS = (0.5, 1.0)
-MOMENTS = (
-    *(f"E exp({k:g} q)" for k in NORMALISER_ORDERS),
-    *(f"E exp({k:g} xᵀVx)" for k in SCORE_ORDERS),
-    "E exp(xᵀVx − q/2)",
-)
-"""What :func:`simulated_moments` returns."""
-POINTS = ("a minimum", "another point")
-"""Where the empirical loss is held against the population loss."""
-# Draws at a time; keeps memory small.
-BLOCK = 250_000
+MOMENTS = ("E exp(1 q)", "E exp(2 q)", "E exp(0.5 xᵀVx)", "E exp(1 xᵀVx)", "E exp(xᵀVx − q/2)")
+BLOCK = 250_000  # draws at a time, which a cache holds
+POINTS = ("a minimum", "another point")  # where the empirical loss is held against the population loss
 
 
-def tilt_error(
-    covariance: Float[np.ndarray, "dimension dimension"],
-    tilt: float,
-    draws: int,
-    *,
-    n_queries: int,
-    rng: np.random.Generator,
-) -> float:
-    r"""Return the largest error of $\Sigma Vz$ against the weighted mean of many keys, over entries and queries.
-
-    Args:
-        covariance: $\Sigma$.
-        tilt: Norm of a random $\tilde V$.
-        draws: Number of keys.
-        n_queries: Number of queries $z$, each of length two in whitened coordinates.
-        rng: Source of randomness.
-
-    Returns:
-        The error.
-    """
+def tilt_error(covariance: np.ndarray, tilt: float, draws: int, n_queries: int, rng: np.random.Generator) -> float:
+    r"""Return the largest error of $\Sigma Vz$ against the weighted mean of many keys, over entries and queries."""
     factor, dimension = np.linalg.cholesky(covariance), len(covariance)
     key_query = np.linalg.inv(factor.T) @ _tilted(dimension, tilt, rng) @ np.linalg.inv(factor)
     directions = rng.standard_normal((n_queries, dimension))
@@ -63,58 +31,23 @@ def tilt_error(
     return float(np.abs(weighted / total - queries @ key_query.T @ covariance).max())
 
 
-def simulated_moments(
-    dimension: int, tilt: float, draws: int, *, rng: np.random.Generator
-) -> tuple[Float[np.ndarray, " moments"], Float[np.ndarray, " moments"], Float[np.ndarray, " moments"]]:
-    r"""Return simulated moments and their closed forms; the covariance drops out, so the draws are white.
-
-    Args:
-        dimension: Number of inputs $d$.
-        tilt: Norm of a random $\tilde V$.
-        draws: Number of inputs drawn.
-        rng: Source of randomness.
-
-    Returns:
-        The :data:`MOMENTS`, first as simulated and then as determinants; and 1 where the variance of a draw is finite,
-        else 0.
-    """
-    whitened = _tilted(dimension, tilt, rng)
-    sums = np.zeros(len(MOMENTS))
+def moments(dimension: int, tilt: float, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the moments, first as simulated and then as determinants, which are finite; white draws are general."""
+    whitened, sums = _tilted(dimension, tilt, rng), np.zeros(len(MOMENTS))
     for block in _blocks(draws, dimension, rng):
         moved = block @ whitened.T
         q, score = (moved * moved).sum(1), (block * moved).sum(1)
-        powers = [*(k * q for k in NORMALISER_ORDERS), *(k * score for k in SCORE_ORDERS), score - q / 2]
-        sums += [np.exp(power).sum() for power in powers]
-    exact = to_tensor(whitened, dtype=torch.float64)
-    closed, squares = (
-        [
-            *(float(assumptions.normaliser_moment(exact, times * k)) for k in NORMALISER_ORDERS),
-            *(float(assumptions.score_moment(exact, times * k)) for k in SCORE_ORDERS),
-            float(of_self(exact)),
-        ]
-        for times, of_self in ((1, assumptions.self_moment), (2, assumptions.self_square_moment))
-    )
-    return sums / draws, np.array(closed), np.isfinite(squares).astype(float)
+        sums += [np.exp(power).sum() for power in (q, 2 * q, 0.5 * score, score, score - q / 2)]
+    one, gram, twice = np.eye(dimension), 2 * whitened.T @ whitened, whitened + whitened.T
+    closed = [np.linalg.det(one - matrix) ** -0.5 for matrix in (gram, 2 * gram, twice / 2, twice)]
+    return np.array([sums / draws, [*closed, 1 / abs(np.linalg.det(one - whitened))]])
 
 
-def loss_gaps(
-    problem: Problem, sizes: Sequence[int], draws: int, *, away: float, rng: np.random.Generator
-) -> Float[np.ndarray, "points sizes"]:
-    r"""Simulate $E L_n-L$ at the :data:`POINTS`.
+def loss_gaps(problem: Problem, sizes: Sequence[int], draws: int, away: float, rng: np.random.Generator) -> np.ndarray:
+    r"""Return the simulated $E L_n-L$, ``(points, sizes)``.
 
-    All queries of a data set have the same expected loss, so one query per data set is enough; noise in the labels
-    adds $L^*$ to both losses and is left out. The queries are given the covariance $\Sigma$ exactly, which removes most
-    of the noise.
-
-    Args:
-        problem: Where the data come from.
-        sizes: Numbers of keys.
-        draws: Data sets per number of keys.
-        away: Standard deviation of each entry of the other point around the minimum, in whitened coordinates.
-        rng: Source of randomness.
-
-    Returns:
-        The gaps.
+    All queries of a data set have the same expected loss, so one per data set is enough. The queries are given the
+    covariance $\Sigma$ exactly, which removes most of the noise.
     """
     outputs, d = problem.true_map.shape
     covariance, true_map = (to_tensor(a, dtype=torch.float64) for a in (problem.covariance, problem.true_map))
@@ -135,43 +68,11 @@ def loss_gaps(
     return gaps
 
 
-def attend(
-    keys: Float[np.ndarray, "draws keys dimension"], key_query: Float[np.ndarray, "dimension dimension"]
-) -> Float[np.ndarray, "draws dimension"]:
-    """Return what the first key of each data set attends to, itself included.
-
-    Args:
-        keys: Data sets.
-        key_query: $V$.
-
-    Returns:
-        Weighted means of the keys.
-    """
+def attend(keys: np.ndarray, key_query: np.ndarray) -> np.ndarray:
+    """Return what the first key of each data set attends to, itself included; a row per data set."""
     scores = (keys @ (keys[:, 0] @ key_query.T)[:, :, None])[..., 0]
     weights = np.exp(scores - scores.max(1, keepdims=True))
     return (weights[:, None] @ keys)[:, 0] / weights.sum(1, keepdims=True)
-
-
-def attention_line(
-    queries: Float[np.ndarray, " queries"], keys: Float[np.ndarray, " keys"], key_query: float
-) -> Float[np.ndarray, " queries"]:
-    """Return what queries attend to in one dimension.
-
-    Args:
-        queries: Queries.
-        keys: Keys.
-        key_query: $V$, a number.
-
-    Returns:
-        Weighted means of the keys.
-
-    Example:
-        >>> attention_line(np.array([0.0, 9.0]), np.array([-1.0, 1.0]), 1.0).round(6)
-        array([0., 1.])
-    """
-    scores = key_query * np.outer(queries, keys)
-    weights = np.exp(scores - scores.max(1, keepdims=True))
-    return weights @ keys / weights.sum(1)
 
 
 def _tilted(dimension: int, norm: float, rng: np.random.Generator) -> np.ndarray:
