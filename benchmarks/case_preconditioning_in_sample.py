@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.preconditioning.in_sample import in_sample_loss_and_gradient
+from attnbook.preconditioning.attention import in_sample_loss_and_gradient
 
 OUTPUTS = 8
 OURS, ALL_WEIGHTS = "blocks of queries (ours)", "torch.autograd, all weights at once"

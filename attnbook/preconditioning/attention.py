@@ -1,23 +1,30 @@
-r"""One softmax attention layer that predicts in context (Section 2).
+r"""One softmax attention layer that predicts in context (Section 2): predictions, loss (1) and exact gradient.
 
 For a batch of $b$ inputs (rows of $X$), the score of key $j$ for query $i$ is $x_j^\top Vx_i$, the prediction
 $\hat y_i=Us_i$ with $s_i=\sum_jP_{ij}x_j$ and $P_{ij}=\mathrm{softmax}_j(x_j^\top Vx_i)$; the query is among the keys.
-Members are ordered so that member $i$ sees batch $i$ modulo the number of batches: all variants of a seed share data.
+
+The gradient needs two things of a query with weights $P_{ij}$: the attention output $s_i$ and the product $C_ig$ of
+the softmax covariance $C_i=\sum_jP_{ij}x_jx_j^\top-s_is_i^\top$ with a vector. Both are read off one product of the
+weights with the columns $x_j$ and $x_jx_j^\top$. Queries are taken in blocks whose weights stay in the cache, so that
+$n\times n$ weights are never held: time grows as $n^2$, memory as $n$.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.preconditioning.key_moments import covariance_times, key_moments
 
-__all__ = ["attention_weights", "effective_keys", "loss_and_gradient", "predict"]
+__all__ = ["attention_weights", "effective_keys", "in_sample_loss_and_gradient", "loss_and_gradient", "predict"]
 
-# Attention weights computed at a time: as many as stay in the cache of one core.
-CACHED = 2**17
+# Weights computed at a time: the cache of one core, or a part of a GPU's memory; never fewer queries than the last.
+HELD = {"cpu": 2**17, "cuda": 2**26}
+SMALLEST_BLOCK = 32
 
 
 def attention_weights(
@@ -78,13 +85,13 @@ def loss_and_gradient(
 ) -> tuple[Float[Tensor, " members"], Parameters]:
     r"""Return the empirical loss (1) of each member and its gradient, in closed form.
 
-    With residuals $r_i=Us_i-y_i$, $g_i=U^\top r_i/b$ and softmax covariances $C_i=\sum_jP_{ij}x_jx_j^\top-s_is_i^\top$:
-    $\nabla_UL=\frac1b\sum_ir_is_i^\top$ and $\nabla_VL=\sum_iC_ig_ix_i^\top$. One product of the weights with the
-    columns $x_j$ and $x_jx_j^\top$ (its upper half) gives $s_i$ and $C_i$ together: the moment form.
+    With residuals $r_i=Us_i-y_i$ and $g_i=U^\top r_i/b$: $\nabla_UL=\frac1b\sum_ir_is_i^\top$ and
+    $\nabla_VL=\sum_iC_ig_ix_i^\top$. Member $i$ sees batch $i$ modulo the number of batches: all variants of a seed
+    share its data.
 
     Args:
         parameters: ``value (members, outputs, dimension)`` and ``key_query (members, dimension, dimension)``.
-        batch: Inputs and labels, one batch per seed; member $i$ uses batch $i$ modulo their number.
+        batch: Inputs and labels, one batch per seed; the number of members is a multiple of theirs.
 
     Returns:
         The losses and their gradients.
@@ -97,21 +104,82 @@ def loss_and_gradient(
     attended = averages[:, :dimension].transpose(1, 2)
     residual = value @ attended - labels.mT.unsqueeze(1)
     back = value.mT @ residual / size
-    pulled = covariance_times(averages[:, dimension:].unbind(1), attended, back)
+    pulled = _covariance_times(averages[:, dimension:].unbind(1), attended, back)
     losses = 0.5 * residual.square().sum((-2, -1)) / size
     gradients = {"value": residual @ attended.mT / size, "key_query": pulled @ inputs.unsqueeze(1)}
     return losses.mT.flatten(), {name: g.transpose(0, 1).flatten(0, 1) for name, g in gradients.items()}
 
 
+def in_sample_loss_and_gradient(
+    value: Float[Tensor, "outputs dimension"],
+    key_query: Float[Tensor, "dimension dimension"],
+    x: Float[Tensor, "samples dimension"],
+    y: Float[Tensor, "samples outputs"],
+) -> tuple[Float[Tensor, ""], Parameters]:
+    r"""Return the empirical loss (1) of one layer on all its samples and the exact gradient; arguments are checked.
+
+    $10^5$ samples fit any laptop.
+
+    Args:
+        value: $U$.
+        key_query: $V$.
+        x: Inputs, queries and keys at once, one per row; at least one.
+        y: Labels.
+
+    Returns:
+        The loss and its gradients ``value`` and ``key_query``, of the dtype and on the device of the arguments.
+
+    Raises:
+        ValueError: If shapes, dtypes or devices do not fit together, or a number is not finite.
+
+    Example:
+        >>> x, y = torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)
+        >>> loss, gradient = in_sample_loss_and_gradient(torch.ones(1, 1), torch.zeros(1, 1), x, y)
+        >>> loss.item(), gradient["value"].item(), gradient["key_query"].item()
+        (2.0, 4.0, 4.0)
+    """
+    if x.ndim != 2 or not len(x):
+        raise ValueError(f"x: expected (samples, dimension) with at least one sample, got {tuple(x.shape)}")
+    samples, dimension = x.shape
+    outputs = value.shape[0] if value.ndim else 0
+    shapes = {"value": (outputs, dimension), "key_query": (dimension, dimension), "x": x.shape, "y": (samples, outputs)}
+    for name, tensor in {"value": value, "key_query": key_query, "x": x, "y": y}.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise ValueError(f"{name}: expected {shapes[name]} to fit x {tuple(x.shape)}, got {tuple(tensor.shape)}")
+        if (tensor.dtype, tensor.device) != (x.dtype, x.device):
+            raise ValueError(f"{name}: expected {x.dtype} on {x.device} as x, got {tensor.dtype} on {tensor.device}")
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+    layer = {"value": value.unsqueeze(0), "key_query": key_query.unsqueeze(0)}
+    losses, gradients = loss_and_gradient(layer, (x.unsqueeze(0), y.unsqueeze(0)))
+    return losses[0], {name: gradient[0] for name, gradient in gradients.items()}
+
+
 def _averages(inputs: Tensor, key_query: Tensor) -> Tensor:
-    """What the queries of each member attend to, ``(seeds, moments, members, queries)``; a few members at a time."""
-    seeds, size, _ = inputs.shape
-    moments = key_moments(inputs).mT
-    queries = (inputs.unsqueeze(1) @ key_query.mT).split(max(1, CACHED // (seeds * size * size)), 1)
-    room = inputs.new_empty(2, queries[0].shape[1] * seeds * size * size)  # fresh arrays for each part would cost more
+    """Averages of the moments over what each query attends to, ``(seeds, moments, members, queries)``, in blocks."""
+    seeds, size, dimension = inputs.shape
+    upper = torch.triu_indices(dimension, dimension, device=inputs.device)
+    moments = torch.cat([inputs, inputs[..., upper[0]] * inputs[..., upper[1]]], dim=-1).mT
+    held = HELD.get(inputs.device.type, HELD["cpu"]) // (seeds * size)
+    block = held // size * size or max(SMALLEST_BLOCK, held)  # whole members, where one fits
+    queries = (inputs.unsqueeze(1) @ key_query.mT).flatten(1, 2).split(block, 1)
+    room = inputs.new_empty(2, queries[0].shape[1] * seeds * size)  # fresh arrays for each part would cost more
     found = []
     for some in queries:
-        scores, weights = room[:, : some.shape[1] * seeds * size * size].view(2, seeds, -1, size)
-        torch.softmax(torch.bmm(some.flatten(1, 2), inputs.mT, out=scores), dim=-1, out=weights)
-        found.append(torch.bmm(moments, weights.mT).unflatten(-1, (-1, size)))
-    return torch.cat(found, 2)
+        scores, weights = room[:, : some.shape[1] * seeds * size].view(2, seeds, -1, size)
+        torch.softmax(torch.bmm(some, inputs.mT, out=scores), dim=-1, out=weights)
+        found.append(torch.bmm(moments, weights.mT))
+    return torch.cat(found, 2).unflatten(2, (-1, size))
+
+
+def _covariance_times(second: Sequence[Tensor], attended: Tensor, back: Tensor) -> Tensor:
+    """Products $C_ig_i$ of all queries (columns), from averages of the upper half of $x_jx_j^T$, row by row."""
+    dimension = back.shape[-2]
+    place = {pair: n for n, pair in enumerate(zip(*np.triu_indices(dimension), strict=True))}
+    columns, rows = back.unbind(-2), []
+    for i in range(dimension):
+        total = second[place[0, i]] * columns[0]
+        for j in range(1, dimension):
+            total.addcmul_(second[place[min(i, j), max(i, j)]], columns[j])
+        rows.append(total)
+    return torch.stack(rows, dim=-2) - attended * (attended * back).sum(-2, keepdim=True)

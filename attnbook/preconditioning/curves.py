@@ -6,23 +6,10 @@ import numpy as np
 
 from attnbook.core.runtime import Progress
 
-__all__ = ["NEAR", "first_time", "loss_ratio", "stage"]
+__all__ = ["NEAR", "first_time", "stage"]
 
-# A loss counts as near-optimal from this multiple of the best one on.
 NEAR = 1.25
-
-
-def loss_ratio(excess_loss: np.ndarray, best_loss: float) -> np.ndarray:
-    """Return $L/L^*$ from the excess $L-L^*$.
-
-    Args:
-        excess_loss: Any shape; infinite where a member has diverged.
-        best_loss: $L^*$, positive.
-
-    Returns:
-        The ratios, at least 1.
-    """
-    return 1 + excess_loss / best_loss
+"""A loss counts as near-optimal up to this multiple of the best one."""
 
 
 def first_time(steps: np.ndarray, ratios: np.ndarray, level: float = NEAR) -> np.ndarray:
@@ -41,8 +28,7 @@ def first_time(steps: np.ndarray, ratios: np.ndarray, level: float = NEAR) -> np
         array([10., inf])
     """
     reached = ratios <= level
-    times = steps[reached.argmax(axis=0)]
-    return np.where(reached.any(axis=0), times, np.inf)
+    return np.where(reached.any(axis=0), steps[reached.argmax(axis=0)], np.inf)
 
 
 def stage(progress: Progress | None, number: int, stages: int) -> Progress | None:

@@ -92,7 +92,7 @@ class StructureAwareGD(torch.optim.Optimizer):
     Each step takes the gradients that ``backward`` left behind, adds the gradient of $\lambda\mathcal R$
     (:func:`~attnbook.preconditioning.population.penalty_gradient`), preconditions the sum and subtracts
     ``step_size`` times the result. The penalty needs no autograd: leave it out of your loss. The gradients may also be
-    set by hand, from :func:`~attnbook.preconditioning.in_sample.in_sample_loss_and_gradient` on all samples.
+    set by hand, from :func:`~attnbook.preconditioning.attention.in_sample_loss_and_gradient` on all samples.
     ``state_dict`` holds the covariance too: training continues from it as it was.
 
     Args:
@@ -225,7 +225,26 @@ def inverse_fourth_root(matrix: Float[Tensor, "*batch size size"], floor: float)
 
 
 @dataclass(frozen=True)
-class MuonLike:
+class _MatrixRule(ABC):
+    """An update rule whose direction for a stack of matrices comes from :meth:`direction`."""
+
+    step_size: float | Sequence[float]
+
+    def options(self, members: int) -> list[dict[str, float]]:
+        """Return the step size of each member."""
+        return [{"lr": float(size)} for size in per_member("step_size", self.step_size, members)]
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Return the torch optimiser for these parameter groups."""
+        return _PerMatrix(groups, self.direction)
+
+    @abstractmethod
+    def direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Return the direction of a step for each matrix of a stack; ``state`` is kept from step to step."""
+
+
+@dataclass(frozen=True)
+class MuonLike(_MatrixRule):
     """Nesterov momentum, then the polar factor of each matrix: Muon with an exact singular value decomposition.
 
     Attributes:
@@ -233,24 +252,21 @@ class MuonLike:
         momentum: In [0, 1); default 0.95, as in Muon.
     """
 
-    step_size: float | Sequence[float]
     momentum: float = 0.95
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum!r}")
 
-    def options(self, members: int) -> list[dict[str, float]]:
-        """Return the step size of each member."""
-        return [{"lr": float(size)} for size in per_member("step_size", self.step_size, members)]
-
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return _Muon(groups, {"momentum": self.momentum})
+    def direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Return the polar factors of gradient and momentum."""
+        velocity = state.setdefault("velocity", torch.zeros_like(gradient))
+        velocity.mul_(self.momentum).add_(gradient)
+        return polar_factor(gradient + self.momentum * velocity)
 
 
 @dataclass(frozen=True)
-class ShampooLike:
+class ShampooLike(_MatrixRule):
     r"""Shampoo: $L^{-1/4}GR^{-1/4}$ with sums $L$ of $GG^\top$ and $R$ of $G^\top G$, the roots fresh at every step.
 
     Attributes:
@@ -258,24 +274,26 @@ class ShampooLike:
         floor: Smallest eigenvalue used in a root; default 1e-6.
     """
 
-    step_size: float | Sequence[float]
     floor: float = 1e-6
 
     def __post_init__(self) -> None:
         if not self.floor > 0:
             raise ValueError(f"floor: expected a positive number, got {self.floor!r}")
 
-    def options(self, members: int) -> list[dict[str, float]]:
-        """Return the step size of each member."""
-        return [{"lr": float(size)} for size in per_member("step_size", self.step_size, members)]
+    def direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Return the gradients between their roots."""
+        exact = gradient.double()  # sums of squares span more orders of magnitude than float32 resolves
+        grams = {"left": exact @ exact.mT, "right": exact.mT @ exact}
+        for name, gram in grams.items():
+            state[name] = state[name] + gram if name in state else gram
+        left, right = (inverse_fourth_root(state[name], self.floor) for name in grams)
+        return (left @ exact @ right).to(gradient)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return _Shampoo(groups, {"floor": self.floor})
 
-
-class _PerMatrix(torch.optim.Optimizer, ABC):
-    """An optimiser whose direction for a stack of matrices comes from :meth:`direction`."""
+class _PerMatrix(torch.optim.Optimizer):
+    def __init__(self, groups: list[dict[str, Any]], direction: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> None:
+        super().__init__(groups, {})
+        self.direction = direction
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # torch overloads it
@@ -283,28 +301,7 @@ class _PerMatrix(torch.optim.Optimizer, ABC):
             for stack in group["params"]:
                 # A member that has diverged keeps its NaN; the decompositions of the others must not fail on it.
                 gradient = torch.nan_to_num(stack.grad, nan=0.0, posinf=0.0, neginf=0.0)
-                stack.sub_(self.direction(gradient, self.state[stack], group), alpha=group["lr"])
-
-    @abstractmethod
-    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        """Return the direction of a step for each matrix of the stack."""
-
-
-class _Muon(_PerMatrix):
-    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        velocity = state.setdefault("velocity", torch.zeros_like(gradient))
-        velocity.mul_(group["momentum"]).add_(gradient)
-        return polar_factor(gradient + group["momentum"] * velocity)
-
-
-class _Shampoo(_PerMatrix):
-    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
-        exact = gradient.double()  # sums of squares span more orders of magnitude than float32 resolves
-        grams = {"left": exact @ exact.mT, "right": exact.mT @ exact}
-        for name, gram in grams.items():
-            state[name] = state[name] + gram if name in state else gram
-        left, right = (inverse_fourth_root(state[name], group["floor"]) for name in grams)
-        return (left @ exact @ right).to(gradient)
+                stack.sub_(self.direction(gradient, self.state[stack]), alpha=group["lr"])
 
 
 def _check_layers(value: Tensor, key_query: Tensor, covariance: Tensor) -> None:

@@ -36,6 +36,7 @@ __all__ = ["Optimizer", "Training", "Variant", "random_start", "train_variants"]
 
 Start: TypeAlias = Literal["random", "spectral"]
 Optimizer: TypeAlias = Literal["sgd", "adam", "muon", "shampoo"]
+LAYERS = ("value", "key_query")
 RULES = {"sgd": update_rules.SGD, "adam": update_rules.Adam, "muon": MuonLike, "shampoo": ShampooLike}
 
 
@@ -189,8 +190,11 @@ class _Data:
         problems = [setup.problem(seed) for seed in seeds]
         self.true_covariance = torch.as_tensor(np.stack([p.covariance for p in problems]))
         self.true_map = torch.as_tensor(np.stack([p.true_map for p in problems]))
-        starts = _starts(variants, seeds, spectral_init(*exact))
-        self.start = {name: self.to(array) for name, array in starts.items()}
+        drawn = zip(*(random_start(seed, setup.n_outputs, setup.dimension) for seed in seeds), strict=True)
+        read_off = [layer.numpy() for layer in spectral_init(*exact)]
+        starts = {"random": [np.stack(layers) for layers in drawn], "spectral": read_off}
+        each = zip(*(starts[v.start] for v in variants), strict=True)
+        self.start = {n: self.to(np.concatenate(layers)) for n, layers in zip(LAYERS, each, strict=True)}
         self.finite = torch.arange(len(variants) * len(seeds), device=device)
         self.probe = self.inputs[:, : training.batch_size]
         self.batches: list[np.random.Generator] = [stream(seed, "batches", setup.n_samples) for seed in seeds]
@@ -212,9 +216,7 @@ class _Data:
 
     def gradient(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient({name: t[self.finite] for name, t in parameters.items()}, batch)
-        whole = {
-            name: torch.zeros_like(t).index_copy_(0, self.finite, gradients[name]) for name, t in parameters.items()
-        }
+        whole = {n: torch.zeros_like(t).index_copy_(0, self.finite, gradients[n]) for n, t in parameters.items()}
         lost = losses.new_full((len(self.variants) * len(self.seeds),), torch.nan)
         return lost.index_copy_(0, self.finite, losses), self._directions(parameters, whole)
 
@@ -222,19 +224,16 @@ class _Data:
         value, key_query = self._layers(parameters)
         true = {"covariance": self.true_covariance.to(value), "true_map": self.true_map.to(value)}
         losses = excess_loss(value, key_query, **true)
-        for_value, for_key_query = excess_loss_gradient(value, key_query, **true)
-        gradients = {"value": for_value.flatten(0, 1), "key_query": for_key_query.flatten(0, 1)}
-        return losses.flatten(), self._directions(parameters, gradients)
+        slopes = zip(LAYERS, excess_loss_gradient(value, key_query, **true), strict=True)
+        return losses.flatten(), self._directions(parameters, {n: slope.flatten(0, 1) for n, slope in slopes})
 
     def record(self, parameters: Parameters) -> dict[str, Tensor]:
         layers = self._layers(parameters)
         self.finite = self._members(torch.stack([t.isfinite().flatten(1).all(1) for t in parameters.values()]).all(0))
-        exact = [layer.cpu().double() for layer in layers]  # not every device has float64
-        excess = excess_loss(exact[0], exact[1], covariance=self.true_covariance, true_map=self.true_map)
-        found = {
-            "excess_loss": excess.flatten(),
-            "imbalance": imbalance(exact[0], exact[1], covariance=self.true_covariance).flatten(),
-        }
+        value, key_query = (layer.cpu().double() for layer in layers)  # not every device has float64
+        excess = excess_loss(value, key_query, covariance=self.true_covariance, true_map=self.true_map)
+        unequal = imbalance(value, key_query, covariance=self.true_covariance)
+        found = {"excess_loss": excess.flatten(), "imbalance": unequal.flatten()}
         if self.training.keys:
             found["effective_keys"] = torch.cat([effective_keys(one, self.probe) for one in layers[1]])
         return found
@@ -251,7 +250,7 @@ class _Data:
             directions = precondition((sums[0][chosen], sums[1][chosen]), self.inverse, kind)
             for total, direction in zip(sums, directions, strict=True):
                 total[chosen] = direction
-        return {"value": sums[0].flatten(0, 1), "key_query": sums[1].flatten(0, 1)}
+        return {name: total.flatten(0, 1) for name, total in zip(LAYERS, sums, strict=True)}
 
     def _members(self, finite: Tensor) -> Tensor:
         """Positions of all members of the variants that are finite on some seed; of the first one, if none is."""
@@ -261,20 +260,5 @@ class _Data:
 
     def _layers(self, stacked: Parameters) -> tuple[Tensor, Tensor]:
         """Members as ``(variants, seeds, ...)``: value, key_query."""
-        shape = (len(self.variants), len(self.seeds))
-        return stacked["value"].unflatten(0, shape), stacked["key_query"].unflatten(0, shape)
-
-
-def _starts(
-    variants: Sequence[Variant], seeds: Sequence[int], spectral: tuple[Tensor, Tensor]
-) -> dict[str, np.ndarray]:
-    """Initial values of all members, ordered by variant, then seed."""
-    values, key_queries = (np.empty(layer.shape) for layer in spectral)
-    for i, seed in enumerate(seeds):
-        values[i], key_queries[i] = random_start(seed, *values.shape[1:])
-    random = {"value": values, "key_query": key_queries}
-    read_off = {"value": spectral[0].numpy(), "key_query": spectral[1].numpy()}
-    return {
-        name: np.concatenate([(read_off if v.start == "spectral" else random)[name] for v in variants])
-        for name in random
-    }
+        value, key_query = (stacked[name].unflatten(0, (len(self.variants), len(self.seeds))) for name in LAYERS)
+        return value, key_query

@@ -30,21 +30,7 @@ def start(x, y, *, forget=""):
     return p * d**0.5 @ inverse, inverse @ (d[:, None] ** 0.5 * r) @ inverse
 
 
-def step(value, key_query, for_value, for_key_query, covariance, size, *, forget=""):
-    inverse = np.linalg.inv(covariance)
-    one = np.eye(len(covariance))
-    left, middle, right = {
-        "all": (one, one, one),
-        "one-sided": (one, one, inverse),
-        "left": (inverse, one, inverse),
-        "value": (one, inverse, inverse),
-        "inverse": (covariance, covariance, covariance),
-    }.get(forget, (inverse, inverse, inverse))
-    size = -size if forget == "sign" else size
-    return value - size * for_value @ left, key_query - size * middle @ for_key_query @ right
-
-
-RIGHT = {"PC-1": gradient, "PC-2": start, "PC-3": step}
+RIGHT = {"PC-1": gradient, "PC-2": start}
 WRONG = [
     ("PC-1", "covariance", "subtract s s^T"),
     ("PC-1", "mean", "divide by their number"),
@@ -53,12 +39,6 @@ WRONG = [
     ("PC-1", "sign", "sign"),
     ("PC-2", "balance", "split D evenly"),
     ("PC-2", "whitening", "U V is the least squares map"),
-    ("PC-3", "all", "plain gradient descent"),
-    ("PC-3", "one-sided", "one-sided"),
-    ("PC-3", "left", "both sides"),
-    ("PC-3", "value", "U needs"),
-    ("PC-3", "inverse", "not the covariance"),
-    ("PC-3", "sign", "sign"),
 ]
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from attnbook.core import ensemble
-from attnbook.preconditioning.attention import predict
-from attnbook.preconditioning.in_sample import in_sample_loss_and_gradient
+from attnbook.preconditioning.attention import in_sample_loss_and_gradient, predict
 from attnbook.preconditioning.optimizer import (
     MuonLike,
     ShampooLike,

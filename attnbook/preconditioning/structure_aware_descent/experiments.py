@@ -1,35 +1,22 @@
-"""The experiments of the chapter: Figures 1 and 2, and what this book asks of them."""
+"""The experiments of the chapter on training data: Figures 1 and 2, and which part of Algorithm 1 does what."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core.ensemble import log_spaced
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress
-from attnbook.preconditioning.curves import loss_ratio, stage
+from attnbook.preconditioning.curves import NEAR, stage
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner
-from attnbook.preconditioning.structure_aware_descent.closed_forms import LOSSES, gradient_errors
 from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
-from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace
-from attnbook.preconditioning.structure_aware_descent.reading import (
-    algorithm_1,
-    at_best_size,
-    best,
-    check_records,
-    near_at,
-    others,
-    worst,
-)
+from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace, check_records, near_at
 from attnbook.preconditioning.training import Start, Training, Variant, train_variants
 
 __all__ = ["Ablation", "Balance", "Conditioning", "Convergence", "OptimizerRace", "StructureAwareDescent"]
@@ -42,8 +29,6 @@ DESCENTS: dict[str, tuple[Preconditioner, float, Start]] = {
     "sgd": ("none", 0.0, "random"),
 }
 POPULATION = ("algorithm_1", "unregularised", "sgd")  # trained on the population loss, too
-FILM = ("sgd", "unregularised", "algorithm_1")  # whose queries are counted by the number of keys they attend to
-BINS, SNAPSHOTS = 24, 8  # between how many numbers of keys, and at how many steps after the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +52,7 @@ class StructureAwareDescent(Experiment):
 
     dimension: int = 5  # inputs d
     n_outputs: int = 8  # outputs m
-    n_samples: int | tuple[int, ...] = 1000  # size n of the data set; one for all problems, or one for each
+    n_samples: int | tuple[int, ...] = 1000  # size n of the data set; one for both problems, or one for each
     batch_size: int = 100  # samples per minibatch, drawn without replacement
     condition_numbers: tuple[float, ...] = (3.0, 10.0)  # of the covariance, an entry for each problem, as below
     largest: tuple[float, ...] = (0.06, 0.4)  # singular value of the map on whitened inputs; the smallest is half of it
@@ -80,10 +65,9 @@ class StructureAwareDescent(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("largest", "noise", "step_sizes", "steps", "n_samples"):
-            each, problems = getattr(self, name), len(self.condition_numbers)
-            if isinstance(each, tuple) and len(each) != problems:
-                raise ValueError(f"{name}: expected one entry for each of {problems} condition_numbers, got {each}")
+        for name in ("condition_numbers", "largest", "noise", "step_sizes", "steps", "n_samples"):
+            if isinstance(each := getattr(self, name), tuple) and len(each) != 2:
+                raise ValueError(f"{name}: expected an entry for each of two problems, got {each}")
         check_records(self.records, self.steps)
 
     def setup(self, problem: int) -> Setup:
@@ -101,43 +85,28 @@ class StructureAwareDescent(Experiment):
         """Return the position of the first record from a step on; the last one if training is shorter."""
         return int(np.searchsorted(self.recorded(problem), min(step, self.steps[problem])))
 
-    @property
-    def snapshots(self) -> tuple[int, ...]:
-        """Records of the last problem, the first and log-spaced others, at which queries are counted."""
-        return log_spaced(self.records, SNAPSHOTS)
-
     def coordinates(self) -> dict[str, Any]:
         """Name problems, their sizes, variants and steps."""
-        setups = [self.setup(problem) for problem in range(len(self.steps))]
+        setups = [self.setup(0), self.setup(1)]
         return {
             "kappa": ("problem", list(self.condition_numbers)),
             "n_samples": ("problem", [setup.n_samples for setup in setups]),
             "best_loss": ("problem", [setup.best_loss for setup in setups]),
-            "step": (("problem", "record"), np.array([self.recorded(p) for p in range(len(setups))], dtype=float)),
+            "step": (("problem", "record"), np.array([self.recorded(0), self.recorded(1)], dtype=float)),
             "descent": list(DESCENTS),
             "trained": list(POPULATION),
-            "filmed": list(FILM),
-            "loss": list(LOSSES),
-            "snapshot": [self.recorded(-1)[record] for record in self.snapshots],
-            "edge": np.geomspace(1, self.batch_size, BINS + 1),  # of the bins, in keys that a query attends to
         }
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train all variants on all problems, some on the population loss of the last one, too."""
-        problems = range(len(self.condition_numbers))
-        train = partial(self._curves, seeds, device)
-        found = [train(p, tuple(DESCENTS), stage(progress, p, len(problems) + 1)) for p in problems]
-        population = train(problems[-1], POPULATION, stage(progress, len(problems), len(problems) + 1), population=True)
-        keys, axes = found[-1]["effective_keys"], ("problem", "record", "descent", "seed")
-        for records in found:
-            records["effective_keys"] = records["effective_keys"].mean(-1)
+        """Train all variants on both problems, some on the population loss of the second one, too."""
+        found = [self._train(seeds, device, p, tuple(DESCENTS), stage(progress, p, 3)) for p in (0, 1)]
+        population = self._train(seeds, device, 1, POPULATION, stage(progress, 2, 3), population=True)
+        axes = ("problem", "record", "descent", "seed")
         return {name: (axes, np.stack([records[name] for records in found])) for name in found[0]} | {
-            "key_counts": (("snapshot", "filmed", "bin", "seed"), self._key_counts(keys)),
-            "population": (("record", "trained", "seed"), population["excess_loss"]),
-            "gradient_errors": (("loss",), gradient_errors(self.n_outputs, self.dimension)),
+            "population": (("record", "trained", "seed"), population["excess_loss"])
         }
 
-    def _curves(
+    def _train(
         self,
         seeds: tuple[int, ...],
         device: torch.device,
@@ -150,90 +119,67 @@ class StructureAwareDescent(Experiment):
         variants = [Variant(self.step_sizes[problem], *DESCENTS[name]) for name in names]
         training = Training(self.steps[problem], self.batch_size, self.recorded(problem), population=population,
                             keys=not population)  # fmt: skip
-        setup = self.setup(problem)
-        records = train_variants(variants, seeds, setup, training, device=device, progress=progress).records
-        return {name: v.reshape(len(v), len(names), len(seeds), *v.shape[2:]) for name, v in records.items()}
-
-    def _key_counts(self, keys: np.ndarray) -> np.ndarray:
-        """Count queries by the number of keys they attend to; from ``(records, descents, seeds, queries)``."""
-        filmed = keys[np.ix_(self.snapshots, [list(DESCENTS).index(name) for name in FILM])]
-        edges = self.coordinates()["edge"]
-        bins = np.searchsorted(edges[1:-1], filmed, side="right")  # rounding stays in the outer bins
-        counted = np.where(np.isfinite(filmed), bins, -1)  # not those of members that have diverged
-        return np.stack([(counted == b).sum(-1) for b in range(BINS)], axis=2)
+        records = train_variants(variants, seeds, self.setup(problem), training, device=device, progress=progress)
+        shape = (self.records + 1, len(names), len(seeds))
+        return {name: v.reshape(*shape, -1).mean(-1) for name, v in records.records.items()}  # over the queries
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off the figures; a run of one problem, at any sizes, is of the larger problem."""
-        claims = {"PC-A3": "empirical", "PC-A3-population": "population", "PC-A3-regulariser": "regulariser"}
-        found = {claim: {"largest_error": data.gradient_errors.sel(loss=name)} for claim, name in claims.items()}
-        if len({dataclasses.replace(self.setup(p), n_samples=1) for p in range(len(self.steps))}) == 1:
-            return found | self._larger(ratios(data))
-        return found | self._figures(data) | self._population(data) | self._mechanism(data)
-
-    def _larger(self, ratio: xr.DataArray) -> dict[str, dict[str, xr.DataArray]]:
-        spectral, ends = ratio.sel(descent="spectral"), ratio.isel(record=-1)
-        start = spectral.isel(record=0)
+        """Read off the figures, a value for each problem; the larger run compares two sizes of the data set."""
+        ratio = ratios(data)
+        spectral, ours, sgd = (ratio.sel(descent=name) for name in ("spectral", "algorithm_1", "sgd"))
+        ends, times = ours.isel(record=-1), near_at(ours, data.step)
         found = {
-            "PC-F1p": {"ratio_spectral_start": start[0], "largest_ratio_spectral": spectral[0].max("record")},
-            "PC-F1p-random": {"ratio_random_end": ends[0].sel(descent="algorithm_1")},
-            "PC-F1p-sgd": {"ratio_sgd_end": ends[0].sel(descent="sgd")},
+            "PC-F1": _each(start=spectral.isel(record=0), highest=spectral.max("record")),
+            "PC-F1-sgd-start": _each(orders=np.log10(sgd.isel(record=0))),
+            "PC-F1-sgd-end": _each(end=sgd.isel(record=-1), share_near=_share_near(sgd)),
+            "PC-F2": _each(end=ends, share_near=_share_near(ours), time=times),
         }
-        if len(ratio.problem) == 1:
-            return found
-        few, many = start[0] - 1, start[1] - 1
-        finish = ends.sel(descent="algorithm_1")
-        return found | {  # what the second size of the data set changes, and what it does not
-            "PC-F1p-samples-start": {"excess_shrinks_by": few / many},
-            "PC-F1p-samples-rise": {"excess_grows_by": (ends[1].sel(descent="spectral") - 1) / many},
-            "PC-F1p-samples-end": {"end_over_end": finish[1] / finish[0]},
-        }
+        return found | (self._mechanism(data) if isinstance(self.n_samples, int) else self._samples(spectral, ends))
 
-    def _figures(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        first, second = ratios(data)
-        spectral, ours, left, sgd = (first.sel(descent=name) for name in ("spectral", "algorithm_1", "left", "sgd"))
-        early, late = self.position(0, 100), slice(self.position(0, 300), None)
-        relative = ours[late].median("seed") / sgd[late].median("seed")
-        time, never = (near_at(curve, data.step[0]) for curve in (ours, sgd))
-        end, end_2 = ours[-1], second.isel(record=-1)
+    def _samples(self, spectral: xr.DataArray, ends: xr.DataArray) -> dict[str, dict[str, xr.DataArray]]:
+        start, end = spectral.isel(record=0) - 1, spectral.isel(record=-1) - 1
         return {
-            "PC-F1": {"ratio_spectral_start": spectral[0]},
-            "PC-F1-stays": {"largest_ratio_spectral": highest(spectral)},
-            "PC-F1-sgd-start": {"ratio_sgd_start": sgd[0]},
-            "PC-F1-sgd-end": {"smallest_ratio_sgd_end": lowest(sgd[-1])},
-            "PC-F2": {"ratio_end": end, "largest_ratio_end": highest(end)},
-            "PC-F2-below": {"largest_ratio_to_sgd": relative.max(skipna=False)},
-            "PC-F2-time": {"hitting_time": time, "sgd_hits": np.isfinite(never).sum()},
-            "PC-F2-early": {"ratio_100": ours[early], "sgd_ratio_100": sgd[early]},
-            "PC-F2-left": {"ratio_end": end, "ratio_end_left": left[-1]},
-            "PC-F2b": {"largest_ratio_end": highest(end_2.sel(descent="algorithm_1"))},
-            "PC-F2b-sgd": {"smallest_ratio_sgd_end": lowest(end_2.sel(descent="sgd"))},
-        }
-
-    def _population(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        ours, without, sgd = (data.population[self.position(1, 1000)] / data.best_loss[1]).transpose("trained", "seed")
-        return {
-            "PC-F11": {"excess_over_best_algorithm_1": ours},
-            "PC-F11-sgd": {"diverged_fraction_sgd": 1 - np.isfinite(sgd).mean()},
-            "PC-F11-unregularised": {"excess_over_best_unregularised": without},
+            "PC-F1p-samples-start": {
+                "start_shrinks_by": start[0] / start[1],
+                "spectral_end_grows_by": end[1] / start[1],
+                "random_end_over_end": ends[1] / ends[0],
+            }
         }
 
     def _mechanism(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        median = data.imbalance.median("seed")
-        late = {f"from_500_kappa_{kappa:g}": median[p, self.position(p, 500) :].sel(descent="algorithm_1").max()
-                for p, kappa in enumerate(self.condition_numbers)}  # fmt: skip
-        keys = {step: data.effective_keys[1, self.position(1, step)] for step in (100, 1000)}
-        ours, sgd = ({step: at.sel(descent=name) for step, at in keys.items()} for name in ("algorithm_1", "sgd"))
+        """Why it is slow without the regulariser, on the second problem."""
+        keys, imbalance = data.effective_keys[1], data.imbalance[1, -1]
+        at = {step: keys[self.position(1, step)] for step in (100, 1000)}
+        methods = {"": "algorithm_1", "sgd_": "sgd"}
+        exact = data.population[self.position(1, 1000)] / data.best_loss[1]
         return {
-            "PC-F9": {"largest_imbalance_from_500": xr.concat(late.values(), "problem").max(), **late},
-            "PC-F9-sgd": {"smallest_imbalance_sgd_end": median.isel(record=-1).sel(descent="sgd").min()},
-            "PC-F10": {"effective_keys_1000": ours[1000], "effective_keys_sgd_1000": sgd[1000]},
-            "PC-F10-early": {"effective_keys_100": ours[100], "effective_keys_sgd_100": sgd[100]},
+            "PC-F10": {
+                f"{prefix}keys_{step}": values.sel(descent=name)
+                for prefix, name in methods.items()
+                for step, values in at.items()
+            }
+            | {f"{prefix}imbalance": imbalance.sel(descent=name) for prefix, name in methods.items()},
+            "PC-F11": {
+                "excess_algorithm_1": exact.sel(trained="algorithm_1"),
+                "excess_unregularised": exact.sel(trained="unregularised"),
+                "share_diverged_sgd": 1 - np.isfinite(exact.sel(trained="sgd")).mean(),
+            },
         }
 
 
 def ratios(data: xr.Dataset) -> xr.DataArray:
     """Return $L/L^*$ along training, of all descents."""
     return 1 + data.excess_loss / data.best_loss
+
+
+def _each(**values: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Name the values of the two problems."""
+    return {f"{name}_{problem + 1}": value[problem] for name, value in values.items() for problem in (0, 1)}
+
+
+def _share_near(ratio: xr.DataArray) -> xr.DataArray:
+    """Return the share of the seeds that end near the optimum."""
+    return (ratio.isel(record=-1) <= NEAR).mean("seed")
 
 
 KINDS: tuple[Preconditioner, ...] = ("none", "left", "two")
@@ -269,17 +215,15 @@ class Ablation(Experiment):
     strong_conditions: tuple[float, ...] = (30.0,)  # condition numbers of a strong signal
     strong_sizes: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)  # step sizes tried on a strong signal
     strong_steps: int = 600  # of training on a strong signal
-    hard: float = 30.0  # the one that PC-F5 speaks of
+    hard: float = 30.0  # the one that the claim on the preconditioner speaks of
     spectral_conditions: tuple[float, ...] = (3.0, 10.0, 30.0)  # of problems trained from the spectral start
     spectral_size: float = 0.01  # step size from the spectral start
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     chunk: int = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("weak_steps", "strong_steps"):
-            if self.records < 1 or getattr(self, name) % self.records:
-                raise ValueError(f"records: expected a divisor of {name} {getattr(self, name)}, got {self.records}")
+        check_records(self.records, (self.weak_steps, self.strong_steps))
         if self.hard not in self.strong_conditions:
             raise ValueError(f"hard: expected one of strong_conditions {self.strong_conditions}, got {self.hard}")
 
@@ -337,7 +281,7 @@ class Ablation(Experiment):
     ) -> np.ndarray:
         training = Training(steps, self.batch_size, tuple(range(0, steps + 1, steps // self.records)))
         found = train_variants(variants, seeds, problem, training, device=device, progress=progress).records
-        ratio = loss_ratio(found["excess_loss"], problem.best_loss)
+        ratio = 1 + found["excess_loss"] / problem.best_loss
         return ratio.reshape(self.records + 1, -1, len(PENALTIES), len(KINDS), len(seeds))
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
@@ -345,18 +289,36 @@ class Ablation(Experiment):
         weak = at_best_size(data.weak).isel(record=-1)
         easy, second = weak.isel(problem=0), weak.isel(problem=1)
         hard = at_best_size(data.strong.sel(condition=self.hard)).isel(record=-1) - 1
-        times = near_at(data.weak.isel(problem=0), data.weak_step).median("seed").min("size").sel(penalty=1)
         return {
-            "PC-F3": {"smallest_ratio_unregularised": best(easy.sel(penalty=[0]))},
-            "PC-F3-regularised": {"largest_ratio_regularised": worst(easy.sel(penalty=[1]))},
-            "PC-F3-speed": {f"hitting_time_{kind}": times.sel(kind=kind) for kind in KINDS},
-            "PC-F4": {"ratio_two_regularised": algorithm_1(second), "smallest_ratio_others": best(others(second))},
-            "PC-F5": {
-                "excess_over_best_two_regularised": algorithm_1(hard),
-                "smallest_excess_over_best_others": best(others(hard)),
+            "PC-F3": {
+                "without": _extreme(easy.sel(penalty=[0])),
+                "with_it": _extreme(easy.sel(penalty=[1]), worst=True),
+            },
+            "PC-F4": {
+                "weak_full": second.sel(penalty=1, kind="two"),
+                "weak_others": _extreme(_others(second)),
+                "strong_full": hard.sel(penalty=1, kind="two"),
+                "strong_others": _extreme(_others(hard)),
             },
             "PC-F6": {"largest_ratio": data.spectral.median("seed").max()},
         }
+
+
+def at_best_size(curves: xr.DataArray) -> xr.DataArray:
+    """Keep each variant's curve at the step size with the lowest median final ratio."""
+    return curves.isel(size=curves.isel(record=-1).median("seed").argmin("size"))
+
+
+def _others(ends: xr.DataArray) -> xr.DataArray:
+    """Return all variants, with Algorithm 1 infinitely bad."""
+    return ends.where(~((ends.penalty == 1) & (ends.kind == "two")), np.inf)
+
+
+def _extreme(ends: xr.DataArray, *, worst: bool = False) -> xr.DataArray:
+    """Return the values over seeds of the variant with the lowest, or the highest, median."""
+    flat = ends.stack(variant=("penalty", "kind"))
+    medians = flat.median("seed")
+    return flat.isel(variant=medians.argmax("variant") if worst else medians.argmin("variant"))
 
 
 def _grid(sizes: Iterable[float], start: Start = "random") -> list[Variant]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -13,10 +14,9 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress
-from attnbook.preconditioning.curves import first_time, loss_ratio, stage
+from attnbook.preconditioning.curves import NEAR, first_time, stage
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner
-from attnbook.preconditioning.structure_aware_descent.reading import check_records, choose, near_at
 from attnbook.preconditioning.training import Optimizer, Training, Variant, train_variants
 
 METHODS: dict[str, tuple[Optimizer, Preconditioner, float, float]] = {  # penalty, and largest step size of the grid
@@ -112,18 +112,17 @@ class OptimizerRace(Experiment):
         sizes, steps = at["step_size"][1][list(METHODS).index(name)], at["step"][1][problem]
         train = partial(self._train, problem, name, device)
         tuning = [train(sizes, decay, self.tuning_seeds, stage(progress, n, 2)) for n, decay in enumerate(SCHEDULES)]
-        end, lowest_at, time, lost = (
+        end, time, lost = (
             np.stack([summary(one) for one in tuning])
             for summary in (
                 lambda one: np.median(one[-1], axis=-1),
-                lambda one: np.median(one, axis=-1).min(axis=0),
                 lambda one: np.median(first_time(steps, one), axis=-1),
                 lambda one: (~np.isfinite(one[-1])).sum(axis=-1),
             )
         )
         chosen = [choose(aim, end, time, lost) for aim in AIMS]
         curves = [train(sizes[size : size + 1], SCHEDULES[schedule], seeds, None)[:, 0] for schedule, size in chosen]
-        tuned = {"tuned_end": end, "tuned_lowest": lowest_at, "tuned_time": time, "tuned_lost": lost}
+        tuned = {"tuned_end": end, "tuned_time": time, "tuned_lost": lost}
         return {**tuned, "curves": np.stack(curves)}
 
     def _train(
@@ -138,31 +137,42 @@ class OptimizerRace(Experiment):
         training = Training(steps, self.batch_size, tuple(range(0, steps + 1, steps // self.records)), optimizer, decay)
         variants = [Variant(float(size), kind, penalty) for size in sizes]
         records = train_variants(variants, seeds, setup, training, device=device, progress=progress).records
-        return loss_ratio(records["excess_loss"].reshape(-1, len(sizes), len(seeds)), setup.best_loss)
+        return 1 + records["excess_loss"].reshape(-1, len(sizes), len(seeds)) / setup.best_loss
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Say who won; a race that is too short says nothing."""
         if not self.full:
             return {}
         ends, times = race_ends(data), race_times(data)
-        rivals = [name for name in METHODS if name != "algorithm_1"]
-        end, time = (values.sel(racer=rivals).median("seed").min("racer") for values in (ends, times))
-        plain = data.isel(problem=0).sel(racer=["sgd", "adam", "shampoo"])
-        never = np.minimum(plain.tuned_lowest.min(), plain.curves.sel(aim="lowest").median("seed").min())
+        soon, low = ("adam_regularised", "algorithm_1"), ("muon_regularised", "algorithm_1")
         return {
-            "PC-F7": {
-                "hitting_time_algorithm_1": times[0].sel(racer="algorithm_1"),
-                "smallest_hitting_time_others": time[0],
-            },
-            "PC-F7-never": {"smallest_ratio_never": never},
-            "PC-F7-muon": {f"ratio_end_{name}": ends[0].sel(racer=name) for name in ("muon", "algorithm_1")},
-            "PC-F8": {
-                "ratio_end_algorithm_1": ends[1].sel(racer="algorithm_1"),
-                "smallest_ratio_end_others": end[1],
-            },
-            "PC-F8-adam": {f"hitting_time_{name}": times[1].sel(racer=name)
-                           for name in ("adam_regularised", "algorithm_1")},
-        }  # fmt: skip
+            "PC-F7": {f"time_{name}_{p + 1}": times[p].sel(racer=name) for name in soon for p in (0, 1)},
+            "PC-F8": {f"end_{name}_{p + 1}": ends[p].sel(racer=name) for name in low for p in (0, 1)},
+        }
+
+
+def check_records(records: int, steps: Iterable[int]) -> None:
+    """Refuse a number of records that does not divide the steps of every problem."""
+    steps = tuple(steps)
+    if records < 1 or any(length % records for length in steps):
+        raise ValueError(f"records: expected a positive divisor of steps {steps}, got {records}")
+
+
+def choose(aim: str, end: np.ndarray, time: np.ndarray, lost: np.ndarray) -> tuple[int, int]:
+    """Return the positions of schedule and step size that tuning chooses among those that lose the fewest seeds.
+
+    Where none of them comes near the optimum, the lowest is the fastest.
+    """
+    stable = lost == lost.min()
+    scores = [np.where(stable, values, np.inf) for values in (time, end)]
+    score = scores[0] if aim == "fastest" and np.isfinite(scores[0]).any() else scores[1]
+    schedule, size = np.unravel_index(int(score.argmin()), score.shape)
+    return int(schedule), int(size)
+
+
+def near_at(ratios: xr.DataArray, steps: xr.DataArray) -> xr.DataArray:
+    """Return the first recorded step at which $L/L^*$ is near-optimal; infinite where it never is."""
+    return steps.where(ratios <= NEAR, np.inf).min("record")
 
 
 def race_ends(data: xr.Dataset) -> xr.DataArray:
@@ -173,9 +183,3 @@ def race_ends(data: xr.Dataset) -> xr.DataArray:
 def race_times(data: xr.Dataset) -> xr.DataArray:
     """Return the first steps near the optimum of methods tuned for speed."""
     return near_at(data.curves.sel(aim="fastest"), data.step)
-
-
-def chosen(data: xr.Dataset, problem: int, aim: str, name: str) -> tuple[int, int]:
-    """Return the positions of the schedule and the step size that tuning chose for a method."""
-    tried = data.isel(problem=problem).sel(racer=name)
-    return choose(aim, tried.tuned_end.values, tried.tuned_time.values, tried.tuned_lost.values)
