@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 LOOKS = {
     10: Look("10 keys", "#c2410c", ":", "^"),
-    100: Look("100 keys", "#4b5058", (0, (5, 1)), "D"),
     10_000: Look("10,000 keys", "#0b5cad", "-", "o"),
     "random": Look("random, extreme per seed", "#4b5058", "--", "s"),
     "search": Look("worst by search", "#0b5cad", "none", "o"),
 }
 QUERIES, SEEDS = np.linspace(-3, 3, 41), 10  # of the pictures of attention in one dimension
-SADDLE, MINIMUM = "#c2410c", "#15803d"
+SADDLE, MINIMUM = "#c2410c", "#0b5cad"
 NEAR: dict[str, Any] = {"color": "#d9d7d0", "alpha": 0.55, "linewidth": 0}
 DOTTED, PROVED = (0, (1, 1)), 1.6  # up to this squared distance, over s_d, the proof of (3) gives a positive factor
 
@@ -46,7 +45,7 @@ def line_and_valley(key_query: float = 0.7) -> Figure:
     """Draw what attention computes for Gaussian keys, and the loss that follows, in one dimension."""
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 4.2), width_ratios=(1.2, 1))
-        for n in (10, 100, 10_000):
+        for n in (10, 10_000):
             band(left, QUERIES[::4], line_outputs(n, key_query)[:, ::4], LOOKS[n])
         _line(left, key_query)
         left.set(title=f"what attention computes, $V$ = {key_query:g}")
