@@ -12,8 +12,8 @@ $n\times n$ weights are never held: time grows as $n^2$, memory as $n$.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -175,7 +175,7 @@ def _averages(inputs: Tensor, key_query: Tensor) -> Tensor:
 def _covariance_times(second: Sequence[Tensor], attended: Tensor, back: Tensor) -> Tensor:
     """Products $C_ig_i$ of all queries (columns), from averages of the upper half of $x_jx_j^T$, row by row."""
     dimension = back.shape[-2]
-    place = {pair: n for n, pair in enumerate(zip(*np.triu_indices(dimension), strict=True))}
+    place = {pair: n for n, pair in enumerate(combinations_with_replacement(range(dimension), 2))}
     columns, rows = back.unbind(-2), []
     for i in range(dimension):
         total = second[place[0, i]] * columns[0]

@@ -130,7 +130,7 @@ class StructureAwareDescent(Experiment):
         ends, times = ours.isel(record=-1), near_at(ours, data.step)
         found = {
             "PC-F1": _each(start=spectral.isel(record=0), highest=spectral.max("record")),
-            "PC-F1-sgd-start": _each(orders=np.log10(sgd.isel(record=0))),
+            "PC-F1-sgd-start": _each(orders=xr.apply_ufunc(np.log10, sgd.isel(record=0))),
             "PC-F1-sgd-end": _each(end=sgd.isel(record=-1), share_near=_share_near(sgd)),
             "PC-F2": _each(end=ends, share_near=_share_near(ours), time=times),
         }

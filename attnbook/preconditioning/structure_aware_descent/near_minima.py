@@ -97,12 +97,12 @@ class Conditioning(Experiment):
             if progress:
                 progress(at + 1, len(kappas))
         at = kappas.index(COMPARED)
-        far, size = base[:, at] + self.compared_displacement * away, 0.5 / float(spectrum[:, at, -1].max())
+        far, half = base[:, at] + self.compared_displacement * away, 0.5 / float(spectrum[:, at, -1].max())
         return {
             "condition": condition_number(spectrum, self.dimension).cpu().numpy(),
             "steps": np.stack(steps, axis=1),
             "difference": trajectory_difference(
-                far, whitened_map[:, at], covariance[:, at], kind, size, self.compared
+                far, whitened_map[:, at], covariance[:, at], kind, half, self.compared
             ),
         }  # fmt: skip
 
@@ -219,7 +219,7 @@ class Convergence(Experiment):
             "PC-R1": {
                 "r_squared_loss": lowest(loss_fit),
                 "r_squared_distance": lowest(far_fit),
-                "largest_slope": highest(np.maximum(loss, far)),
+                "largest_slope": highest(loss.where(loss > far, far)),
             },
             "PC-REM2": {"r_squared": lowest(whole_fit), "largest_slope": highest(whole)},
             "PC-R1-square": {
