@@ -1,16 +1,4 @@
-r"""Formulas about recurrent attention: Theorem 6, what order-blind models cannot learn, and unsafe weights.
-
-=======================  ==================================  ======================================================
-paper                    name here                           meaning
-=======================  ==================================  ======================================================
-$p$, $t$                 ``n_words``, ``dimension``          words of a sentence, entries of a word
-$d$                      ``width``                           hidden units that read the context
-$d_a$, $d_f$             ``recurrence``                      weights of score and recurrence
-$\gamma^2$               ``error``                           squared prediction error asked for
-$C_1, C_2, C_x$          ``c_hidden``, ...                   bounds on $\|w^{(1)}\|_F$, $\|w^{(2)}\|$, $|x|$
-$C_8, C_9$               ``c_score``, ``c_recurrence``       bounds on the norms of $w_a$ and $w_f$
-$e_{kj}$, $\alpha_{kj}$  ``logits``, ``weights``             score and weight of word $j$ at step $k$
-=======================  ==================================  ======================================================
+r"""Formulas about recurrent attention: the sample size of Theorem 6, and what order-blind models cannot learn.
 
 The bound holds up to a constant that the paper does not give, so only ratios mean anything.
 """
@@ -24,15 +12,7 @@ from jaxtyping import Float
 
 from attnbook.global_attention.word_teachers import WordTeacher
 
-__all__ = [
-    "Recurrence",
-    "felt_directions",
-    "moved_score",
-    "order_blind_floor",
-    "ratio_weights",
-    "samples_needed",
-    "weight_counts",
-]
+__all__ = ["Recurrence", "order_blind_floor", "samples_needed", "weight_counts"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +36,7 @@ class Recurrence:
 
 
 def weight_counts(recurrence: Recurrence, dimension: int, width: int) -> dict[str, int]:
-    r"""Return the numbers of weights that Theorem 6 adds up: $td + d$, $d_a$ and $d_f$.
+    r"""Return the numbers of weights that Theorem 6 adds up.
 
     Args:
         recurrence: Sizes of score and recurrence.
@@ -84,11 +64,11 @@ def samples_needed(
     *,
     dimension: int,
     width: int,
-    c_hidden: float = 1.0,
-    c_decoder: float = 1.0,
-    c_inputs: float = 1.0,
-    c_score: float = 1.0,
-    c_recurrence: float = 1.0,
+    c_1: float = 1.0,
+    c_2: float = 1.0,
+    c_x: float = 1.0,
+    c_8: float = 1.0,
+    c_9: float = 1.0,
 ) -> float:
     r"""Return the sample size of Theorem 6, up to the theorem's constant.
 
@@ -99,11 +79,11 @@ def samples_needed(
         recurrence: Sizes of score and recurrence.
         dimension: Entries $t$ of a word.
         width: Hidden units $d$.
-        c_hidden: Bound $C_1$; default 1, only ratios matter.
-        c_decoder: Bound $C_2$; default 1.
-        c_inputs: Bound $C_x$; default 1.
-        c_score: Bound $C_8$; default 1.
-        c_recurrence: Bound $C_9$; default 1.
+        c_1: Bound $C_1$ on $\|w^{(1)}\|_F$; all bounds default to 1, as only ratios matter.
+        c_2: Bound $C_2$ on $\|w^{(2)}\|$.
+        c_x: Bound $C_x$ on the entries of the words.
+        c_8: Bound $C_8$ on $\|w_a\|$.
+        c_9: Bound $C_9$ on $\|w_f\|$.
 
     Returns:
         The sample size, without the constant.
@@ -117,59 +97,25 @@ def samples_needed(
         >>> round(samples_needed(0.01, large, **sizes) / samples_needed(0.01, small, **sizes), 1)
         12.6
     """
-    positive = {"error": error, "dimension": dimension, "width": width, "c_hidden": c_hidden, "c_decoder": c_decoder}
-    positive |= {"c_inputs": c_inputs, "c_score": c_score, "c_recurrence": c_recurrence}
-    for name, value in positive.items():
+    given = {
+        "error": error,
+        "dimension": dimension,
+        "width": width,
+        "c_1": c_1,
+        "c_2": c_2,
+        "c_x": c_x,
+        "c_8": c_8,
+        "c_9": c_9,
+    }
+    for name, value in given.items():
         if not 0 < value < np.inf:
             raise ValueError(f"{name}: expected a positive number, got {value}")
-    eta = c_hidden * c_decoder * c_inputs
-    logarithm = np.log(eta * c_score * c_recurrence / np.sqrt(error))
-    if logarithm <= 0:
-        largest = (eta * c_score * c_recurrence) ** 2
+    eta = c_1 * c_2 * c_x
+    largest = (eta * c_8 * c_9) ** 2
+    if error >= largest:
         raise ValueError(f"error: the bound speaks of errors below (eta C8 C9)^2 = {largest:g}, got {error:g}")
     weights = sum(weight_counts(recurrence, dimension, width).values())
-    return float((c_hidden * c_inputs * eta) ** 2 / error * logarithm * weights)
-
-
-def ratio_weights(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarray, "*samples words"]:
-    r"""Return $e_j/\sum_je_j$, the weights as the text available to us prints them; unsafe where scores change sign.
-
-    Args:
-        logits: Scores $e_j$ of either sign.
-
-    Returns:
-        Ratios that sum to one; they may be negative, and as large as one likes where the scores nearly cancel.
-
-    Example:
-        >>> ratio_weights(np.array([2.0, -1.0])).tolist()
-        [2.0, -1.0]
-    """
-    return logits / logits.sum(-1, keepdims=True)
-
-
-def moved_score(
-    score: float, others: tuple[float, ...] = (2.0, 1.0, -1.0)
-) -> tuple[Float[np.ndarray, " words"], Float[np.ndarray, " words"], Float[np.ndarray, " words"]]:
-    r"""Return the scores of a few words of which the last one moves, and their weights in both readings.
-
-    Args:
-        score: Score of the last word.
-        others: Scores of the words before it; the default is this book's example.
-
-    Returns:
-        Scores $e_j$, softmax weights $e^{e_j}/\sum_ie^{e_i}$ and plain ratios $e_j/\sum_ie_i$.
-
-    Raises:
-        ValueError: If the scores cancel, so that plain ratios do not exist.
-
-    Example:
-        >>> moved_score(-1.0)[2].tolist()
-        [2.0, 1.0, -1.0, -1.0]
-    """
-    logits = np.array([*others, score])
-    if logits.sum() == 0:
-        raise ValueError(f"score: the scores cancel at {score:g}, plain ratios do not exist")
-    return logits, ratio_weights(np.exp(logits - logits.max())), ratio_weights(logits)
+    return float((c_1 * c_x * eta) ** 2 / error * np.log(np.sqrt(largest / error)) * weights)
 
 
 def order_blind_floor(
@@ -203,27 +149,3 @@ def order_blind_floor(
         order = rng.permuted(np.tile(np.arange(sentences.shape[1]), (len(sentences), 1)), axis=1)
         labels.append(teacher(np.take_along_axis(sentences, order[..., None], axis=1)))
     return float(np.var(labels, axis=0, ddof=1).mean())
-
-
-def felt_directions(jacobian: Float[np.ndarray, "samples weights"], share: float = 1e-3) -> int:
-    r"""Count the directions in weight space that the answers on a sample feel.
-
-    Args:
-        jacobian: Derivative of each answer with respect to each weight.
-        share: Squared singular values of at least this share of the largest count; default a thousandth.
-
-    Returns:
-        Their number, at most the smaller side of the Jacobian.
-
-    Raises:
-        ValueError: If ``share`` is not between 0 and 1.
-
-    Example:
-        >>> felt_directions(np.diag([1.0, 0.5, 1e-9]))
-        2
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"share: expected a number above 0 and at most 1, got {share}")
-    wide = jacobian if jacobian.shape[0] <= jacobian.shape[1] else jacobian.T
-    squared = np.linalg.eigvalsh(wide @ wide.T)
-    return int((squared >= share * squared[-1]).sum())

@@ -40,9 +40,8 @@ class WordTeacher:
     Attributes:
         mechanism: What decides the weights.
         query: The vector $q$ of the first look, ``(dimension,)``.
-        turn: The matrix of $r(c) = $ ``turn @ c``, used by ``two_looks``; it does not see the direction of $q$,
-            ``(dimension, dimension)``.
-        places: The scores $b$ of the places, used by ``position``, ``(words,)``.
+        turn: The matrix of $r(c) = $ ``turn @ c``; it does not see the direction of $q$, ``(dimension, dimension)``.
+        places: The scores $b$ of the places, ``(words,)``.
         hidden: First-layer weights, ``(width, dimension)``.
         decoder: Second-layer weights, scaled so that the labels have variance 1, ``(width,)``.
     """
@@ -71,18 +70,7 @@ class WordTeacher:
 
 
 def softmax(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarray, "*samples words"]:
-    """Return the softmax over the last axis, safe for scores of any size.
-
-    Args:
-        logits: Scores.
-
-    Returns:
-        Positive weights that sum to one.
-
-    Example:
-        >>> softmax(np.array([1000.0, 1000.0])).tolist()
-        [0.5, 0.5]
-    """
+    """Return the softmax over the last axis, safe for scores of any size."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
@@ -103,14 +91,8 @@ def draw_sentences(
 
     Raises:
         ValueError: If a size is not positive.
-
-    Example:
-        >>> draw_sentences(2, 3, 5, rng=np.random.default_rng(0)).shape
-        (2, 3, 5)
     """
-    for name, size in {"count": count, "n_words": n_words, "dimension": dimension}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
+    _check_sizes(count=(count, 1), n_words=(n_words, 1), dimension=(dimension, 1))
     return rng.standard_normal((count, n_words, dimension))
 
 
@@ -141,9 +123,7 @@ def draw_word_teacher(
     """
     if mechanism not in get_args(Mechanism):
         raise ValueError(f"mechanism: expected one of {', '.join(get_args(Mechanism))}, got {mechanism!r}")
-    for name, (size, least) in {"n_words": (n_words, 1), "dimension": (dimension, 2), "width": (width, 1)}.items():
-        if size < least:
-            raise ValueError(f"{name}: expected at least {least}, got {size}")
+    _check_sizes(n_words=(n_words, 1), dimension=(dimension, 2), width=(width, 1))
     if not 0 <= sharpness < np.inf:
         raise ValueError(f"sharpness: expected a finite number of at least 0, got {sharpness}")
     rng = stream(seed, "word teacher")
@@ -159,6 +139,12 @@ def draw_word_teacher(
     raw = WordTeacher(mechanism, sharpness * direction, turn, places, hidden, decoder)
     labels = raw(draw_sentences(SCALE_SAMPLES, n_words, dimension, rng=stream(seed, "label scale")))
     return WordTeacher(mechanism, raw.query, turn, places, hidden, decoder / labels.std())
+
+
+def _check_sizes(**sizes: tuple[int, int]) -> None:
+    for name, (size, least) in sizes.items():
+        if size < least:
+            raise ValueError(f"{name}: expected at least {least}, got {size}")
 
 
 def _pool(weights: np.ndarray, sentences: np.ndarray) -> np.ndarray:

@@ -18,48 +18,26 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.masks import BLOCK, Training
 from attnbook.global_attention.recurrent_bounds import Recurrence
-from attnbook.global_attention.recurrent_gradient import (
-    Penalty,
-    loss_and_gradient,
-    read_loss_and_gradient,
-)
+from attnbook.global_attention.recurrent_gradient import Penalty, loss_and_gradient, read_loss_and_gradient
 from attnbook.global_attention.recurrent_networks import initial_parameters, predict, read
 from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_sentences, draw_word_teacher
 
-__all__ = ["READERS", "RECURRENCES", "Reader", "Task", "Trained", "WordMember", "WordSetup", "answers", "train_reader"]
+__all__ = ["READERS", "Task", "Trained", "WordMember", "WordSetup", "train_reader"]
 
+Features: TypeAlias = Literal["flat", "mean", "known", "words"]
 
-@dataclass(frozen=True)
-class Reader:
-    """A model of sentences: what its two layers read.
-
-    Attributes:
-        features: ``flat``, all words side by side; ``mean``, the mean of the words, which is attention with a
-            score that does not look at them; ``known``, the words pooled with the teacher's own weights; or
-            ``words``, recurrent attention.
-        recurrence: Sizes of the recurrent attention; None for the other three.
-    """
-
-    features: Literal["flat", "mean", "known", "words"]
-    recurrence: Recurrence | None = None
-
-
-RECURRENCES: Mapping[str, Recurrence] = {
+READERS: Mapping[str, Recurrence | Features] = {
+    "flat": "flat",
+    "mean": "mean",
+    "known": "known",
     "one_step": Recurrence(1, 4, 8),
     "two_steps": Recurrence(2, 8, 8),
     "three_steps": Recurrence(3, 32, 64),
     "product_two": Recurrence(2, 8, 0),
     "product_three": Recurrence(3, 8, 0),
 }
-"""Recurrent attention with additive scores of growing size, and with product scores."""
-
-READERS: Mapping[str, Reader] = {
-    "flat": Reader("flat"),
-    "mean": Reader("mean"),
-    "known": Reader("known"),
-    **{name: Reader("words", recurrence) for name, recurrence in RECURRENCES.items()},
-}
-"""All models of sentences, three baselines and recurrent attention."""
+"""Models of sentences: what the two layers read, that is all words side by side, their mean, the words pooled with the
+teacher's own weights, or the context of recurrent attention, with additive scores of growing size or product scores."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +55,7 @@ class Task:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise < float("inf"):
-            raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
+        _check_weight("noise", self.noise)
 
 
 @dataclass(frozen=True)
@@ -99,22 +76,15 @@ class WordSetup:
     width: int
     n_test: int
 
+    @lru_cache(maxsize=64)  # all models of a seed ask for its teacher  # noqa: B019
     def teacher(self, task: Task, seed: int) -> WordTeacher:
         """Return the teacher of a task and a seed."""
-        return _draw_once(task.mechanism, seed, self.n_words, self.dimension, self.teacher_width, task.sharpness)
+        return draw_word_teacher(task.mechanism, seed, n_words=self.n_words, dimension=self.dimension,
+                                 width=self.teacher_width, sharpness=task.sharpness)  # fmt: skip
 
     def sentences(self, seed: int, purpose: str, count: int) -> Float[np.ndarray, "samples words dimension"]:
         """Return sentences of a seed; fewer sentences are the first of more."""
         return draw_sentences(count, self.n_words, self.dimension, rng=stream(seed, purpose, "sentences"))
-
-
-@lru_cache(maxsize=64)
-def _draw_once(
-    mechanism: Mechanism, seed: int, n_words: int, dimension: int, width: int, sharpness: float
-) -> WordTeacher:
-    """Draw a teacher once: all models of a seed ask for it."""
-    sizes = {"n_words": n_words, "dimension": dimension, "width": width}
-    return draw_word_teacher(mechanism, seed, sharpness=sharpness, **sizes)
 
 
 @dataclass(frozen=True)
@@ -126,6 +96,7 @@ class WordMember:
         seed: Seed of teacher, sentences, batches and initial weights.
         n_samples: Training sentences.
         strength: Weight of the penalty on its attention; default none.
+        weight_penalty: L2 weight on all that it trains; default none.
         restart: Number of its initial weights; default the first.
     """
 
@@ -133,13 +104,19 @@ class WordMember:
     seed: int
     n_samples: int
     strength: float = 0.0
+    weight_penalty: float = 0.0
     restart: int = 0
 
     def __post_init__(self) -> None:
         if self.n_samples < 1:
             raise ValueError(f"n_samples: expected at least 1, got {self.n_samples}")
-        if not 0 <= self.strength < float("inf"):
-            raise ValueError(f"strength: expected a finite number of at least 0, got {self.strength}")
+        _check_weight("strength", self.strength)
+        _check_weight("weight_penalty", self.weight_penalty)
+
+
+def _check_weight(name: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name}: expected a number of at least 0, got {value}")
 
 
 class Trained(NamedTuple):
@@ -156,25 +133,6 @@ class Trained(NamedTuple):
     parameters: Parameters
 
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
-
-
-def answers(reader: Reader, parameters: Parameters, inputs: Tensor) -> Float[Tensor, "members samples"]:
-    """Return what a model answers.
-
-    Args:
-        reader: The model.
-        parameters: Its parameters, ``(members, ...)``.
-        inputs: Features, ``(members, samples, features)``; for recurrent attention the sentences themselves.
-
-    Returns:
-        One answer per sample.
-    """
-    if reader.recurrence is None:
-        return read(parameters, inputs)
-    return predict(parameters, inputs, reader.recurrence.n_steps)
-
-
 def train_reader(
     name: str,
     members: Sequence[WordMember],
@@ -185,7 +143,7 @@ def train_reader(
     penalty: Penalty = "entropy",
     progress: Progress | None = None,
 ) -> Trained:
-    """Train one model on any mix of teachers, seeds, sample sizes and penalty strengths as one program.
+    """Train networks of one model as one program.
 
     Args:
         name: One of :data:`READERS`.
@@ -208,11 +166,17 @@ def train_reader(
     if name not in READERS:
         raise ValueError(f"name: expected one of {', '.join(READERS)}, got {name!r}")
     reader = READERS[name]
+    recurrence = reader if isinstance(reader, Recurrence) else None
+    n_features = setup.dimension * (setup.n_words if reader == "flat" else 1)
+    drawn = [
+        initial_parameters(recurrence, n_features, setup.width, rng=stream(m.seed, "initial weights", m.restart))
+        for m in members
+    ]
     with threads(1):
         samples = _Samples(reader, members, setup, training.batch_size, device)
         history = ensemble.train(
-            _gradient(reader, members, penalty, device),
-            _initial(reader, members, setup, device),
+            _gradient(recurrence, members, penalty, device),
+            {key: to_tensor(np.stack([d[key] for d in drawn]), device=device) for key in drawn[0]},
             samples.batch,
             optimizer=update_rules.Adam(training.step_size),
             steps=training.steps,
@@ -227,29 +191,32 @@ def train_reader(
 
 
 def _gradient(
-    reader: Reader, members: Sequence[WordMember], penalty: Penalty, device: torch.device
+    recurrence: Recurrence | None, members: Sequence[WordMember], penalty: Penalty, device: torch.device
 ) -> ensemble.Gradient:
-    if reader.recurrence is None:
-        return read_loss_and_gradient
     strengths = to_tensor([m.strength for m in members], device=device)
-    strength = strengths if strengths.any() else None
-    return partial(loss_and_gradient, n_steps=reader.recurrence.n_steps, penalty=penalty, strength=strength)
+    shrink = to_tensor([2 * m.weight_penalty for m in members], device=device)
+    gradient: ensemble.Gradient = read_loss_and_gradient
+    if recurrence is not None:
+        strength = strengths if strengths.any() else None
+        gradient = partial(loss_and_gradient, n_steps=recurrence.n_steps, penalty=penalty, strength=strength)
 
+    def shrinking(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
+        losses, gradients = gradient(parameters, batch)
+        return losses, {k: g + shrink.view(-1, *[1] * (g.ndim - 1)) * parameters[k] for k, g in gradients.items()}
 
-def _initial(reader: Reader, members: Sequence[WordMember], setup: WordSetup, device: torch.device) -> Parameters:
-    n_features = setup.dimension * (setup.n_words if reader.features == "flat" else 1)
-    drawn = [
-        initial_parameters(reader.recurrence, n_features, setup.width, rng=stream(m.seed, "initial weights", m.restart))
-        for m in members
-    ]
-    return {name: to_tensor(np.stack([d[name] for d in drawn]), device=device) for name in drawn[0]}
+    return shrinking if shrink.any() else gradient
 
 
 class _Samples:
     """Features and labels of all members, drawn once per teacher and seed."""
 
     def __init__(
-        self, reader: Reader, members: Sequence[WordMember], setup: WordSetup, batch_size: int, device: torch.device
+        self,
+        reader: Recurrence | Features,
+        members: Sequence[WordMember],
+        setup: WordSetup,
+        batch_size: int,
+        device: torch.device,
     ) -> None:
         self.reader, self.members, self.batch_size, self.device = reader, members, batch_size, device
         self.pools = {key: i for i, key in enumerate(dict.fromkeys((m.task, m.seed) for m in members))}
@@ -262,25 +229,19 @@ class _Samples:
         self.first_row = np.array([self.pools[m.task, m.seed] * self.largest for m in members])
         self.block: tuple[int, Tensor] = (-1, torch.empty(0))
 
-    def _draw(self, setup: WordSetup, task: Task, seed: int, what: str, count: int) -> Batch:
-        teacher, sentences = setup.teacher(task, seed), setup.sentences(seed, what, count)
+    def _draw(self, setup: WordSetup, task: Task, seed: int, what: str, count: int) -> tuple[Tensor, Tensor]:
+        teacher, features = setup.teacher(task, seed), setup.sentences(seed, what, count)
         noise = task.noise if what == "train" else 0.0
-        labels = teacher(sentences) + noise * stream(seed, "label noise").standard_normal(count)
-        return self._to(self._features(teacher, sentences)), self._to(labels)
+        labels = teacher(features) + noise * stream(seed, "label noise").standard_normal(count)
+        if self.reader == "flat":
+            features = features.reshape(count, -1)
+        elif self.reader == "mean":
+            features = features.mean(1)
+        elif self.reader == "known":
+            features = np.einsum("sw,swd->sd", teacher.weights(features), features)
+        return to_tensor(features, device=self.device), to_tensor(labels, device=self.device)
 
-    def _features(self, teacher: WordTeacher, sentences: np.ndarray) -> np.ndarray:
-        pooled = {
-            "flat": lambda: sentences.reshape(len(sentences), -1),
-            "mean": lambda: sentences.mean(1),
-            "known": lambda: np.einsum("sw,swd->sd", teacher.weights(sentences), sentences),
-            "words": lambda: sentences,
-        }
-        return pooled[self.reader.features]()
-
-    def _to(self, values: np.ndarray) -> Tensor:
-        return to_tensor(values, device=self.device)
-
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """One batch per member; members of a seed and a sample size see the same sentences."""
         number, within = divmod(step, BLOCK)
         if number != self.block[0]:
@@ -288,8 +249,7 @@ class _Samples:
             rows = np.stack([drawn[m.seed, m.n_samples] for m in self.members], axis=1) + self.first_row[:, None]
             self.block = (number, torch.as_tensor(rows, device=self.device))
         rows = self.block[1][within]
-        inputs = self.inputs.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-        return inputs, self.labels[rows]
+        return self.inputs.index_select(0, rows.flatten()).unflatten(0, rows.shape), self.labels[rows]
 
     def _draw_rows(self, seed: int, n_samples: int, number: int) -> np.ndarray:
         share = stream(seed, "batches", n_samples, number).random((BLOCK, self.batch_size))
@@ -302,5 +262,7 @@ class _Samples:
             inputs, labels = self.stored[what][self.pools[member.task, member.seed]]
             count = member.n_samples if what == "train" else len(inputs)
             own = {name: tensor[at : at + 1] for name, tensor in parameters.items()}
-            found[at] = (answers(self.reader, own, inputs[None, :count])[0] - labels[:count]).square().mean()
+            given, reader = inputs[None, :count], self.reader
+            answers = predict(own, given, reader.n_steps) if isinstance(reader, Recurrence) else read(own, given)
+            found[at] = (answers[0] - labels[:count]).square().mean()
         return found

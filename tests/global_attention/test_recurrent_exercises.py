@@ -11,30 +11,16 @@ def softmax(logits):
     return powers / powers.sum()
 
 
-def at_scores(words, logits, g, *, mean="weighted", front=True, ratio=False):
-    weights = logits / logits.sum() if ratio else softmax(logits)
-    along = words @ g
-    centre = {"weighted": weights @ along, "plain": along.mean(), "none": 0.0}[mean]
-    return (weights if front else 1.0) * (along - centre)
-
-
 def entropy(logits):
     a = softmax(logits)
     return -a * (np.log(a) - a @ np.log(a))
 
 
 RIGHT = {
-    "GA-R1": at_scores,
     "GA-R2": lambda s, a, t, d: t * d + d + a * (s + t + 1) + s * (s + t),
     "GA-R3": entropy,
 }
 WRONG = [
-    ("GA-R1", lambda *a: at_scores(*a, mean="none"), "mean over words is missing"),
-    ("GA-R1", lambda *a: at_scores(*a, mean="plain"), "mean is weighted"),
-    ("GA-R1", lambda *a: at_scores(*a, front=False), "weights in front"),
-    ("GA-R1", lambda *a: -at_scores(*a), "sign"),
-    ("GA-R1", lambda *a: at_scores(*a, ratio=True), "ratio weights"),
-    ("GA-R1", lambda *a: np.zeros(3), "shape"),
     ("GA-R2", lambda s, a, t, d: t * d + d + a * (s + t + 1), "recurrence is missing"),
     ("GA-R2", lambda s, a, t, d: t * d + d + s * (s + t), "score is missing"),
     ("GA-R2", lambda s, a, t, d: t * d + d + a * (s + t) + s * (s + t), "vector v"),

@@ -3,7 +3,6 @@
 from attnbook.global_attention.exercises import (
     loss_landscape,
     noisy_mnist,
-    recurrent,
     sample_complexity,
     self_attention,
 )
@@ -15,6 +14,5 @@ CHECKS = {
     **noisy_mnist.CHECKS,
     **loss_landscape.CHECKS,
     **self_attention.CHECKS,
-    **recurrent.CHECKS,
 }
 """Id of an exercise to its check."""

@@ -9,33 +9,10 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.recurrent_bounds import Recurrence, ratio_weights, weight_counts
+from attnbook.global_attention.recurrent_bounds import Recurrence, weight_counts
 from attnbook.global_attention.word_teachers import softmax
 
 __all__ = ["CHECKS"]
-
-
-def scores_gradient(answer: Callable[..., Any]) -> str | None:
-    """Check the gradient at the scores, given the one at the context."""
-    rng = stream(1, "exercise", "GA-R1")
-    words, logits, at_context = rng.standard_normal((7, 5)), rng.standard_normal(7), rng.standard_normal(5)
-    weights = softmax(logits)
-    along = words @ at_context
-    right = weights * (along - weights @ along)
-    got = np.asarray(answer(words.copy(), logits.copy(), at_context.copy()), dtype=float)
-    if got.shape != (7,):
-        return f"one number per word is wanted, shape (7,), got {got.shape}"
-    if np.allclose(got, right):
-        return None
-    likely = {
-        "the mean over words is missing: moving one weight moves all others": weights * along,
-        "the mean is weighted: use the attention weights, not 1/p": weights * (along - along.mean()),
-        "the weights in front are missing": along - weights @ along,
-        "the sign is reversed": -right,
-        "these are the ratio weights: alpha is the softmax of the scores": ratio_weights(logits)
-        * (along - ratio_weights(logits) @ along),
-    }
-    return likely_mistake(got, right, likely)
 
 
 def count_weights(answer: Callable[..., Any]) -> str | None:
@@ -80,4 +57,4 @@ def entropy_gradient(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, right, likely)
 
 
-CHECKS = {"GA-R1": scores_gradient, "GA-R2": count_weights, "GA-R3": entropy_gradient}
+CHECKS = {"GA-R2": count_weights, "GA-R3": entropy_gradient}

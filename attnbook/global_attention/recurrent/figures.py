@@ -1,0 +1,256 @@
+"""The pictures and tables of the chapter. They take data sets and compute only medians and ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+
+from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
+from attnbook.core.tables import Measured, Table
+from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
+from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
+from attnbook.global_attention.recurrent.guidelines import PENALTIES, chosen
+from attnbook.global_attention.recurrent_bounds import Recurrence, samples_needed, weight_counts
+from attnbook.global_attention.word_training import READERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["TITLES", "ladder", "looks", "models", "other_teachers", "penalties", "second_looks",
+           "three_layers", "weight_decay", "words_frame", "words_text"]  # fmt: skip
+
+READ: Mapping[str, Look] = {
+    "flat": Look("flat network", "#5b5f66", "--", "s"),
+    "mean": Look("mean pooling", "#7c3aed", ":", "D"),
+    "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
+    "two_steps": Look("2 steps", "#0e7490", "-.", "^"),
+    "three_steps": Look("3 steps, large", "#1f2937", (0, (3, 1, 1, 1, 1, 1)), "P"),
+    "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
+    "floor": Look("floor without order", "#111111", (0, (1, 1)), "X"),
+}
+HELPED, HURT = Look("right direction", "#0f766e", "-", "o"), Look("wrong direction", "#a16207", "-.", "^")
+TITLES = {"attention": "the word decides", "position": "the place decides", "equal": "all words alike"}
+BANDS = ("flat", "one_step", "three_steps")  # models whose range over seeds is drawn where there are many
+LOSS = "test error (label variances)"
+KINDS = {"entropy": "entropy of the weights", "l1_scores": "L1 of the scores", "l2_weights": "L2 of the weights"}
+FOUND = 0.3  # a network with a smaller error has found the second look
+ASKED = 0.01  # error for which the bound is compared with the experiment
+
+
+def ladder(data: xr.Dataset) -> Figure:
+    """Draw the error against training sentences on the attention teacher, from too simple to too complex."""
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.7))
+        for model in LADDER:
+            losses = data.test_loss.sel(model=model).transpose("seed", "size").values
+            if model in BANDS:
+                band(ax, data.size.values, losses, READ[model])
+            else:
+                ax.plot(data.size, np.median(losses, axis=0), **READ[model].line_style())
+        _sizes(ax, data)
+        ax.set(xlabel="training sentences", ylabel=LOSS)
+        ax.legend(fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def other_teachers(data: xr.Dataset) -> Figure:
+    """Draw the error where the weights depend on places, and where all words weigh the same."""
+    with style():
+        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 3.7))
+        for ax, task in zip(axes, ("position", "equal"), strict=True):
+            for model in OTHERS:
+                band(ax, data.size.values, data[f"{task}_loss"].sel(other=model).values, READ[model])
+            ax.set(title=TITLES[task], xlabel="training sentences")
+            _sizes(ax, data)
+        floor = np.full(data.sizes["size"], float(data.position_floor.median()))
+        axes[0].plot(data.size, floor, **READ["floor"].line_style())
+        axes[0].set_ylabel(LOSS)
+        _legend(axes[0], "lower left")
+    return figure
+
+
+def looks(data: xr.Dataset) -> Figure:
+    """Draw where the teacher that looks twice and the best network with three steps look in one sentence."""
+    rows = data.second_looks.values
+    names = ["teacher, 1st look", "teacher, 2nd look", *(f"model, step {k + 1}" for k in range(len(rows) - 2))]
+    with style():
+        figure, ax = plt.subplots(figsize=(5.6, 3.2))
+        image = ax.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="cividis")
+        for i, j in zip(*np.nonzero(rows >= 0.1), strict=True):
+            text, color = f"{rows[i, j]:.1f}".removeprefix("0"), INK if rows[i, j] > 0.6 else "white"
+            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=11)
+        ax.axhline(1.5, color="white", linewidth=3)
+        ax.set_yticks(range(len(rows)), names)
+        ax.set_xticks(range(rows.shape[1]), [f"{j + 1}" for j in range(rows.shape[1])])
+        ax.set_xlabel("word of the sentence")
+        ax.grid(visible=False)
+        figure.colorbar(image, ax=ax, label="attention weight")
+    return figure
+
+
+def weight_decay(data: xr.Dataset) -> Figure:
+    """Draw training and test error against the L2 weight, and the weight that the guideline picks."""
+    noise, n, relevant = (data.attrs["settings"][name] for name in ("noise", "n_inputs", "sparsities"))
+    panels: list[tuple[str, xr.DataArray, xr.DataArray]] = []
+    for k, name in zip(relevant, data.sparsity.values, strict=True):
+        own = data.sel(network="attention", sparsity=name)
+        panels.append((f"mask, {k} of {n} inputs matter", own.l2_loss, own.l2_train_loss))
+    for name in data.teacher.values:
+        own = data.sel(teacher=name)
+        panels.append((f"attention, {name} teacher", own.l2_attention_loss, own.l2_attention_train_loss))
+    with style():
+        figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(7.2, 5.6))
+        for ax, (title, test, train) in zip(axes.flat, panels, strict=True):
+            band(ax, data.penalty.values, test.values, Look("test", "#0b5cad", "-", "o"))
+            band(ax, data.penalty.values, train.values, Look("training", "#5b5f66", ":", "D", hollow=True))
+            ax.axhline(noise**2, color=INK, linewidth=1, linestyle=":")
+            picked = data.penalty.values[int(np.median(chosen(train, noise)))]
+            ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
+            ax.set(xscale="log", yscale="log")
+            ax.set_title(title, fontsize=11)
+        axes[0, 0].annotate("noise", (data.penalty.values[0], noise**2), xytext=(0, 3), textcoords="offset points")
+        figure.supxlabel("L2 weight", fontsize=11.5)
+        figure.supylabel("error (label variances)", fontsize=11.5)
+        _legend(axes[0, 0], "upper left")
+    return figure
+
+
+def penalties(data: xr.Dataset) -> Figure:
+    """Draw the error over the error without a penalty: whom four penalties help, and whom they hurt."""
+    sparse, dense = (f"{k} of {data.attrs['settings']['n_inputs']}" for k in data.attrs["settings"]["sparsities"])
+    masked = data.l1_loss / data.free_loss.sel(network="attention")
+    panels = [
+        ("L1 of the mask", data.penalty, masked.transpose("sparsity", ...), (f"{sparse} matter", f"{dense} matter"))
+    ]
+    for kind in PENALTIES:
+        ratios = (data.attention_loss.sel(kind=kind) / data.free_attention_loss).transpose("teacher", ...)
+        panels.append((KINDS[kind], data.strength, ratios if kind == "entropy" else ratios[::-1],
+                       ("peaked", "spread") if kind == "entropy" else ("spread", "peaked")))  # fmt: skip
+    with style():
+        figure, axes = plt.subplots(2, 2, sharey=True, figsize=(7.2, 6.0))
+        for ax, (title, strengths, ratios, names) in zip(axes.flat, panels, strict=True):
+            for values, name, look in zip(ratios, names, (HELPED, HURT), strict=True):
+                band(ax, strengths.values, values.values, replace(look, label=f"{name} ({look.label})"))
+            ax.axhline(1, color=INK, linewidth=1)
+            ax.set(xscale="log", yscale="log", ylim=(0.1, 40), title=title)
+            _legend(ax, "upper left")
+        axes[0, 0].set_yticks((0.1, 0.2, 0.5, 1, 2, 5, 10, 20), ("0.1", "0.2", "0.5", "1", "2", "5", "10", "20"))
+        axes[0, 0].minorticks_off()
+        figure.supylabel("error / error without penalty", fontsize=11.5)
+        figure.supxlabel("strength of the penalty", fontsize=11.5)
+    return figure
+
+
+def three_layers(data: xr.Dataset) -> Figure:
+    """Draw the error of three-layer networks against training samples, each model at its best step size."""
+    with style():
+        figure, ax = plt.subplots(figsize=(6.0, 3.6))
+        for model in MODELS:
+            band(ax, data.size.values, at_best_step_size(data).test_loss.sel(model=model).values, LOOKS[model])
+        _sizes(ax, data)
+        ax.set(xlabel="training samples", ylabel=LOSS)
+        _legend(ax, "lower left")
+    return figure
+
+
+def words_frame(data: xr.Dataset, task: str, n_sentences: int) -> Figure:
+    """Draw weights of teacher and one-step model in new sentences, and the errors; ``task`` is one of the titles."""
+    name = _task(task)
+    shown, truth = data.shown_weights.sel(task=name, size=n_sentences).values, data.shown_truth.sel(task=name).values
+    places = np.arange(shown.shape[1])
+    with style():
+        figure = plt.figure(figsize=(7.2, 3.9))
+        grid = figure.add_gridspec(len(shown), 2)
+        for i, weights in enumerate(shown):
+            ax = figure.add_subplot(grid[i, 0])
+            ax.bar(places - 0.2, truth[i], 0.4, color="none", edgecolor=INK)
+            ax.bar(places + 0.2, weights, 0.4, color=READ["one_step"].color)
+            ax.set(ylim=(0, 1.05), yticks=(0, 1), xticks=places)
+            ax.set_xticklabels([f"{j + 1}" for j in places] if i == len(shown) - 1 else [])
+            ax.grid(visible=False)
+            if i == 0:
+                ax.set_title("weights: teacher □, learned ■", fontsize=11)
+        ax.set_xlabel("word")
+        right = figure.add_subplot(grid[:, 1])
+        for model, medians in _medians(data, name).items():
+            look = READ[model]
+            right.plot(data.size, medians, color=look.color, linestyle=look.line, label=look.label)
+            right.plot(n_sentences, medians.sel(size=n_sentences), color=look.color, marker=look.marker, markersize=10)
+        right.axvline(n_sentences, color=INK, linewidth=1, linestyle=":")
+        right.set(xlabel="training sentences", ylabel=LOSS, ylim=(0.0003, 3))
+        _sizes(right, data)
+        _legend(right, "lower left")
+    return figure
+
+
+def words_text(data: xr.Dataset, task: str, n_sentences: int) -> str:
+    """Return the numbers behind one picture of the slider."""
+    apart = float(data.apart.sel(task=_task(task), size=n_sentences).median())
+    medians = _medians(data, _task(task)).items()
+    errors = ", ".join(f"{READ[model].label} {float(m.sel(size=n_sentences)):.2g}" for model, m in medians)
+    return (
+        f"{task[:1].upper()}{task[1:]}, {n_sentences} sentences: test error {errors}. {apart:.0%} of the attention is "
+        "on other words than the teacher's (medians over seeds and all new sentences; the bars are the first seed)."
+    )
+
+
+def models(run: Recurrent, data: xr.Dataset) -> Table:
+    """Return weights, the sample size of Theorem 6 with norm bounds and constant 1, and what the experiment needs."""
+    rows: list[list[str | Measured]] = []
+    for name in ("one_step", "two_steps", "three_steps"):
+        recurrence, losses = READERS[name], data.test_loss.sel(model=name)
+        assert isinstance(recurrence, Recurrence)
+        sizes = {"dimension": run.dimension, "width": run.width}
+        enough = losses["size"][losses.median("seed") <= ASKED]
+        needed = f"{int(enough[0])}" if len(enough) else "more"
+        found = (_summary(losses.sel(size=run.judged_size)), needed, f"{int((losses.isel(size=0) > 0.9).sum())}")
+        counted, bound = sum(weight_counts(recurrence, **sizes).values()), samples_needed(ASKED, recurrence, **sizes)
+        rows.append([READ[name].label, f"{counted}", f"{bound:.0f}", *map(Measured, found)])
+    columns = ["model", "weights", f"bound for {ASKED:g}", f"error at {run.judged_size}", f"reached {ASKED:g} with",
+               f"failed at {run.sizes[0]}"]  # fmt: skip
+    caption = (
+        f"Errors: median over {data.sizes['seed']} seeds [smallest, largest]; reached: the first size tried whose "
+        "median error is small enough; failed: seeds with an error above 0.9. Bound with norms and constant 1."
+    )
+    return Table(columns, rows, caption)
+
+
+def second_looks(data: xr.Dataset) -> Table:
+    """Return how many runs find the second look, and how many seeds do by their best restart."""
+    rows: list[list[str | Measured]] = []
+    for name, label in zip(data.second.values, ("2 steps", "3 steps"), strict=True):
+        runs, best = data.second_loss.sel(second=name), second_best(data).sel(second=name)
+        counts = (f"{int((losses < FOUND).sum())} of {losses.size}" for losses in (runs, best))
+        rows.append([label, *map(Measured, counts), Measured(_summary(best))])
+    columns = ["model", f"runs below {FOUND:g}", f"seeds below {FOUND:g}", "test error"]
+    caption = "A seed counts by its restart with the smallest training error; median over seeds [smallest, largest]."
+    return Table(columns, rows, caption)
+
+
+def _task(title: str) -> str:
+    return next(name for name, known in TITLES.items() if known == title)
+
+
+def _medians(data: xr.Dataset, task: str) -> dict[str, xr.DataArray]:
+    losses = data.test_loss.rename(model="other") if task == "attention" else data[f"{task}_loss"]
+    return {model: losses.sel(other=model).median("seed") for model in OTHERS}
+
+
+def _sizes(ax: Axes, data: xr.Dataset) -> None:
+    ax.set(xscale="log", yscale="log")
+    ax.set_xticks(data.size.values, [f"{n}" if n != 200 else "" for n in data.size.values])
+    ax.minorticks_off()
+
+
+def _legend(ax: Axes, where: Literal["lower left", "upper left"]) -> None:
+    ax.legend(fontsize=10, loc=where, frameon=True, facecolor=BACKGROUND, edgecolor="none", framealpha=0.9)
+
+
+def _summary(values: xr.DataArray) -> str:
+    return f"{float(values.median()):.2g} [{float(values.min()):.2g}, {float(values.max()):.2g}]"
