@@ -2,7 +2,6 @@
 
 from attnbook.core.results import Experiment
 from attnbook.global_attention.experiments import (
-    error_rate,
     guidelines,
     hessian_spectrum,
     imdb,
@@ -11,14 +10,11 @@ from attnbook.global_attention.experiments import (
     noisy_mnist,
     recurrent,
     review_steps,
-    sample_complexity,
     self_attention,
-    sparsity,
 )
 
 __all__ = [
     "EXPERIMENTS",
-    "error_rate",
     "guidelines",
     "hessian_spectrum",
     "imdb",
@@ -27,36 +23,10 @@ __all__ = [
     "noisy_mnist",
     "recurrent",
     "review_steps",
-    "sample_complexity",
     "self_attention",
-    "sparsity",
 ]
 
 EXPERIMENTS = (
-    Experiment(
-        id="global_attention.sample_complexity",
-        summary="Table 1 and Figure 7: test loss of three models for six sample sizes",
-        settings=sample_complexity.Settings,
-        result=sample_complexity.SampleComplexity,
-        run=sample_complexity.run,
-        budget_seconds=30,
-    ),
-    Experiment(
-        id="global_attention.error_rate",
-        summary="Theorem 1, Corollary 1, Proposition 1: error against samples with noisy labels",
-        settings=error_rate.Settings,
-        result=error_rate.ErrorRate,
-        run=error_rate.run,
-        budget_seconds=30,
-    ),
-    Experiment(
-        id="global_attention.sparsity",
-        summary="When a mask helps: error against samples for several numbers of relevant inputs",
-        settings=sparsity.Settings,
-        result=sparsity.Sparsity,
-        run=sparsity.run,
-        budget_seconds=30,
-    ),
     Experiment(
         id="global_attention.noisy_mnist",
         summary="Figures 2, 4, 5 and 6: small digits in large images of noise, with and without a mask",
