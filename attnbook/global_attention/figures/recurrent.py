@@ -11,7 +11,6 @@ import numpy as np
 
 from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.global_attention.experiments import guidelines, recurrent
-from attnbook.global_attention.figures.sample_complexity import LOSS
 from attnbook.global_attention.recurrent_bounds import moved_score
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ __all__ = [
     "words_frame",
 ]
 
+LOSS = "test loss (label variances)"
 LOOKS: Mapping[str, Look] = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
     "mean": Look("mean pooling", "#7c3aed", ":", "D"),
