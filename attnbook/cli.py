@@ -72,7 +72,7 @@ def list_claims(
 
 @app.command()
 def show(
-    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-20000.")], as_json: Json = False
+    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-headline.")], as_json: Json = False
 ) -> None:
     """Show one claim: statement, rule, the paper's numbers and ours, and whether the verdict held on fresh seeds."""
     with _clear_errors():

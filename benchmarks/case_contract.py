@@ -19,7 +19,8 @@ from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.results import Clock
 from attnbook.core.resuming import by_seeds
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.experiments import sample_complexity as table_1
+from attnbook.global_attention.masks import Training, train_members
+from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 from attnbook.preconditioning.structure_aware_descent.experiments import Ablation
 
 
@@ -43,11 +44,11 @@ class Table1(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks of these seeds."""
-        s = table_1.Settings()
-        setup = table_1.Setup(s.n_inputs, s.outputs, s.teacher_width, s.width, noise=0.0, n_test=s.n_test)
-        training = table_1.Training(self.steps, s.batch_size, s.step_size, log_spaced(self.steps, 12))
-        history = table_1.train_members(s.members(seeds), setup, training, device=device, progress=progress)
-        loss = history.records["test_loss"].reshape(-1, len(seeds), len(s.sizes), len(table_1.MODELS))
+        s = SampleComplexity.at("book")
+        training = Training(self.steps, s.batch_size, s.step_size, log_spaced(self.steps, 12))
+        members = s.members(seeds, (s.n_relevant,))
+        history = train_members(members, s.setup(noise=0.0), training, device=device, progress=progress)
+        loss = history.records["test_loss"].reshape(-1, len(seeds), len(s.sizes), len(s.models))
         return {"test_loss": (("record", "seed", "size", "model"), loss)}
 
 

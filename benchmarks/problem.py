@@ -9,21 +9,21 @@ from __future__ import annotations
 import numpy as np
 
 from attnbook.core.rng import stream
-from attnbook.global_attention.experiments.sample_complexity import Settings
 from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 Arrays = dict[str, np.ndarray]
 
 BLOCK = 100
 
 
-def setup_of(settings: Settings, n_test: int) -> Setup:
+def setup_of(settings: SampleComplexity, n_test: int) -> Setup:
     """Return the sizes of teacher and network."""
     s = settings
     return Setup(s.n_inputs, s.outputs, s.teacher_width, s.width, noise=0.0, n_test=n_test)
 
 
-def draw(settings: Settings, steps: int) -> Arrays:
+def draw(settings: SampleComplexity, steps: int) -> Arrays:
     """Draw everything a variant needs to train all networks for this many steps.
 
     Returns:
@@ -32,7 +32,7 @@ def draw(settings: Settings, steps: int) -> Arrays:
         ``decoder (members, outputs, width)``, the initial weights; ``mask_trained (members,)``; ``penalty
         (members,)`` and ``step_size``.
     """
-    members = settings.members(settings.seeds)
+    members = settings.members(settings.seeds, (settings.n_relevant,))
     pools = [_pool(settings, seed) for seed in settings.seeds]
     batches = {(m.seed, m.n_samples): _batches(settings, m.seed, m.n_samples, steps) for m in members}
     weights = {seed: _initial_weights(settings, seed) for seed in settings.seeds}
@@ -48,10 +48,10 @@ def draw(settings: Settings, steps: int) -> Arrays:
     }
 
 
-def held_out_losses(settings: Settings, parameters: Arrays) -> np.ndarray:
+def held_out_losses(settings: SampleComplexity, parameters: Arrays) -> np.ndarray:
     """Return the mean squared error ``(members,)`` of trained networks on samples that none has seen."""
     losses = []
-    for number, member in enumerate(settings.members(settings.seeds)):
+    for number, member in enumerate(settings.members(settings.seeds, (settings.n_relevant,))):
         inputs = stream(member.seed, "benchmark").standard_normal((512, settings.n_inputs))
         mask, hidden, decoder = (parameters[name][number].astype(np.float64) for name in ("mask", "hidden", "decoder"))
         predicted = np.maximum((inputs * mask) @ hidden.T, 0.0) @ decoder.T
@@ -60,9 +60,9 @@ def held_out_losses(settings: Settings, parameters: Arrays) -> np.ndarray:
     return np.array(losses)
 
 
-def flops_per_step(settings: Settings) -> tuple[int, str]:
+def flops_per_step(settings: SampleComplexity) -> tuple[int, str]:
     """Return the floating point operations of all matrix products of a step, and the formula."""
-    networks = len(settings.members(settings.seeds))
+    networks = len(settings.members(settings.seeds, (settings.n_relevant,)))
     p, w, o, b = settings.n_inputs, settings.width, settings.outputs, settings.batch_size
     formula = (
         "networks x batch x (4 width inputs + 6 width outputs): forward through both layers, back through the second, "
@@ -71,18 +71,18 @@ def flops_per_step(settings: Settings) -> tuple[int, str]:
     return networks * b * (4 * w * p + 6 * w * o), formula
 
 
-def _pool(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _pool(settings: SampleComplexity, seed: int) -> tuple[np.ndarray, np.ndarray]:
     inputs = stream(seed, "inputs").standard_normal((max(settings.sizes), settings.n_inputs))
     return inputs, setup_of(settings, 1).teacher(seed, settings.n_relevant)(inputs)
 
 
-def _batches(settings: Settings, seed: int, size: int, steps: int) -> np.ndarray:
+def _batches(settings: SampleComplexity, seed: int, size: int, steps: int) -> np.ndarray:
     shape, first_row = (BLOCK, settings.batch_size), settings.seeds.index(seed) * max(settings.sizes)
     blocks = [(stream(seed, "batches", size, n).random(shape) * size) for n in range(-(-steps // BLOCK))]
     return first_row + np.concatenate(blocks).astype(np.int64)[:steps]
 
 
-def _initial_weights(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _initial_weights(settings: SampleComplexity, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = stream(seed, "initial weights")
     hidden = rng.standard_normal((settings.width, settings.n_inputs)) / np.sqrt(settings.n_inputs)
     return hidden, rng.standard_normal((settings.outputs, settings.width)) / np.sqrt(settings.width)

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from attnbook.global_attention.experiments.sample_complexity import Settings
+from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 VARIANTS = {
     "one ensemble (ours)": ("variants_torch", "Ours"),
@@ -64,7 +64,7 @@ def main(
 
 def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
     """Check that all variants train the same networks, then measure them in interleaved rounds."""
-    settings, facts = Settings.book(), provenance(jax_python)
+    settings, facts = SampleComplexity.at("book"), provenance(jax_python)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         arrays = folder / "problem.npz"
@@ -80,7 +80,7 @@ def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
                 worker.measured.append(worker.train(steps))
     flops, formula = problem.flops_per_step(settings)
     return {
-        "networks": len(settings.members(settings.seeds)),
+        "networks": len(settings.members(settings.seeds, (settings.n_relevant,))),
         "steps": steps,
         "rounds": rounds,
         "flops_per_step": flops,
@@ -102,7 +102,7 @@ def start(arrays: Path, jax_python: Path | None) -> list[Worker]:
     return workers
 
 
-def check(settings: Settings, workers: Sequence[Worker], folder: Path) -> dict[str, float]:
+def check(settings: SampleComplexity, workers: Sequence[Worker], folder: Path) -> dict[str, float]:
     """Compare the held-out losses of all networks after a few steps.
 
     Returns:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from worker import Seconds
 
-from attnbook.global_attention.experiments.sample_complexity import Settings
 from attnbook.global_attention.masks import Training, train_members
+from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 
 class Ours:
@@ -21,7 +21,7 @@ class Ours:
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        self.settings = Settings.book()
+        self.settings = SampleComplexity.at("book")
         self.calls = 0
 
     def train(self, steps: int, dtype: str) -> tuple[Seconds, Arrays]:
@@ -35,7 +35,7 @@ class Ours:
         s = self.settings
         starts: list[Seconds] = []
         history = train_members(
-            s.members(s.seeds),
+            s.members(s.seeds, (s.n_relevant,)),
             setup_of(s, n_test),
             Training(steps, s.batch_size, s.step_size, record_at=(0, steps)),
             device=torch.device("cpu"),

@@ -1,6 +1,5 @@
 """The command line, from end to end."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -12,11 +11,12 @@ from typer.testing import CliRunner
 
 import attnbook
 from attnbook import cli, ledger
-from attnbook.global_attention.experiments import sample_complexity
+from attnbook.core.storage import plain
+from attnbook.global_attention.sample_complexity import experiments as sample_complexity
 from attnbook.registry import experiment, experiments
 
 TABLE_1 = "global_attention.sample_complexity"
-BOUND = "GA-T1-bound"
+ORDER = "GA-T1-order"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_list_shows_every_claim_with_its_outcome(call, stored):
     for row in json.loads(call("list", "--json").stdout):
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
-    assert "max error 0" in lines[BOUND]
+    assert "l1 over baseline 0.99" in lines[ORDER]
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_list_of_experiments(call):
 
 
 def test_show_has_statement_rule_and_numbers(call, stored):
-    shown, claim = call("show", "GA-TAB1-10000").stdout, ledger.claim("GA-TAB1-10000")
-    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 0.9"):
+    shown, claim = call("show", "GA-TAB1").stdout, ledger.claim("GA-TAB1")
+    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 10000 0.9"):
         assert text in shown.replace("\n", " ")
-    data = json.loads(call("show", "GA-TAB1-10000", "--json").stdout)
+    data = json.loads(call("show", "GA-TAB1", "--json").stdout)
     assert data["paper_value"] == claim.paper_value
     assert [(v["scale"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced")]
     assert data["standing"] == data["recorded"][0]
@@ -132,13 +132,14 @@ def test_run_stores_its_result_where_told_and_leaves_nothing_else(call, tmp_path
     assert "stored mine.json" in said.stdout
     assert files_in(tmp_path) == ["deep", "deep/mine.json"]
     loaded = sample_complexity.SampleComplexity.load(output)
-    assert loaded.settings == sample_complexity.Settings.smoke()
-    assert {line.split(":")[0] for line in said.stdout.splitlines()[:-1]} == set(loaded.measurements())
+    ready = sample_complexity.SampleComplexity.at("smoke")
+    assert loaded.attrs["settings"] == plain(ready)
+    assert {line.split(":")[0] for line in said.stdout.splitlines()[:-1]} == set(ready.measurements(loaded))
 
 
 def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, smoke_results):
     measured = json.loads(call("run", TABLE_1, "--json", "--device", "cpu", ATTNBOOK_SCALE="smoke").stdout)
-    assert set(measured) == set(smoke_results[TABLE_1].measurements())
+    assert set(measured) == set(smoke_results.measurements(TABLE_1))
     assert files_in(tmp_results) == ["smoke", f"smoke/{TABLE_1}.json"]
 
 
@@ -150,11 +151,11 @@ def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
 
 
 def test_verify_fails_and_names_the_claim_whose_verdict_differs(call, stored, only_error_rate):
-    doctor_result(stored / "smoke", BOUND, max_error=1.0)
+    doctor_result(stored / "smoke", ORDER, attention_over_baseline=2.0)
     options = ("verify", "--paper", "global_attention", "--scale", "smoke", "--device", "cpu")
-    assert f"DIFFERS {BOUND}: reproduced (recorded: not reproduced)" in call(*options, code=1).stdout
+    assert f"DIFFERS {ORDER}: reproduced (recorded: not reproduced)" in call(*options, code=1).stdout
     rows = json.loads(call(*options, "--json", code=1).stdout)
-    assert [row["claim"] for row in rows if not row["holds"]] == [BOUND]
+    assert [row["claim"] for row in rows if not row["holds"]] == [ORDER]
 
 
 def test_verify_fails_where_nothing_was_stored(call, only_error_rate):
@@ -169,17 +170,19 @@ def test_verify_fails_where_there_is_nothing_to_verify(call, only_error_rate):
 @pytest.fixture
 def runs(monkeypatch):
     """The seeds of each run of the only experiment in the registry, a small one."""
-    name, seen = "global_attention.error_rate", []
-    real = experiment(name)
+    seen = []
 
-    def run(settings, **options):
-        seen.append(settings.seeds)
-        return real.run(settings, **options)
+    class Small(sample_complexity.ErrorRate):
+        @classmethod
+        def at(cls, scale=None, **changes):
+            return super().at("smoke", **changes)
 
-    small = dataclasses.replace(real, run=run)
-    monkeypatch.setattr(type(small), "settings_for", lambda self, scale: self.settings.smoke())
-    monkeypatch.setattr(cli, "experiments", lambda: {name: small})
-    monkeypatch.setattr(cli, "experiment", lambda _: small)
+        def run(self, **options):
+            seen.append(self.seeds)
+            return super().run(**options)
+
+    monkeypatch.setattr(cli, "experiments", lambda: {Small.id: Small})
+    monkeypatch.setattr(cli, "experiment", lambda _: Small)
     return seen
 
 
@@ -188,17 +191,17 @@ def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held
     rows = json.loads(call(*command, "--json").stdout)
     assert {row["fresh"] for row in rows} == {"held in 2 of 2"}
     assert [seeds[0] for seeds in runs] == [20000, 30000]
-    assert "ok  GA-T1-bound: reproduced (held in 2 of 2)" in call(*command).stdout
+    assert "ok  GA-T1-order: reproduced (held in 2 of 2)" in call(*command).stdout
     assert len(runs) == 2
-    assert "fresh seeds: held in 2 of 2" in call("show", BOUND).stdout
-    (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == BOUND]
+    assert "fresh seeds: held in 2 of 2" in call("show", ORDER).stdout
+    (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == ORDER]
     assert "held in 2 of 2" in line
 
 
 def test_fresh_seeds_fail_and_name_the_claim_that_they_do_not_confirm(call, stored, runs):
-    doctor_result(stored / "book", BOUND, max_error=1.0)
+    doctor_result(stored / "book", ORDER, attention_over_baseline=2.0)
     said = call("verify", "--fresh", "--sets", 1, "--device", "cpu", code=1).stdout
-    assert f"UNSTABLE {BOUND}: not reproduced (unstable: held in 0 of 1)" in said
+    assert f"UNSTABLE {ORDER}: not reproduced (unstable: held in 0 of 1)" in said
 
 
 def test_doctor_fails_with_what_is_broken_and_says_what_mends_it(call):
@@ -243,7 +246,7 @@ def test_bad_usage_is_explained_without_a_traceback(arguments, call):
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["show", BOUND], ["verify", "--scale", "smoke"]])
+@pytest.mark.parametrize("arguments", [["list"], ["show", ORDER], ["verify", "--scale", "smoke"]])
 def test_a_damaged_stored_result_is_named(arguments, call, stored, only_error_rate):
     for scale in ("smoke", "book"):
         (stored / scale / "global_attention.error_rate.json").write_text("{", encoding="utf-8")
@@ -307,6 +310,6 @@ def test_a_run_broken_off_continues_to_the_numbers_of_one_that_was_not(call, tmp
     assert not output.exists()
     call(*command)
     assert seeds == [0, 1]
-    smoke_results[TABLE_1].save(whole)
+    smoke_results.store(TABLE_1, whole)
     assert numbers_in(output) == numbers_in(whole)
     assert files_in(tmp_path) == ["mine.json", "whole.json"]

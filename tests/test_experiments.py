@@ -18,7 +18,6 @@ from attnbook import ledger
 from attnbook.core.experiment import Experiment
 from attnbook.core.first_edition import OldEntry
 from attnbook.core.results import stored_path
-from attnbook.registry import experiment as look_up
 from attnbook.registry import experiments
 
 ALL = list(experiments().values())
@@ -115,7 +114,7 @@ def test_the_same_on_a_cluster(new, found, cluster):
 
 @pytest.mark.slow
 def test_an_old_experiment_runs_on_a_worker_as_one_task(pool, smoke_results):
-    old, seen = look_up("global_attention.error_rate"), []
+    old, seen = OLD[-1], []
     there = old.at("smoke").run(device="cpu", executor=pool, progress=lambda *told: seen.append(told))
     assert there.measurements() == smoke_results[old.id].measurements()
     assert seen == [(1, 1)]

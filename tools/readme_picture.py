@@ -8,16 +8,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from attnbook.core import figures as core_figures  # noqa: E402  (its folder is on the path only now)
-from attnbook.global_attention.experiments import sample_complexity  # noqa: E402  (its folder is on the path only now)
-from attnbook.global_attention.figures import sample_complexity as figures  # noqa: E402  (its folder is on the path only now)
+from attnbook.global_attention.sample_complexity import experiments, figures  # noqa: E402
 
 FILE = ROOT / "style" / "readme.png"
 
 
 def picture() -> bytes:
     """Return the PNG: Table 1 of the first paper, the paper's numbers beside ours; it brings its own background."""
-    result = sample_complexity.SampleComplexity.load_stored("paper")
-    return core_figures.png(figures.table_1(result), dpi=150, colors=32)
+    data = experiments.SampleComplexity.load_stored("large")
+    return core_figures.png(figures.table_1(data, experiments.nearest_stop(data)), dpi=150, colors=32)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,7 @@
-r"""The data of Section 4.1 and Table 1: a teacher that looks at a few of its inputs.
+r"""The data of Section 5.1 and Table 1: a teacher that looks at a few of its inputs.
 
-===============  ====================  =======================================
-paper            name here             shape
-===============  ====================  =======================================
-$p$              ``n_inputs``          number of inputs
-$k$, $s_0$       ``n_relevant``        inputs that matter
-$a^*$            ``mask``              ``(n_inputs,)``, zeros and ones
-$w^{(1)*}$       ``hidden``            ``(width, n_inputs)``
-$w^{(2)*}$       ``decoder``           ``(outputs, width)``
-===============  ====================  =======================================
+The paper's $p$ is ``n_inputs``, its $k$ or $s_0$ is ``n_relevant``, $a^*$ is ``mask``, $w^{(1)*}$ is ``hidden`` and
+$w^{(2)*}$ is ``decoder``.
 """
 
 from __future__ import annotations
@@ -71,18 +64,9 @@ class Setup:
             raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
 
     def teacher(self, seed: int, n_relevant: int) -> Teacher:
-        """Return the teacher of a seed with this many relevant inputs.
-
-        Raises:
-            ValueError: If ``n_relevant`` is not between 1 and ``n_inputs``.
-        """
-        return draw_teacher(
-            self.n_inputs,
-            n_relevant,
-            width=self.teacher_width,
-            outputs=self.outputs,
-            rng=stream(seed, "teacher", n_relevant),
-        )
+        """Return the teacher of a seed with this many relevant inputs, from 1 to ``n_inputs``."""
+        rng = stream(seed, "teacher", n_relevant)
+        return draw_teacher(self.n_inputs, n_relevant, width=self.teacher_width, outputs=self.outputs, rng=rng)
 
 
 def draw_teacher(n_inputs: int, n_relevant: int, *, width: int, outputs: int, rng: np.random.Generator) -> Teacher:

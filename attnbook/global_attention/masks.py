@@ -1,4 +1,4 @@
-r"""The networks of Section 4.1 and how they are trained.
+r"""The networks of Section 5.1 and how they are trained.
 
 All five models are one network, $f(x) = w^{(2)}\phi(w^{(1)}(x \odot a))$ with $\phi=\mathrm{ReLU}$ and no biases; they
 differ in what happens to the mask $a$:
@@ -20,11 +20,11 @@ batches, so that every difference comes from the mask. Weights follow torch's co
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -35,16 +35,13 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.masked_teachers import Setup, Teacher
+from attnbook.global_attention.masked_teachers import Setup
 
 __all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "predict", "train_members"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
 
-Key = TypeVar("Key", bound=Hashable)
-
-# Indices of this many batches are drawn at a time.
-BLOCK = 100
+BLOCK = 100  # batches whose indices are drawn at a time
 
 
 @dataclass(frozen=True)
@@ -223,29 +220,18 @@ def train_members(
 class _MaskRule:
     """The gradient with the mask of each member frozen, free or penalised, and with its layers penalised."""
 
-    def __init__(self, members: Sequence[Member], to: _Cast) -> None:
-        trained = [float(m.model not in ("baseline", "oracle")) for m in members]
-        self.trained = to(trained).unsqueeze(1)
+    def __init__(self, members: Sequence[Member], to: Callable[..., Tensor]) -> None:
+        self.trained = to([float(m.model not in ("baseline", "oracle")) for m in members]).unsqueeze(1)
         self.penalty = to([m.penalty if m.model == "l1_attention" else 0.0 for m in members]).unsqueeze(1)
-        self.shrinking = any(m.weight_penalty for m in members)
         self.shrink = to([2 * m.weight_penalty for m in members])[:, None, None]
+        self.shrinking = any(m.weight_penalty for m in members)
 
     def __call__(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch)
         gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        if self.shrinking:
-            for name in ("hidden", "decoder"):
-                gradients[name].addcmul_(parameters[name], self.shrink)
+        for name in ("hidden", "decoder") if self.shrinking else ():
+            gradients[name].addcmul_(parameters[name], self.shrink)
         return losses, gradients
-
-
-@dataclass(frozen=True)
-class _Cast:
-    device: torch.device
-    dtype: torch.dtype
-
-    def __call__(self, values: Sequence[float] | np.ndarray) -> Tensor:
-        return to_tensor(values, device=self.device, dtype=self.dtype)
 
 
 class _Data:
@@ -255,20 +241,15 @@ class _Data:
         self, members: Sequence[Member], setup: Setup, training: Training, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.members, self.setup, self.training, self.device = members, setup, training, device
-        self.to = _Cast(device, dtype)
-        self.pools = _unique((m.seed, m.n_relevant) for m in members)
-        self.groups = _unique(_group(m) for m in members)
-        self.block: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.to, self.block = partial(to_tensor, device=device, dtype=dtype), (-1, torch.empty(0))
+        self.pools = list(dict.fromkeys((m.seed, m.n_relevant) for m in members))
+        self.groups = list(dict.fromkeys(map(_group, members)))
+        self.teachers = {pool: setup.teacher(*pool) for pool in self.pools}
         largest = max(m.n_samples for m in members)
-        drawn = [self._draw(seed, k, largest) for seed, k in self.pools]
-        self.inputs = torch.cat([inputs for inputs, _ in drawn])
-        self.labels = torch.cat([labels for _, labels in drawn])
-        self.first_row = self._index([self.pools[s, k] * largest for s, k, _ in self.groups]).unsqueeze(1)
-        self.group_of_batch = self._index(_one_batch_for_neighbours([self.groups[_group(m)] for m in members]))
-
-    @cached_property
-    def teachers(self) -> dict[tuple[int, int], Teacher]:
-        return {(seed, k): self.setup.teacher(seed, k) for seed, k in self.pools}
+        drawn = [self._draw(*pool, largest) for pool in self.pools]
+        self.inputs, self.labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+        self.first_row = self._index([[self.pools.index((seed, k)) * largest] for seed, k, _ in self.groups])
+        self.group_of_batch = self._index(_one_batch_for_neighbours([self.groups.index(_group(m)) for m in members]))
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         number, within = divmod(step, BLOCK)
@@ -291,9 +272,9 @@ class _Data:
 
     @cached_property
     def test_sets(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
-        sets = {}
+        shape, sets = (self.setup.n_test, self.setup.n_inputs), {}
         for seed, k in self.pools:
-            inputs = stream(seed, "test inputs").standard_normal((self.setup.n_test, self.setup.n_inputs))
+            inputs = stream(seed, "test inputs").standard_normal(shape)
             sets[seed, k] = (self.to(inputs), self.to(self.teachers[seed, k](inputs)))
         return sets
 
@@ -307,24 +288,21 @@ class _Data:
         drawn = [(stream(seed, "batches", n, number).random(shape) * n).astype(np.int64) for seed, _, n in self.groups]
         return np.stack(drawn, axis=1)
 
-    def _index(self, values: Sequence[int] | np.ndarray) -> Tensor:
+    def _index(self, values: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> Tensor:
         return torch.as_tensor(np.asarray(values, dtype=np.int64), device=self.device)
 
 
 def _initial_parameters(members: Sequence[Member], setup: Setup, data: _Data) -> Parameters:
     """Weights with variance 1 / fan-in, the same for all models of a seed; masks of ones, or the truth."""
-    hidden, decoder = {}, {}
+    weights = {}
     for seed in {m.seed for m in members}:
         rng = stream(seed, "initial weights")
-        hidden[seed] = rng.standard_normal((setup.width, setup.n_inputs)) / np.sqrt(setup.n_inputs)
-        decoder[seed] = rng.standard_normal((setup.outputs, setup.width)) / np.sqrt(setup.width)
+        hidden = rng.standard_normal((setup.width, setup.n_inputs)) / np.sqrt(setup.n_inputs)
+        weights[seed] = hidden, rng.standard_normal((setup.outputs, setup.width)) / np.sqrt(setup.width)
     ones = np.ones(setup.n_inputs)
     masks = [data.teachers[m.seed, m.n_relevant].mask if m.model == "oracle" else ones for m in members]
-    return {
-        "mask": data.to(np.stack(masks)),
-        "hidden": data.to(np.stack([hidden[m.seed] for m in members])),
-        "decoder": data.to(np.stack([decoder[m.seed] for m in members])),
-    }
+    layers = {name: np.stack([weights[m.seed][i] for m in members]) for i, name in enumerate(("hidden", "decoder"))}
+    return {name: data.to(array) for name, array in {"mask": np.stack(masks), **layers}.items()}
 
 
 def _group(member: Member) -> tuple[int, int, int]:
@@ -342,8 +320,3 @@ def _one_batch_for_neighbours(group_of_member: list[int]) -> list[int]:
 def _rows(table: Tensor, rows: Tensor) -> Tensor:
     """Return ``table[rows]``; index_select copies whole rows and takes a third of the time."""
     return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-
-
-def _unique(keys: Iterable[Key]) -> dict[Key, int]:
-    """Number distinct keys in the order of their first appearance."""
-    return {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -1,16 +1,8 @@
 r"""Sample sizes that the theorems ask for, as plain functions.
 
-===========================  ========================  ===========================================
-paper                        name here                 meaning
-===========================  ========================  ===========================================
-$p$, $d$                     ``n_inputs``, ``width``   inputs, hidden units
-$s_0$                        ``n_relevant``            bound on the non-zeros of the mask
-$\gamma^2$                   ``error``                 squared prediction error asked for
-$C_1, C_2, C_x$              ``c_hidden``, ...         bounds on $\|w^{(1)}\|_F$, $\|w^{(2)}\|$, $|x|$
-$\eta = C_1 C_2 C_x$         --                        scale of the output
-===========================  ========================  ===========================================
-
-All statements hold up to a constant that the paper does not give, so only ratios mean anything.
+All statements hold up to a constant that the paper does not give, so only ratios mean anything. The paper's $p$ is
+``n_inputs``, $d$ is ``width``, $s_0$ is ``n_relevant``, $\gamma^2$ is ``error``; $C_1$, $C_2$ and $C_x$ are
+``c_hidden``, ``c_decoder`` and ``c_inputs``.
 """
 
 from __future__ import annotations
@@ -60,9 +52,8 @@ def samples_needed(
         ValueError: If an argument is outside its range, or the error is so large that the logarithm is not positive.
 
     Example:
-        >>> few = samples_needed("attention", 0.01, n_inputs=32, n_relevant=4, width=16)
-        >>> many = samples_needed("baseline", 0.01, n_inputs=32, n_relevant=4, width=16)
-        >>> bool(many / few > (32 / 4) ** 2)
+        >>> sizes = {"n_inputs": 32, "n_relevant": 4, "width": 16}
+        >>> samples_needed("baseline", 0.01, **sizes) > (32 / 4) ** 2 * samples_needed("attention", 0.01, **sizes)
         True
     """
     if not 1 <= n_relevant <= n_inputs:
@@ -74,10 +65,9 @@ def samples_needed(
     seen = {"baseline": n_inputs, "attention": n_relevant, "sum_to_one": 1, "known_mask": n_relevant}
     if guarantee not in seen:
         raise ValueError(f"guarantee: expected one of {', '.join(seen)}, got {guarantee!r}")
-    s = seen[guarantee]
+    s, eta = seen[guarantee], c_hidden * c_decoder * c_inputs
     # The paper gets the baseline's bound by writing p for s0 and keeps the parameter count.
     parameters = n_inputs * width + width + (0 if guarantee == "known_mask" else n_inputs)
-    eta = c_hidden * c_decoder * c_inputs
     logarithm = np.log(s * eta / np.sqrt(error))
     if logarithm <= 0:
         raise ValueError(f"error: the bound speaks of errors below (s0 eta)^2 = {(s * eta) ** 2:g}, got {error:g}")
@@ -89,8 +79,7 @@ def to_simplex(
 ) -> tuple[Float[np.ndarray, " inputs"], Float[np.ndarray, "width inputs"]]:
     r"""Rewrite a network so that its mask sums to one (assumption A7) without changing its function.
 
-    $a \mapsto a/\|a\|_1$ and $w^{(1)} \mapsto \|a\|_1 w^{(1)}$: the norm bound $C_1$ grows by the factor that the
-    mask loses.
+    $a \mapsto a/\|a\|_1$ and $w^{(1)} \mapsto \|a\|_1 w^{(1)}$: the bound $C_1$ grows by the factor the mask loses.
 
     Args:
         mask: Non-negative mask, not all zero.

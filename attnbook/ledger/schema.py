@@ -41,7 +41,7 @@ class Claim:
     """One statement and the rule that decides about it; without a ``trial`` the rule is older than the measurement.
 
     Attributes:
-        id: Stable identifier as on the paper's card, for example ``GA-TAB1-20000``.
+        id: Stable identifier as on the paper's card, for example ``GA-TAB1-headline``.
         source: One of :data:`SOURCES`: who says so.
         where: Place in the paper ("Table 1, n = 20000").
         statement: What is claimed, Markdown with ``$LaTeX$``.
@@ -157,7 +157,7 @@ def claim(claim_id: str) -> Claim:
     """Return the claim with this id.
 
     Args:
-        claim_id: For example ``GA-TAB1-20000``.
+        claim_id: For example ``GA-TAB1-headline``.
 
     Returns:
         The claim.
@@ -212,7 +212,7 @@ def _claim(entry: Any, path: Path, number: int) -> Claim:
 
 def _check_values(entry: Mapping[str, Any], where: str) -> None:
     if not ID.fullmatch(entry["id"]):
-        raise LedgerError(f"{where}: field 'id' must look like GA-TAB1-20000, got {entry['id']!r}")
+        raise LedgerError(f"{where}: field 'id' must look like GA-TAB1-headline, got {entry['id']!r}")
     _one_of(entry["source"], SOURCES, "source", where)
     _one_of(entry.get("setting", ""), SETTINGS if entry["source"] == "paper" else ("",), "setting", where)
     _one_of(entry.get("verdict", "reproduced"), EARNED, "verdict", where)

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 QUERIES = {
-    "GA-TAB1-20000": "reference/claims.html#GA-TAB1-20000",
+    "GA-TAB1-headline": "reference/claims.html#GA-TAB1-headline",
     "PC-F1": "reference/claims.html#PC-F1",
     "MH-L2.2": "reference/claims.html#MH-L2.2",
     "one-point convexity": "reference/glossary.html#term-one-point-convexity",

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from attnbook.core.tables import Measured, Table, cost, provenance, settings
+from attnbook.registry import experiment
 
 
 def without_measured(html):
@@ -49,8 +50,8 @@ def test_time_machine_and_versions_are_marked_as_measured(make, smoke_results):
     assert f"<td>{p.device}</td>" not in stable
 
 
-def test_settings_have_one_row_each(smoke_results):
-    chosen = smoke_results["global_attention.sample_complexity"].settings
+def test_settings_have_one_row_each():
+    chosen = experiment("global_attention.sample_complexity").at("smoke")
     html = settings(chosen)._repr_html_()
     assert html.count("<tr>") == len(vars(chosen)) + 1
     assert "<td>sizes</td><td>30, 40, 50, 60, 70, 80</td>" in html

@@ -50,7 +50,6 @@ RIGHT = {
     "GA-D3": lambda a, w: a**2 - (w**2).sum(0),
     "GA-1": gradient,
     "GA-2": lambda a, w, v: (a / a.sum(), w * a.sum(), v),
-    "GA-3": lambda p, s0, eta, gamma: (p / s0) ** 2 * np.log(p * eta / gamma) / np.log(s0 * eta / gamma),
 }
 WRONG = [
     *(
@@ -94,9 +93,6 @@ WRONG = [
     ("GA-2", in_place, "function changed"),
     ("GA-2", lambda a, w, v: (a / a.sum(), w), "of shapes"),
     ("GA-2", lambda a, w, v: (a / a.sum(), w, v), "function changed"),
-    ("GA-3", lambda p, s, eta, gamma: (p / s) ** 2, "logarithms"),
-    ("GA-3", lambda p, s, eta, g: (p / s) * np.log(p * eta / g) / np.log(s * eta / g), "squared"),
-    ("GA-3", lambda p, s, eta, g: 1 / RIGHT["GA-3"](p, s, eta, g), "inverse"),
 ]
 
 

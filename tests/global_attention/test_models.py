@@ -1,5 +1,7 @@
 """The networks and their batched training against the plain way."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 from attnbook.core import ensemble
 from attnbook.core.rng import stream, to_tensor
+from attnbook.global_attention import masks
 from attnbook.global_attention.masked_teachers import Setup
 from attnbook.global_attention.masks import (
     BLOCK,
@@ -107,6 +110,24 @@ def test_closed_gradient_is_that_of_autograd(groups):
     losses, gradients = loss_and_gradient(parameters, (x, y))
     expected_losses, expected = oracle(parameters, None)
     torch.testing.assert_close(losses, expected_losses, rtol=1e-13, atol=0)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-13)
+
+
+def test_penalties_enter_the_gradient_with_their_sign():
+    """Of every model, against autograd on the loss with both penalties written out; a frozen mask has none."""
+    parameters, rng = random_parameters(5), np.random.default_rng(1)
+    x, y = torch.tensor(rng.standard_normal((5, 5, 7))), torch.tensor(rng.standard_normal((5, 3, 5)))
+    chosen = [Member(m, 0, 19, 2, penalty=0.03, weight_penalty=0.05) for m in MODELS]
+    on_mask = torch.tensor([0.03 * (m == "l1_attention") for m in MODELS], dtype=torch.float64)
+
+    def penalised(p, _):
+        layers = p["hidden"].square().sum((1, 2)) + p["decoder"].square().sum((1, 2))
+        return (predict(p, x) - y).square().mean((1, 2)) + on_mask * p["mask"].abs().sum(1) + 0.05 * layers
+
+    _, expected = ensemble.autograd(penalised)(parameters, None)
+    expected["mask"][[0, 4]] = 0.0
+    _, gradients = masks._MaskRule(chosen, partial(to_tensor, dtype=torch.float64))(parameters, (x, y))
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-13)
 

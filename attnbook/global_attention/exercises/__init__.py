@@ -3,14 +3,12 @@
 from attnbook.global_attention.exercises import (
     loss_landscape,
     noisy_mnist,
-    sample_complexity,
     self_attention,
 )
 
 __all__ = ["CHECKS"]
 
 CHECKS = {
-    **sample_complexity.CHECKS,
     **noisy_mnist.CHECKS,
     **loss_landscape.CHECKS,
     **self_attention.CHECKS,

@@ -2,57 +2,27 @@
 
 from attnbook.core.results import Experiment
 from attnbook.global_attention.experiments import (
-    error_rate,
     hessian_spectrum,
     imdb,
     loss_landscape,
     made_reviews,
     noisy_mnist,
     review_steps,
-    sample_complexity,
     self_attention,
-    sparsity,
 )
 
 __all__ = [
     "EXPERIMENTS",
-    "error_rate",
     "hessian_spectrum",
     "imdb",
     "loss_landscape",
     "made_reviews",
     "noisy_mnist",
     "review_steps",
-    "sample_complexity",
     "self_attention",
-    "sparsity",
 ]
 
 EXPERIMENTS = (
-    Experiment(
-        id="global_attention.sample_complexity",
-        summary="Table 1 and Figure 7: test loss of three models for six sample sizes",
-        settings=sample_complexity.Settings,
-        result=sample_complexity.SampleComplexity,
-        run=sample_complexity.run,
-        budget_seconds=30,
-    ),
-    Experiment(
-        id="global_attention.error_rate",
-        summary="Theorem 1, Corollary 1, Proposition 1: error against samples with noisy labels",
-        settings=error_rate.Settings,
-        result=error_rate.ErrorRate,
-        run=error_rate.run,
-        budget_seconds=30,
-    ),
-    Experiment(
-        id="global_attention.sparsity",
-        summary="When a mask helps: error against samples for several numbers of relevant inputs",
-        settings=sparsity.Settings,
-        result=sparsity.Sparsity,
-        run=sparsity.run,
-        budget_seconds=30,
-    ),
     Experiment(
         id="global_attention.noisy_mnist",
         summary="Figures 2, 4, 5 and 6: small digits in large images of noise, with and without a mask",

@@ -1,4 +1,4 @@
-"""Checks of the exercises of this part. Each returns None for a right answer, else the likely mistake."""
+"""Checks of the exercises of the chapter: None for a right answer, else the likely mistake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.sample_sizes import samples_needed
 
 __all__ = ["CHECKS"]
 
@@ -64,23 +63,4 @@ def on_the_simplex(answer: Callable[..., Any]) -> str | None:
     return f"the function changed: its values are now {ratio:.3g} times what they were; some layer must make up for it"
 
 
-def samples_ratio(answer: Callable[..., Any]) -> str | None:
-    """Check how many times more samples the bound asks for without a mask."""
-    sizes = {"n_inputs": 64, "n_relevant": 8, "width": 16}
-    right = samples_needed("baseline", 0.01, **sizes) / samples_needed("attention", 0.01, **sizes)
-    got = np.asarray(answer(64, 8, 1.0, 0.1), dtype=float)
-    if np.allclose(got, right):
-        return None
-    logs = np.log(64 / 0.1) / np.log(8 / 0.1)
-    likely = {
-        "this is the inverse: the baseline needs more, so the ratio is above 1": 1 / right,
-        "the logarithms are missing": (64 / 8) ** 2,
-        "s_0 enters squared": 64 / 8 * logs,
-        "gamma is the root of the error; inside the logarithm stands s_0 eta / gamma": 64
-        * np.log(64 / 0.01)
-        / np.log(8 / 0.01),
-    }
-    return likely_mistake(got, right, likely)
-
-
-CHECKS = {"GA-1": mask_gradient, "GA-2": on_the_simplex, "GA-3": samples_ratio}
+CHECKS = {"GA-1": mask_gradient, "GA-2": on_the_simplex}

@@ -1,0 +1,341 @@
+"""The experiments of the chapter: Table 1 at any stop, error against samples, savings against sparsity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnbook import ledger
+from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.runtime import Progress
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member, Model, Training, train_members
+
+__all__ = ["ErrorRate", "SampleComplexity", "Sparsity", "fit", "margins", "nearest_stop", "paper_losses", "samples_for"]
+
+MODELS: tuple[Model, ...] = ("baseline", "attention", "l1_attention")
+NAMES = {"baseline": "baseline", "attention": "attention", "l1_attention": "l1"}  # in measured values
+PAPER_SIZES = (10_000, 14_000, 16_000, 18_000, 20_000, 50_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedTeachers(Experiment):
+    """Networks trained on samples of a teacher that looks at a few inputs; losses in units of the label variance."""
+
+    models: ClassVar[tuple[Model, ...]] = MODELS
+
+    n_inputs: int = 32  # p; 256 in Table 1
+    outputs: int = 10  # labels per sample; 10 in Table 1
+    teacher_width: int = 16  # hidden units of the teacher; the paper does not say
+    width: int = 32  # hidden units d of the networks; the paper does not say
+    sizes: tuple[int, ...]  # training samples n, increasing
+    n_test: int  # held-out samples, with clean labels
+    penalty: float  # L1 weight on the mask; the paper does not say
+    step_size: float = 5e-3  # of Adam; the paper names neither optimiser nor step size
+    batch_size: int = 64  # samples per step
+    steps: int  # of training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.sizes) < 3 or sorted(set(self.sizes)) != list(self.sizes):
+            raise ValueError(f"sizes: expected at least three increasing numbers, got {self.sizes}")
+
+    def setup(self, noise: float) -> Setup:
+        """Return sizes and noise."""
+        return Setup(self.n_inputs, self.outputs, self.teacher_width, self.width, noise, self.n_test)
+
+    def members(self, seeds: Sequence[int], sparsities: Sequence[int]) -> list[Member]:
+        """Return the networks, ordered by seed, relevant inputs, size and model."""
+        cells = [(seed, k, n, model) for seed in seeds for k in sparsities for n in self.sizes for model in self.models]
+        return [Member(model, seed, n, k, self.penalty) for seed, k, n, model in cells]
+
+    def coordinates(self) -> dict[str, Any]:
+        """Name sizes and models."""
+        return {"size": list(self.sizes), "model": list(self.models)}
+
+
+PAPER = {
+    "n_inputs": 256, "n_relevant": 64, "teacher_width": 64, "width": 128, "sizes": PAPER_SIZES, "n_test": 150_000,
+    "penalty": 2e-4, "step_size": 2e-3, "batch_size": 128, "chunk": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleComplexity(MaskedTeachers):
+    """Table 1 and Figure 7: test loss of three models for six sample sizes, at every step at which one may stop.
+
+    At the book's size inputs are divided by 8 and samples by 16, as the first layer has 16 times fewer weights.
+    """
+
+    id = "global_attention.sample_complexity"
+    summary = "Table 1 and Figure 7: test loss of three models for six sample sizes, and what it depends on"
+    budget_seconds = 60
+    smoke = {"sizes": (30, 40, 50, 60, 70, 80), "n_test": 64, "snapshot": 20, "steps": 30, "seeds": (0, 1), "chunk": 1}
+    paper = {**PAPER, "snapshot": 400_000, "steps": 400_000, "seeds": (0,)}
+    large = {**PAPER, "snapshot": 100_000, "steps": 100_000}
+
+    n_relevant: int = 8  # inputs that matter, k; the paper does not say
+    teacher_width: int = 32  # hidden units of the teacher
+    width: int = 64  # hidden units d of the networks
+    sizes: tuple[int, ...] = tuple(n // 16 for n in PAPER_SIZES)  # one for each row of Table 1
+    n_test: int = 4096  # held-out samples, with clean labels
+    penalty: float = 1e-3  # L1 weight on the mask
+    snapshot: int = 2500  # step at which the rules of Table 1 are read; 400 000 in the paper
+    steps: int = 6000  # of training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.sizes) != len(PAPER_SIZES):
+            raise ValueError(f"sizes: expected {len(PAPER_SIZES)}, one for each row of Table 1, got {self.sizes}")
+        if not 5 <= self.snapshot <= self.steps:
+            raise ValueError(f"snapshot: expected between 5 and steps = {self.steps}, got {self.snapshot}")
+        if not 1 <= self.n_relevant < self.n_inputs:
+            raise ValueError(f"n_relevant: expected 1 to {self.n_inputs - 1} (n_inputs - 1), got {self.n_relevant}")
+
+    @property
+    def recorded(self) -> tuple[int, ...]:
+        """Steps on a log grid that does not depend on ``steps``; fifths of the snapshot and the last are among them."""
+        grid = {round(10 ** (k / 8)) for k in range(8 * len(str(self.steps)))}
+        fifths = {self.snapshot * fifth // 5 for fifth in (1, 2, 3, 4, 5)}
+        return tuple(sorted({0, self.steps} | {step for step in grid | fifths if step <= self.steps}))
+
+    def coordinates(self) -> dict[str, Any]:
+        """Name sizes as Table 1 does, and say how many samples they are here."""
+        rows = {"size": list(PAPER_SIZES), "n_samples": ("size", list(self.sizes))}
+        read = {"step": ("record", list(self.recorded)), "snapshot": self.snapshot}
+        return {**super().coordinates(), **rows, **read, "side": ["off", "on"]}
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train the networks of these seeds."""
+        setup, members = self.setup(noise=0.0), self.members(seeds, (self.n_relevant,))
+        training = Training(self.steps, self.batch_size, self.step_size, self.recorded)
+        records = train_members(members, setup, training, device=device, progress=progress).records
+        shape = (-1, len(seeds), len(self.sizes), len(MODELS))
+        strength = records["effective_weights"].reshape(*shape, self.n_inputs)
+        truth = np.stack([setup.teacher(seed, self.n_relevant).mask for seed in seeds])
+        axes = ("seed", "size", "model")
+        return {
+            "test_loss": (("record", *axes), records["test_loss"].reshape(shape)),
+            "strength": (("record", "side", *axes), off_and_on(strength, truth)),
+            "weights": ((*axes, "input"), strength[self.recorded.index(self.snapshot)]),
+            "truth": (("seed", "input"), truth),
+        }
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Read the table where it stands in the paper, Figure 7 on the way there, and the race at every stop."""
+        table = stopped(data, int(data.snapshot))
+        cells = {f"{NAMES[m]}_{n}": table.sel(model=m, size=n) for n in PAPER_SIZES for m in MODELS}
+        headline = {name: cells[name] for name in ("attention_14000", "baseline_20000")}
+        l1 = {name: cells[name] for name in ("l1_10000", "attention_10000", "l1_20000")}
+        support = data.weights.where(data.truth == 0).median(("size", "input"))
+        support = support / data.weights.where(data.truth == 1).median(("size", "input"))
+        return {
+            "GA-TAB1": cells,
+            "GA-TAB1-headline": headline,
+            "GA-TAB1-l1": l1,
+            **self._figure_7(data),
+            "GA-X-support": {f"off_over_on_{NAMES[m]}": support.sel(model=m) for m in MODELS[1:]},
+            "GA-TAB1-race": race(data),
+        }
+
+    def _figure_7(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Count in how many sizes, one, two and three fifths of the way, the medians are in the paper's order."""
+        steps = data.step.values  # a run that was broken off may lack the exact ones
+        at = [np.flatnonzero(steps <= int(data.snapshot) * fifth // 5)[-1] for fifth in (1, 2, 3)]
+        baseline, attention, l1 = (data.test_loss[at].median("seed").sel(model=m) for m in MODELS)
+        return {
+            "GA-F7-attention": {"fraction_held": (attention < baseline).mean()},
+            "GA-F7-l1": {"fraction_held": (l1 < attention).mean()},
+        }
+
+
+def off_and_on(strength: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return median strengths off and on each seed's support, from ``(record, seed, size, model, input)``."""
+    sides = [[np.median(strength[:, s][..., mask == on], -1) for s, mask in enumerate(truth)] for on in (0, 1)]
+    return np.stack([np.stack(of_seeds, axis=1) for of_seeds in sides], axis=1)
+
+
+def stopped(data: xr.Dataset, step: int) -> xr.DataArray:
+    """Return the losses recorded at a step."""
+    found = np.flatnonzero(data.step.values == step)
+    if not len(found):
+        raise ValueError(f"step: nothing recorded at {step}; recorded are {data.step.values.tolist()}")
+    return data.test_loss[int(found[0])]
+
+
+def paper_losses() -> xr.DataArray:
+    """Return the 18 numbers of Table 1, from the claims ledger."""
+    cells = ledger.claim("GA-TAB1").paper_value
+    table = [[cells[f"{NAMES[model]}_{size}"] for model in MODELS] for size in PAPER_SIZES]
+    return xr.DataArray(table, {"size": list(PAPER_SIZES), "model": list(MODELS)}, ("size", "model"))
+
+
+def margins(losses: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Return, for each rule on Table 1, a ratio of losses that is at most 1 where the rule holds."""
+    b, a, r = ({n: losses.sel(model=model, size=n, drop=True) for n in PAPER_SIZES} for model in MODELS)
+    halves = [2 * a[n] / b[n] for n in PAPER_SIZES[:-1]]
+    return {
+        "attention at most half the baseline": xr.concat(halves, "row").max("row"),
+        "... and below it at 50 000": a[50_000] / b[50_000],
+        "L1 at most half of attention at 10 000": 2 * r[10_000] / a[10_000],
+        "baseline falls threefold to 20 000": 3 * b[20_000] / b[10_000],
+        "L1 not below attention at 50 000": a[50_000] / r[50_000],
+        "headline: attention 14 000, baseline 20 000": a[14_000] / b[20_000],
+        "L1 falls at most fourfold to 20 000": r[10_000] / r[20_000] / 4,
+    }
+
+
+def fit(losses: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return the factor that brings losses closest to the paper's, and by how much a typical cell is off then."""
+    error = xr.apply_ufunc(np.log, paper_losses() / losses)
+    factor = error.mean(("size", "model"))
+    off = ((error - factor) ** 2).mean(("size", "model")) ** 0.5
+    return np.exp(1) ** factor, np.exp(1) ** off
+
+
+def nearest_stop(data: xr.Dataset) -> int:
+    """Return the step at which our table comes closest to the paper's."""
+    return int(data.step.values[fit(data.test_loss.median("seed"))[1].values.argmin()])
+
+
+def race(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return at which share of stops attention is ahead, and what becomes of the fall of the baseline's column."""
+    later = data.test_loss[data.step.values > 0]
+    baseline, attention, _ = (later.sel(model=model) for model in MODELS)
+    fall = baseline.sel(size=10_000) / baseline.sel(size=20_000)
+    return {
+        "share_ahead": (attention < baseline).mean(("record", "size")),
+        "largest_fall": fall.max("record"),
+        "last_fall": fall[-1],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRate(MaskedTeachers):
+    """Theorem 1, Corollary 1, Proposition 1: how the error falls with samples; this book's, the paper has none.
+
+    Labels are noisy and the step size falls to zero, so that the error is due to samples more than to the stop. It is
+    measured against clean labels: the theorem's squared error.
+    """
+
+    id = "global_attention.error_rate"
+    summary = "Theorem 1, Corollary 1, Proposition 1: error against samples with noisy labels"
+    budget_seconds = 30
+    smoke = {"sizes": (30, 40, 50, 60, 70, 80), "n_test": 64, "steps": 20, "seeds": (0, 1), "chunk": 1}
+    large = {"steps": 10_000, "n_test": 20_000, "seeds": tuple(range(10)), "chunk": 2}
+    models = get_args(Model)
+
+    n_relevant: int = 4  # inputs that matter, k
+    noise: float = 0.5  # standard deviation of the label noise; the clean labels have 1
+    sizes: tuple[int, ...] = (250, 500, 1000, 2000, 4000, 8000)  # training samples
+    n_test: int = 4096  # held-out samples, with clean labels
+    penalty: float = 1e-3  # L1 weight on the mask
+    steps: int = 3000  # the step size falls to zero along a cosine
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train all five models on all sample sizes."""
+        training = Training(self.steps, self.batch_size, self.step_size, (self.steps,), decay=True)
+        members = self.members(seeds, (self.n_relevant,))
+        records = train_members(members, self.setup(self.noise), training, device=device, progress=progress).records
+        losses = records["test_loss"][-1].reshape(len(seeds), len(self.sizes), -1)
+        return {"test_loss": (("seed", "size", "model"), losses)}
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Compare slopes over the three largest sizes and, at every size, the models with the baseline."""
+        few, many = slice(0, 3), slice(-3, None)
+        of = {str(model): data.test_loss.sel(model=model) for model in data.model.values}
+        baseline, oracle = of["baseline"], of["oracle"]
+        slopes = {f"slope_{NAMES[m]}": slope(of[m][:, many]) for m in MODELS}
+        best, rewritten = data.test_loss.drop_sel(model="oracle").min("model"), of["sum_to_one"] / of["attention"]
+        return {
+            "GA-T1-rate": slopes,
+            "GA-T1-tight": slopes | {"slope_known_mask": slope(oracle[:, many])},
+            "GA-T1-order": {f"{NAMES[m]}_over_baseline": (of[m] / baseline).max("size") for m in MODELS[1:]},
+            "GA-C1-order": {"sum_to_one_over_baseline": (of["sum_to_one"] / baseline).max("size")},
+            "GA-C1-free": {"sum_to_one_over_attention": rewritten[:, many].mean("size")},
+            "GA-P1-order": {
+                "share_known_best": (oracle <= best).mean(),
+                "known_over_best_trained": (oracle / best).max("size"),
+            },
+            "GA-P1-gain": {"known_over_attention": (oracle / of["attention"])[:, few].max("size")},
+        }
+
+
+def slope(losses: xr.DataArray) -> xr.DataArray:
+    """Return the slope of each seed's log error against the log of the sample size."""
+    logs = np.log(losses.transpose("size", "seed"))
+    return xr.DataArray(np.polyfit(np.log(losses["size"]), logs, 1)[0], dims="seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity(MaskedTeachers):
+    """When does a mask help? Teachers that look at few, many or all inputs; this book's, the paper has none.
+
+    The last teacher is that of the paper's remark in Appendix B: attention may hurt when every input matters.
+    """
+
+    id = "global_attention.sparsity"
+    summary = "When a mask helps: error against samples for several numbers of relevant inputs"
+    budget_seconds = 30
+    smoke = {"sparsities": (4, 32), "sizes": (30, 40, 50), "n_test": 64, "steps": 20, "seeds": (0, 1), "chunk": 1}
+    large = {"steps": 6000, "n_test": 20_000, "seeds": tuple(range(10)), "chunk": 1}
+
+    sparsities: tuple[int, ...] = (2, 4, 8, 16, 32)  # relevant inputs of the teachers, increasing; the last is dense
+    noise: float = 0.5  # standard deviation of the label noise; the clean labels have 1
+    sizes: tuple[int, ...] = (250, 500, 1000, 2000, 4000)  # training samples
+    n_test: int = 2048  # held-out samples, with clean labels
+    penalty: float = 1e-2  # the best of eight for k = 4 and n = 1000, on other seeds
+    target: float = 0.02  # test error that defines "samples needed"
+    steps: int = 2000  # the step size falls to zero along a cosine
+    seeds: tuple[int, ...] = (0, 1, 2)
+    chunk: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sparsities[-1] != self.n_inputs:
+            raise ValueError(f"sparsities: expected n_inputs = {self.n_inputs} last, got {self.sparsities}")
+
+    def coordinates(self) -> dict[str, Any]:
+        """Name the teachers, too."""
+        return {**super().coordinates(), "k": list(self.sparsities), "target": self.target}
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train the grid of teachers, sizes and models."""
+        setup, members = self.setup(self.noise), self.members(seeds, self.sparsities)
+        training = Training(self.steps, self.batch_size, self.step_size, (self.steps,), decay=True)
+        records = train_members(members, setup, training, device=device, progress=progress).records
+        shape = (len(seeds), len(self.sparsities), len(self.sizes), len(MODELS))
+        return {"test_loss": (("seed", "k", "size", "model"), records["test_loss"][-1].reshape(shape))}
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Judge the dense teacher with the most and the fewest samples, and the saving at both ends of sparsity."""
+        dense = data.test_loss.isel(k=-1)
+        ratio = dense / dense.sel(model="baseline")
+        l1, attention = ratio.sel(model="l1_attention"), ratio.sel(model="attention")
+        most = float(data["size"][-1])  # where no size reached the target: a bound
+        needed = samples_for(data).clip(max=most)
+        saving = needed.sel(model="baseline") / needed.sel(model="l1_attention")
+        return {
+            "GA-G1-dense-l1": {
+                "l1_over_baseline": l1.isel(size=-1),
+                "attention_over_baseline": attention.isel(size=-1),
+                "l1_over_baseline_few_samples": l1.isel(size=0),
+            },
+            "GA-X-phase": {"saving_sparsest": saving.isel(k=0), "saving_dense_at_most": saving.isel(k=-1)},
+        }
+
+
+def samples_for(data: xr.Dataset) -> xr.DataArray:
+    """Return the sample size at which median errors reach the target, interpolated on log axes; infinite where none."""
+    falling = np.log(data.test_loss.median("seed")).reduce(np.minimum.accumulate, dim="size", keepdims=True)
+    goal, log_sizes = np.log(float(data.target)), np.log(data["size"].values)
+
+    def needed(curve: np.ndarray) -> float:
+        return float(np.exp(np.interp(-goal, -curve, log_sizes))) if curve[-1] <= goal else np.inf
+
+    return xr.apply_ufunc(needed, falling, input_core_dims=[["size"]], vectorize=True)

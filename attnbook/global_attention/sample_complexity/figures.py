@@ -1,0 +1,221 @@
+"""The pictures and tables of the chapter. Each takes a data set and computes nothing but medians."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+
+from attnbook.core.figures import INK, LOOKS, band, style
+from attnbook.core.tables import Measured, Table
+from attnbook.global_attention.sample_complexity.experiments import (
+    MODELS,
+    PAPER_SIZES,
+    fit,
+    margins,
+    nearest_stop,
+    paper_losses,
+    stopped,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+__all__ = [
+    "cells", "convergence", "errors", "rules_held", "sample_curves", "stopping", "stopping_text", "stops", "strength",
+    "table_1",
+]  # fmt: skip
+
+LOSS = "test loss (label variances)"
+FIRST = 100  # stops before it are not shown: nothing has been learned
+SHADES = plt.get_cmap("cividis")(np.linspace(0, 0.85, 5))
+
+
+def table_1(data: xr.Dataset, step: int) -> Figure:
+    """Draw the paper's table beside ours stopped at a step, times one common factor."""
+    with style():
+        figure = plt.figure(figsize=(7.2, 3.2))
+        _tables(figure, data, step)
+    return figure
+
+
+def stopping(data: xr.Dataset, step: int) -> Figure:
+    """Draw the same, and below it at which stops each rule on the table holds."""
+    with style():
+        figure = plt.figure(figsize=(7.2, 5.6))
+        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.15, 1))
+        _tables(parts[0, 0], data, step)
+        _rules(parts[1, 0].subplots(), data, step)
+    return figure
+
+
+def _tables(part: Figure | SubFigure, data: xr.Dataset, step: int) -> None:
+    losses, axes = stopped(data, step), part.subplots(1, 2, sharex=True, sharey=True)
+    factor = float(fit(losses.median("seed"))[0])
+    panels = {"the paper, step 400 000": paper_losses().expand_dims("seed"),
+              f"ours, step {_spaced(step)}, times {factor:.3g}": losses * factor}  # fmt: skip
+    for ax, (title, table) in zip(axes, panels.items(), strict=True):
+        for model in MODELS:
+            band(ax, np.array(PAPER_SIZES), table.sel(model=model).transpose("seed", "size").values, LOOKS[model])
+        ax.set(xscale="log", yscale="log", ylim=(1e-3, 20), xlabel="training samples", title=title)
+        _name_ticks(ax, (10_000, 20_000, 50_000))
+    axes[0].set_ylabel("test loss")
+    axes[0].legend(fontsize=10, loc="upper right")
+
+
+def _rules(ax: Axes, data: xr.Dataset, step: int) -> None:
+    """Draw a row for each rule: filled where it holds at this stop, by medians over seeds; the paper at the right."""
+    late = data.isel(record=data.step.values >= FIRST)
+    ours, paper = margins(late.test_loss.median("seed")), margins(paper_losses())
+    for row, rule in enumerate(ours):
+        holds = ours[rule].values <= 1
+        for kept, fill in ((holds, INK), (~holds, "none")):
+            ax.scatter(late.step[kept], np.full(kept.sum(), row), 26, marker="s", facecolor=fill, edgecolor=INK)
+        ax.annotate("✓" if paper[rule] <= 1 else "✗", (1.03, row), xycoords=("axes fraction", "data"), va="center")
+    ax.axvline(step, color=LOOKS["l1_attention"].color, linewidth=1.5, zorder=0)
+    ax.annotate("paper", (1.0, 1.01), xycoords="axes fraction", fontsize=9.5)
+    ax.set(xscale="log", ylim=(len(ours) - 0.4, -0.6), xlabel="stopped at step (filled: the rule holds)")
+    ax.set_yticks(range(len(ours)), list(ours), fontsize=9.5)
+    ax.grid(visible=False)
+
+
+def stopping_text(data: xr.Dataset, step: int) -> str:
+    """Return what Table 1 says if training stops at a step."""
+    losses = stopped(data, step)
+    medians = losses.median("seed")
+    broken = [rule for rule, margin in margins(medians).items() if margin > 1]
+    factor, off = (float(value) for value in fit(medians))
+    of_14000, of_20000 = losses.sel(model="attention", size=14_000), losses.sel(model="baseline", size=20_000)
+    return (
+        f"Stopped at step {_spaced(step)}: after the common factor {factor:.3g} a typical cell is off by a factor "
+        f"{off:.2g}. Rules that fail: {'; '.join(broken) or 'none'}. Attention with 14 000 samples has "
+        f"{float(of_14000.median() / of_20000.median()):.2f} times the error of the baseline with 20 000, and is the "
+        f"better one in {int((of_14000 < of_20000).sum())} of {losses.sizes['seed']} seeds."
+    )
+
+
+def stops(data: xr.Dataset) -> list[int]:
+    """Return about a dozen recorded steps, the one nearest to the paper's table and the last among them."""
+    steps = data.step.values[data.step.values >= 5 * FIRST]
+    picked = steps[np.unique(np.linspace(0, len(steps) - 1, 12).astype(int))]
+    return sorted({*picked.tolist(), nearest_stop(data)})
+
+
+def rules_held(data: xr.Dataset) -> Table:
+    """Return at how many recorded stops each rule on Table 1 holds, and all of them."""
+    late = data.isel(record=data.step.values >= FIRST)
+    holds = {rule: margin.values <= 1 for rule, margin in margins(late.test_loss.median("seed")).items()}
+    holds["all of them"] = np.all(list(holds.values()), axis=0)
+    rows = [[rule, f"{kept.sum()} of {len(kept)}"] for rule, kept in holds.items()]
+    nearest = nearest_stop(data)
+    factor, off = (float(value) for value in fit(stopped(data, nearest).median("seed")))
+    caption = (
+        f"Stops from step {FIRST} to the last, {_spaced(int(data.step[-1]))}; medians over {data.sizes['seed']} seeds. "
+        f"Nearest to the paper's table: step {_spaced(nearest)}, where a typical cell, times {factor:.3g}, is off by a "
+        f"factor {off:.2g}."
+    )
+    return Table(["rule", "holds at"], rows, caption)
+
+
+def cells(data: xr.Dataset, step: int) -> Table:
+    """Return Table 1: the paper's number, and ours at a step times the common factor, with its range over seeds."""
+    losses, paper = stopped(data, step), paper_losses()
+    factor = float(fit(losses.median("seed"))[0])
+    rows: list[list[str | Measured]] = []
+    for size, here in zip(PAPER_SIZES, data.n_samples.values, strict=True):
+        row: list[str | Measured] = [f"{size}" if size == here else f"{size} (here {here})"]
+        for model in MODELS:
+            ours = factor * losses.sel(size=size, model=model)
+            own = f"{float(ours.median()):.2g} [{float(ours.min()):.2g}, {float(ours.max()):.2g}]"
+            row.append(Measured(own, before=f"paper {float(paper.sel(size=size, model=model)):.4f}, ours "))
+        rows.append(row)
+    caption = Measured(f"{factor:.3g}.", before=f"Test loss. Ours: stopped at step {step}, median over "
+                       f"{losses.sizes['seed']} seeds [smallest, largest], times one fitted factor: ")  # fmt: skip
+    return Table(["samples", *(LOOKS[m].label for m in MODELS)], rows, caption)
+
+
+def convergence(data: xr.Dataset) -> Figure:
+    """Draw Figure 7: test loss against iterations, one panel per sample size."""
+    kept = data.isel(record=data.step.values >= 10)
+    with style():
+        figure, axes = plt.subplots(2, 3, figsize=(7.2, 4.8), sharex=True, sharey=True)
+        for ax, size, here in zip(axes.flat, PAPER_SIZES, kept.n_samples.values, strict=True):
+            for model in MODELS:
+                curves = kept.test_loss.sel(size=size, model=model).transpose("seed", "record")
+                band(ax, kept.step.values, curves.values, replace(LOOKS[model], marker=""))
+            for fifth in (1, 2, 3):
+                ax.axvline(int(data.snapshot) * fifth / 5, color=INK, linewidth=0.8, linestyle=":")
+            ax.set(xscale="log", yscale="log", title=f"N = {_spaced(here)}")
+            ax.minorticks_off()
+        figure.supxlabel("iterations", fontsize=11.5)
+        figure.supylabel(LOSS, fontsize=11.5)
+        axes[0, 0].legend(fontsize=9)
+    return figure
+
+
+def strength(data: xr.Dataset) -> Figure:
+    """Draw how strongly irrelevant inputs enter, compared with relevant ones, along training on the fewest samples."""
+    kept = data.isel(record=data.step.values >= 10)
+    ratio = kept.strength.sel(side="off", size=PAPER_SIZES[0]) / kept.strength.sel(side="on", size=PAPER_SIZES[0])
+    with style():
+        figure, ax = plt.subplots()
+        for model in MODELS:
+            band(ax, kept.step.values, ratio.sel(model=model).transpose("seed", "record").values, LOOKS[model])
+        ax.set(xscale="log", yscale="log", xlabel="iterations", ylabel="strength, irrelevant / relevant")
+        ax.legend()
+    return figure
+
+
+def errors(runs: Mapping[str, xr.DataArray]) -> Figure:
+    """Draw errors ``(seed, size, model)`` against the number of samples, a panel for each run, and the slope of 1/n."""
+    with style():
+        figure, axes = plt.subplots(1, len(runs), figsize=(7.2, 3.9), sharey=True, squeeze=False)
+        for ax, (title, losses) in zip(axes[0], runs.items(), strict=True):
+            sizes = losses["size"].values
+            for model in sorted(losses.model.values.tolist(), key="baseline".__eq__):  # last: another may lie on it
+                look = replace(LOOKS[model], hollow=model == "baseline")
+                band(ax, sizes, losses.sel(model=model).transpose("seed", "size").values, look)
+            start = 1.6 * float(losses.sel(model="baseline").median("seed")[0])
+            ax.plot(sizes, start * sizes[0] / sizes, color=INK, linewidth=1, linestyle=":")
+            ax.annotate("1/n", (sizes[-2], start * sizes[0] / sizes[-2]), xytext=(4, 6), textcoords="offset points")
+            ax.set(xscale="log", yscale="log", title=title)
+            _name_ticks(ax, sizes[::2])
+        axes[0, 0].set_ylabel(f"clean {LOSS}")
+        axes[0, 0].legend(fontsize=9.5)
+        figure.supxlabel("training samples, noisy labels", fontsize=11.5)
+    return figure
+
+
+def sample_curves(data: xr.Dataset) -> Figure:
+    """Draw error against samples for each number of relevant inputs, one panel per model."""
+    with style():
+        figure, axes = plt.subplots(1, 3, sharex=True, sharey=True)
+        sizes = data["size"].values
+        for ax, model in zip(axes, MODELS, strict=True):
+            for i, k in enumerate(data.k.values):
+                losses = data.test_loss.sel(k=k, model=model)
+                ax.fill_between(sizes, losses.min("seed"), losses.max("seed"), color=SHADES[i], alpha=0.2, linewidth=0)
+                ax.plot(sizes, losses.median("seed"), color=SHADES[i], marker="osD^v"[i], label=f"k = {k}")
+            ax.axhline(float(data.target), color=INK, linewidth=1, linestyle=":")
+            ax.set(xscale="log", yscale="log", title=LOOKS[model].label)
+            _name_ticks(ax, sizes[::2])
+        axes[0].annotate("target", (sizes[0], float(data.target)), xytext=(0, 3), textcoords="offset points")
+        axes[0].set_ylabel(f"clean {LOSS}")
+        axes[1].set_xlabel("training samples, noisy labels")
+        axes[0].legend(fontsize=9, title="relevant inputs")
+    return figure
+
+
+def _name_ticks(ax: Axes, sizes: Sequence[int] | np.ndarray) -> None:
+    """Write sample sizes out on a logarithmic axis."""
+    ax.set_xticks(sizes, [_spaced(n) for n in sizes])
+    ax.minorticks_off()
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", "\u2009")
