@@ -22,23 +22,24 @@ __all__ = [
     "OutputMoments",
     "expected_excess",
     "gaussian_nodes",
-    "output_bias",
-    "output_covariance",
+    "leading_moments",
     "output_moments",
     "scalar_bias",
 ]
 
 
 class OutputMoments(NamedTuple):
-    r"""How far the output is from its limit.
+    r"""Mean and spread of the output $s=\sum_j\alpha_jx_j$ about its limit, and the mean square of attended keys.
 
     Attributes:
         shift: $\mathbb E[s-\mu\mid x]$, ``(counts, queries, dimension)``.
         second: $\mathbb E[(s-\mu)(s-\mu)^\top\mid x]$, ``(counts, queries, dimension, dimension)``.
+        keys: $\mathbb E[\sum_j\alpha_jx_jx_j^\top\mid x]$, of the same shape; its limit is $I+\mu\mu^\top$.
     """
 
     shift: Float[Tensor, "counts queries dimension"]
     second: Float[Tensor, "counts queries dimension dimension"]
+    keys: Float[Tensor, "counts queries dimension dimension"]
 
     @property
     def covariance(self) -> Float[Tensor, "counts queries dimension dimension"]:
@@ -47,19 +48,14 @@ class OutputMoments(NamedTuple):
 
 
 def output_moments(
-    key_query: Float[Tensor, "dimension dimension"],
-    queries: Float[Tensor, "queries dimension"],
-    n_keys: Sequence[int],
-    *,
-    finer: int = 1,
+    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"], n_keys: Sequence[int]
 ) -> OutputMoments:
-    r"""Return mean and second moment of the output about its limit, exact at every number of keys.
+    r"""Return what attention computes in the mean, exact at every number of keys.
 
     Args:
         key_query: $\tilde V$; float64.
         queries: $x$, one per row, none with $\tilde Vx=0$: it would have no direction.
         n_keys: Numbers of keys, the query among them.
-        finer: Divides the steps of both grids of the weights; default 1.
 
     Returns:
         The moments; differentiable.
@@ -69,53 +65,45 @@ def output_moments(
     """
     limit = queries @ key_query.mT
     scale = limit.norm(dim=-1)
-    found = weight_moments(scale, (queries * limit).sum(-1), n_keys, finer=finer)
+    found = weight_moments(scale, (queries * limit).sum(-1), n_keys)
     along, away = limit / scale[:, None], queries - limit
-    shift = found.self_weight[..., None] * away + found.shift[..., None] * along
-    one = torch.eye(key_query.shape[-1], dtype=key_query.dtype)
+    one, line = torch.eye(key_query.shape[-1], dtype=key_query.dtype), _outer(along, along)
     mixed = _outer(away, along)
     second = (
         _times(found.self_square, _outer(away, away))
         + _times(found.self_shift, mixed + mixed.mT)
-        + _times(found.shift_square - found.others_square, _outer(along, along))
+        + _times(found.shift_square - found.others_square, line)
         + _times(found.others_square, one)
     )
-    return OutputMoments(shift, second)
+    rest = 1 - found.self_weight
+    keys = (
+        _times(found.self_weight, _outer(queries, queries))
+        + _times(found.spread + 2 * scale * found.shift + scale.square() * rest, line)
+        + _times(rest, one - line)
+    )
+    return OutputMoments(found.self_weight[..., None] * away + found.shift[..., None] * along, second, keys)
 
 
-def output_bias(
+def leading_moments(
     key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"]
-) -> Float[Tensor, "queries dimension"]:
-    r"""Return $\lim n\,(\mathbb E[s\mid x]-\mu)=(x-\mu)e^{x^\top\tilde Vx-q/2}-\mu e^q$ with $\mu=\tilde Vx$.
+) -> tuple[Float[Tensor, "queries dimension"], Float[Tensor, "queries dimension dimension"]]:
+    r"""Return the limits of $n$ times bias and covariance of the output: what Lemmas 11 and 14 bound.
+
+    They are $(x-\mu)e^{x^\top\tilde Vx-q/2}-\mu e^q$ and $e^q(I+\mu\mu^\top)$ with $\mu=\tilde Vx$.
 
     Args:
         key_query: $\tilde V$.
         queries: $x$, one per row.
 
     Returns:
-        The leading bias of the attention output, Lemma 11.
+        The leading bias and the leading covariance.
     """
     limit = queries @ key_query.mT
     tilt = limit.square().sum(-1, keepdim=True)
     own = (queries * limit).sum(-1, keepdim=True)
-    return (queries - limit) * torch.exp(own - tilt / 2) - limit * tilt.exp()
-
-
-def output_covariance(
-    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"]
-) -> Float[Tensor, "queries dimension dimension"]:
-    r"""Return $\lim n\,\mathrm{Cov}(s\mid x)=e^q(I+\mu\mu^\top)$, Lemma 14.
-
-    Args:
-        key_query: $\tilde V$.
-        queries: $x$, one per row.
-
-    Returns:
-        The leading covariance of the attention output.
-    """
-    limit = queries @ key_query.mT
     one = torch.eye(key_query.shape[-1], dtype=key_query.dtype)
-    return torch.exp(limit.square().sum(-1))[:, None, None] * (one + limit[:, :, None] * limit[:, None, :])
+    bias = (queries - limit) * torch.exp(own - tilt / 2) - limit * tilt.exp()
+    return bias, tilt.exp()[..., None] * (one + _outer(limit, limit))
 
 
 def gaussian_nodes(dimension: int, per_axis: int) -> tuple[Float[Tensor, "nodes dimension"], Float[Tensor, " nodes"]]:
@@ -171,9 +159,7 @@ def expected_excess(
     return (linear + quadratic / 2) @ masses
 
 
-def scalar_bias(
-    largest: float, n_keys: Sequence[int], *, per_unit: int = 10, finer: int = 1
-) -> Float[np.ndarray, " counts"]:
+def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) -> Float[np.ndarray, " counts"]:
     r"""Return $\mathbb EL_n-L^*$ at the balanced optimum in one dimension, for any $s_1$, exactly.
 
     There $U=V=\sqrt{s_1}$; the integral over the query is a sum over $|x|\le8$.
@@ -182,13 +168,12 @@ def scalar_bias(
         largest: $s_1>0$; the exact sum also holds where the coefficient of $1/n$ is infinite.
         n_keys: Numbers of samples $n$.
         per_unit: Queries per unit of $x$; default 10.
-        finer: Divides the steps of both grids of the weights; default 1.
 
     Returns:
         The bias at each $n$.
 
     Raises:
-        ValueError: If ``largest`` is not positive, ``finer`` is below 1 or a number of samples below 3.
+        ValueError: If ``largest`` is not positive or a number of samples is below 3.
 
     Example:
         >>> bool(abs(10**6 * scalar_bias(0.1, [10**6])[0] / 0.0629 - 1) < 0.001)  # the coefficient of 1/n
@@ -199,7 +184,7 @@ def scalar_bias(
     queries = torch.arange(0.5 / per_unit, 8.0, 1 / per_unit, dtype=torch.float64)
     masses = torch.exp(-queries.square() / 2) * 2 / per_unit / math.sqrt(2 * math.pi)
     layer = torch.full((1, 1), largest**0.5, dtype=torch.float64)
-    second = output_moments(layer, queries[:, None], n_keys, finer=finer).second
+    second = output_moments(layer, queries[:, None], n_keys).second
     return (largest / 2 * second[..., 0, 0] @ masses).numpy()
 
 

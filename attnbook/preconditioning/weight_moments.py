@@ -29,6 +29,8 @@ __all__ = ["WeightMoments", "weight_moments", "weight_powers"]
 
 # Spacing of the grid in log u; the error is about exp(-pi^2 / spacing).
 SPACING = 0.3
+# Largest spacing of the grid in g; finer where the scores vary more.
+STEP = 0.6
 # How far left of the leftmost peak the grid in log u begins; the error is about exp(-margin).
 MARGIN = 26.0
 # Largest probability that is told apart from one.
@@ -50,6 +52,7 @@ class WeightMoments:
         shift_square: $\mathbb E\,a^2$.
         self_shift: $\mathbb E\,\alpha_1a$.
         others_square: $\mathbb E\sum_{j\ge2}\alpha_j^2$.
+        spread: $\mathbb E\sum_{j\ge2}\alpha_j(g_j-r)^2$.
     """
 
     self_weight: Float[Tensor, "counts queries"]
@@ -58,14 +61,11 @@ class WeightMoments:
     shift_square: Float[Tensor, "counts queries"]
     self_shift: Float[Tensor, "counts queries"]
     others_square: Float[Tensor, "counts queries"]
+    spread: Float[Tensor, "counts queries"]
 
 
 def weight_moments(
-    score_scale: Float[Tensor, " queries"],
-    self_score: Float[Tensor, " queries"],
-    n_keys: Sequence[int],
-    *,
-    finer: int = 1,
+    score_scale: Float[Tensor, " queries"], self_score: Float[Tensor, " queries"], n_keys: Sequence[int]
 ) -> WeightMoments:
     r"""Return first and second moments of the weights, exact at every number of keys.
 
@@ -73,13 +73,12 @@ def weight_moments(
         score_scale: $r\ge0$, standard deviation of the scores of the other keys; float64.
         self_score: $c$, score of the query with itself.
         n_keys: Numbers of keys $n$, the query among them; each at least 3.
-        finer: Divides the steps of both grids; default 1. To see the error of the quadrature.
 
     Returns:
         The moments, one row per number of keys.
 
     Raises:
-        ValueError: If a number of keys is below 3, ``finer`` is below 1 or the arguments do not fit.
+        ValueError: If a number of keys is below 3 or the arguments do not fit.
 
     Example:
         >>> zero = torch.zeros(1, dtype=torch.float64)
@@ -87,10 +86,8 @@ def weight_moments(
         0.25
     """
     _check(score_scale, self_score, n_keys)
-    if finer < 1:
-        raise ValueError(f"finer: expected at least 1, got {finer}")
     order = torch.argsort(score_scale.detach())
-    pieces = [_moments(score_scale[some], self_score[some], n_keys, finer) for some in order.split(TOGETHER)]
+    pieces = [_moments(score_scale[some], self_score[some], n_keys) for some in order.split(TOGETHER)]
     back = torch.argsort(order)
     return WeightMoments(*(torch.cat(parts, dim=1)[:, back] for parts in zip(*pieces, strict=True)))
 
@@ -125,18 +122,18 @@ def weight_powers(
     return scale * on_self.sum(-1), scale * on_other.sum(-1)
 
 
-def _moments(scale: Tensor, self_score: Tensor, n_keys: Sequence[int], finer: int) -> tuple[Tensor, ...]:
-    """The six moments of some queries; everything is times u to the power of the weights that it multiplies."""
-    log_u, draws, masses = _grid(scale, self_score, n_keys, finer)
+def _moments(scale: Tensor, self_score: Tensor, n_keys: Sequence[int]) -> tuple[Tensor, ...]:
+    """The moments of some queries; everything is times u to the power of the weights that it multiplies."""
+    log_u, draws, masses = _grid(scale, self_score, n_keys)
     scores, off = scale[:, None] * draws, draws - scale[:, None]
     log_exponent = log_u[:, None] + scores[:, None, :]
     exponent = log_exponent.exp()
     gone = -torch.expm1(-exponent)
     log_rest = torch.log1p(-(gone @ masses).clamp(max=ALMOST))
-    second = torch.exp(2 * log_exponent - exponent)
+    first, second = (torch.exp(power * log_exponent - exponent) for power in (1, 2))
     # E w (g - r) = 0, so that only what the exponential takes away is left.
     drift = -((exponent * gone) @ (off * masses).unsqueeze(-1)).squeeze(-1)
-    spread = (second @ (off.square() * masses).unsqueeze(-1)).squeeze(-1)
+    wide, spread = ((tilted @ (off.square() * masses).unsqueeze(-1)).squeeze(-1) for tilted in (first, second))
     squares = second @ masses
     itself = log_u + self_score[:, None]
     rows = []
@@ -151,19 +148,18 @@ def _moments(scale: Tensor, self_score: Tensor, n_keys: Sequence[int], finer: in
             others * spread * one + others * (others - 1) * drift.square() * two,
             others * drift * one * itself.exp(),
             others * squares * one,
+            others * wide * one,
         )
-        rows.append(torch.stack([SPACING / finer * integrand.sum(-1) for integrand in found]))
+        rows.append(torch.stack([SPACING * integrand.sum(-1) for integrand in found]))
     return torch.stack(rows, dim=1).unbind(0)
 
 
-def _grid(
-    score_scale: Tensor, self_score: Tensor, n_keys: Sequence[int], finer: int = 1
-) -> tuple[Tensor, Tensor, Tensor]:
+def _grid(score_scale: Tensor, self_score: Tensor, n_keys: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes in log u, nodes in g, and the Gaussian mass of the latter."""
     widest = float(score_scale.detach().max())
     peak = max(math.log(max(n_keys)) + widest**2 / 2, float(self_score.detach().max()))
-    log_u = torch.arange(-peak - MARGIN, 3 * widest + 6, SPACING / finer, dtype=torch.float64)
-    step = (min(0.6, 0.4 / widest) if widest else 0.6) / finer
+    log_u = torch.arange(-peak - MARGIN, 3 * widest + 6, SPACING, dtype=torch.float64)
+    step = min(STEP, STEP / 1.5 / widest) if widest else STEP
     draws = torch.arange(-8.0, 8.0 + 2 * widest, step, dtype=torch.float64)
     return log_u, draws, step * torch.exp(-draws.square() / 2) / math.sqrt(2 * math.pi)
 

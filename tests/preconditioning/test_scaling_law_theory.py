@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from attnbook.preconditioning import attention_output as output
 from attnbook.preconditioning import law_constants as theory
-from attnbook.preconditioning.scaling_law import penalty_bias
-from attnbook.preconditioning.scaling_law import three_gradients as models
+from attnbook.preconditioning import weight_moments as moments
+from attnbook.preconditioning.manifold import minimum as balanced
+from attnbook.preconditioning.manifold import split
+from attnbook.preconditioning.scaling_law import descents, finite_keys
 from attnbook.preconditioning.weight_moments import weight_moments, weight_powers
 
 
@@ -58,6 +60,7 @@ def test_moments_are_those_of_a_simulation_and_do_not_depend_on_the_company_of_q
         pairs = {
             "self_weight": alone, "self_square": alone**2, "shift": shift, "shift_square": shift**2,
             "self_shift": alone * shift, "others_square": (weights**2).sum(1),
+            "spread": (weights * (draws - r) ** 2).sum(1),
         }  # fmt: skip
         single = weight_moments(scale[q : q + 1], own[q : q + 1], [n])
         for name, sample in pairs.items():
@@ -76,8 +79,6 @@ def test_the_coefficient_is_the_limit_of_the_exact_bias(step):
     )
     extrapolated, coefficient = float(2 * second - first), float(theory.bias_coefficient(*layers, target=target))
     assert extrapolated == pytest.approx(coefficient, rel=5e-4)
-    if step == "away":  # each of the three terms is seen
-        assert all(abs(float(term)) > 0.02 * abs(coefficient) for term in theory.bias_terms(*layers, target=target))
 
 
 def test_output_moments_are_those_of_attention_on_drawn_keys():
@@ -87,8 +88,8 @@ def test_output_moments_are_those_of_attention_on_drawn_keys():
     keys[:, 0] = query
     weights = torch.softmax(keys @ (key_query @ query), dim=1)
     off = (weights[..., None] * keys).sum(1) - key_query @ query
-    second = off[:, :, None] * off[:, None]
-    for exact, sample in ((found.shift[0, 0], off), (found.second[0, 0], second)):
+    second, square = off[:, :, None] * off[:, None], (weights[..., None] * keys).mT @ keys
+    for exact, sample in ((found.shift[0, 0], off), (found.second[0, 0], second), (found.keys[0, 0], square)):
         assert ((exact - sample.mean(0)).abs() < 5 * sample.std(0) / 100_000**0.5).all()
 
 
@@ -96,19 +97,27 @@ def test_leading_bias_and_covariance_are_the_limits_of_the_exact_ones():
     key_query, query = torch.tensor([[0.3, 0.2], [-0.1, 0.25]]).double(), torch.tensor([[0.9, -1.2]]).double()
     counts = (50_000, 100_000)
     found = output.output_moments(key_query, query, counts)
-    for exact, leading in (
-        (found.shift[:, 0], output.output_bias(key_query, query)[0]),
-        (found.covariance[:, 0], output.output_covariance(key_query, query)[0]),
-    ):
-        limit = 2 * counts[1] * exact[1] - counts[0] * exact[0]
-        torch.testing.assert_close(limit, leading, rtol=1e-4, atol=1e-6)
+    exact = found.shift[:, 0], found.covariance[:, 0]
+    for one, leading in zip(exact, output.leading_moments(key_query, query), strict=True):
+        limit = 2 * counts[1] * one[1] - counts[0] * one[0]
+        torch.testing.assert_close(limit, leading[0], rtol=1e-4, atol=1e-6)
+
+
+def test_by_parts_the_other_keys_shift_the_output_by_the_square_of_one_weight():
+    """The exact form of the second term of (22), which the bound of Lemma 11 starts from."""
+    scale, own, n = number(0.7), number(0.4), 23
+    found, (_, square) = weight_moments(scale, own, [n]), weight_powers(scale, own, n, 2)
+    itself, _ = weight_powers(scale, own, n, 1)
+    # sum_j a_j (g_j - r) = -r (n - 1) E a_j^2, as the other weights sum to one minus that of the query.
+    assert float(found.shift) == pytest.approx(-0.7 * (n - 1) * float(square), rel=1e-8)
+    assert float(found.self_weight) == pytest.approx(float(itself), rel=1e-8)
 
 
 def test_in_one_dimension_the_coefficient_is_the_short_formula():
     for s in (0.05, 0.3):
         root = torch.full((1, 1), s**0.5, dtype=torch.float64)
         general = float(theory.bias_coefficient(root, root, target=root * root))
-        assert general == pytest.approx(float(theory.scalar_bias_coefficient(s)), rel=1e-12)
+        assert general == pytest.approx(s * (1 - s) / 2 * (1 - 2 * s) ** -1.5, rel=1e-12)
         assert 1e7 * output.scalar_bias(s, [10**7])[0] == pytest.approx(general, rel=1e-3)
 
 
@@ -120,48 +129,56 @@ def test_the_exponent_is_one_up_to_the_threshold_and_continuous_there():
 
 
 def test_the_oracle_bias_is_what_its_fixed_point_shows():
-    best = minimum(values=(0.12, 0.1, 0.08), outputs=5)
-    members = tuple(layer.expand(1, -1, -1) for layer in best)
-    n = number(1e5)
-    records, _ = models.oracle_descent(best[0] @ best[1], n, members, step_size=4.0, steps=120)
-    constant = theory.oracle_bias(*best)
-    assert float(records[-1] * n**2) == pytest.approx(constant, rel=1e-3)
-    assert theory.oracle_bias_bound(*best) > constant
+    best = balanced(torch.as_tensor(np.diag([0.12, 0.1, 0.08, 0, 0])[:, :3].copy()))
+    target = split(best)[0] @ split(best)[1].mT
+    points = descents.oracle_descent(target, number(1e5), best, step_size=4.0, steps=120)
+    scaled = descents.excess_at(points[-1], target) * 1e10
+    assert float(scaled) == pytest.approx(descents.oracle_bias(best), rel=1e-3)
 
 
 def test_at_the_exact_fixed_point_the_gradient_vanishes_and_the_excess_has_the_leading_order():
     target = minimum()[0] @ minimum()[1]
     nodes, n = output.gaussian_nodes(2, 8), 5000
-    layers = models.exact_fixed_point(target, n, nodes=nodes, iterations=8)
-    leaves = [layer.clone().requires_grad_() for layer in layers]
-    value, key_query = leaves
+    leaf = descents.exact_fixed_point(target, n, nodes=nodes, iterations=8).requires_grad_()
+    value, key_query = split(leaf)[0], split(leaf)[1].mT
     loss = (value @ key_query - target).square().sum() / 2
     penalty = (value.mT @ value - key_query @ key_query.mT).square().sum() / 8
-    total = loss + penalty + output.expected_excess(*leaves, target=target, n_keys=(n,), nodes=nodes).sum()
-    slopes = torch.autograd.grad(total, leaves)
+    total = loss + penalty + output.expected_excess(value, key_query, target=target, n_keys=(n,), nodes=nodes).sum()
+    (slope,) = torch.autograd.grad(total, leaf)
     # What is left pulls along the rotations of the minimum, at order 1 / n^2.
-    assert max(float(slope.abs().max()) for slope in slopes) < 1 / n**2 * 10
-    assert float(models.excess(layers, target)) * n**2 == pytest.approx(theory.oracle_bias(*minimum()), rel=0.02)
+    assert float(slope.abs().max()) < 1 / n**2 * 10
+    scaled = float(descents.excess_at(leaf, target).detach()) * n**2
+    assert scaled == pytest.approx(descents.oracle_bias(balanced(target)), rel=0.02)
 
 
-def test_the_pull_along_the_descent_ends_at_that_of_the_minimum():
-    value, key_query = minimum()
-    target = value @ key_query
-    along = models.pull_along_descent(target, (0.5 * value, 0.5 * key_query), step_size=1.0, steps=80)
-    at = models.pull_along_descent(target, (value, key_query), step_size=0.0, steps=0)
-    leaves = [layer.clone().requires_grad_() for layer in (value, key_query)]
-    pulls = torch.autograd.grad(theory.bias_coefficient(*leaves, target=target), leaves)
-    assert float(at[0]) == pytest.approx(float(sum(pull.square().sum() for pull in pulls)))
-    assert float(along[-1]) == pytest.approx(float(at[0]), rel=1e-3)
+def test_the_expected_gradient_is_the_mean_over_fresh_batches():
+    """The gradient of the oracle, by quadrature, against the very code that the runs average."""
+    from attnbook.preconditioning.attention import loss_and_gradient
+
+    value, key_query = (layer.clone().requires_grad_() for layer in moved(minimum()))
+    target, n, batches = minimum()[0] @ minimum()[1], 11, 40_000
+    bias = output.expected_excess(value, key_query, target=target, n_keys=(n,), nodes=output.gaussian_nodes(2, 16))
+    exact = torch.autograd.grad(bias.sum() + (value @ key_query - target).square().sum() / 2, (value, key_query))
+    x = torch.as_tensor(np.random.default_rng(8).standard_normal((batches, n, 2)))
+    repeated = {
+        name: layer.detach().expand(batches, -1, -1) for name, layer in (("value", value), ("key_query", key_query))
+    }
+    drawn = loss_and_gradient(repeated, (x, x @ target.mT))[1]
+    for gradient, sample in zip(exact, drawn.values(), strict=True):
+        assert ((gradient - sample.mean(0)).abs() < 5 * sample.std(0) / batches**0.5).all()
 
 
 def test_infinitely_many_samples_leave_the_population_descent_unbiased():
-    best = minimum()
-    start = tuple(0.5 * layer.expand(1, -1, -1) for layer in best)
-    records, _ = models.oracle_descent(best[0] @ best[1], number(float("inf")), start, step_size=2.0, steps=80)
+    target = minimum()[0] @ minimum()[1]
+    points = descents.oracle_descent(target, number(float("inf")), 0.5 * balanced(target), step_size=2.0, steps=80)
+    records = descents.excess_at(points, target)
     assert records[-1] < 1e-20 < records[0]
     late = float(torch.log(records[40] / records[39]))
     assert late == pytest.approx(2 * np.log(1 - 2 * 2.0 * 0.08), rel=0.02)
+    pulls = theory.bias_gradient(points[:, 0], target=target).square().sum((-2, -1))
+    assert float(pulls[-1]) == pytest.approx(
+        float(theory.bias_gradient(balanced(target), target=target).square().sum())
+    )
 
 
 def test_the_spectral_start_has_the_predicted_excess():
@@ -171,18 +188,9 @@ def test_the_spectral_start_has_the_predicted_excess():
     x = torch.as_tensor(np.random.default_rng(2).standard_normal((200, n, 3)))
     from attnbook.preconditioning.optimizer import spectral_init
 
-    scaled = n * models.excess(spectral_init(x, x @ target.mT), target)
+    scaled = n * descents.excess(*spectral_init(x, x @ target.mT), target)
     predicted = theory.spectral_start_constant(np.array(values), 5, noise=0.0)
     assert float(scaled.mean()) == pytest.approx(predicted, rel=0.15)
-
-
-def test_distance_to_the_minima_forgets_rotations_and_sees_shrinking():
-    best = minimum(values=(0.12, 0.1, 0.08), outputs=5)
-    target = best[0] @ best[1]
-    turn = torch.linalg.qr(torch.as_tensor(np.random.default_rng(1).standard_normal((3, 3))))[0]
-    assert float(models.distance_to_minima((best[0] @ turn, turn.mT @ best[1]), target)) < 1e-12
-    half = models.distance_to_minima((best[0] / 2, best[1] / 2), target)
-    assert float(half) == pytest.approx(2 * 0.3 / 4)
 
 
 def test_the_whitened_descents_agree_with_the_raw_algorithm():
@@ -195,7 +203,7 @@ def test_the_whitened_descents_agree_with_the_raw_algorithm():
     x = torch.as_tensor(rng.standard_normal((1, 29, 3)))
     y = x @ (best[0] @ best[1]).mT + 0.1 * torch.as_tensor(rng.standard_normal((1, 29, 5)))
     start = tuple(layer.expand(1, -1, -1).clone() for layer in moved(best))
-    found = models.data_descent(best[0] @ best[1], (x, y), start, step_size=0.3, steps=3)
+    found = descents.data_descent(best[0] @ best[1], (x, y), start, step_size=0.3, steps=3)
     value, key_query = (layer.clone() for layer in start)
     estimate = sample_covariance(x)
     inverse = torch.linalg.inv(estimate)
@@ -206,43 +214,23 @@ def test_the_whitened_descents_agree_with_the_raw_algorithm():
         for_value, for_key_query = torch.autograd.grad(loss, (value, key_query))
         value = (value - 0.3 * for_value @ inverse).detach()
         key_query = (key_query - 0.3 * inverse @ for_key_query @ inverse).detach()
-    end = models.excess((value, key_query), best[0] @ best[1])
+    end = descents.excess(value, key_query, best[0] @ best[1])
     torch.testing.assert_close(found[-1], end, rtol=1e-4, atol=0)
 
 
-@given(power=st.sampled_from([1.0, 2.0]), rate=st.floats(0.05, 1.0), compute=st.floats(1e6, 1e10))
-def test_no_neighbouring_split_is_better_than_the_best(power, rate, compute):
-    n, t, error = theory.best_split(0.5, power, 0.1, rate, compute)
-    assert n**2 * t == pytest.approx(compute)
-
-    def at(steps):
-        return 0.5 * (compute / steps) ** (-power / 2) + 0.1 * np.exp(-rate * steps)
-
-    assert error == pytest.approx(at(t))
-    assert at(t) <= min(at(1.01 * t), at(t / 1.01)) * (1 + 1e-7)
-
-
-def test_aligned_errors_add_before_they_are_squared():
-    n, t, error = theory.best_split(0.5, 2.0, 0.1, 0.3, 1e6, alignment=1.0)
-    assert error == pytest.approx((np.sqrt(0.5) / n + np.sqrt(0.1 * np.exp(-0.3 * t))) ** 2)
-    assert t > theory.best_split(0.5, 2.0, 0.1, 0.3, 1e6)[1]
-    with pytest.raises(ValueError, match="alignment"):
-        theory.best_split(0.5, 2.0, 0.1, 0.3, 1e6, alignment=1.5)
-
-
-def test_finer_grids_of_keys_change_nothing_but_rounding():
-    from attnbook.preconditioning.attention_output import scalar_bias
-
-    once, twice = (scalar_bias(1.0, [128, 2**32], per_unit=2, finer=f) for f in (1, 2))
-    np.testing.assert_allclose(once, twice, rtol=1e-10)
-    with pytest.raises(ValueError, match="finer"):
-        scalar_bias(1.0, [128], finer=0)
+def test_finer_grids_of_keys_change_nothing_but_rounding(monkeypatch):
+    once = output.scalar_bias(1.0, [128, 2**32], per_unit=2)
+    monkeypatch.setattr(moments, "SPACING", moments.SPACING / 2)
+    half = output.scalar_bias(1.0, [128, 2**32], per_unit=2)
+    monkeypatch.setattr(moments, "STEP", moments.STEP / 2)
+    np.testing.assert_allclose(once, half, rtol=1e-10)
+    np.testing.assert_allclose(once, output.scalar_bias(1.0, [128, 2**32], per_unit=2), rtol=1e-10)
 
 
 def test_the_regulariser_is_biased_as_wishart_moments_say():
     """In one dimension at u = v = 1: E S(1 - S)S / 2 with S = chi2(n) / n, by hand, for both layers."""
-    one, n = torch.ones(1, 1, dtype=torch.float64), 17
-    found = penalty_bias.penalty_bias((one, one), one, [n], draws=400_000, rng=np.random.default_rng(1))
+    one, n = torch.ones(1, 1, dtype=torch.float64), finite_keys.COORDINATES["penalty_n"][0]
+    found = finite_keys.penalty_bias((one, one), one, 400_000, np.random.default_rng(1))
     second, third = 1 + 2 / n, (1 + 2 / n) * (1 + 4 / n)
     fourth = third * (1 + 6 / n)
     expected = (second - third) ** 2 / 4 + (third - fourth) ** 2 / 4
@@ -262,5 +250,3 @@ def test_arguments_out_of_range_are_refused_by_name():
         output.gaussian_nodes(2, 5)
     with pytest.raises(ValueError, match="largest"):
         output.scalar_bias(0.0, [5])
-    with pytest.raises(ValueError, match="rate"):
-        theory.best_split(1.0, 1.0, 1.0, -1.0, 1.0)

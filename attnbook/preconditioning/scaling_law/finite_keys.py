@@ -1,50 +1,67 @@
-"""What one seed of the experiment on finitely many keys compares: exact expectations, bounds and leading orders."""
+"""What one seed of the experiment on finitely many keys compares: exact moments, bounds and leading orders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnbook.core.experiment import Arrays
-from attnbook.preconditioning.attention_output import (
-    expected_excess,
-    gaussian_nodes,
-    output_bias,
-    output_covariance,
-    output_moments,
-)
+from attnbook.core.rng import stream
+from attnbook.preconditioning.attention_output import expected_excess, gaussian_nodes, leading_moments, output_moments
 from attnbook.preconditioning.data import Problem
-from attnbook.preconditioning.law_constants import bias_coefficient, bias_terms
-from attnbook.preconditioning.population import spectral_factors, whiten
-from attnbook.preconditioning.scaling_law.penalty_bias import penalty_bias
+from attnbook.preconditioning.law_constants import bias_coefficient
+from attnbook.preconditioning.population import penalty_gradient, spectral_factors, whiten
 from attnbook.preconditioning.weight_moments import weight_powers
 
-POWERS = (1, 2, 4)  # of the weights, in Lemma 9
-TILTS = (0.25, 1.84)  # strengths q of the scores, in Lemmas 11 and 14
+if TYPE_CHECKING:
+    from attnbook.preconditioning.scaling_law.experiments import FiniteKeys
+
+TILT = 0.25  # strength q of the scores in Lemmas 11 to 23
+WEIGHT_KEYS = 30  # keys in Lemmas 8 to 11
+COORDINATES: dict[str, list[Any]] = {
+    "n": [32, 128, 512, 2048],  # samples for loss and gradient
+    "output_n": [50, 200, 800],  # keys in Lemmas 11 to 23
+    "penalty_n": [50, 200, 800],  # samples behind the regulariser
+    "power": [1, 2, 4],  # of the weights, in Lemma 9
+    "weight": ["itself", "another"],
+    "statistic": ["s", "s s'", "keys"],  # the output, its square, the mean square of attended keys
+    "point": ["at an optimum", "away from it"],
+}
 
 
-def weights(dimension: int, n: int, n_queries: int, rng: np.random.Generator) -> Arrays:
-    """Lemmas 8, 9 and 10 at random queries: error of the first, moments over bounds of the others."""
-    queries = torch.as_tensor(rng.standard_normal((n_queries, dimension)))
+def weights(sizes: FiniteKeys, seed: int) -> Arrays:
+    """Lemmas 8 to 11 at random queries: error of the first, exact moments over bounds of the others."""
+    n, dimension, rng = WEIGHT_KEYS, sizes.dimension, stream(seed, "weights")
+    queries = torch.as_tensor(rng.standard_normal((sizes.queries, dimension)))
     key_query = torch.as_tensor(0.3 * rng.standard_normal((dimension, dimension)))
     limit = queries @ key_query.mT
-    own, tilt = (queries * limit).sum(-1), limit.square().sum(-1)
-    exact = {p: weight_powers(tilt.sqrt(), own, n, p) for p in POWERS}
-    ratios = []
-    for p, (itself, other) in exact.items():
-        bound = -p * np.log(n) + p * (1 - 1 / n) * own + p**2 * (n - 1) / (2 * n**2) * tilt
-        bound_other = -p * np.log(n) - p / n * own + p**2 / 2 * (n**2 - n - 1) / n**2 * tilt
-        ratios.append([(itself / bound.exp()).numpy(), (other / bound_other.exp()).numpy()])
-    mean, square = exact[1][1], exact[2][1]
+    own, q = (queries * limit).sum(-1), limit.square().sum(-1)
+
+    def bound_itself(p: int) -> Tensor:
+        return torch.exp(-p * np.log(n) + p * (1 - 1 / n) * own + p**2 * (n - 1) / (2 * n**2) * q)
+
+    def bound_other(p: int) -> Tensor:
+        return torch.exp(-p * np.log(n) - p / n * own + p**2 / 2 * (n**2 - n - 1) / n**2 * q)
+
+    exact = {p: weight_powers(q.sqrt(), own, n, p) for p in COORDINATES["power"]}
+    ratios = [[itself / bound_itself(p), other / bound_other(p)] for p, (itself, other) in exact.items()]
+    variances = [
+        (square - mean.square()) / (factor * q * square)
+        for factor, mean, square in zip((1, 2), exact[1], exact[2], strict=True)
+    ]
+    shift = output_moments(key_query, queries, [n]).shift[0].square().sum(-1)
+    # The two terms of (22): the query's own key by Lemma 9, the others by parts and then by Lemma 9.
+    terms = (queries - limit).square().sum(-1) * bound_itself(1) ** 2 + q * ((n - 1) * bound_other(2)) ** 2
     others = torch.as_tensor(rng.standard_normal((n, dimension)))
     return {
         "derivative_error": ((), _derivative_error(others, queries[0], key_query)),
-        "weight_ratio": (("power", "weight", "query"), np.array(ratios)),
-        "variance_ratio": (("query",), ((square - mean.square()) / (2 * tilt * square)).numpy()),
+        "weight_ratio": (("power", "weight", "query"), np.array([[r.numpy() for r in row] for row in ratios])),
+        "variance_ratio": (("weight", "query"), torch.stack(variances).numpy()),
+        "shift_ratio": (("query",), (shift / (2 * terms)).numpy()),
     }
 
 
@@ -61,59 +78,87 @@ def _derivative_error(others: Tensor, query: Tensor, key_query: Tensor) -> float
     return float((automatic - formula).abs().max())
 
 
-def outputs(dimension: int, n_keys: Sequence[int], rng: np.random.Generator) -> Arrays:
-    """Lemmas 11 and 14: relative errors of the leading bias and covariance of the output, at given tilts."""
+def outputs(sizes: FiniteKeys, seed: int) -> Arrays:
+    """Lemmas 11 to 23: biases and variances of three statistics, and errors of the leading orders of the first."""
+    n_keys, dimension, rng = COORDINATES["output_n"], sizes.dimension, stream(seed, "outputs")
     query = torch.as_tensor(rng.standard_normal((1, dimension)))
     direction = torch.as_tensor(rng.standard_normal((dimension, dimension)))
-    counts = torch.tensor(n_keys, dtype=torch.float64)
-    shifts, covariances = [], []
-    for tilt in TILTS:
-        key_query = direction * tilt**0.5 / (query @ direction.mT).norm()
-        found = output_moments(key_query, query, n_keys)
-        bias, spread = output_bias(key_query, query), output_covariance(key_query, query)
-        shifts.append((counts[:, None] * found.shift[:, 0] - bias).norm(dim=-1) / bias.norm())
-        error = torch.linalg.matrix_norm(counts[:, None, None] * found.covariance[:, 0] - spread)
-        covariances.append(error / spread.norm())
-    axes = ("tilt", "output_n")
+    key_query = direction * TILT**0.5 / (query @ direction.mT).norm()
+    n, one = torch.tensor(n_keys, dtype=torch.float64)[:, None], torch.eye(dimension, dtype=torch.float64)
+    found, (bias, spread) = output_moments(key_query, query, n_keys), leading_moments(key_query, query)
+    shift, covariance, limit = found.shift[:, 0], found.covariance[:, 0], query @ key_query.mT
+    mixed = shift[..., None] * limit
+    shifts = (shift[:, None], found.second[:, 0] + mixed + mixed.mT, found.keys[:, 0] - one - limit.mT * limit)
+    drawn = stream(seed, "keys")
+    simulated = [_variances(query, key_query, (sizes.variance_draws, count, dimension), drawn) for count in n_keys]
+    trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
     return {
-        "shift_error": (axes, torch.stack(shifts).numpy()),
-        "covariance_error": (axes, torch.stack(covariances).numpy()),
-    }
+        "shift_error": (("output_n",), ((n * shift - bias).norm(dim=-1) / bias.norm()).numpy()),
+        "covariance_error": (
+            ("output_n",), ((n[..., None] * covariance - spread).flatten(1).norm(dim=1) / spread.norm()).numpy()
+        ),
+        "squared_bias": (("statistic", "output_n"), np.array([off.square().sum((-2, -1)).numpy() for off in shifts])),
+        "variance": (("statistic", "output_n"), torch.cat([trace[None], torch.stack(simulated, dim=1)]).numpy()),
+    }  # fmt: skip
 
 
-def losses(
-    problem: Problem,
-    n_keys: tuple[int, ...],
-    penalty_keys: tuple[int, ...],
-    *,
-    per_axis: int,
-    perturbation: float,
-    draws: int,
-    rng: np.random.Generator,
-) -> Arrays:
-    """Bias of loss and gradient at an optimum and of the loss at a perturbed point; bias of the regulariser."""
+def _variances(query: Tensor, key_query: Tensor, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+    """Variances of the square of the output and of the mean square of attended keys, by simulation."""
+    keys = torch.as_tensor(rng.standard_normal(shape))
+    keys[:, 0] = query
+    weights = torch.softmax(keys @ (key_query @ query[0]), dim=1).unsqueeze(-1)
+    output = (weights * keys).sum(1)
+    squares = output[:, :, None] * output[:, None], (weights * keys).mT @ keys
+    return torch.stack([square.var(0).sum() for square in squares])
+
+
+def losses(sizes: FiniteKeys, problem: Problem, seed: int) -> Arrays:
+    """Bias of loss and gradient at an optimum and at a perturbed point, with coefficients; bias of the regulariser."""
+    rng, n = stream(seed, "perturbation"), tuple(COORDINATES["n"])
     covariance, true_map = torch.as_tensor(problem.covariance), torch.as_tensor(problem.true_map)
     raw = spectral_factors(true_map, covariance)[:2]
     best = whiten(*raw, covariance=covariance)
-    moved = [layer + perturbation * torch.as_tensor(rng.standard_normal(layer.shape)) for layer in best]
-    target = best[0] @ best[1]
-    about: dict[str, Any] = {
-        "target": target, "n_keys": n_keys, "nodes": gaussian_nodes(covariance.shape[0], per_axis)
-    }  # fmt: skip
-    leaves = [layer.clone().requires_grad_() for layer in best]
-    exact = expected_excess(*leaves, **about)
-    gradients = [torch.autograd.grad(one, leaves, retain_graph=True) for one in exact]
-    leading = torch.autograd.grad(bias_coefficient(*leaves, target=target), leaves)
-    biases = torch.stack([exact.detach(), expected_excess(*moved, **about)])
-    terms = [[float(term) for term in bias_terms(*point, target=target)] for point in (best, moved)]
-    return {
-        "loss_bias": (("point", "n"), (torch.tensor(n_keys, dtype=torch.float64) * biases).numpy()),
-        "terms": (("point", "term"), np.array(terms)),
-        "gradient_bias": (("n",), np.array([_square(pair) for pair in gradients])),
-        "gradient_coefficient": ((), _square(leading)),
-        "penalty_bias": (("penalty_n",), penalty_bias(raw, covariance, penalty_keys, draws=draws, rng=rng)),
+    moved = [layer + sizes.perturbation * torch.as_tensor(rng.standard_normal(layer.shape)) for layer in best]
+    target, nodes = best[0] @ best[1], gaussian_nodes(sizes.dimension, sizes.per_axis)
+    rows = []
+    for point in (best, moved):
+        leaves = [layer.clone().requires_grad_() for layer in point]
+        exact = expected_excess(*leaves, target=target, n_keys=n, nodes=nodes)
+        leading = bias_coefficient(*leaves, target=target)
+        rows.append({
+            "loss_bias": np.array(n) * exact.detach().numpy(),
+            "coefficient": leading.item(),
+            "gradient_bias": [_square(torch.autograd.grad(one, leaves, retain_graph=True)) for one in exact],
+            "gradient_coefficient": _square(torch.autograd.grad(leading, leaves)),
+        })  # fmt: skip
+    found = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return {name: (("point", "n")[: values.ndim], values) for name, values in found.items()} | {
+        "penalty_bias": (
+            ("penalty_n",),
+            penalty_bias(raw, covariance, sizes.penalty_draws, rng),
+        )
     }
 
 
-def _square(layers: tuple[Tensor, ...]) -> float:
+def _square(layers: Sequence[Tensor]) -> float:
     return float(sum(layer.square().sum() for layer in layers))
+
+
+def penalty_bias(layers: tuple[Tensor, Tensor], covariance: Tensor, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Theorem 5: the squared bias of the regulariser's gradient, without the linear part, whose mean is zero."""
+    root, size = torch.linalg.cholesky(covariance), len(covariance)
+
+    def gradient(estimate: Tensor) -> Tensor:
+        return torch.cat(penalty_gradient(*layers, covariance=estimate), dim=-2)
+
+    found = []
+    for n in COORDINATES["penalty_n"]:
+        # Sample covariances of white inputs without the inputs: Bartlett's decomposition.
+        lower = np.tril(rng.standard_normal((draws, size, size)), -1)
+        lower[:, range(size), range(size)] = np.sqrt(rng.chisquare(n - np.arange(size), (draws, size)))
+        error = root @ torch.as_tensor(lower @ lower.swapaxes(-1, -2) / n) @ root.mT - covariance
+        one, two = (gradient(covariance + k * error) - gradient(covariance - k * error) for k in (1, 2))
+        linear = (8 * one - two) / 12  # exact, as the gradient is of degree four in the estimate
+        change = gradient(covariance + error) - gradient(covariance) - linear
+        found.append(float(change.mean(0).square().sum()))
+    return np.array(found)
