@@ -42,7 +42,7 @@ class StructureAwareDescent(Experiment):
 
     id = "preconditioning.structure_aware_descent"
     summary = "Figures 1 and 2: Algorithm 1 from two starts, beside gradient descent"
-    budget_seconds = 25
+    budget_seconds = 35
     smoke = {"n_samples": 200, "batch_size": 20, "steps": (40, 40), "records": 10, "seeds": (0, 1), "chunk": 1}
     large = {
         "dimension": 10, "n_outputs": 15, "n_samples": (10_000, 100_000), "batch_size": 1000, "chunk": 1,
@@ -219,7 +219,7 @@ class Ablation(Experiment):
     spectral_conditions: tuple[float, ...] = (3.0, 10.0, 30.0)  # of problems trained from the spectral start
     spectral_size: float = 0.01  # step size from the spectral start
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    chunk: int = 3
+    chunk: int = 6
 
     def __post_init__(self) -> None:
         super().__post_init__()
