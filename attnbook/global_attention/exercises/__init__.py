@@ -1,7 +1,6 @@
 """Checks of the exercises of this part, one module per chapter."""
 
 from attnbook.global_attention.exercises import (
-    loss_landscape,
     noisy_mnist,
     recurrent,
     sample_complexity,
@@ -13,7 +12,6 @@ __all__ = ["CHECKS"]
 CHECKS = {
     **sample_complexity.CHECKS,
     **noisy_mnist.CHECKS,
-    **loss_landscape.CHECKS,
     **self_attention.CHECKS,
     **recurrent.CHECKS,
 }
