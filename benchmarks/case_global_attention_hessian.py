@@ -20,11 +20,11 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.spectrum import hessian_product
 from attnbook.datasets import digits
 from attnbook.global_attention.classifiers import Classifier, Schedule, one_hot, train_classifiers
-from attnbook.global_attention.experiments.hessian_spectrum import DIGIT_SIZE, Settings
+from attnbook.global_attention.loss_landscape.hessian import DIGIT_SIZE, HessianSpectrum
 from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
 
-BOOK = Settings.book()
+BOOK = HessianSpectrum()
 COUNT, TOLERANCE, DTYPE = BOOK.n_eigenvalues, BOOK.tolerance, np.float32
 CPU = torch.device("cpu")
 # Rows of the Hessian written out at a time.

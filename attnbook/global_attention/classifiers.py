@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -53,10 +52,9 @@ class Classifier:
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
-        if not 0 <= self.penalty < float("inf") or not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(
-                f"penalty, weight_decay: expected numbers of at least 0, got {self.penalty}, {self.weight_decay}"
-            )
+        for name in ("penalty", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
 
     def __str__(self) -> str:
         return f"{self.model} (seed {self.seed}, step size {self.step_size:g})"
@@ -116,11 +114,9 @@ def train_classifiers(
         FloatingPointError: If a member diverges.
     """
     samples = _Samples(members, data, schedule, device)
-    limit = None
-    if stop_below is not None:
-        if np.shape(stop_below) != (len(members),):
-            raise ValueError(f"stop_below: expected one loss per member, got shape {np.shape(stop_below)}")
-        limit = to_tensor(stop_below, device=device)
+    if stop_below is not None and np.shape(stop_below) != (len(members),):
+        raise ValueError(f"stop_below: expected one loss per member, got shape {np.shape(stop_below)}")
+    limit = None if stop_below is None else to_tensor(stop_below, device=device)
 
     def record(parameters: Parameters) -> dict[str, Tensor]:
         if watch is not None:
@@ -129,7 +125,7 @@ def train_classifiers(
 
     with threads(1):
         return ensemble.train(
-            partial(_gradient, members=_Options(members, device), activation=Softplus(schedule.sharpness)),
+            _gradient_of(members, samples.activation, device),
             _initial_parameters(members, schedule.width, samples),
             samples.batch,
             optimizer=update_rules.SGD([m.step_size for m in members], momentum=schedule.momentum),
@@ -147,25 +143,21 @@ def one_hot(labels: Int[np.ndarray, " samples"], *, device: torch.device) -> Flo
     return to_tensor(np.eye(CLASSES)[labels], device=device)
 
 
-class _Options:
-    """What differs between members, as tensors."""
+def _gradient_of(members: Sequence[Classifier], activation: Softplus, device: torch.device) -> ensemble.Gradient:
+    """The loss with what each member adds to it: a penalty on a trained mask, a decay of both layers."""
+    penalties = [m.penalty if m.model == "l1_attention" else 0.0 for m in members]
+    trained = to_tensor([float(m.model != "baseline") for m in members], device=device).unsqueeze(1)
+    penalty = to_tensor(penalties, device=device).unsqueeze(1)
+    decay = to_tensor([m.weight_decay for m in members], device=device)[:, None, None]
 
-    def __init__(self, members: Sequence[Classifier], device: torch.device) -> None:
-        trained = [float(m.model != "baseline") for m in members]
-        self.trained = to_tensor(trained, device=device).unsqueeze(1)
-        penalties = [m.penalty if m.model == "l1_attention" else 0.0 for m in members]
-        self.penalty = to_tensor(penalties, device=device).unsqueeze(1)
-        self.decay = to_tensor([m.weight_decay for m in members], device=device)[:, None, None]
+    def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
+        losses, gradients = loss_and_gradient(parameters, batch, activation=activation, loss="cross_entropy")
+        gradients["mask"].addcmul_(parameters["mask"].sign(), penalty).mul_(trained)
+        for layer in ("hidden", "decoder"):
+            gradients[layer].addcmul_(parameters[layer], decay)
+        return losses, gradients
 
-
-def _gradient(
-    parameters: Parameters, batch: tuple[Tensor, Tensor], *, members: _Options, activation: Softplus
-) -> tuple[Tensor, Parameters]:
-    losses, gradients = loss_and_gradient(parameters, batch, activation=activation, loss="cross_entropy")
-    gradients["mask"].addcmul_(parameters["mask"].sign(), members.penalty).mul_(members.trained)
-    for layer in ("hidden", "decoder"):
-        gradients[layer].addcmul_(parameters[layer], members.decay)
-    return losses, gradients
+    return gradient
 
 
 class _Samples:
@@ -224,15 +216,11 @@ class _Samples:
 
 def _initial_parameters(members: Sequence[Classifier], width: int, samples: _Samples) -> Parameters:
     """Weights with variance 1 / fan-in, the same for all models of a seed; masks of ones."""
-    n_inputs, classes = samples.train.shape[2], samples.train_labels.shape[2]
-    hidden, decoder = {}, {}
-    for seed in samples.seeds:
-        rng = stream(seed, "initial weights")
-        hidden[seed] = rng.standard_normal((width, n_inputs)) / np.sqrt(n_inputs)
-        decoder[seed] = rng.standard_normal((classes, width)) / np.sqrt(width)
-    arrays = {
-        "mask": np.ones((len(members), n_inputs)),
-        "hidden": np.stack([hidden[m.seed] for m in members]),
-        "decoder": np.stack([decoder[m.seed] for m in members]),
-    }
+    n_inputs, classes, layers = samples.train.shape[2], samples.train_labels.shape[2], []
+    for member in members:
+        rng = stream(member.seed, "initial weights")
+        layers.append([rng.standard_normal((to, fan_in)) / np.sqrt(fan_in)
+                       for to, fan_in in ((width, n_inputs), (classes, width))])  # fmt: skip
+    hidden, decoder = (np.stack(layer) for layer in zip(*layers, strict=True))
+    arrays = {"mask": np.ones((len(members), n_inputs)), "hidden": hidden, "decoder": decoder}
     return {name: to_tensor(array, device=samples.device) for name, array in arrays.items()}

@@ -7,7 +7,7 @@ steps where gradient methods need many thousands. Members are solved together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,19 +22,12 @@ __all__ = ["Fit", "fit_all_weights"]
 FIRST_DAMPING, LEAST_DAMPING = 1e-2, 1e-14
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Where the training of all weights ended.
+class Fit(NamedTuple):
+    """Where the training of all weights ended."""
 
-    Attributes:
-        parameters: ``mask``, ``hidden`` and ``decoder`` of each member.
-        losses: Mean over samples of half the squared error (objective (2)), ``(members,)``.
-        gradient_norms: Norm of its gradient, ``(members,)``.
-    """
-
-    parameters: Parameters
-    losses: Float[Tensor, " members"]
-    gradient_norms: Float[Tensor, " members"]
+    parameters: Parameters  # mask, hidden and decoder of each member
+    losses: Float[Tensor, " members"]  # mean over samples of half the squared error, objective (2)
+    gradient_norms: Float[Tensor, " members"]  # norm of its gradient
 
 
 @torch.no_grad()

@@ -17,22 +17,12 @@ into which these hyperplanes cut the input space (as long as no two of them coin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-__all__ = [
-    "count_regions",
-    "count_regions_in_box",
-    "crossover_width",
-    "hinge_network",
-    "largest_region_count",
-    "log10_region_counts",
-    "pieces_on_segments",
-    "region_bound",
-]
+__all__ = ["count_regions", "crossover_width", "hinge_network", "largest_region_count", "region_bound"]
 
 Hyperplane = tuple[Fraction, ...]
 """Coefficients of the coordinates, then the offset."""
@@ -63,8 +53,7 @@ def largest_region_count(width: int, n_inputs: int, *, biases: bool = True) -> i
     r"""Return the largest number of regions that a layer of this width can make (Zaslavsky 1975).
 
     With biases the hyperplanes can be in general position: $\sum_{k\le s}\binom{n_1}{k}$. Without them all pass
-    through the
-    origin: $2\sum_{k<s}\binom{n_1-1}{k}$.
+    through the origin: $2\sum_{k<s}\binom{n_1-1}{k}$.
 
     Args:
         width: Hidden units $n_1$, at least 1.
@@ -83,39 +72,8 @@ def largest_region_count(width: int, n_inputs: int, *, biases: bool = True) -> i
     """
     _check_positive(width=width, n_inputs=n_inputs)
     if biases:
-        return sum(math.comb(width, k) for k in range(min(n_inputs, width) + 1))
-    return 2 * sum(math.comb(width - 1, k) for k in range(min(n_inputs, width)))
-
-
-def log10_region_counts(
-    widths: Sequence[int] | Int[np.ndarray, " widths"], most_inputs: int, *, biases: bool = True
-) -> Float[np.ndarray, "widths inputs"]:
-    """Return the logarithm of :func:`largest_region_count` for many widths and all numbers of inputs at once.
-
-    Args:
-        widths: Hidden units, each at least 1.
-        most_inputs: Largest number of inputs, at least 1.
-        biases: Whether the layer has biases; default true.
-
-    Returns:
-        Logarithms to base 10, accurate to about ten digits; column ``s - 1`` is for ``s`` inputs.
-
-    Raises:
-        ValueError: If a size is not positive.
-
-    Example:
-        >>> log10_region_counts([16], 2, biases=False)[:, -1].round(6) == np.log10(32).round(6)
-        array([ True])
-    """
-    units = np.asarray(widths)
-    _check_positive(widths=int(units.min()), most_inputs=most_inputs)
-    from scipy.special import gammaln
-
-    n = (units if biases else units - 1).astype(float)[:, None]
-    k = np.arange(most_inputs + 1 if biases else most_inputs)
-    terms = gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
-    totals = np.logaddexp.accumulate(np.where(k <= n, terms, -np.inf), axis=1)
-    return (totals[:, 1:] if biases else totals + math.log(2)) / math.log(10)
+        return sum(math.comb(width, k) for k in range(n_inputs + 1))
+    return 2 * sum(math.comb(width - 1, k) for k in range(n_inputs))
 
 
 def crossover_width(n_inputs: int, n_relevant: int) -> float:
@@ -170,12 +128,9 @@ def hinge_network(
     _check_positive(n_relevant=n_relevant)
     if width <= n_relevant:
         raise ValueError(f"width: expected more than n_relevant = {n_relevant}, got {width}")
-    q = width // n_relevant
-    slopes = np.where(np.arange(q) == 0, 1.0, 2.0)
-    normals = np.kron(np.eye(n_relevant), slopes[:, None])
-    offsets = np.tile(-np.arange(q, dtype=float), n_relevant)
-    decoder = np.tile(np.where(np.arange(q) % 2 == 0, 1.0, -1.0), n_relevant)
-    return normals, offsets, decoder
+    number = np.arange(width // n_relevant)
+    normals = np.kron(np.eye(n_relevant), np.where(number == 0, 1.0, 2.0)[:, None])
+    return normals, np.tile(-1.0 * number, n_relevant), np.tile((-1.0) ** number, n_relevant)
 
 
 def count_regions(normals: Float[np.ndarray, "units inputs"], offsets: Float[np.ndarray, " units"]) -> int:
@@ -198,81 +153,16 @@ def count_regions(normals: Float[np.ndarray, "units inputs"], offsets: Float[np.
         >>> count_regions(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0.0, 0.0, -1.0]))
         7
     """
-    return _count(_exact(normals, offsets), normals.shape[1])
-
-
-def count_regions_in_box(
-    normals: Float[np.ndarray, "units 2"], offsets: Float[np.ndarray, " units"], half_width: float
-) -> int:
-    r"""Count exactly the regions of lines in the plane that meet an open square around the origin.
-
-    Args:
-        normals: One row per line.
-        offsets: The line is where ``normal @ x + offset`` is zero.
-        half_width: Half the side of the square, positive.
-
-    Returns:
-        The number of regions inside the square.
-
-    Raises:
-        ValueError: If an entry is NaN or infinite, or ``half_width`` is not positive.
-
-    Example:
-        >>> count_regions_in_box(np.eye(2), np.array([0.0, -3.0]), 2.0)
-        2
-    """
-    if not 0 < half_width < math.inf:
-        raise ValueError(f"half_width: expected a positive number, got {half_width}")
-    lines, half = _distinct(_exact(normals, offsets)), Fraction(half_width)
-    total = 1
-    for i, line in enumerate(lines):
-        low, high = _inside(line, half)
-        if low < high:
-            points = {-c / slope for slope, c in (_restrict(other, line) for other in lines[:i]) if slope}
-            total += 1 + sum(low < point < high for point in points)
-    return total
-
-
-def pieces_on_segments(
-    normals: Float[np.ndarray, "units inputs"],
-    offsets: Float[np.ndarray, " units"],
-    starts: Float[np.ndarray, "segments inputs"],
-    ends: Float[np.ndarray, "segments inputs"],
-) -> Int[np.ndarray, " segments"]:
-    """Count the linear pieces of a network's function along straight segments.
-
-    A unit bends the function where it changes its state between the two ends, once; bends of two units at exactly the
-    same point would be counted twice, which has probability zero for random weights.
-
-    Args:
-        normals: Rows of the first layer, mask folded in.
-        offsets: Its biases.
-        starts: Where the segments begin.
-        ends: Where they end.
-
-    Returns:
-        Number of pieces of each segment, between 1 and ``units + 1``.
-
-    Example:
-        >>> pieces_on_segments(np.array([[1.0], [2.0]]), np.array([0.0, -1.0]), np.array([[-1.0]]), np.array([[1.0]]))
-        array([3])
-    """
-    on = [points @ normals.T + offsets > 0 for points in (starts, ends)]
-    return 1 + (on[0] != on[1]).sum(axis=1)
+    rows = np.column_stack([normals, offsets])
+    if not np.isfinite(rows).all():
+        raise ValueError("normals, offsets: expected finite numbers, got some that are not")
+    return _count([tuple(map(Fraction, row)) for row in rows.tolist()], normals.shape[1])
 
 
 def _check_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name}: expected at least 1, got {size}")
-
-
-def _exact(normals: np.ndarray, offsets: np.ndarray) -> list[Hyperplane]:
-    for name, array in {"normals": normals, "offsets": offsets}.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name}: expected finite numbers, got {int((~np.isfinite(array)).sum())} that are not")
-    rows = np.column_stack([normals, offsets]).tolist()
-    return [tuple(Fraction(value) for value in row) for row in rows]
 
 
 def _distinct(planes: list[Hyperplane]) -> list[Hyperplane]:
@@ -293,14 +183,3 @@ def _count(planes: list[Hyperplane], dimension: int) -> int:
     if dimension <= 1:
         return 1 + len(planes)
     return 1 + sum(_count([_restrict(p, plane) for p in planes[:i]], dimension - 1) for i, plane in enumerate(planes))
-
-
-def _inside(line: Hyperplane, half: Fraction) -> tuple[Fraction, Fraction]:
-    """The part of a line inside the square, as an interval of the coordinate that :func:`_restrict` keeps."""
-    eliminated, kept, offset = (line[0], line[1], line[2]) if line[0] else (line[1], line[0], line[2])
-    # The eliminated coordinate is -(kept * t + offset) / eliminated.
-    slope, start = -kept / eliminated, -offset / eliminated
-    if not slope:
-        return (-half, half) if -half < start < half else (half, half)
-    ends = sorted([(-half - start) / slope, (half - start) / slope])
-    return max(-half, ends[0]), min(half, ends[1])

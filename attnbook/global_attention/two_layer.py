@@ -150,10 +150,10 @@ def _outer(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]
 class Hessian:
     r"""The Hessian of the training loss of one network, as a product with many vectors at once.
 
-    With $M=w^{(1)}\mathrm{diag}(a)$ the folded first layer, a direction $(\dot a,\dot w^{(1)},\dot w^{(2)})$ moves
-    $\dot M=\dot w^{(1)}\mathrm{diag}(a)+w^{(1)}\mathrm{diag}(\dot a)$, and everything behind it is two matrix products
-    with the inputs. The *raw* Hessian takes all parameters, in the order mask, first layer, second layer; the *folded*
-    one takes $(M,w^{(2)})$, and does not change when scale moves between mask and first layer.
+    A direction moves the folded first layer $M=w^{(1)}\mathrm{diag}(a)$ by
+    $\dot M=\dot w^{(1)}\mathrm{diag}(a)+w^{(1)}\mathrm{diag}(\dot a)$; all behind it is two matrix products with the
+    inputs. The *raw* Hessian takes all parameters, in the order mask, first layer, second layer; the *folded* one
+    takes $(M,w^{(2)})$, and does not change when scale moves between mask and first layer.
 
     Args:
         mask: Mask ``(inputs,)``; None for the folded Hessian (or for a network without a mask).
@@ -181,8 +181,8 @@ class Hessian:
         inputs: Float[Tensor, "samples inputs"],
         labels: Float[Tensor, "outputs samples"],
         *,
-        activation: ReLU | Softplus,
-        loss: Literal["squared", "cross_entropy"],
+        activation: Activation,
+        loss: Loss,
     ) -> None:
         self.mask, self.hidden, self.decoder, self.inputs = mask, hidden, decoder, inputs
         folded = hidden if mask is None else hidden * mask

@@ -252,6 +252,7 @@ class MuonLike(_MatrixRule):
         momentum: In [0, 1); default 0.95, as in Muon.
     """
 
+    step_size: float | Sequence[float]
     momentum: float = 0.95
 
     def __post_init__(self) -> None:
@@ -274,6 +275,7 @@ class ShampooLike(_MatrixRule):
         floor: Smallest eigenvalue used in a root; default 1e-6.
     """
 
+    step_size: float | Sequence[float]
     floor: float = 1e-6
 
     def __post_init__(self) -> None:

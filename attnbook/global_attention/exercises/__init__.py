@@ -1,7 +1,6 @@
 """Checks of the exercises of this part, one module per chapter."""
 
 from attnbook.global_attention.exercises import (
-    loss_landscape,
     noisy_mnist,
     self_attention,
 )
@@ -10,7 +9,6 @@ __all__ = ["CHECKS"]
 
 CHECKS = {
     **noisy_mnist.CHECKS,
-    **loss_landscape.CHECKS,
     **self_attention.CHECKS,
 }
 """Id of an exercise to its check."""

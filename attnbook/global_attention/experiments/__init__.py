@@ -2,9 +2,7 @@
 
 from attnbook.core.results import Experiment
 from attnbook.global_attention.experiments import (
-    hessian_spectrum,
     imdb,
-    loss_landscape,
     made_reviews,
     noisy_mnist,
     review_steps,
@@ -13,9 +11,7 @@ from attnbook.global_attention.experiments import (
 
 __all__ = [
     "EXPERIMENTS",
-    "hessian_spectrum",
     "imdb",
-    "loss_landscape",
     "made_reviews",
     "noisy_mnist",
     "review_steps",
@@ -30,22 +26,6 @@ EXPERIMENTS = (
         result=noisy_mnist.NoisyMnist,
         run=noisy_mnist.run,
         budget_seconds=60,
-    ),
-    Experiment(
-        id="global_attention.loss_landscape",
-        summary="Theorems 3, 4, 5 and Figure 1: linear regions, rescaled minima, few samples",
-        settings=loss_landscape.Settings,
-        result=loss_landscape.LossLandscape,
-        run=loss_landscape.run,
-        budget_seconds=15,
-    ),
-    Experiment(
-        id="global_attention.hessian_spectrum",
-        summary="Figure 3: leading Hessian eigenvalues at equal steps and at equal training loss",
-        settings=hessian_spectrum.Settings,
-        result=hessian_spectrum.HessianSpectrum,
-        run=hessian_spectrum.run,
-        budget_seconds=40,
     ),
     Experiment(
         id="global_attention.self_attention",

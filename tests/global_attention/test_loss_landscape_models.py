@@ -9,11 +9,8 @@ from torch.nn import functional
 
 from attnbook.datasets import Images
 from attnbook.global_attention import classifiers, interpolation, two_layer
-from attnbook.global_attention.biased_networks import train_with_biases
 from attnbook.global_attention.classifiers import Classifier, Schedule, train_classifiers
 from attnbook.global_attention.interpolation import fit_all_weights
-from attnbook.global_attention.masked_teachers import Setup
-from attnbook.global_attention.masks import Member
 from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, ReLU, Softplus, loss_and_gradient, predict
 
@@ -203,15 +200,6 @@ def test_the_jacobian_is_that_of_automatic_differentiation():
     assert (jacobian[0, :, :3] == 0).all()
 
 
-def test_biases_are_trained_and_no_mask_touches_them():
-    members = [Member(model, 0, 53, 3, 0.05) for model in ("baseline", "l1_attention")]
-    setup = Setup(n_inputs=7, outputs=2, teacher_width=3, width=5, noise=0.1, n_test=1)
-    before, after = train_with_biases(members, setup, steps=200, batch_size=17, step_size=1e-2, device=CPU)
-    assert (before.normals[0] == before.normals[1]).all()
-    assert (before.offsets != after.offsets).all()
-    assert np.abs(after.normals[1]).sum() < np.abs(after.normals[0]).sum()
-
-
 @pytest.mark.parametrize(
     ("call", "name"),
     [
@@ -227,10 +215,6 @@ def test_biases_are_trained_and_no_mask_touches_them():
             "stop_below",
         ),
         (lambda: fit(2, steps=0), "steps"),
-        (
-            lambda: train_with_biases([], Setup(3, 1, 1, 1, 0.0, 1), steps=1, batch_size=1, step_size=0.1, device=CPU),
-            "members",
-        ),
         (lambda: two_layer._outer(torch.ones(1, 2, 3), torch.ones(1, 2, 3), "absolute"), "loss"),
     ],
 )

@@ -1,0 +1,259 @@
+"""The experiments of the chapter: Theorems 3, 4 and 5 with Figure 1, and Figure 3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.rng import stream
+from attnbook.core.runtime import Progress
+from attnbook.global_attention.loss_landscape import few_samples, trained_weights
+from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum
+from attnbook.global_attention.loss_landscape.minimum import Minimum, output
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound
+from attnbook.global_attention.two_layer import Softplus
+
+__all__ = ["HessianSpectrum", "LossLandscape", "log10_bounds"]
+
+WIDEST = 5000  # up to which bounds are compared
+HINGES = ((6, 2), (8, 2), (10, 2), (12, 2), (9, 3), (12, 3))  # hidden units and relevant inputs of counted hinges
+PLANE = (16, 2)  # the same of random arrangements
+MASK_FACTORS = (0.001, 0.01, 0.1, 0.5, 1.0, 10.0)  # at which the orbit of a minimum is looked at
+HIDDEN_FACTORS = (0.1, 1.0, 10.0)
+GROWN = 1000.0  # factor of the first layer that shows how volumes grow
+PENALISED = (0.01, 1.0, 100.0)  # factors of the mask at which the L2 penalty is minimised over the orbit
+MAP_RANGE = 3.0  # natural logarithms of the factors over which the orbit is mapped, to either side
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossLandscape(Experiment):
+    """Linear regions counted, a known minimum rescaled, networks (1) trained on many and on few samples."""
+
+    id = "global_attention.loss_landscape"
+    summary = "Theorems 3, 4, 5, Figure 1, A5, C.1: linear regions, rescaled minima, few samples, trained weights"
+    budget_seconds = 25
+    smoke = {
+        "n_samples": 50, "steps": 10, "fresh": 100, "map_points": 5, "few_samples": 11, "few_inputs": 5,
+        "residual_widths": (7, 11), "fit_widths": (3, 5, 11), "fit_steps": 5, "seeds": (0, 1), "chunk": 1,
+    }  # fmt: skip
+
+    figure_inputs: int = 100  # inputs p of the baseline in Figure 1
+    figure_sparsities: tuple[int, ...] = (5, 10, 20, 50, 80)  # inputs kept by its masks; the figure's own are lost
+    n_inputs: int = 32  # of the trained networks
+    n_relevant: int = 4  # inputs that their teacher looks at
+    width: int = 32  # their hidden units, twice the teacher's
+    n_samples: int = 1000  # they are trained on
+    noise: float = 0.5  # standard deviation of the label noise
+    penalty: float = 1e-2  # L1 weight on the mask of l1_attention
+    steps: int = 2000  # of Adam
+    fresh: int = 20_000  # inputs on which they are looked at
+    map_points: int = 31  # points per axis of the map of the orbit
+    few_samples: int = 40  # n of Theorem 5
+    few_inputs: int = 20  # its inputs p
+    sharpness: float = 10.0  # of its softplus
+    residual_widths: tuple[int, ...] = (5, 10, 20, 30, 39, 40, 41, 60)  # when only the second layer is fitted
+    fit_widths: tuple[int, ...] = (3, 4, 5, 7, 10, 20, 40)  # when all weights are trained
+    fit_steps: int = 300  # most steps of that training
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("residual_widths", "fit_widths"):
+            if self.few_samples not in getattr(self, name):
+                raise ValueError(f"{name}: expected few_samples = {self.few_samples} among them")
+
+    @property
+    def log_factors(self) -> np.ndarray:
+        """Natural logarithms of the factors at which the orbit is mapped."""
+        return np.linspace(-MAP_RANGE, MAP_RANGE, self.map_points)
+
+    def coordinates(self) -> dict[str, Any]:
+        """Name what the axes stand for."""
+        return {
+            "kept": [*self.figure_sparsities, self.figure_inputs],
+            "mask": list(self.figure_sparsities),
+            "biases": ["with", "without"],
+            "network": list(trained_weights.NETWORKS),
+            "layer": list(trained_weights.LAYERS),
+            "mask_factor": list(MASK_FACTORS),
+            "hidden_factor": list(HIDDEN_FACTORS),
+            "penalised": list(PENALISED),
+            "log_mask": self.log_factors,
+            "log_hidden": self.log_factors,
+            "width": list(self.residual_widths),
+            "model": list(trained_weights.NETWORKS[:2]),
+            "fit_width": list(self.fit_widths),
+        }
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Count, rescale, train."""
+        minima = {seed: Minimum.draw(seed) for seed in seeds}
+        setup = Setup(self.n_inputs, 10, max(1, self.width // 2), self.width, self.noise, self.fresh)
+        trained = trained_weights.trained_weights(
+            setup, seeds, n_samples=self.n_samples, n_relevant=self.n_relevant, penalty=self.penalty, steps=self.steps,
+            fresh=self.fresh, device=device, progress=progress,
+        )  # fmt: skip
+        task = (self.few_samples, self.few_inputs, Softplus(self.sharpness))
+        random = few_samples.random_features(*task, self.residual_widths, seeds)
+        fits = few_samples.fits(*task, self.fit_widths, seeds, steps=self.fit_steps, device=device)
+        return {
+            **self._regions(seeds),
+            **_together([self._orbit(minimum, seed) for seed, minimum in minima.items()]),
+            **{name: (("seed", "network", "layer")[: array.ndim], array) for name, array in trained.items()},
+            **{name: (("seed", "width"), array) for name, array in random.items()},
+            **{name: (("seed", "model", "fit_width"), array) for name, array in fits.items()},
+        }
+
+    def _regions(self, seeds: tuple[int, ...]) -> Arrays:
+        """Bounds of Theorem 3, and exact counts: of the network of its proof and of random ones."""
+        widths = np.arange(1, WIDEST + 1)
+        p, kept = self.figure_inputs, self.figure_sparsities
+        last = [widths[log10_bounds(widths, s) > log10_bounds(widths, p)].max() for s in kept]
+        drawn = [stream(seed, "no biases") for seed in seeds]
+        planes = [(rng.standard_normal(PLANE), rng.standard_normal(PLANE[0])) for rng in drawn]
+        return {
+            "log10_bound": (("kept",), np.array([log10_bounds(widths, s)[-1] for s in (*kept, p)])),
+            "reversed_up_to": (("mask",), np.array(last)),
+            "crossover": (("mask",), np.array([crossover_width(p, s) for s in kept])),
+            "hinge_regions": (("hinge",), np.array([count_regions(*hinge_network(*size)[:2]) for size in HINGES])),
+            "hinge_bound": (("hinge",), np.array([region_bound(*size) for size in HINGES])),
+            "plane_regions": (
+                ("seed", "biases"),
+                np.array([[count_regions(normals, scale * b) for scale in (1, 0)] for normals, b in planes]),
+            ),
+            "plane_bound": ((), np.array(region_bound(*PLANE))),
+        }
+
+    def _orbit(self, minimum: Minimum, seed: int) -> Arrays:
+        """The orbit of one minimum: what Theorem 4 says of it, a map, and what an L2 penalty chooses."""
+        grid, plane, factors = ("mask_factor", "hidden_factor"), ("log_mask", "log_hidden"), np.exp(self.log_factors)
+        points = {(a, b): minimum.hessian(a, b) for a in MASK_FACTORS for b in HIDDEN_FACTORS}
+        inputs = stream(seed, "fresh inputs").standard_normal((101, len(minimum.mask)))
+        here = output(minimum.network(), inputs)
+        shape = (len(MASK_FACTORS), len(HIDDEN_FACTORS))
+        each = {
+            "eigenvalue": [float(np.linalg.eigvalsh(point.dense().numpy())[-1]) for point in points.values()],
+            "gradient": [float(point.gradient.abs().max()) for point in points.values()],
+            "function_change": [np.abs(output(minimum.network(*at), inputs) - here).max() for at in points],
+        }
+        least = np.array([minimum.least_penalty(factor) for factor in PENALISED])
+        return {
+            **{name: (grid, np.reshape(values, shape)) for name, values in each.items()},
+            "delta": ((), np.array(minimum.dense.diagonal()[: len(minimum.mask)].max())),
+            "loss_change": ((), np.array(minimum.loss_change(seed, GROWN))),
+            "log_volume": ((), np.array(minimum.log_volume(1.0, GROWN))),
+            "sharpness": (plane, np.array([[minimum.sharpness(a, b) for b in factors] for a in factors])),
+            "allowed": (plane, np.array([[minimum.allowed(a, b) for b in factors] for a in factors])),
+            "penalty": (("penalised",), least[:, 0]),
+            "penalised_sharpness": (("penalised",), least[:, 1]),
+        }
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Judge counts, orbits, trained networks and fits."""
+        return self._of_regions(data) | self._of_orbits(data) | self._of_weights(data) | self._of_fits(data)
+
+    def _of_regions(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        patterns, error = (each / each.sel(network="baseline") for each in (data.patterns, data.error))
+        return {
+            "GA-T3-bound": {"smallest_count_over_bound": (data.hinge_regions / data.hinge_bound).min()},
+            "GA-T3-threshold": {
+                "largest_reversed_over_crossover": (data.reversed_up_to / data.crossover).max(),
+                "smallest_reversed_over_crossover": (data.reversed_up_to / data.crossover).min(),
+            },
+            "GA-F1-order": {"smallest_log10_gap": data.log10_bound.diff("kept").min()},
+            "GA-T3-nobias": {
+                "regions_without_biases": data.plane_regions.sel(biases="without"),
+                "regions_with_biases": data.plane_regions.sel(biases="with"),
+                "bound": data.plane_bound,
+            },
+            "GA-T3-patterns": {
+                "l1_over_baseline": patterns.sel(network="l1_attention"),
+                "error_l1_over_baseline": error.sel(network="l1_attention"),
+                "attention_over_baseline": patterns.sel(network="attention"),
+            },
+        }
+
+    def _of_orbits(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        plane = ["log_mask", "log_hidden"]
+        flattest = data.sharpness.min(plane)
+        shrunk, start, grown = (data[["penalty", "penalised_sharpness"]].sel(penalised=factor) for factor in PENALISED)
+        return {
+            "GA-T4-sharp": {
+                "smallest_eigenvalue_over_bound": lowest(data.eigenvalue * data.mask_factor**2 / data.delta),
+                "largest_gradient": highest(data.gradient),
+                "largest_function_change": highest(data.function_change),
+            },
+            "GA-T4-volume": {"largest_loss_change": highest(data.loss_change), "log_volume_gain": data.log_volume},
+            "GA-T4-orbit": {
+                "sharpest_allowed": data.sharpness.where(data.allowed > 0).max(plane) / flattest,
+                "sharpest_mapped": data.sharpness.max(plane) / flattest,
+            },
+            "GA-G1-l2-sharp": {
+                "chosen_over_flattest": start.penalised_sharpness / flattest,
+                "penalty_growth": shrunk.penalty / start.penalty,
+            },
+            "GA-G1-l2-escape": {
+                "penalty_ratio": grown.penalty / start.penalty,
+                "sharpness_ratio": grown.penalised_sharpness / start.penalised_sharpness,
+            },
+        }
+
+    def _of_weights(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        ratio = data.norm.sel(network="baseline") / data.norm.sel(network="attention")
+        raw, masked = ratio.sel(layer=["first", "second"]), ratio.sel(layer="first, masked")
+        unpenalised = data.least_variance.sel(network=["baseline", "attention"])
+        return {
+            "GA-T1-norms": {
+                "share_of_seeds": (raw >= 1).all("layer").mean("seed"),
+                **{f"{name}_layer_ratio": ratio.sel(layer=name) for name in ("first", "second")},
+            },
+            "GA-T1-norms-masked": {"share_of_seeds": (masked >= 1).mean("seed"), "masked_layer_ratio": masked},
+            "GA-A5": {
+                "smallest_correlation": lowest(data.correlation),
+                "smallest_variance": lowest(unpenalised),
+                "smallest_variance_l1": lowest(data.least_variance.sel(network="l1_attention")),
+            },
+        }
+
+    def _of_fits(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        n, weights = self.few_samples, (self.few_inputs + 1) * data.fit_width  # the mask not counted
+        between = (weights >= 2 * n) & (data.fit_width < n)
+        stuck = (data.fit_gradient <= few_samples.STATIONARY) & (data.fit_loss >= few_samples.STUCK)
+        enough = data.fit_loss.sel(fit_width=n)
+        narrow = data.fit_loss.where((data.fit_width >= n // 4) & (data.fit_width < n))
+        return {
+            "GA-T5-rank": {
+                "largest_loss": highest(enough),
+                "smallest_rank_over_samples": lowest(data.fit_rank.sel(fit_width=n) / n),
+            },
+            "GA-T5-generic": {
+                "rank_mismatches": highest((data.feature_rank != np.minimum(data.width, n)).sum("width"))
+            },
+            "GA-T5-argument": {
+                "preactivation_rank": highest(data.input_rank.sel(width=n)),
+                "feature_rank": lowest(data.feature_rank.sel(width=n)),
+            },
+            "GA-T5-stuck": {
+                "stuck_share": stuck.where(between).mean(["model", "fit_width"]).mean(),
+                "lowest_curvature": data.fit_lowest.where(stuck & between, 0).min(),
+                "largest_loss_from_a_quarter": narrow.max(),
+            },
+        }
+
+
+def log10_bounds(widths: np.ndarray, n_relevant: int) -> np.ndarray:
+    """Return the logarithm of Theorem 3's bound for many widths; minus infinity where there are too few units."""
+    with np.errstate(divide="ignore"):
+        return n_relevant * np.log10(widths // n_relevant)
+
+
+def _together(parts: list[Arrays]) -> Arrays:
+    """Stack the arrays of several seeds."""
+    return {
+        name: (("seed", *dims), np.stack([part[name][1] for part in parts])) for name, (dims, _) in parts[0].items()
+    }
