@@ -306,7 +306,7 @@ def honest_outcomes():
     ("mutation", "red"),
     [
         ("mask never trained", ("GA-TAB1", "GA-F7-attention", "GA-X-support")),
-        ("penalty with the wrong sign", ("GA-TAB1", "GA-F7-l1", "GA-X-support")),
+        ("penalty with the wrong sign", ("GA-TAB1-l1", "GA-F7-l1", "GA-X-support")),
         ("mask gradient with the wrong sign", ("GA-TAB1", "GA-TAB1-headline")),
     ],
 )
