@@ -188,10 +188,10 @@ def runs(monkeypatch):
 
 def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held(call, stored, runs):
     command = ("verify", "global_attention.error_rate", "--fresh", "--sets", 2, "--device", "cpu")
-    rows = json.loads(call(*command, "--json").stdout)
-    assert {row["fresh"] for row in rows} == {"held in 2 of 2"}
+    rows = json.loads(call(*command, "--json", code=1).stdout)  # at this size one verdict does not hold
+    assert {row["fresh"] for row in rows} == {"held in 2 of 2", "unstable: held in 1 of 2"}
     assert [seeds[0] for seeds in runs] == [20000, 30000]
-    assert "ok  GA-T1-order: reproduced (held in 2 of 2)" in call(*command).stdout
+    assert "ok  GA-T1-order: reproduced (held in 2 of 2)" in call(*command, code=1).stdout
     assert len(runs) == 2
     assert "fresh seeds: held in 2 of 2" in call("show", ORDER).stdout
     (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == ORDER]

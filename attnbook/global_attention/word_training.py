@@ -36,7 +36,7 @@ READERS: Mapping[str, Recurrence | Features] = {
     "product_two": Recurrence(2, 8, 0),
     "product_three": Recurrence(3, 8, 0),
 }
-"""Models of sentences: what the two layers read, that is all words side by side, their mean, the words pooled with the
+"""Models of sentences by what the two layers read, that is all words side by side, their mean, the words pooled with the
 teacher's own weights, or the context of recurrent attention, with additive scores of growing size or product scores."""
 
 
