@@ -36,8 +36,8 @@ READERS: Mapping[str, Recurrence | Features] = {
     "product_two": Recurrence(2, 8, 0),
     "product_three": Recurrence(3, 8, 0),
 }
-"""Models of sentences by what the two layers read, that is all words side by side, their mean, the words pooled with the
-teacher's own weights, or the context of recurrent attention, with additive scores of growing size or product scores."""
+"""Models of sentences by what the two layers read, which is all words side by side, their mean, the words pooled with
+the teacher's own weights, or the context of recurrent attention, with additive scores of growing size or product scores."""
 
 
 @dataclass(frozen=True)
