@@ -37,7 +37,7 @@ READERS: Mapping[str, Recurrence | Features] = {
     "product_three": Recurrence(3, 8, 0),
 }
 """Models of sentences by what the two layers read, which is all words side by side, their mean, the words pooled with
-the teacher's own weights, or the context of recurrent attention, with additive scores of growing size or product scores."""
+the teacher's own weights, or the context of recurrent attention, with additive or product scores."""
 
 
 @dataclass(frozen=True)
