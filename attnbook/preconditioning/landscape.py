@@ -141,7 +141,7 @@ def shrinking_ratio(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, 
         squared_distance: $r=\|H\|^2/s_d$.
 
     Returns:
-        $(1-t)(2-t)$ with $t=\sqrt{r/2}$: zero at $r=2$, where the column is gone and the point is a saddle.
+        $(1-t)(2-t)$ with $t=\sqrt{r/2}$, which is zero at $r=2$, where the column is gone and the point is a saddle.
     """
     t = (squared_distance / SADDLE).sqrt()
     return (1 - t) * (2 - t)
