@@ -5,7 +5,6 @@ from attnbook.global_attention.exercises import (
     noisy_mnist,
     recurrent,
     sample_complexity,
-    self_attention,
 )
 
 __all__ = ["CHECKS"]
@@ -14,7 +13,6 @@ CHECKS = {
     **sample_complexity.CHECKS,
     **noisy_mnist.CHECKS,
     **loss_landscape.CHECKS,
-    **self_attention.CHECKS,
     **recurrent.CHECKS,
 }
 """Id of an exercise to its check."""
