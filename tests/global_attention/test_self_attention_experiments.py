@@ -188,7 +188,7 @@ RED = {
     "GA-T2-self": lambda d: other_way_round(d, "test_loss", model=[0, 1, 0, 3]),
     "GA-T2-floor": lambda d: d.assign(test_loss=0.3 * d.test_loss),
     "GA-T2-wider": lambda d: d.assign(wide_loss=d.wide_loss * xr.DataArray([1.0, 0.5], dims="hidden_units")),
-    "GA-X-attention-needed": lambda d: other_way_round(d, "test_loss", model=[0, 1, 2, 2]),
+    "GA-X-attention-needed": lambda d: other_way_round(d, "test_loss", model=[0, 1, 3, 3]),
     "GA-G1-l1-softmax": lambda d: d.assign(l1_gradient=d.l1_gradient + 1e-3),
     "GA-X-padding-free": lambda d: d.assign(network_error=d.network_error + 1e-3),
     "GA-X-bag-of-words": lambda d: d.assign(uniform_attention_error=d.uniform_attention_error + 1e-3),
