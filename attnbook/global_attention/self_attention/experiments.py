@@ -215,16 +215,16 @@ class MadeReviews(ReviewTable):
         "seeds": (0, 1),
     }  # fmt: skip
 
-    reviews: Source = "synthetic"
-    vectors: str = ""
+    reviews: Source = "synthetic"  # those that come with the package
+    vectors: str = ""  # trained on the spot
     dimension: int = 24  # entries of a word vector
     n_positions: int = 256  # positions after padding
     width: int = 32  # hidden units
     sizes: tuple[int, ...] = (300, 1200)  # training reviews
     n_test: int = 500  # test reviews
-    epochs: int = 4
-    step_size: float = 3e-3
-    batch_size: int = 32
+    epochs: int = 4  # fixed
+    step_size: float = 3e-3  # of Adam for all but the mean of the word vectors
+    batch_size: int = 32  # reviews per step
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all cells; check the identities."""
