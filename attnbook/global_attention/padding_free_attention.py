@@ -28,15 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = [
-    "Attended",
-    "Gradients",
-    "attend",
-    "attend_with_gradient",
-    "attention_weights",
-    "merge_key_query",
-    "padding_mass",
-]
+__all__ = ["Attended", "Gradients", "attend_with_gradient", "attention_weights", "merge_key_query"]
 
 
 class Attended(NamedTuple):
@@ -52,12 +44,7 @@ class Attended(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of a loss with respect to the two matrices of attention.
-
-    Attributes:
-        key_query: As ``key_query``.
-        value: As ``value``.
-    """
+    """Gradients of a loss with respect to the two matrices of attention."""
 
     key_query: Float[Tensor, "dimension dimension"]
     value: Float[Tensor, "value dimension"]
@@ -66,51 +53,45 @@ class Gradients(NamedTuple):
 def merge_key_query(
     query: Float[Tensor, "query dimension"], key: Float[Tensor, "query dimension"]
 ) -> Float[Tensor, "dimension dimension"]:
-    r"""Return $M = w^{Q\top}w^K/\sqrt{d_q}$, all of queries and keys that the scores depend on (equation (4)).
-
-    Args:
-        query: Query matrix.
-        key: Key matrix.
-
-    Returns:
-        The matrix $M$ with scores $x_i^\top M x_j$.
-
-    Example:
-        >>> merge_key_query(torch.ones(4, 3), torch.ones(4, 3))[0, 0].item()
-        2.0
-    """
+    r"""Return $M = w^{Q\top}w^K/\sqrt{d_q}$, all of queries and keys that the scores $x_i^\top M x_j$ depend on."""
     return query.mT @ key / query.shape[0] ** 0.5
 
 
-def attend(
+def attention_weights(
     tokens: Float[Tensor, "reviews words dimension"],
     key_query: Float[Tensor, "dimension dimension"],
-    value: Float[Tensor, "value dimension"],
     n_positions: int,
-) -> Attended:
-    """Return what self-attention over all padded positions gives, from the real words alone.
+) -> Float[Tensor, "reviews words words"]:
+    r"""Return how much each word attends to each word, $a^{(z)}_j$ of equation (4); the rest of a row lies on padding.
 
-    Equal to the padded computation, gradients included; autograd works through it.
+    The score 0 of padding enters the maximum that keeps the exponentials finite.
 
     Args:
         tokens: Word vectors; a shorter review ends in rows of zeros, which are padding like any other.
         key_query: Scores are ``x_i @ key_query @ x_j``; see :func:`merge_key_query`.
-        value: Value matrix.
         n_positions: Positions $P$ after padding, at least ``words``; 2142 in Table 2.
 
     Returns:
-        Outputs at the words and at a padded position.
+        Weights between 0 and 1; row ``z`` belongs to the word that attends.
 
     Raises:
         ValueError: If the reviews are longer than ``n_positions``.
 
     Example:
-        >>> one_word = attend(torch.ones(1, 1, 2), torch.zeros(2, 2), torch.eye(2), n_positions=4)
-        >>> one_word.words[0, 0].tolist()
-        [0.25, 0.25]
+        >>> attention_weights(torch.ones(1, 1, 2), torch.zeros(2, 2), n_positions=4).item()
+        0.25
     """
-    weights, values = attention_weights(tokens, key_query, n_positions), tokens @ value.mT
-    return Attended(weights @ values, values.sum(1) / n_positions)
+    missing = n_positions - tokens.shape[1]
+    if missing < 0:
+        raise ValueError(f"n_positions: expected at least the {tokens.shape[1]} words of a review, got {n_positions}")
+    scores = tokens @ key_query @ tokens.mT
+    largest = scores.detach().amax(-1, keepdim=True)
+    if not missing:
+        powers = scores.sub(largest).exp_()
+        return powers / powers.sum(-1, keepdim=True)
+    largest = largest.clamp(min=0)
+    powers = scores.sub(largest).exp_()
+    return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
 
 
 def attend_with_gradient(
@@ -119,17 +100,18 @@ def attend_with_gradient(
     value: Float[Tensor, "value dimension"],
     n_positions: int,
 ) -> tuple[Attended, Callable[[Tensor, Tensor], Gradients]]:
-    r"""Return :func:`attend` and the way back, in closed form.
+    r"""Return what self-attention over all padded positions gives, from the real words alone, and the way back.
 
     With $A$ the weights and $G$ the gradient at the outputs $O = AV$: $\nabla V = A^\top G + g_{pad}/P$,
     $\nabla S = A\odot(GV^\top - \mathrm{rowsum}(G\odot O))$, $\nabla M = X^\top\,\nabla S\,X$ and
     $\nabla w^V = \nabla V^\top X$. Padded keys have $V = 0$ and a score that no parameter moves, so they add nothing.
+    Autograd works through the outputs as well.
 
     Args:
-        tokens: As for :func:`attend`.
-        key_query: As for :func:`attend`.
-        value: As for :func:`attend`.
-        n_positions: As for :func:`attend`.
+        tokens: As for :func:`attention_weights`.
+        key_query: As for :func:`attention_weights`.
+        value: Value matrix.
+        n_positions: As for :func:`attention_weights`.
 
     Returns:
         The outputs, and a function from the gradients at ``words`` and ``padding`` to those of the matrices, summed
@@ -150,62 +132,3 @@ def attend_with_gradient(
         return Gradients(flat.mT @ (at_scores @ tokens).flatten(0, 1), at_values.flatten(0, 1).mT @ flat)
 
     return attended, backward
-
-
-def attention_weights(
-    tokens: Float[Tensor, "reviews words dimension"],
-    key_query: Float[Tensor, "dimension dimension"],
-    n_positions: int,
-) -> Float[Tensor, "reviews words words"]:
-    r"""Return how much each word attends to each word, $a^{(z)}_j$ of equation (4); the rest of a row lies on padding.
-
-    The score 0 of padding enters the maximum that keeps the exponentials finite.
-
-    Args:
-        tokens: As for :func:`attend`.
-        key_query: As for :func:`attend`.
-        n_positions: As for :func:`attend`.
-
-    Returns:
-        Weights between 0 and 1; row ``z`` belongs to the word that attends.
-
-    Raises:
-        ValueError: If the reviews are longer than ``n_positions``.
-    """
-    missing = n_positions - tokens.shape[1]
-    if missing < 0:
-        raise ValueError(f"n_positions: expected at least the {tokens.shape[1]} words of a review, got {n_positions}")
-    scores = tokens @ key_query @ tokens.mT
-    largest = scores.detach().amax(-1, keepdim=True)
-    if not missing:
-        powers = scores.sub(largest).exp_()
-        return powers / powers.sum(-1, keepdim=True)
-    largest = largest.clamp(min=0)
-    powers = scores.sub(largest).exp_()
-    return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
-
-
-def padding_mass(
-    tokens: Float[Tensor, "reviews words dimension"],
-    key_query: Float[Tensor, "dimension dimension"],
-    n_positions: int,
-) -> Float[Tensor, "reviews words"]:
-    r"""Return the share of each softmax row that falls on padding: $1 - L/P$ when scores are small.
-
-    Args:
-        tokens: As for :func:`attend`.
-        key_query: As for :func:`attend`.
-        n_positions: As for :func:`attend`.
-
-    Returns:
-        For each word, the sum of its attention weights on zero vectors, between 0 and 1.
-
-    Raises:
-        ValueError: If the reviews are longer than ``n_positions``.
-
-    Example:
-        >>> padding_mass(torch.ones(1, 1, 2), torch.zeros(2, 2), n_positions=4).item()
-        0.75
-    """
-    real = tokens.any(-1).to(tokens.dtype)
-    return 1 - (attention_weights(tokens, key_query, n_positions) @ real.unsqueeze(-1)).squeeze(-1)

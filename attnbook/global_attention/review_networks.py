@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -26,11 +26,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
+from attnbook.global_attention import position_layer
 from attnbook.global_attention.padding_free_attention import attend_with_gradient, merge_key_query
-from attnbook.global_attention.position_layer import CHUNK, PositionLayer
 from attnbook.global_attention.reviews import EncodedReviews
 
-__all__ = ["Network", "ReviewNetwork", "Shape", "batches", "groups_of_similar_length", "initial_weights", "uniform"]
+__all__ = ["Network", "ReviewNetwork", "Shape", "groups_of_similar_length", "initial_weights", "uniform"]
 
 Network: TypeAlias = Literal["baseline", "self_attention"]
 
@@ -68,17 +68,10 @@ class ReviewNetwork:
         network: Which of the two.
         shape: Its sizes.
         parameters: Name to tensor, as an optimiser moves them; their ``.grad`` is set by :meth:`step`.
-        layer: The first layer.
     """
 
     def __init__(
-        self,
-        network: Network,
-        shape: Shape,
-        vectors: Float[Tensor, "vocabulary dimension"],
-        *,
-        seed: int,
-        longest: int,
+        self, network: Network, shape: Shape, vectors: Float[Tensor, "vocabulary dimension"], *, seed: int
     ) -> None:
         """Draw initial weights, uniform in one over the root of the fan-in as in torch's linear layers.
 
@@ -87,7 +80,6 @@ class ReviewNetwork:
             shape: Its sizes.
             vectors: Word vectors, row 0 zero; device and type of the computation are theirs.
             seed: Seed of the initial weights; both networks of a seed have the same first and second layer.
-            longest: Words of the longest training review.
 
         Raises:
             ValueError: If the network is unknown, or the vectors have another dimension or no row of zeros.
@@ -97,29 +89,23 @@ class ReviewNetwork:
         if vectors.shape[1] != shape.dimension or vectors[0].any():
             raise ValueError(f"vectors: expected {shape.dimension} entries and a row 0 of zeros, got {vectors.shape}")
         self.network, self.shape, self.vectors = network, shape, vectors
-        self.parameters, weights = initial_weights(shape, seed, vectors)
-        self.layer = PositionLayer(weights, longest)
-        self.parameters |= {"rows": self.layer.rows, "tail": self.layer.tail}
+        self.parameters, self.parameters["first"] = initial_weights(shape, seed, vectors)
         if network == "baseline":
             for name in ("query", "key", "value"):
                 del self.parameters[name]
 
+    def groups(self, step_size: float) -> list[dict[str, Any]]:
+        """Return the parameters with their step size."""
+        return [{"params": list(self.parameters.values()), "lr": step_size}]
+
     @torch.no_grad()
     def step(self, reviews: EncodedReviews, chosen: Int[np.ndarray, " reviews"]) -> float:
-        """Set the gradient of the mean loss over some reviews.
-
-        Args:
-            reviews: The reviews.
-            chosen: Which of them.
-
-        Returns:
-            The mean loss.
-        """
+        """Set the gradient of the mean loss over some reviews, and return that loss."""
         p = self.parameters
         chosen = reviews.longest_first(chosen)
         lengths = reviews.lengths[chosen]
         deviations, common, backward = self._inputs(reviews, chosen)
-        total = self._total()
+        total = p["first"].sum(0)
         hidden = self._hidden(deviations, lengths, common, total)
         labels = to_tensor(reviews.labels[chosen], device=self.vectors.device, dtype=self.vectors.dtype)
         logits = hidden @ p["decoder"] + p["decoder_bias"]
@@ -128,16 +114,16 @@ class ReviewNetwork:
         at_hidden = torch.outer(at_logits, p["decoder"]) * hidden.sign()
         p["decoder"].grad, p["decoder_bias"].grad = hidden.mT @ at_logits, at_logits.sum()
         p["bias"].grad = at_hidden.sum(0)
-        self.layer.set_gradients(deviations, lengths, common, at_hidden)
+        position_layer.set_gradient(p["first"], deviations, lengths, common, at_hidden)
         if backward:
-            backward(self.layer.input_gradient(lengths, at_hidden), at_hidden @ total.mT)
+            backward(position_layer.input_gradient(p["first"], lengths, at_hidden), at_hidden @ total.mT)
         return float(loss)
 
     @torch.no_grad()
     def logits(
         self, reviews: EncodedReviews, *, batch_size: int = 64, only_padding: bool = False
     ) -> Float[np.ndarray, " reviews"]:
-        r"""Return the logit of each review.
+        r"""Return the logit of each review, positive for praise.
 
         Args:
             reviews: The reviews, of at most ``n_positions`` words.
@@ -145,10 +131,9 @@ class ReviewNetwork:
             only_padding: Leave out how the words differ from padding: what is left is the pooled path $S^\top c$.
 
         Returns:
-            Positive for praise.
+            The logits.
         """
-        self.layer.settle()
-        total, p = self._total(), self.parameters
+        total, p = self.parameters["first"].sum(0), self.parameters
         found = np.empty(len(reviews))
         for chosen in np.array_split(reviews.longest_first(np.arange(len(reviews))), -(-len(reviews) // batch_size)):
             deviations, common, _ = self._inputs(reviews, chosen)
@@ -169,11 +154,8 @@ class ReviewNetwork:
         return self.vectors.index_select(0, ids.flatten()).unflatten(0, ids.shape)
 
     def _hidden(self, deviations: Tensor, lengths: np.ndarray, common: Tensor, total: Tensor) -> Tensor:
-        return (self.layer.forward(deviations, lengths) + common @ total + self.parameters["bias"]).relu_()
-
-    def _total(self) -> Tensor:
-        """The sum of the first layer over positions; nothing passes through it where padding is zero."""
-        return torch.zeros_like(self.layer.tail) if self.network == "baseline" else self.layer.total()
+        words = position_layer.apply(self.parameters["first"], deviations, lengths)
+        return (words + common @ total + self.parameters["bias"]).relu_()
 
     def _inputs(
         self, reviews: EncodedReviews, chosen: np.ndarray
@@ -182,11 +164,6 @@ class ReviewNetwork:
         if self.network == "baseline":
             tokens = self.tokens(reviews, chosen)
             return tokens, tokens.new_zeros(len(chosen), tokens.shape[2]), None
-        return self._attended(reviews, chosen)
-
-    def _attended(
-        self, reviews: EncodedReviews, chosen: np.ndarray
-    ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], None]]:
         key_query, value, lengths = self.key_query(), self.parameters["value"], reviews.lengths[chosen]
         deviations = self.vectors.new_zeros(len(chosen), int(lengths.max(initial=1)), len(value))
         common = self.vectors.new_empty(len(chosen), len(value))
@@ -194,7 +171,8 @@ class ReviewNetwork:
         for part in groups_of_similar_length(lengths):
             tokens = self.tokens(reviews, chosen[part])
             attended, backward = attend_with_gradient(tokens, key_query, value, self.shape.n_positions)
-            inside = self._inside(lengths[part], tokens.shape[1])
+            mask = np.arange(tokens.shape[1]) < lengths[part][:, None]
+            inside = to_tensor(mask, device=tokens.device, dtype=tokens.dtype).unsqueeze(-1)
             deviations[part, : tokens.shape[1]] = (attended.words - attended.padding.unsqueeze(1)) * inside
             common[part] = attended.padding
             groups.append((part, inside, backward))
@@ -216,24 +194,11 @@ class ReviewNetwork:
         p["key"].grad = p["query"] @ of_scores * scale
         p["value"].grad = of_value
 
-    def _inside(self, lengths: np.ndarray, longest: int) -> Tensor:
-        mask = np.arange(longest) < lengths[:, None]
-        return to_tensor(mask, device=self.vectors.device, dtype=self.vectors.dtype).unsqueeze(-1)
-
 
 def initial_weights(
     shape: Shape, seed: int, like: Tensor
 ) -> tuple[dict[str, Tensor], Float[Tensor, "positions value width"]]:
-    """Draw the weights of a network: uniform within one over the root of the fan-in, as torch's linear layers start.
-
-    Args:
-        shape: Sizes of the network.
-        seed: Seed.
-        like: A tensor of the wanted device and type.
-
-    Returns:
-        The small parameters by name, and the weights of the first layer.
-    """
+    """Draw the small parameters of a network, by name, and its first layer; device and type are those of ``like``."""
     t, width, fan_in = shape.dimension, shape.width, shape.n_positions * shape.dimension
     sizes = {"query": (t, t), "key": (t, t), "value": (t, t)}
     small = {name: uniform(stream(seed, name), size, t, like) for name, size in sizes.items()}
@@ -241,8 +206,8 @@ def initial_weights(
     small["decoder"] = uniform(stream(seed, "decoder"), (width,), width, like)
     small["decoder_bias"] = uniform(stream(seed, "decoder bias"), (), width, like)
     weights = like.new_empty(shape.n_positions, t, width)
-    for first in range(0, shape.n_positions, CHUNK):
-        part = weights[first : first + CHUNK]
+    for first in range(0, shape.n_positions, position_layer.CHUNK):
+        part = weights[first : first + position_layer.CHUNK]
         part.copy_(uniform(stream(seed, "first layer", first), tuple(part.shape), fan_in, like))
     return small, weights
 
@@ -251,22 +216,6 @@ def uniform(rng: np.random.Generator, size: tuple[int, ...], fan_in: int, like: 
     """Draw weights between plus and minus ``fan_in ** -0.5``, on the device and in the type of ``like``."""
     bound = fan_in**-0.5
     return to_tensor(rng.uniform(-bound, bound, size), device=like.device, dtype=like.dtype)
-
-
-def batches(n_samples: int, batch_size: int, *, rng: np.random.Generator) -> Iterator[Int[np.ndarray, " batch"]]:
-    """Yield all samples once in random order, some at a time; the last batch may be smaller.
-
-    Args:
-        n_samples: Number of samples.
-        batch_size: Samples per batch.
-        rng: Source of randomness.
-
-    Yields:
-        Indices of the samples of a batch.
-    """
-    order = rng.permutation(n_samples)
-    for first in range(0, n_samples, batch_size):
-        yield order[first : first + batch_size]
 
 
 def groups_of_similar_length(lengths: Int[np.ndarray, " reviews"]) -> Iterator[slice]:

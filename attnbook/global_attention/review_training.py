@@ -1,9 +1,10 @@
-"""How the networks of Table 2 are trained, and what is looked at after each epoch."""
+"""How the networks of Table 2 and their controls are trained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,10 +12,8 @@ from jaxtyping import Float, Int
 from attnbook.core import update_rules
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.review_networks import ReviewNetwork, batches
-from attnbook.global_attention.reviews import EncodedReviews
 
-__all__ = ["Recipe", "accuracy", "epoch_batches", "train_reviews"]
+__all__ = ["Classifier", "Recipe", "accuracy", "epoch_batches", "train"]
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,39 @@ class Recipe:
             raise ValueError(f"epochs, batch_size: expected at least 1, got {self.epochs}, {self.batch_size}")
 
 
-def train_reviews(
-    network: ReviewNetwork,
-    reviews: EncodedReviews,
+@runtime_checkable
+class Classifier(Protocol):
+    """What can be trained: :class:`.ReviewNetwork` and :class:`.PooledNetwork`."""
+
+    @property
+    def network(self) -> str:
+        """Which network it is, for messages."""
+
+    def groups(self, step_size: float) -> list[dict[str, Any]]:
+        """Return the parameters with their step sizes, as torch's optimisers take them."""
+
+    def step(self, reviews: Any, chosen: Int[np.ndarray, " reviews"]) -> float:
+        """Set the gradient of the mean loss over some reviews, and return that loss."""
+
+
+def train(
+    network: Classifier,
+    reviews: Any,
     recipe: Recipe,
     *,
     seed: int,
-    after_epoch: Callable[[], None],
+    after_epoch: Callable[[], object] = lambda: None,
     progress: Progress | None = None,
 ) -> Float[np.ndarray, " epochs"]:
     """Train a network in place.
 
     Args:
-        network: The network, made for reviews of this length.
-        reviews: Training reviews.
+        network: The network.
+        reviews: Training reviews, in the form that the network takes.
         recipe: Step size, epochs and batches.
         seed: Seed of the order of the reviews; networks of one seed and sample size see the same batches.
         after_epoch: Called after each epoch.
-        progress: Told (steps done, steps in all).
+        progress: Told (epochs done, epochs in all).
 
     Returns:
         Mean training loss in each epoch.
@@ -63,18 +77,13 @@ def train_reviews(
     Raises:
         FloatingPointError: If the loss becomes NaN or infinite; names network, epoch and step size.
     """
-    rule = update_rules.Adam(recipe.step_size)
-    optimizer = rule.build([{"params": list(network.parameters.values()), **rule.options(1)[0]}])
-    in_all = recipe.epochs * -(-len(reviews) // recipe.batch_size)
-    losses, done = [], 0
+    optimizer = update_rules.Adam(recipe.step_size).build(network.groups(recipe.step_size))
+    losses: list[float] = []
     for epoch in range(recipe.epochs):
         total = 0.0
         for chosen in epoch_batches(len(reviews), recipe, seed, epoch):
             total += network.step(reviews, chosen) * len(chosen)
             optimizer.step()
-            done += 1
-            if progress:
-                progress(done, in_all)
         losses.append(total / len(reviews))
         if not np.isfinite(losses[-1]):
             raise FloatingPointError(
@@ -82,12 +91,15 @@ def train_reviews(
                 f"step size {recipe.step_size}"
             )
         after_epoch()
+        if progress:
+            progress(epoch + 1, recipe.epochs)
     return np.array(losses)
 
 
 def epoch_batches(n_reviews: int, recipe: Recipe, seed: int, epoch: int) -> list[Int[np.ndarray, " batch"]]:
-    """Return the batches of an epoch, the same for every network of a seed."""
-    return list(batches(n_reviews, recipe.batch_size, rng=stream(seed, "batches", n_reviews, epoch)))
+    """Return all reviews once in random order, in batches, the same for every network; the last one may be smaller."""
+    order = stream(seed, "batches", n_reviews, epoch).permutation(n_reviews)
+    return [order[first : first + recipe.batch_size] for first in range(0, n_reviews, recipe.batch_size)]
 
 
 def accuracy(logits: Float[np.ndarray, " reviews"], labels: Float[np.ndarray, " reviews"]) -> float:
@@ -102,10 +114,6 @@ def accuracy(logits: Float[np.ndarray, " reviews"], labels: Float[np.ndarray, " 
 
     Raises:
         ValueError: If there is no review.
-
-    Example:
-        >>> accuracy(np.array([2.0, -1.0]), np.array([1.0, 1.0]))
-        50.0
     """
     if not len(labels):
         raise ValueError("labels: expected at least one review, got none")

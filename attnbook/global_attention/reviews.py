@@ -66,9 +66,7 @@ class EncodedReviews:
 
     def means(self, vectors: Float[np.ndarray, "vocabulary dimension"]) -> Float[np.ndarray, "reviews dimension"]:
         """Return the mean vector of the words of each review; zero for a review without a known word."""
-        totals = np.zeros((len(self), vectors.shape[1]))
-        for review in range(len(self)):
-            totals[review] = vectors[self.words(review)].sum(0)
+        totals = np.stack([vectors[self.words(review)].sum(0) for review in range(len(self))])
         return totals / np.maximum(self.lengths, 1)[:, None]
 
 
@@ -80,14 +78,12 @@ class Corpus:
         train: Training reviews, in the order in which the data set has them.
         test: Test reviews, likewise.
         vectors: One row per word id; row 0, padding, is zero.
-        words: The word of each row; row 0 is empty.
-        source: Where reviews and vectors come from; show it beside every result.
+        source: Where reviews and vectors come from.
     """
 
     train: EncodedReviews
     test: EncodedReviews
     vectors: Float[np.ndarray, "vocabulary dimension"]
-    words: tuple[str, ...]
     source: str
 
 
@@ -116,14 +112,12 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         raise ValueError(f"n_test: expected between 1 and {len(found.test)}, got {n_test}")
     ids = {word: row for row, word in enumerate(known.words, 1)}
     chosen = stream(0, "test reviews").permutation(len(found.test))[:n_test]
-    train = _encoded(found.train, found.train_labels, ids, n_positions)
-    test = _encoded([found.test[i] for i in chosen], found.test_labels[chosen], ids, n_positions)
-    table = np.concatenate([np.zeros((1, dimension)), known.vectors])
-    return Corpus(train, test, table, ("", *known.words), found.source)
-
-
-def _encoded(texts: Sequence[str], labels: np.ndarray, ids: Mapping[str, int], n_positions: int) -> EncodedReviews:
-    return encode([datasets.tokenise(text) for text in texts], labels, ids, n_positions)
+    tested = [found.test[i] for i in chosen], found.test_labels[chosen]
+    train, test = (
+        encode([datasets.tokenise(text) for text in texts], labels, ids, n_positions)
+        for texts, labels in ((found.train, found.train_labels), tested)
+    )
+    return Corpus(train, test, np.concatenate([np.zeros((1, dimension)), known.vectors]), found.source)
 
 
 def encode(

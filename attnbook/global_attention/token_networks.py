@@ -1,33 +1,63 @@
-r"""The three networks of Theorem 2 and its remark, and a control, on samples of $p$ tokens with $t$ entries.
+r"""Networks on samples of $p$ tokens with $t$ entries: Theorem 2, its remark, a control, and the teacher that labels.
 
 =====================  ==========================================================================
 model                  function
 =====================  ==========================================================================
 ``baseline``           $w^{(2)}\phi(w^{(1)}\mathrm{vec}(x))$
 ``global_attention``   $w^{(2)}\phi(w^{(1)}(\mathrm{vec}(x)\odot a))$, equation (1): one weight per input
-``self_attention``     $w^{(2)}\phi(w^{(1)}\mathrm{vec}(w^Vx\,a^{self}(x)))$, equation (5)
+``self_attention``     $w^{(2)}\phi(w^{(1)}\mathrm{vec}(w^Vx\,a^{self}(x)))$, equation (5); the teacher's form, too
 ``uniform_attention``  the same with all attention weights $1/p$: a control of this book
 =====================  ==========================================================================
 
-All have the same number of hidden units, ReLU and no biases but one: a number added to the output, since the labels
-have mean zero. Parameters carry a leading member axis.
+ReLU, and no biases but one: a number added to the output, since labels have mean zero. Parameters carry a leading
+member axis. Names: ``n_tokens`` is $p$, ``dimension`` $t$, ``n_query`` $d_q$, ``n_value`` $d_v$, ``width`` $d$,
+``hidden`` $w^{(1)}$, ``decoder`` $w^{(2)}$, ``query``, ``key`` and ``value`` $w^Q$, $w^K$ and $w^V$.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
 
-__all__ = ["MODELS", "TokenModel", "initial_parameters", "predict"]
+__all__ = ["MODELS", "Sizes", "TokenModel", "draw_teacher", "initial_parameters", "predict"]
 
 TokenModel: TypeAlias = Literal["baseline", "global_attention", "self_attention", "uniform_attention"]
 MODELS: tuple[TokenModel, ...] = get_args(TokenModel)
+
+# Samples from which the mean and the variance of a teacher's labels are estimated.
+N_SCALE = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of a network on tokens, each at least 1.
+
+    Attributes:
+        n_tokens: Tokens of a sample.
+        dimension: Entries of a token.
+        n_query: Entries of a query.
+        n_value: Entries of a value.
+        width: Hidden units.
+    """
+
+    n_tokens: int
+    dimension: int
+    n_query: int
+    n_value: int
+    width: int
+
+    def __post_init__(self) -> None:
+        for name, size in vars(self).items():
+            if size < 1:
+                raise ValueError(f"{name}: expected at least 1, got {size}")
 
 
 def predict(
@@ -60,37 +90,61 @@ def predict(
     return (activation @ parameters["decoder"].unsqueeze(-1)).squeeze(-1) + parameters["offset"].unsqueeze(-1)
 
 
-def initial_parameters(
-    model: TokenModel, seed: int, restart: int, *, n_tokens: int, dimension: int, n_query: int, n_value: int, width: int
-) -> dict[str, np.ndarray]:
+def initial_parameters(model: TokenModel, seed: int, restart: int, sizes: Sizes) -> dict[str, np.ndarray]:
     """Draw the initial weights of one network: variance one over the fan-in, mask of ones.
 
     Args:
         model: Which network.
         seed: Seed.
         restart: Number of the restart; another restart has other weights.
-        n_tokens: Tokens of a sample.
-        dimension: Entries of a token.
-        n_query: Entries of a query.
-        n_value: Entries of a value.
-        width: Hidden units.
+        sizes: Sizes of the network.
 
     Returns:
         Name to array, without the member axis.
     """
-    rng = stream(seed, "initial weights", model, restart)
+    rng, dimension = stream(seed, "initial weights", model, restart), sizes.dimension
     attends = model in ("self_attention", "uniform_attention")
-    entries = n_tokens * (n_value if attends else dimension)
+    entries = sizes.n_tokens * (sizes.n_value if attends else dimension)
     drawn = {
-        "hidden": rng.standard_normal((width, entries)) / np.sqrt(entries),
-        "decoder": rng.standard_normal(width) / np.sqrt(width),
+        "hidden": rng.standard_normal((sizes.width, entries)) / np.sqrt(entries),
+        "decoder": rng.standard_normal(sizes.width) / np.sqrt(sizes.width),
         "offset": np.zeros(()),
     }
     if model == "global_attention":
         drawn["mask"] = np.ones(entries)
-    if attends:
-        sizes = {"value": n_value}
-        if model == "self_attention":
-            sizes |= {"query": n_query, "key": n_query}
-        drawn |= {name: rng.standard_normal((size, dimension)) / np.sqrt(dimension) for name, size in sizes.items()}
-    return drawn
+    rows = {"value": sizes.n_value} if attends else {}
+    if model == "self_attention":
+        rows |= {"query": sizes.n_query, "key": sizes.n_query}
+    return drawn | {name: rng.standard_normal((n, dimension)) / np.sqrt(dimension) for name, n in rows.items()}
+
+
+def draw_teacher(sizes: Sizes, rng: np.random.Generator) -> dict[str, Tensor]:
+    """Draw a self-attention network with weights far from uniform, whose labels have mean 0 and variance 1.
+
+    Queries, keys and values have standard normal entries, the layers variance one over the fan-in; the paper leaves
+    the teacher of Theorem 2 open. For normal inputs the scores have a standard deviation of about ``dimension``.
+
+    Args:
+        sizes: Sizes of the teacher.
+        rng: Source of randomness.
+
+    Returns:
+        Parameters of ``self_attention`` with one member, float64, for :func:`predict`.
+
+    Example:
+        >>> sizes = Sizes(n_tokens=3, dimension=2, n_query=2, n_value=2, width=4)
+        >>> teacher = draw_teacher(sizes, np.random.default_rng(0))
+        >>> predict("self_attention", teacher, torch.zeros(1, 5, 3, 2).double()).shape
+        torch.Size([1, 5])
+    """
+    entries = sizes.n_tokens * sizes.n_value
+    query, key = rng.standard_normal((2, sizes.n_query, sizes.dimension))
+    drawn = {"query": query, "key": key, "value": rng.standard_normal((sizes.n_value, sizes.dimension))}
+    drawn["hidden"] = rng.standard_normal((sizes.width, entries)) / np.sqrt(entries)
+    drawn["decoder"] = rng.standard_normal(sizes.width) / np.sqrt(sizes.width)
+    teacher = {name: torch.as_tensor(array)[None] for name, array in drawn.items()}
+    teacher["offset"] = torch.zeros(1, dtype=torch.float64)
+    inputs = torch.as_tensor(rng.standard_normal((1, N_SCALE, sizes.n_tokens, sizes.dimension)))
+    labels = predict("self_attention", teacher, inputs)
+    scale = labels.std(correction=0)
+    return teacher | {"decoder": teacher["decoder"] / scale, "offset": -labels.mean(1) / scale}

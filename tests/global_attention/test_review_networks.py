@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from attnbook import datasets
-from attnbook.global_attention.pooled_networks import PooledNetwork, train_pooled
-from attnbook.global_attention.position_layer import CHUNK, PositionLayer
+from attnbook.global_attention import position_layer
+from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
+from attnbook.global_attention.position_layer import CHUNK
 from attnbook.global_attention.review_networks import (
     ReviewNetwork,
     Shape,
-    batches,
     groups_of_similar_length,
     initial_weights,
 )
-from attnbook.global_attention.review_training import Recipe, accuracy, epoch_batches, train_reviews
+from attnbook.global_attention.review_training import Recipe, accuracy, epoch_batches, train
 from attnbook.global_attention.reviews import EncodedReviews, encode, load_corpus
 
 P, T, WIDTH, VOCABULARY = 2 * CHUNK + 3, 5, 7, 41
@@ -54,7 +54,7 @@ def plain_loss(logits, reviews):
 @pytest.mark.parametrize("network", ["baseline", "self_attention"])
 def test_loss_logits_and_all_gradients_equal_those_of_the_padded_network(network, vectors):
     reviews = draw_reviews(LENGTHS)
-    ours = ReviewNetwork(network, SHAPE, vectors, seed=1, longest=P)
+    ours = ReviewNetwork(network, SHAPE, vectors, seed=1)
     small, weights = initial_weights(SHAPE, 1, vectors)
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in small.items()}
     weights.requires_grad_()
@@ -64,18 +64,18 @@ def test_loss_logits_and_all_gradients_equal_those_of_the_padded_network(network
     expected.backward()
     assert loss == pytest.approx(expected.item(), abs=1e-12)
     np.testing.assert_allclose(ours.logits(reviews, batch_size=3), logits.detach().numpy(), atol=1e-12)
-    torch.testing.assert_close(ours.parameters["rows"].grad, weights.grad, rtol=1e-10, atol=1e-14)
-    for name in set(ours.parameters) - {"rows", "tail"}:
+    torch.testing.assert_close(ours.parameters["first"].grad, weights.grad, rtol=1e-10, atol=1e-14)
+    for name in set(ours.parameters) - {"first"}:
         torch.testing.assert_close(ours.parameters[name].grad, leaves[name].grad, rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.parametrize("network", ["baseline", "self_attention"])
 def test_training_on_short_reviews_equals_plain_training_of_all_positions(network, vectors):
-    """The tail trick: positions that no training review reaches, then a test review that reaches them."""
-    train, test = draw_reviews([3, 19, 11, 7, 13]), draw_reviews([P, 17], seed=1)
+    """Also of positions that no training review reaches: then a test review reaches them."""
+    reviews, test = draw_reviews([3, 19, 11, 7, 13]), draw_reviews([P, 17], seed=1)
     recipe = Recipe(0.01, epochs=3, batch_size=2)
-    ours = ReviewNetwork(network, SHAPE, vectors, seed=1, longest=19)
-    losses = train_reviews(ours, train, recipe, seed=2, after_epoch=lambda: None)
+    ours = ReviewNetwork(network, SHAPE, vectors, seed=1)
+    losses = train(ours, reviews, recipe, seed=2)
     small, weights = initial_weights(SHAPE, 1, vectors)
     leaves = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in small.items()}
     weights = torch.nn.Parameter(weights)
@@ -83,7 +83,7 @@ def test_training_on_short_reviews_equals_plain_training_of_all_positions(networ
     for epoch in range(3):
         total = 0.0
         for chosen in epoch_batches(5, recipe, 2, epoch):
-            part = train.take(chosen)
+            part = reviews.take(chosen)
             optimizer.zero_grad()
             loss = plain_loss(plain_logits(network, leaves, weights, part, vectors), part)
             loss.backward()
@@ -97,10 +97,10 @@ def test_training_on_short_reviews_equals_plain_training_of_all_positions(networ
 
 def test_only_padding_leaves_the_pooled_path(vectors):
     reviews = draw_reviews([3, 19])
-    network = ReviewNetwork("self_attention", SHAPE, vectors, seed=1, longest=19)
+    network = ReviewNetwork("self_attention", SHAPE, vectors, seed=1)
     p = network.parameters
     common = torch.stack([vectors[reviews.words(i)].sum(0) for i in (0, 1)]) @ p["value"].mT / P
-    hidden = torch.relu(common @ network.layer.total() + p["bias"])
+    hidden = torch.relu(common @ p["first"].sum(0) + p["bias"])
     expected = hidden @ p["decoder"] + p["decoder_bias"]
     np.testing.assert_allclose(network.logits(reviews, only_padding=True), expected.numpy(), atol=1e-12)
 
@@ -110,7 +110,7 @@ def test_mean_pooling_equals_a_plain_network_of_two_layers(vectors):
     ours = PooledNetwork("mean_pooling", SHAPE, vectors, seed=1)
     plain = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in ours.parameters.items()}
     means = reviews.means(vectors.numpy())
-    train_pooled(ours, means, reviews.labels, recipe, seed=2)
+    train(ours, Pooled(means, reviews.labels), recipe, seed=2)
     optimizer = torch.optim.Adam(plain.values(), lr=0.01)
     for epoch in range(2):
         for chosen in epoch_batches(5, recipe, 2, epoch):
@@ -124,21 +124,21 @@ def test_mean_pooling_equals_a_plain_network_of_two_layers(vectors):
 
 
 def test_both_networks_of_a_seed_start_with_the_same_layers(vectors):
-    one, other = (ReviewNetwork(n, SHAPE, vectors, seed=3, longest=P) for n in ("baseline", "self_attention"))
-    assert torch.equal(one.layer.weights, other.layer.weights)
+    one, other = (ReviewNetwork(n, SHAPE, vectors, seed=3) for n in ("baseline", "self_attention"))
+    assert torch.equal(one.parameters["first"], other.parameters["first"])
     assert torch.equal(one.parameters["decoder"], other.parameters["decoder"])
-    assert one.layer.weights.abs().max() <= (P * T) ** -0.5
+    assert one.parameters["first"].abs().max() <= (P * T) ** -0.5
 
 
 def test_a_loss_that_is_not_finite_names_network_epoch_and_step_size(vectors):
-    network = ReviewNetwork("baseline", SHAPE, vectors, seed=1, longest=19)
+    network = ReviewNetwork("baseline", SHAPE, vectors, seed=1)
     network.parameters["decoder_bias"].fill_(float("nan"))
     with pytest.raises(FloatingPointError, match=r"baseline, seed 2, 2 reviews: loss nan in epoch 1, step size 0.5"):
-        train_reviews(network, draw_reviews([3, 19]), Recipe(0.5, 1), seed=2, after_epoch=lambda: None)
+        train(network, draw_reviews([3, 19]), Recipe(0.5, 1), seed=2)
     control = PooledNetwork("mean_pooling", SHAPE, vectors, seed=1)
     control.parameters["decoder_bias"].fill_(float("nan"))
-    with pytest.raises(FloatingPointError, match="mean_pooling, seed 2: loss nan in epoch 1"):
-        train_pooled(control, np.zeros((2, T)), np.zeros(2), Recipe(0.5, 1), seed=2)
+    with pytest.raises(FloatingPointError, match="mean_pooling, seed 2, 2 reviews: loss nan in epoch 1"):
+        train(control, Pooled(np.zeros((2, T)), np.zeros(2)), Recipe(0.5, 1), seed=2)
 
 
 def test_groups_cover_all_reviews_once_and_in_order():
@@ -149,7 +149,7 @@ def test_groups_cover_all_reviews_once_and_in_order():
 
 
 def test_an_epoch_sees_every_review_once():
-    seen = np.concatenate(list(batches(23, 5, rng=np.random.default_rng(0))))
+    seen = np.concatenate(epoch_batches(23, Recipe(0.1, 1, 5), seed=0, epoch=0))
     assert sorted(seen) == list(range(23))
 
 
@@ -158,20 +158,14 @@ def test_an_epoch_sees_every_review_once():
     [(np.array([1, 2]), "the longest first"), (np.array([9, 1]), "at most 3 words")],
 )
 def test_lengths_that_do_not_fit_are_refused(lengths, message):
-    layer = PositionLayer(torch.zeros(5, 2, 3), reached=4)
     with pytest.raises(ValueError, match=message):
-        layer.forward(torch.zeros(2, 3, 2), lengths)
+        position_layer.apply(torch.zeros(5, 2, 3), torch.zeros(2, 3, 2), lengths)
 
 
 def test_bad_arguments_are_refused_by_name(vectors):
-    with pytest.raises(ValueError, match="reached: expected between 1 and the 5 positions, got 6"):
-        PositionLayer(torch.zeros(5, 2, 3), reached=6)
-    layer = PositionLayer(torch.zeros(5, 2, 3), reached=4)
-    with pytest.raises(ValueError, match="in training, got 5"):
-        layer.set_gradients(torch.zeros(1, 5, 2), np.array([5]), torch.zeros(1, 2), torch.zeros(1, 3))
     with pytest.raises(ValueError, match="vectors: expected 5 entries and a row 0 of zeros"):
-        ReviewNetwork("baseline", SHAPE, vectors + 1, seed=0, longest=1)
-    with pytest.raises(ValueError, match="control"):
+        ReviewNetwork("baseline", SHAPE, vectors + 1, seed=0)
+    with pytest.raises(ValueError, match="network"):
         PooledNetwork("baseline", SHAPE, vectors, seed=0)
     with pytest.raises(ValueError, match="width: expected at least 1, got 0"):
         Shape(1, 1, 0)
@@ -205,7 +199,7 @@ def test_bad_reviews_are_refused_by_name():
 def test_synthetic_reviews_have_vectors_labels_and_a_source_that_says_so():
     corpus = load_corpus("synthetic", "", dimension=7, n_positions=11, n_test=13)
     assert len(corpus.test) == 13
-    assert corpus.vectors.shape == (len(corpus.words), 7)
+    assert corpus.vectors.shape[1] == 7
     assert not corpus.vectors[0].any()
     assert corpus.train.lengths.max() == 11
     assert set(corpus.train.labels) == {0.0, 1.0}

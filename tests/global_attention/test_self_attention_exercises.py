@@ -13,15 +13,11 @@ def attend(queries, keys, values, key_bias, value_bias, n_positions, *, count=No
     return (powers @ values + empty * value_bias) / (powers.sum(1, keepdims=True) + empty)
 
 
-def score(n_positions, length, share):
-    return np.log(share / (1 - share) * (n_positions - length) / length)
-
-
 def step(pooled, delta, n_positions, step_size):
     return -step_size * n_positions * np.sign(pooled.T @ delta)
 
 
-RIGHT = {"GA-S1": attend, "GA-S2": score, "GA-S3": step}
+RIGHT = {"GA-S1": attend, "GA-S3": step}
 WRONG = [
     ("GA-S1", lambda *a: attend(*a, count=0), "padding is missing"),
     ("GA-S1", lambda *a: attend(*a, empty=1.0), "not 0 any more"),
@@ -30,11 +26,6 @@ WRONG = [
     ("GA-S1", lambda *a: attend(*a, count=1), "not one in all"),
     ("GA-S1", lambda *a: attend(*a)[:1], "shape"),
     ("GA-S1", lambda *a: 2 * attend(*a), "2 times the right numbers"),
-    ("GA-S2", lambda n, length, share: np.log((n - length) / length), "odds"),
-    ("GA-S2", lambda n, length, share: np.log(n / length), "minus length"),
-    ("GA-S2", lambda n, length, share: (n - length) / length, "logarithm"),
-    ("GA-S2", lambda n, length, share: np.log(n - length), "single word"),
-    ("GA-S2", lambda *a: -score(*a), "sign"),
     ("GA-S3", lambda p, d, n, s: step(p, d, 1, s), "one of the matrices"),
     ("GA-S3", lambda *a: -step(*a), "sign"),
     ("GA-S3", lambda p, d, n, s: -s * n * p.T @ d, "take the sign"),

@@ -48,25 +48,6 @@ def padding_with_biases(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, right, likely)
 
 
-def score_to_beat_padding(answer: Callable[..., Any]) -> str | None:
-    """Check the score that all words need to hold a given share of the attention."""
-    n_positions, length, share = 2142, 230, 0.5
-    right = np.log(share / (1 - share) * (n_positions - length) / length)
-    got = np.asarray(answer(n_positions, length, share), dtype=float)
-    at_other = np.asarray(answer(50, 20, 0.9), dtype=float)
-    if np.allclose(got, right) and np.allclose(at_other, np.log(9 * 30 / 20)):
-        return None
-    likely = {
-        "there are n_positions minus length padded positions": np.log(n_positions / length),
-        "the logarithm is missing: a score enters through its exponential": (n_positions - length) / length,
-        "this is the score that one single word needs; all of them share the work": np.log(n_positions - length),
-        "the sign is reversed: words need a score above that of padding, 0": -right,
-    }
-    if np.allclose(got, right):
-        return "right for a share of one half; a share s means odds s / (1 - s)"
-    return likely_mistake(got, right, likely)
-
-
 def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
     """Check how one step of a flattened layer moves the sum of its matrices when all its inputs are equal."""
     rng = stream(1, "exercise", "GA-S3")
@@ -91,4 +72,4 @@ def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, right, likely)
 
 
-CHECKS = {"GA-S1": padding_with_biases, "GA-S2": score_to_beat_padding, "GA-S3": bag_of_words_step}
+CHECKS = {"GA-S1": padding_with_biases, "GA-S3": bag_of_words_step}

@@ -1,0 +1,78 @@
+"""Two identities checked in float64: the network without padding, and uniform attention as a bag of words."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbook.core.rng import stream, to_tensor
+from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
+from attnbook.global_attention.position_layer import CHUNK
+from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape, initial_weights
+from attnbook.global_attention.review_training import Recipe, train
+from attnbook.global_attention.reviews import EncodedReviews
+
+WORDS, DIMENSION = 11, 5
+
+
+def network_error(network: Network = "self_attention") -> float:
+    """Return the largest relative error of the gradients of a network of Table 2, against autograd with all padding.
+
+    The reviews differ in length, one is empty, and none reaches the last positions.
+    """
+    shape = Shape(n_positions=2 * CHUNK + 3, dimension=DIMENSION, width=7)
+    reviews, vectors = _reviews(np.array([1, 0, CHUNK, CHUNK - 1, 23, 2]), "whole network")
+    every = np.arange(len(reviews))
+    ours = ReviewNetwork(network, shape, vectors, seed=0)
+    ours.step(reviews, every)
+    leaves, leaves["first"] = initial_weights(shape, 0, vectors)
+    used = {name: leaves[name].requires_grad_() for name in ours.parameters}
+    inputs = torch.nn.functional.pad(vectors[reviews.padded(every)], (0, 0, 0, CHUNK + 3))
+    loss = _padded_loss(network, leaves, inputs, to_tensor(reviews.labels, dtype=torch.float64))
+    expected = torch.autograd.grad(loss, list(used.values()))
+    errors = [(_gradient(ours, name) - g).abs().max() / g.abs().max() for name, g in zip(used, expected, strict=True)]
+    return float(torch.stack(errors).max())
+
+
+def uniform_attention_error(epochs: int = 3) -> float:
+    """Return how far logits differ after training from queries and keys of zero, and as the bag of words.
+
+    Zero queries and keys have zero gradient, so they stay where they are.
+    """
+    shape, recipe = Shape(n_positions=29, dimension=DIMENSION, width=7), Recipe(0.01, epochs, 4)
+    reviews, vectors = _reviews(stream(0, "lengths").integers(1, 24, 13), "uniform attention")
+    full = ReviewNetwork("self_attention", shape, vectors, seed=0)
+    full.parameters["query"].zero_()
+    full.parameters["key"].zero_()
+    train(full, reviews, recipe, seed=0)
+    bag = PooledNetwork("uniform_attention", shape, vectors, seed=0)
+    shares = reviews.means(vectors.numpy()) * reviews.lengths[:, None] / shape.n_positions
+    pooled = Pooled(shares, reviews.labels)
+    train(bag, pooled, recipe, seed=0)
+    return float(np.abs(full.logits(reviews) - bag.logits(pooled)).max())
+
+
+def _reviews(lengths: np.ndarray, name: str) -> tuple[EncodedReviews, Tensor]:
+    """Random reviews of these lengths, and vectors of their words."""
+    rng, starts = stream(0, name), np.concatenate([[0], np.cumsum(lengths)])
+    labels = rng.integers(0, 2, len(lengths)) * 1.0
+    reviews = EncodedReviews(rng.integers(1, WORDS, starts[-1]), starts, labels)
+    table = np.concatenate([np.zeros((1, DIMENSION)), rng.standard_normal((WORDS - 1, DIMENSION))])
+    return reviews, to_tensor(table, dtype=torch.float64)
+
+
+def _gradient(network: ReviewNetwork, name: str) -> Tensor:
+    gradient = network.parameters[name].grad
+    assert gradient is not None
+    return gradient
+
+
+def _padded_loss(network: Network, p: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    """The network as the paper writes it: every position, one matrix each."""
+    if network == "self_attention":
+        query, key, value = (inputs @ p[name].mT for name in ("query", "key", "value"))
+        inputs = torch.softmax(query @ key.mT / query.shape[-1] ** 0.5, -1) @ value
+    hidden = torch.relu(inputs.flatten(1) @ p["first"].flatten(0, 1) + p["bias"])
+    logits = hidden @ p["decoder"] + p["decoder_bias"]
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)

@@ -1,0 +1,198 @@
+"""The pictures and tables of the chapter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+
+from attnbook import ledger
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import LOOKS as COMMON
+from attnbook.core.tables import Measured, Table
+from attnbook.global_attention.self_attention.experiments import PAPER_SIZES, best, final, lead
+from attnbook.global_attention.self_attention.review_table import NETWORKS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LOOKS = {
+    "baseline": COMMON["baseline"],
+    "self_attention": Look("self-attention", "#0b5cad", "-", "o"),
+    "uniform_attention": Look("uniform attention", "#a16207", "-.", "P", hollow=True),  # lies on top of self-attention
+    "mean_pooling": Look("mean of the word vectors", "#0f766e", (0, (5, 1)), "X"),
+    "global_attention": Look("global mask", "#7c3aed", ":", "D"),
+}
+ACCURACY = "test accuracy (%)"
+
+
+def paper(network: str) -> list[float]:
+    """Return a column of the paper's Table 2."""
+    return [ledger.claim("GA-TAB2").paper_value[f"{network}_{size}"] for size in PAPER_SIZES]
+
+
+def table_2(data: xr.Dataset) -> Figure:
+    """Draw the paper's Table 2, and beside it ours with the controls that are not in the paper."""
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.9), sharex=True, sharey=True)
+        for network in ("baseline", "self_attention"):
+            axes[0].plot(PAPER_SIZES, paper(network), **LOOKS[network].line_style())
+        axes[0].set(title="the paper, Table 2", ylabel=ACCURACY)
+        _accuracies(axes[1], data)
+        axes[1].set(title="this book, with controls")
+        for ax in axes:
+            ax.set(xscale="log", xlabel="training reviews")
+            _name_ticks(ax, (875, 3500, 17_500))
+        axes[1].legend(fontsize=8.5, loc="lower right")
+    return figure
+
+
+def table_2_frame(data: xr.Dataset, epoch: int) -> Figure:
+    """Draw our Table 2 as it would be after some epoch, beside the paper's numbers."""
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.7))
+        _accuracies(ax, data.sel(epoch=[epoch]))
+        for network in ("baseline", "self_attention"):
+            ax.plot(PAPER_SIZES, paper(network), color=LOOKS[network].color, marker="x", linestyle="none", markersize=8)
+        ax.plot([], [], color=INK, marker="x", linestyle="none", label="the paper", markersize=8)
+        ax.set(xscale="log", xlabel="training reviews", ylabel=ACCURACY, ylim=(50, 92), title=f"after epoch {epoch}")
+        _name_ticks(ax, PAPER_SIZES)
+        ax.legend(fontsize=9, loc="lower right")
+    return figure
+
+
+def frame_text(data: xr.Dataset, epoch: int) -> str:
+    """Return the numbers behind one picture of the slider: for the fewest, some and the most reviews."""
+    sizes, parts = (875, 5250, 17_500), []
+    for network in NETWORKS[:1] + NETWORKS[2:]:
+        leads = lead(data.sel(epoch=[epoch]), network).median("seed").sel(size=list(sizes))
+        parts.append(f"over {LOOKS[network].label} " + ", ".join(f"{x:.1f}" for x in leads.values))
+    named = ", ".join(map(str, sizes))
+    return f"Epoch {epoch}: lead of self-attention in points, for {named} reviews: {'; '.join(parts)}."
+
+
+def students(data: xr.Dataset) -> Figure:
+    """Draw the error of each student on each teacher, and of every restart, for each number of samples."""
+    with style():
+        figure, axes = plt.subplots(1, data.sizes["size"], figsize=(7.2, 3.9), sharey=True, squeeze=False)
+        places = np.arange(data.sizes["seed"])
+        for size, ax in zip(data["size"].values, axes[0], strict=True):
+            for j, model in enumerate(data.model.values):
+                look, x = LOOKS[str(model)], places + 0.18 * (j - 1.5)
+                marks = {"color": look.color, "linestyle": "none"}
+                at = data.sel(size=size, model=model)
+                ax.plot(x, at.test_loss.transpose("seed", "restart"), marker="_", markersize=9, **marks)
+                ax.plot(x, best(at), marker=look.marker, markersize=7, label=look.label, **marks)
+            ax.axhline(1, color=INK, linewidth=1, linestyle=":")
+            ax.set(yscale="log", title=f"n = {size}", xlabel="teacher")
+            ax.set_xticks(places, [str(seed) for seed in data.seed.values])
+        axes[0, 0].set_ylabel("test loss (variance of the labels = 1)")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize=10, ncols=4, loc="outside upper center")
+    return figure
+
+
+def accuracies(data: xr.Dataset) -> Table:
+    """Return the accuracies of networks and controls, and what attention adds seed by seed."""
+    rows: list[list[str | Measured]] = [_row(LOOKS[network].label, final(data, network)) for network in NETWORKS]
+    rows.append(_row("self-attention, pooled path alone", data.pooled_path))
+    rows.append(_row("self-attention minus uniform, seed by seed", lead(data, "uniform_attention"), "+.1f"))
+    s = data.attrs["settings"]
+    caption = f"Test accuracy in per cent on {s['n_test']} {s['reviews']} test reviews, {_seeds(data)}."
+    return Table(["network", *(f"{size} reviews" for size in data["size"].values)], rows, caption)
+
+
+def table_2_numbers(data: xr.Dataset) -> Table:
+    """Return Table 2: the paper's two columns, ours, and the two controls."""
+    whole, rows = data.dropna("seed"), []
+    for i, size in enumerate(PAPER_SIZES):
+        row: list[str | Measured] = [f"{size}"]
+        for network in NETWORKS:
+            row += [f"{paper(network)[i]:.1f}"] if network in NETWORKS[:2] else []
+            row.append(Measured(_spread(final(data, network, size).values)))
+        rows.append(row)
+    s = data.attrs["settings"]
+    groups = [("", 1), ("baseline", 2), ("self-attention", 2), ("uniform", 1), ("mean", 1)]
+    extra = data.sizes["seed"] - whole.sizes["seed"]
+    caption = (
+        f"Test accuracy in per cent on {s['n_test']} reviews after epoch {s['epochs']} with N training reviews; "
+        f"ours: {_seeds(whole)}, and {extra} more where the headline is read (N = 875; the baseline at 3500 and 7000). "
+        "The last two columns are controls of this book; the mean of the word vectors has "
+        f"{s['epochs'] * s['pooling_passes']} epochs and a step size of its own. Word vectors: {s['vectors']}."
+    )
+    return Table(["N", "paper", "ours", "paper", "ours", "ours", "ours"], rows, caption, groups)
+
+
+def differences(data: xr.Dataset) -> Table:
+    """Return by how much self-attention is ahead of each control, and where its attention falls."""
+    data = data.dropna("seed")
+    path = data.pooled_path
+    found = {
+        "uniform": lead(data, "uniform_attention"),
+        "mean": lead(data, "mean_pooling"),
+        "pooled path": final(data, "self_attention") - path,
+        "uniform ": path - final(data, "uniform_attention"),
+    }
+    rows: list[list[str | Measured]] = []
+    for size in PAPER_SIZES:
+        at = [Measured(_spread(values.sel(size=size).values, "+.1f")) for values in found.values()]
+        rows.append([f"{size}", *at, Measured(_spread(100 * data.words_at_end.sel(size=size).values))])
+    noise = 100 * np.sqrt(0.85 * 0.15 / data.attrs["settings"]["n_test"])
+    groups = [("", 1), ("self-attention minus", 3), ("pooled path minus", 1), ("on words", 1)]
+    caption = (
+        f"Differences of test accuracies in points for N training reviews; {_seeds(data)}. Pooled path: the same "
+        "trained network with the words' own outputs switched off at test time. A single accuracy near 85 % has a "
+        f"standard error of {noise:.1f} points from the choice of test reviews alone. Last column: mean share of a "
+        "word's attention that falls on words, after training; before, it is "
+    )
+    start = Measured(f"{100 * float(data.words_at_start.mean()):.1f} %.", before=caption)
+    return Table(["N", *found, "%"], rows, start, groups)
+
+
+def step_sizes(data: xr.Dataset) -> Table:
+    """Return the accuracies on reviews set apart for each step size."""
+    s = data.attrs["settings"]
+    rows: list[list[str | Measured]] = []
+    for network in NETWORKS:
+        used = s["pooling_step_size" if network == "mean_pooling" else "step_size"]
+        at = [Measured(_spread(values)) for values in data.accuracy.sel(network=network).values]
+        rows.append([LOOKS[network].label, f"{used:g}", *at])
+    caption = (
+        f"Accuracy in per cent on {s['n_test']} training reviews set apart, after training on {s['sizes'][0]} others: "
+        f"{_seeds(data)}, which Table 2 does not use."
+    )
+    return Table(["network", "step size", *(f"times {factor:g}" for factor in s["factors"])], rows, caption)
+
+
+def _accuracies(ax: Axes, data: xr.Dataset) -> None:
+    """All four networks, over the seeds that have every cell; dots for the others."""
+    whole = data.dropna("seed")
+    partial = data.drop_sel(seed=whole.seed)
+    for network in NETWORKS:
+        band(ax, data["size"].values, final(whole, network).transpose("seed", "size").values, LOOKS[network])
+        for accuracy in final(partial, network).transpose("seed", "size"):
+            ax.plot(data["size"], accuracy, ".", color=LOOKS[network].color, markersize=7, markeredgecolor=INK)
+
+
+def _name_ticks(ax: Axes, sizes: tuple[int, ...]) -> None:
+    """Write sample sizes out on a logarithmic axis."""
+    ax.set_xticks(sizes, [f"{n:,}".replace(",", "\u2009") for n in sizes], rotation=45 if len(sizes) > 4 else 0)
+    ax.minorticks_off()
+
+
+def _row(name: str, values: xr.DataArray, form: str = ".1f") -> list[str | Measured]:
+    return [name, *(Measured(_spread(column, form)) for column in values.transpose("size", "seed").values)]
+
+
+def _spread(values: np.ndarray, form: str = ".1f") -> str:
+    if len(values) == 1:
+        return f"{values[0]:{form}}"
+    return f"{np.median(values):{form}} [{values.min():{form}}, {values.max():{form}}]"
+
+
+def _seeds(data: xr.Dataset) -> str:
+    n = data.sizes["seed"]
+    return "one seed, no spread" if n == 1 else f"{'mean' if n == 2 else 'median'} over {n} seeds [smallest, largest]"

@@ -1,0 +1,160 @@
+"""The common part of Table 2, its miniature and the trial of step sizes: networks and controls on reviews."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.resuming import share
+from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import Progress, threads
+from attnbook.datasets import Source
+from attnbook.global_attention.padding_free_attention import attention_weights
+from attnbook.global_attention.pooled_networks import Control, Pooled, PooledNetwork
+from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape
+from attnbook.global_attention.review_training import Recipe, accuracy, train
+from attnbook.global_attention.reviews import EncodedReviews, load_corpus
+
+NETWORKS: tuple[str, ...] = (*get_args(Network), *get_args(Control))
+N_MASS = 200  # test reviews on which the mass of attention on real words is averaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewTable(Experiment):
+    """Accuracies of networks on reviews; a cell of the table is one network, one number of reviews, one seed."""
+
+    reviews: Source = "imdb"  # or "synthetic", the reviews that come with the package
+    vectors: str = "imdb_ppmi_svd_100d"  # name of the word vectors; the paper's, GloVe 6B, are glove6B_100d
+    dimension: int = 100  # entries of a word vector; 100 in the paper
+    n_positions: int = 200  # positions after padding, 2142 in the paper; longer reviews are cut
+    width: int = 64  # hidden units; 256 in the paper
+    sizes: tuple[int, ...] = (437, 875)  # training reviews
+    n_test: int = 1000  # test reviews, the same for all networks and seeds
+    epochs: int = 5  # fixed; the paper does not say how long it trains
+    step_size: float = 1e-3  # of Adam for the networks of Table 2 and for uniform attention; ours
+    pooling_step_size: float = 1e-2  # for the mean of the word vectors; ours
+    pooling_passes: int = (
+        2  # epochs of the mean of the word vectors in each epoch of the others, which cost 100 times more
+    )
+    batch_size: int = 64  # reviews per step; ours
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.sizes or sorted(set(self.sizes)) != list(self.sizes) or self.sizes[0] < 1:
+            raise ValueError(f"sizes: expected increasing positive numbers, got {self.sizes}")
+        _ = self.recipe("baseline"), self.recipe("mean_pooling"), self.shape
+
+    @property
+    def shape(self) -> Shape:
+        """Return the sizes of a network."""
+        return Shape(self.n_positions, self.dimension, self.width)
+
+    def recipe(self, network: str) -> Recipe:
+        """Return how a network is trained."""
+        if network == "mean_pooling":
+            return Recipe(self.pooling_step_size, self.epochs * self.pooling_passes, self.batch_size)
+        return Recipe(self.step_size, self.epochs, self.batch_size)
+
+    def coordinates(self) -> dict[str, Any]:
+        """Name numbers of reviews, networks and epochs."""
+        return {"size": list(self.sizes), "network": list(NETWORKS), "epoch": list(range(1, self.epochs + 1))}
+
+    def cells(self, seed: int) -> Iterator[tuple[int, str]]:
+        """Yield number of reviews and network of each cell of a seed."""
+        yield from ((size, network) for size in self.sizes for network in NETWORKS)
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train all cells of these seeds; those that a seed does without are NaN."""
+        bench = Bench(self, device)
+        shape = len(seeds), len(self.sizes)
+        found = {
+            name: np.full((*shape, len(NETWORKS), self.epochs), np.nan) for name in ("test_accuracy", "train_loss")
+        }
+        found |= {"pooled_path": np.full(shape, np.nan), "words_at_start": np.full(shape, np.nan)}
+        found["words_at_end"] = np.full(shape, np.nan)
+        cells = [(i, seed, *cell) for i, seed in enumerate(seeds) for cell in self.cells(seed)]
+        for number, (i, seed, size, network) in enumerate(cells):
+            at: tuple[int, ...] = i, self.sizes.index(size)
+            for name, array in bench.train(seed, size, network, share(progress, number, len(cells))).items():
+                found[name][(*at, NETWORKS.index(network)) if np.ndim(array) else at] = array
+        axes = ("seed", "size", "network", "epoch")
+        return {name: (axes[: array.ndim], array) for name, array in found.items()}
+
+
+class Bench:
+    """Trains a cell and measures it."""
+
+    def __init__(self, table: ReviewTable, device: torch.device, *, held_out: bool = False) -> None:
+        """Load the reviews; ``held_out`` tests on training reviews that are set apart."""
+        s = self.settings = table
+        self.corpus = load_corpus(
+            s.reviews, s.vectors, dimension=s.dimension, n_positions=s.n_positions, n_test=s.n_test
+        )
+        if held_out:
+            every = self.corpus.train
+            order = stream(0, "reviews set apart").permutation(len(every))
+            apart, left = every.take(order[: s.n_test]), every.take(order[s.n_test :])
+            self.corpus = replace(self.corpus, train=left, test=apart)
+        if s.sizes[-1] > len(self.corpus.train):
+            raise ValueError(f"sizes: expected at most {len(self.corpus.train)}, the training reviews, got {s.sizes}")
+        self.table = to_tensor(self.corpus.vectors, device=device)
+
+    def train(self, seed: int, size: int, network: Any, progress: Progress | None = None) -> dict[str, Any]:
+        """Return accuracies and losses by epoch, and of self-attention what is attended to."""
+        s = self.settings
+        order = stream(seed, "training reviews").permutation(len(self.corpus.train))
+        chosen, every = self.corpus.train.take(order[:size]), s.pooling_passes if network == "mean_pooling" else 1
+        seen: tuple[Any, Any] = chosen, self.corpus.test
+        if network in get_args(Control):
+            seen = self._pooled(chosen, network), self._pooled(self.corpus.test, network)
+        kind: Any = PooledNetwork if network in get_args(Control) else ReviewNetwork
+        with threads(1):
+            trained = kind(network, s.shape, self.table, seed=seed)
+            start = self._mass_on_words(trained) if network == "self_attention" else 0.0
+            accuracies: list[float] = []
+            losses = train(
+                trained,
+                seen[0],
+                s.recipe(network),
+                seed=seed,
+                after_epoch=lambda: accuracies.append(accuracy(trained.logits(seen[1]), self.corpus.test.labels)),
+                progress=progress,
+            )
+            found: dict[str, Any] = {"test_accuracy": np.array(accuracies)[every - 1 :: every]}
+            found["train_loss"] = losses[every - 1 :: every]
+            if network == "self_attention":
+                logits = trained.logits(seen[1], only_padding=True)
+                found["pooled_path"] = accuracy(logits, self.corpus.test.labels)
+                found |= {"words_at_start": start, "words_at_end": self._mass_on_words(trained)}
+        return found
+
+    def _pooled(self, reviews: EncodedReviews, network: str) -> Pooled:
+        means = reviews.means(self.corpus.vectors)
+        scale = 1 if network == "mean_pooling" else reviews.lengths[:, None] / self.settings.n_positions
+        return Pooled(means * scale, reviews.labels)
+
+    def _mass_on_words(self, network: ReviewNetwork) -> float:
+        """Mean over words, then over some test reviews, of the attention that does not fall on padding."""
+        shares = []
+        for review in range(min(N_MASS, len(self.corpus.test))):
+            tokens = network.tokens(self.corpus.test, np.array([review]))
+            weights = attention_weights(tokens, network.key_query(), self.settings.n_positions)
+            shares.append(float(weights.sum(-1).mean()))
+        return float(np.mean(shares))
+
+
+def final(data: xr.Dataset, network: str, size: int | None = None) -> xr.DataArray:
+    """Return the accuracies of a network after the last epoch, at one number of reviews for all seeds that have it."""
+    found = data.test_accuracy.isel(epoch=-1).sel(network=network)
+    return found if size is None else found.sel(size=size).dropna("seed")
+
+
+def lead(data: xr.Dataset, over: str, network: str = "self_attention") -> xr.DataArray:
+    """Return by how much a network is ahead of another after the last epoch."""
+    return final(data, network) - final(data, over)
