@@ -90,7 +90,7 @@ def ledger_page(address: str, visit: Callable, choice: str) -> Any:
 def test_ledger_keeps_the_choice_in_the_address(address: str, visit: Callable) -> None:
     """What was chosen can be sent to somebody, and can be undone."""
     page = ledger_page(address, visit, "")
-    page.get_by_role("combobox", name="Kind", exact=True).select_option("corrected")
+    page.get_by_role("combobox", name="Whose", exact=True).select_option("paper")
     shown = page.locator("section.claim:visible").count()
     other = ledger_page(address, visit, page.evaluate("location.hash"))
     assert other.locator("section.claim:visible").count() == shown

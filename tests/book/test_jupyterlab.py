@@ -130,7 +130,7 @@ def opened(lab: str, visit: Callable) -> Callable[[str], Any]:
         here = visit(lab.format(path))
         here.page.set_viewport_size(SCREEN)
         here.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        here.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)  # the kernel has started
+        here.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)  # the kernel has started
         here.page.wait_for_timeout(1500)  # the text cells are typeset one after the other
         return here
 
