@@ -31,7 +31,6 @@ __all__ = [
     "Result",
     "extremes_over_seeds",
     "over_seeds",
-    "ratio_over_seeds",
     "results_folder",
     "stored_measurements",
     "stored_path",
@@ -96,26 +95,6 @@ def extremes_over_seeds(**samples: np.ndarray) -> Measurement:
     values = {name: float(of[name](array)) for name, array in per_seed.items()}
     spread = {name: (float(array.min()), float(array.max())) for name, array in per_seed.items()}
     return Measurement(values, spread, len(next(iter(per_seed.values()))))
-
-
-def ratio_over_seeds(name: str, above: np.ndarray, below: np.ndarray) -> Measurement:
-    """Summarise a ratio: of the medians over seeds, with its range seed by seed.
-
-    Args:
-        name: Name of the value.
-        above: Numerators, one per seed.
-        below: Denominators, one per seed.
-
-    Returns:
-        The measurement.
-
-    Example:
-        >>> ratio_over_seeds("gain", np.array([2.0, 3.0]), np.array([1.0, 1.0])).values
-        {'gain': 2.5}
-    """
-    ratios = above / below
-    value = float(np.median(above) / np.median(below))
-    return Measurement({name: value}, {name: (float(ratios.min()), float(ratios.max()))}, len(ratios))
 
 
 @dataclass(frozen=True)

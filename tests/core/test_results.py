@@ -19,7 +19,6 @@ from attnbook.core.results import (
     Measurement,
     Result,
     over_seeds,
-    ratio_over_seeds,
     results_folder,
     stored_measurements,
     stored_path,
@@ -254,19 +253,6 @@ def test_over_seeds_is_the_median_and_the_range(sample):
 def test_samples_of_no_or_unequal_length_are_refused_by_name(samples):
     with pytest.raises(ValueError, match="samples"):
         over_seeds(**samples)
-
-
-def test_a_ratio_is_that_of_medians_and_its_range_that_of_seeds():
-    """By hand: medians 6 and 2; seed by seed 1, 6 and 3."""
-    measured = ratio_over_seeds("gain", np.array([2.0, 6.0, 15.0]), np.array([2.0, 1.0, 5.0]))
-    assert measured == Measurement({"gain": 3.0}, {"gain": (1.0, 6.0)}, 3)
-
-
-@given(st.lists(st.tuples(st.floats(0.5, 1e6), st.floats(0.5, 1e6)), min_size=1, max_size=7), st.floats(0.5, 8.0))
-def test_a_ratio_does_not_depend_on_the_unit(pairs, unit):
-    above, below = np.array(pairs).T
-    plain, scaled = ratio_over_seeds("r", above, below), ratio_over_seeds("r", above * unit, below * unit)
-    assert scaled.values["r"] == pytest.approx(plain.values["r"], rel=1e-12)
 
 
 def test_infinity_survives_a_round_trip(result, tmp_path, monkeypatch):

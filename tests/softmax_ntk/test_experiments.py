@@ -6,8 +6,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnbook import ledger
+from attnbook.core.results import Measurement
 from attnbook.softmax_ntk.experiments import circle, identities, lazy_training, runs, samples, starts, step_size
 from attnbook.softmax_ntk.figures import lazy_training as figures
 from attnbook.softmax_ntk.models import descent
@@ -171,3 +174,16 @@ def test_a_gradient_without_centring_turns_the_identities_red(monkeypatch):
     found = outcomes(identities.run(identities.Settings.smoke(), device="cpu"))
     assert found["SN-GRAD"] == found["SN-INV-mean"] == "not reproduced"
     assert found["SN-NTK"] == "reproduced"
+
+
+def test_a_ratio_is_that_of_medians_and_its_range_that_of_seeds():
+    """By hand: medians 6 and 2; seed by seed 1, 6 and 3."""
+    measured = runs.ratio_over_seeds("gain", np.array([2.0, 6.0, 15.0]), np.array([2.0, 1.0, 5.0]))
+    assert measured == Measurement({"gain": 3.0}, {"gain": (1.0, 6.0)}, 3)
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 1e6), st.floats(0.5, 1e6)), min_size=1, max_size=7), st.floats(0.5, 8.0))
+def test_a_ratio_does_not_depend_on_the_unit(pairs, unit):
+    above, below = np.array(pairs).T
+    plain, scaled = runs.ratio_over_seeds("r", above, below), runs.ratio_over_seeds("r", above * unit, below * unit)
+    assert scaled.values["r"] == pytest.approx(plain.values["r"], rel=1e-12)

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, over_seeds, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import Sample, draw_sample
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, train
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, ratio_over_seeds, train
 
 __all__ = ["InputNorms", "Settings", "run"]
 

@@ -28,6 +28,7 @@ __all__ = [
     "Run",
     "over_runs",
     "place",
+    "ratio_over_seeds",
     "slope",
     "slope_over_seeds",
     "slopes",
@@ -208,3 +209,23 @@ def over_runs(n_seeds: int, pick: Callable[..., np.ndarray], **samples: np.ndarr
         {name: (float(values.min()), float(values.max())) for name, values in each.items()},
         n_seeds,
     )
+
+
+def ratio_over_seeds(name: str, above: np.ndarray, below: np.ndarray) -> Measurement:
+    """Summarise a ratio: of the medians over seeds, with its range seed by seed.
+
+    Args:
+        name: Name of the value.
+        above: Numerators, one per seed.
+        below: Denominators, one per seed.
+
+    Returns:
+        The measurement.
+
+    Example:
+        >>> ratio_over_seeds("gain", np.array([2.0, 3.0]), np.array([1.0, 1.0])).values
+        {'gain': 2.5}
+    """
+    ratios = above / below
+    value = float(np.median(above) / np.median(below))
+    return Measurement({name: value}, {name: (float(ratios.min()), float(ratios.max()))}, len(ratios))

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.experiments.runs import place
+from attnbook.softmax_ntk.experiments.runs import place, ratio_over_seeds
 from attnbook.softmax_ntk.experiments.score_tasks import IN_THE_PLANE, KernelMachine, ScoreTask
 from attnbook.softmax_ntk.models.two_layer import Networks
 from attnbook.softmax_ntk.reverse_sde import sample

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, ratio_over_seeds
+from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.at_start import distance_from_limit, initial_kernel, output_limit
 from attnbook.softmax_ntk.data import draw_sample, sphere
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, slope_over_seeds
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, ratio_over_seeds, slope_over_seeds
 from attnbook.softmax_ntk.experiments.summaries import extent, range_of
 from attnbook.softmax_ntk.models.two_layer import (
     Networks,
