@@ -40,7 +40,6 @@ def weights(sizes: FiniteKeys, seed: int) -> Arrays:
     key_query = torch.as_tensor(0.3 * rng.standard_normal((dimension, dimension)))
     limit = queries @ key_query.mT
     own, q = (queries * limit).sum(-1), limit.square().sum(-1)
-
     exact = {p: torch.stack(weight_powers(q.sqrt(), own, n, p)) for p in COORDINATES["power"]}
     bounds = {p: torch.stack(weight_power_bounds(q.sqrt(), own, n, p)) for p in COORDINATES["power"]}
     poincare = q * torch.tensor([[1.0], [2.0]]) * exact[2]
