@@ -10,6 +10,7 @@ $\tilde V$               ``key_query``                $\Sigma^{1/2}V\Sigma^{1/2}
 $\tilde A$               ``target``                   $A\Sigma^{1/2}$, ``(..., n_outputs, dimension)``
 $\mathcal B$             ``bias_coefficient``         $\lim n\,(\mathbb EL_n-L)$
 $\gamma$                 ``heavy_tail_exponent``      $\mathbb EL_n-L^*\sim n^{-\gamma}$ at an optimum
+                         ``oracle_constant``          $\lim n^2\,(L-L^*)$ where the gradient oracle ends
 =======================  ===========================  =======================================================
 
 The text of the paper available to us has no equations; the exact coefficients here are this book's.
@@ -25,9 +26,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.preconditioning.manifold import Point, split
+from attnbook.preconditioning.landscape import curvature
+from attnbook.preconditioning.manifold import Point, minimum, split
 
-__all__ = ["bias_coefficient", "bias_gradient", "heavy_tail_exponent", "spectral_start_constant"]
+__all__ = [
+    "bias_coefficient",
+    "bias_gradient",
+    "curvature_inverse",
+    "heavy_tail_exponent",
+    "oracle_constant",
+    "spectral_start_constant",
+]
 
 Value: TypeAlias = Float[Tensor, "*#batch outputs dimension"]
 Square: TypeAlias = Float[Tensor, "*#batch dimension dimension"]
@@ -92,6 +101,44 @@ def bias_gradient(point: Point, *, target: Value) -> Point:
     leaf = point.detach().requires_grad_()
     value, key = split(leaf)
     return torch.autograd.grad(bias_coefficient(value, key.mT, target=target).sum(), leaf)[0]
+
+
+def curvature_inverse(target: Value) -> Float[Tensor, "size size"]:
+    r"""Return the pseudo-inverse of the Hessian of $L+\mathcal R$ at a minimum; it leaves out the rotations.
+
+    Args:
+        target: $\tilde A$, without batch axes; the minimum is :func:`~attnbook.preconditioning.manifold.minimum`.
+
+    Returns:
+        A matrix that acts on flattened points.
+    """
+    optimum = minimum(target)
+    directions = torch.eye(optimum.numel(), dtype=optimum.dtype).view(-1, *optimum.shape)
+    return torch.linalg.pinv(curvature(optimum, directions, target).flatten(1), rtol=1e-9, hermitian=True)
+
+
+def oracle_constant(target: Value) -> float:
+    r"""Return $\lim n^2\,(L-L^*)$ where the gradient oracle ends: how far $\mathcal B/n$ pulls a minimum.
+
+    The pull moves it by $\delta=-\nabla^2(L+\mathcal R)^+\,\nabla\mathcal B/n$, and the excess is quadratic in that.
+
+    Args:
+        target: $\tilde A$, of largest singular value below one half.
+
+    Returns:
+        The constant.
+
+    Raises:
+        ValueError: As :func:`bias_coefficient`.
+
+    Example:
+        >>> round(oracle_constant(torch.tensor([[0.1]], dtype=torch.float64)), 4)
+        0.8864
+    """
+    optimum = minimum(target)
+    shift = -curvature_inverse(target) @ bias_gradient(optimum, target=target).flatten()
+    (value, key), (for_value, for_key) = split(optimum), split(shift.view_as(optimum))
+    return float(0.5 * (for_value @ key.mT + value @ for_key.mT).square().sum())
 
 
 def heavy_tail_exponent(largest: np.ndarray | float) -> np.ndarray:

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["WeightMoments", "weight_moments", "weight_powers"]
+__all__ = ["WeightMoments", "weight_moments", "weight_power_bounds", "weight_powers"]
 
 # Spacing of the grid in log u; the error is about exp(-pi^2 / spacing).
 SPACING = 0.3
@@ -120,6 +120,33 @@ def weight_powers(
     on_other = tilted * torch.exp(-itself.exp() + (n_keys - 2) * log_rest)
     scale = SPACING / math.gamma(power)
     return scale * on_self.sum(-1), scale * on_other.sum(-1)
+
+
+def weight_power_bounds(
+    score_scale: Float[Tensor, " queries"], self_score: Float[Tensor, " queries"], n_keys: int, power: int
+) -> tuple[Float[Tensor, " queries"], Float[Tensor, " queries"]]:
+    r"""Return the upper bounds of Lemma 9 on :func:`weight_powers`, as its proof gives them.
+
+    They are $n^{-p}\exp\big(p(1-\frac1n)c+\frac{p^2(n-1)}{2n^2}q\big)$ for the weight of the query on itself and
+    $n^{-p}\exp\big(-\frac pnc+\frac{p^2}2\frac{n^2-n-1}{n^2}q\big)$ for another key, with $q=r^2$.
+
+    Args:
+        score_scale: $r$, as for :func:`weight_moments`.
+        self_score: $c$.
+        n_keys: Number of keys $n$.
+        power: $p$, at least 1.
+
+    Returns:
+        The bound for the query itself, and for another key.
+
+    Example:
+        >>> zero = torch.zeros(1, dtype=torch.float64)
+        >>> [float(bound) for bound in weight_power_bounds(zero, zero, 4, 2)]  # uniform attention attains them
+        [0.0625, 0.0625]
+    """
+    n, p, q = n_keys, power, score_scale.square()
+    on_self = torch.exp(-p * math.log(n) + p * (1 - 1 / n) * self_score + p**2 * (n - 1) / (2 * n**2) * q)
+    return on_self, torch.exp(-p * math.log(n) - p / n * self_score + p**2 / 2 * (n**2 - n - 1) / n**2 * q)
 
 
 def _moments(scale: Tensor, self_score: Tensor, n_keys: Sequence[int]) -> tuple[Tensor, ...]:

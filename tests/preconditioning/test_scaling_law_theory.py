@@ -103,6 +103,17 @@ def test_leading_bias_and_covariance_are_the_limits_of_the_exact_ones():
         torch.testing.assert_close(limit, leading[0], rtol=1e-4, atol=1e-6)
 
 
+@given(scale=st.floats(0.0, 2.0), own=st.floats(-2.0, 2.0), n=st.integers(3, 200), power=st.integers(1, 4))
+def test_no_moment_exceeds_the_bound_of_lemma_9_and_without_score_variance_both_are_the_uniform_weight(
+    scale, own, n, power
+):
+    arguments = number(scale), number(own), n, power
+    for exact, bound in zip(weight_powers(*arguments), moments.weight_power_bounds(*arguments), strict=True):
+        assert float(exact) <= float(bound) * (1 + 1e-8)
+    uniform = moments.weight_power_bounds(number(0.0), number(0.0), n, power)
+    assert [float(bound) for bound in uniform] == pytest.approx([n**-power] * 2)
+
+
 def test_by_parts_the_other_keys_shift_the_output_by_the_square_of_one_weight():
     """The exact form of the second term of (22), which the bound of Lemma 11 starts from."""
     scale, own, n = number(0.7), number(0.4), 23
@@ -132,8 +143,8 @@ def test_the_oracle_bias_is_what_its_fixed_point_shows():
     best = balanced(torch.as_tensor(np.diag([0.12, 0.1, 0.08, 0, 0])[:, :3].copy()))
     target = split(best)[0] @ split(best)[1].mT
     points = descents.oracle_descent(target, number(1e5), best, step_size=4.0, steps=120)
-    scaled = descents.excess_at(points[-1], target) * 1e10
-    assert float(scaled) == pytest.approx(descents.oracle_bias(best), rel=1e-3)
+    scaled = descents.excess(points[-1], target) * 1e10
+    assert float(scaled) == pytest.approx(theory.oracle_constant(target), rel=1e-3)
 
 
 def test_at_the_exact_fixed_point_the_gradient_vanishes_and_the_excess_has_the_leading_order():
@@ -147,8 +158,8 @@ def test_at_the_exact_fixed_point_the_gradient_vanishes_and_the_excess_has_the_l
     (slope,) = torch.autograd.grad(total, leaf)
     # What is left pulls along the rotations of the minimum, at order 1 / n^2.
     assert float(slope.abs().max()) < 1 / n**2 * 10
-    scaled = float(descents.excess_at(leaf, target).detach()) * n**2
-    assert scaled == pytest.approx(descents.oracle_bias(balanced(target)), rel=0.02)
+    scaled = float(descents.excess(leaf, target).detach()) * n**2
+    assert scaled == pytest.approx(theory.oracle_constant(target), rel=0.02)
 
 
 def test_the_expected_gradient_is_the_mean_over_fresh_batches():
@@ -171,7 +182,7 @@ def test_the_expected_gradient_is_the_mean_over_fresh_batches():
 def test_infinitely_many_samples_leave_the_population_descent_unbiased():
     target = minimum()[0] @ minimum()[1]
     points = descents.oracle_descent(target, number(float("inf")), 0.5 * balanced(target), step_size=2.0, steps=80)
-    records = descents.excess_at(points, target)
+    records = descents.excess(points, target)
     assert records[-1] < 1e-20 < records[0]
     late = float(torch.log(records[40] / records[39]))
     assert late == pytest.approx(2 * np.log(1 - 2 * 2.0 * 0.08), rel=0.02)
@@ -188,7 +199,8 @@ def test_the_spectral_start_has_the_predicted_excess():
     x = torch.as_tensor(np.random.default_rng(2).standard_normal((200, n, 3)))
     from attnbook.preconditioning.optimizer import spectral_init
 
-    scaled = n * descents.excess(*spectral_init(x, x @ target.mT), target)
+    value, key_query = spectral_init(x, x @ target.mT)
+    scaled = n * descents.excess(torch.cat([value, key_query.mT], dim=-2), target)
     predicted = theory.spectral_start_constant(np.array(values), 5, noise=0.0)
     assert float(scaled.mean()) == pytest.approx(predicted, rel=0.15)
 
@@ -203,7 +215,8 @@ def test_the_whitened_descents_agree_with_the_raw_algorithm():
     x = torch.as_tensor(rng.standard_normal((1, 29, 3)))
     y = x @ (best[0] @ best[1]).mT + 0.1 * torch.as_tensor(rng.standard_normal((1, 29, 5)))
     start = tuple(layer.expand(1, -1, -1).clone() for layer in moved(best))
-    found = descents.data_descent(best[0] @ best[1], (x, y), start, step_size=0.3, steps=3)
+    point = torch.cat([start[0], start[1].mT], dim=-2)
+    found = descents.data_descent(best[0] @ best[1], (x, y), point, step_size=0.3, steps=3)
     value, key_query = (layer.clone() for layer in start)
     estimate = sample_covariance(x)
     inverse = torch.linalg.inv(estimate)
@@ -214,7 +227,7 @@ def test_the_whitened_descents_agree_with_the_raw_algorithm():
         for_value, for_key_query = torch.autograd.grad(loss, (value, key_query))
         value = (value - 0.3 * for_value @ inverse).detach()
         key_query = (key_query - 0.3 * inverse @ for_key_query @ inverse).detach()
-    end = descents.excess(value, key_query, best[0] @ best[1])
+    end = descents.excess(torch.cat([value, key_query.mT], dim=-2), best[0] @ best[1])
     torch.testing.assert_close(found[-1], end, rtol=1e-4, atol=0)
 
 

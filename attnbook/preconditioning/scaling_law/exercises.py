@@ -21,13 +21,11 @@ def heavy_tail_slope(answer: Callable[..., Any]) -> str | None:
         got = np.asarray(answer(signal), dtype=float)
         if np.allclose(got, right, atol=1e-3):
             continue
-        root = math.sqrt(1 / signal + 0.25)
+        root, frozen = math.sqrt(1 / signal + 0.25), min(1.0, 1 / 3 + 1 / (3 * signal))
         likely = {
             "up to one half nothing is gained by a rare query: the exponent is one": root - 0.5,
             "the sign is wrong: gamma is the decay": -float(right),
-            "this uses the first formula beyond 2/3, where one key already has all the weight": max(
-                0.0, min(1.0, 1 / 3 + 1 / (3 * signal))
-            ),
+            "this uses the first formula beyond 2/3, where one key already has all the weight": frozen,
             "the last 1/2 is missing": root,
             "from one half on it falls": 1.0,
         }
@@ -49,13 +47,8 @@ def split_of_compute(answer: Callable[..., Any]) -> str | None:
         if np.isclose(got, math.sqrt(compute / steps), rtol=0.02):
             return f"power {power:g}: this is the number of samples; the steps are wanted"
         there = np.interp(float(got), t, error)
-        return (
-            f"power {power:g}: {float(got):.4g} steps leave an error of {there:.4g}; {error.min():.4g} can be reached"
-        )
+        return f"power {power:g}: {got:.4g} steps leave an error of {there:.4g}; {error.min():.4g} can be reached"
     return None
 
 
-CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
-    "PC-8": heavy_tail_slope,
-    "PC-9": split_of_compute,
-}
+CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {"PC-8": heavy_tail_slope, "PC-9": split_of_compute}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.attention_output import scalar_bias
+from attnbook.preconditioning.curves import stage
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.law_constants import heavy_tail_exponent, spectral_start_constant
-from attnbook.preconditioning.manifold import minimum
-from attnbook.preconditioning.scaling_law import descents, finite_keys
+from attnbook.preconditioning.scaling_law import finite_keys
+from attnbook.preconditioning.scaling_law.descents import COUNTS, exact_fixed_points, on_data_sets, with_the_oracle
+from attnbook.preconditioning.scaling_law.finite_keys import stacked
+from attnbook.preconditioning.training import Training, Variant, train_variants
 
 LARGE = 400  # samples from which on the start and the exact fixed points are held against their leading orders
 SIGNALS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.75, 0.85, 1.0, 1.15, 1.5, 2.0)
+BATCHES = (50, 100, 200, 400)  # keys per batch
 LIGHT = (0.1, 0.25)  # signals well below the threshold
 BELOW, ABOVE = 0.45, (0.55, 0.75, 1.15, 2.0)  # those that nobody had looked at when the rule for large n was written
 
@@ -56,13 +60,8 @@ class FiniteKeys(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compare exact expectations over keys with bounds and leading coefficients."""
-        problem = _setup(self, self.condition_number, 0.1).problem
-
-        def one(seed: int) -> Arrays:
-            found = finite_keys.weights(self, seed) | finite_keys.outputs(self, seed)
-            return found | finite_keys.losses(self, problem(seed), seed)
-
-        return _each(seeds, one)
+        parts = finite_keys.weights, finite_keys.outputs, finite_keys.losses
+        return _each(seeds, lambda seed: {name: found for part in parts for name, found in part(self, seed).items()})
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off ratios to bounds, slopes, and ratios to leading orders."""
@@ -133,11 +132,8 @@ class ScalingLaw(Experiment):
 
     def target(self, seed: int) -> Tensor:
         r"""Return $\tilde A$ of a seed: inputs are white, so that it is $A$ itself."""
-        return torch.as_tensor(_setup(self, 1.0, self.noise).problem(seed).true_map)
-
-    def cold_start(self, target: Tensor) -> Tensor:
-        """Return a balanced minimum with both layers shrunk, as a point."""
-        return self.shrink * minimum(target)
+        sizes = self.dimension, self.n_outputs, 1.0, self.largest, self.smallest
+        return torch.as_tensor(Setup(*sizes, self.noise, n_samples=1).problem(seed).true_map)
 
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of samples and steps."""
@@ -146,12 +142,9 @@ class ScalingLaw(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Start and train Algorithm 1 on data sets of many sizes."""
-
-        def one(seed: int) -> Arrays:
-            return _stack("n", [descents.on_data_sets(self, seed, *row) for row in self.data_sets])
-
+        found = _each(seeds, lambda s: stacked("n", [on_data_sets(self, s, *row) for row in self.data_sets]))
         values = np.linspace(self.largest, self.smallest, self.dimension)
-        return _each(seeds, one) | {"limit": ((), spectral_start_constant(values, self.n_outputs, self.noise))}
+        return found | {"limit": ((), spectral_start_constant(values, self.n_outputs, self.noise))}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off slopes, constants and the worth of training."""
@@ -201,16 +194,12 @@ class GradientOracle(Experiment):
 
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of samples and steps."""
-        return descents.COUNTS | {"cold_step": range(self.cold_steps + 1)}
+        return COUNTS | {"cold_step": range(self.cold_steps + 1)}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Find the oracle's fixed points, predicted, exact and measured, and follow it from a cold start."""
         problem, small = ScalingLaw(), ScalingLaw(dimension=self.exact_sizes[0], n_outputs=self.exact_sizes[1])
-
-        def one(seed: int) -> Arrays:
-            return descents.with_the_oracle(self, problem, seed) | descents.exact_fixed_points(self, small.target(seed))
-
-        return _each(seeds, one)
+        return _each(seeds, lambda s: with_the_oracle(self, problem, s) | exact_fixed_points(self, small.target(s)))
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off slopes, ratios to the expansion, and how far runs rise above the sum of both terms."""
@@ -252,19 +241,27 @@ class MinibatchFloor(Experiment):
     def coordinates(self) -> dict[str, Any]:
         """Name batch sizes and about thirty recorded steps; with decay all but the largest batches are tried."""
         step = range(0, self.steps + 1, max(1, self.steps // 30))
-        return {"b": list(descents.BATCHES), "decayed_b": list(descents.BATCHES[:-1]), "step": step}
+        return {"b": list(BATCHES), "decayed_b": list(BATCHES[:-1]), "step": step}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train from the spectral start with constant and decaying step size."""
-        found, split = descents.minibatch_curves(self, seeds, device, progress), len(descents.BATCHES)
-        axes = ("step", "seed")
+        variant = Variant(self.step_size, "two", 1.0, "spectral")
+        setup = Setup(5, 8, 10.0, largest=0.4, smallest=0.2, noise=0.1, n_samples=self.n_samples)
+        record_at, found = tuple(self.coordinates()["step"]), []
+        trainings = [Training(self.steps, size, record_at) for size in BATCHES]
+        trainings += [replace(training, decay=True) for training in trainings[:-1]]
+        for number, training in enumerate(trainings):
+            told = stage(progress, number, len(trainings))
+            history = train_variants([variant], seeds, setup, training, device=device, progress=told)
+            found.append(history.records["excess_loss"])
+        axes, split = ("step", "seed"), len(BATCHES)
         return {"constant": (("b", *axes), found[:split]), "decayed": (("decayed_b", *axes), found[split:])}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold the floors against the start and against smaller steps."""
         floors = floor(data.constant)
         decayed = (data.decayed.isel(step=-1).rename(decayed_b="b") / floors).median("seed")
-        levels = {f"floor_{b}": floors.sel(b=b) for b in descents.BATCHES}
+        levels = {f"floor_{b}": floors.sel(b=b) for b in BATCHES}
         start = data.constant.isel(b=0, step=0)
         return {"PC-X2": {"initial_excess": start, **levels, "smallest_decayed_over_floor": decayed.min()}}
 
@@ -302,7 +299,7 @@ class HeavyTails(Experiment):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold slopes against the random-energy argument; exact, so no seed enters."""
-        near, far = fitted_slope(data), far_slope(data)
+        near, far = bias_slopes(data)
         exponent = xr.DataArray(heavy_tail_exponent(data.signal.values), {"signal": data.signal})
         return {
             "PC-H1": {
@@ -319,14 +316,9 @@ def slope(values: xr.DataArray, along: str) -> xr.DataArray:
     return xr.DataArray(np.log(logs)).polyfit(along, 1).polyfit_coefficients.sel(degree=1, drop=True)
 
 
-def fitted_slope(tails: xr.Dataset) -> xr.DataArray:
-    """Return the slope of the bias at feasible numbers of samples."""
-    return slope(tails.bias.sel(n=slice(2**12)), "n")
-
-
-def far_slope(tails: xr.Dataset) -> xr.DataArray:
-    """Return the slope of the bias between the last two numbers of samples."""
-    return slope(tails.bias.isel(n=slice(-2, None)), "n")
+def bias_slopes(tails: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return the slope of the bias at feasible numbers of samples and that between the last two numbers."""
+    return slope(tails.bias.sel(n=slice(2**12)), "n"), slope(tails.bias.isel(n=slice(-2, None)), "n")
 
 
 def pooled_path(data: xr.Dataset) -> xr.DataArray:
@@ -340,17 +332,7 @@ def floor(curves: xr.DataArray) -> xr.DataArray:
     return curves.isel(step=slice(-((curves.sizes["step"] - 1) // 3), None)).mean("step")
 
 
-def _setup(sizes: FiniteKeys | ScalingLaw, condition_number: float, noise: float) -> Setup:
-    """Return the problem of an experiment, which draws its samples itself."""
-    return Setup(sizes.dimension, sizes.n_outputs, condition_number, sizes.largest, sizes.smallest, noise, n_samples=1)
-
-
 def _each(seeds: tuple[int, ...], one: Callable[[int], Arrays]) -> Arrays:
     """Return the arrays of all seeds, on one thread of the CPU: matrices are small."""
     with runtime.threads(1):
-        return _stack("seed", [one(seed) for seed in seeds])
-
-
-def _stack(axis: str, rows: Sequence[Arrays]) -> Arrays:
-    """Return arrays of the same names and shapes along a new first dimension."""
-    return {name: ((axis, *axes), np.stack([row[name][1] for row in rows])) for name, (axes, _) in rows[0].items()}
+        return stacked("seed", [one(seed) for seed in seeds])

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.law_constants import heavy_tail_exponent
 from attnbook.preconditioning.scaling_law import experiments as own
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 TRAINED = Look("one data set, trained", "#0b5cad", "-", "o")
 START = Look("one data set, spectral start", "#15803d", "-.", "v", hollow=True)
 ORACLE = Look("gradient oracle, expansion", "#9a3412", "--", "s")
 FRESH = Look("gradient oracle, runs on fresh batches", "#111111", "none", "D", hollow=True)
-Rows = list[list[str | Measured]]
 EXCESS = r"excess loss $L-L^*$"
 
 
@@ -30,6 +27,7 @@ def law(data: xr.Dataset, oracle: xr.Dataset) -> Figure:
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.8))
         band(ax, data.n, data.start, START)
+        ax.lines[-1].set(markersize=12, markeredgewidth=2.5)
         band(ax, data.n, data.path.isel(step=-1), TRAINED)
         band(ax, oracle.n, oracle.expansion, ORACLE)
         ax.plot(oracle.measured_n, oracle.measured.median("seed"), **FRESH.line_style())
@@ -45,11 +43,10 @@ def steps_frame(data: xr.Dataset, oracle: xr.Dataset, steps: int) -> Figure:
     finite, population = oracle.surface.isel(surface_n=slice(-1)), oracle.surface.isel(surface_n=-1)
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.2))
-        band(ax, data.n, data.cold.sel(cold_step=steps), TRAINED)
-        band(ax, finite.surface_n, finite.sel(cold_step=steps).transpose("seed", ...), ORACLE)
-        ax.axhline(float(population.sel(cold_step=steps).median()), color=INK, linestyle=":", label="steps alone")
         for look, n, curves in ((TRAINED, data.n, data.cold), (ORACLE, finite.surface_n, finite)):
+            band(ax, n, curves.sel(cold_step=steps), look)
             ax.plot(n, curves.isel(cold_step=-1).median("seed"), color=look.color, linewidth=0.8)
+        ax.axhline(float(population.sel(cold_step=steps).median()), color=INK, linestyle=":", label="steps alone")
         ax.set(xscale="log", yscale="log", xlabel="samples $n$", ylabel=EXCESS, ylim=(5e-8, 3e-2))
         ax.set_title(f"after {steps} steps; thin: at the end", fontsize=11)
         ax.legend(fontsize=9.5, loc="lower left")
@@ -58,32 +55,29 @@ def steps_frame(data: xr.Dataset, oracle: xr.Dataset, steps: int) -> Figure:
 
 def steps_text(data: xr.Dataset, oracle: xr.Dataset, steps: int) -> str:
     """Return the numbers behind one picture of the slider."""
-    here = {"cold_step": steps}
-    one, fresh = (
-        [f"{float(values.median('seed')):.2g}" for values in (curves[here][..., 0], curves[here][..., last])]
-        for curves, last in ((data.cold, -1), (oracle.surface, -2))
-    )
-    alone = float(oracle.surface.isel(surface_n=-1, **here).median())
+    picked = (data.cold, 0), (data.cold, -1), (oracle.surface, 0), (oracle.surface, -2), (oracle.surface, -1)
+    found = [f"{float(curves.sel(cold_step=steps)[:, n].median()):.2g}" for curves, n in picked]
     return (
-        f"After {steps} steps, with 100 and 1600 samples: one data set {one[0]} and {one[1]}, oracle {fresh[0]} and "
-        f"{fresh[1]}; with infinitely many {alone:.2g}. Medians over problems."
+        f"After {steps} steps, with 100 and 1600 samples: one data set {found[0]} and {found[1]}, oracle {found[2]} "
+        f"and {found[3]}; with infinitely many {found[4]}. Medians over problems."
     )
 
 
 def approach(keys: xr.Dataset, oracle: xr.Dataset) -> Figure:
     """Draw exact biases over their leading orders: of the loss, its gradient, and the excess of the oracle."""
+    loss = keys.loss_bias / keys.coefficient
     gradient = keys.gradient_bias * keys.n.astype(float) ** 2 / keys.gradient_coefficient
     fixed = oracle.exact * oracle.exact_n.astype(float) ** 2 / oracle.exact_limit
     curves = [
-        (Look("loss, at an optimum", "#0b5cad", "-", "o"), (keys.loss_bias / keys.coefficient).isel(point=0)),
-        (Look("loss, away from it", "#c2410c", ":", "^"), (keys.loss_bias / keys.coefficient).isel(point=1)),
-        (Look("squared gradient, at an optimum", "#15803d", "--", "s"), gradient.isel(point=0)),
-        (Look("excess of the oracle", "#7c3aed", "-.", "D"), fixed),
+        (Look("loss, at an optimum", "#0b5cad", "-", "o"), loss.isel(point=0)),
+        (Look("loss, away from it", "#7c3aed", ":", "^"), loss.isel(point=1)),
+        (Look("squared gradient, at an optimum", "#15803d", "-.", "D"), gradient.isel(point=0)),
+        (replace(ORACLE, label="excess of the oracle"), fixed),
     ]
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.2))
         for look, curve in curves:
-            band(ax, curve[curve.dims[-1]].values, curve.transpose("seed", ...).values, look)
+            band(ax, curve[curve.dims[-1]].values, curve.values, look)
         ax.axhline(1, color=INK, linewidth=1, linestyle=":")
         ax.set(xscale="log", xlabel="samples $n$", ylabel="exact / leading order", ylim=(0.3, 1.3))
         ax.legend(fontsize=9.5, loc="lower right")
@@ -95,11 +89,9 @@ def floors(batches: xr.Dataset) -> Figure:
     sizes, level, start = batches.b.values, own.floor(batches.constant), batches.constant.isel(b=0, step=0)
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.0))
-        band(
-            ax, sizes, level.transpose("seed", "b").values, Look("minibatches, constant step size", "#0b5cad", "-", "o")
-        )
-        decayed = batches.decayed.isel(step=-1).transpose("seed", "decayed_b")
-        band(ax, sizes[:-1] * 1.03, decayed, Look("minibatches, step size decayed to zero", "#c2410c", ":", "^"))
+        band(ax, sizes, level.values.T, Look("minibatches, constant step size", "#0b5cad", "-", "o"))
+        decayed = Look("minibatches, step size decayed to zero", "#c2410c", ":", "^")
+        band(ax, sizes[:-1] * 1.03, batches.decayed.isel(step=-1).values.T, decayed)
         _slope(ax, sizes, float(level.isel(b=0).median()) * sizes[0] / sizes, "slope -1", (6, 8))
         ax.axhspan(float(start.min()), float(start.max()), color=START.color, alpha=0.15, linewidth=0)
         ax.axhline(float(start.median()), color=START.color, linestyle="-.", label="spectral start")
@@ -112,12 +104,12 @@ def floors(batches: xr.Dataset) -> Figure:
 
 def slopes(tails: xr.Dataset) -> Figure:
     """Draw the slope of the bias against the signal, in two ranges of samples, beside the predicted one."""
-    fine, far = np.linspace(float(tails.signal[0]), float(tails.signal[-1]), 200), own.far_slope(tails)
+    fine, (near, far) = np.linspace(float(tails.signal[0]), float(tails.signal[-1]), 200), own.bias_slopes(tails)
     fresh = far.sel(signal=sorted((own.BELOW, *own.ABOVE)))
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.4))
         ax.plot(fine, -heavy_tail_exponent(fine), color=INK, linestyle=":", label="random-energy argument")
-        ax.plot(tails.signal, own.fitted_slope(tails), "-o", color="#0b5cad", label="exact, $n$ from $2^7$ to $2^{12}$")
+        ax.plot(tails.signal, near, "-o", color="#0b5cad", label="exact, $n$ from $2^7$ to $2^{12}$")
         ax.plot(tails.signal, far, "--^", color="#c2410c", label=f"exact, $n$ near $2^{{{int(np.log2(tails.n[-1]))}}}$")
         ax.plot(fresh.signal, fresh, "o", markersize=12, fillstyle="none", color="#c2410c", label="new signals")
         ax.axvline(0.5, color=INK, linewidth=1)
@@ -128,31 +120,29 @@ def slopes(tails: xr.Dataset) -> Figure:
 
 def bounds(keys: xr.Dataset) -> Table:
     """Return how loose Lemmas 9 to 11 are: moment over bound at random queries."""
-    found = {
-        f"Lemma 9, p = {p}": [keys.weight_ratio.sel(power=p, weight=w) for w in keys.weight] for p in keys.power.values
-    }
-    found["Lemma 10"] = [keys.variance_ratio.sel(weight=w) for w in keys.weight]
-    rows: Rows = [[name, *(Measured(_spread(ratio)) for ratio in ratios)] for name, ratios in found.items()]
-    rows.append(["Lemma 11, all of the output", Measured(_spread(keys.shift_ratio)), ""])
+    rows: list[list[str | Measured]] = [
+        [f"Lemma 9, p = {p}", *(_spread(keys.weight_ratio.sel(power=p, weight=w)) for w in keys.weight)]
+        for p in keys.power.values
+    ]
+    rows.append(["Lemma 10, (20) and (21)", *(_spread(keys.variance_ratio.sel(weight=w)) for w in keys.weight)])
+    rows.append(["Lemma 11, all of the output", _spread(keys.shift_ratio), ""])
     caption = "Exact moment over bound: median over queries and problems [smallest, largest]; 1 is attained."
     return Table(["", "weight on itself", "weight on another key"], rows, caption)
 
 
 def one_data_set(data: xr.Dataset) -> Table:
     """Return by number of samples what the start leaves over its limit, and what training adds."""
-    paths, scaled = own.pooled_path(data), data.n * data.start / data.limit
-    rows: Rows = [
-        [f"{n}", Measured(_spread(scaled.sel(n=n))),
-         *(Measured(f"{float(end):.3f}") for end in (paths.sel(n=n)[-1], paths.sel(n=n).min()))]
-        for n in data.n.values
-    ]  # fmt: skip
+    rows: list[list[str | Measured]] = []
+    for n, path in own.pooled_path(data).groupby("n"):
+        worth = (Measured(f"{ratio.item():.3f}") for ratio in (path[..., -1], path.min()))
+        rows.append([f"{n}", _spread(n * data.start.sel(n=n) / data.limit), *worth])
     caption = "First: median over problems [smallest, largest]. Others: means over data sets and problems."
     return Table(["n", "n · start / limit", "trained / start", "best step / start"], rows, caption)
 
 
-def _spread(samples: xr.DataArray) -> str:
-    low, middle, high = (f"{float(pick(samples.values)):.3g}" for pick in (np.min, np.median, np.max))
-    return f"{middle} [{low}, {high}]"
+def _spread(samples: xr.DataArray) -> Measured:
+    low, middle, high = (f"{number:.3g}" for number in np.quantile(samples, (0, 0.5, 1)))
+    return Measured(f"{middle} [{low}, {high}]")
 
 
 def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str, offset: tuple[float, float]) -> None:

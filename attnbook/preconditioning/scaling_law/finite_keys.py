@@ -12,10 +12,10 @@ from torch import Tensor
 from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.preconditioning.attention_output import expected_excess, gaussian_nodes, leading_moments, output_moments
-from attnbook.preconditioning.data import Problem
+from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.law_constants import bias_coefficient
 from attnbook.preconditioning.population import penalty_gradient, spectral_factors, whiten
-from attnbook.preconditioning.weight_moments import weight_powers
+from attnbook.preconditioning.weight_moments import weight_power_bounds, weight_powers
 
 if TYPE_CHECKING:
     from attnbook.preconditioning.scaling_law.experiments import FiniteKeys
@@ -40,39 +40,28 @@ def weights(sizes: FiniteKeys, seed: int) -> Arrays:
     key_query = torch.as_tensor(0.3 * rng.standard_normal((dimension, dimension)))
     limit = queries @ key_query.mT
     own, q = (queries * limit).sum(-1), limit.square().sum(-1)
-
-    def bound_itself(p: int) -> Tensor:
-        return torch.exp(-p * np.log(n) + p * (1 - 1 / n) * own + p**2 * (n - 1) / (2 * n**2) * q)
-
-    def bound_other(p: int) -> Tensor:
-        return torch.exp(-p * np.log(n) - p / n * own + p**2 / 2 * (n**2 - n - 1) / n**2 * q)
-
-    exact = {p: weight_powers(q.sqrt(), own, n, p) for p in COORDINATES["power"]}
-    ratios = [[itself / bound_itself(p), other / bound_other(p)] for p, (itself, other) in exact.items()]
-    variances = [
-        (square - mean.square()) / (factor * q * square)
-        for factor, mean, square in zip((1, 2), exact[1], exact[2], strict=True)
-    ]
+    exact = {p: torch.stack(weight_powers(q.sqrt(), own, n, p)) for p in COORDINATES["power"]}
+    bounds = {p: torch.stack(weight_power_bounds(q.sqrt(), own, n, p)) for p in COORDINATES["power"]}
+    poincare = q * torch.tensor([[1.0], [2.0]]) * exact[2]
     shift = output_moments(key_query, queries, [n]).shift[0].square().sum(-1)
     # The two terms of (22): the query's own key by Lemma 9, the others by parts and then by Lemma 9.
-    terms = (queries - limit).square().sum(-1) * bound_itself(1) ** 2 + q * ((n - 1) * bound_other(2)) ** 2
-    others = torch.as_tensor(rng.standard_normal((n, dimension)))
+    terms = (queries - limit).square().sum(-1) * bounds[1][0] ** 2 + q * ((n - 1) * bounds[2][1]) ** 2
     return {
-        "derivative_error": ((), _derivative_error(others, queries[0], key_query)),
-        "weight_ratio": (("power", "weight", "query"), np.array([[r.numpy() for r in row] for row in ratios])),
-        "variance_ratio": (("weight", "query"), torch.stack(variances).numpy()),
+        "derivative_error": ((), _derivative_error(rng.standard_normal((n, dimension)), queries[0], key_query)),
+        "weight_ratio": (("power", "weight", "query"), torch.stack([exact[p] / bounds[p] for p in exact]).numpy()),
+        "variance_ratio": (("weight", "query"), ((exact[2] - exact[1].square()) / poincare).numpy()),
         "shift_ratio": (("query",), (shift / (2 * terms)).numpy()),
     }
 
 
-def _derivative_error(others: Tensor, query: Tensor, key_query: Tensor) -> float:
+def _derivative_error(drawn: np.ndarray, query: Tensor, key_query: Tensor) -> float:
     """Lemma 8: the formula for the derivative of every weight by every other key, against autograd."""
 
     def softmax(keys: Tensor) -> Tensor:
         return torch.softmax(torch.cat([query[None], keys]) @ key_query @ query, dim=0)
 
-    automatic = torch.autograd.functional.jacobian(softmax, others)
-    alpha = softmax(others)
+    others = torch.as_tensor(drawn)
+    automatic, alpha = torch.autograd.functional.jacobian(softmax, others), softmax(others)
     same = torch.eye(len(alpha), dtype=alpha.dtype)[:, 1:]
     formula = alpha[:, None, None] * (same - alpha[None, 1:])[..., None] * (key_query @ query)
     return float((automatic - formula).abs().max())
@@ -91,15 +80,13 @@ def outputs(sizes: FiniteKeys, seed: int) -> Arrays:
     shifts = (shift[:, None], found.second[:, 0] + mixed + mixed.mT, found.keys[:, 0] - one - limit.mT * limit)
     drawn = stream(seed, "keys")
     simulated = [_variances(query, key_query, (sizes.variance_draws, count, dimension), drawn) for count in n_keys]
-    trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
+    trace, off_spread = covariance.diagonal(dim1=-2, dim2=-1).sum(-1), n[..., None] * covariance - spread
     return {
         "shift_error": (("output_n",), ((n * shift - bias).norm(dim=-1) / bias.norm()).numpy()),
-        "covariance_error": (
-            ("output_n",), ((n[..., None] * covariance - spread).flatten(1).norm(dim=1) / spread.norm()).numpy()
-        ),
+        "covariance_error": (("output_n",), (off_spread.flatten(1).norm(dim=1) / spread.norm()).numpy()),
         "squared_bias": (("statistic", "output_n"), np.array([off.square().sum((-2, -1)).numpy() for off in shifts])),
         "variance": (("statistic", "output_n"), torch.cat([trace[None], torch.stack(simulated, dim=1)]).numpy()),
-    }  # fmt: skip
+    }
 
 
 def _variances(query: Tensor, key_query: Tensor, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
@@ -112,32 +99,34 @@ def _variances(query: Tensor, key_query: Tensor, shape: tuple[int, ...], rng: np
     return torch.stack([square.var(0).sum() for square in squares])
 
 
-def losses(sizes: FiniteKeys, problem: Problem, seed: int) -> Arrays:
+def losses(sizes: FiniteKeys, seed: int) -> Arrays:
     """Bias of loss and gradient at an optimum and at a perturbed point, with coefficients; bias of the regulariser."""
     rng, n = stream(seed, "perturbation"), tuple(COORDINATES["n"])
+    shape = sizes.dimension, sizes.n_outputs, sizes.condition_number, sizes.largest, sizes.smallest
+    problem = Setup(*shape, noise=0.1, n_samples=1).problem(seed)
     covariance, true_map = torch.as_tensor(problem.covariance), torch.as_tensor(problem.true_map)
     raw = spectral_factors(true_map, covariance)[:2]
     best = whiten(*raw, covariance=covariance)
     moved = [layer + sizes.perturbation * torch.as_tensor(rng.standard_normal(layer.shape)) for layer in best]
     target, nodes = best[0] @ best[1], gaussian_nodes(sizes.dimension, sizes.per_axis)
-    rows = []
+    rows: list[Arrays] = []
     for point in (best, moved):
         leaves = [layer.clone().requires_grad_() for layer in point]
         exact = expected_excess(*leaves, target=target, n_keys=n, nodes=nodes)
         leading = bias_coefficient(*leaves, target=target)
         rows.append({
-            "loss_bias": np.array(n) * exact.detach().numpy(),
-            "coefficient": leading.item(),
-            "gradient_bias": [_square(torch.autograd.grad(one, leaves, retain_graph=True)) for one in exact],
-            "gradient_coefficient": _square(torch.autograd.grad(leading, leaves)),
+            "loss_bias": (("n",), np.array(n) * exact.detach().numpy()),
+            "coefficient": ((), leading.item()),
+            "gradient_bias": (("n",), [_square(torch.autograd.grad(one, leaves, retain_graph=True)) for one in exact]),
+            "gradient_coefficient": ((), _square(torch.autograd.grad(leading, leaves))),
         })  # fmt: skip
-    found = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    return {name: (("point", "n")[: values.ndim], values) for name, values in found.items()} | {
-        "penalty_bias": (
-            ("penalty_n",),
-            penalty_bias(raw, covariance, sizes.penalty_draws, rng),
-        )
-    }
+    penalty = penalty_bias(raw, covariance, sizes.penalty_draws, rng)
+    return stacked("point", rows) | {"penalty_bias": (("penalty_n",), penalty)}
+
+
+def stacked(axis: str, rows: Sequence[Arrays]) -> Arrays:
+    """Return arrays of the same names and shapes along a new first dimension."""
+    return {name: ((axis, *axes), np.stack([row[name][1] for row in rows])) for name, (axes, _) in rows[0].items()}
 
 
 def _square(layers: Sequence[Tensor]) -> float:
