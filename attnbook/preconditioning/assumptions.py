@@ -12,6 +12,10 @@ __all__ = ["LARGEST_SIGNAL", "warn_about_assumptions", "warn_about_sizes"]
 
 LARGEST_SIGNAL = 0.5
 r"""Largest $s_1$ for which $E e^{x^\top V^\top\Sigma Vx}$ is finite at the minima; the paper's is missing."""
+_NO_RATE = (
+    "Assumption 2 fails; the smallest singular value of A Sigma^(1/2) is zero, "
+    "so the guaranteed rate degenerates to zero"
+)
 
 
 def warn_about_assumptions(singular_values: Float[Tensor, "*batch dimension"], n_outputs: int) -> None:
@@ -29,11 +33,7 @@ def warn_about_assumptions(singular_values: Float[Tensor, "*batch dimension"], n
     warn_about_sizes(n_outputs, dimension, stacklevel=4)
     threshold = dimension * torch.finfo(singular_values.dtype).eps * largest
     if n_outputs >= dimension and float(singular_values.min()) <= threshold:
-        warnings.warn(
-            "true_map: linearly dependent columns: Assumption 2 fails; the smallest singular value of A Sigma^(1/2) "
-            "is zero, so the guaranteed rate degenerates to zero",
-            stacklevel=3,
-        )
+        warnings.warn(f"true_map: linearly dependent columns: {_NO_RATE}", stacklevel=3)
     if largest >= LARGEST_SIGNAL:
         warnings.warn(
             f"true_map: the largest singular value of A Sigma^(1/2) is {largest:.3g}; from {LARGEST_SIGNAL} on "
@@ -54,8 +54,4 @@ def warn_about_sizes(n_outputs: int, dimension: int, *, stacklevel: int = 3) -> 
         UserWarning: If that is so.
     """
     if n_outputs < dimension:
-        warnings.warn(
-            f"fewer outputs ({n_outputs}) than inputs ({dimension}): Assumption 2 fails; the smallest singular value "
-            "of A Sigma^(1/2) is zero, so the guaranteed rate degenerates to zero",
-            stacklevel=stacklevel,
-        )
+        warnings.warn(f"fewer outputs ({n_outputs}) than inputs ({dimension}): {_NO_RATE}", stacklevel=stacklevel)

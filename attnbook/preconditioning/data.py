@@ -1,4 +1,4 @@
-r"""The data of Section 2: Gaussian inputs, a linear teacher, and a covariance of chosen condition number.
+r"""The data of Section 3: Gaussian inputs, a linear teacher, and a covariance of chosen condition number.
 
 =======================  ====================  ==================================================
 paper                    name here             shape
@@ -53,8 +53,7 @@ class Problem:
         Raises:
             ValueError: If ``n_samples`` is less than 1.
         """
-        if n_samples < 1:
-            raise ValueError(f"n_samples: expected at least 1, got {n_samples}")
+        _check_at_least(1, n_samples=n_samples)
         outputs, dimension = self.true_map.shape
         x = inputs.standard_normal((n_samples, dimension)) @ np.linalg.cholesky(self.covariance).T
         return x, x @ self.true_map.T + self.noise * noise.standard_normal((n_samples, outputs))
@@ -83,17 +82,12 @@ class Setup:
     n_samples: int
 
     def __post_init__(self) -> None:
-        for name in ("dimension", "n_outputs", "n_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        _check_at_least(1, dimension=self.dimension, n_outputs=self.n_outputs, n_samples=self.n_samples)
+        _check_at_least(1, condition_number=self.condition_number)
         if not 0 < self.noise < float("inf"):
             raise ValueError(f"noise: expected a positive number, got {self.noise}")
         if not 0 < self.smallest <= self.largest < float("inf"):
-            raise ValueError(
-                f"smallest, largest: expected 0 < smallest <= largest, got {self.smallest} and {self.largest}"
-            )
-        if not 1 <= self.condition_number < float("inf"):
-            raise ValueError(f"condition_number: expected at least 1, got {self.condition_number}")
+            raise ValueError(f"smallest: expected above 0 and at most largest, {self.largest}, got {self.smallest}")
 
     @property
     def best_loss(self) -> float:
@@ -151,13 +145,8 @@ def draw_problem(
         >>> round(float(np.linalg.cond(p.covariance)), 9)
         4.0
     """
-    for name, size in {"dimension": dimension, "n_outputs": n_outputs}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
-    if not 1 <= condition_number < float("inf"):
-        raise ValueError(f"condition_number: expected at least 1, got {condition_number}")
-    if not 0 <= noise < float("inf"):
-        raise ValueError(f"noise: expected a finite number of at least 0, got {noise}")
+    _check_at_least(1, dimension=dimension, n_outputs=n_outputs, condition_number=condition_number)
+    _check_at_least(0, noise=noise)
     rank = min(dimension, n_outputs)
     if len(singular_values) != rank or not (np.isfinite(singular_values) & (singular_values > 0)).all():
         raise ValueError(f"singular_values: expected {rank} positive numbers, got {singular_values}")
@@ -175,3 +164,9 @@ def _orthogonal(size: int, rng: np.random.Generator) -> np.ndarray:
     """Draw an orthogonal matrix uniformly: QR of a Gaussian matrix, with the signs of R undone."""
     q, r = np.linalg.qr(rng.standard_normal((size, size)))
     return q * np.sign(np.diag(r))
+
+
+def _check_at_least(least: float, **values: float) -> None:
+    for name, value in values.items():
+        if not least <= value < float("inf"):
+            raise ValueError(f"{name}: expected a finite number of at least {least}, got {value}")

@@ -116,10 +116,8 @@ def hessian_spectrum(
     if n_outputs < dimension:
         raise ValueError(f"n_outputs: expected at least the number of singular values, {dimension}, got {n_outputs}")
     sums = singular_values.unsqueeze(0) + singular_values.unsqueeze(1)
-    flat = singular_values.new_zeros(dimension * (dimension - 1) // 2)
-    balance = penalty * sums[torch.triu(torch.ones_like(sums)).bool()]
-    spare = singular_values.repeat(n_outputs - dimension)
-    return torch.cat([flat, balance, sums.flatten(), spare]).sort().values
+    balance = penalty * sums.triu()  # below the diagonal: the zeros of the rotations
+    return torch.cat([balance.flatten(), sums.flatten(), singular_values.repeat(n_outputs - dimension)]).sort().values
 
 
 def one_point_bound(squared_distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

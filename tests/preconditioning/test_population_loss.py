@@ -10,7 +10,7 @@ import torch
 from attnbook import ledger
 from attnbook.preconditioning import landscape, manifold
 from attnbook.preconditioning.population import balance_penalty, excess_loss, sample_covariance, square_roots
-from attnbook.preconditioning.population_loss import checks, figures, search, simulation
+from attnbook.preconditioning.population_loss import figures, geometry, simulation
 from attnbook.preconditioning.population_loss.exercises import CHECKS
 from attnbook.preconditioning.population_loss.experiments import Landscape, Minima, PopulationLoss
 
@@ -107,7 +107,7 @@ def test_what_leads_away_sideways_leads_away_from_the_nearest_minimum():
     target = whitened_map()
     base = manifold.minimum(target)
     length = torch.full((7,), (1.99 * 0.2) ** 0.5).double()
-    away = search.of_length(draw(7, M + D, D), base, length)
+    away = geometry.of_length(draw(7, M + D, D), base, length)
     torch.testing.assert_close(manifold.nearest(base + away, target), base.expand(7, -1, -1))
 
 
@@ -115,7 +115,7 @@ def test_what_leads_away_sideways_leads_away_from_the_nearest_minimum():
 def test_the_worst_direction_attains_the_bound_or_shrinks_the_column(outputs, r):
     target = whitened_map(outputs)
     base = manifold.minimum(target)
-    away = search.worst_direction(base, r)
+    away = geometry.worst_direction(base, r)
     assert float(away.square().sum()) == pytest.approx(0.2 * r)
     ratio = float((landscape.gradient(base + away, target) * away).sum()) / (0.2 * 0.2 * r)
     bound = landscape.one_point_bound if outputs == M else landscape.shrinking_ratio
@@ -199,19 +199,19 @@ def test_the_way_to_the_other_piece_passes_the_lowest_saddle():
     """The lowest straight one ends at the minimum with the weakest column turned around: it passes at the saddle."""
     target, turns = whitened_map(), torch.linalg.qr(draw(7, D, D, seed=6)).Q
     turns[0, :, 0] *= -1  # one of the other orientation
-    assert float(checks.barrier(manifold.minimum(target), turns, target)) == pytest.approx(0.2**2 / 2)
+    assert float(geometry.barrier(manifold.minimum(target), turns, target)) == pytest.approx(0.2**2 / 2)
 
 
 def test_convexity_in_one_layer_and_not_in_both():
-    error, bent = checks.convexity(draw(7, M + D, D), whitened_map())
+    error, bent = geometry.convexity(draw(7, M + D, D), whitened_map())
     assert error < 1e-12
     assert bent == 1
-    assert checks.convexity(manifold.minimum(whitened_map())[None], whitened_map())[0] < 1e-12
+    assert geometry.convexity(manifold.minimum(whitened_map())[None], whitened_map())[0] < 1e-12
 
 
 def test_the_one_sided_ratio_meets_its_limit_for_small_displacements():
     values = torch.tensor([0.4, 0.3, 0.2], dtype=torch.float64)
-    assert search.one_sided_ratio(values, 5, 10.0, 11, np.random.default_rng(0)) == pytest.approx(1.0, abs=0.01)
+    assert geometry.one_sided_ratio(values, 5, 10.0, 11, np.random.default_rng(0)) == pytest.approx(1.0, abs=0.01)
 
 
 # For each claim a change of the stored arrays that turns it red; a factor, or a function of the data.

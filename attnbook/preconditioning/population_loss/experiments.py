@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,14 @@ import xarray as xr
 from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning import landscape, manifold
 from attnbook.preconditioning.data import draw_problem
 from attnbook.preconditioning.population import square_roots
-from attnbook.preconditioning.population_loss import checks, search, simulation
+from attnbook.preconditioning.population_loss import geometry, simulation
 
-INSIDE = (
-    1 - 1e-9
-)  # points lie this much inside their distance, so that rounding cannot decide where a bound is attained
+INSIDE = 1 - 1e-9  # points lie this much inside their distance: rounding must not decide where a bound is attained
 BEYOND = 0.81  # just outside the radius of Theorem 1
 
 
@@ -49,9 +48,8 @@ class PopulationLoss(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = self.sample_sizes
-        if {32, 512} - set(sizes) or list(sizes) != sorted(set(sizes)):
-            raise ValueError(f"sample_sizes: expected increasing numbers, 32 and 512 among them, got {sizes}")
+        if not {32, 512} <= set(self.sample_sizes) or list(self.sample_sizes) != sorted(set(self.sample_sizes)):
+            raise ValueError(f"sample_sizes: expected 32, 512 and others, increasing, got {self.sample_sizes}")
 
     def coordinates(self) -> dict[str, Any]:
         """Name moments, points and numbers of keys."""
@@ -69,12 +67,10 @@ class PopulationLoss(Experiment):
 
     def _of_seed(self, seed: int) -> tuple[float, np.ndarray, np.ndarray]:
         # Without noise, which adds the same to both losses
-        common = {"condition_number": self.condition_number, "noise": 0.0}
-        covariance = draw_problem(self.dimension, self.dimension, singular_values=np.ones(self.dimension),
-                                  rng=stream(seed, "covariance"), **common).covariance  # fmt: skip
-        values = np.array(self.loss_singular_values)
-        fitted = draw_problem(len(values), self.loss_outputs, singular_values=values,
-                              rng=stream(seed, "loss problem"), **common)  # fmt: skip
+        draw = partial(draw_problem, condition_number=self.condition_number, noise=0.0)
+        values, d = np.array(self.loss_singular_values), self.dimension
+        covariance = draw(d, d, singular_values=np.ones(d), rng=stream(seed, "covariance")).covariance
+        fitted = draw(len(values), self.loss_outputs, singular_values=values, rng=stream(seed, "loss problem"))
         return (
             simulation.tilt_error(covariance, self.tilt, self.tilt_draws, self.n_queries, stream(seed, "tilt")),
             simulation.moments(self.dimension, self.moment_tilt, self.moment_draws, stream(seed, "moments")),
@@ -83,15 +79,14 @@ class PopulationLoss(Experiment):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare with the closed forms; the gaps at 512 keys with those at 32."""
-        gap = {n: data.loss_gap.sel(n=n) for n in (32, 512)}
         errors = np.abs(data.moments / data.closed_moments - 1)
-        ends = zip(simulation.POINTS, ("_minimum", ""), strict=True)
-        named = {f"loss_gap_{n}{end}": gap[n].sel(point=point) for point, end in ends for n in (512, 32)}
+        ends = dict(zip(simulation.POINTS, ("_minimum", ""), strict=True))
+        gaps = {f"loss_gap_{n}{ends[at]}": data.loss_gap.sel(n=n, point=at) for at in ends for n in (512, 32)}
         kinds = {"normaliser": [0, 1], "score": [2, 3], "self": [4]}
         return {
-            "PC-A1": {"largest_error": highest(data.tilt_error)},
-            "PC-A2": named | {"largest_ratio": highest(np.abs(gap[512] / gap[32]))},
-            "PC-A2-finite": {"smallest_gap": lowest(data.loss_gap)},
+            "PC-A1": _extremes(largest_error=data.tilt_error),
+            "PC-A2": gaps,
+            "PC-A2-finite": _extremes(smallest_gap=data.loss_gap),
             "PC-A4": {f"error_{kind}": highest(errors.isel(moment=which)) for kind, which in kinds.items()},
         }
 
@@ -121,8 +116,7 @@ class Minima(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"n_outputs": self.dimension, "hessian_outputs": self.hessian_dimension}
-        for name, dimension in least.items():
+        for name, dimension in (("n_outputs", self.dimension), ("hessian_outputs", self.hessian_dimension)):
             if np.min(getattr(self, name)) < dimension:
                 raise ValueError(f"{name}: expected at least the dimension, {dimension} (Assumption 2)")
 
@@ -132,31 +126,24 @@ class Minima(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Check random problems and points on the CPU, whatever the device: the problems are small."""
-        found = [self._of_seed(seed) | self._hessians(seed) for seed in seeds]
-        arrays = {name: np.array([one[name] for one in found], dtype=float) for name in found[0]}
-        return {name: (("seed", "outputs")[: array.ndim], array) for name, array in arrays.items()}
+        return _stacked([self._of_seed(seed) | self._hessians(seed) for seed in seeds], "seed", "outputs")
 
     def _of_seed(self, seed: int) -> dict[str, Any]:
-        rng = stream(seed, "minima")
-        covariance, true_map, values = self._problem(self.dimension, self.n_outputs, seed)
+        rng, d = stream(seed, "minima"), self.dimension
+        covariance, true_map, values = self._drawn(d, self.n_outputs, seed)
         root, inverse = square_roots(covariance)
         whitened_map = true_map @ root
-
-        def draw(*shape: int) -> Tensor:
-            return to_tensor(rng.standard_normal(shape), dtype=torch.float64)
-
         start = manifold.minimum(whitened_map)
-        turns = torch.linalg.qr(draw(self.rotations, self.dimension, self.dimension)).Q
-        orbit, points = start @ turns, draw(self.points, *start.shape)
-        closest = manifold.nearest(points, whitened_map)
-        product = points.mT @ closest
-        saddle = start * (torch.arange(self.dimension) < self.dimension - 1)
+        turns = torch.linalg.qr(torch.tensor(rng.standard_normal((self.rotations, d, d)))).Q
+        orbit, points = start @ turns, torch.tensor(rng.standard_normal((self.points, *start.shape)))
+        product = points.mT @ manifold.nearest(points, whitened_map)
+        saddle, other = start * (torch.arange(d) < d - 1), torch.tensor(rng.standard_normal(start.shape))
         stretched = torch.linalg.svdvals(orbit @ inverse).square() / 2  # of minima in the paper's norm
         eigenvalues = torch.linalg.eigvalsh(covariance)
         return {
-            "gradient_error": checks.gradient_error(draw(*start.shape), covariance, true_map),
-            **checks.residuals(orbit, covariance, true_map),
-            "barrier": checks.barrier(start, turns, whitened_map) / (values[-1].square() / 2),
+            "gradient_error": geometry.gradient_error(other, covariance, true_map),
+            **geometry.residuals(orbit, covariance, true_map),
+            "barrier": geometry.barrier(start, turns, whitened_map) / (values[-1].square() / 2),
             "asymmetry": (product - product.mT).abs().max(),
             "smallest_eigenvalue": torch.linalg.eigvalsh((product + product.mT) / 2).min(),
             "weakest": stretched.min() * eigenvalues[-1] / values[-1],
@@ -166,46 +153,39 @@ class Minima(Experiment):
         }
 
     def _hessians(self, seed: int) -> dict[str, Any]:
-        problems = [self._problem(self.hessian_dimension, outputs, seed) for outputs in self.hessian_outputs]
-        maps = [true_map @ square_roots(covariance)[0] for covariance, true_map, _ in problems]
-        turns = [stream(seed, "turn", outputs) for outputs in self.hessian_outputs]
+        maps, errors = [], []
+        for outputs in self.hessian_outputs:
+            covariance, true_map, values = self._drawn(self.hessian_dimension, outputs, seed)
+            maps.append(true_map @ square_roots(covariance)[0])
+            errors.append(geometry.spectrum_error(maps[-1], values, stream(seed, "turn", outputs)))
         shape = (self.rotations, *manifold.minimum(maps[0]).shape)
-        points = to_tensor(stream(seed, "convexity").standard_normal(shape), dtype=torch.float64)
-        alone, bent = checks.convexity(points, maps[0])
-        errors = [
-            checks.spectrum_error(*one) for one in zip(maps, (values for *_, values in problems), turns, strict=True)
-        ]
+        points = torch.tensor(stream(seed, "convexity").standard_normal(shape))
+        alone, bent = geometry.convexity(points, maps[0])
         return {"eigenvalue_error": errors, "convexity_error": alone, "bent": bent}
 
-    def _problem(self, dimension: int, n_outputs: int, seed: int) -> tuple[Tensor, ...]:
+    def _drawn(self, dimension: int, n_outputs: int, seed: int) -> tuple[Tensor, ...]:
         """Covariance, true map and singular values of a random problem."""
         values = np.linspace(self.largest, self.largest / 2, dimension)
         drawn = draw_problem(dimension, n_outputs, condition_number=self.condition_number, singular_values=values,
                              noise=0.0, rng=stream(seed, "problem", dimension, n_outputs))  # fmt: skip
-        covariance = (drawn.covariance + drawn.covariance.T) / 2
-        return tuple(to_tensor(array, dtype=torch.float64) for array in (covariance, drawn.true_map, values))
+        return tuple(map(torch.tensor, (drawn.covariance, drawn.true_map, values)))
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Take the worst over seeds of what must be zero, one or two."""
+        too_far = np.abs(data.saddle_distance - landscape.SADDLE)
         return {
-            "PC-A5": {"largest_error": highest(data.gradient_error)},
-            "PC-T1-convex": {"largest_error": highest(data.convexity_error), "share_bent": lowest(data.bent)},
-            "PC-T1.1": {
-                "largest_product_residual": highest(data.product_residual),
-                "largest_balance_residual": highest(data.balance_residual),
-                "largest_gradient": highest(data.minimum_gradient),
-            },
-            "PC-T1.1-connected": {"lowest_barrier": lowest(data.barrier)},
-            "PC-T1.2": {
-                "largest_asymmetry": highest(data.asymmetry),
-                "smallest_eigenvalue": lowest(data.smallest_eigenvalue),
-            },
-            "PC-T1.2-singular": {"smallest_ratio": lowest(data.weakest), "largest_ratio": highest(data.strongest)},
-            "PC-T1.3-saddle": {
-                "largest_gradient": highest(data.saddle_gradient),
-                "largest_distance_error": highest(np.abs(data.saddle_distance - landscape.SADDLE)),
-            },
-            "PC-T1.5": {"largest_eigenvalue_error": highest(data.eigenvalue_error)},
+            "PC-A5": _extremes(largest_error=data.gradient_error),
+            "PC-T1-convex": _extremes(largest_error=data.convexity_error, share_bent=data.bent),
+            "PC-T1.1": _extremes(
+                largest_product_residual=data.product_residual,
+                largest_balance_residual=data.balance_residual,
+                largest_gradient=data.minimum_gradient,
+            ),
+            "PC-T1.1-connected": _extremes(lowest_barrier=data.barrier),
+            "PC-T1.2": _extremes(largest_asymmetry=data.asymmetry, smallest_eigenvalue=data.smallest_eigenvalue),
+            "PC-T1.2-singular": _extremes(smallest_ratio=data.weakest, largest_ratio=data.strongest),
+            "PC-T1.3-saddle": _extremes(largest_gradient=data.saddle_gradient, largest_distance_error=too_far),
+            "PC-T1.5": _extremes(largest_eigenvalue_error=data.eigenvalue_error),
         }
 
 
@@ -237,10 +217,8 @@ class Landscape(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.outputs) != 2 or self.outputs[0] != self.dimension or self.outputs[1] <= self.dimension:
-            raise ValueError(
-                f"outputs: expected the dimension, {self.dimension}, and a larger number, got {self.outputs}"
-            )
+        if len(self.outputs) != 2 or not self.outputs[0] == self.dimension < self.outputs[1]:
+            raise ValueError(f"outputs: expected the dimension ({self.dimension}) and a larger one, got {self.outputs}")
         if not all(0 < spread <= 1 for spread in self.spreads):
             raise ValueError(f"spreads: expected numbers above 0 and at most 1, got {self.spreads}")
         reach = self.squared_distances
@@ -249,64 +227,54 @@ class Landscape(Experiment):
 
     def coordinates(self) -> dict[str, Any]:
         """Name problems and distances."""
-        return {
-            "outputs": ["m = d", "m > d"], "spread": list(self.spreads), "distance": list(self.squared_distances),
-        }  # fmt: skip
+        return {"outputs": ["m = d", "m > d"], "spread": list(self.spreads), "distance": list(self.squared_distances)}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Try displacements from the minima in float64, which mps lacks; one number of outputs after the other."""
         where = torch.device("cpu") if device.type == "mps" else device
         found = [self._of_outputs(where, seeds, outputs) for outputs in self.outputs]
-        axes = ("outputs", "seed", "spread", "distance")
-        stacked = {name: np.stack([one[name] for one in found]) for name in found[0]}
-        return {name: (axes[: array.ndim], array) for name, array in stacked.items()}
+        return _stacked(found, "outputs", "seed", "spread", "distance")
 
     def _of_outputs(self, where: torch.device, seeds: tuple[int, ...], outputs: int) -> dict[str, np.ndarray]:
         """All ratios for one number of outputs, ``(seeds, spreads, ...)``; displacements add ``(distances, draws)``."""
-        streams = [[stream(seed, "landscape", outputs, str(spread)) for spread in self.spreads] for seed in seeds]
-        drawn = [[self._draw(outputs, *pair) for pair in zip(row, self.spreads, strict=True)] for row in streams]
+        pairs = [(stream(seed, "landscape", outputs, str(spread)), spread) for seed in seeds for spread in self.spreads]
         values, maps, draws = (
-            to_tensor(np.array([[one[i] for one in row] for row in drawn]), device=where, dtype=torch.float64)
-            for i in range(3)
+            torch.tensor(np.array(arrays), device=where)
+            for arrays in zip(*(self._draw(outputs, *pair) for pair in pairs), strict=True)
         )
         bases = manifold.minimum(maps)
-        whitened_map, base, spectrum = maps[:, :, None, None], bases[:, :, None, None], values[:, :, None, None]
-        distances = np.array(self.squared_distances) * INSIDE
-        lengths = (to_tensor(distances, device=where, dtype=torch.float64)[:, None] * spectrum[..., -1]).sqrt()
+        whitened_map, base, spectrum = (array[:, None, None] for array in (maps, bases, values))
+        reached = np.array(self.squared_distances) * INSIDE
+        lengths = (torch.tensor(reached, device=where)[:, None] * spectrum[..., -1]).sqrt()
 
-        def ratios(away: Tensor) -> tuple[Tensor, ...]:
-            return search.ratios(away, base, whitened_map, spectrum)
-
-        def worst(*, convex: bool) -> tuple[Tensor, ...]:
-            starts = draws[..., : self.starts, :, :]
-            return ratios(search.search(starts, base, lengths, whitened_map, self.search_steps, convex=convex))
-
-        convex, smooth, loss = ratios(search.of_length(draws[..., self.starts :, :, :], base, lengths))
-        steepest, reached = worst(convex=False), [*distances, BEYOND]
-        directions = [torch.stack([search.worst_direction(one, r) for r in reached]) for one in bases.flatten(0, 1)]
-        known = ratios(torch.stack(directions).unflatten(0, bases.shape[:2]).unsqueeze(3))[0][..., 0]
-        pairs = zip(values.flatten(0, 1), [rng for row in streams for rng in row], strict=True)
-        cost = [search.one_sided_ratio(v, outputs, self.condition_number, self.directions, rng) for v, rng in pairs]
+        ratios = partial(geometry.ratios, base=base, whitened_map=whitened_map, values=spectrum)
+        search = partial(geometry.search, draws[:, :, : self.starts], base, lengths, whitened_map, self.search_steps)
+        convex, smooth, loss = ratios(geometry.of_length(draws[:, :, self.starts :], base, lengths))
+        flattest, steepest = (ratios(search(convex=which)) for which in (True, False))
+        known = [torch.stack([geometry.worst_direction(one, r) for r in [*reached, BEYOND]]) for one in bases]
+        attained = ratios(torch.stack(known).unsqueeze(2))[0][..., 0]
+        cost = partial(geometry.one_sided_ratio, condition_number=self.condition_number, directions=self.directions)
+        one_sided = [cost(one, outputs, rng=rng) for one, (rng, _) in zip(values, pairs, strict=True)]
         found = {
             "random_smallest": convex.amin(-1),
             "random_largest": smooth.amax(-1),
-            "found_smallest": worst(convex=True)[0].amin(-1),
+            "found_smallest": flattest[0].amin(-1),
             "found_largest": steepest[1].amax(-1),
             "largest_loss": torch.cat([loss, steepest[2]], -1).amax(-1),
-            "worst": known[..., :-1],  # where the bound is an equality, for an output to spare
-            "beyond": known[..., -1],
-            "one_sided": torch.tensor(cost, dtype=torch.float64).reshape(bases.shape[:2]),
+            "worst": attained[:, :-1],  # where the bound is an equality, for an output to spare
+            "beyond": attained[:, -1],
+            "one_sided": torch.tensor(one_sided, dtype=torch.float64),
         }
-        return {name: ratio.cpu().numpy() for name, ratio in found.items()}
+        return {name: ratio.cpu().unflatten(0, (len(seeds), -1)).numpy() for name, ratio in found.items()}
 
     def _draw(self, outputs: int, rng: np.random.Generator, spread: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Singular values, whitened map, and directions for searches and for chance, of one problem."""
-        d = self.dimension
+        d, count = self.dimension, (len(self.squared_distances), self.starts + self.directions)
         between = np.sort(rng.uniform(spread, 1, d))[::-1]
         between[0], between[-1] = 1.0, spread
         left, right = (np.linalg.qr(rng.standard_normal((size, d)))[0] for size in (outputs, d))
-        singular_values, count = self.largest * between, (len(self.squared_distances), self.starts + self.directions)
-        return singular_values, (left * singular_values) @ right.T, rng.standard_normal((*count, outputs + d, d))
+        values = self.largest * between
+        return values, (left * values) @ right.T, rng.standard_normal((*count, outputs + d, d))
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold the worst that was found against the bounds and their sharp forms."""
@@ -315,30 +283,29 @@ class Landscape(Experiment):
         near = data.distance.values[data.distance.values <= landscape.RADIUS]
         inside, worst = (ratio.sel(distance=near) for ratio in (smallest, data.worst.sel(outputs="m > d")))
         square, found = (ratio.sel(outputs="m = d") for ratio in (smallest, data.found_smallest))
-        reached = torch.tensor(data.distance.values * INSIDE)
-        bound = xr.DataArray(landscape.one_point_bound(torch.tensor(near)).numpy(), coords={"distance": near})
-        shrinking = xr.DataArray(landscape.shrinking_ratio(reached).numpy(), coords={"distance": data.distance})
-        growing = xr.DataArray(
-            np.stack([landscape.growing_ratio(reached, spread).numpy() for spread in self.spreads]),
-            coords={"spread": data.spread, "distance": data.distance},
-        )
-        one_sided = lowest(data.one_sided)
+        reached = torch.tensor(data.distance.values * INSIDE)  # distance is the last dimension, after spread
+        bound = landscape.one_point_bound(torch.tensor(near)).numpy()
+        shrinking = landscape.shrinking_ratio(reached).numpy()
+        growing = np.stack([landscape.growing_ratio(reached, spread).numpy() for spread in self.spreads])
+        beyond, steepest = data.beyond.sel(outputs="m > d"), np.abs(data.found_largest - growing)
         return {
-            "PC-T1.3": {"smallest_ratio": lowest(inside), "smallest_ratio_one_sided": one_sided},
-            "PC-T1.3-sharp": {
-                "smallest_margin": lowest(inside - bound),
-                "largest_gap": highest(np.abs(worst - bound)),
-                "largest_ratio_beyond": highest(data.beyond.sel(outputs="m > d")),
-            },
-            "PC-T1.3-square": {
-                "smallest_margin": lowest(square - shrinking),
-                "largest_gap": highest(np.abs(found - shrinking)),
-            },
-            "PC-T1.3-left-sharp": {"smallest_ratio": one_sided},
-            "PC-T1.4": {"largest_ratio": highest(largest.sel(distance=near))},
-            "PC-L2": {"largest_ratio": highest(data.largest_loss.sel(distance=near))},
-            "PC-T1.4-sharp": {
-                "largest_excess": highest(largest - growing),
-                "largest_gap": highest(np.abs(data.found_largest - growing)),
-            },
+            "PC-T1.3": _extremes(smallest_ratio=inside, smallest_ratio_one_sided=data.one_sided),
+            "PC-T1.3-sharp": _extremes(
+                smallest_margin=inside - bound, largest_gap=np.abs(worst - bound), largest_ratio_beyond=beyond
+            ),
+            "PC-T1.3-square": _extremes(smallest_margin=square - shrinking, largest_gap=np.abs(found - shrinking)),
+            "PC-T1.3-left-sharp": _extremes(smallest_ratio=data.one_sided),
+            "PC-T1.4": _extremes(largest_ratio=largest.sel(distance=near)),
+            "PC-L2": _extremes(largest_ratio=data.largest_loss.sel(distance=near)),
+            "PC-T1.4-sharp": _extremes(largest_excess=largest - growing, largest_gap=steepest),
         }
+
+
+def _extremes(**values: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Each seed's largest value where the name says so, else its smallest."""
+    return {name: (highest if name.startswith("largest") else lowest)(value) for name, value in values.items()}
+
+
+def _stacked(found: list[dict[str, Any]], *axes: str) -> Arrays:
+    arrays = {name: np.array([one[name] for one in found], dtype=float) for name in found[0]}
+    return {name: (axes[: array.ndim], array) for name, array in arrays.items()}

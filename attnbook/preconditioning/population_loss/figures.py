@@ -5,31 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.rng import stream
 from attnbook.preconditioning import landscape
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LOOKS = {
     10: Look("10 keys", "#c2410c", ":", "^"),
     10_000: Look("10,000 keys", "#0b5cad", "-", "o"),
     "random": Look("random, extreme per seed", "#4b5058", "--", "s"),
     "search": Look("worst by search", "#0b5cad", "none", "o"),
+    "a minimum": Look("at a minimum", "#0b5cad", "-", "o"),
+    "another point": Look("at another point", "#c2410c", ":", "^"),
 }
 QUERIES, SEEDS = np.linspace(-3, 3, 41), 10  # of the pictures of attention in one dimension
 SADDLE, MINIMUM = "#c2410c", "#0b5cad"
 NEAR: dict[str, Any] = {"color": "#d9d7d0", "alpha": 0.55, "linewidth": 0}
-DOTTED, PROVED = (0, (1, 1)), 1.6  # up to this squared distance, over s_d, the proof of (3) gives a positive factor
+PROVED = 1.6  # up to this squared distance, over s_d, the proof of (3) gives a positive factor
 
 
 @cache
@@ -37,8 +37,7 @@ def line_outputs(n: int, key_query: float) -> np.ndarray:
     """Return what queries attend to for keys of variance one, ``(seeds, queries)``; it takes no time."""
     keys = np.array([stream(seed, "line", n).standard_normal(n) for seed in range(SEEDS)])
     scores = key_query * QUERIES[:, None] * keys[:, None]
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return (weights * keys[:, None]).sum(-1) / weights.sum(-1)
+    return (torch.tensor(scores).softmax(-1).numpy() @ keys[:, :, None])[..., 0]
 
 
 def line_and_valley(key_query: float = 0.7) -> Figure:
@@ -85,7 +84,6 @@ def line_text(n: int, key_query: float) -> str:
 def theorem_frame(data: xr.Dataset, outputs: str, spread: float) -> Figure:
     """Draw both ratios of Theorem 1 against the squared distance, for one kind of problem."""
     chosen, fine = data.sel(outputs=outputs, spread=spread), torch.linspace(1e-4, 2, 200, dtype=torch.float64)
-    proved = fine[fine <= PROVED]
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 4.8), sharex=True)
         for ax, name, worst in ((left, "smallest", "min"), (right, "largest", "max")):
@@ -95,7 +93,7 @@ def theorem_frame(data: xr.Dataset, outputs: str, spread: float) -> Figure:
             found = getattr(chosen[f"found_{name}"], worst)("seed")
             ax.plot(data.distance, found, **LOOKS["search"].line_style() | {"markersize": 7})
             ax.set(xlim=(0, 2.08), xlabel=r"squared distance $r=\|H\|^2/s_d$")
-        left.plot(proved, landscape.one_point_bound(proved), color=INK, label=r"bound $1-\frac{5}{8}r$")
+        left.plot(fine, landscape.one_point_bound(fine), color=INK, label=r"bound $1-\frac{5}{8}r$")
         left.plot(fine, landscape.shrinking_ratio(fine), color=SADDLE, linewidth=1.2, linestyle=(0, (5, 1)),
                   label="shrink the weakest column")  # fmt: skip
         right.plot(fine, landscape.growing_ratio(fine, spread), color=INK, label="bound $(1+g)(2+g)$")
@@ -127,8 +125,7 @@ def _legend(figure: Figure, ncols: int) -> None:
 
 
 def _line(ax: Axes, key_query: float) -> None:
-    line: dict[str, Any] = {"color": INK, "linewidth": 1.4, "linestyle": DOTTED, "label": r"straight line $\Sigma Vz$"}
-    ax.plot(QUERIES, key_query * QUERIES, **line)
+    ax.plot(QUERIES, key_query * QUERIES, color=INK, linewidth=1.4, linestyle=":", label=r"straight line $\Sigma Vz$")
     ax.set(xlabel="query $z$", ylabel="attention output")
 
 
@@ -138,12 +135,11 @@ def _valley(ax: Axes) -> None:
     u, v = np.meshgrid(grid, grid)
     loss = (u * v - 1) ** 2 / 2 + (u**2 - v**2) ** 2 / 8
     ax.contour(grid, grid, loss, levels=levels, colors=["#6b7280"], linewidths=0.8)
-    curve, circle = np.geomspace(1 / 2.05, 2.05, 60), np.exp(1j * np.linspace(0, 2 * np.pi, 121))
-    for side, named in ((1, True), (-1, False)):
-        labels = ["fits exactly", "radius of Theorem 1 (ours)"] if named else [None, None]
-        ax.plot(side * curve, side / curve, color=INK, linewidth=1.4, linestyle="--", label=labels[0])
-        around = side * (1 + 1j) + landscape.RADIUS**0.5 * circle
-        ax.plot(around.real, around.imag, color=MINIMUM, linewidth=1.6, label=labels[1])
+    curve, angle = np.geomspace(1 / 2.05, 2.05, 60), np.linspace(0, 2 * np.pi, 121)
+    around = 1 + 1j + landscape.RADIUS**0.5 * np.exp(1j * angle)
+    branches, circles = (np.concatenate([one, [np.nan], -one]) for one in (curve, around))
+    ax.plot(branches, 1 / branches, color=INK, linewidth=1.4, linestyle="--", label="fits exactly")
+    ax.plot(circles.real, circles.imag, color=MINIMUM, linewidth=1.6, label="radius of Theorem 1 (ours)")
     marks: dict[str, Any] = {"markeredgecolor": "white", "linestyle": "none"}
     ax.plot([1, -1], [1, -1], "*", color=MINIMUM, markersize=15, label="fits, in balance", **marks)
     ax.plot(0, 0, "X", color=SADDLE, markersize=10, label="saddle", **marks)

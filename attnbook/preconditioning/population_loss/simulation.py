@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from attnbook.core.rng import to_tensor
 from attnbook.preconditioning.data import Problem
 from attnbook.preconditioning.population import excess_loss, spectral_factors, square_roots
 
@@ -23,8 +22,8 @@ def tilt_error(covariance: np.ndarray, tilt: float, draws: int, n_queries: int, 
     directions = rng.standard_normal((n_queries, dimension))
     queries = 2 * directions / np.linalg.norm(directions, axis=1, keepdims=True) @ factor.T
     weighted, total = np.zeros_like(queries), np.zeros((n_queries, 1))
-    for block in _blocks(draws, dimension, rng):
-        keys = block @ factor.T
+    for size in np.diff([*range(0, draws, BLOCK), draws]):
+        keys = rng.standard_normal((size, dimension)) @ factor.T
         weights = np.exp(queries @ key_query.T @ keys.T)
         weighted += weights @ keys
         total += weights.sum(1, keepdims=True)
@@ -34,7 +33,8 @@ def tilt_error(covariance: np.ndarray, tilt: float, draws: int, n_queries: int, 
 def moments(dimension: int, tilt: float, draws: int, rng: np.random.Generator) -> np.ndarray:
     """Return the moments, first as simulated and then as determinants, which are finite; white draws are general."""
     whitened, sums = _tilted(dimension, tilt, rng), np.zeros(len(MOMENTS))
-    for block in _blocks(draws, dimension, rng):
+    for size in np.diff([*range(0, draws, BLOCK), draws]):
+        block = rng.standard_normal((size, dimension))
         moved = block @ whitened.T
         q, score = (moved * moved).sum(1), (block * moved).sum(1)
         sums += [np.exp(power).sum() for power in (q, 2 * q, 0.5 * score, score, score - q / 2)]
@@ -50,10 +50,10 @@ def loss_gaps(problem: Problem, sizes: Sequence[int], draws: int, away: float, r
     covariance $\Sigma$ exactly, which removes most of the noise.
     """
     outputs, d = problem.true_map.shape
-    covariance, true_map = (to_tensor(a, dtype=torch.float64) for a in (problem.covariance, problem.true_map))
+    covariance, true_map = torch.tensor(problem.covariance), torch.tensor(problem.true_map)
     root, inverse = square_roots(covariance)
     value, key_query, _ = spectral_factors(true_map, covariance)
-    shift = to_tensor(away * rng.standard_normal((outputs + d, d)), dtype=torch.float64)
+    shift = torch.tensor(away * rng.standard_normal((outputs + d, d)))
     points = [(value, key_query), (value + shift[:-d] @ inverse, key_query + inverse @ shift[-d:] @ inverse)]
     excess = [float(excess_loss(*point, covariance=covariance, true_map=true_map)) for point in points]
     gaps = np.zeros((len(points), len(sizes)))
@@ -71,17 +71,10 @@ def loss_gaps(problem: Problem, sizes: Sequence[int], draws: int, away: float, r
 def attend(keys: np.ndarray, key_query: np.ndarray) -> np.ndarray:
     """Return what the first key of each data set attends to, itself included; a row per data set."""
     scores = (keys @ (keys[:, 0] @ key_query.T)[:, :, None])[..., 0]
-    weights = np.exp(scores - scores.max(1, keepdims=True))
-    return (weights[:, None] @ keys)[:, 0] / weights.sum(1, keepdims=True)
+    return (torch.tensor(scores).softmax(1).numpy()[:, None] @ keys)[:, 0]
 
 
 def _tilted(dimension: int, norm: float, rng: np.random.Generator) -> np.ndarray:
     r"""Draw $\tilde V$ with singular values from the norm down to half of it."""
     left, right = (np.linalg.qr(rng.standard_normal((dimension, dimension)))[0] for _ in range(2))
     return (left * np.linspace(norm, norm / 2, dimension)) @ right.T
-
-
-def _blocks(draws: int, dimension: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Draw white inputs, a block at a time."""
-    for start in range(0, draws, BLOCK):
-        yield rng.standard_normal((min(BLOCK, draws - start), dimension))
