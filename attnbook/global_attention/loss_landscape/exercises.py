@@ -17,21 +17,17 @@ __all__ = ["CHECKS"]
 
 def first_failure(answer: Callable[..., Any]) -> str | None:
     """Check the smallest width at which Theorem 3's bound exceeds what is possible without biases."""
-    sizes, widths = (2, 3, 4, 5), range(1, 400)
+    sizes, widths = (2, 3, 4, 5), np.arange(1, 400)
     got = np.array([answer(size) for size in sizes], dtype=float)
-    excess = [
-        np.array([region_bound(n, s) - largest_region_count(n, s, biases=False) if n > s else -1 for n in widths])
-        for s in sizes
-    ]
-    right = [1 + np.argmax(e > 0) for e in excess]
+    most = [[largest_region_count(int(n), s, biases=False) for n in widths] for s in sizes]
+    excess = np.array([[region_bound(int(n), s) if n > s else 0 for n in widths] for s in sizes]) - most
+    right = widths[(excess > 0).argmax(1)]
     if np.allclose(got, right):
         return None
     likely = {
-        "equal is no failure: the bound must be larger": np.array([1 + np.argmax(e >= 0) for e in excess]),
-        "from there on it always fails; it fails for the first time earlier": np.array(
-            [2 + np.flatnonzero(e <= 0)[-1] for e in excess]
-        ),
-        "this is the width before": np.array([np.argmax(e > 0) for e in excess]),
+        "equal is no failure: the bound must be larger": widths[(excess >= 0).argmax(1)],
+        "from there on it always fails; it fails for the first time earlier": 400 - (excess[:, ::-1] <= 0).argmax(1),
+        "this is the width before": right - 1,
     }
     return likely_mistake(got, right, likely)
 

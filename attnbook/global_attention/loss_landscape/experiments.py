@@ -10,16 +10,17 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
-from attnbook.global_attention.loss_landscape import few_samples, trained_weights
-from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum
+from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import Progress, threads
+from attnbook.global_attention.interpolation import fit_all_weights
+from attnbook.global_attention.loss_landscape.hessian import MODELS, HessianSpectrum
 from attnbook.global_attention.loss_landscape.minimum import Minimum, output
 from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member, Training, train_members
 from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound
-from attnbook.global_attention.two_layer import Softplus
+from attnbook.global_attention.two_layer import Hessian, Softplus
 
-__all__ = ["HessianSpectrum", "LossLandscape", "log10_bounds"]
+__all__ = ["STATIONARY", "HessianSpectrum", "LossLandscape", "features", "largest_correlation", "log10_bounds"]
 
 WIDEST = 5000  # up to which bounds are compared
 HINGES = ((6, 2), (8, 2), (10, 2), (12, 2), (9, 3), (12, 3))  # hidden units and relevant inputs of counted hinges
@@ -27,8 +28,11 @@ PLANE = (16, 2)  # the same of random arrangements
 MASK_FACTORS = (0.001, 0.01, 0.1, 0.5, 1.0, 10.0)  # at which the orbit of a minimum is looked at
 HIDDEN_FACTORS = (0.1, 1.0, 10.0)
 GROWN = 1000.0  # factor of the first layer that shows how volumes grow
-PENALISED = (0.01, 1.0, 100.0)  # factors of the mask at which the L2 penalty is minimised over the orbit
+PENALISED = (1.0, 100.0)  # factors of the mask at which the L2 penalty is minimised over the orbit
 MAP_RANGE = 3.0  # natural logarithms of the factors over which the orbit is mapped, to either side
+LAYERS = ("first", "first, masked", "second")  # whose norms are taken of trained networks
+STATIONARY = 1e-6  # norm of the gradient up to which a run of Theorem 5 counts as at rest
+STUCK, FITTED = 1e-4, 1e-12  # its relative losses from which it counts as stuck, and up to which as having fitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +67,8 @@ class LossLandscape(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("residual_widths", "fit_widths"):
-            if self.few_samples not in getattr(self, name):
-                raise ValueError(f"{name}: expected few_samples = {self.few_samples} among them")
+        if not {self.few_samples} <= set(self.residual_widths) & set(self.fit_widths):
+            raise ValueError(f"residual_widths, fit_widths: expected few_samples = {self.few_samples} among both")
 
     @property
     def log_factors(self) -> np.ndarray:
@@ -78,35 +81,26 @@ class LossLandscape(Experiment):
             "kept": [*self.figure_sparsities, self.figure_inputs],
             "mask": list(self.figure_sparsities),
             "biases": ["with", "without"],
-            "network": list(trained_weights.NETWORKS),
-            "layer": list(trained_weights.LAYERS),
+            "network": list(MODELS),
+            "layer": list(LAYERS),
             "mask_factor": list(MASK_FACTORS),
             "hidden_factor": list(HIDDEN_FACTORS),
             "penalised": list(PENALISED),
             "log_mask": self.log_factors,
             "log_hidden": self.log_factors,
             "width": list(self.residual_widths),
-            "model": list(trained_weights.NETWORKS[:2]),
+            "model": list(MODELS[:2]),
             "fit_width": list(self.fit_widths),
         }
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Count, rescale, train."""
-        minima = {seed: Minimum.draw(seed) for seed in seeds}
-        setup = Setup(self.n_inputs, 10, max(1, self.width // 2), self.width, self.noise, self.fresh)
-        trained = trained_weights.trained_weights(
-            setup, seeds, n_samples=self.n_samples, n_relevant=self.n_relevant, penalty=self.penalty, steps=self.steps,
-            fresh=self.fresh, device=device, progress=progress,
-        )  # fmt: skip
-        task = (self.few_samples, self.few_inputs, Softplus(self.sharpness))
-        random = few_samples.random_features(*task, self.residual_widths, seeds)
-        fits = few_samples.fits(*task, self.fit_widths, seeds, steps=self.fit_steps, device=device)
         return {
             **self._regions(seeds),
-            **_together([self._orbit(minimum, seed) for seed, minimum in minima.items()]),
-            **{name: (("seed", "network", "layer")[: array.ndim], array) for name, array in trained.items()},
-            **{name: (("seed", "width"), array) for name, array in random.items()},
-            **{name: (("seed", "model", "fit_width"), array) for name, array in fits.items()},
+            **_together([self._orbit(Minimum.draw(seed), seed) for seed in seeds]),
+            **self._trained(seeds, device, progress),
+            **self._random_features(seeds),
+            **self._fits(seeds, device),
         }
 
     def _regions(self, seeds: tuple[int, ...]) -> Arrays:
@@ -115,35 +109,33 @@ class LossLandscape(Experiment):
         p, kept = self.figure_inputs, self.figure_sparsities
         last = [widths[log10_bounds(widths, s) > log10_bounds(widths, p)].max() for s in kept]
         drawn = [stream(seed, "no biases") for seed in seeds]
-        planes = [(rng.standard_normal(PLANE), rng.standard_normal(PLANE[0])) for rng in drawn]
+        random = [(rng.standard_normal(PLANE), rng.standard_normal(PLANE[0])) for rng in drawn]
+        planes = [
+            [count_regions(normals, offsets * with_biases) for with_biases in (1, 0)] for normals, offsets in random
+        ]
         return {
             "log10_bound": (("kept",), np.array([log10_bounds(widths, s)[-1] for s in (*kept, p)])),
             "reversed_up_to": (("mask",), np.array(last)),
             "crossover": (("mask",), np.array([crossover_width(p, s) for s in kept])),
             "hinge_regions": (("hinge",), np.array([count_regions(*hinge_network(*size)[:2]) for size in HINGES])),
-            "hinge_bound": (("hinge",), np.array([region_bound(*size) for size in HINGES])),
-            "plane_regions": (
-                ("seed", "biases"),
-                np.array([[count_regions(normals, scale * b) for scale in (1, 0)] for normals, b in planes]),
-            ),
-            "plane_bound": ((), np.array(region_bound(*PLANE))),
+            "plane_regions": (("seed", "biases"), np.array(planes)),
         }
 
     def _orbit(self, minimum: Minimum, seed: int) -> Arrays:
         """The orbit of one minimum: what Theorem 4 says of it, a map, and what an L2 penalty chooses."""
         grid, plane, factors = ("mask_factor", "hidden_factor"), ("log_mask", "log_hidden"), np.exp(self.log_factors)
-        points = {(a, b): minimum.hessian(a, b) for a in MASK_FACTORS for b in HIDDEN_FACTORS}
+        points = [(a, b) for a in MASK_FACTORS for b in HIDDEN_FACTORS]
+        hessians = [minimum.hessian(*at) for at in points]
         inputs = stream(seed, "fresh inputs").standard_normal((101, len(minimum.mask)))
-        here = output(minimum.network(), inputs)
-        shape = (len(MASK_FACTORS), len(HIDDEN_FACTORS))
+        outputs = np.array([output(minimum.network(*at), inputs) for at in ((1.0, 1.0), *points)])
         each = {
-            "eigenvalue": [float(np.linalg.eigvalsh(point.dense().numpy())[-1]) for point in points.values()],
-            "gradient": [float(point.gradient.abs().max()) for point in points.values()],
-            "function_change": [np.abs(output(minimum.network(*at), inputs) - here).max() for at in points],
+            "eigenvalue": [float(np.linalg.eigvalsh(hessian.dense().numpy())[-1]) for hessian in hessians],
+            "gradient": [float(hessian.gradient.abs().max()) for hessian in hessians],
+            "function_change": np.abs(outputs[1:] - outputs[0]).max((1, 2)),
         }
         least = np.array([minimum.least_penalty(factor) for factor in PENALISED])
         return {
-            **{name: (grid, np.reshape(values, shape)) for name, values in each.items()},
+            **{name: (grid, np.reshape(values, (len(MASK_FACTORS), -1))) for name, values in each.items()},
             "delta": ((), np.array(minimum.dense.diagonal()[: len(minimum.mask)].max())),
             "loss_change": ((), np.array(minimum.loss_change(seed, GROWN))),
             "log_volume": ((), np.array(minimum.log_volume(1.0, GROWN))),
@@ -153,23 +145,88 @@ class LossLandscape(Experiment):
             "penalised_sharpness": (("penalised",), least[:, 1]),
         }
 
+    def _trained(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train the networks of Table 1, smaller, and look at them on fresh inputs."""
+        setup = Setup(self.n_inputs, 10, max(1, self.width // 2), self.width, self.noise, self.fresh)
+        sizes = self.n_samples, self.n_relevant, self.penalty
+        members = [Member(model, seed, *sizes) for seed in seeds for model in MODELS]
+        training = Training(self.steps, 64, 5e-3, record_at=(self.steps,), decay=True)
+        history = train_members(members, setup, training, device=device, progress=progress)
+        seen = []
+        for i, member in enumerate(members):
+            network = {name: tensor[i].cpu().double().numpy() for name, tensor in history.parameters.items()}
+            inputs = stream(member.seed, "pattern inputs").standard_normal((self.fresh, self.n_inputs))
+            seen.append(_look_at(network, inputs, setup.teacher(member.seed, self.n_relevant)(inputs)))
+        found = {name: np.array([each[name] for each in seen]) for name in seen[0]}
+        found["error"] = history.records["test_loss"][-1]
+        grid, axes = (len(seeds), len(MODELS)), ("seed", "network", "layer")
+        return {name: (axes[: a.ndim + 1], a.reshape(*grid, *a.shape[1:])) for name, a in found.items()}
+
+    def _random_features(self, seeds: tuple[int, ...]) -> Arrays:
+        """Ranks behind and in front of the activation, for random samples, masks and first layers."""
+        ranks, before = np.empty((2, len(seeds), len(self.residual_widths)))
+        for at in np.ndindex(ranks.shape):
+            width = self.residual_widths[at[1]]
+            rng = stream(seeds[at[0]], "random features", width)
+            inputs, mask = rng.standard_normal((self.few_samples, self.few_inputs)), rng.random(self.few_inputs)
+            hidden = rng.standard_normal((width, self.few_inputs))
+            ranks[at] = np.linalg.matrix_rank(features(inputs, mask, hidden, self.sharpness))
+            before[at] = np.linalg.matrix_rank((inputs * mask) @ hidden.T)
+        axes = ("seed", "width")
+        return {"feature_rank": (axes, ranks), "input_rank": (axes, before)}
+
+    def _fits(self, seeds: tuple[int, ...], device: torch.device) -> Arrays:
+        """Train all weights on few samples with random labels, without and with a mask."""
+        # Losses are in units of that of the output zero; the lowest eigenvalue over the largest is 0 where a run fits.
+        where, count, p = torch.device("cpu") if device.type == "mps" else device, len(seeds), self.few_inputs
+        activation, names = Softplus(self.sharpness), ("fit_loss", "fit_gradient", "fit_rank", "fit_lowest")
+        found = {name: np.zeros((count, 2, len(self.fit_widths))) for name in names}  # mps, above, has no float64
+
+        def twice(arrays: list[np.ndarray]) -> torch.Tensor:  # baselines, then the same networks with a trained mask
+            return to_tensor(np.stack([*arrays, *arrays]), device=where, dtype=torch.float64)
+
+        drawn = [stream(seed, "small samples") for seed in seeds]
+        x = twice([rng.standard_normal((self.few_samples, p)) for rng in drawn])
+        y = twice([rng.standard_normal(self.few_samples) for rng in drawn])
+        masked = torch.arange(2 * count, device=where) >= count
+        for k, width in enumerate(self.fit_widths):
+            starts = [stream(seed, "initial weights", width) for seed in seeds]
+            start = {
+                "mask": twice([np.ones(p)] * count),
+                "hidden": twice([rng.standard_normal((width, p)) / p**0.5 for rng in starts]),
+                "decoder": twice([rng.standard_normal((1, width)) / np.sqrt(width) for rng in starts]),
+            }
+            with threads(1):
+                fit = fit_all_weights(start, x, y, activation=activation, trained_mask=masked, steps=self.fit_steps)
+            losses = fit.losses / (y.square().mean(1) / 2)
+            for member in range(2 * count):
+                at = member % count, member // count, k
+                mask, hidden, decoder = (fit.parameters[name][member] for name in start)
+                made = activation.value((x[member] * mask) @ hidden.T)
+                found["fit_loss"][at], found["fit_gradient"][at] = losses[member], fit.gradient_norms[member]
+                found["fit_rank"][at] = int(torch.linalg.matrix_rank(made))
+                if losses[member] > FITTED:
+                    point = Hessian(mask if masked[member] else None, hidden, decoder, x[member], y[member][None],
+                                    activation=activation, loss="squared")  # fmt: skip
+                    values = torch.linalg.eigvalsh(point.dense())
+                    found["fit_lowest"][at] = float(values[0] / values[-1])
+        return {name: (("seed", "model", "fit_width"), array) for name, array in found.items()}
+
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Judge counts, orbits, trained networks and fits."""
         return self._of_regions(data) | self._of_orbits(data) | self._of_weights(data) | self._of_fits(data)
 
     def _of_regions(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        hinge_bounds = [region_bound(*size) for size in HINGES]
         patterns, error = (each / each.sel(network="baseline") for each in (data.patterns, data.error))
         return {
-            "GA-T3-bound": {"smallest_count_over_bound": (data.hinge_regions / data.hinge_bound).min()},
-            "GA-T3-threshold": {
-                "largest_reversed_over_crossover": (data.reversed_up_to / data.crossover).max(),
-                "smallest_reversed_over_crossover": (data.reversed_up_to / data.crossover).min(),
-            },
+            "GA-T3-bound": {"smallest_count_over_bound": (data.hinge_regions / hinge_bounds).min()},
+            "GA-T3-threshold": {"largest_reversed_over_crossover": (data.reversed_up_to / data.crossover).max()},
             "GA-F1-order": {"smallest_log10_gap": data.log10_bound.diff("kept").min()},
             "GA-T3-nobias": {
                 "regions_without_biases": data.plane_regions.sel(biases="without"),
                 "regions_with_biases": data.plane_regions.sel(biases="with"),
-                "bound": data.plane_bound,
+                "bound": xr.DataArray(region_bound(*PLANE)),
             },
             "GA-T3-patterns": {
                 "l1_over_baseline": patterns.sel(network="l1_attention"),
@@ -181,7 +238,7 @@ class LossLandscape(Experiment):
     def _of_orbits(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         plane = ["log_mask", "log_hidden"]
         flattest = data.sharpness.min(plane)
-        shrunk, start, grown = (data[["penalty", "penalised_sharpness"]].sel(penalised=factor) for factor in PENALISED)
+        start, grown = (data[["penalty", "penalised_sharpness"]].sel(penalised=factor) for factor in PENALISED)
         return {
             "GA-T4-sharp": {
                 "smallest_eigenvalue_over_bound": lowest(data.eigenvalue * data.mask_factor**2 / data.delta),
@@ -193,10 +250,7 @@ class LossLandscape(Experiment):
                 "sharpest_allowed": data.sharpness.where(data.allowed > 0).max(plane) / flattest,
                 "sharpest_mapped": data.sharpness.max(plane) / flattest,
             },
-            "GA-G1-l2-sharp": {
-                "chosen_over_flattest": start.penalised_sharpness / flattest,
-                "penalty_growth": shrunk.penalty / start.penalty,
-            },
+            "GA-G1-l2-sharp": {"chosen_over_flattest": start.penalised_sharpness / flattest},
             "GA-G1-l2-escape": {
                 "penalty_ratio": grown.penalty / start.penalty,
                 "sharpness_ratio": grown.penalised_sharpness / start.penalised_sharpness,
@@ -223,7 +277,7 @@ class LossLandscape(Experiment):
     def _of_fits(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         n, weights = self.few_samples, (self.few_inputs + 1) * data.fit_width  # the mask not counted
         between = (weights >= 2 * n) & (data.fit_width < n)
-        stuck = (data.fit_gradient <= few_samples.STATIONARY) & (data.fit_loss >= few_samples.STUCK)
+        stuck = (data.fit_gradient <= STATIONARY) & (data.fit_loss >= STUCK)
         enough = data.fit_loss.sel(fit_width=n)
         narrow = data.fit_loss.where((data.fit_width >= n // 4) & (data.fit_width < n))
         return {
@@ -246,10 +300,44 @@ class LossLandscape(Experiment):
         }
 
 
+def features(inputs: np.ndarray, mask: np.ndarray, hidden: np.ndarray, sharpness: float) -> np.ndarray:
+    """Return what softplus units make of each sample, ``(samples, width)``."""
+    return Softplus(sharpness).value(torch.as_tensor((inputs * mask) @ hidden.T)).numpy()
+
+
 def log10_bounds(widths: np.ndarray, n_relevant: int) -> np.ndarray:
     """Return the logarithm of Theorem 3's bound for many widths; minus infinity where there are too few units."""
     with np.errstate(divide="ignore"):
         return n_relevant * np.log10(widths // n_relevant)
+
+
+def largest_correlation(bias: np.ndarray, inputs: np.ndarray, on: np.ndarray) -> float:
+    r"""Return the largest $|\mathrm{cor}(u,h_t(x_{\cdot k}))|$ over outputs, units $t$ and inputs $k$.
+
+    Mask and second layer only scale $h_t(x_{\cdot k})=x_ka_kw^{(2)}_t\phi'_t$, so neither enters a correlation.
+    """
+    centred = (bias - bias.mean(0)) / bias.std(0)
+    largest = 0.0
+    for feature in inputs.T:
+        slopes = feature[:, None] * on
+        spread = slopes.std(0)
+        products = centred.T @ (slopes - slopes.mean(0)) / len(inputs)
+        largest = max(largest, float(np.abs(products[:, spread > 0] / spread[spread > 0]).max(initial=0.0)))
+    return largest
+
+
+def _look_at(network: dict[str, np.ndarray], inputs: np.ndarray, truth: np.ndarray) -> dict[str, np.ndarray | float]:
+    """Measure one network, on fresh inputs with clean labels."""
+    hidden, decoder = network["hidden"], network["decoder"]
+    folded = hidden * network["mask"]
+    before = inputs @ folded.T
+    on, made = before > 0, np.maximum(before, 0)
+    return {
+        "patterns": float(len(np.unique(np.packbits(on, axis=1), axis=0))),
+        "norm": np.array([np.linalg.norm(layer) for layer in (hidden, folded, decoder)]),
+        "correlation": largest_correlation(made @ decoder.T - truth, inputs, on),
+        "least_variance": float(np.linalg.eigvalsh(np.cov(made.T))[0]),
+    }
 
 
 def _together(parts: list[Arrays]) -> Arrays:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,18 @@ import xarray as xr
 from attnbook.core.figures import INK, LOOKS, Look, style
 from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table
-from attnbook.global_attention.loss_landscape.experiments import LossLandscape, log10_bounds
-from attnbook.global_attention.loss_landscape.few_samples import STATIONARY
+from attnbook.global_attention.loss_landscape.experiments import STATIONARY, LossLandscape, log10_bounds
 from attnbook.global_attention.loss_landscape.hessian import OUTLIERS, allowed_decay, over_baseline
 from attnbook.global_attention.loss_landscape.minimum import Minimum, output
 from attnbook.global_attention.regions import crossover_width
 from attnbook.global_attention.rescaling import least_penalty_factor
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
     "along_training", "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
-    "region_window", "step_sizes", "trained_weights", "two_comparisons",
+    "region_window", "trained_weights", "two_comparisons",
 ]  # fmt: skip
 
 FOLDED = Look("attention, folded", "#2f74b8", (0, (1, 2)), "D", hollow=True)
@@ -36,15 +34,19 @@ SHADES = ("#1f2937", "#4338ca", "#0e7490", "#4d7c0f", "#a16207")  # for curves t
 
 def two_comparisons(data: xr.Dataset) -> Figure:
     """Draw Figure 3 twice: after equal numbers of steps, and at equal training loss."""
-    spectra, titles = ("attention", "equal_loss"), ("after equal numbers of steps", "at equal training loss")
+    titles = {"attention": "after equal numbers of steps", "equal_loss": "at equal training loss"}
+    ticks = (1, 2, 5, 10, 20, 50, 100)
     with style():
         figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.6))
-        for ax, name, title in zip(axes, spectra, titles, strict=True):
+        for ax, (name, title) in zip(axes, titles.items(), strict=True):
             for spectrum, look in (("baseline", LOOKS["baseline"]), (name, LOOKS["attention"])):
-                _spectrum(ax, data.eigenvalues.isel(step_size=0).sel(spectrum=spectrum), look)
+                values = data.eigenvalues.isel(step_size=0).sel(spectrum=spectrum)
+                band = values.min("seed"), values.max("seed")
+                ax.fill_between(data["rank"], *band, color=look.color, alpha=0.18, linewidth=0)
+                ax.plot(data["rank"], values.median("seed"), **look.line_style(), markevery=0.1)
             ax.set(xscale="log", yscale="log", title=title, xlabel=RANK)
             ax.axvline(OUTLIERS + 0.5, color=INK, linewidth=1, linestyle=":")
-            ax.set_xticks((1, 2, 5, 10, 20, 50, 100), ("1", "2", "5", "10", "20", "50", "100"))
+            ax.set_xticks(ticks, map(str, ticks))
             ax.minorticks_off()
         axes[0].set_ylabel("eigenvalue of the Hessian")
         axes[0].legend(loc="lower left")
@@ -52,14 +54,6 @@ def two_comparisons(data: xr.Dataset) -> Figure:
         axes[1].text(OUTLIERS, 0.04, "nine outliers", transform=words, ha="right", fontsize=10)
         axes[1].text(OUTLIERS + 1.2, 0.94, "the bulk", transform=words, fontsize=10)
     return figure
-
-
-def _spectrum(ax: Axes, values: xr.DataArray, look: Look) -> None:
-    """A band with few markers: a hundred would hide the line."""
-    rank = values["rank"].values
-    ax.fill_between(rank, values.min("seed"), values.max("seed"), color=look.color, alpha=0.18, linewidth=0)
-    every = [i - 1 for i in (1, 2, 3, 5, 10, 20, 50, 100) if i <= len(rank)]
-    ax.plot(rank, values.median("seed"), **look.line_style(), markevery=every)
 
 
 def along_training(data: xr.Dataset) -> Figure:
@@ -72,7 +66,8 @@ def along_training(data: xr.Dataset) -> Figure:
             at = data.sel(step_size=step_size)
             for (name, look), seed in ((pair, s) for pair in looks.items() for s in range(data.sizes["seed"])):
                 loss, top = (values.sel(path=name).isel(seed=seed) for values in (at.path_loss, at.path_top))
-                ax.plot(loss, top, linewidth=1.1, **look.line_style() | {"label": look.label if seed == 0 else None})
+                style_of = look.line_style() | {"label": None if seed else look.label, "markersize": 4}
+                ax.plot(loss, top, linewidth=1.1, **style_of)
             ax.set(xscale="log", yscale="log", title=f"step size {step_size:g}")
             ax.set_xlim(1.7 * float(data.path_loss.max()), float(data.path_loss.min()) / 1.7)
         axes[0, 0].set_ylabel("largest eigenvalue")
@@ -86,21 +81,19 @@ def region_bounds(run: LossLandscape) -> Figure:
     widths, p = np.unique(np.geomspace(100, 5000, 300).astype(int)), run.figure_inputs
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.7), width_ratios=(1, 1.25))
-        for ax in axes:
-            for i, kept in enumerate((*run.figure_sparsities, p)):
-                look = LOOKS["baseline"] if kept == p else Look("", SHADES[i % 5], "-", "oD^vP"[i % 5])
-                label = f"baseline, p = {p}" if kept == p else f"s₀ = {kept}"
-                ax.plot(widths, log10_bounds(widths, kept), color=look.color, linestyle=look.line, marker=look.marker,
-                        markevery=(i, 50), linewidth=2.6 if kept == p else 1.5, label=label)  # fmt: skip
-            ax.set(xscale="log", xlabel="hidden units $n_1$")
+        panels = {"narrow": (100, 150, 200, 300), "all widths": (100, 300, 1000, 5000)}
+        for ax, (title, ticks) in zip(axes, panels.items(), strict=True):
+            for i, kept in enumerate(run.figure_sparsities):
+                look = Look(f"s₀ = {kept}", SHADES[i % 5], "-", "oD^vP"[i % 5])
+                ax.plot(widths, log10_bounds(widths, kept), **look.line_style(), markevery=(i, 50), linewidth=1.5)
+            look = replace(LOOKS["baseline"], label=f"baseline, p = {p}")
+            ax.plot(widths, log10_bounds(widths, p), **look.line_style(), markevery=50, linewidth=2.6)
+            ax.set(xscale="log", xlabel="hidden units $n_1$", title=title)
+            ax.set_xticks(ticks, map(str, ticks))
+            ax.minorticks_off()
         for i, kept in enumerate(run.figure_sparsities):
             axes[0].axvline(crossover_width(p, kept), color=SHADES[i % 5], linewidth=0.9, linestyle=":")
-        axes[0].set(xlim=(100, 400), ylim=(-1, 36), title="narrow", ylabel="log₁₀ of the bound")
-        axes[0].set_xticks([100, 150, 200, 300], ["100", "150", "200", "300"])
-        axes[1].set(title="all widths")
-        axes[1].set_xticks([100, 300, 1000, 5000], ["100", "300", "1000", "5000"])
-        for ax in axes:
-            ax.minorticks_off()
+        axes[0].set(xlim=(100, 400), ylim=(-1, 36), ylabel="log₁₀ of the bound")
         axes[1].legend(fontsize=9.5)
     return figure
 
@@ -125,13 +118,11 @@ def orbit_map(data: xr.Dataset) -> Figure:
     """Draw the sharpness over the orbit of the first minimum, what A2 and A4 allow, and the least L2 penalty."""
     first, minimum = data.isel(seed=0), Minimum.draw(int(data.seed[0]))
     values = np.log10(first.sharpness.transpose("log_hidden", "log_mask").values)
-    axis, middle = data.log_mask.values / np.log(10), (values.min() + values.max()) / 2
+    axis, levels = data.log_mask.values / np.log(10), np.arange(np.floor(2 * values.min()), 2 * values.max() + 1) / 2
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.2))
-        figure.colorbar(ax.pcolormesh(axis, axis, values, cmap="cividis"), label="log₁₀ of the largest eigenvalue")
-        at = np.arange(np.ceil(values.min() * 2) / 2, values.max(), 0.5)[1:]
-        levels = ax.contour(axis, axis, values, at, colors=["white" if v < middle else INK for v in at], linewidths=0.8)
-        ax.clabel(levels, at[::2], fontsize=10.5)
+        bands = ax.contourf(axis, axis, values, levels, cmap="cividis")
+        figure.colorbar(bands, label="log₁₀ of the largest eigenvalue")
         x, y, product = np.log10(minimum.limits)
         side = x + y - product
         ax.plot([x, x - side, x, x], [y, y, y - side, y], color="white", linewidth=2.4)
@@ -151,14 +142,11 @@ def orbit_frame(minimum: Minimum, mask_factor: float, hidden_factor: float) -> F
     line = t[:, None] * direction + middle / 2
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.3))
-        looks: list[tuple[tuple[float, float], str, dict[str, Any]]] = [
-            ((1.0, 1.0), "before", {"color": "#9ca3af", "linewidth": 6}),
-            ((mask_factor, hidden_factor), "rescaled", {"color": SHADES[1], "linestyle": "--"}),
-        ]
-        for factors, label, look in looks:
-            left.plot(t, output(minimum.network(*factors), line)[0], label=label, **look)
-            eigenvalues = minimum.eigenvalues(*factors)
-            right.plot(np.arange(1, 31), np.maximum(eigenvalues[:30], 1e-9), label=label, **look)
+        before: dict[str, Any] = {"label": "before", "color": "#9ca3af", "linewidth": 6}
+        after: dict[str, Any] = {"label": "rescaled", "color": SHADES[1], "linestyle": "--"}
+        for factors, look in (((1.0, 1.0), before), ((mask_factor, hidden_factor), after)):
+            left.plot(t, output(minimum.network(*factors), line)[0], **look)
+            right.plot(np.arange(1, 31), np.maximum(minimum.eigenvalues(*factors)[:30], 1e-9), **look)
         left.set(xlabel="position on a line of inputs", ylabel="output", title="the function")
         right.set(yscale="log", ylim=(1e-7, 1e6), xlabel=RANK, ylabel="eigenvalue", title="the curvature")
         left.legend()
@@ -185,16 +173,16 @@ def fits(data: xr.Dataset) -> Figure:
         for j, model in enumerate(data.model.values):
             losses, gradients = (values.sel(model=model).values for values in (data.fit_loss, data.fit_gradient))
             at = widths * np.exp((j - 0.5) * 0.12 + np.linspace(-0.02, 0.02, len(losses))[:, None])
-            look: dict[str, Any] = {"linestyle": "none", "color": LOOKS[model].color, "marker": LOOKS[model].marker}
             rest, shown = gradients <= STATIONARY, np.maximum(losses, 1e-32)
-            ax.plot(at[rest], shown[rest], markersize=6, alpha=0.85, label=LOOKS[model].label, **look)
-            ax.plot(at[~rest], shown[~rest], markersize=6, alpha=0.85, markerfacecolor="none", **look)
+            look = LOOKS[model].line_style() | {"linestyle": "none", "markersize": 6, "alpha": 0.85}
+            ax.plot(at[rest], shown[rest], **look)
+            ax.plot(at[~rest], shown[~rest], **look | {"markerfacecolor": "none", "label": None})
         ax.plot([], [], linestyle="none", marker="o", color=INK, markerfacecolor="none", label="not at rest")
-        marks = {n / (data.attrs["settings"]["few_inputs"] + 1): ("as many weights\nas samples", 1e-20, "left", "--"),
-                 n: ("as many units as samples:\nTheorem 5", 1e-12, "right", ":")}  # fmt: skip
-        for x, (words, y, side, line) in marks.items():
-            ax.axvline(x, color=INK, linewidth=1, linestyle=line)
-            ax.text(x * (1.03 if side == "left" else 0.97), y, words, ha=side, fontsize=9.5)
+        few = n / (data.attrs["settings"]["few_inputs"] + 1)
+        ax.axvline(few, color=INK, linewidth=1, linestyle="--")
+        ax.text(few, 1e-20, " as many weights\n as samples", fontsize=9.5)
+        ax.axvline(n, color=INK, linewidth=1, linestyle=":")
+        ax.text(n, 1e-12, "as many units as samples: \nTheorem 5 ", ha="right", fontsize=9.5)
         ax.set(xscale="log", yscale="log", xlabel="hidden units d (points of a width side by side)")
         ax.set(xlim=(1.5, 60), ylabel="training loss over that of output zero")
         ax.set_xticks(widths, map(str, widths))
@@ -203,54 +191,49 @@ def fits(data: xr.Dataset) -> Figure:
     return figure
 
 
-def comparison(data: xr.Dataset) -> Table:
-    """Return attention over baseline for several measures, raw and folded, in both comparisons."""
-    at, spectra = data.isel(step_size=0), ["attention", "attention_folded", "equal_loss", "equal_loss_folded"]
-    ratio, middle = over_baseline(at.eigenvalues, "spectrum").sel(spectrum=spectra), data.sizes["rank"] // 2
-    networks = xr.DataArray([name.removesuffix("_folded") for name in spectra], dims="spectrum")
-    loss, gain = over_baseline(at.train_loss, "network"), 100 * (at.accuracy - at.accuracy.sel(network="baseline"))
-    measures = {
-        "largest eigenvalue": ratio.sel(rank=1),
-        f"eigenvalue of rank {middle}": ratio.sel(rank=middle),
-        "training loss": loss.sel(network=networks),
-        "test accuracy, difference in points": gain.sel(network=networks),
-    }
-    columns = ["equal steps", "equal steps, folded", "equal loss", "equal loss, folded"]
-    return _table("attention over baseline", measures, "spectrum", columns)
+def comparison(runs: Mapping[str, xr.Dataset]) -> Table:
+    """Return attention over baseline at every step size of some runs, after equal steps and at equal training loss."""
+    columns = {
+        f"{name}, step size {step_size:g}": _over_baseline(data.sel(step_size=step_size))
+        for name, data in runs.items() for step_size in data.step_size.values
+    }  # fmt: skip
+    return _table("attention over baseline", columns)
 
 
-def step_sizes(data: xr.Dataset) -> Table:
-    """Return attention over baseline at every step size: what the claims on Figure 3 are judged by, and more."""
-    ratio, middle = over_baseline(data.eigenvalues, "spectrum"), data.sizes["rank"] // 2
-    total = over_baseline(data.eigenvalues.sum("rank"), "spectrum")
-    gain = 100 * (data.accuracy - data.accuracy.sel(network="baseline"))
-    measures = {
-        "training loss of the baseline": data.train_loss.sel(network="baseline"),
-        "equal steps: largest, raw": ratio.sel(spectrum="attention", rank=1),
-        "equal steps: largest, folded": ratio.sel(spectrum="attention_folded", rank=1),
-        f"equal steps: rank {middle}, raw": ratio.sel(spectrum="attention", rank=middle),
-        "equal loss: largest, raw": ratio.sel(spectrum="equal_loss", rank=1),
-        "equal loss: largest, folded": ratio.sel(spectrum="equal_loss_folded", rank=1),
-        f"equal loss: rank {middle}, folded": ratio.sel(spectrum="equal_loss_folded", rank=middle),
-        f"equal loss: sum of {data.sizes['rank']}, folded": total.sel(spectrum="equal_loss_folded"),
-        "equal loss: accuracy, points more": gain.sel(network="equal_loss"),
-    }
-    return _table("step size", measures, "step_size", [f"{size:g}" for size in data.step_size.values])
+def _over_baseline(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """What the claims on Figure 3 are judged by, and more."""
+    ratio, loss = over_baseline(data.eigenvalues, "spectrum"), over_baseline(data.train_loss, "network")
+    gain, middle = data.accuracy - data.accuracy.sel(network="baseline"), data.sizes["rank"] // 2
+    found = {"training loss of the baseline": data.train_loss.sel(network="baseline")}
+    for network, matched in (("attention", "equal steps"), ("equal_loss", "equal loss")):
+        raw, folded = ratio.sel(spectrum=network), ratio.sel(spectrum=f"{network}_folded")
+        found |= {
+            f"{matched}: training loss": loss.sel(network=network),
+            f"{matched}: largest eigenvalue": raw.sel(rank=1),
+            f"{matched}: largest, folded": folded.sel(rank=1),
+            f"{matched}: rank {middle}": raw.sel(rank=middle),
+            f"{matched}: rank {middle}, folded": folded.sel(rank=middle),
+            f"{matched}: test accuracy, points more": 100 * gain.sel(network=network),
+        }
+    return found
 
 
 def decays(data: xr.Dataset) -> Table:
     """Return training loss, in-sample and test accuracy by weight decay."""
-    rows: list[list[str | Measured]] = []
-    for model in data.model.values:
-        for k, decay in enumerate(data.decay.values):
-            at, chosen = data.sel(model=model, decay=decay), (allowed_decay(data).sel(model=model) == k).sum()
-            rows.append([f"{model}, L2 {decay:g}" if decay else model, _spread(at.decay_train_loss),
-                         _spread(100 * at.decay_train_accuracy, 3), _spread(100 * at.decay_test_accuracy),
-                         Measured(f"{int(chosen)}")])  # fmt: skip
-    columns = ["network, penalty", "training loss", "in-sample accuracy, %", "test accuracy, %", "seeds"]
-    caption = ("Median over seeds [smallest, largest]; the loss without the penalty. Last: how many seeds choose it, "
-               "the largest decay before one costs more than a point of in-sample accuracy.")  # fmt: skip
-    return Table(columns, rows, caption)
+    in_sample = data.decay_train_accuracy
+    chosen = allowed_decay(data) == xr.DataArray(range(data.sizes["decay"]), dims="decay")
+    measures = {
+        "training loss": data.decay_train_loss,
+        "in-sample points lost": 100 * (in_sample.isel(decay=0) - in_sample),
+        "test accuracy, %": 100 * data.decay_test_accuracy,
+        "seeds": chosen.assign_coords(decay=data.decay).sum("seed"),
+    }
+    rows = {f"{model}, L2 {decay:g}": {"model": model, "decay": decay}
+            for model in data.model.values for decay in data.decay.values}  # fmt: skip
+    columns = {head: {row: values.sel(at) for row, at in rows.items()} for head, values in measures.items()}
+    return _table(
+        "network, penalty", columns, " The loss is without the penalty; last, how many seeds choose the decay."
+    )
 
 
 def trained_weights(data: xr.Dataset) -> Table:
@@ -262,21 +245,19 @@ def trained_weights(data: xr.Dataset) -> Table:
         "largest correlation of A5": data.correlation,
         "smallest eigenvalue of A5": data.least_variance,
     }
-    return _table("", measures, "network", [LOOKS[name].label for name in data.network.values])
+    columns = {LOOKS[n].label: {row: v.sel(network=n) for row, v in measures.items()} for n in data.network.values}
+    return _table("", columns)
 
 
-def _table(head: str, measures: Mapping[str, xr.DataArray], dimension: str, columns: Sequence[str]) -> Table:
-    """A row for each measure, a column for each place along a dimension."""
+def _table(head: str, columns: Mapping[str, Mapping[str, xr.DataArray]], more: str = "") -> Table:
+    """Columns by their heads, each with the same rows."""
     rows: list[list[str | Measured]] = [
-        [label, *map(_spread, values.transpose(dimension, "seed"))] for label, values in measures.items()
+        [row, *(_spread(values[row]) for values in columns.values())] for row in next(iter(columns.values()))
     ]
-    seeds = next(iter(measures.values())).sizes["seed"]
-    return Table(
-        [head, *columns], rows, f"Median over {seeds} seeds [smallest, largest]." if seeds > 1 else "One seed."
-    )
+    return Table([head, *columns], rows, f"Median over seeds [smallest, largest].{more}")
 
 
-def _spread(values: xr.DataArray, digits: int = 2) -> Measured:
-    form = ".0f" if float(abs(values).max()) >= 10**digits else f".{digits}g"
+def _spread(values: xr.DataArray) -> Measured:
+    form = ".0f" if float(abs(values).max()) >= 100 else ".2g"
     low, middle, high = (float(np.quantile(values, q)) for q in (0, 0.5, 1))
     return Measured(f"{middle:{form}}" + f" [{low:{form}}, {high:{form}}]" * (values.size > 1))

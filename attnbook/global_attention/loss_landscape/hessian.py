@@ -99,11 +99,8 @@ class HessianSpectrum(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks, attention once more until it is as low as the baseline, and take the spectra."""
-        images, grid = (
-            digits() if self.images == "digits" else mnist(stand_in=False),
-            (len(seeds), len(self.step_sizes)),
-        )
-        scene, sizes = Scene(self.side, DIGIT_SIZE), {"n_train": self.n_train, "n_test": self.n_test}
+        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), Scene(self.side, DIGIT_SIZE)
+        sizes, grid = {"n_train": self.n_train, "n_test": self.n_test}, (len(seeds), len(self.step_sizes))
         data = {seed: draw_noisy_digits(images, scene, seed=seed, **sizes) for seed in seeds}
         members = [Classifier(m, s, eta, self.penalty) for s in seeds for eta in self.step_sizes for m in MODELS]
         seen: list[Parameters] = []
@@ -120,59 +117,52 @@ class HessianSpectrum(Experiment):
         reached = (stopped.steps[:, None] == stopped.stopped_at).argmax(axis=0), np.arange(grid[0] * grid[1])
         for name, at_end in final.items():
             final[name] = np.concatenate([at_end, stopped.records[name][reached].reshape(*grid, 1)], axis=2)
-        networks = _by_name(whole.parameters, grid)
-        networks["equal_loss"] = {key: tensor.unflatten(0, grid) for key, tensor in stopped.parameters.items()}
         drawn, axes = [data[seed] for seed in seeds], ("seed", "step_size")
-        spectra = self._spectra(drawn, networks, device)
-        ways = [_by_name(each, grid) for each in seen[:-1]]
+        values, lowest = self._spectra(drawn, whole.parameters, stopped.parameters)
         return {
             "train_loss": ((*axes, "network"), final["train_loss"]),
             "accuracy": ((*axes, "network"), final["test_accuracy"]),
             "stopped_at": (axes, stopped.stopped_at.reshape(grid)),
-            **spectra,
-            **self._paths(drawn, ways, whole, spectra["eigenvalues"][1], device),
+            "eigenvalues": ((*axes, "spectrum", "rank"), values),
+            "lowest": ((*axes, "spectrum"), lowest),
+            **self._paths(drawn, seen[:-1], whole, values),
             **self._decays(seeds, data, whole, device),
         }
 
     def _schedule(self, record_at: list[int]) -> Schedule:
         return Schedule(self.width, self.steps, self.batch_size, self.momentum, self.sharpness, tuple(record_at))
 
-    def _spectra(self, data: list[NoisyDigits], networks: dict[str, Parameters], device: torch.device) -> Arrays:
-        axes, shape = ("seed", "step_size", "spectrum"), (len(data), len(self.step_sizes), len(SPECTRA))
-        found = {name: np.empty(shape) for name in ("residuals", "products", "lowest", "gradient_norm")}
-        values = np.empty((*shape, self.n_eigenvalues))
+    def _spectra(
+        self, data: list[NoisyDigits], whole: Parameters, stopped: Parameters
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Leading eigenvalues of all Hessians, and a bound from above on the smallest one."""
+        shape = (len(data), len(self.step_sizes), len(SPECTRA))
+        values, lowest = np.empty((*shape, self.n_eigenvalues)), np.empty(shape)
         for at in np.ndindex(shape):
-            hessian = self._hessian(SPECTRA[at[2]], networks, at[:2], data[at[0]], device)
-            leading = _leading(hessian, self.n_eigenvalues, self.tolerance, device)
-            values[at] = leading.values
-            found["residuals"][at] = (leading.residuals / leading.values).max()
-            found["products"][at], found["lowest"][at] = leading.products, leading.lowest
-            found["gradient_norm"][at] = float(hessian.gradient.norm())
-        return {"eigenvalues": ((*axes, "rank"), values), **{name: (axes, array) for name, array in found.items()}}
+            name = SPECTRA[at[2]]
+            hessian = self._hessian(name, stopped if "equal" in name else whole, at[:2], data[at[0]])
+            leading = _leading(hessian, self.n_eigenvalues, self.tolerance, block=16)
+            values[at], lowest[at] = leading.values, leading.lowest
+        return values, lowest
 
     def _paths(
-        self,
-        data: list[NoisyDigits],
-        seen: list[dict[str, Parameters]],
-        whole: History,
-        eigenvalues: np.ndarray,
-        device: torch.device,
+        self, data: list[NoisyDigits], seen: list[Parameters], whole: History, eigenvalues: np.ndarray
     ) -> Arrays:
-        """Loss and outlying eigenvalues along the training; those of the end are known already."""
+        """Loss and largest eigenvalue along the training; those of the end are known already."""
         shape = (len(data), len(self.step_sizes), len(PATHS), len(seen) + 1)
         outliers = min(OUTLIERS, self.n_eigenvalues)
-        found = {name: np.empty(shape) for name in ("path_loss", "path_top", "path_sum")}
+        loss, top = np.empty(shape), np.empty(shape)
         losses = whole.records["train_loss"].reshape(len(seen) + 1, *shape[:2], -1)
         for seed, step_size, path, look in np.ndindex(shape):
             at, name = (seed, step_size, path, look), PATHS[path]
-            found["path_loss"][at] = losses[look, seed, step_size, MODELS.index(name.removesuffix("_folded"))]
+            loss[at] = losses[look, seed, step_size, MODELS.index(name.removesuffix("_folded"))]
             if look == len(seen):
-                values = eigenvalues[seed, step_size, SPECTRA.index(name)][:outliers]
+                top[at] = eigenvalues[seed, step_size, SPECTRA.index(name), 0]
             else:
-                hessian = self._hessian(name, seen[look], (seed, step_size), data[seed], device)
-                values = _leading(hessian, outliers, 0.05, device, block=8).values
-            found["path_top"][at], found["path_sum"][at] = values[0], values.sum()
-        return {name: (("seed", "step_size", "path", "look"), array) for name, array in found.items()}
+                hessian = self._hessian(name, seen[look], (seed, step_size), data[seed])
+                top[at] = _leading(hessian, outliers, 0.05, block=8).values[0]
+        axes = ("seed", "step_size", "path", "look")
+        return {"path_loss": (axes, loss), "path_top": (axes, top)}
 
     def _decays(
         self, seeds: tuple[int, ...], data: dict[int, NoisyDigits], whole: History, device: torch.device
@@ -190,34 +180,27 @@ class HessianSpectrum(Experiment):
             found[f"decay_{record}"] = (("seed", "model", "decay"), np.concatenate([without, with_decay], axis=2))
         return found
 
-    def _hessian(
-        self, name: str, networks: dict[str, Parameters], at: tuple[int, ...], data: NoisyDigits, device: torch.device
-    ) -> Hessian:
-        """The Hessian that one of :data:`SPECTRA` names, of one seed and step size."""
-        network = {key: tensor[at] for key, tensor in networks[name.removesuffix("_folded")].items()}
+    def _hessian(self, name: str, parameters: Parameters, at: tuple[int, ...], data: NoisyDigits) -> Hessian:
+        """The Hessian that one of :data:`SPECTRA` names, of one seed and step size of an ensemble."""
+        network, member = name.removesuffix("_folded"), at[0] * len(self.step_sizes) + at[1]
+        if network in MODELS:
+            member = member * len(MODELS) + MODELS.index(network)
+        mask, hidden, decoder = (parameters[key][member] for key in ("mask", "hidden", "decoder"))
         folded = name.endswith("_folded") or name == "baseline"
+        inputs, labels = to_tensor(data.train, device=mask.device), one_hot(data.train_labels, device=mask.device)
         return Hessian(
-            None if folded else network["mask"],
-            network["hidden"] * network["mask"] if folded else network["hidden"],
-            network["decoder"],
-            to_tensor(data.train, device=device),
-            one_hot(data.train_labels, device=device).T.contiguous(),
-            activation=Softplus(self.sharpness),
-            loss="cross_entropy",
-        )
+            None if folded else mask, hidden * mask if folded else hidden, decoder, inputs, labels.T.contiguous(),
+            activation=Softplus(self.sharpness), loss="cross_entropy",
+        )  # fmt: skip
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Judge Figure 3 at the first step size, and the weight decay that in-sample accuracy allows."""
         chosen = data.decay_test_accuracy.isel(decay=allowed_decay(data))
-        gain = chosen - data.decay_test_accuracy.isel(decay=0)
-        gains = {f"gain_{model}": gain.sel(model=model, drop=True) for model in MODELS[:2]}
-        return self.of_figure_3(data.isel(step_size=0)) | {"GA-G1-l2-accuracy": gains}
-
-    def of_figure_3(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Return what the claims on Figure 3 are judged by, at one step size."""
-        ratio, loss = over_baseline(data.eigenvalues, "spectrum"), over_baseline(data.train_loss, "network")
-        top, total = ratio.sel(rank=1), over_baseline(data.eigenvalues.sum("rank"), "spectrum")
-        gain = data.accuracy - data.accuracy.sel(network="baseline")
+        decayed = chosen - data.decay_test_accuracy.isel(decay=0)
+        first = data.isel(step_size=0)
+        ratio, loss = over_baseline(first.eigenvalues, "spectrum"), over_baseline(first.train_loss, "network")
+        top, gain = ratio.sel(rank=1), first.accuracy - first.accuracy.sel(network="baseline")
+        total = over_baseline(first.eigenvalues.sum("rank"), "spectrum")
         return {
             "GA-F3-bulk": {"rank_50_ratio": ratio.sel(spectrum="attention", rank=self.n_eigenvalues // 2)},
             "GA-F3-top": {
@@ -231,6 +214,7 @@ class HessianSpectrum(Experiment):
                 "accuracy_gain": gain.sel(network="equal_loss"),
                 "train_loss_ratio": loss.sel(network="equal_loss"),
             },
+            "GA-G1-l2-accuracy": {f"gain_{model}": decayed.sel(model=model) for model in MODELS[:2]},
         }
 
 
@@ -246,16 +230,7 @@ def allowed_decay(data: xr.Dataset) -> xr.DataArray:
     return good.cumprod("decay").sum("decay") - 1
 
 
-def _by_name(parameters: Parameters, grid: tuple[int, int]) -> dict[str, Parameters]:
-    """The networks trained for all steps, each ``(seeds, step sizes, ...)``."""
-    return {
-        name: {key: tensor.unflatten(0, (*grid, -1))[:, :, i] for key, tensor in parameters.items()}
-        for i, name in enumerate(MODELS)
-    }
-
-
-def _leading(hessian: Hessian, count: int, tolerance: float, device: torch.device, block: int = 16) -> Leading:
+def _leading(hessian: Hessian, count: int, tolerance: float, block: int) -> Leading:
+    where: dict[str, Any] = {"device": hessian.hidden.device, "dtype": hessian.hidden.dtype}
     with threads(1):
-        return leading_eigenvalues(
-            hessian, hessian.size, count, block=block, tolerance=tolerance, device=device, dtype=hessian.hidden.dtype
-        )
+        return leading_eigenvalues(hessian, hessian.size, count, block=block, tolerance=tolerance, **where)

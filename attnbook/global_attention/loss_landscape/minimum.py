@@ -19,21 +19,13 @@ ROOM = 3.0  # the bounds of assumption A2 are this many times the norms of the m
 
 @dataclass(frozen=True)
 class Minimum:
-    """A network, and data that it fits exactly: a minimum of objective (2).
+    """A network, and data that it fits exactly: a minimum of objective (2)."""
 
-    Attributes:
-        mask: In [0, 1], ``(inputs,)``.
-        hidden: First layer, ``(width, inputs)``.
-        decoder: Second layer, ``(1, width)``.
-        inputs: Samples, ``(samples, inputs)``.
-        labels: Their labels, ``(1, samples)``.
-    """
-
-    mask: np.ndarray
-    hidden: np.ndarray
-    decoder: np.ndarray
-    inputs: np.ndarray
-    labels: np.ndarray
+    mask: np.ndarray  # in [0, 1], (inputs,)
+    hidden: np.ndarray  # first layer, (width, inputs)
+    decoder: np.ndarray  # second layer, (1, width)
+    inputs: np.ndarray  # samples, (samples, inputs)
+    labels: np.ndarray  # of the samples, (1, samples)
 
     @classmethod
     def draw(cls, seed: int, *, n_inputs: int = 7, width: int = 5, samples: int = 43) -> Minimum:
@@ -77,10 +69,9 @@ class Minimum:
         rng, changes = stream(seed, "neighbours"), []
         for _ in range(20):
             mask, hidden, decoder = (a + 0.01 * rng.standard_normal(a.shape) for a in self.network())
-            near = (mask, hidden, decoder), rescale(mask, hidden, decoder, 1.0, hidden_factor)
-            losses = [np.square(output(network, self.inputs) - self.labels).mean() / 2 for network in near]
-            changes.append(abs(losses[1] - losses[0]))
-        return float(max(changes))
+            both = (mask, hidden, decoder), rescale(mask, hidden, decoder, 1.0, hidden_factor)
+            changes.append(np.diff([np.square(output(at, self.inputs) - self.labels).mean() / 2 for at in both])[0])
+        return float(np.abs(changes).max())
 
     def least_penalty(self, mask_factor: float) -> tuple[float, float]:
         """Return the least L2 penalty on both layers for a mask this much larger, and the sharpness there."""
