@@ -2,7 +2,6 @@
 
 from attnbook.global_attention.exercises import (
     loss_landscape,
-    noisy_mnist,
     recurrent,
     sample_complexity,
     self_attention,
@@ -12,7 +11,6 @@ __all__ = ["CHECKS"]
 
 CHECKS = {
     **sample_complexity.CHECKS,
-    **noisy_mnist.CHECKS,
     **loss_landscape.CHECKS,
     **self_attention.CHECKS,
     **recurrent.CHECKS,
