@@ -179,11 +179,11 @@ class SmallestStep(OnDigits):
     summary = "Figures 4 to 6 at step size 0.001, the only one in the text, trained until the networks learn"
     budget_seconds = 60
     smoke = SMOKE | {"width_large": 3}
-    large = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000, "seeds": (0, 1)}
+    large = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000}
 
     step_size: float = 1e-3  # the captions'
     steps: int = 4000
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1)  # what a minute allows
 
     def coordinates(self) -> dict[str, Any]:
         """Name figures and the two models."""

@@ -59,7 +59,7 @@ def overview(data: xr.Dataset, example: np.ndarray) -> Figure:
         few = plt.get_cmap("gray", 12), plt.get_cmap("cividis", 12)  # the palette of the file holds the lines too
         _picture(figure.add_subplot(grid[0, 0]), example, "one image", few[0], -1.0, 1.5)
         strength = data.strength.sel(model="l1_attention").isel(record=-1).values
-        _picture(figure.add_subplot(grid[1, 0]), strength, "what L1-attention sees", few[1])
+        _picture(figure.add_subplot(grid[1, 0]), strength, "pixel strength", few[1])
         ax = figure.add_subplot(grid[:, 1])
         _curves(ax, data.sel(panel="figure_2", step_size=data.attrs["settings"]["read_at"]), "accuracy")
         ax.set(xlabel=ITERATIONS, ylabel=ACCURACY, title="which digit is it?", ylim=(0, 1))
@@ -141,7 +141,7 @@ def lead(data: xr.Dataset) -> Figure:
     points = 100 * leads(data).values
     source = {"digits": "scikit-learn's digits", "mnist": "MNIST"}[data.attrs["settings"]["images"]]
     with style():
-        figure, ax = plt.subplots(figsize=(5.8, 1.6 + 0.38 * len(points)))
+        figure, ax = plt.subplots(figsize=(7.2, 1.6 + 0.38 * len(points)))
         image = ax.imshow(points, cmap="PuOr", vmin=-40, vmax=40, aspect="auto")
         for (row, column), value in np.ndenumerate(points):
             text = "–" if np.isnan(value) else f"{value:+.0f}"
@@ -188,8 +188,8 @@ def penalty_paths(data: xr.Dataset) -> Figure:
         for path, name in (("l1_mask", "attention"), ("l2_baseline", "baseline")):
             level = float(final.sel(path=path, strength=0).median("seed").max())
             ax.axhline(level, color=LOOKS[name].color, linewidth=1.2, linestyle=":")
-            ax.annotate(f"{LOOKS[name].label}, no penalty", (1.0, level), xycoords=("axes fraction", "data"),
-                        xytext=(0, -4), textcoords="offset points", va="top", ha="right", fontsize=10)  # fmt: skip
+            ax.annotate(f"{LOOKS[name].label}, no penalty", (0.01, level), xycoords=("axes fraction", "data"),
+                        xytext=(0, -4), textcoords="offset points", va="top", fontsize=10)  # fmt: skip
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
