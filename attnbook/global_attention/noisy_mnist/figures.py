@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.colors import LinearSegmentedColormap
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
 from attnbook.core.tables import Measured, Table
@@ -56,10 +57,12 @@ def overview(data: xr.Dataset, example: np.ndarray) -> Figure:
     with style():
         figure = plt.figure(figsize=(7.2, 3.8))
         grid = figure.add_gridspec(2, 2, width_ratios=(1, 2))
-        few = plt.get_cmap("gray", 12), plt.get_cmap("cividis", 12)  # the palette of the file holds the lines too
-        _picture(figure.add_subplot(grid[0, 0]), example, "one image", few[0], -1.0, 1.5)
+        # The palette of the file is small, and holds the lines too: few greys, and the colour of the model's line.
+        greys, look = plt.get_cmap("gray", 12), LOOKS["l1_attention"]
+        shades = LinearSegmentedColormap.from_list("strength", ["#dde2e8", look.color], 6)
+        _picture(figure.add_subplot(grid[0, 0]), example, "one image", greys, -1.0, 1.5)
         strength = data.strength.sel(model="l1_attention").isel(record=-1).values
-        _picture(figure.add_subplot(grid[1, 0]), strength, "pixel strength", few[1])
+        _picture(figure.add_subplot(grid[1, 0]), strength, "pixel strength", shades)
         ax = figure.add_subplot(grid[:, 1])
         _curves(ax, data.sel(panel="figure_2", step_size=data.attrs["settings"]["read_at"]), "accuracy")
         ax.set(xlabel=ITERATIONS, ylabel=ACCURACY, title="which digit is it?", ylim=(0, 1))
@@ -142,7 +145,7 @@ def lead(data: xr.Dataset) -> Figure:
     source = {"digits": "scikit-learn's digits", "mnist": "MNIST"}[data.attrs["settings"]["images"]]
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 1.6 + 0.38 * len(points)))
-        image = ax.imshow(points, cmap="PuOr", vmin=-40, vmax=40, aspect="auto")
+        image = ax.imshow(points, cmap=plt.get_cmap("PuOr", 9), vmin=-45, vmax=45, aspect="auto")
         for (row, column), value in np.ndenumerate(points):
             text = "–" if np.isnan(value) else f"{value:+.0f}"
             ax.text(column, row, text, ha="center", va="center", color="white" if abs(value) > 24 else INK)
