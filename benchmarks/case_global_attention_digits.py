@@ -17,11 +17,11 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from attnbook.core.rng import stream, to_tensor
 from attnbook.datasets import Images, digits
 from attnbook.global_attention.digit_training import CLASSES, N_TRAIN_RECORDED, Member, Training, train_members
-from attnbook.global_attention.experiments.noisy_mnist_settings import PANELS, Settings
 from attnbook.global_attention.noisy_digits import NoisyDigits, draw_noisy_digits
+from attnbook.global_attention.noisy_mnist.experiments import PANELS, NoisyMnist
 
 CPU = torch.device("cpu")
-BOOK = Settings.book()
+BOOK = NoisyMnist.at("book")
 OURS, LOOP = "one program per seed (ours)", "one after another, autograd and torch.optim.SGD"
 # Losses are compared up to this step: with large step sizes, rounding errors grow exponentially.
 COMPARED_TO = 50
@@ -33,13 +33,13 @@ def cases() -> list[Case]:
 
 
 def _case(panel: str, figure: int) -> Case:
-    side, training = PANELS[panel].scene.image_size, BOOK.training(panel)
+    side, training = PANELS[panel][0].image_size, BOOK.training(panel)
     runs = {
         OURS: _ours,
         LOOP: _loop,
         "torch.func: vmap(grad) over stack_module_state, per seed": _vmapped,
     }
-    n_networks = len(BOOK.members((panel,), BOOK.seeds))
+    n_networks = len(BOOK.members(panel, BOOK.seeds))
     n_compared = sum(step <= COMPARED_TO for step in training.record_at)
 
     def remark(wall: Mapping[str, float]) -> str:
@@ -72,7 +72,7 @@ def _bound(
     training = BOOK.training(panel)
 
     def of_all_seeds() -> np.ndarray:
-        curves = [run(BOOK.members((panel,), (seed,)), training) for seed in BOOK.seeds]
+        curves = [run(BOOK.members(panel, (seed,)), training) for seed in BOOK.seeds]
         return np.concatenate(curves, axis=-1)[:, :n_compared]
 
     return of_all_seeds
@@ -80,8 +80,8 @@ def _bound(
 
 def _products(panel: str) -> float:
     """Return what the large matrix products of a figure take by themselves, in milliseconds."""
-    training, pixels = BOOK.training(panel), PANELS[panel].scene.n_pixels
-    side_by_side = len(BOOK.members((panel,), BOOK.seeds[:1])) * training.width
+    training, pixels = BOOK.training(panel), PANELS[panel][0].n_pixels
+    side_by_side = len(BOOK.members(panel, BOOK.seeds[:1])) * training.width
     weights, batch = torch.rand(side_by_side, pixels), torch.rand(training.batch_size, pixels)
     recorded, gradient = torch.rand(training.n_test + N_TRAIN_RECORDED, pixels), torch.rand(side_by_side, pixels)
     backward = torch.rand(side_by_side, training.batch_size)

@@ -256,11 +256,12 @@ class _Watch:
     def look(self) -> None:
         if not self.noted:
             return
-        bad = torch.stack([~torch.isfinite(losses) & ~done for _, losses, done in self.noted]).cpu().numpy()
+        _, losses, done = zip(*self.noted, strict=True)
+        bad = (~torch.isfinite(torch.stack(losses)) & ~torch.stack(done)).cpu().numpy()
         if bad.any():
             row, member = np.argwhere(bad)[0]
-            step, losses, _ = self.noted[row]
-            what = f"at step {step}: the loss of {{name}} is {float(losses[member])}"
+            step, of_step, _ = self.noted[row]
+            what = f"at step {step}: the loss of {{name}} is {float(of_step[member])}"
             self.report(np.asarray(bad.any(axis=0)), what, int(member))
         self.noted.clear()
 

@@ -34,7 +34,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.core.settings import check_types
 from attnbook.core.tables import Measured, Table
-from attnbook.global_attention.shrinkage import group_shrinkage
+from attnbook.global_attention.digit_training import shrink_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -299,8 +299,10 @@ def _train(
     rows, of_seed = torch.as_tensor(drawn, device=where), torch.arange(len(plan.seeds), device=where).unsqueeze(1)
     weight = to_tensor(penalties, device=where)
     # With momentum a constant gradient moves the weights this many steps' way.
-    lengths = [s * p / (1 - MOMENTUM) * (model == "group_penalty") for s, p in zip(step_sizes, penalties, strict=True)]
-    shrink = group_shrinkage(lengths, start["hidden"])
+    lengths = weight * to_tensor(step_sizes, device=where) / (1 - MOMENTUM)
+
+    def shrink(parameters: Parameters) -> None:
+        shrink_columns(parameters["hidden"].flatten(1, 2), lengths)  # a column for each token, as a view
 
     def loss(parameters: Parameters, batch: Tensor) -> Tensor:
         found = _losses(_scores(parameters, inputs[of_seed, batch]), classes[of_seed, batch])
@@ -324,8 +326,7 @@ def _train(
             steps=plan.steps,
             record=record,
             record_at=log_spaced(plan.steps, RECORDS),
-            # a column for each token, as a view
-            project=shrink and (lambda parameters: shrink({"hidden": parameters["hidden"].flatten(1, 2)})),
+            project=shrink if model == "group_penalty" else None,
             on_divergence="record",
         )
     sizes = (-1, len(plan.seeds), len(candidates))

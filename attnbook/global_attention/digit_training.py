@@ -19,8 +19,7 @@ size or penalty. Weights follow torch's convention ``(to, from)``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
@@ -36,16 +35,18 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Images
 from attnbook.global_attention.masks import effective_weights
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
-from attnbook.global_attention.shrinkage import group_shrinkage, span
 
-__all__ = ["CLASSES", "Member", "Model", "Training", "loss_and_gradient", "scores", "train_members"]
+__all__ = ["CLASSES", "MODELS", "Member", "Model", "Training", "scores", "shrink_columns", "train_members"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention"]
 Batch: TypeAlias = tuple[Float[Tensor, "groups samples pixels"], Int[Tensor, "groups samples"]]
 
+MODELS: tuple[Model, ...] = get_args(Model)
 CLASSES = 10
 # Images on which the training loss is recorded, at most.
 N_TRAIN_RECORDED = 200
+# Below this the norm of a column counts as zero.
+SMALLEST_NORM = 1e-12
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Member:
     group_lasso: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.model not in get_args(Model):
-            raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
+        if self.model not in MODELS:
+            raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {self.model!r}")
         if not 0 < self.step_size < float("inf"):
             raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
         for name in ("penalty", "decay", "group_lasso"):
@@ -111,75 +112,43 @@ class Training:
         for name in ("steps", "batch_size", "width", "n_train", "n_test"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum}")
 
 
-def scores(
-    parameters: Parameters, inputs: Float[Tensor, "groups samples pixels"]
-) -> Float[Tensor, "members classes samples"]:
-    r"""Return the scores $w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ of each member.
+def scores(parameters: Parameters, inputs: Float[Tensor, "samples pixels"]) -> Float[Tensor, "members classes samples"]:
+    r"""Return the scores $w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ of each member on the same images.
 
     Args:
         parameters: ``mask (members, pixels)``, ``hidden (members, width, pixels)``, ``hidden_bias (members, width)``,
             ``decoder (members, classes, width)`` and ``decoder_bias (members, classes)``.
-        inputs: Images. Neighbouring members share images where there are fewer groups than members.
+        inputs: Images, row by row.
 
     Returns:
         Scores before the softmax.
     """
     folded = parameters["hidden"] * parameters["mask"].unsqueeze(1)
-    return _decode(parameters, _activation(parameters, folded, inputs))
+    before = (folded.flatten(0, 1) @ inputs.mT).view(*folded.shape[:2], -1)
+    return _decode(parameters, before)[1]
 
 
-def loss_and_gradient(
-    parameters: Parameters,
-    batch: Batch,
-    *,
-    factor: Float[Tensor, " members"] | None = None,
-    buffers: dict[str, Tensor] | None = None,
-) -> tuple[Float[Tensor, " members"], Parameters]:
-    r"""Return the cross-entropy of each member and its gradient, in closed form.
+def shrink_columns(weights: Float[Tensor, "members width inputs"], by: Float[Tensor, " members"]) -> None:
+    r"""Shorten each column, the weights of one input, by a length, in place; shorter ones become zero.
 
-    With $u = \mathrm{softmax}(z) - \text{one-hot}(y)$, $h=\phi(\cdot)$ and $G = (w^{(2)\top}u\odot h')x^\top$, the
-    gradient of the folded weights $w^{(1)}\mathrm{diag}(a)$: $\nabla w^{(2)} = uh^\top$,
-    $\nabla w^{(1)} = G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no
-    matrix product of its own.
+    This is the proximal map of the group penalty $\lambda\sum_k\|w_k\|$ with that weight.
 
     Args:
-        parameters: As for :func:`scores`.
-        batch: Images and their classes. Neighbouring members share them where there are fewer groups than members;
-            their first layers then enter one matrix product, side by side.
-        factor: What to multiply the gradients of each member by, at no cost; default nothing.
-        buffers: Two tensors of the size of ``hidden`` that the call may use again, one of which becomes the gradient;
-            an empty dictionary is filled. Default none: new memory at each call.
+        weights: First layers.
+        by: The length for each member; zero leaves it as it is.
 
-    Returns:
-        The losses (mean over the batch), and the gradients of the losses times the factors.
+    Example:
+        >>> weights = torch.tensor([[[3.0, 0.3], [4.0, 0.4]]])
+        >>> shrink_columns(weights, torch.tensor([1.0]))
+        >>> [round(value, 6) for value in weights.flatten().tolist()]
+        [2.4, 0.0, 3.2, 0.0]
     """
-    inputs, labels = batch
-    mask, hidden, decoder = parameters["mask"].unsqueeze(1), parameters["hidden"], parameters["decoder"]
-    buffers = {} if buffers is None else buffers
-    folded, gradient = (buffers.setdefault(name, torch.empty_like(hidden)) for name in ("folded", "gradient"))
-    activation = _activation(parameters, torch.mul(hidden, mask, out=folded), inputs)
-    log_share = _decode(parameters, activation).log_softmax(1)
-    which = labels.repeat_interleave(len(hidden) // len(labels), 0).unsqueeze(1)
-    losses = -log_share.gather(1, which).mean((1, 2))
-    samples = labels.shape[1]
-    right = log_share.new_ones(()).expand(which.shape)
-    residual = log_share.exp_().scatter_add_(1, which, -right).div_(samples)
-    if factor is not None:
-        residual.mul_(factor.view(-1, 1, 1))
-    # sign(activation) is the derivative of ReLU, 0 at 0.
-    backward = torch.bmm(decoder.mT, residual).mul_(activation.sign())
-    side_by_side = gradient.view(len(inputs), -1, inputs.shape[2])
-    torch.bmm(backward.view(len(inputs), -1, samples), inputs, out=side_by_side)
-    mask_gradient = torch.mul(gradient, hidden, out=folded).sum(1)
-    return losses, {
-        "mask": mask_gradient,
-        "hidden": gradient.mul_(mask),
-        "hidden_bias": backward.sum(2),
-        "decoder": torch.bmm(residual, activation.mT),
-        "decoder_bias": residual.sum(2),
-    }
+    norms = weights.square().sum(1, keepdim=True).sqrt_().clamp_min_(SMALLEST_NORM)
+    weights.mul_((1 - by.view(-1, 1, 1) / norms).clamp_min_(0))
 
 
 def train_members(
@@ -193,7 +162,8 @@ def train_members(
 ) -> History:
     """Train networks of any mix of models, seeds, noises, digit sizes, step sizes and penalties as one program.
 
-    Members of one seed and scene look at the same images: put them next to each other, and equally many for each.
+    Members of one seed and scene look at the same images, and their first layers enter one matrix product, side by
+    side: put them next to each other, equally many for each, with equally many baselines among them.
 
     Args:
         members: The networks; all images must be of one size.
@@ -209,62 +179,110 @@ def train_members(
         are infinite from then on.
 
     Raises:
-        ValueError: If there are no members, their images differ in size, or the data set is too small.
+        ValueError: If there are no members, they do not fit together, or the data set is too small.
     """
+    # Those without a mask first: their products need no folding, and their gradient no other pass than its product.
+    order = sorted(range(len(members)), key=lambda i: members[i].model != "baseline")
+    ordered = [members[i] for i in order]
     data = _Data(members, images, training, device, dtype)
-    gradient, parameters = _Rule(members, data), _initial_parameters(members, training.width, data)
+    descent, parameters = _Descent(ordered, data), _initial_parameters(ordered, training.width, data)
     # With momentum a constant gradient moves the weights this many steps' way.
-    lengths = [m.step_size * m.group_lasso / (1 - training.momentum) for m in members]
-
-    def record(parameters: Parameters) -> dict[str, Tensor]:
-        test_loss, accuracy = data.measure(parameters, data.test)
-        train_loss, _ = data.measure(parameters, data.seen)
-        return {
-            "test_loss": test_loss,
-            "train_loss": train_loss,
-            "accuracy": accuracy,
-            "effective_weights": effective_weights(parameters),
-        }
-
+    lengths = data.to([m.step_size * m.group_lasso / (1 - training.momentum) for m in ordered])
     with threads(1):
-        return ensemble.train(
-            gradient,
+        history = ensemble.train(
+            descent,
             parameters,
             data.batch,
-            optimizer=update_rules.SGD(1.0, momentum=training.momentum),  # step sizes are in the gradients
+            optimizer=update_rules.SGD(1.0),  # step sizes and momentum are in what the descent returns
             steps=training.steps,
-            record=record,
+            record=descent.record,
             record_at=training.record_at,
-            project=group_shrinkage(lengths, parameters["hidden"]),
+            project=(lambda p: shrink_columns(p["hidden"], lengths)) if lengths.any() else None,
             on_divergence="record",
-            names=[str(m) for m in members],
+            names=[str(m) for m in ordered],
             progress=progress,
         )
+    back = np.argsort(order)
+    return replace(
+        history,
+        records={name: record[:, back] for name, record in history.records.items()},
+        parameters={name: tensor[torch.as_tensor(back)] for name, tensor in history.parameters.items()},
+        stopped_at=history.stopped_at[back],
+        diverged=history.diverged[back],
+    )
 
 
-class _Rule:
-    """The gradient, times the step size, with the mask of each member frozen, free or penalised, and penalised weights.
+class _Descent:
+    r"""Momentum on the gradient in closed form, times the step size; the members without a mask come first.
 
-    A constant step size may multiply the gradient instead of the velocity: then members of all step sizes are one
-    tensor for the optimiser. The L1 penalty enters by a subgradient, 0 at its kink.
+    With $u = \mathrm{softmax}(z) - \text{one-hot}(y)$, $h=\phi(\cdot)$ and $G = (w^{(2)\top}u\odot h')x^\top$, the
+    gradient of the folded weights $w^{(1)}\mathrm{diag}(a)$: $\nabla w^{(2)} = uh^\top$, $\nabla w^{(1)} =
+    G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no product of its own,
+    and without one $G$ is added to the velocity by the product that forms it. A constant step size may multiply the
+    gradient instead of the velocity, so members of all step sizes are one tensor. Penalties enter by a subgradient.
     """
 
     def __init__(self, members: Sequence[Member], data: _Data) -> None:
-        self.step_size = data.to([m.step_size for m in members])
-        self.trained = data.to([float(m.model != "baseline") for m in members]).unsqueeze(1)
-        penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members]
+        self.data, self.momentum = data, data.training.momentum
+        plain = sum(m.model == "baseline" for m in members)
+        self.parts = slice(0, plain), slice(plain, len(members))
+        self.group = torch.as_tensor([data.keys.index((m.seed, m.scene)) for m in members], device=data.device)
+        self.step_size = data.to([m.step_size for m in members]).view(-1, 1, 1)
+        penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members[plain:]]
         self.penalty = data.to(penalties).unsqueeze(1)
-        decay = [m.step_size * m.decay for m in members]
-        self.decaying = span(decay)  # decay costs time, so that it visits few others
-        self.decay = data.to(decay[self.decaying]).view(-1, 1, 1)
-        self.buffers: dict[str, Tensor] = {}
+        self.decay = data.to([m.step_size * m.decay for m in members]).view(-1, 1, 1)
+        self.decaying = bool(self.decay.any())
+        self.velocity: Parameters = {}
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
-        losses, gradients = loss_and_gradient(parameters, batch, factor=self.step_size, buffers=self.buffers)
-        gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        for name in ("hidden", "decoder") if len(self.decay) else ():
-            gradients[name][self.decaying].addcmul_(parameters[name][self.decaying], self.decay)
-        return losses, gradients
+        if not self.velocity:
+            self.velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+            self.folded, self.gradient = (torch.empty_like(parameters["hidden"][self.parts[1]]) for _ in range(2))
+        inputs, labels = batch
+        samples, (plain, masked) = labels.shape[1], self.parts
+        hidden, mask, decoder = parameters["hidden"], parameters["mask"][masked].unsqueeze(1), parameters["decoder"]
+        before = hidden.new_empty(*hidden.shape[:2], samples)
+        torch.mul(hidden[masked], mask, out=self.folded)
+        for part, weights in ((plain, hidden[plain]), (masked, self.folded)):
+            torch.bmm(self._by_group(weights), inputs.mT, out=self._by_group(before[part]))
+        activation, found = _decode(parameters, before)
+        log_share, which = found.log_softmax(1), labels[self.group].unsqueeze(1)
+        losses = -log_share.gather(1, which).mean((1, 2))
+        residual = log_share.exp_().scatter_add_(1, which, log_share.new_full((), -1.0).expand(which.shape))
+        residual.mul_(self.step_size / samples)
+        # sign(activation) is the derivative of ReLU, 0 at 0.
+        backward = torch.bmm(decoder.mT, residual).mul_(activation.sign())
+        velocity, m = self.velocity, self.momentum
+        self._by_group(velocity["hidden"][plain]).baddbmm_(self._by_group(backward[plain]), inputs, beta=m)
+        torch.bmm(self._by_group(backward[masked]), inputs, out=self._by_group(self.gradient))
+        velocity["hidden"][masked].mul_(m).addcmul_(self.gradient, mask)
+        pushes = torch.mul(self.gradient, hidden[masked], out=self.folded).sum(1)
+        pushes.addcmul_(parameters["mask"][masked].sign(), self.penalty)
+        velocity["mask"][masked].mul_(m).add_(pushes)
+        velocity["hidden_bias"].mul_(m).add_(backward.sum(2))
+        velocity["decoder"].baddbmm_(residual, activation.mT, beta=m)
+        velocity["decoder_bias"].mul_(m).add_(residual.sum(2))
+        for name in ("hidden", "decoder") if self.decaying else ():
+            velocity[name].addcmul_(parameters[name], self.decay)
+        return losses, velocity
+
+    def _by_group(self, rows: Tensor) -> Tensor:
+        """First layers of a seed and scene side by side."""
+        return rows.view(len(self.data.keys), -1, rows.shape[-1])
+
+    def record(self, parameters: Parameters) -> dict[str, Tensor]:
+        """Cross-entropy on test and training images, accuracy, and how strongly each pixel enters."""
+        found = {name: self.step_size.new_empty(len(self.group)) for name in ("test_loss", "train_loss", "accuracy")}
+        for group in range(len(self.data.keys)):
+            mine = torch.nonzero(self.group == group).flatten()
+            chosen = {name: tensor[mine] for name, tensor in parameters.items()}
+            for part, (inputs, labels) in (("test", self.data.test), ("train", self.data.seen)):
+                output = scores(chosen, inputs[group])
+                which = labels[group].expand(len(mine), 1, -1)
+                found[f"{part}_loss"][mine] = -output.log_softmax(1).gather(1, which).mean((1, 2))
+                if part == "test":  # the index of max is on a CPU ten times faster than argmax
+                    found["accuracy"][mine] = (output.max(1).indices == labels[group]).to(output).mean(1)
+        return found | {"effective_weights": effective_weights(parameters)}
 
 
 class _Data:
@@ -279,12 +297,13 @@ class _Data:
         dtype: torch.dtype,
     ) -> None:
         self.training, self.device, self.dtype = training, device, dtype
-        runs = [(key, len(list(run))) for key, run in groupby(members, key=lambda m: (m.seed, m.scene))]
+        runs = [(key, [m.model == "baseline" for m in run]) for key, run in groupby(members, _key)]
         self.keys = [key for key, _ in runs]
-        if len({length for _, length in runs}) != 1 or len(set(self.keys)) != len(runs):
+        counts = [(len(plain), sum(plain)) for _, plain in runs]
+        if len(set(counts)) != 1 or len(set(self.keys)) != len(runs):
             raise ValueError(
-                "members: expected those of one seed and scene next to each other and equally many for each, at least "
-                f"one; got runs of {[length for _, length in runs]}"
+                "members: expected those of one seed and scene next to each other, equally many and equally many "
+                f"baselines for each, at least one; got runs of {counts}"
             )
         if len({scene.n_pixels for _, scene in self.keys}) != 1:
             raise ValueError("members: expected images of one size")
@@ -293,40 +312,22 @@ class _Data:
         self.inputs, self.labels = self._stack(drawn, "train")
         self.test = self._stack(drawn, "test")
         self.seen = self.inputs[:, :N_TRAIN_RECORDED], self.labels[:, :N_TRAIN_RECORDED]
+        self.rows = self._rows()
+        self.first_row = torch.arange(len(self.keys), device=device).unsqueeze(1) * training.n_train
 
     def to(self, values: Sequence[float] | np.ndarray) -> Tensor:
         return to_tensor(values, device=self.device, dtype=self.dtype)
 
     def batch(self, step: int) -> Batch:
         rows = self.rows[:, step]
-        flat = (rows + self.first_row).flatten()
-        inputs = self.inputs.flatten(0, 1).index_select(0, flat)
+        inputs = self.inputs.flatten(0, 1).index_select(0, (rows + self.first_row).flatten())
         return inputs.unflatten(0, rows.shape), self.labels.gather(1, rows)
 
-    @cached_property
-    def rows(self) -> Tensor:
+    def _rows(self) -> Tensor:
         """Images of each step, ``(groups, steps, batch)``; the same for all scenes of a seed."""
         shape = (self.training.steps, self.training.batch_size)
         drawn = {seed: stream(seed, "batches").integers(self.training.n_train, size=shape) for seed, _ in self.keys}
         return torch.as_tensor(np.stack([drawn[seed] for seed, _ in self.keys]), device=self.device)
-
-    @cached_property
-    def first_row(self) -> Tensor:
-        return torch.arange(len(self.keys), device=self.device).unsqueeze(1) * self.training.n_train
-
-    def measure(self, parameters: Parameters, on: Batch) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy and the accuracy of each member."""
-        inputs, labels = on
-        share = len(parameters["mask"]) // len(inputs)
-        losses, right = [], []
-        for i in range(len(inputs)):
-            mine = {name: tensor[i * share : (i + 1) * share] for name, tensor in parameters.items()}
-            found = scores(mine, inputs[i : i + 1])
-            which = labels[i].expand(share, 1, -1)
-            losses.append(-found.log_softmax(1).gather(1, which).mean((1, 2)))
-            best = found.max(1).indices  # on a CPU ten times faster than argmax
-            right.append((best == labels[i]).to(found).mean(1))
-        return torch.cat(losses), torch.cat(right)
 
     def _stack(self, drawn: Sequence[NoisyDigits], part: Literal["train", "test"]) -> Batch:
         """Images and classes of each group."""
@@ -335,14 +336,14 @@ class _Data:
         return inputs, torch.as_tensor(classes, device=self.device)
 
 
-def _activation(parameters: Parameters, folded: Tensor, inputs: Tensor) -> Tensor:
-    members, width, pixels = folded.shape
-    before = torch.bmm(folded.view(len(inputs), -1, pixels), inputs.mT).view(members, width, -1)
-    return before.add_(parameters["hidden_bias"].unsqueeze(2)).relu_()
+def _key(member: Member) -> tuple[int, Scene]:
+    return member.seed, member.scene
 
 
-def _decode(parameters: Parameters, activation: Tensor) -> Tensor:
-    return torch.baddbmm(parameters["decoder_bias"].unsqueeze(2), parameters["decoder"], activation)
+def _decode(parameters: Parameters, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Activation, in place of what is given, and scores."""
+    activation = before.add_(parameters["hidden_bias"].unsqueeze(2)).relu_()
+    return activation, torch.baddbmm(parameters["decoder_bias"].unsqueeze(2), parameters["decoder"], activation)
 
 
 def _initial_parameters(members: Sequence[Member], width: int, data: _Data) -> Parameters:

@@ -31,22 +31,8 @@ def residual(scores, labels, *, forget=""):
     return right / {"sign": -len(labels), "mean": 1}.get(forget, len(labels))
 
 
-def product_step(mask, hidden, gradient, penalty, *, forget=""):
-    own, slope = -(mask**2) * gradient, (gradient * hidden).sum(0)
-    pull = {"penalty": 0.0, "one side": penalty}.get(forget, penalty * np.sign(mask))
-    if forget == "units":
-        return own - gradient * hidden**2 - pull * hidden
-    if forget == "mask":
-        return own
-    if forget == "alone":
-        return own - slope * hidden - pull
-    change = (0 if forget == "weights" else own) - (slope + pull) * hidden
-    return -change if forget == "sign" else change
-
-
 RIGHT = {
     "GA-D1": residual,
-    "GA-D2": product_step,
     "GA-D3": lambda a, w: a**2 - (w**2).sum(0),
     "GA-1": gradient,
     "GA-2": lambda a, w, v: (a / a.sum(), w * a.sum(), v),
@@ -63,19 +49,6 @@ WRONG = [
         }.items()
     ),
     ("GA-D1", lambda z, y: z[0], "shape"),
-    *(
-        ("GA-D2", partial(product_step, forget=what), message)
-        for what, message in {
-            "penalty": "penalty is missing",
-            "mask": "mask moves too",
-            "weights": "weights move too",
-            "sign": "sign",
-            "one side": "both sides",
-            "alone": "multiplied by the weights",
-            "units": "sum over them",
-        }.items()
-    ),
-    ("GA-D2", lambda a, w, g, p: a, "shape"),
     ("GA-D3", lambda a, w: a**2 + (w**2).sum(0), "take the difference"),
     ("GA-D3", lambda a, w: np.zeros(5), "a constant"),
     ("GA-D3", lambda a, w: np.abs(a) * np.linalg.norm(w, axis=0), "changes along the flow"),

@@ -39,36 +39,6 @@ def softmax_residual(answer: Callable[..., Any]) -> str | None:
     return likely_mistake(got, right, likely)
 
 
-def penalised_rate(answer: Callable[..., Any]) -> str | None:
-    """Check the first-order change of the folded weights in a step of descent with a penalised mask, per step size."""
-    rng = stream(1, "exercise", "GA-D2")
-    signs, penalty = np.array([1.0, -1.0, 1.0, -1.0, 1.0]), 0.3
-    mask = signs * (rng.random(5) + 0.5)
-    hidden, gradient = rng.standard_normal((3, 5)), rng.standard_normal((3, 5))
-    own, shared = -(mask**2) * gradient, -(gradient * hidden).sum(0) * hidden
-    shrinking = -penalty * signs * hidden
-    got = np.asarray(answer(mask.copy(), hidden.copy(), gradient.copy(), penalty), dtype=float)
-    if got.shape != (3, 5):
-        return f"one number per folded weight is wanted, shape (3, 5), got {got.shape}"
-    right = own + shared + shrinking
-    if np.allclose(got, right):
-        return None
-    likely = {
-        "the penalty is missing": own + shared,
-        "the mask moves too: its part is missing": own,
-        "the weights move too: their part is missing": shared + shrinking,
-        "the sign is reversed: descent goes against the gradient": -right,
-        "the penalty pulls towards zero from both sides: its slope is the sign of the mask": own
-        + shared
-        - penalty * hidden,
-        "the penalty is on the mask alone: in the product it is multiplied by the weights": own
-        + shared
-        - penalty * signs * np.ones_like(hidden),
-        "the mask of an input collects all its hidden units: sum over them": own - gradient * hidden**2 + shrinking,
-    }
-    return likely_mistake(got, right, likely)
-
-
 def what_is_conserved(answer: Callable[..., Any]) -> str | None:
     """Check the quantity, one per input, that gradient flow without a penalty leaves as it was."""
     rng = stream(1, "exercise", "GA-D3")
@@ -92,4 +62,4 @@ def what_is_conserved(answer: Callable[..., Any]) -> str | None:
     return f"it changes along the flow, at rates {np.round(drift, 3)}"
 
 
-CHECKS = {"GA-D1": softmax_residual, "GA-D2": penalised_rate, "GA-D3": what_is_conserved}
+CHECKS = {"GA-D1": softmax_residual, "GA-D3": what_is_conserved}
