@@ -135,11 +135,10 @@ def penalties(data: xr.Dataset) -> Figure:
 
 def three_layers(data: xr.Dataset) -> Figure:
     """Draw the error of three-layer networks against training samples, each model at its best step size."""
-    best = at_best_step_size(data).test_loss
     with style():
         figure, ax = plt.subplots(figsize=(6.0, 3.6))
         for model in MODELS:
-            band(ax, data.size.values, best.sel(model=model).values, LOOKS[model])
+            band(ax, data.size.values, at_best_step_size(data).test_loss.sel(model=model).values, LOOKS[model])
         _against_size(ax, data, "training samples")
         _legend(ax, "lower left")
     return figure

@@ -74,8 +74,7 @@ class Guidelines(Experiment):
         setup = WordSetup(self.n_words, self.dimension, self.teacher_width, self.width, self.n_test)
         training = Training(self.steps, self.batch_size, self.step_size, (self.steps,), decay=True)
         tasks = [Task("attention", sharpness, self.noise) for sharpness in self.sharpness]
-        programs = len(PENALTIES) + 1
-        told = (share(progress, i, programs) for i in range(programs))
+        told = (share(progress, i, len(PENALTIES) + 1) for i in range(len(PENALTIES) + 1))
 
         def train(option: str, values: tuple[float, ...], kind: Penalty = "entropy") -> tuple[np.ndarray, np.ndarray]:
             cases = list(product(seeds, tasks, [{option: value} for value in values]))
