@@ -164,13 +164,13 @@ def show(figure: Figure, alt: str) -> Picture:
     return Picture(png(figure), alt, width)
 
 
-def png(figure: Figure, *, dpi: int = DPI, colors: int = 32) -> bytes:
+def png(figure: Figure, *, dpi: int = DPI, colors: int = 64) -> bytes:
     """Return a figure as a small PNG file and close it.
 
     Args:
         figure: A matplotlib figure.
         dpi: Dots per inch; default 120, sharp at 720 pixels on most screens, and small.
-        colors: Size of the palette; default 32, which keeps bands smooth and files small.
+        colors: Size of the palette; default 64, which keeps thin lines in their colours and files small.
 
     Returns:
         The file's bytes.

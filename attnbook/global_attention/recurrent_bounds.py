@@ -97,17 +97,9 @@ def samples_needed(
         >>> round(samples_needed(0.01, large, **sizes) / samples_needed(0.01, small, **sizes), 1)
         12.6
     """
-    given = {
-        "error": error,
-        "dimension": dimension,
-        "width": width,
-        "c_1": c_1,
-        "c_2": c_2,
-        "c_x": c_x,
-        "c_8": c_8,
-        "c_9": c_9,
-    }
-    for name, value in given.items():
+    sizes = {"error": error, "dimension": dimension, "width": width}
+    bounds = {"c_1": c_1, "c_2": c_2, "c_x": c_x, "c_8": c_8, "c_9": c_9}
+    for name, value in (sizes | bounds).items():
         if not 0 < value < np.inf:
             raise ValueError(f"{name}: expected a positive number, got {value}")
     eta = c_1 * c_2 * c_x

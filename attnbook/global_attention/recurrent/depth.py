@@ -6,10 +6,10 @@ samples than without a mask); it has no experiment. Inputs are bounded and masks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,19 +21,11 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.global_attention.deep_networks import draw_deep, largest_gradient_correlation, predict_deep
 
-__all__ = ["MODELS", "Depth", "at_best_step_size", "predict"]
+__all__ = ["MODELS", "Depth", "at_best_step_size"]
 
 MODELS = ("baseline", "attention", "l1_attention")
-
-
-class Member(NamedTuple):
-    """One network."""
-
-    seed: int
-    n_samples: int
-    model: str
-    step_size: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +63,20 @@ class Depth(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all models at all sizes and step sizes as one program."""
-        members = [Member(*case) for case in product(seeds, self.sizes, MODELS, self.step_sizes)]
+        members = list(product(range(len(seeds)), self.sizes, MODELS, self.step_sizes))
         x, y, test, truth = map(torch.stack, zip(*(self._data(seed, device) for seed in seeds), strict=True))
-        own = torch.tensor([seeds.index(m.seed) for m in members], device=device)
-        drawn = {(s, n): stream(s, "deep batches", n).integers(n, size=(self.steps, self.batch_size))
-                 for s in seeds for n in self.sizes}  # fmt: skip
-        rows = torch.as_tensor(np.stack([drawn[m.seed, m.n_samples] for m in members], axis=1), device=device)
-        starts = {seed: self._draw(stream(seed, "deep start"), self.width, self.n_inputs) for seed in seeds}
+        own = torch.tensor([k for k, *_ in members], device=device)[:, None]
+        drawn = {(k, n): stream(seed, "deep batches", n).integers(n, size=(self.steps, self.batch_size))
+                 for k, seed in enumerate(seeds) for n in self.sizes}  # fmt: skip
+        rows = torch.as_tensor(np.stack([drawn[k, n] for k, n, *_ in members], axis=1), device=device)
+        starts = [draw_deep(self.n_inputs, [self.width] * 2, rng=stream(seed, "deep start")) for seed in seeds]
         with threads(1):
             trained = ensemble.train(
-                self._gradient(members, device),
-                {name: to_tensor(np.stack([starts[m.seed][name] for m in members]), device=device)
-                 for name in starts[seeds[0]]},
-                lambda step: (x[own[:, None], rows[step]], y[own[:, None], rows[step]]),
-                optimizer=update_rules.Adam([m.step_size for m in members]),
+                ensemble.autograd(self._losses([model for _, _, model, _ in members], device)),
+                {name: to_tensor(np.stack([starts[k][name] for k, *_ in members]), device=device)
+                 for name in starts[0]},
+                lambda step: (x[own, rows[step]], y[own, rows[step]]),
+                optimizer=update_rules.Adam([step_size for *_, step_size in members]),
                 steps=self.steps,
                 record=lambda p: {"mask": p["mask"]},
                 record_at=(self.steps,),
@@ -92,64 +84,56 @@ class Depth(Experiment):
                 schedule=update_rules.cosine(self.steps),
                 progress=progress,
             ).parameters  # fmt: skip
-            read = [
-                _read({name: p[i : i + 1] for name, p in trained.items()}, test[k], truth[k]) for i, k in enumerate(own)
-            ]
+            read = []
+            for i, (k, *_) in enumerate(members):
+                one = {name: p[i : i + 1] for name, p in trained.items()}
+                error = (predict_deep(one, test[k][None])[0] - truth[k]).square().mean().item()
+                read.append((error, largest_gradient_correlation(one, test[k], truth[k])))
         losses, correlations = np.array(read).T.reshape(2, len(seeds), len(self.sizes), len(MODELS), -1)
         axes = ("seed", "size", "model", "step_size")
         return {"test_loss": (axes, losses), "correlation": (axes, correlations)}
 
-    def _data(self, seed: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _losses(self, models: Sequence[str], device: torch.device) -> Callable[[Parameters, Any], Tensor]:
+        """The losses of networks whose mask stays at one, is trained, or is trained with an L1 penalty."""
+        trained = torch.tensor([model != "baseline" for model in models], device=device)[:, None]
+        penalty = to_tensor([self.penalty * (model == "l1_attention") for model in models], device=device)
+
+        def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
+            mask = torch.where(trained, parameters["mask"], 1.0)
+            residuals = predict_deep(parameters | {"mask": mask}, batch[0]) - batch[1]
+            return residuals.square().mean(1) + penalty * mask.abs().sum(1)
+
+        return losses
+
+    def _data(self, seed: int, device: torch.device) -> list[Tensor]:
         """Inputs and noisy labels for training, inputs and clean labels for the test; clean labels have variance 1."""
         rng = stream(seed, "deep teacher")
-        teacher = self._draw(rng, self.teacher_width, self.n_inputs, fan_in=self.n_relevant)
-        teacher["mask"] = (
-            np.isin(np.arange(self.n_inputs), rng.choice(self.n_inputs, self.n_relevant, replace=False)) * 1.0
-        )
+        teacher = draw_deep(self.n_inputs, [self.teacher_width] * 2, rng=rng, n_relevant=self.n_relevant)
+        relevant = rng.choice(self.n_inputs, self.n_relevant, replace=False)
+        teacher["mask"] = np.isin(np.arange(self.n_inputs), relevant) * 1.0
         stacked = {name: torch.as_tensor(array)[None] for name, array in teacher.items()}
 
         def draw(purpose: str, count: int) -> tuple[np.ndarray, np.ndarray]:
             inputs = np.sqrt(3) * stream(seed, "deep", purpose).uniform(-1, 1, (count, self.n_inputs))  # variance 1
-            return inputs, predict(stacked, torch.as_tensor(inputs)[None])[0].numpy()
+            return inputs, predict_deep(stacked, torch.as_tensor(inputs)[None])[0].numpy()
 
-        (_, scale), (x, y), (test, truth) = (
-            draw("scale", 20_000),
-            draw("train", self.sizes[-1]),
-            draw("test", self.n_test),
-        )
+        scale = draw("scale", 20_000)[1].std()
+        (x, y), (test, truth) = draw("train", self.sizes[-1]), draw("test", self.n_test)
         noise = self.noise * stream(seed, "deep noise").standard_normal(len(x))
-        y, truth = (y / scale.std() + noise, truth / scale.std())
-        return tuple(to_tensor(array, device=device) for array in (x, y, test, truth))  # type: ignore[return-value]
-
-    def _draw(self, rng: np.random.Generator, w: int, p: int, *, fan_in: int | None = None) -> dict[str, np.ndarray]:
-        """Weights with variance 2 / fan-in, those of the decoder half of it; a mask of ones."""
-        return {
-            "mask": np.ones(p),
-            "first": rng.standard_normal((w, p)) * np.sqrt(2 / (fan_in or p)),
-            "second": rng.standard_normal((w, w)) * np.sqrt(2 / w),
-            "decoder": rng.standard_normal(w) / np.sqrt(w),
-        }
-
-    def _gradient(self, members: Sequence[Member], device: torch.device) -> ensemble.Gradient:
-        trained = to_tensor([float(m.model != "baseline") for m in members], device=device)[:, None]
-        penalty = to_tensor([self.penalty * (m.model == "l1_attention") for m in members], device=device)[:, None]
-        fitted = ensemble.autograd(lambda p, batch: (predict(p, batch[0]) - batch[1]).square().mean(1))
-
-        def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
-            losses, gradients = fitted(parameters, batch)
-            return losses, gradients | {"mask": trained * (gradients["mask"] + penalty * parameters["mask"].sign())}
-
-        return gradient
+        return [to_tensor(array, device=device) for array in (x, y / scale + noise, test, truth / scale)]
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare the models, each at its best step size, with equal samples and with half of the baseline's."""
         best = at_best_step_size(data)
-        judged = best.test_loss.sel(size=self.judged_size)
-        half = best.test_loss.sel(size=self.judged_size // 2)
-        correlation = best.correlation.sel(size=self.judged_size).min("model")
-        found = {name: judged.sel(model=name) for name in MODELS}
-        halves = {f"{name}_half_the_samples": half.sel(model=name) for name in MODELS[1:]}
-        return {"GA-G1-three-layers": found | halves | {"correlation": correlation}}
+        judged, half = (best.sel(size=n) for n in (self.judged_size, self.judged_size // 2))
+        return {
+            "GA-G1-three-layers": {
+                "baseline": judged.test_loss.sel(model="baseline"),
+                "attention": judged.test_loss.sel(model="attention"),
+                "l1_attention_half_the_samples": half.test_loss.sel(model="l1_attention"),
+                "correlation": judged.correlation.min("model"),
+            }
+        }
 
 
 def at_best_step_size(data: xr.Dataset) -> xr.Dataset:
@@ -157,39 +141,5 @@ def at_best_step_size(data: xr.Dataset) -> xr.Dataset:
     return data.isel(step_size=data.test_loss.median("seed").argmin("step_size"))
 
 
-def predict(parameters: Parameters, inputs: Tensor) -> Tensor:
-    r"""Return $w^{(3)}\phi(w^{(2)}\phi(w^{(1)}(x\odot a)))$ of each member, for its ``(samples, inputs)``."""
-    return (_hidden(parameters, inputs)[1] @ parameters["decoder"].unsqueeze(2)).squeeze(2)
-
-
 def _clamp(parameters: Parameters) -> None:
     parameters["mask"].clamp_(0.0, 1.0)
-
-
-def _hidden(parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    first = (inputs @ (parameters["first"] * parameters["mask"].unsqueeze(1)).mT).relu()
-    return first, (first @ parameters["second"].mT).relu()
-
-
-def _read(parameters: Parameters, inputs: Tensor, truth: Tensor) -> tuple[float, float]:
-    """The error of one network on new samples, and the largest correlation of a gradient's entry with the residual."""
-    first, second = (hidden[0] for hidden in _hidden(parameters, inputs[None]))
-    decoder, middle = parameters["decoder"][0], parameters["second"][0]
-    residual = second @ decoder - truth
-    behind = second.sign() * decoder
-    # The gradient of a layer is, for each sample, the product of what comes back to it and of what it is given.
-    layers = [
-        (torch.ones_like(second[:, :1]), second),
-        (behind, first),
-        ((behind @ middle) * first.sign(), inputs * parameters["mask"][0]),
-    ]
-    largest = max(float(_correlations(residual, *layer).abs().max()) for layer in layers)
-    return float(residual.square().mean()), largest
-
-
-def _correlations(u: Tensor, back: Tensor, given: Tensor) -> Tensor:
-    """Correlations, over samples, of a residual with all products of a column of ``back`` and one of ``given``."""
-    centred, count = u - u.mean(), len(u)
-    variances = back.square().mT @ given.square() / count - (back.mT @ given / count).square()
-    covariances = (back * centred[:, None]).mT @ given / count
-    return covariances / (variances.clamp(min=1e-12) * centred.square().mean()).sqrt()

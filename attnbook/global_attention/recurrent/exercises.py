@@ -17,21 +17,20 @@ __all__ = ["CHECKS"]
 
 def count_weights(answer: Callable[..., Any]) -> str | None:
     """Check the dimension in the bound of Theorem 6 for the additive score."""
-    n_steps, state, score, dimension, width = 3, 5, 7, 11, 13
-    counted = weight_counts(Recurrence(n_steps, state, score), dimension, width)
-    got = np.asarray(answer(state, score, dimension, width), dtype=float)
+    n_steps, state, units, dimension, width = 3, 5, 7, 11, 13
+    layers, score, recurrence = weight_counts(Recurrence(n_steps, state, units), dimension, width).values()
+    got = np.asarray(answer(state, units, dimension, width), dtype=float)
     if got.shape != ():
         return f"one number is wanted, got shape {got.shape}"
-    right = sum(counted.values())
+    right = layers + score + recurrence
     if got == right:
         return None
     likely = {
-        "the recurrence is missing": counted["layers"] + counted["score"],
-        "the score is missing": counted["layers"] + counted["recurrence"],
-        "the last vector v of the score is missing": right - score,
-        "the two layers are missing": counted["score"] + counted["recurrence"],
-        "weights are shared between steps: count them once": counted["layers"]
-        + n_steps * (counted["score"] + counted["recurrence"]),
+        "the recurrence is missing": layers + score,
+        "the score is missing": layers + recurrence,
+        "the last vector v of the score is missing": right - units,
+        "the two layers are missing": score + recurrence,
+        "weights are shared between steps: count them once": layers + n_steps * (score + recurrence),
     }
     return likely_mistake(got, right, likely)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
@@ -14,7 +13,7 @@ from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
 from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
-from attnbook.global_attention.recurrent.guidelines import PENALTIES, chosen
+from attnbook.global_attention.recurrent.guidelines import PENALTIES, TEACHERS, chosen
 from attnbook.global_attention.recurrent_bounds import Recurrence, samples_needed, weight_counts
 from attnbook.global_attention.word_training import READERS
 
@@ -34,11 +33,11 @@ READ: Mapping[str, Look] = {
     "known": Look("weights known", "#15803d", (0, (5, 1)), "v"),
     "floor": Look("floor without order", "#111111", (0, (1, 1)), "X"),
 }
-HELPED, HURT = Look("right direction", "#0f766e", "-", "o"), Look("wrong direction", "#a16207", "-.", "^")
-TITLES = {"attention": "the word decides", "position": "the place decides", "equal": "all words alike"}
-BANDS = ("flat", "one_step", "three_steps")  # models whose range over seeds is drawn where there are many
+WAYS = (("#0f766e", "-", "o"), ("#a16207", "-.", "^"))  # towards what the teacher does, away from it
+TITLES = {"the word decides": "attention", "the place decides": "position", "all words alike": "equal"}  # to tasks
+BANDS = ("one_step", "three_steps")  # models whose range over seeds is drawn where there are many
 LOSS = "test error (label variances)"
-KINDS = {"entropy": "entropy of the weights", "l1_scores": "L1 of the scores", "l2_weights": "L2 of the weights"}
+KINDS = {"entropy": "entropy", "l1_scores": "L1 of the scores", "l2_weights": "L2 of the weights"}
 FOUND = 0.3  # a network with a smaller error has found the second look
 ASKED = 0.01  # error for which the bound is compared with the experiment
 
@@ -48,13 +47,13 @@ def ladder(data: xr.Dataset) -> Figure:
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.7))
         for model in LADDER:
-            losses = data.test_loss.sel(model=model).transpose("seed", "size").values
+            losses = data.test_loss.sel(model=model)
             if model in BANDS:
-                band(ax, data.size.values, losses, READ[model])
+                band(ax, data.size.values, losses.values, READ[model])
             else:
-                ax.plot(data.size, np.median(losses, axis=0), **READ[model].line_style())
-        _sizes(ax, data)
-        ax.set(xlabel="training sentences", ylabel=LOSS)
+                ax.plot(data.size, losses.median("seed"), **READ[model].line_style())
+        ax.plot(data.size, 3 / data.size, color=INK, linewidth=1, linestyle=":", label="slope of 1 / sentences")
+        _against_size(ax, data, "training sentences")
         ax.legend(fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -63,14 +62,14 @@ def other_teachers(data: xr.Dataset) -> Figure:
     """Draw the error where the weights depend on places, and where all words weigh the same."""
     with style():
         figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 3.7))
-        for ax, task in zip(axes, ("position", "equal"), strict=True):
+        for ax, title in zip(axes, ("the place decides", "all words alike"), strict=True):
             for model in OTHERS:
-                band(ax, data.size.values, data[f"{task}_loss"].sel(other=model).values, READ[model])
-            ax.set(title=TITLES[task], xlabel="training sentences")
-            _sizes(ax, data)
+                band(ax, data.size.values, data[f"{TITLES[title]}_loss"].sel(other=model).values, READ[model])
+            _against_size(ax, data, "training sentences")
+            ax.set_title(title)
         floor = np.full(data.sizes["size"], float(data.position_floor.median()))
         axes[0].plot(data.size, floor, **READ["floor"].line_style())
-        axes[0].set_ylabel(LOSS)
+        axes[1].set_ylabel("")
         _legend(axes[0], "lower left")
     return figure
 
@@ -96,54 +95,41 @@ def looks(data: xr.Dataset) -> Figure:
 
 def weight_decay(data: xr.Dataset) -> Figure:
     """Draw training and test error against the L2 weight, and the weight that the guideline picks."""
-    noise, n, relevant = (data.attrs["settings"][name] for name in ("noise", "n_inputs", "sparsities"))
-    panels: list[tuple[str, xr.DataArray, xr.DataArray]] = []
-    for k, name in zip(relevant, data.sparsity.values, strict=True):
-        own = data.sel(network="attention", sparsity=name)
-        panels.append((f"mask, {k} of {n} inputs matter", own.l2_loss, own.l2_train_loss))
-    for name in data.teacher.values:
-        own = data.sel(teacher=name)
-        panels.append((f"attention, {name} teacher", own.l2_attention_loss, own.l2_attention_train_loss))
+    noise, weights = data.attrs["settings"]["noise"], data.penalty.values
     with style():
-        figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(7.2, 5.6))
-        for ax, (title, test, train) in zip(axes.flat, panels, strict=True):
-            band(ax, data.penalty.values, test.values, Look("test", "#0b5cad", "-", "o"))
-            band(ax, data.penalty.values, train.values, Look("training", "#5b5f66", ":", "D", hollow=True))
+        figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(7.2, 3.4))
+        for ax, teacher in zip(axes, TEACHERS, strict=True):
+            own = data.sel(teacher=teacher)
+            train = own.l2_attention_train_loss
+            band(ax, weights, own.l2_attention_loss.values, Look("test", "#0b5cad", "-", "o"))
+            band(ax, weights, train.values, Look("training", "#5b5f66", ":", "D", hollow=True))
             ax.axhline(noise**2, color=INK, linewidth=1, linestyle=":")
-            picked = data.penalty.values[int(np.median(chosen(train, noise)))]
-            ax.axvline(picked, color=INK, linewidth=1, linestyle="--")
-            ax.set(xscale="log", yscale="log")
-            ax.set_title(title, fontsize=11)
-        axes[0, 0].annotate("noise", (data.penalty.values[0], noise**2), xytext=(0, 3), textcoords="offset points")
-        figure.supxlabel("L2 weight", fontsize=11.5)
-        figure.supylabel("error (label variances)", fontsize=11.5)
-        _legend(axes[0, 0], "upper left")
+            ax.axvline(weights[int(np.median(chosen(train, noise)))], color=INK, linewidth=1, linestyle="--")
+            ax.set(xscale="log", yscale="log", xlabel="L2 weight", title=f"{teacher} teacher")
+        axes[0].annotate("noise", (weights[-1], noise**2), xytext=(-20, 3), textcoords="offset points")
+        axes[0].set_ylabel("error (label variances)")
+        _legend(axes[1], "upper left")
     return figure
 
 
 def penalties(data: xr.Dataset) -> Figure:
-    """Draw the error over the error without a penalty: whom four penalties help, and whom they hurt."""
-    sparse, dense = (f"{k} of {data.attrs['settings']['n_inputs']}" for k in data.attrs["settings"]["sparsities"])
-    masked = data.l1_loss / data.free_loss.sel(network="attention")
-    panels = [
-        ("L1 of the mask", data.penalty, masked.transpose("sparsity", ...), (f"{sparse} matter", f"{dense} matter"))
-    ]
-    for kind in PENALTIES:
-        ratios = (data.attention_loss.sel(kind=kind) / data.free_attention_loss).transpose("teacher", ...)
-        panels.append((KINDS[kind], data.strength, ratios if kind == "entropy" else ratios[::-1],
-                       ("peaked", "spread") if kind == "entropy" else ("spread", "peaked")))  # fmt: skip
+    """Draw the error over the error without a penalty: whom three penalties on attention help, and whom they hurt."""
+    ratios = data.attention_loss / data.free_attention_loss
     with style():
-        figure, axes = plt.subplots(2, 2, sharey=True, figsize=(7.2, 6.0))
-        for ax, (title, strengths, ratios, names) in zip(axes.flat, panels, strict=True):
-            for values, name, look in zip(ratios, names, (HELPED, HURT), strict=True):
-                band(ax, strengths.values, values.values, replace(look, label=f"{name} ({look.label})"))
+        figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, figsize=(7.2, 3.6))
+        for ax, kind in zip(axes, PENALTIES, strict=True):
+            towards = (
+                TEACHERS if kind == "entropy" else TEACHERS[::-1]
+            )  # entropy: to one word; the others: to all alike
+            for teacher, way in zip(towards, WAYS, strict=True):
+                band(ax, data.strength.values, ratios.sel(kind=kind, teacher=teacher).values, Look(teacher, *way))
             ax.axhline(1, color=INK, linewidth=1)
-            ax.set(xscale="log", yscale="log", ylim=(0.1, 40), title=title)
+            ax.set(xscale="log", yscale="log", ylim=(0.4, 60), title=KINDS[kind])
             _legend(ax, "upper left")
-        axes[0, 0].set_yticks((0.1, 0.2, 0.5, 1, 2, 5, 10, 20), ("0.1", "0.2", "0.5", "1", "2", "5", "10", "20"))
-        axes[0, 0].minorticks_off()
-        figure.supylabel("error / error without penalty", fontsize=11.5)
-        figure.supxlabel("strength of the penalty", fontsize=11.5)
+        axes[0].set_yticks((0.5, 1, 2, 5, 10, 20), ("0.5", "1", "2", "5", "10", "20"))
+        axes[0].minorticks_off()
+        axes[0].set_ylabel("error / error without penalty")
+        axes[1].set_xlabel("strength of the penalty")
     return figure
 
 
@@ -153,50 +139,38 @@ def three_layers(data: xr.Dataset) -> Figure:
         figure, ax = plt.subplots(figsize=(6.0, 3.6))
         for model in MODELS:
             band(ax, data.size.values, at_best_step_size(data).test_loss.sel(model=model).values, LOOKS[model])
-        _sizes(ax, data)
-        ax.set(xlabel="training samples", ylabel=LOSS)
+        _against_size(ax, data, "training samples")
         _legend(ax, "lower left")
     return figure
 
 
 def words_frame(data: xr.Dataset, task: str, n_sentences: int) -> Figure:
-    """Draw weights of teacher and one-step model in new sentences, and the errors; ``task`` is one of the titles."""
-    name = _task(task)
+    """Draw weights of teacher and one-step model in new sentences; ``task`` is one of the titles."""
+    name = TITLES[task]
     shown, truth = data.shown_weights.sel(task=name, size=n_sentences).values, data.shown_truth.sel(task=name).values
-    places = np.arange(shown.shape[1])
+    places = 1 + np.arange(shown.shape[1])
     with style():
-        figure = plt.figure(figsize=(7.2, 3.9))
-        grid = figure.add_gridspec(len(shown), 2)
-        for i, weights in enumerate(shown):
-            ax = figure.add_subplot(grid[i, 0])
-            ax.bar(places - 0.2, truth[i], 0.4, color="none", edgecolor=INK)
-            ax.bar(places + 0.2, weights, 0.4, color=READ["one_step"].color)
-            ax.set(ylim=(0, 1.05), yticks=(0, 1), xticks=places)
-            ax.set_xticklabels([f"{j + 1}" for j in places] if i == len(shown) - 1 else [])
+        figure, axes = plt.subplots(1, len(shown), sharey=True, figsize=(7.2, 2.5))
+        for ax, weights, true in zip(axes, shown, truth, strict=True):
+            ax.bar(places - 0.2, true, 0.4, color="none", edgecolor=INK, label="teacher")
+            ax.bar(places + 0.2, weights, 0.4, color=READ["one_step"].color, label="learned")
+            ax.set(ylim=(0, 1.05), xticks=places, xlabel="word of the sentence")
             ax.grid(visible=False)
-            if i == 0:
-                ax.set_title("weights: teacher □, learned ■", fontsize=11)
-        ax.set_xlabel("word")
-        right = figure.add_subplot(grid[:, 1])
-        for model, medians in _medians(data, name).items():
-            look = READ[model]
-            right.plot(data.size, medians, color=look.color, linestyle=look.line, label=look.label)
-            right.plot(n_sentences, medians.sel(size=n_sentences), color=look.color, marker=look.marker, markersize=10)
-        right.axvline(n_sentences, color=INK, linewidth=1, linestyle=":")
-        right.set(xlabel="training sentences", ylabel=LOSS, ylim=(0.0003, 3))
-        _sizes(right, data)
-        _legend(right, "lower left")
+        axes[0].set_ylabel("attention weight")
+        _legend(axes[0], "upper left")
     return figure
 
 
 def words_text(data: xr.Dataset, task: str, n_sentences: int) -> str:
     """Return the numbers behind one picture of the slider."""
-    apart = float(data.apart.sel(task=_task(task), size=n_sentences).median())
-    medians = _medians(data, _task(task)).items()
-    errors = ", ".join(f"{READ[model].label} {float(m.sel(size=n_sentences)):.2g}" for model, m in medians)
+    name = TITLES[task]
+    apart = float(data.apart.sel(task=name, size=n_sentences).median())
+    losses = data.test_loss.rename(model="other") if name == "attention" else data[f"{name}_loss"]
+    medians = losses.sel(size=n_sentences).median("seed")
+    errors = ", ".join(f"{READ[model].label} {float(medians.sel(other=model)):.2g}" for model in OTHERS)
     return (
-        f"{task[:1].upper()}{task[1:]}, {n_sentences} sentences: test error {errors}. {apart:.0%} of the attention is "
-        "on other words than the teacher's (medians over seeds and all new sentences; the bars are the first seed)."
+        f"{task[:1].upper()}{task[1:]}, {n_sentences} sentences: {apart:.0%} of the attention is on other words than "
+        f"the teacher's. Test error: {errors} (medians over seeds and all new sentences; the bars are the first seed)."
     )
 
 
@@ -233,17 +207,8 @@ def second_looks(data: xr.Dataset) -> Table:
     return Table(columns, rows, caption)
 
 
-def _task(title: str) -> str:
-    return next(name for name, known in TITLES.items() if known == title)
-
-
-def _medians(data: xr.Dataset, task: str) -> dict[str, xr.DataArray]:
-    losses = data.test_loss.rename(model="other") if task == "attention" else data[f"{task}_loss"]
-    return {model: losses.sel(other=model).median("seed") for model in OTHERS}
-
-
-def _sizes(ax: Axes, data: xr.Dataset) -> None:
-    ax.set(xscale="log", yscale="log")
+def _against_size(ax: Axes, data: xr.Dataset, what: str) -> None:
+    ax.set(xscale="log", yscale="log", xlabel=what, ylabel=LOSS)
     ax.set_xticks(data.size.values, [f"{n}" if n != 200 else "" for n in data.size.values])
     ax.minorticks_off()
 
