@@ -78,11 +78,13 @@ class Corpus:
         train: Training reviews, in the order in which the data set has them.
         test: Test reviews, likewise.
         vectors: One row per word id; row 0, padding, is zero.
+        source: Where reviews and vectors come from.
     """
 
     train: EncodedReviews
     test: EncodedReviews
     vectors: Float[np.ndarray, "vocabulary dimension"]
+    source: str
 
 
 def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: int, n_test: int) -> Corpus:
@@ -115,7 +117,7 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         encode([datasets.tokenise(text) for text in texts], labels, ids, n_positions)
         for texts, labels in ((found.train, found.train_labels), tested)
     )
-    return Corpus(train, test, np.concatenate([np.zeros((1, dimension)), known.vectors]))
+    return Corpus(train, test, np.concatenate([np.zeros((1, dimension)), known.vectors]), found.source)
 
 
 def encode(
