@@ -23,6 +23,7 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.review_networks import Shape, initial_weights, uniform
+from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = ["Control", "Pooled", "PooledNetwork"]
 
@@ -43,6 +44,24 @@ class Pooled:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @classmethod
+    def of(
+        cls, reviews: EncodedReviews, vectors: Float[np.ndarray, "vocabulary t"], network: Control, n_positions: int
+    ) -> Pooled:
+        """Pool the words of each review.
+
+        Args:
+            reviews: The reviews.
+            vectors: One vector per word id.
+            network: Which control is to see them.
+            n_positions: Positions after padding.
+
+        Returns:
+            Their means for ``mean_pooling``, else their sums over ``n_positions``.
+        """
+        scale = 1 if network == "mean_pooling" else reviews.lengths[:, None] / n_positions
+        return cls(reviews.means(vectors) * scale, reviews.labels)
 
 
 class PooledNetwork:

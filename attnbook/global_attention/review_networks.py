@@ -27,7 +27,7 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention import position_layer
-from attnbook.global_attention.padding_free_attention import attend_with_gradient, merge_key_query
+from attnbook.global_attention.padding_free_attention import attend_with_gradient, attention_weights, merge_key_query
 from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = ["Network", "ReviewNetwork", "Shape", "groups_of_similar_length", "initial_weights", "uniform"]
@@ -152,6 +152,12 @@ class ReviewNetwork:
         """Return the word vectors of some reviews, zero after the last word."""
         ids = torch.as_tensor(reviews.padded(chosen), device=self.vectors.device)
         return self.vectors.index_select(0, ids.flatten()).unflatten(0, ids.shape)
+
+    def mass_on_words(self, reviews: EncodedReviews) -> float:
+        """Return the mean over words, then over reviews, of the attention that does not fall on padding."""
+        words = (self.tokens(reviews, np.array([review])) for review in range(len(reviews)))
+        weights = (attention_weights(tokens, self.key_query(), self.shape.n_positions) for tokens in words)
+        return float(np.mean([float(each.sum(-1).mean()) for each in weights]))
 
     def _hidden(self, deviations: Tensor, lengths: np.ndarray, common: Tensor, total: Tensor) -> Tensor:
         words = position_layer.apply(self.parameters["first"], deviations, lengths)

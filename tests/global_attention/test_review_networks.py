@@ -141,6 +141,21 @@ def test_a_loss_that_is_not_finite_names_network_epoch_and_step_size(vectors):
         train(control, Pooled(np.zeros((2, T)), np.zeros(2)), Recipe(0.5, 1), seed=2)
 
 
+def test_with_queries_of_zero_words_have_the_attention_of_their_share_of_the_positions(vectors):
+    ours = ReviewNetwork("self_attention", SHAPE, vectors, seed=1)
+    ours.parameters["query"].zero_()
+    assert ours.mass_on_words(draw_reviews([3, 77, 11])) == pytest.approx(np.mean([3, 77, 11]) / P)
+
+
+def test_controls_see_the_mean_of_the_words_or_their_sum_over_all_positions(vectors):
+    reviews = draw_reviews([3, 0])
+    total = vectors.numpy()[reviews.words(0)].sum(0)
+    for network, over in (("mean_pooling", 3), ("uniform_attention", P)):
+        found = Pooled.of(reviews, vectors.numpy(), network, P)
+        np.testing.assert_allclose(found.vectors, [total / over, 0 * total], atol=1e-15)
+        np.testing.assert_array_equal(found.labels, reviews.labels)
+
+
 def test_groups_cover_all_reviews_once_and_in_order():
     lengths = np.sort(np.random.default_rng(0).integers(0, 2142, 97))[::-1]
     groups = list(groups_of_similar_length(lengths))

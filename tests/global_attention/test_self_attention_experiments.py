@@ -120,6 +120,11 @@ def test_a_part_of_the_table_speaks_of_its_own_part_only(smoke_results):
     }  # fmt: skip
     assert measured["GA-TAB2-headline"].values["seeds_ahead"] == 2
     assert "and 1 more where the headline is read" in repr(figures.table_2_numbers(gaps))
+    assert "77.5 [60.0, 77.5]" in figures.table_2_numbers(gaps)._repr_html_()
+    drawn = figures.table_2(gaps)
+    lines = {line.get_label(): line.get_ydata() for line in drawn.axes[1].lines}
+    figures.plt.close(drawn)
+    np.testing.assert_allclose(lines["self-attention"], COLUMNS["self_attention"])
 
 
 def test_seeds_in_part_train_the_cells_of_the_headline():

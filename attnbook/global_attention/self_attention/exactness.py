@@ -31,8 +31,9 @@ def network_error(network: Network = "self_attention") -> float:
     inputs = torch.nn.functional.pad(vectors[reviews.padded(every)], (0, 0, 0, CHUNK + 3))
     loss = _padded_loss(network, leaves, inputs, to_tensor(reviews.labels, dtype=torch.float64))
     expected = torch.autograd.grad(loss, list(used.values()))
-    errors = [(_gradient(ours, name) - g).abs().max() / g.abs().max() for name, g in zip(used, expected, strict=True)]
-    return float(torch.stack(errors).max())
+    by_hand = [parameter.grad for parameter in ours.parameters.values() if parameter.grad is not None]
+    pairs = zip(by_hand, expected, strict=True)
+    return float(torch.stack([(one - other).abs().max() / other.abs().max() for one, other in pairs]).max())
 
 
 def uniform_attention_error(epochs: int = 3) -> float:
@@ -47,8 +48,7 @@ def uniform_attention_error(epochs: int = 3) -> float:
     full.parameters["key"].zero_()
     train(full, reviews, recipe, seed=0)
     bag = PooledNetwork("uniform_attention", shape, vectors, seed=0)
-    shares = reviews.means(vectors.numpy()) * reviews.lengths[:, None] / shape.n_positions
-    pooled = Pooled(shares, reviews.labels)
+    pooled = Pooled.of(reviews, vectors.numpy(), "uniform_attention", shape.n_positions)
     train(bag, pooled, recipe, seed=0)
     return float(np.abs(full.logits(reviews) - bag.logits(pooled)).max())
 
@@ -60,12 +60,6 @@ def _reviews(lengths: np.ndarray, name: str) -> tuple[EncodedReviews, Tensor]:
     reviews = EncodedReviews(rng.integers(1, WORDS, starts[-1]), starts, labels)
     table = np.concatenate([np.zeros((1, DIMENSION)), rng.standard_normal((WORDS - 1, DIMENSION))])
     return reviews, to_tensor(table, dtype=torch.float64)
-
-
-def _gradient(network: ReviewNetwork, name: str) -> Tensor:
-    gradient = network.parameters[name].grad
-    assert gradient is not None
-    return gradient
 
 
 def _padded_loss(network: Network, p: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:

@@ -18,32 +18,23 @@ def padding_with_biases(answer: Callable[..., Any]) -> str | None:
     rng = stream(1, "exercise", "GA-S1")
     queries, keys, values = rng.standard_normal((3, 4)), rng.standard_normal((3, 4)), rng.standard_normal((3, 2))
     key_bias, value_bias, n_positions = rng.standard_normal(4), rng.standard_normal(2), 11
-    powers, empty = np.exp(queries @ keys.T), np.exp(queries @ key_bias)[:, None]
+    powers, pads = np.exp(queries @ keys.T), np.exp(queries @ key_bias)[:, None]
 
-    def outputs(count: float, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        return (powers @ values + count * weight * bias) / (powers.sum(1, keepdims=True) + count * weight)
+    def outputs(count: float = n_positions - 3, empty: np.ndarray = pads, bias: np.ndarray = value_bias) -> np.ndarray:
+        return (powers @ values + count * empty * bias) / (powers.sum(1, keepdims=True) + count * empty)
 
-    right = outputs(n_positions - 3, empty, value_bias)
-    given = (queries, keys, values, key_bias, value_bias)
+    right, given = outputs(), (queries, keys, values, key_bias, value_bias)
     got = np.asarray(answer(*(array.copy() for array in given), n_positions), dtype=float)
     if got.shape != right.shape:
         return f"one output per word is wanted, shape {right.shape}, got {got.shape}"
     if np.allclose(got, right):
         return None
     likely = {
-        "padding is missing: its key is the bias of the keys, its value that of the values": outputs(
-            0, empty, value_bias
-        ),
-        "the score of padding is not 0 any more: it is the query times the bias of the keys": outputs(
-            n_positions - 3, np.ones_like(empty), value_bias
-        ),
-        "padding has a value now, the bias: it belongs into the numerator as well": outputs(
-            n_positions - 3, empty, np.zeros(2)
-        ),
-        "there are n_positions minus the number of words padded positions, not n_positions": outputs(
-            n_positions, empty, value_bias
-        ),
-        "every padded position counts, not one in all": outputs(1, empty, value_bias),
+        "padding is missing: its key is the bias of the keys, its value that of the values": outputs(count=0),
+        "the score of padding is not 0 any more: it is the query times the bias of the keys": outputs(empty=pads**0),
+        "padding has a value now, the bias: it belongs into the numerator as well": outputs(bias=0 * value_bias),
+        "there are n_positions minus the number of words padded positions, not n_positions": outputs(count=n_positions),
+        "every padded position counts, not one in all": outputs(count=1),
     }
     return likely_mistake(got, right, likely)
 
@@ -54,19 +45,17 @@ def bag_of_words_step(answer: Callable[..., Any]) -> str | None:
     pooled, delta = rng.standard_normal((6, 4)), rng.standard_normal((6, 3))
     n_positions, step_size = 11, 0.1
     gradient = pooled.T @ delta
-    right = -step_size * n_positions * np.sign(gradient)
+    alone = -step_size * np.sign(gradient)
+    right = n_positions * alone
     got = np.asarray(answer(pooled.copy(), delta.copy(), n_positions, step_size), dtype=float)
     if got.shape != right.shape:
         return f"the change of the sum is wanted, shape {right.shape}, got {got.shape}"
     if np.allclose(got, right):
         return None
     likely = {
-        "this is how one of the matrices moves; their sum moves n_positions times as far": -step_size
-        * np.sign(gradient),
+        "this is how one of the matrices moves; their sum moves n_positions times as far": alone,
         "the step goes against the gradient: the sign is reversed": -right,
-        "the first step of Adam has the size of the step size in every entry: take the sign of the gradient": -step_size
-        * n_positions
-        * gradient,
+        "the first step of Adam is the step size in every entry: take the sign of the gradient": right * abs(gradient),
         "this is the gradient of one matrix, not a step": gradient,
     }
     return likely_mistake(got, right, likely)

@@ -45,14 +45,7 @@ class SelfAttention(Experiment):
     id = "global_attention.self_attention"
     summary = "Theorem 2: students with and without attention on samples of a self-attention teacher"
     budget_seconds = 50
-    smoke = {
-        "sizes": (20, 30),
-        "n_test": 50,
-        "steps": 5,
-        "restarts": 2,
-        "wide": (8, 16),
-        "seeds": (0, 1),
-    }
+    smoke = {"sizes": (20, 30), "n_test": 50, "steps": 5, "restarts": 2, "wide": (8, 16), "seeds": (0, 1)}
 
     n_tokens: int = 6  # p of a sample
     dimension: int = 5  # entries t of a token
@@ -88,31 +81,27 @@ class SelfAttention(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all students for all numbers of samples, and flat networks of several widths on fresh samples."""
-        samples, found, wide, parts = Samples(self, seeds, device), [], [], len(MODELS) + len(self.wide)
+        samples, wide = Samples(self, seeds, device), [("baseline", width, True) for width in self.wide]
+        runs: list[tuple[Any, int, bool]] = [*((model, self.width, False) for model in MODELS), *wide]
         with threads(1):
-            for number, model in enumerate(MODELS):
-                losses = self._train(model, self.width, samples, share(progress, number, parts))
-                found.append({name: array.reshape(len(seeds), len(self.sizes), -1) for name, array in losses.items()})
-            for number, width in enumerate(self.wide, len(MODELS)):
-                losses = self._train("baseline", width, samples, share(progress, number, parts), fresh=True)
-                wide.append(losses["test_loss"])
-        axes = ("seed", "size", "model", "restart")
-        return {name: (axes, np.stack([losses[name] for losses in found], 2)) for name in found[0]} | {
-            "wide_loss": (("seed", "hidden_units"), np.stack(wide, 1)),
-            "l1_gradient": ((), l1_gradient_of_softmax()),
-        }
+            losses = [self._train(*run, samples, share(progress, number, len(runs))) for number, run in enumerate(runs)]
+        axes, shape = ("seed", "size", "model", "restart"), (len(seeds), len(self.sizes), self.restarts)
+        found: Arrays = {"wide_loss": (("seed", "hidden_units"), np.stack([x[1] for x in losses[len(MODELS) :]], 1))}
+        for i, name in enumerate(("train_loss", "test_loss")):
+            found[name] = axes, np.stack([x[i].reshape(shape) for x in losses[: len(MODELS)]], 2)
+        return found | {"l1_gradient": ((), l1_gradient_of_softmax())}
 
     def _train(
-        self, model: TokenModel, width: int, samples: Samples, progress: Progress | None, *, fresh: bool = False
-    ) -> dict[str, np.ndarray]:
+        self, model: TokenModel, width: int, fresh: bool, samples: Samples, progress: Progress | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Train one model for all seeds, sizes and restarts together; on fresh samples once for each seed."""
-        seeds, counts = samples.seeds, [(self.sizes[-1], 0)]
-        if not fresh:
-            counts = [(n, restart) for n in self.sizes for restart in range(self.restarts)]
+        seeds, counts = samples.seeds, [(n, restart) for n in self.sizes for restart in range(self.restarts)]
+        if fresh:
+            counts = [(self.sizes[-1], 0)]
         members = [(i, *count) for i in range(len(seeds)) for count in counts]
         drawn = [initial_parameters(model, seeds[i], restart, self.network(width)) for i, _, restart in members]
         seen = [(samples.inputs[i, :n], samples.labels[i, :n]) for i, n, _ in members]
-        tested = [samples.test[i] for i, *_ in members]
+        tested = [(samples.test[0][i], samples.test[1][i]) for i, *_ in members]
         history = ensemble.train(
             ensemble.autograd(lambda p, batch: (predict(model, p, batch[0]) - batch[1]).square().mean(1)),
             {name: to_tensor(np.stack([d[name] for d in drawn]), device=samples.device) for name in drawn[0]},
@@ -125,19 +114,18 @@ class SelfAttention(Experiment):
             names=[f"{model} (seed {seeds[i]}, {n} samples, restart {restart})" for i, n, restart in members],
             progress=progress,
         )
-        return {name: recorded[-1] for name, recorded in history.records.items()}
+        return history.records["train_loss"][-1], history.records["test_loss"][-1]
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare the students at the largest number of samples, and the flat networks among themselves."""
         counted = best(data).isel(size=-1)
-        error = {model: counted.sel(model=model) for model in MODELS}
-        flat = {model: error[model] for model in ("baseline", "global_attention")}
-        narrow, wide = data.wide_loss.isel(hidden_units=0), data.wide_loss.isel(hidden_units=-1)
+        found = {model: counted.sel(model=model) for model in MODELS}
+        flat = {model: found[model] for model in ("baseline", "global_attention")}
         return {
-            "GA-T2-self": flat | {"self_attention": error["self_attention"]},
+            "GA-T2-self": flat | {"self_attention": found["self_attention"]},
             "GA-T2-floor": flat,
-            "GA-T2-wider": {"narrow": narrow, "wide": wide},
-            "GA-X-attention-needed": {name: error[name] for name in ("uniform_attention", "self_attention")},
+            "GA-T2-wider": {name: data.wide_loss.isel(hidden_units=i) for name, i in (("narrow", 0), ("wide", -1))},
+            "GA-X-attention-needed": {name: found[name] for name in ("uniform_attention", "self_attention")},
             "GA-G1-l1-softmax": {"max_gradient": data.l1_gradient},
         }
 
@@ -150,18 +138,16 @@ class Samples:
         s = self.settings = experiment
         self.seeds, self.device = seeds, device
         self.teachers = [draw_teacher(s.network(s.teacher_width), stream(seed, "teacher")) for seed in seeds]
-        train = self._draw("inputs", s.sizes[-1])
+        self.inputs, self.labels = self._draw("inputs", s.sizes[-1])
         self.test = self._draw("test inputs", s.n_test)
-        self.inputs, self.labels = (torch.stack(part) for part in zip(*train, strict=True))
 
-    def _draw(self, what: str, count: int) -> list[tuple[Tensor, Tensor]]:
-        """Inputs and labels for each seed."""
-        shape, found = (count, self.settings.n_tokens, self.settings.dimension), []
-        for seed, teacher in zip(self.seeds, self.teachers, strict=True):
-            inputs = stream(seed, what).standard_normal(shape)
-            labels = predict("self_attention", teacher, torch.as_tensor(inputs)[None])[0]
-            found.append((to_tensor(inputs, device=self.device), to_tensor(labels.numpy(), device=self.device)))
-        return found
+    def _draw(self, what: str, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of each seed."""
+        shape = count, self.settings.n_tokens, self.settings.dimension
+        inputs = np.stack([stream(seed, what).standard_normal(shape) for seed in self.seeds])
+        given = zip(self.teachers, torch.as_tensor(inputs)[:, None], strict=True)
+        labels = torch.cat([predict("self_attention", teacher, x) for teacher, x in given])
+        return to_tensor(inputs, device=self.device), to_tensor(labels.numpy(), device=self.device)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return one batch per member: seeds, then sizes, then restarts, which share it."""
@@ -170,15 +156,13 @@ class Samples:
         draws = np.stack([stream(seed, "batches", step).random(shape) for seed in self.seeds])
         rows = torch.as_tensor((draws * np.array(s.sizes)[:, None]).astype(np.int64), device=self.device)
         at = torch.arange(len(self.seeds), device=self.device)[:, None, None]
-        inputs, labels = self.inputs[at, rows], self.labels[at, rows]
-        inputs, labels = (x.flatten(0, 1).repeat_interleave(s.restarts, 0) for x in (inputs, labels))
-        return inputs, labels
+        inputs, labels = self.inputs[at, rows].flatten(0, 1), self.labels[at, rows].flatten(0, 1)
+        return inputs.repeat_interleave(s.restarts, 0), labels.repeat_interleave(s.restarts, 0)
 
     def fresh(self) -> Callable[[int], tuple[Tensor, Tensor]]:
         """Return what gives batches of samples that no other step sees, one for each seed."""
         size = self.settings.batch_size
-        drawn = self._draw("fresh inputs", self.settings.steps * size)
-        inputs, labels = (torch.stack(part) for part in zip(*drawn, strict=True))
+        inputs, labels = self._draw("fresh inputs", self.settings.steps * size)
         return lambda step: (inputs[:, step * size :][:, :size], labels[:, step * size :][:, :size])
 
 
@@ -187,7 +171,7 @@ def errors(model: TokenModel, parameters: ensemble.Parameters, samples: list[tup
     found = []
     for member, (inputs, labels) in enumerate(samples):
         own = {name: tensor[member : member + 1] for name, tensor in parameters.items()}
-        found.append((predict(model, own, inputs.unsqueeze(0))[0] - labels).square().mean())
+        found.append((predict(model, own, inputs[None])[0] - labels).square().mean())
     return torch.stack(found)
 
 
@@ -263,54 +247,44 @@ class Imdb(ReviewTable):
 
     def cells(self, seed: int) -> Iterator[tuple[int, str]]:
         """Yield all cells, or those of the headline."""
-        every = super().cells(seed)
-        yield from (c for c in every if c in HEADLINE) if seed in self.partial_seeds else every
+        whole, flat = seed not in self.partial_seeds, ((3500, "baseline"), (7000, "baseline"))
+        yield from (cell for cell in super().cells(seed) if whole or cell[0] == 875 or cell in flat)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off the table; a part of it, or other reviews, measure what they can."""
         if self.reviews != "imdb":
             return {}
         found = {"GA-X-pooling": few_reviews(data)} if 875 in self.sizes else {}
-        return found if self.sizes != PAPER_SIZES else found | table_2(data.dropna("seed")) | headline(data)
+        return found if self.sizes != PAPER_SIZES else found | {"GA-TAB2-headline": headline(data)} | table_2(data)
 
 
-HEADLINE = {(875, network) for network in NETWORKS} | {(3500, "baseline"), (7000, "baseline")}
-
-
-def headline(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def headline(data: xr.Dataset) -> dict[str, xr.DataArray]:
     """Compare self-attention on few reviews with the flat network on many, on all seeds that have both."""
     few, some, many = final(data, "self_attention", 875), final(data, "baseline", 3500), final(data, "baseline", 7000)
     ahead = {"seeds_ahead": (few > many).sum(), "seeds": (few == few).sum()}
-    return {"GA-TAB2-headline": {"self_attention_875": few, "baseline_3500": some, "baseline_7000": many, **ahead}}
+    return {"self_attention_875": few, "baseline_3500": some, "baseline_7000": many, **ahead}
 
 
 def few_reviews(data: xr.Dataset) -> dict[str, xr.DataArray]:
     """Return the leads over the flat network with 875 reviews: of self-attention, and of the controls."""
-    flat, names = final(data, "baseline", 875), {"self_attention": "lead", "uniform_attention": "lead_of_uniform"}
-    return {value: final(data, n, 875) - flat for n, value in (names | {"mean_pooling": "lead_of_mean"}).items()}
+    flat, *others = (final(data, network, 875) for network in NETWORKS)
+    return {name: x - flat for name, x in zip(("lead", "lead_of_uniform", "lead_of_mean"), others, strict=True)}
 
 
 def table_2(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    """Compare the cells with the paper's, and self-attention with flat network and controls."""
+    """Compare the cells with the paper's, and self-attention with flat network and control, on seeds with all cells."""
+    data, few = data.dropna("seed"), slice(None, 3500)
     ours = {network: final(data, network) for network in ("baseline", "self_attention")}
     cells = {f"{n}_{size}": ours[n].sel(size=size) for n in ours for size in PAPER_SIZES}
     error = [abs(cells[name].median() - value) for name, value in ledger.claim("GA-TAB2").paper_value.items()]
     ahead, gain = lead(data, "baseline"), lead(data, "uniform_attention")
     shape = {f"lead_{size}": ahead.sel(size=size) for size in (875, 3500)}
-    few = slice(None, 3500)
+    gains = {f"gain_{size}": gain.sel(size=size) for size in (13_125, 17_500)}
+    drop = (ours["self_attention"] - data.pooled_path).sel(size=17_500)
     return {
         "GA-TAB2": cells | shape | {"largest_error": xr.concat(error, "cell").max()},
-        "GA-TAB2-order": {
-            "smallest_lead": ahead.min("size"),
-            "smallest_lead_few": ahead.sel(size=few).min("size"),
-        },
-        "GA-X-attention-adds": {
-            "gain_few": gain.sel(size=few).max("size"),
-            "gain_13125": gain.sel(size=13_125),
-            "gain_17500": gain.sel(size=17_500),
-            "gain_over_mean_13125": lead(data, "mean_pooling").sel(size=13_125),
-            "drop_17500": (ours["self_attention"] - data.pooled_path).sel(size=17_500),
-        },
+        "GA-TAB2-order": {"smallest_lead": ahead.min("size"), "smallest_lead_few": ahead.sel(size=few).min("size")},
+        "GA-X-attention-adds": gains | {"gain_few": gain.sel(size=few).max("size"), "drop_17500": drop},
     }
 
 
@@ -344,16 +318,14 @@ class ReviewSteps(ReviewTable):
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train every network with every factor."""
         bench, found = Bench(self, device, held_out=True), []
-        for number, factor in enumerate(self.factors):
+        for number, factor in enumerate(self.factors, 1):
             moved = {name: round(factor * getattr(self, name), 12) for name in ("step_size", "pooling_step_size")}
             bench.settings = replace(self, **moved)
-            each = [
-                bench.train(seed, self.sizes[0], network)["test_accuracy"][-1] for seed in seeds for network in NETWORKS
-            ]
-            found.append(np.reshape(each, (len(seeds), len(NETWORKS))))
+            each = [[bench.train(seed, self.sizes[0], network) for network in NETWORKS] for seed in seeds]
+            found.append([[trained["test_accuracy"][-1] for trained in row] for row in each])
             if progress:
-                progress(number + 1, len(self.factors))
-        return {"accuracy": (("factor", "seed", "network"), np.stack(found))}
+                progress(number, len(self.factors))
+        return {"accuracy": (("factor", "seed", "network"), np.array(found))}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Return nothing: no claim rests on the trial."""

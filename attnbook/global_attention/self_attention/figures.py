@@ -44,9 +44,8 @@ def table_2(data: xr.Dataset) -> Figure:
         _accuracies(axes[1], data)
         axes[1].set(title="this book, with controls")
         for ax in axes:
-            ax.set(xscale="log", xlabel="training reviews")
-            _name_ticks(ax, (875, 3500, 17_500))
-        axes[1].legend(fontsize=8.5, loc="lower right")
+            _size_axis(ax, (875, 3500, 17_500))
+        axes[1].legend(fontsize=9.5, loc="lower right")
     return figure
 
 
@@ -58,8 +57,8 @@ def table_2_frame(data: xr.Dataset, epoch: int) -> Figure:
         for network in ("baseline", "self_attention"):
             ax.plot(PAPER_SIZES, paper(network), color=LOOKS[network].color, marker="x", linestyle="none", markersize=8)
         ax.plot([], [], color=INK, marker="x", linestyle="none", label="the paper", markersize=8)
-        ax.set(xscale="log", xlabel="training reviews", ylabel=ACCURACY, ylim=(50, 92), title=f"after epoch {epoch}")
-        _name_ticks(ax, PAPER_SIZES)
+        ax.set(ylabel=ACCURACY, ylim=(50, 92), title=f"after epoch {epoch}")
+        _size_axis(ax, PAPER_SIZES)
         ax.legend(fontsize=9, loc="lower right")
     return figure
 
@@ -97,9 +96,9 @@ def students(data: xr.Dataset) -> Figure:
 
 def accuracies(data: xr.Dataset) -> Table:
     """Return the accuracies of networks and controls, and what attention adds seed by seed."""
-    rows: list[list[str | Measured]] = [_row(LOOKS[network].label, final(data, network)) for network in NETWORKS]
-    rows.append(_row("self-attention, pooled path alone", data.pooled_path))
-    rows.append(_row("self-attention minus uniform, seed by seed", lead(data, "uniform_attention"), "+.1f"))
+    rows = [[LOOKS[network].label, *_spreads(final(data, network))] for network in NETWORKS]
+    rows.append(["self-attention, pooled path alone", *_spreads(data.pooled_path)])
+    rows.append(["self-attention minus uniform, seed by seed", *_spreads(lead(data, "uniform_attention"), "+z.1f")])
     s = data.attrs["settings"]
     caption = f"Test accuracy in per cent on {s['n_test']} {s['reviews']} test reviews, {_seeds(data)}."
     return Table(["network", *(f"{size} reviews" for size in data["size"].values)], rows, caption)
@@ -107,28 +106,24 @@ def accuracies(data: xr.Dataset) -> Table:
 
 def table_2_numbers(data: xr.Dataset) -> Table:
     """Return Table 2: the paper's two columns, ours, and the two controls."""
-    whole, rows = data.dropna("seed"), []
-    for i, size in enumerate(PAPER_SIZES):
-        row: list[str | Measured] = [f"{size}"]
-        for network in NETWORKS:
-            row += [f"{paper(network)[i]:.1f}"] if network in NETWORKS[:2] else []
-            row.append(Measured(_spread(final(data, network, size).values)))
-        rows.append(row)
+    columns: list[list[str | Measured]] = [[f"{size}" for size in PAPER_SIZES]]
+    for network in NETWORKS:
+        columns += [[f"{value:.1f}" for value in paper(network)]] if network in NETWORKS[:2] else []
+        columns.append(_spreads(final(data, network)))
     s = data.attrs["settings"]
     groups = [("", 1), ("baseline", 2), ("self-attention", 2), ("uniform", 1), ("mean", 1)]
-    extra = data.sizes["seed"] - whole.sizes["seed"]
     caption = (
         f"Test accuracy in per cent on {s['n_test']} reviews after epoch {s['epochs']} with N training reviews; "
-        f"ours: {_seeds(whole)}, and {extra} more where the headline is read (N = 875; the baseline at 3500 and 7000). "
+        f"ours: {_seeds(data)}. "
         "The last two columns are controls of this book; the mean of the word vectors has "
         f"{s['epochs'] * s['pooling_passes']} epochs and a step size of its own. Word vectors: {s['vectors']}."
     )
-    return Table(["N", "paper", "ours", "paper", "ours", "ours", "ours"], rows, caption, groups)
+    heads = ["N", "paper", "ours", "paper", "ours", "ours", "ours"]
+    return Table(heads, list(zip(*columns, strict=True)), caption, groups)
 
 
 def differences(data: xr.Dataset) -> Table:
     """Return by how much self-attention is ahead of each control, and where its attention falls."""
-    data = data.dropna("seed")
     path = data.pooled_path
     found = {
         "uniform": lead(data, "uniform_attention"),
@@ -136,10 +131,8 @@ def differences(data: xr.Dataset) -> Table:
         "pooled path": final(data, "self_attention") - path,
         "uniform ": path - final(data, "uniform_attention"),
     }
-    rows: list[list[str | Measured]] = []
-    for size in PAPER_SIZES:
-        at = [Measured(_spread(values.sel(size=size).values, "+.1f")) for values in found.values()]
-        rows.append([f"{size}", *at, Measured(_spread(100 * data.words_at_end.sel(size=size).values))])
+    columns = [[f"{size}" for size in PAPER_SIZES], *(_spreads(values, "+z.1f") for values in found.values())]
+    columns.append(_spreads(100 * data.words_at_end))
     noise = 100 * np.sqrt(0.85 * 0.15 / data.attrs["settings"]["n_test"])
     groups = [("", 1), ("self-attention minus", 3), ("pooled path minus", 1), ("on words", 1)]
     caption = (
@@ -149,17 +142,15 @@ def differences(data: xr.Dataset) -> Table:
         "word's attention that falls on words, after training; before, it is "
     )
     start = Measured(f"{100 * float(data.words_at_start.mean()):.1f} %.", before=caption)
-    return Table(["N", *found, "%"], rows, start, groups)
+    return Table(["N", *found, "%"], list(zip(*columns, strict=True)), start, groups)
 
 
 def step_sizes(data: xr.Dataset) -> Table:
     """Return the accuracies on reviews set apart for each step size."""
-    s = data.attrs["settings"]
-    rows: list[list[str | Measured]] = []
+    s, rows = data.attrs["settings"], []
     for network in NETWORKS:
         used = s["pooling_step_size" if network == "mean_pooling" else "step_size"]
-        at = [Measured(_spread(values)) for values in data.accuracy.sel(network=network).values]
-        rows.append([LOOKS[network].label, f"{used:g}", *at])
+        rows.append([LOOKS[network].label, f"{used:g}", *_spreads(data.accuracy.sel(network=network))])
     caption = (
         f"Accuracy in per cent on {s['n_test']} training reviews set apart, after training on {s['sizes'][0]} others: "
         f"{_seeds(data)}, which Table 2 does not use."
@@ -168,31 +159,32 @@ def step_sizes(data: xr.Dataset) -> Table:
 
 
 def _accuracies(ax: Axes, data: xr.Dataset) -> None:
-    """All four networks, over the seeds that have every cell; dots for the others."""
-    whole = data.dropna("seed")
-    partial = data.drop_sel(seed=whole.seed)
+    """Median and range of all four networks over the seeds that have the cell."""
     for network in NETWORKS:
-        band(ax, data["size"].values, final(whole, network).transpose("seed", "size").values, LOOKS[network])
-        for accuracy in final(partial, network).transpose("seed", "size"):
-            ax.plot(data["size"], accuracy, ".", color=LOOKS[network].color, markersize=7, markeredgecolor=INK)
+        cells = final(data, network).transpose("seed", "size").values
+        band(ax, data["size"].values, np.nanquantile(cells, [0, 0.5, 1], axis=0), LOOKS[network])
 
 
-def _name_ticks(ax: Axes, sizes: tuple[int, ...]) -> None:
+def _size_axis(ax: Axes, sizes: tuple[int, ...]) -> None:
     """Write sample sizes out on a logarithmic axis."""
+    ax.set(xscale="log", xlabel="training reviews")
     ax.set_xticks(sizes, [f"{n:,}".replace(",", "\u2009") for n in sizes], rotation=45 if len(sizes) > 4 else 0)
     ax.minorticks_off()
 
 
-def _row(name: str, values: xr.DataArray, form: str = ".1f") -> list[str | Measured]:
-    return [name, *(Measured(_spread(column, form)) for column in values.transpose("size", "seed").values)]
-
-
-def _spread(values: np.ndarray, form: str = ".1f") -> str:
-    if len(values) == 1:
-        return f"{values[0]:{form}}"
-    return f"{np.median(values):{form}} [{values.min():{form}}, {values.max():{form}}]"
+def _spreads(values: xr.DataArray, form: str = ".1f") -> list[str | Measured]:
+    """Median and range over the seeds that have the value, for each number of reviews, or each step size."""
+    found: list[str | Measured] = []
+    for column in values.transpose(..., "seed").values:
+        known = column[~np.isnan(column)]
+        spread = f" [{known.min():{form}}, {known.max():{form}}]" if len(known) > 1 else ""
+        found.append(Measured(f"{np.median(known):{form}}{spread}"))
+    return found
 
 
 def _seeds(data: xr.Dataset) -> str:
-    n = data.sizes["seed"]
-    return "one seed, no spread" if n == 1 else f"{'mean' if n == 2 else 'median'} over {n} seeds [smallest, largest]"
+    n, whole = data.sizes["seed"], data.dropna("seed").sizes["seed"]
+    if n == 1:
+        return "one seed, no spread"
+    part = f", and {n - whole} more where the headline is read (N = 875; the baseline at 3500 and 7000)"
+    return f"{'mean' if whole == 2 else 'median'} over {whole} seeds [smallest, largest]{part if whole < n else ''}"

@@ -15,11 +15,10 @@ from attnbook.core.resuming import share
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Source
-from attnbook.global_attention.padding_free_attention import attention_weights
 from attnbook.global_attention.pooled_networks import Control, Pooled, PooledNetwork
 from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape
 from attnbook.global_attention.review_training import Recipe, accuracy, train
-from attnbook.global_attention.reviews import EncodedReviews, load_corpus
+from attnbook.global_attention.reviews import load_corpus
 
 NETWORKS: tuple[str, ...] = (*get_args(Network), *get_args(Control))
 N_MASS = 200  # test reviews on which the mass of attention on real words is averaged
@@ -39,9 +38,7 @@ class ReviewTable(Experiment):
     epochs: int = 5  # fixed; the paper does not say how long it trains
     step_size: float = 1e-3  # of Adam for the networks of Table 2 and for uniform attention; ours
     pooling_step_size: float = 1e-2  # for the mean of the word vectors; ours
-    pooling_passes: int = (
-        2  # epochs of the mean of the word vectors in each epoch of the others, which cost 100 times more
-    )
+    pooling_passes: int = 2  # epochs of the mean of the word vectors per epoch of the others, which cost 100 times more
     batch_size: int = 64  # reviews per step; ours
 
     def __post_init__(self) -> None:
@@ -73,11 +70,9 @@ class ReviewTable(Experiment):
         """Train all cells of these seeds; those that a seed does without are NaN."""
         bench = Bench(self, device)
         shape = len(seeds), len(self.sizes)
-        found = {
-            name: np.full((*shape, len(NETWORKS), self.epochs), np.nan) for name in ("test_accuracy", "train_loss")
-        }
-        found |= {"pooled_path": np.full(shape, np.nan), "words_at_start": np.full(shape, np.nan)}
-        found["words_at_end"] = np.full(shape, np.nan)
+        shapes = dict.fromkeys(("pooled_path", "words_at_start", "words_at_end"), shape)
+        full = dict.fromkeys(("test_accuracy", "train_loss"), (*shape, len(NETWORKS), self.epochs))
+        found = {name: np.full(size, np.nan) for name, size in (full | shapes).items()}
         cells = [(i, seed, *cell) for i, seed in enumerate(seeds) for cell in self.cells(seed)]
         for number, (i, seed, size, network) in enumerate(cells):
             at: tuple[int, ...] = i, self.sizes.index(size)
@@ -103,21 +98,23 @@ class Bench:
             self.corpus = replace(self.corpus, train=left, test=apart)
         if s.sizes[-1] > len(self.corpus.train):
             raise ValueError(f"sizes: expected at most {len(self.corpus.train)}, the training reviews, got {s.sizes}")
+        self.some = self.corpus.test.take(np.arange(min(N_MASS, len(self.corpus.test))))
         self.table = to_tensor(self.corpus.vectors, device=device)
 
     def train(self, seed: int, size: int, network: Any, progress: Progress | None = None) -> dict[str, Any]:
         """Return accuracies and losses by epoch, and of self-attention what is attended to."""
         s = self.settings
         order = stream(seed, "training reviews").permutation(len(self.corpus.train))
-        chosen, every = self.corpus.train.take(order[:size]), s.pooling_passes if network == "mean_pooling" else 1
-        seen: tuple[Any, Any] = chosen, self.corpus.test
+        seen: list[Any] = [self.corpus.train.take(order[:size]), self.corpus.test]
+        kind: Any = ReviewNetwork
         if network in get_args(Control):
-            seen = self._pooled(chosen, network), self._pooled(self.corpus.test, network)
-        kind: Any = PooledNetwork if network in get_args(Control) else ReviewNetwork
+            kind = PooledNetwork
+            seen = [Pooled.of(reviews, self.corpus.vectors, network, s.n_positions) for reviews in seen]
+        every, accuracies = s.pooling_passes if network == "mean_pooling" else 1, []
         with threads(1):
             trained = kind(network, s.shape, self.table, seed=seed)
-            start = self._mass_on_words(trained) if network == "self_attention" else 0.0
-            accuracies: list[float] = []
+            attends = network == "self_attention"
+            found = {"words_at_start": trained.mass_on_words(self.some)} if attends else {}
             losses = train(
                 trained,
                 seen[0],
@@ -126,27 +123,11 @@ class Bench:
                 after_epoch=lambda: accuracies.append(accuracy(trained.logits(seen[1]), self.corpus.test.labels)),
                 progress=progress,
             )
-            found: dict[str, Any] = {"test_accuracy": np.array(accuracies)[every - 1 :: every]}
-            found["train_loss"] = losses[every - 1 :: every]
-            if network == "self_attention":
-                logits = trained.logits(seen[1], only_padding=True)
-                found["pooled_path"] = accuracy(logits, self.corpus.test.labels)
-                found |= {"words_at_start": start, "words_at_end": self._mass_on_words(trained)}
-        return found
-
-    def _pooled(self, reviews: EncodedReviews, network: str) -> Pooled:
-        means = reviews.means(self.corpus.vectors)
-        scale = 1 if network == "mean_pooling" else reviews.lengths[:, None] / self.settings.n_positions
-        return Pooled(means * scale, reviews.labels)
-
-    def _mass_on_words(self, network: ReviewNetwork) -> float:
-        """Mean over words, then over some test reviews, of the attention that does not fall on padding."""
-        shares = []
-        for review in range(min(N_MASS, len(self.corpus.test))):
-            tokens = network.tokens(self.corpus.test, np.array([review]))
-            weights = attention_weights(tokens, network.key_query(), self.settings.n_positions)
-            shares.append(float(weights.sum(-1).mean()))
-        return float(np.mean(shares))
+            if attends:
+                path = accuracy(trained.logits(seen[1], only_padding=True), self.corpus.test.labels)
+                found |= {"pooled_path": path, "words_at_end": trained.mass_on_words(self.some)}
+        by_epoch = {"test_accuracy": np.array(accuracies), "train_loss": losses}
+        return found | {name: values[every - 1 :: every] for name, values in by_epoch.items()}
 
 
 def final(data: xr.Dataset, network: str, size: int | None = None) -> xr.DataArray:
