@@ -212,7 +212,7 @@ def test_figures_and_tables_draw_from_smoke_results(smoke):
     assert "50.0 [40.0, 60.0]" in figures.accuracies(["8 in 24"], accuracy)._repr_html_()
 
 
-SMALL = NoisyMnist.at("book", seeds=(0, 1), step_sizes=(0.1,), panels=("figure_2", "uniform_plain"))
+SMALL = NoisyMnist.at("book", seeds=(0, 1), step_sizes=(0.1, 0.2), panels=("figure_2", "uniform_plain"))
 
 
 def outcomes_of_figure_2():

@@ -182,7 +182,7 @@ class SmallestStep(OnDigits):
     large = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000}
 
     step_size: float = 1e-3  # the captions'
-    steps: int = 4000
+    steps: int = 4000  # of gradient descent
     seeds: tuple[int, ...] = (0, 1)  # what a minute allows
 
     def coordinates(self) -> dict[str, Any]:
