@@ -59,15 +59,10 @@ class StructureAwareDescent(TwoProblems):
     }  # fmt: skip
 
     step_sizes: tuple[float, ...] = (0.05, 0.02)  # the same for all variants
-    steps: tuple[int, ...] = (2000, 1000)
-    records: int = 100
+    steps: tuple[int, ...] = (2000, 1000)  # of training
+    records: int = 100  # losses recorded after the first, evenly spaced
     seeds: tuple[int, ...] = tuple(range(10))
     chunk: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.step_sizes) != 2:
-            raise ValueError(f"step_sizes: expected an entry for each of two problems, got {self.step_sizes}")
 
     def coordinates(self) -> dict[str, Any]:
         """Name problems, their sizes, variants and steps."""

@@ -155,7 +155,7 @@ class Convergence(NearMinima):
         "chunk": 1,
     }  # fmt: skip
 
-    displacement: float = 0.1
+    displacement: float = 0.1  # standard deviation of a start's entries around a minimum
     step_sizes: tuple[float, ...] = (0.05, 0.2, 0.5)  # of the runs whose rate is fitted
     folds: int = 12  # length of a run, in units of 1 / (step size s_d) steps
     records: int = 60  # losses and distances kept per run after the start; the second half is fitted
@@ -246,7 +246,7 @@ class Balance(NearMinima):
     budget_seconds = 15
     smoke = {"dimension": 2, "outputs": (3, 2), "steps": 40, "records": 5, "seeds": (0, 1), "chunk": 1}
 
-    displacement: float = 0.02  # before layers are scaled
+    displacement: float = 0.02  # standard deviation of a start's entries around a minimum, before layers are scaled
     scalings: tuple[float, ...] = (0.1, 1 / 3, 1.0, 3.0, 10.0, 30.0)  # c: the value layer times c, the other over c
     steps: int = 5000  # of size 1 / (2 s_1 (c^2 + 1 / c^2))
     records: int = 31  # losses kept, the start and then evenly spaced on a log axis

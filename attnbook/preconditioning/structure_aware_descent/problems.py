@@ -16,6 +16,8 @@ from attnbook.preconditioning.curves import NEAR, stage
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.training import Training, Variant, train_variants
 
+PAIRS = ("condition_numbers", "largest", "noise", "steps", "n_samples", "step_sizes")  # an entry for each problem
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoProblems(Experiment):
@@ -33,8 +35,8 @@ class TwoProblems(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("condition_numbers", "largest", "noise", "steps", "n_samples"):
-            if isinstance(each := getattr(self, name), tuple) and len(each) != 2:
+        for name, each in vars(self).items():
+            if name in PAIRS and isinstance(each, tuple) and len(each) != 2:
                 raise ValueError(f"{name}: expected an entry for each of two problems, got {each}")
         check_records(self.records, self.steps)
 

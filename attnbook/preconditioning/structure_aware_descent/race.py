@@ -53,8 +53,8 @@ class OptimizerRace(TwoProblems):
         "full": True,
     }  # fmt: skip
 
-    steps: tuple[int, ...] = (150, 75)
-    records: int = 75
+    steps: tuple[int, ...] = (150, 75)  # of training
+    records: int = 75  # losses recorded after the first, evenly spaced
     n_step_sizes: int = 7  # step sizes tried for each method, a factor two apart
     tuning_seeds: tuple[int, ...] = (100,)  # on which step size and schedule are chosen; each group tunes again
     full: bool = False  # whether the race is long enough for the claims to be read off it
