@@ -32,7 +32,7 @@ from attnbook.preconditioning.population import (
     sample_covariance,
 )
 
-__all__ = ["Optimizer", "Training", "Variant", "random_start", "train_variants"]
+__all__ = ["Optimizer", "Training", "Variant", "train_variants"]
 
 Start: TypeAlias = Literal["random", "spectral"]
 Optimizer: TypeAlias = Literal["sgd", "adam", "muon", "shampoo"]
@@ -93,25 +93,6 @@ class Training:
             raise ValueError(f"steps, batch_size: expected at least 1, got {self.steps}, {self.batch_size}")
         if self.optimizer not in RULES:
             raise ValueError(f"optimizer: expected one of {', '.join(RULES)}, got {self.optimizer!r}")
-
-
-def random_start(seed: int, n_outputs: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the random start of a seed: layers with independent standard normal entries.
-
-    Args:
-        seed: Seed of the run.
-        n_outputs: Number of outputs $m$.
-        dimension: Number of inputs $d$.
-
-    Returns:
-        ``value``, ``(n_outputs, dimension)``, and ``key_query``, ``(dimension, dimension)``.
-
-    Example:
-        >>> [layer.shape for layer in random_start(0, 8, 5)]
-        [(8, 5), (5, 5)]
-    """
-    rng = stream(seed, "random start")
-    return rng.standard_normal((n_outputs, dimension)), rng.standard_normal((dimension, dimension))
 
 
 def train_variants(
@@ -190,9 +171,12 @@ class _Data:
         problems = [setup.problem(seed) for seed in seeds]
         self.true_covariance = torch.as_tensor(np.stack([p.covariance for p in problems]))
         self.true_map = torch.as_tensor(np.stack([p.true_map for p in problems]))
-        drawn = zip(*(random_start(seed, setup.n_outputs, setup.dimension) for seed in seeds), strict=True)
+        shapes = (setup.n_outputs, setup.dimension), (setup.dimension, setup.dimension)
+        normal = [
+            [rng.standard_normal(shape) for shape in shapes] for rng in (stream(s, "random start") for s in seeds)
+        ]
         read_off = [layer.numpy() for layer in spectral_init(*exact)]
-        starts = {"random": [np.stack(layers) for layers in drawn], "spectral": read_off}
+        starts = {"random": [np.stack(layers) for layers in zip(*normal, strict=True)], "spectral": read_off}
         each = zip(*(starts[v.start] for v in variants), strict=True)
         self.start = {n: self.to(np.concatenate(layers)) for n, layers in zip(LAYERS, each, strict=True)}
         self.finite = torch.arange(len(variants) * len(seeds), device=device)

@@ -140,7 +140,7 @@ def test_a_descent_keeps_what_was_asked_and_stops_when_all_have_arrived():
 
 def test_fits_find_the_slope_of_an_exact_exponential(stored):
     result = stored["convergence"]
-    slopes, explained = near_minima.fit(np.exp(result.predicted * result.step), result.step)
+    slopes, explained = near_minima.log_line(np.exp(result.predicted * result.step), result.step, "record")
     np.testing.assert_allclose(slopes.transpose(*result.predicted.dims), result.predicted, rtol=1e-9)
     np.testing.assert_allclose(explained, 1)
 

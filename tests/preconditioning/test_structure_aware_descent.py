@@ -7,7 +7,7 @@ import xarray as xr
 
 from attnbook.preconditioning import training
 from attnbook.preconditioning.curves import first_time, stage
-from attnbook.preconditioning.structure_aware_descent import figures, race
+from attnbook.preconditioning.structure_aware_descent import figures, problems, race
 from attnbook.preconditioning.structure_aware_descent.experiments import (
     Ablation,
     OptimizerRace,
@@ -27,7 +27,7 @@ def test_a_seed_that_never_arrives_counts_as_infinite():
     ratios, steps = np.array([[9.0, 9.0, np.inf], [1.25, 1.3, np.inf], [1.4, 1.26, np.inf]]), np.array([0.0, 7.0, 14.0])
     assert first_time(steps, ratios).tolist() == [7.0, np.inf, np.inf]
     named = xr.DataArray(ratios, dims=("record", "seed")), xr.DataArray(steps, dims="record")
-    assert race.near_at(*named).values.tolist() == [7.0, np.inf, np.inf]
+    assert problems.near_at(*named).values.tolist() == [7.0, np.inf, np.inf]
 
 
 def test_stages_report_their_progress_together():
@@ -64,6 +64,16 @@ def test_the_best_step_size_is_chosen_by_the_median_and_divergence_counts():
     curves[-1, :, 0, 0] = np.array([[5.0, 5.0], [3.0, 3.2], [1.0, np.inf], [4.0, 4.0]])
     kept = at_best_size(xr.DataArray(curves, dims=("record", "size", "penalty", "kind", "seed")))
     assert kept[-1, 0, 0].values.tolist() == [3.0, 3.2]
+
+
+def test_a_star_marks_what_is_best_at_the_largest_step(smoke):
+    parts = smoke["ablation"].copy(deep=True)
+    for name in ("weak", "strong"):
+        parts[name][:] = 2.0
+    parts["weak"][:, :, -1, 0, 0] = 1.5
+    shown = figures.ablation_table(parts)._repr_html_()
+    assert shown.count("1.5*") == parts.sizes["problem"]
+    assert "2*" not in shown
 
 
 def test_the_step_that_a_claim_names_is_the_first_record_from_there():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy.linalg import sqrtm
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
@@ -55,17 +56,12 @@ def spectral_start(answer: Callable[..., Any]) -> str | None:
     if not np.allclose(product, least_squares):
         if np.allclose(value @ key_query, least_squares):
             return "U V is the least squares map; it should be U times the covariance times V"
-        if np.allclose(value @ _root(covariance) @ key_query, least_squares):
+        if np.allclose(value @ sqrtm(covariance) @ key_query, least_squares):
             return "U S^(1/2) V is the least squares map: one root of the covariance is missing"
         return "U times the covariance times V is not the least squares map"
     if not np.allclose(value.T @ value, key_query @ covariance @ key_query.T):
         return "the product is right, but U^T U differs from V S V^T: split D evenly, and take the SVD of A S^(1/2)"
     return None
-
-
-def _root(covariance: np.ndarray) -> np.ndarray:
-    eigenvalues, axes = np.linalg.eigh(covariance)
-    return (axes * np.sqrt(eigenvalues)) @ axes.T
 
 
 CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,15 @@ from attnbook.preconditioning.curves import NEAR, stage
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
-from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace, check_records, near_at
-from attnbook.preconditioning.training import Start, Training, Variant, train_variants
+from attnbook.preconditioning.structure_aware_descent.problems import (
+    TwoProblems,
+    check_records,
+    near_at,
+    stacked,
+    train,
+)
+from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace
+from attnbook.preconditioning.training import Start, Variant
 
 __all__ = ["Ablation", "Balance", "Conditioning", "Convergence", "OptimizerRace", "StructureAwareDescent"]
 
@@ -32,7 +40,7 @@ POPULATION = ("algorithm_1", "unregularised", "sgd")  # trained on the populatio
 
 
 @dataclass(frozen=True, kw_only=True)
-class StructureAwareDescent(Experiment):
+class StructureAwareDescent(TwoProblems):
     """Figures 1 and 2: Algorithm 1 from two starts, beside gradient descent without structure.
 
     All variants of a seed see the same data, minibatches and random start, and take steps of the same size, as in the
@@ -50,78 +58,38 @@ class StructureAwareDescent(Experiment):
         "steps": (2000, 2000),
     }  # fmt: skip
 
-    dimension: int = 5  # inputs d
-    n_outputs: int = 8  # outputs m
-    n_samples: int | tuple[int, ...] = 1000  # size n of the data set; one for both problems, or one for each
-    batch_size: int = 100  # samples per minibatch, drawn without replacement
-    condition_numbers: tuple[float, ...] = (3.0, 10.0)  # of the covariance, an entry for each problem, as below
-    largest: tuple[float, ...] = (0.06, 0.4)  # singular value of the map on whitened inputs; the smallest is half of it
-    noise: tuple[float, ...] = (0.02, 0.1)  # standard deviation of the label noise
     step_sizes: tuple[float, ...] = (0.05, 0.02)  # the same for all variants
     steps: tuple[int, ...] = (2000, 1000)  # of training
     records: int = 100  # losses recorded after the first, evenly spaced
     seeds: tuple[int, ...] = tuple(range(10))
     chunk: int = 10
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("condition_numbers", "largest", "noise", "step_sizes", "steps", "n_samples"):
-            if isinstance(each := getattr(self, name), tuple) and len(each) != 2:
-                raise ValueError(f"{name}: expected an entry for each of two problems, got {each}")
-        check_records(self.records, self.steps)
-
-    def setup(self, problem: int) -> Setup:
-        """Return the sizes of one problem."""
-        n_samples = self.n_samples if isinstance(self.n_samples, int) else self.n_samples[problem]
-        largest = self.largest[problem]
-        return Setup(self.dimension, self.n_outputs, self.condition_numbers[problem], largest, largest / 2,
-                     self.noise[problem], n_samples)  # fmt: skip
-
-    def recorded(self, problem: int) -> tuple[int, ...]:
-        """Return the recorded steps of a problem."""
-        return tuple(range(0, self.steps[problem] + 1, self.steps[problem] // self.records))
-
-    def position(self, problem: int, step: int) -> int:
-        """Return the position of the first record from a step on; the last one if training is shorter."""
-        return int(np.searchsorted(self.recorded(problem), min(step, self.steps[problem])))
-
     def coordinates(self) -> dict[str, Any]:
         """Name problems, their sizes, variants and steps."""
         setups = [self.setup(0), self.setup(1)]
-        return {
-            "kappa": ("problem", list(self.condition_numbers)),
+        return super().coordinates() | {
             "n_samples": ("problem", [setup.n_samples for setup in setups]),
             "best_loss": ("problem", [setup.best_loss for setup in setups]),
-            "step": (("problem", "record"), np.array([self.recorded(0), self.recorded(1)], dtype=float)),
             "descent": list(DESCENTS),
             "trained": list(POPULATION),
         }
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all variants on both problems, some on the population loss of the second one, too."""
-        found = [self._train(seeds, device, p, tuple(DESCENTS), stage(progress, p, 3)) for p in (0, 1)]
-        population = self._train(seeds, device, 1, POPULATION, stage(progress, 2, 3), population=True)
-        axes = ("problem", "record", "descent", "seed")
-        return {name: (axes, np.stack([records[name] for records in found])) for name in found[0]} | {
-            "population": (("record", "trained", "seed"), population["excess_loss"])
-        }
+        first, second = stage(progress, 0, 2), stage(progress, 1, 2)
+        found = stacked("problem", (0, 1), partial(self._train, seeds, device, DESCENTS), first)
+        _, population = self._train(seeds, device, POPULATION, 1, second, exact=True)["excess_loss"]
+        return found | {"population": (("record", "trained", "seed"), population)}
 
     def _train(
-        self,
-        seeds: tuple[int, ...],
-        device: torch.device,
-        problem: int,
-        names: tuple[str, ...],
-        progress: Progress | None,
-        *,
-        population: bool = False,
-    ) -> dict[str, np.ndarray]:
+        self, seeds: tuple[int, ...], device: torch.device, names: Iterable[str], problem: int,
+        progress: Progress | None, *, exact: bool = False,
+    ) -> Arrays:  # fmt: skip
         variants = [Variant(self.step_sizes[problem], *DESCENTS[name]) for name in names]
-        training = Training(self.steps[problem], self.batch_size, self.recorded(problem), population=population,
-                            keys=not population)  # fmt: skip
-        records = train_variants(variants, seeds, self.setup(problem), training, device=device, progress=progress)
-        shape = (self.records + 1, len(names), len(seeds))
-        return {name: v.reshape(*shape, -1).mean(-1) for name, v in records.records.items()}  # over the queries
+        found = train(variants, seeds, self.setup(problem), device, progress, steps=self.steps[problem],
+                      records=self.records, batch_size=self.batch_size, population=exact, keys=not exact)  # fmt: skip
+        flat = {name: v.reshape(*v.shape[:3], -1).mean(-1) for name, v in found.items()}  # over the queries
+        return {name: (("record", "descent", "seed"), v) for name, v in flat.items()}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off the figures, a value for each problem; the larger run compares two sizes of the data set."""
@@ -134,37 +102,33 @@ class StructureAwareDescent(Experiment):
             "PC-F1-sgd-end": _each(end=sgd.isel(record=-1), share_near=_share_near(sgd)),
             "PC-F2": _each(end=ends, share_near=_share_near(ours), time=times),
         }
-        return found | (self._mechanism(data) if isinstance(self.n_samples, int) else self._samples(spectral, ends))
-
-    def _samples(self, spectral: xr.DataArray, ends: xr.DataArray) -> dict[str, dict[str, xr.DataArray]]:
-        start, end = spectral.isel(record=0) - 1, spectral.isel(record=-1) - 1
-        return {
-            "PC-F1p-samples-start": {
-                "start_shrinks_by": start[0] / start[1],
-                "spectral_end_grows_by": end[1] / start[1],
-                "random_end_over_end": ends[1] / ends[0],
-            }
-        }
+        if isinstance(self.n_samples, int):
+            return found | self._mechanism(data)
+        start = spectral.isel(record=0) - 1  # the larger run has ten times the samples in its second problem
+        times_ten = {"start_shrinks_by": start[0] / start[1], "random_end_over_end": ends[1] / ends[0]}
+        return found | {"PC-F1p-samples-start": times_ten}
 
     def _mechanism(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Why it is slow without the regulariser, on the second problem."""
-        keys, imbalance = data.effective_keys[1], data.imbalance[1, -1]
-        at = {step: keys[self.position(1, step)] for step in (100, 1000)}
-        methods = {"": "algorithm_1", "sgd_": "sgd"}
-        exact = data.population[self.position(1, 1000)] / data.best_loss[1]
+        early, late = (self.position(1, step) for step in (100, 1000))
+        found: dict[str, xr.DataArray] = {}
+        exact = data.population[late] / data.best_loss[1]
+        for prefix, name in (("", "algorithm_1"), ("sgd_", "sgd")):
+            run = data.sel(descent=name).isel(problem=1)
+            found |= {f"{prefix}keys_100": run.effective_keys[early], f"{prefix}keys_1000": run.effective_keys[late],
+                      f"{prefix}imbalance": run.imbalance[-1]}  # fmt: skip
         return {
-            "PC-F10": {
-                f"{prefix}keys_{step}": values.sel(descent=name)
-                for prefix, name in methods.items()
-                for step, values in at.items()
-            }
-            | {f"{prefix}imbalance": imbalance.sel(descent=name) for prefix, name in methods.items()},
+            "PC-F10": found,
             "PC-F11": {
                 "excess_algorithm_1": exact.sel(trained="algorithm_1"),
                 "excess_unregularised": exact.sel(trained="unregularised"),
                 "share_diverged_sgd": 1 - np.isfinite(exact.sel(trained="sgd")).mean(),
             },
         }
+
+    def position(self, problem: int, step: int) -> int:
+        """Return the position of the first record from a step on; the last one if training is shorter."""
+        return min(-(-step * self.records // self.steps[problem]), self.records)
 
 
 def ratios(data: xr.Dataset) -> xr.DataArray:
@@ -243,46 +207,26 @@ class Ablation(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all variants at all step sizes on all problems of these seeds."""
-        strong_conditions = sorted({*self.strong_conditions, *self.spectral_conditions})
-        stages = len(self.weak_sizes) + len(strong_conditions)
-        weak, strong, spectral = [], {}, {}
-        for number, (condition, sizes) in enumerate(self.weak_sizes):
-            problem, inner = self._problem(condition, largest=0.06, noise=0.02), stage(progress, number, stages)
-            weak.append(self._curves(problem, _grid(sizes), self.weak_steps, seeds, device, inner))
-        for number, condition in enumerate(strong_conditions, len(weak)):
-            problem, inner = self._problem(condition, largest=0.4, noise=0.1), stage(progress, number, stages)
-            extra = _grid((self.spectral_size,), "spectral") if condition in self.spectral_conditions else []
-            variants = extra + _grid(self.strong_sizes if condition in self.strong_conditions else ())
-            curves = self._curves(problem, variants, self.strong_steps, seeds, device, inner)
-            first = 1 if extra else 0  # one program; the spectral starts come first
-            spectral[condition], strong[condition] = curves[:, :first], curves[:, first:]
+        weak, strong = (0.06, 0.02, self.weak_steps), (0.4, 0.1, self.strong_steps)
+        programs = [
+            *(("weak", condition, *weak, _grid(sizes)) for condition, sizes in self.weak_sizes),
+            *(("strong", condition, *strong, _grid(self.strong_sizes)) for condition in self.strong_conditions),
+            *(("spectral", condition, *strong, _grid((self.spectral_size,), "spectral"))
+              for condition in self.spectral_conditions),
+        ]  # fmt: skip
+        found: dict[str, list[np.ndarray]] = {"weak": [], "strong": [], "spectral": []}
+        for number, (name, condition, largest, noise, steps, variants) in enumerate(programs):
+            setup = Setup(self.dimension, self.n_outputs, condition, largest, largest / 2, noise, self.n_samples)
+            run = train(variants, seeds, setup, device, stage(progress, number, len(programs)), steps=steps,
+                        records=self.records, batch_size=self.batch_size)  # fmt: skip
+            ratio = 1 + run["excess_loss"] / setup.best_loss
+            found[name].append(ratio.reshape(self.records + 1, -1, len(PENALTIES), len(KINDS), len(seeds)))
         axes = ("record", "size", "penalty", "kind", "seed")
         return {
-            "weak": (("problem", *axes), np.stack(weak)),
-            "strong": (("condition", *axes), np.stack([strong[c] for c in self.strong_conditions])),
-            "spectral": (
-                ("spectral_condition", "record", "penalty", "kind", "seed"),
-                np.stack([spectral[c][:, 0] for c in self.spectral_conditions]),
-            ),
+            "weak": (("problem", *axes), np.stack(found["weak"])),
+            "strong": (("condition", *axes), np.stack(found["strong"])),
+            "spectral": (("spectral_condition", "record", *axes[2:]), np.stack(found["spectral"])[:, :, 0]),
         }
-
-    def _problem(self, condition: float, *, largest: float, noise: float) -> Setup:
-        sizes = {"dimension": self.dimension, "n_outputs": self.n_outputs, "n_samples": self.n_samples}
-        return Setup(**sizes, condition_number=condition, largest=largest, smallest=largest / 2, noise=noise)
-
-    def _curves(
-        self,
-        problem: Setup,
-        variants: list[Variant],
-        steps: int,
-        seeds: tuple[int, ...],
-        device: torch.device,
-        progress: Progress | None,
-    ) -> np.ndarray:
-        training = Training(steps, self.batch_size, tuple(range(0, steps + 1, steps // self.records)))
-        found = train_variants(variants, seeds, problem, training, device=device, progress=progress).records
-        ratio = 1 + found["excess_loss"] / problem.best_loss
-        return ratio.reshape(self.records + 1, -1, len(PENALTIES), len(KINDS), len(seeds))
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Judge each variant at its own best step size."""
@@ -305,8 +249,13 @@ class Ablation(Experiment):
 
 
 def at_best_size(curves: xr.DataArray) -> xr.DataArray:
-    """Keep each variant's curve at the step size with the lowest median final ratio."""
-    return curves.isel(size=curves.isel(record=-1).median("seed").argmin("size"))
+    """Keep each variant's curve at its best step size."""
+    return curves.isel(size=best_size(curves))
+
+
+def best_size(curves: xr.DataArray) -> xr.DataArray:
+    """Return the position of the step size with the lowest median final ratio, for each variant."""
+    return curves.isel(record=-1).median("seed").argmin("size")
 
 
 def _others(ends: xr.DataArray) -> xr.DataArray:

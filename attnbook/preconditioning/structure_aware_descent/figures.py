@@ -14,7 +14,7 @@ from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.curves import NEAR
 from attnbook.preconditioning.metric import POWERS
-from attnbook.preconditioning.structure_aware_descent.experiments import at_best_size, ratios
+from attnbook.preconditioning.structure_aware_descent.experiments import at_best_size, best_size, ratios
 from attnbook.preconditioning.structure_aware_descent.near_minima import ARRIVED
 from attnbook.preconditioning.structure_aware_descent.race import race_ends, race_times
 
@@ -51,16 +51,12 @@ SYMLOG = "steps (log axis after the first record)"
 
 def training_curves(data: xr.Dataset, problem: int = 0) -> Figure:
     """Draw Figures 1 and 2: excess loss against steps, from the spectral and from a random start."""
+    panels = {"the start (Figure 1)": ("spectral", "sgd"), "the method (Figure 2)": ("algorithm_1", "left", "sgd")}
     with style():
         figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.6, 3.7))
-        panels = {"the start (Figure 1)": ("spectral", "sgd"), "the method (Figure 2)": ("algorithm_1", "left", "sgd")}
-        ratio, steps = ratios(data)[problem], data.step.values[problem]
-        kept = _thin(steps)
         for ax, (title, names) in zip(axes, panels.items(), strict=True):
-            for name in names:
-                band(ax, steps[kept], ratio.sel(descent=name).values[kept].T - 1, LOOKS[name])
+            _along_training(ax, data.step.values[problem], ratios(data)[problem] - 1, names)
             _near_line(ax)
-            _steps_axis(ax, steps)
             ax.set(yscale="log", title=title, ylim=(0.008, None))
             ax.legend(fontsize=9.5, loc="upper right")
         axes[0].set_ylabel(EXCESS)
@@ -70,20 +66,17 @@ def training_curves(data: xr.Dataset, problem: int = 0) -> Figure:
 
 def mechanism(data: xr.Dataset, problem: int = 1) -> Figure:
     """Draw how many keys a query attends to, and how unequal the layers are, along training."""
-    steps, batch_size = data.step.values[problem], data.attrs["settings"]["batch_size"]
-    kept = _thin(steps)
+    batch_size = data.attrs["settings"]["batch_size"]
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.7))
         for ax, values in zip(axes, (data.effective_keys[problem], data.imbalance[problem]), strict=True):
-            for name in ("algorithm_1", "unregularised", "sgd"):
-                band(ax, steps[kept], values.sel(descent=name).values[kept].T, LOOKS[name])
-            _steps_axis(ax, steps)
+            _along_training(ax, data.step.values[problem], values, ("algorithm_1", "unregularised", "sgd"))
         shares = [batch_size * percent / 100 for percent in (2, 5, 10, 20, 50, 100)]
         axes[0].set(ylabel=f"keys per query, of {batch_size}", yscale="log", title="saturation")
         axes[0].set_yticks(shares, [f"{share:g}" for share in shares])
         axes[0].minorticks_off()
         axes[1].set(ylabel="imbalance, 0 to 1", ylim=(0, 1.05), title="balance")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9.5)
+        _legend_above(figure, axes[0])
         figure.supxlabel(SYMLOG, fontsize=11.5)
     return figure
 
@@ -107,7 +100,7 @@ def conditioning_frame(data: xr.Dataset, condition_number: float, step_size: flo
         _near_line(ax)
         ax.set(yscale="log", ylim=(0.05, 1e5), xlim=(0, steps[-1]), xlabel="steps", ylabel=EXCESS)
         ax.minorticks_off()
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9.5)
+        _legend_above(figure, ax)
     return figure
 
 
@@ -123,15 +116,18 @@ def conditioning_text(data: xr.Dataset, condition_number: float, step_size: floa
 
 def ablation_table(data: xr.Dataset) -> Table:
     """Return the final $L/L^*$ of the six variants, each at its own best step size, by problem."""
-    weak, strong = (at_best_size(values).isel(record=-1) for values in (data.weak, data.strong))
-    ends = [*(weak.sel(problem=kappa) for kappa in data.problem), *(strong.sel(condition=k) for k in data.condition)]
-    heads = [f"weak, κ = {k:g}" for k in data.problem.values] + [f"strong, κ = {k:g}" for k in data.condition.values]
-    rows: list[list[str | Measured]] = [
-        [LOOKS[name].label, *(Measured(_spread(end.sel(penalty=penalty, kind=kind).values)) for end in ends)]
-        for (penalty, kind), name in PARTS.items()
-    ]
+    heads = ["variant"]
+    rows: dict[tuple[int, str], list[str | Measured]] = {part: [LOOKS[name].label] for part, name in PARTS.items()}
+    for signal, axis in (("weak", "problem"), ("strong", "condition")):
+        ends, at = at_best_size(data[signal]).isel(record=-1), best_size(data[signal])
+        for kappa in data[axis].values:
+            heads.append(f"{signal}, κ = {kappa:g}")
+            for (penalty, kind), row in rows.items():
+                where = {axis: kappa, "penalty": penalty, "kind": kind}
+                star = "*" if int(at.sel(where)) == data.sizes["size"] - 1 else ""
+                row.append(Measured(_spread(ends.sel(where).values) + star))
     caption = f"Final L/L* from the random start: median over {data.sizes['seed']} seeds (how many diverged)."
-    return Table(["variant", *heads], rows, caption)
+    return Table(heads, list(rows.values()), caption + " *: at the largest step tried; a larger one might do better.")
 
 
 def race(data: xr.Dataset) -> Figure:
@@ -176,7 +172,7 @@ def against_condition(data: xr.Dataset) -> Figure:
             ax.set(xscale="log", yscale="log", xlabel=r"$\kappa$ of the covariance", title=title)
             ax.set_xticks(x, [f"{kappa:g}" for kappa in x])
             ax.minorticks_off()
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=10)
+        _legend_above(figure, axes[0])
     return figure
 
 
@@ -219,7 +215,7 @@ def along_balance(data: xr.Dataset) -> Figure:
             ax.minorticks_off()
         axes[0].set(ylabel="excess loss $L-L^*$", yscale="log", ylim=(1e-13, 3e-1))
         axes[0].annotate("arrived", (0.0, ARRIVED), xytext=(4, -12), textcoords="offset points", fontsize=9.5)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9.5)
+        _legend_above(figure, axes[0])
     return figure
 
 
@@ -230,8 +226,11 @@ def _near_line(ax: Axes) -> None:
                 textcoords="offset points", fontsize=9.5)  # fmt: skip
 
 
-def _steps_axis(ax: Axes, steps: np.ndarray) -> None:
-    """An axis of steps that shows the start and, from the first record on, grows multiplicatively."""
+def _along_training(ax: Axes, steps: np.ndarray, values: xr.DataArray, names: tuple[str, ...]) -> None:
+    """Medians and ranges at the start and about a dozen records, evenly spaced on the axis from the first one on."""
+    kept = np.unique([0, *np.geomspace(1, len(steps) - 1, 13).round().astype(int)])
+    for name in names:
+        band(ax, steps[kept], values.sel(descent=name).values[kept].T, LOOKS[name])
     ax.set_xscale("symlog", linthresh=float(steps[1]))
     ticks = [0, *(t for t in (20, 100, 500, 2000) if steps[1] <= t <= steps[-1])]
     ax.set_xticks(ticks, [f"{t}" for t in ticks])
@@ -239,10 +238,8 @@ def _steps_axis(ax: Axes, steps: np.ndarray) -> None:
     ax.set_xlim(-0.15 * steps[1], 1.15 * steps[-1])
 
 
-def _thin(steps: np.ndarray) -> np.ndarray:
-    """Positions of the start and of about a dozen records evenly spaced on a log axis."""
-    spaced = np.round(np.geomspace(1, len(steps) - 1, 13)).astype(int)
-    return np.unique(np.concatenate([[0], spaced]))
+def _legend_above(figure: Figure, ax: Axes) -> None:
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9.5)
 
 
 def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str, lost: str) -> None:

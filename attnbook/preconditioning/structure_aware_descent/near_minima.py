@@ -13,7 +13,7 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.preconditioning.curves import first_time, stage
+from attnbook.preconditioning.curves import first_time
 from attnbook.preconditioning.data import draw_problem
 from attnbook.preconditioning.landscape import regularised_loss
 from attnbook.preconditioning.manifold import minimum, nearest, split
@@ -25,6 +25,7 @@ from attnbook.preconditioning.structure_aware_descent.descents import (
     near_minimum,
     trajectory_difference,
 )
+from attnbook.preconditioning.structure_aware_descent.problems import stacked
 
 COMPARED = 10.0  # condition number at which two programs are compared, and from which slopes are fitted
 ACCURACY = 1e-6  # share of the initial excess loss that counts as arrived, in Conditioning
@@ -67,16 +68,9 @@ class Conditioning(Experiment):
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compute all Hessians, descend from near the minima, and compare the two programs."""
         with threads(1):
-            found = [
-                self._kind(kind, seeds, exact(device), stage(progress, number, len(POWERS)))
-                for number, kind in enumerate(POWERS)
-            ]
-        axes = {"condition": ("kappa",), "steps": ("kappa",), "difference": ()}
-        return {name: (("kind", "seed", *dims), np.stack([one[name] for one in found])) for name, dims in axes.items()}
+            return stacked("kind", POWERS, lambda kind, _: self._kind(kind, seeds, exact(device)), progress)
 
-    def _kind(
-        self, kind: Preconditioner, seeds: tuple[int, ...], device: torch.device, progress: Progress | None
-    ) -> dict[str, np.ndarray]:
+    def _kind(self, kind: Preconditioner, seeds: tuple[int, ...], device: torch.device) -> Arrays:
         """Everything about one preconditioner; all condition numbers share the axes and the start of a seed."""
         to, kappas = partial(to_tensor, device=device, dtype=torch.float64), self.condition_numbers
         values = np.linspace(self.largest, self.largest / 2, self.dimension)
@@ -94,17 +88,14 @@ class Conditioning(Experiment):
             initial, _ = descent.step(start)
             shares = descent.descend(start, self.max_steps, until=ACCURACY * initial)[0] / initial
             steps.append(first_time(np.arange(len(shares)), shares.cpu().numpy(), ACCURACY))
-            if progress:
-                progress(at + 1, len(kappas))
         at = kappas.index(COMPARED)
         far, half = base[:, at] + self.compared_displacement * away, 0.5 / float(spectrum[:, at, -1].max())
+        difference = trajectory_difference(far, whitened_map[:, at], covariance[:, at], kind, half, self.compared)
         return {
-            "condition": condition_number(spectrum, self.dimension).cpu().numpy(),
-            "steps": np.stack(steps, axis=1),
-            "difference": trajectory_difference(
-                far, whitened_map[:, at], covariance[:, at], kind, half, self.compared
-            ),
-        }  # fmt: skip
+            "condition": (("seed", "kappa"), condition_number(spectrum, self.dimension).cpu().numpy()),
+            "steps": (("seed", "kappa"), np.stack(steps, axis=1)),
+            "difference": (("seed",), difference),
+        }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare the two programs, and see how steps and condition numbers grow."""
@@ -118,14 +109,42 @@ class Conditioning(Experiment):
             "PC-C2": {
                 "most_steps_two": highest(steps),
                 "fewest_steps_two": lowest(steps),
-                "steps_slope_left": log_slope(left),
-                "condition_slope_none": log_slope(none),
+                "steps_slope_left": log_line(left, np.log(left.kappa), "kappa")[0],
+                "condition_slope_none": log_line(none, np.log(none.kappa), "kappa")[0],
             },
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convergence(Experiment):
+class NearMinima(Experiment):
+    """Descents in whitened coordinates that start around a minimum, with outputs to spare and without."""
+
+    dimension: int = 5  # inputs d
+    outputs: tuple[int, ...] = (8, 5)  # numbers of outputs m: one larger than the dimension, and one equal to it
+    largest: float = 0.4  # singular value s_1 of the map; the smallest, s_d, is half of it
+    displacement: float  # standard deviation of a start's entries around a minimum
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.outputs) != 2 or not self.outputs[0] > self.outputs[1] == self.dimension:
+            raise ValueError(
+                f"outputs: expected a larger number and the dimension, {self.dimension}, got {self.outputs}"
+            )
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Descend from near the minima, for both numbers of outputs."""
+        values = np.linspace(self.largest, self.largest / 2, self.dimension)
+        start = partial(near_minimum, values, displacement=self.displacement, seeds=seeds, device=exact(device))
+        with threads(1):
+            return stacked("outputs", self.outputs, lambda outputs, _: self.descend(*start(outputs)), progress)
+
+    def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
+        """Descend from these starts, one for each seed and map."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convergence(NearMinima):
     """How fast Algorithm 1 is near the minima, and up to which step size; in whitened coordinates."""
 
     id = "preconditioning.convergence"
@@ -136,9 +155,6 @@ class Convergence(Experiment):
         "chunk": 1,
     }  # fmt: skip
 
-    dimension: int = 5  # inputs d
-    outputs: tuple[int, ...] = (8, 5)  # numbers of outputs m: one larger than the dimension, and one equal to it
-    largest: float = 0.4  # singular value s_1 of the map; the smallest, s_d, is half of it
     displacement: float = 0.1  # standard deviation of a start's entries around a minimum
     step_sizes: tuple[float, ...] = (0.05, 0.2, 0.5)  # of the runs whose rate is fitted
     folds: int = 12  # length of a run, in units of 1 / (step size s_d) steps
@@ -148,7 +164,6 @@ class Convergence(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_outputs(self.outputs, self.dimension)
         if not min(self.shares) < 1 < max(self.shares):
             raise ValueError(f"shares: expected numbers on both sides of 1, got {self.shares}")
         if not self.step_sizes or not all(0 < size < 1 / self.largest for size in self.step_sizes):
@@ -174,46 +189,34 @@ class Convergence(Experiment):
             "following": ("step_size", 2 * np.log1p(-sizes * after)),
         }
 
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Descend from near the minima with several step sizes, each alone, then on both sides of the limit."""
-        values, found = np.linspace(self.largest, self.largest / 2, self.dimension), []
-        with threads(1):
-            for number, outputs in enumerate(self.outputs, 1):
-                near = near_minimum(values, outputs, self.displacement, seeds, exact(device))
-                runs = [self._run(*near, size) for size in self.step_sizes]
-                found.append([*(np.stack(curves) for curves in zip(*runs, strict=True)), self._limit(*near)])
-                if progress:
-                    progress(number, len(self.outputs))
-        curves, limit = ("outputs", "step_size", "seed", "record"), ("outputs", "seed", "share")
-        axes = {"excess": curves, "regularised": curves, "distance": curves, "limit": limit}
-        return {name: (axes[name], np.stack(each)) for name, each in zip(axes, zip(*found, strict=True), strict=True)}
+    def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
+        """Descend with several step sizes, each alone, then on both sides of the limit."""
+        runs = [self._run(whitened_map, start, size) for size in self.step_sizes]
+        sizes = torch.tensor(self.shares, dtype=start.dtype, device=start.device) / self.largest
+        descent = Factorisation(whitened_map.unsqueeze(1), sizes, torch.ones_like(sizes))
+        ends = descent.descend(start.unsqueeze(1).expand(-1, len(sizes), -1, -1), self.limit_steps)[0][-1]
+        curves = zip(("excess", "regularised", "distance"), zip(*runs, strict=True), strict=True)
+        return {name: (("step_size", "seed", "record"), np.stack(each)) for name, each in curves} | {
+            "limit": (("seed", "share"), ends.cpu().numpy())
+        }
 
     def _run(self, whitened_map: torch.Tensor, start: torch.Tensor, step_size: float) -> list[np.ndarray]:
         """Excess without and with the regulariser, and squared distances to the nearest minimum, per seed."""
-        one, kept = (
-            whitened_map.new_ones(len(start)),
-            range(0, self.steps(step_size) + 1, self.steps(step_size) // self.records),
-        )
-        losses, points = Factorisation(whitened_map, step_size * one, one).descend(start, kept[-1], keep=kept)
+        one, steps = whitened_map.new_ones(len(start)), self.steps(step_size)
+        kept = range(0, steps + 1, steps // self.records)
+        losses, points = Factorisation(whitened_map, step_size * one, one).descend(start, steps, keep=kept)
         path = torch.stack(points)
         finite = path.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-        distance = (
-            (path - nearest(torch.where(finite, path, minimum(whitened_map)), whitened_map)).square().sum((-2, -1))
-        )
-        curves = (losses[list(kept)], regularised_loss(path, whitened_map), distance)
+        away = path - nearest(torch.where(finite, path, minimum(whitened_map)), whitened_map)
+        curves = (losses[list(kept)], regularised_loss(path, whitened_map), away.square().sum((-2, -1)))
         return [curve.nan_to_num(nan=torch.inf).T.cpu().numpy() for curve in curves]
-
-    def _limit(self, whitened_map: torch.Tensor, start: torch.Tensor) -> np.ndarray:
-        """Excess losses at the end of runs with several step sizes, per seed."""
-        sizes = torch.tensor(self.shares, dtype=start.dtype, device=start.device) / self.largest
-        descent = Factorisation(whitened_map.unsqueeze(1), sizes, torch.ones_like(sizes))
-        losses, _ = descent.descend(start.unsqueeze(1).expand(-1, len(sizes), -1, -1), self.limit_steps)
-        return losses[-1].cpu().numpy()
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Fit lines to the logarithms, compare slopes with the predicted ones, and look on both sides of the limit."""
         curves = ("excess", "distance", "regularised")
-        (loss, loss_fit), (far, far_fit), (whole, whole_fit) = (fit(data[name], data.step) for name in curves)
+        late = data.isel(record=slice(data.sizes["record"] // 2, None))
+        fits = [log_line(late[name], late.step, "record") for name in curves]
+        (loss, loss_fit), (far, far_fit), (whole, whole_fit) = fits
         square = loss.isel(outputs=1)
         return {
             "PC-R1": {
@@ -235,7 +238,7 @@ class Convergence(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balance(Experiment):
+class Balance(NearMinima):
     """What balance costs and what it saves: descents from unbalanced minima, with and without the regulariser."""
 
     id = "preconditioning.balance"
@@ -243,9 +246,6 @@ class Balance(Experiment):
     budget_seconds = 15
     smoke = {"dimension": 2, "outputs": (3, 2), "steps": 40, "records": 5, "seeds": (0, 1), "chunk": 1}
 
-    dimension: int = 5  # inputs d
-    outputs: tuple[int, ...] = (8, 5)  # numbers of outputs m: one larger than the dimension, and one equal to it
-    largest: float = 0.4  # singular value s_1 of the map; the smallest, s_d, is half of it
     displacement: float = 0.02  # standard deviation of a start's entries around a minimum, before layers are scaled
     scalings: tuple[float, ...] = (0.1, 1 / 3, 1.0, 3.0, 10.0, 30.0)  # c: the value layer times c, the other over c
     steps: int = 5000  # of size 1 / (2 s_1 (c^2 + 1 / c^2))
@@ -255,7 +255,6 @@ class Balance(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_outputs(self.outputs, self.dimension)
         if not {1 / 3, 1.0, 3.0} <= set(self.scalings):
             raise ValueError(f"scalings: expected 1/3, 1 and 3 among them, got {self.scalings}")
         if not 3 <= self.records <= self.steps:
@@ -275,33 +274,24 @@ class Balance(Experiment):
             "step": ("record", self.recorded),
         }
 
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+    def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
         """Descend from unbalanced minima, without and with the regulariser, all together."""
-        values, found = np.linspace(self.largest, self.largest / 2, self.dimension), []
-        with threads(1):
-            for number, outputs in enumerate(self.outputs, 1):
-                found.append(self._descend(*near_minimum(values, outputs, self.displacement, seeds, exact(device))))
-                if progress:
-                    progress(number, len(self.outputs))
-        axes = {"iterations": ("outputs",), "excess": ("outputs", "record"), "imbalance": ("outputs",)}
-        arrays = zip(axes.items(), zip(*found, strict=True), strict=True)
-        return {name: ((*dims, "seed", "penalty", "scale"), np.stack(each)) for (name, dims), each in arrays}
-
-    def _descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Steps until arrived, excess losses at the records, and the imbalance at the end."""
         to = partial(to_tensor, device=start.device, dtype=torch.float64)
         value, key_query = split(start[:, None, None])
-        factors = to(self.scalings)[:, None, None]
+        factors, squares = to(self.scalings)[:, None, None], np.square(self.scalings)
         scaled = torch.cat([value * factors, key_query / factors], dim=-2).expand(-1, 2, -1, -1, -1)
-        squares = np.square(self.scalings)
         sizes = to(0.5 / (self.largest * (squares + 1 / squares)))  # half of one over the start's largest curvature
         descent = Factorisation(whitened_map[:, None, None], sizes, to([0.0, 1.0]).unsqueeze(-1))
         losses, (end,) = descent.descend(scaled, self.steps, keep=(self.steps,))
         outer, inner = split(end)
-        one = torch.eye(outer.shape[-1], dtype=torch.float64, device=start.device)
+        one = torch.eye(self.dimension, dtype=torch.float64, device=start.device)
         unequal = imbalance(outer, inner.mT, covariance=one).nan_to_num(nan=torch.inf)
-        excess = losses.cpu().numpy()
-        return first_time(np.arange(len(excess)), excess, ARRIVED), excess[self.recorded], unequal.cpu().numpy()
+        excess, axes = losses.cpu().numpy(), ("seed", "penalty", "scale")
+        return {
+            "iterations": (axes, first_time(np.arange(len(excess)), excess, ARRIVED)),
+            "excess": (("record", *axes), excess[self.recorded]),
+            "imbalance": (axes, unequal.cpu().numpy()),
+        }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off balance at the end, and the factor by which the regulariser changes the number of steps."""
@@ -326,30 +316,13 @@ def _factor(steps: xr.DataArray, others: xr.DataArray, scale: float) -> xr.DataA
     return (steps / others).sel(scale=scale).fillna(0.0)
 
 
-def fit(values: xr.DataArray, steps: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return slopes of the logarithm, late in the records, and what share lines explain; infinite and 0 if lost."""
-    late = slice(values.sizes["record"] // 2, None)
-    times = steps.isel(record=late)
-    times = times - times.mean("record")
-    with np.errstate(invalid="ignore"):  # infinite losses have no slope
-        logs = xr.apply_ufunc(np.log, values.isel(record=late))
-        centred = logs - logs.mean("record", skipna=False)
-        slopes = (times * centred).sum("record", skipna=False) / (times**2).sum("record")
-        residual = ((centred - slopes * times) ** 2).sum("record", skipna=False)
-        explained = 1 - residual / (centred**2).sum("record", skipna=False)
+def log_line(values: xr.DataArray, x: xr.DataArray, axis: str) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return slopes of the logarithm along an axis, and what share lines explain; infinite and 0 if values are lost."""
+    x = x - x.mean(axis)
+    with np.errstate(invalid="ignore"):  # infinite values have no slope
+        logs = xr.apply_ufunc(np.log, values)
+        centred = logs - logs.mean(axis, skipna=False)
+        slopes = (x * centred).sum(axis, skipna=False) / (x**2).sum(axis)
+        residual = ((centred - slopes * x) ** 2).sum(axis, skipna=False)
+        explained = 1 - residual / (centred**2).sum(axis, skipna=False)
     return slopes.fillna(np.inf), explained.fillna(0.0)
-
-
-def log_slope(values: xr.DataArray) -> xr.DataArray:
-    """Return the slope against the condition number on log axes, for each seed; infinite where a value is."""
-    rows = values.transpose("seed", "kappa").values
-    slopes = np.full(len(rows), np.inf)
-    finite = np.isfinite(rows).all(axis=1)
-    if finite.any():
-        slopes[finite] = np.polyfit(np.log(values.kappa.values), np.log(rows[finite]).T, 1)[0]
-    return xr.DataArray(slopes, dims="seed")
-
-
-def _check_outputs(outputs: tuple[int, ...], dimension: int) -> None:
-    if len(outputs) != 2 or not outputs[0] > outputs[1] == dimension:
-        raise ValueError(f"outputs: expected a larger number and the dimension, {dimension}, got {outputs}")
