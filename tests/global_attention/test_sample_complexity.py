@@ -6,6 +6,7 @@ import red
 import xarray as xr
 
 from attnbook import ledger
+from attnbook.core.storage import plain
 from attnbook.global_attention import masks as models
 from attnbook.global_attention.sample_complexity import experiments, figures
 from attnbook.global_attention.sample_complexity.experiments import (
@@ -140,8 +141,9 @@ def test_cells_are_read_where_they_stand():
     assert found["baseline_10000"] == pytest.approx(5001)
     assert found["attention_16000"] == pytest.approx(5022)
     assert found["l1_50000"] == pytest.approx(5053)
-    assert measured["GA-TAB1-headline"].values == pytest.approx({"attention_14000": 5012, "baseline_20000": 5041})
-    expected = {"l1_10000": 5003, "attention_10000": 5002, "l1_20000": 5043}
+    expected = {"attention_14000": 5012, "baseline_20000": 5041, "thousand_steps": 1}
+    assert measured["GA-TAB1-headline"].values == pytest.approx(expected)
+    expected = {"l1_10000": 5003, "attention_10000": 5002, "l1_20000": 5043, "thousand_steps": 1}
     assert measured["GA-TAB1-l1"].values == pytest.approx(expected)
     assert measured["GA-X-support"].values == pytest.approx({"off_over_on_attention": 0.25, "off_over_on_l1": 0.025})
 
@@ -255,7 +257,7 @@ def test_stopping_text_compares_the_cells_of_the_headline():
     data = table_1_data(np.stack([table({}), *[table(cells)] * 6]))
     text = figures.stopping_text(data, 200)
     assert "0.75 times the error" in text
-    assert "better one in 2 of 2 seeds" in text
+    assert "step 200 (2 seeds)" in text
     assert "baseline falls threefold" in text
     assert "headline:" not in text
     with pytest.raises(ValueError, match="nothing recorded at 7"):
@@ -263,14 +265,26 @@ def test_stopping_text_compares_the_cells_of_the_headline():
 
 
 def test_rules_are_counted_over_stops():
-    """The paper's own table at the last two stops, a constant one before them: four rules hold for that one, too."""
+    """The paper's own table at the last but one, else a constant one, for which four rules hold, too."""
     constant, paper = np.ones((6, 3)), paper_losses().values
-    data = table_1_data(np.stack([constant] * 5 + [paper / 7] * 2)[:, None])
-    held = dict(figures.rules_held(data).rows)
-    assert held["all of them"] == held["baseline falls threefold to 20 000"] == "2 of 6"
-    assert held["headline: attention 14 000, baseline 20 000"] == "6 of 6"
-    assert "step 1\u2009000, where a typical cell, times 7, is off by a factor 1." in figures.rules_held(data).caption
-    assert figures.stops(data) == [600, 800, 1000, 2000]
+    losses = np.stack([constant] * 5 + [paper / 7, constant])[:, None]
+    table = figures.rules_held(table_1_data(losses, steps=(0, 200, 400, 600, 8000, 10_000, 177_828)))
+    held = {rule: counts for rule, *counts in table.rows}
+    assert held["all of them"] == held["baseline falls threefold to 20 000"] == ["1 of 6", "1 of 2", "no"]
+    assert held["headline: attention 14 000, baseline 20 000"] == ["6 of 6", "2 of 2", "yes"]
+    assert table.columns[-1] == "at the last, 177\u2009828"
+    assert "one seed. The run ends at step 177\u2009828, the paper's at 400\u2009000" in table.caption
+    assert "step 10\u2009000, where a typical cell is off by a factor 1 after" in table.caption
+    assert figures.stops(table_1_data(losses)) == [600, 800, 1000, 2000]
+
+
+@pytest.mark.parametrize("scale", ["book", "large", "paper"])
+def test_settings_say_what_was_run(scale):
+    """Seeds, steps and snapshot of the stored tables, of which the longest need not be as long as the paper's."""
+    ready, data = SampleComplexity.at(scale), SampleComplexity.load_stored(scale)
+    assert data.settings == plain(ready)
+    assert data.seed.values.tolist() == list(ready.seeds)
+    assert (int(data.step[-1]), int(data.snapshot)) == (ready.steps, ready.snapshot)
 
 
 def test_pictures_and_tables_are_drawn_from_smoke_results():
