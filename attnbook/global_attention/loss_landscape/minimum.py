@@ -19,13 +19,21 @@ ROOM = 3.0  # the bounds of assumption A2 are this many times the norms of the m
 
 @dataclass(frozen=True)
 class Minimum:
-    """A network, and data that it fits exactly: a minimum of objective (2)."""
+    """A network, and data that it fits exactly: a minimum of objective (2).
 
-    mask: np.ndarray  # in [0, 1], (inputs,)
-    hidden: np.ndarray  # first layer, (width, inputs)
-    decoder: np.ndarray  # second layer, (1, width)
-    inputs: np.ndarray  # samples, (samples, inputs)
-    labels: np.ndarray  # of the samples, (1, samples)
+    Attributes:
+        mask: In [0, 1], ``(inputs,)``.
+        hidden: First layer, ``(width, inputs)``.
+        decoder: Second layer, ``(1, width)``.
+        inputs: Samples, ``(samples, inputs)``.
+        labels: Their labels, ``(1, samples)``.
+    """
+
+    mask: np.ndarray
+    hidden: np.ndarray
+    decoder: np.ndarray
+    inputs: np.ndarray
+    labels: np.ndarray
 
     @classmethod
     def draw(cls, seed: int, *, n_inputs: int = 7, width: int = 5, samples: int = 43) -> Minimum:
