@@ -287,6 +287,17 @@ def test_settings_say_what_was_run(scale):
     assert (int(data.step[-1]), int(data.snapshot)) == (ready.steps, ready.snapshot)
 
 
+def test_the_stops_are_as_the_page_says():
+    """One seed obeys all rules early and never late, five seeds' medians never; a mask stays ahead to the end."""
+    tables = [figures.rules_held(SampleComplexity.load_stored(scale)).rows for scale in ("paper", "large")]
+    long, five = ({rule: counts for rule, *counts in rows} for rows in tables)
+    assert not long["all of them"][0].startswith("0 ")
+    assert long["all of them"][1].startswith("0 ")
+    assert five["all of them"][0].startswith("0 ")
+    assert long["baseline falls threefold to 20 000"][2] == "no"
+    assert long["headline: attention 14 000, baseline 20 000"][2] == "yes"
+
+
 def test_pictures_and_tables_are_drawn_from_smoke_results():
     found = {kind: kind.at("smoke").run(device="cpu") for kind in KINDS}
     table_1, rate, sparsity = (found[kind] for kind in KINDS)

@@ -59,7 +59,7 @@ def _tables(part: Figure | SubFigure, data: xr.Dataset, step: int) -> None:
     losses, axes = stopped(data, step), part.subplots(1, 2, sharex=True, sharey=True)
     factor, whose = float(fit(losses.median("seed"))[0]), "one seed" if losses.sizes["seed"] == 1 else "ours"
     panels = {f"the paper, step {_spaced(PAPER_STOP)}": paper_losses().expand_dims("seed"),
-              f"{whose}, step {_spaced(step)}, times {factor:.3g}": losses * factor}  # fmt: skip
+              f"{whose}, step {_spaced(step)}, × {factor:.3g}": losses * factor}  # fmt: skip
     for ax, (title, table) in zip(axes, panels.items(), strict=True):
         for model in MODELS:
             band(ax, np.array(PAPER_SIZES), table.sel(model=model).transpose("seed", "size").values, LOOKS[model])
