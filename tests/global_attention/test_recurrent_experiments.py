@@ -158,7 +158,10 @@ def test_attention_of_a_model_that_weighs_all_words_alike_lies_where_such_a_teac
 
 def test_a_deep_mask_stays_between_zero_and_one_and_is_one_without_attention(monkeypatch):
     kept = {}
-    keep = lambda own, *_: kept.setdefault(len(kept), own["mask"]).sum()  # noqa: E731
+
+    def keep(own, *_):
+        return kept.setdefault(len(kept), own["mask"]).sum()
+
     monkeypatch.setattr(depth, "largest_gradient_correlation", keep)
     Depth.at("smoke", steps=40, step_sizes=(0.1,), seeds=(0,), penalty=1.0).run(device="cpu")
     baseline, plain, penalised = (torch.cat([kept[i] for i in range(first, 6, 3)]) for first in range(3))

@@ -306,7 +306,10 @@ def at_equal_loss(curves: xr.Dataset, target: xr.DataArray) -> xr.DataArray:
     """Return the accuracy where the training loss first falls to a value, on lines between records (of log losses)."""
     reached = steps_to(np.log(curves.train_loss.clip(1e-12)), np.log(target.clip(1e-12)))
     dims: list[list[str]] = [["record"], []]
-    read = lambda accuracy, step: np.interp(step, curves.step.values, accuracy)  # noqa: E731
+
+    def read(accuracy: np.ndarray, step: float) -> float:
+        return float(np.interp(step, curves.step.values, accuracy))
+
     return xr.apply_ufunc(read, curves.accuracy, reached, input_core_dims=dims, vectorize=True)
 
 

@@ -131,8 +131,7 @@ def accuracy_against_loss(data: xr.Dataset) -> Figure:
             one = middle.sel(model=model)
             ax.plot(one.train_loss, one.accuracy, **LOOKS[model].line_style())
         ax.axvline(end, color=INK, linewidth=1, linestyle=":")
-        words = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right"}
-        ax.annotate("the baseline ends here", (end, 0.05), **words)  # type: ignore[arg-type]
+        ax.annotate("the baseline ends here", (end, 0.05), xytext=(-6, 0), textcoords="offset points", ha="right")
         ax.set(xscale="log", ylim=(0, 1), xlabel="training loss (nats), training goes to the right", ylabel=ACCURACY)
         ax.invert_xaxis()
         ax.legend(loc="upper left")

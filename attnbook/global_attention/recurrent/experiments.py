@@ -115,6 +115,7 @@ class Recurrent(Experiment):
 
     def task(self, name: str) -> Task:
         """Return the teacher that ``attention``, ``position``, ``equal`` or ``two_looks`` names."""
+        # Names come from the coordinates of data sets, which are texts to mypy.
         return Task("attention", 0.0) if name == "equal" else Task(name, self.sharpness)  # type: ignore[arg-type]
 
     def coordinates(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class NearMinima(Experiment):
             return stacked("outputs", self.outputs, lambda outputs, _: self.descend(*start(outputs)), progress)
 
     def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
-        """Descend from these starts, one for each seed and map."""
+        """Descend from these starts, one for each seed and map; each experiment says how."""
         raise NotImplementedError
 
 
