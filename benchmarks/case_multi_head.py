@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
-from attnbook.multi_head.models import network as models
+from attnbook.multi_head import network as models
 
 SAMPLES, TOKENS, DIMENSION = 16, 10, 50
 SEEDS, STEPS = 16, 200

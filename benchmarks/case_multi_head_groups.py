@@ -16,11 +16,11 @@ from torch import Tensor
 from attnbook.core.ensemble import Parameters
 from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
+from attnbook.multi_head import head_groups, network, starts, tangent_kernel
+from attnbook.multi_head import leave_one_out as left_out
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments.samples import draw
-from attnbook.multi_head.models import collapse, network, starts, tangent_kernel
-from attnbook.multi_head.models import leave_one_out as left_out
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 HEADS, STEPS, STEP_SIZE = 64, 100, 0.5
 MIXTURE = Mixture(10, 50, 20, relevant_fraction=0.2, label_noise=0.1, other_noise=0.1, free_noise=0.5)
@@ -42,19 +42,19 @@ def groups(mixture: Mixture, n_samples: int, *, aim: Mapping[str, float]) -> Cas
 
     def by_groups(n_heads: float) -> Parameters:
         counts = torch.from_numpy(starts.even_sign_counts(n_heads))[None]
-        trained = collapse.gradient_descent(
+        trained = head_groups.gradient_descent(
             start,
             drawn.tokens,
             logistic(drawn.labels),
             counts=counts,
             step_size=STEP_SIZE,
             steps=STEPS,
-            record=lambda p: {"norm": collapse.norm(p, counts=counts)},
+            record=lambda p: {"norm": head_groups.norm(p, counts=counts)},
         )
         return trained.parameters
 
     counts = torch.from_numpy(starts.even_sign_counts(HEADS))[None]
-    whole = collapse.expand(start, counts=counts)
+    whole = head_groups.expand(start, counts=counts)
 
     def remark(_: Mapping[str, float]) -> str:
         ratios = [_seconds(by_groups, 1e12) / _seconds(by_groups, 2) for _ in range(5)]
@@ -64,7 +64,7 @@ def groups(mixture: Mixture, n_samples: int, *, aim: Mapping[str, float]) -> Cas
         title=f"Training {HEADS} heads from the first-phase start, {mixture.dimension} dimensions",
         what=f"{STEPS} steps of gradient descent on {n_samples} samples of 10 tokens, in float64.",
         variants={
-            "two groups of equal heads (ours)": lambda: _flat(collapse.expand(by_groups(HEADS), counts=counts)),
+            "two groups of equal heads (ours)": lambda: _flat(head_groups.expand(by_groups(HEADS), counts=counts)),
             EVERY_HEAD: lambda: _flat(
                 network.gradient_descent(whole, drawn[:2], step_size=STEP_SIZE, steps=STEPS).parameters
             ),
@@ -90,21 +90,21 @@ def leave_one_out() -> Case:
         return found.distance[-1, 0]
 
     def train(weights: Tensor) -> Parameters:
-        return collapse.gradient_descent(
+        return head_groups.gradient_descent(
             start,
             drawn.tokens,
             logistic(drawn.labels, weights[None]),
             counts=counts,
             step_size=STEP_SIZE,
             steps=steps,
-            record=lambda p: {"norm": collapse.norm(p, counts=counts)},
+            record=lambda p: {"norm": head_groups.norm(p, counts=counts)},
             record_at=(steps,),
         ).parameters
 
     def loop() -> np.ndarray:
         full, *reduced = [train(row) for row in left_out.leave_one_out_weights(n_samples, range(n_samples))]
         gaps = [{name: one[name] - full[name] for name in full} for one in reduced]
-        return torch.cat([collapse.norm(gap, counts=counts) for gap in gaps]).numpy()
+        return torch.cat([head_groups.norm(gap, counts=counts) for gap in gaps]).numpy()
 
     return Case(
         title="All networks that miss one sample",

@@ -1,1 +1,1 @@
-"""On the Optimization and Generalization of Multi-head Attention: data, models, theory and experiments."""
+"""On the Optimization and Generalization of Multi-head Attention: data, models, formulas and experiments."""

@@ -20,7 +20,7 @@ QUERIES = {
     "mirror map": "reference/glossary.html#term-mirror-map",
     "gamma_star": "chapters/notation.html#symbol-",
     "lambda_min": "chapters/notation.html#symbol-",
-    "linear_margin": "reference/api_multi_head.html#attnbook.multi_head.theory.oracle.linear_margin",
+    "linear_margin": "reference/api_multi_head.html#attnbook.multi_head.oracle.linear_margin",
     "sample complexity": "chapters/global_attention/sample_complexity.html",
     "noisy MNIST": "chapters/global_attention/noisy_mnist.html",
     "token selection": "chapters/mirror_descent/token_selection.html",

@@ -9,12 +9,11 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
+from attnbook.multi_head import curvature_bounds, derivatives, network
 from attnbook.multi_head.experiments import curvature, eigenvalues, large_weights, points, samples, single_head
 from attnbook.multi_head.figures import curvature as figures
 from attnbook.multi_head.figures.looks import LOOKS
-from attnbook.multi_head.models import hessians, network
 from attnbook.multi_head.tables import curvature as tables
-from attnbook.multi_head.theory import curvature as theory
 
 CPU = torch.device("cpu")
 HEADS = dataclasses.replace(single_head.Settings.book(), seeds=(0, 1), formula_draws=2, bound_draws=15)
@@ -57,8 +56,8 @@ def test_every_claim_of_the_chapter_is_measured(honest):
     ],
 )
 def test_a_formula_with_a_wrong_factor_turns_its_claim_red(function, red, monkeypatch):
-    right = getattr(theory, function)
-    monkeypatch.setattr(theory, function, lambda *a, **k: 1.001 * right(*a, **k))
+    right = getattr(derivatives, function)
+    monkeypatch.setattr(derivatives, function, lambda *a, **k: 1.001 * right(*a, **k))
     few = dataclasses.replace(HEADS, bound_draws=1, formula_draws=1)
     assert outcomes(single_head.run(few, device="cpu"))[red] == "not reproduced"
 
@@ -72,8 +71,8 @@ def test_a_gradient_without_the_mean_turns_its_claim_red(monkeypatch):
 
 def test_bounds_without_room_turn_their_claims_red(monkeypatch):
     for bound in ("gradient_bound", "hessian_bound", "dimension_free_hessian_bound"):
-        right = getattr(theory, bound)
-        monkeypatch.setattr(theory, bound, lambda *a, right=right: 0.1 * right(*a))
+        right = getattr(curvature_bounds, bound)
+        monkeypatch.setattr(curvature_bounds, bound, lambda *a, right=right: 0.1 * right(*a))
     verdicts = outcomes(single_head.run(dataclasses.replace(HEADS, formula_draws=1), device="cpu"))
     for claim in ("MH-P1.1", "MH-P1.2", "MH-P1.3"):
         assert verdicts[claim] == "not reproduced"
@@ -81,12 +80,12 @@ def test_bounds_without_room_turn_their_claims_red(monkeypatch):
 
 def test_heads_without_the_factor_before_them_turn_the_slopes_red(monkeypatch):
     """Blocks that do not carry one over the root of the number of heads."""
-    right = hessians.block_weights
+    right = derivatives.block_weights
 
     def wrong(parameters, tokens, labels):
         return right(parameters, tokens, labels) * len(parameters["decoder"]) ** 0.5
 
-    monkeypatch.setattr(hessians, "block_weights", wrong)
+    monkeypatch.setattr(derivatives, "block_weights", wrong)
     verdicts = outcomes(curvature.run(POINTS, device="cpu"))
     for claim in ("MH-C1.4", "MH-C1.4-random", "MH-C1.4-flat"):
         assert verdicts[claim] == "not reproduced"

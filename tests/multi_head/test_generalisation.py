@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from attnbook.core.ensemble import log_spaced
+from attnbook.multi_head import generalisation_bounds as theory
+from attnbook.multi_head import head_groups, layer, leave_one_out, network, starts
 from attnbook.multi_head.experiments.generalisation_gap import at_distance
 from attnbook.multi_head.figures import generalisation as figures
-from attnbook.multi_head.models import closed_form, collapse, leave_one_out, network, starts
-from attnbook.multi_head.models.leave_one_out import leave_one_out_weights
-from attnbook.multi_head.models.tangent_margin import tangent_margin
+from attnbook.multi_head.leave_one_out import leave_one_out_weights
 from attnbook.multi_head.tables import generalisation as tables
-from attnbook.multi_head.theory import generalisation as theory
+from attnbook.multi_head.tangent_kernel import tangent_margin
 
 SETS, SAMPLES, TOKENS, DIMENSION = 2, 7, 5, 3
 COUNTS = torch.tensor([[3.0, 2.0], [1.0, 4.0]], dtype=torch.float64)
@@ -40,7 +40,7 @@ def one_by_one(problem, index, left_out, steps=11):
     """Train one network of a set with all of its heads written out, by automatic differentiation."""
     start, tokens, labels = problem
     own = {name: tensor[index : index + 1] for name, tensor in start.items()}
-    theta = collapse.expand(own, counts=COUNTS[index : index + 1])
+    theta = head_groups.expand(own, counts=COUNTS[index : index + 1])
     batch = tokens[index : index + 1], labels[index : index + 1]
     weights = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)
     if left_out is not None:
@@ -152,7 +152,7 @@ def test_a_target_stands_at_its_distance_over_all_heads(problem):
     distance = torch.tensor([0.7, 11.0], dtype=torch.float64)
     target = at_distance(start, best.direction, distance)
     moved = {name: target[name] - start[name] for name in start}
-    torch.testing.assert_close(collapse.norm(moved, counts=COUNTS), distance, rtol=1e-12, atol=0)
+    torch.testing.assert_close(head_groups.norm(moved, counts=COUNTS), distance, rtol=1e-12, atol=0)
 
 
 def test_a_step_without_a_sample_moves_its_pair_apart_as_by_hand(problem):
@@ -166,12 +166,12 @@ def test_a_step_without_a_sample_moves_its_pair_apart_as_by_hand(problem):
             {name: t[index : index + 1] for name, t in path.full.items()},
             {name: t[i : i + 1] for name, t in path.reduced[index].items()},
         ]
-        whole = [collapse.expand(one, counts=COUNTS[index : index + 1]) for one in pair]
+        whole = [head_groups.expand(one, counts=COUNTS[index : index + 1]) for one in pair]
         kept = [j for j in range(SAMPLES) if j != i]
         stepped = []
         for theta in whole:
             theta = {name: t.clone().requires_grad_() for name, t in theta.items()}
-            outputs = closed_form.outputs(theta, tokens[index : index + 1])[0]
+            outputs = layer.outputs(theta, tokens[index : index + 1])[0]
             loss = -torch.nn.functional.logsigmoid(labels[index] * outputs)[kept].sum() / SAMPLES
             gradients = torch.autograd.grad(loss, list(theta.values()))
             stepped.append([t.detach() - 0.3 * g for t, g in zip(theta.values(), gradients, strict=True)])

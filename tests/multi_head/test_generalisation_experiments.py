@@ -9,6 +9,8 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
+from attnbook.multi_head import generalisation_bounds as theory
+from attnbook.multi_head import leave_one_out
 from attnbook.multi_head.experiments import (
     gap_settings,
     generalisation_gap,
@@ -19,9 +21,7 @@ from attnbook.multi_head.experiments import (
     stability_settings,
 )
 from attnbook.multi_head.figures import generalisation as figures
-from attnbook.multi_head.models import leave_one_out
 from attnbook.multi_head.tables import generalisation as tables
-from attnbook.multi_head.theory import generalisation as theory
 
 GAP = dataclasses.replace(
     gap_settings.Settings.book(), seeds=(0, 1, 2, 3), chunk=4, sizes=(10, 20, 40), steps=60, test_samples=500

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from attnbook.multi_head import head_groups, layer, measures, network, one_head, starts, teacher
 from attnbook.multi_head.exercises.how_many_heads import CHECKS
 from attnbook.multi_head.experiments import groups
 from attnbook.multi_head.figures import how_many_heads as figures
-from attnbook.multi_head.models import closed_form, collapse, measures, network, one_head, starts, teacher
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.one_head import step_sizes, two_number_path
 from attnbook.multi_head.tables import how_many_heads as tables
-from attnbook.multi_head.theory.how_many_heads import effective_heads, step_sizes, two_number_path
 
 SIZES = {"n_tokens": 5, "dimension": 11, "n_patterns": 3, "n_first_phase": 13, "n_test": 17, "seeds": (0, 1)}
 SETTINGS = groups.MixtureSettings(**SIZES, relevant_fraction=0.4, n_samples=7)
@@ -36,7 +36,7 @@ def test_many_heads_from_zero_are_one_head_with_two_step_sizes(data, exponent):
     """All seven heads are trained; one head is multiplied out again."""
     heads, eta = 7, 0.9
     tokens, labels, _ = data.train
-    many = collapse.gradient_descent(
+    many = head_groups.gradient_descent(
         {name: t.repeat_interleave(heads, dim=1) for name, t in starts.zero(2, 5, 11).items()},
         tokens,
         logistic(labels),
@@ -52,8 +52,8 @@ def test_many_heads_from_zero_are_one_head_with_two_step_sizes(data, exponent):
     torch.testing.assert_close(scale * many["decoder"][:, 3], alone["decoder"][:, 0], rtol=0, atol=1e-14)
     if exponent == 0.5:
         torch.testing.assert_close(one_head.as_many_heads(alone, heads), many, rtol=0, atol=1e-14)
-        split = closed_form.outputs(one_head.as_many_heads(alone, heads), tokens)
-        torch.testing.assert_close(split, closed_form.outputs(alone, tokens))
+        split = layer.outputs(one_head.as_many_heads(alone, heads), tokens)
+        torch.testing.assert_close(split, layer.outputs(alone, tokens))
 
 
 def test_infinitely_many_heads_never_move_attention(data):
@@ -78,7 +78,7 @@ def test_at_large_steps_only_the_step_size_over_the_root_of_heads_matters():
 def test_effective_heads_are_the_ratio_of_the_two_step_sizes():
     for exponent in (0.3, 0.5, 0.9):
         rates = step_sizes(0.7, 23, exponent)
-        assert rates["decoder"] / rates["key_query"] == pytest.approx(effective_heads(23, exponent))
+        assert rates["decoder"] / rates["key_query"] == pytest.approx(23 ** (2 - 2 * exponent))
 
 
 def test_relevant_mass_counts_keys_not_queries(data):
@@ -99,8 +99,8 @@ def test_a_group_without_heads_changes_nothing(data):
     plus = {name: t[:, :1] for name, t in both.items()}
     counts = torch.tensor([[1.0, 0.0]] * 2, dtype=torch.float64)
     tokens, labels, _ = data.train
-    with_empty = closed_form.value_and_gradient(both, tokens, logistic(labels), counts=counts)
-    alone = closed_form.value_and_gradient(plus, tokens, logistic(labels))
+    with_empty = layer.value_and_gradient(both, tokens, logistic(labels), counts=counts)
+    alone = layer.value_and_gradient(plus, tokens, logistic(labels))
     torch.testing.assert_close(with_empty[0], alone[0])
     torch.testing.assert_close(with_empty[1]["decoder"][:, :1], alone[1]["decoder"])
 
@@ -117,7 +117,7 @@ def test_cells_are_trained_in_batches_as_one_by_one(data, monkeypatch):
     counts = torch.tensor([[5.0, 4.0]], dtype=torch.float64)
     start = starts.first_phase(data.first_phase.tokens[1:], data.first_phase.labels[1:])
     whole = network.gradient_descent(
-        collapse.expand(start, counts=counts), (data.train.tokens[1:], data.train.labels[1:]), step_size=0.7, steps=6
+        head_groups.expand(start, counts=counts), (data.train.tokens[1:], data.train.labels[1:]), step_size=0.7, steps=6
     )
     assert together["train_loss"][1, 5, 2] == pytest.approx(whole.records["train_loss"][-1, 0], rel=1e-12)
 
@@ -157,7 +157,7 @@ def test_relevant_tokens_of_other_samples_are_refused(data):
         (lambda d: step_sizes(0, 3), "step_size"),
         (lambda d: step_sizes(0.5, 0.5), "n_heads"),
         (lambda d: step_sizes(0.5, 2, -1), "exponent"),
-        (lambda d: effective_heads(math.nan), "n_heads"),
+        (lambda d: step_sizes(0.5, math.nan), "n_heads"),
         (lambda d: one_head.as_many_heads(ZERO, 0), "n_heads"),
         (lambda d: one(d, {"decoder": 0.5}), "rates"),
         (lambda d: one(d, step_sizes(0.5, 2), steps=0), "steps"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.multi_head import layer, one_head, starts
 from attnbook.multi_head.experiments import (
     groups,
     head_types,
@@ -20,7 +21,6 @@ from attnbook.multi_head.experiments import (
     step_size_map,
 )
 from attnbook.multi_head.figures import how_many_heads as figures
-from attnbook.multi_head.models import closed_form, one_head, starts
 from attnbook.multi_head.tables import how_many_heads as tables
 
 EXPERIMENTS = (heads_on_mixture, step_size_map, output_scaling, starts_compared, planted_teacher, head_types)
@@ -47,7 +47,7 @@ def test_every_claim_of_the_chapter_is_measured_or_said_to_be_untestable(smoke):
 
 def test_a_gradient_that_counts_equal_heads_twice_turns_the_lazy_regime_red(monkeypatch):
     """The multiplicity in the gradient makes training the same for every number of heads, or fail."""
-    right = closed_form.value_and_gradient
+    right = layer.value_and_gradient
 
     def wrong(parameters, tokens, objective, *, counts=None, exponent=0.5):
         value, gradients = right(parameters, tokens, objective, counts=counts, exponent=exponent)
@@ -57,7 +57,7 @@ def test_a_gradient_that_counts_equal_heads_twice_turns_the_lazy_regime_red(monk
 
     honest = outcomes(heads_on_mixture.run(MIXTURE, device="cpu"))
     assert {honest[name] for name in ("MH-H.1", "MH-H.3", "MH-H.3-frozen", "MH-H.4")} == {"reproduced"}
-    monkeypatch.setattr(closed_form, "value_and_gradient", wrong)
+    monkeypatch.setattr(layer, "value_and_gradient", wrong)
     verdicts = outcomes(heads_on_mixture.run(MIXTURE, device="cpu"))
     for claim in ("MH-H.1", "MH-H.2", "MH-H.3", "MH-H.3-frozen", "MH-H.4"):
         assert verdicts[claim] == "not reproduced", claim
@@ -76,9 +76,9 @@ def test_one_wrong_power_of_the_number_of_heads_turns_the_identities_red(monkeyp
 
 def test_an_exponent_that_is_off_turns_the_scalings_red(monkeypatch):
     """The step size grows as for the exponent, the sum over heads does not quite follow."""
-    right = closed_form._divisor
+    right = layer._divisor
     monkeypatch.setattr(
-        closed_form, "_divisor", lambda parameters, counts, exponent: right(parameters, counts, 0.9 * exponent)
+        layer, "_divisor", lambda parameters, counts, exponent: right(parameters, counts, 0.9 * exponent)
     )
     verdicts = outcomes(output_scaling.run(output_scaling.Settings.smoke(), device="cpu"))
     assert verdicts["MH-H.6"] == verdicts["MH-H.6-effective"] == "not reproduced"

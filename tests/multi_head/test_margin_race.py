@@ -13,14 +13,12 @@ import torch
 from attnbook import ledger
 from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
-from attnbook.multi_head import exercises
+from attnbook.multi_head import exercises, network, objectives, oracle, starts
 from attnbook.multi_head.data import draw_patterns
 from attnbook.multi_head.exercises.margin_race import two_samples
 from attnbook.multi_head.experiments import margin_race, random_starts, samples
 from attnbook.multi_head.figures import margin_race as figures
-from attnbook.multi_head.models import network, objectives, starts
 from attnbook.multi_head.tables import margin_race as tables
-from attnbook.multi_head.theory import oracle
 
 RACE = dataclasses.replace(margin_race.Settings.smoke(), steps=13, early_step=5, tried_steps=3)
 # Eight times the step size, an eighth of the steps.
@@ -154,7 +152,7 @@ def test_without_normalisation_the_claims_on_it_turn_red(monkeypatch) -> None:
 
 
 def test_a_margin_not_divided_by_the_norm_breaks_the_limit(monkeypatch) -> None:
-    monkeypatch.setattr(margin_race.collapse, "norm", lambda parameters, *, counts: counts.new_ones(len(counts)))
+    monkeypatch.setattr(margin_race.head_groups, "norm", lambda parameters, *, counts: counts.new_ones(len(counts)))
     assert outcomes(margin_race.run(SHORT, device="cpu"))["MH-X.2-limit"] == "not reproduced"
 
 

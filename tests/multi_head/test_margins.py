@@ -12,7 +12,8 @@ from scipy.optimize import brentq
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.results import extremes_over_seeds
 from attnbook.core.rng import stream
-from attnbook.multi_head import hard_samples
+from attnbook.multi_head import feasibility as conditions
+from attnbook.multi_head import hard_samples, oracle
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.experiments import (
     feasibility,
@@ -21,10 +22,7 @@ from attnbook.multi_head.experiments import (
     margins,
     oracle_logits,
 )
-from attnbook.multi_head.models.saturation import leak_and_margin, logit_gaps, needed_scale
-from attnbook.multi_head.theory import feasibility as conditions
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.measures import leak_and_margin, logit_gaps, needed_scale
 
 NOISY = Mixture(10, 11, 5, 1.5, 0.3, label_noise=0.2, other_noise=0.3, free_noise=0.7)
 EXPERIMENTS = (oracle_logits, linear_rules, margins, margin_order, feasibility)
@@ -81,23 +79,23 @@ def test_samples_against_attention_keep_the_bounds_and_attain_the_worst_gap():
     made = hard_samples.against_attention(NOISY, patterns)
     inside(NOISY, patterns, made)
     gaps = logit_gaps(made, oracle.key_query(patterns))
-    assert gaps.min() == pytest.approx(theory.worst_gap(NOISY))
+    assert gaps.min() == pytest.approx(oracle.worst_gap(NOISY))
     worst = gaps[:, NOISY.n_relevant, 1:]  # the made query, all keys but itself
-    np.testing.assert_allclose(worst, theory.worst_gap(NOISY))
+    np.testing.assert_allclose(worst, oracle.worst_gap(NOISY))
 
 
 def test_no_corner_of_the_noise_has_a_gap_below_the_worst():
     rng = np.random.default_rng(7)
     patterns = draw_patterns(NOISY, rng=rng)
     gaps = logit_gaps(draw_samples(NOISY, patterns, 997, rng=rng, corners=True), oracle.key_query(patterns))
-    assert theory.worst_gap(NOISY) - 1e-9 <= gaps.min() < 1.02 * theory.worst_gap(NOISY)
+    assert oracle.worst_gap(NOISY) - 1e-9 <= gaps.min() < 1.02 * oracle.worst_gap(NOISY)
 
 
 def test_the_worst_gap_is_known_by_hand_where_it_matters():
     at = dataclasses.replace(Mixture(10, 7, 4), label_noise=0.125, other_noise=0.125)
-    assert theory.worst_gap(at) == 17 / 32
+    assert oracle.worst_gap(at) == 17 / 32
     z = 1 - 1 / math.sqrt(2)
-    assert theory.worst_gap(dataclasses.replace(at, label_noise=z, other_noise=z)) == pytest.approx(0, abs=1e-12)
+    assert oracle.worst_gap(dataclasses.replace(at, label_noise=z, other_noise=z)) == pytest.approx(0, abs=1e-12)
 
 
 def test_linear_rules_have_the_linear_margin_or_none():
@@ -174,30 +172,30 @@ def test_the_sharp_scale_suffices_and_is_nearly_needed():
     patterns = draw_patterns(NOISY, rng=np.random.default_rng(5))
     w = oracle.key_query(patterns)
     gaps = logit_gaps(hard_samples.against_attention(NOISY, patterns), w / np.linalg.norm(w))
-    ratio = needed_scale(gaps, NOISY.n_relevant, 0.01) / theory.sharp_scale(NOISY, 0.01)
+    ratio = needed_scale(gaps, NOISY.n_relevant, 0.01) / oracle.sharp_scale(NOISY, 0.01)
     assert 0.95 < ratio <= 1
 
 
 def test_scales_are_those_known_by_hand():
     at = Mixture(10, 7, 1, pattern_norm=2.0, relevant_fraction=0.5, label_noise=0.5, other_noise=0.5)
-    assert theory.stated_scale(at, 0.1) == pytest.approx(8 * 2 / 12 * math.log(10))
-    assert theory.sharp_scale(at, 0.1) == pytest.approx(8 / (16 * 17 / 32) * math.log(9))
-    assert theory.stated_scale(dataclasses.replace(at, relevant_fraction=1.0), 0.1) == 0.0
-    assert theory.norm_of_key_query(at) == pytest.approx(8)
+    assert oracle.stated_scale(at, 0.1) == pytest.approx(8 * 2 / 12 * math.log(10))
+    assert oracle.sharp_scale(at, 0.1) == pytest.approx(8 / (16 * 17 / 32) * math.log(9))
+    assert oracle.stated_scale(dataclasses.replace(at, relevant_fraction=1.0), 0.1) == 0.0
+    assert oracle.norm_of_key_query(at) == pytest.approx(8)
 
 
 def test_the_margins_cross_where_it_is_said():
     base = Mixture(10, 12, 4, relevant_fraction=0.3)
-    at = dataclasses.replace(base, pattern_norm=theory.crossing(base))
+    at = dataclasses.replace(base, pattern_norm=oracle.crossing(base))
     assert oracle.first_phase_margin(at) == pytest.approx(oracle.attention_margin(at))
-    assert theory.step_crossing(at) == pytest.approx(1)
+    assert oracle.step_crossing(at) == pytest.approx(1)
     other = dataclasses.replace(base, pattern_norm=1.7)
-    c, linear = theory.step_crossing(other), oracle.linear_margin(other)
+    c, linear = oracle.step_crossing(other), oracle.linear_margin(other)
     assert linear + c * (oracle.first_phase_margin(other) - linear) == pytest.approx(oracle.attention_margin(other))
 
 
 def test_three_margins_are_those_of_the_oracle_at_each_norm():
-    found = theory.three_margins(Mixture(10, 12, 4, label_noise=0.1, other_noise=0.1), np.array([1.0, 3.0]))
+    found = oracle.three_margins(Mixture(10, 12, 4, label_noise=0.1, other_noise=0.1), np.array([1.0, 3.0]))
     at = Mixture(10, 12, 4, pattern_norm=3.0, label_noise=0.9, other_noise=0.9)
     assert found["linear_margin"][1] == pytest.approx(oracle.linear_margin(at))
     assert found["tangent_margin"][1] == pytest.approx(oracle.first_phase_margin(at))
@@ -236,12 +234,12 @@ def test_extremes_follow_their_names():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theory.stated_scale(NOISY, 0.0), "leak"),
-        (lambda: theory.sharp_scale(NOISY, 1.0), "leak"),
-        (lambda: theory.printed_margin(NOISY, 2.0), "leak"),
-        (lambda: theory.worst_gap(dataclasses.replace(NOISY, label_noise=2.0)), "too large"),
-        (lambda: theory.sharp_scale(dataclasses.replace(NOISY, label_noise=0.8), 0.1), "no scale helps"),
-        (lambda: theory.step_crossing(Mixture(5, 7, 3, relevant_fraction=1.0)), "irrelevant"),
+        (lambda: oracle.stated_scale(NOISY, 0.0), "leak"),
+        (lambda: oracle.sharp_scale(NOISY, 1.0), "leak"),
+        (lambda: oracle.printed_margin(NOISY, 2.0), "leak"),
+        (lambda: oracle.worst_gap(dataclasses.replace(NOISY, label_noise=2.0)), "too large"),
+        (lambda: oracle.sharp_scale(dataclasses.replace(NOISY, label_noise=0.8), 0.1), "no scale helps"),
+        (lambda: oracle.step_crossing(Mixture(5, 7, 3, relevant_fraction=1.0)), "irrelevant"),
         (lambda: needed_scale(np.array([[-1.0, 1.0]]), 1, 0.1), "no scale helps"),
         (lambda: needed_scale(np.ones((1, 2)), 0, 0.1), "n_relevant"),
         (lambda: conditions.target_norm(np.array(0.0), np.array(1.0), 10.0), "pattern_norm"),

@@ -12,6 +12,7 @@ import pytest
 
 import attnbook
 from attnbook import ledger
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import (
     attention_maps,
@@ -24,8 +25,6 @@ from attnbook.multi_head.experiments import (
 from attnbook.multi_head.figures import margins as figures
 from attnbook.multi_head.figures.looks import LOOKS
 from attnbook.multi_head.tables import margins as tables
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
 
 NOISY = Mixture(10, 11, 5, 1.5, 0.3, label_noise=0.2, other_noise=0.3, free_noise=0.7)
 EXPERIMENTS = (oracle_logits, linear_rules, margins, margin_order, feasibility)
@@ -65,8 +64,8 @@ def test_transposed_oracle_turns_claims_red(monkeypatch):
 
 
 def test_wrong_constants_turn_claims_red(monkeypatch):
-    right = theory.stated_scale
-    monkeypatch.setattr(theory, "stated_scale", lambda *a: 0.4 * right(*a))
+    right = oracle.stated_scale
+    monkeypatch.setattr(oracle, "stated_scale", lambda *a: 0.4 * right(*a))
     verdicts = outcomes(margins.run(margins.Settings.smoke(), device="cpu"))
     assert verdicts["MH-P3.1"] == verdicts["MH-P3.1-needed"] == "not reproduced"
 
@@ -80,8 +79,8 @@ def test_quiet_samples_are_not_taken_for_loud_ones(monkeypatch):
 
 
 def test_a_tighter_bound_than_the_sharp_one_is_refuted(monkeypatch):
-    right = theory.sharp_scale
-    monkeypatch.setattr(theory, "sharp_scale", lambda *a: 0.95 * right(*a))
+    right = oracle.sharp_scale
+    monkeypatch.setattr(oracle, "sharp_scale", lambda *a: 0.95 * right(*a))
     verdicts = outcomes(margins.run(margins.Settings.smoke(), device="cpu"))
     assert verdicts["MH-P3.1-sharp"] == "not reproduced"
 
@@ -131,7 +130,7 @@ def test_figures_and_tables_show_the_results(monkeypatch):
     ax = drawn[4].axes[0]
     np.testing.assert_allclose(ax.lines[0].get_ydata(), order.of_network[-1])
     norms = np.linspace(1, 4, 5)
-    curves = {(0.5, 0.0): theory.three_margins(Mixture(10, 12, 4, relevant_fraction=0.5), norms)}
+    curves = {(0.5, 0.0): oracle.three_margins(Mixture(10, 12, 4, relevant_fraction=0.5), norms)}
     drawn.append(figures.order_frame(curves, norms, 0.5, 0.0))
     assert "γ_attn from S = 2.5 on" in tables.order_text(curves, norms, 0.5, 0.0)
     for table, rows in (

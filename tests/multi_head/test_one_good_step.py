@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from attnbook.multi_head import oracle, starts
+from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.experiments import samples, targets
 from attnbook.multi_head.experiments.summaries import log_slopes
 from attnbook.multi_head.figures import one_good_step as figures
-from attnbook.multi_head.models import target_margins
 from attnbook.multi_head.tables import one_good_step as tables
-from attnbook.multi_head.theory import one_good_step as theory
-from attnbook.multi_head.theory import oracle
 
 NOISY = Mixture(5, 11, 3, pattern_norm=1.5, relevant_fraction=0.4, label_noise=0.2, other_noise=0.25, free_noise=0.6)
 
@@ -43,8 +42,8 @@ def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation
         at = decoder.clone().requires_grad_(), key_query.clone().requires_grad_()
         gradients = torch.autograd.grad(network(at, x), at)
         expected.append(float(y * sum((g * t).sum() for g, t in zip(gradients, towards, strict=True))))
-    zero = target_margins.decoder_part(batch.tokens, batch.labels, u[None])
-    pull = target_margins.key_query_pull(batch.tokens, batch.labels, w[None])
+    zero = starts.decoder_part(batch.tokens, batch.labels, u[None])
+    pull = starts.key_query_pull(batch.tokens, batch.labels, w[None])
     found = zero[0] + scale.abs().mean() * (pull[0] @ m)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
 
@@ -97,8 +96,8 @@ def test_our_bound_holds_at_the_worst_corners_and_at_any_residual(share) -> None
     u, w = oracle.decoder(patterns, 5), oracle.key_query(patterns)
     drawn = [adversarial(mixture, patterns, rng) for _ in range(3000)]
     tokens, labels = torch.tensor(np.stack([x for x, _ in drawn]))[None], torch.tensor([[y for _, y in drawn]])
-    zero = target_margins.decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
-    pull = target_margins.key_query_pull(tokens, labels, torch.tensor(w / np.linalg.norm(w))[None])
+    zero = starts.decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
+    pull = starts.key_query_pull(tokens, labels, torch.tensor(w / np.linalg.norm(w))[None])
     signal = zero + share / 4 * pull @ torch.tensor(oracle.value_direction(patterns))
     assert (signal >= theory.margin_bound(mixture) - 1e-12).all()
     worst = signal - 0.3 * pull.norm(dim=2)

@@ -15,6 +15,8 @@ import attnbook
 from attnbook import ledger
 from attnbook.core.figures import png
 from attnbook.core.rng import stream
+from attnbook.multi_head import layer, oracle, starts
+from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Mixture, draw_patterns
 from attnbook.multi_head.experiments import (
     after_start,
@@ -27,10 +29,7 @@ from attnbook.multi_head.experiments import (
     worst_noise,
 )
 from attnbook.multi_head.figures import one_good_step as figures
-from attnbook.multi_head.models import closed_form, starts, target_margins
 from attnbook.multi_head.tables import one_good_step as tables
-from attnbook.multi_head.theory import one_good_step as theory
-from attnbook.multi_head.theory import oracle
 
 FIRST = dataclasses.replace(first_phase.Settings.book(), seeds=tuple(range(8)), n_first=(100, 1000, 10_000), chunk=8)
 GOOD = dataclasses.replace(good_start.Settings.book(), n_samples=20, n_first=(100, 1000), heads=(1, 64), seeds=(0, 1))
@@ -94,15 +93,15 @@ def test_margins_without_the_absolute_value_of_the_signs_turn_p3_red(monkeypatch
 
 
 def test_heads_without_the_root_turn_p2_red(monkeypatch):
-    right = closed_form.outputs
-    monkeypatch.setattr(closed_form, "outputs", lambda p, x: right(p, x) * p["decoder"].shape[1] ** 0.5)
+    right = layer.outputs
+    monkeypatch.setattr(layer, "outputs", lambda p, x: right(p, x) * p["decoder"].shape[1] ** 0.5)
     assert outcomes(good_start.run(GOOD, device="cpu"))["MH-P2.2-signs"] == "not reproduced"
 
 
 def test_attention_without_the_mean_turns_the_price_of_a_residual_and_the_margins_red(monkeypatch):
     """Tokens not centred, as if softmax had no second term: the pull no longer obeys its bound, nor (7) its margin."""
-    right = target_margins.key_query_pull
-    monkeypatch.setattr(target_margins, "key_query_pull", lambda *a: -20 * right(*a))
+    right = starts.key_query_pull
+    monkeypatch.setattr(starts, "key_query_pull", lambda *a: -20 * right(*a))
     verdicts = outcomes(start_margin.run(MARGIN, device="cpu"))
     for claim in ("MH-P2.5", "MH-P2.5-ours", "MH-P2.6-sensitivity", "MH-P2.6-ours"):
         assert verdicts[claim] == "not reproduced"
@@ -121,8 +120,8 @@ def test_outputs_of_whole_networks_are_one_head_times_the_sum_of_signs(honest):
     signs = torch.tensor([1.0, 1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
     many = starts.first_phase(batch.tokens, batch.labels, coefficients=signs)
     one = starts.first_phase(batch.tokens, batch.labels, coefficients=signs[:1])
-    scaled = closed_form.outputs(one, batch.tokens) * signs.sum() / math.sqrt(5)
-    torch.testing.assert_close(closed_form.outputs(many, batch.tokens), scaled)
+    scaled = layer.outputs(one, batch.tokens) * signs.sum() / math.sqrt(5)
+    torch.testing.assert_close(layer.outputs(many, batch.tokens), scaled)
 
 
 def test_more_samples_contain_the_fewer(honest):

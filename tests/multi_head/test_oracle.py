@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
-from attnbook.multi_head.theory import oracle
 
 MIXTURE = Mixture(10, 13, 5, pattern_norm=2.0, relevant_fraction=0.4, label_noise=0.1, other_noise=0.1, free_noise=0.5)
 

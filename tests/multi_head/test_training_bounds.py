@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from attnbook.multi_head import certificate as tracked
+from attnbook.multi_head import convergence_bounds as theory
+from attnbook.multi_head import curvature_bounds as segment_theory
+from attnbook.multi_head import head_groups, layer, readings, starts
+from attnbook.multi_head.curvature_bounds import LARGEST_CUMULANT, loss_constants
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import (
     certificates,
@@ -20,14 +25,7 @@ from attnbook.multi_head.experiments import (
     wide,
     wide_training,
 )
-from attnbook.multi_head.models import closed_form, collapse, starts
-from attnbook.multi_head.models.tangent_kernel import tangent_features
-from attnbook.multi_head.models.tangent_margin import linearised_outputs, tangent_margin
-from attnbook.multi_head.theory import readings
-from attnbook.multi_head.theory import segments as segment_theory
-from attnbook.multi_head.theory import tracked_heads as tracked
-from attnbook.multi_head.theory import training_bounds as theory
-from attnbook.multi_head.theory.curvature import LARGEST_CUMULANT, loss_constants
+from attnbook.multi_head.tangent_kernel import linearised_outputs, tangent_features, tangent_margin
 
 START = theory.GoodStart(n_tokens=5, dimension=7, token_norm=1.1, margin=0.8)
 SMOKE = training_bounds.Settings.smoke()
@@ -145,7 +143,7 @@ def test_nearer_end_is_attained_by_a_parabola():
     for excess in (0.2, 1.0, 3.0):
         c = excess / 2
         assert 1 / (1 - c / 8) == pytest.approx(segment_theory.nearer_end_rise(excess))
-    assert segment_theory.nearer_end_rise(1.0) < segment_theory.LARGEST_RISE
+    assert segment_theory.nearer_end_rise(1.0) < 4 / 3  # the factor of Proposition 4
 
 
 @pytest.mark.parametrize(
@@ -216,9 +214,9 @@ def test_tangent_direction_has_the_margin_it_claims_in_the_whole_network(small):
     drawn, start, counts = small
     found = tangent_margin(start, drawn.tokens, drawn.labels, counts=counts)
     member = {name: tensor[:1] for name, tensor in start.items()}
-    whole = collapse.expand(member, counts=counts[:1])
+    whole = head_groups.expand(member, counts=counts[:1])
     features = tangent_features(whole, drawn.tokens[:1])[0]
-    direction = collapse.expand({name: t[:1] for name, t in found.direction.items()}, counts=counts[:1])
+    direction = head_groups.expand({name: t[:1] for name, t in found.direction.items()}, counts=counts[:1])
     flat = torch.cat([direction[name].flatten(2) for name in ("decoder", "key_query")], dim=2).flatten()
     assert flat.norm().item() == pytest.approx(1)
     margin = (drawn.labels[0] * (features @ flat)).min().item()
@@ -234,7 +232,7 @@ def test_tangent_margin_does_not_depend_on_the_number_of_heads_or_their_signs(sm
 
 def test_linearised_outputs_are_gradient_descent_on_the_features(small):
     drawn, start, counts = small
-    first = closed_form.outputs(start, drawn.tokens, counts=counts)
+    first = layer.outputs(start, drawn.tokens, counts=counts)
     features = tangent_features(start, drawn.tokens, counts=counts)
     weights = torch.zeros(2, features.shape[2], dtype=torch.float64, requires_grad=True)
     for _ in range(7):
@@ -256,17 +254,17 @@ def test_averages_and_distances_are_those_of_the_whole_network():
     stack = wide.draw(settings, settings.seeds, torch.device("cpu"))
     found = wide_training.train(stack, 0.5, 13, (0, 5, 13))
     counts = stack.counts[:1]
-    start = collapse.expand({n: t[:1] for n, t in stack.start.items()}, counts=counts)
+    start = head_groups.expand({n: t[:1] for n, t in stack.start.items()}, counts=counts)
     whole = {n: t.clone() for n, t in start.items()}
     tokens, labels = stack.tokens[:1], stack.labels[:1]
     losses = []
     for _ in range(13):
         leaves = {n: t.requires_grad_() for n, t in whole.items()}
-        out = closed_form.outputs(leaves, tokens)
+        out = layer.outputs(leaves, tokens)
         loss = torch.nn.functional.softplus(-labels * out).mean()
         gradient = torch.autograd.grad(loss, list(leaves.values()))
         whole = {n: (t - 0.5 * g).detach() for (n, t), g in zip(leaves.items(), gradient, strict=True)}
-        losses.append(torch.nn.functional.softplus(-labels * closed_form.outputs(whole, tokens)).mean().item())
+        losses.append(torch.nn.functional.softplus(-labels * layer.outputs(whole, tokens)).mean().item())
     np.testing.assert_allclose(found["average"][0], [found["loss"][0, 0], np.mean(losses[:5]), np.mean(losses)])
     moved = torch.cat([(whole[n] - start[n]).flatten(2) for n in ("decoder", "key_query")], dim=2)
     assert found["distance"][0, -1] == pytest.approx(moved.norm().item())

@@ -10,6 +10,8 @@ import pytest
 
 import attnbook
 from attnbook import ledger
+from attnbook.multi_head import convergence_bounds as theory
+from attnbook.multi_head import head_groups, layer, readings
 from attnbook.multi_head.experiments import (
     certificates,
     equal_heads,
@@ -18,10 +20,7 @@ from attnbook.multi_head.experiments import (
     training_bounds,
 )
 from attnbook.multi_head.figures import training_bounds as figures
-from attnbook.multi_head.models import closed_form, collapse
 from attnbook.multi_head.tables import training_bounds as tables
-from attnbook.multi_head.theory import readings
-from attnbook.multi_head.theory import training_bounds as theory
 
 START = theory.GoodStart(n_tokens=5, dimension=7, token_norm=1.1, margin=0.8)
 SMOKE = training_bounds.Settings.smoke()
@@ -57,25 +56,25 @@ def test_a_smaller_bound_turns_its_claims_red(smoke, monkeypatch):
 
 def test_heads_that_move_by_their_multiplicity_turn_claims_red(monkeypatch):
     """The likeliest mistake of the collapse: the gradient of a group instead of that of one of its heads."""
-    right = closed_form.value_and_gradient
+    right = layer.value_and_gradient
 
     def wrong(parameters, tokens, objective, *, counts=None, exponent=0.5):
         value, gradient = right(parameters, tokens, objective, counts=counts, exponent=exponent)
         factor = 1.0 if counts is None else counts[:, :, None, None]
         return value, {name: factor * tensor for name, tensor in gradient.items()}
 
-    monkeypatch.setattr(closed_form, "value_and_gradient", wrong)
+    monkeypatch.setattr(layer, "value_and_gradient", wrong)
     assert outcomes(equal_heads.run(equal_heads.Settings.smoke(), device="cpu"))["MH-COLLAPSE"] == "not reproduced"
 
 
 def test_a_wrong_sign_of_the_gradient_turns_descent_red(monkeypatch):
-    right = collapse.closed_form.value_and_gradient
+    right = head_groups.layer.value_and_gradient
 
     def wrong(*args, **options):
         value, gradient = right(*args, **options)
         return value, {name: -0.1 * tensor for name, tensor in gradient.items()}
 
-    monkeypatch.setattr(collapse.closed_form, "value_and_gradient", wrong)
+    monkeypatch.setattr(head_groups.layer, "value_and_gradient", wrong)
     settings = dataclasses.replace(SMOKE, steps=20, horizons=(10, 20), seeds=(0,))
     verdicts = outcomes(training_bounds.run(settings, device="cpu"))
     assert verdicts["MH-T1.1-last"] == "not reproduced"

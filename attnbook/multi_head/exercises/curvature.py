@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.multi_head.theory import curvature as theory
+from attnbook.multi_head import derivatives as theory
 
 __all__ = ["CHECKS"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.multi_head.theory.how_many_heads import step_sizes
+from attnbook.multi_head.one_head import step_sizes
 
 __all__ = ["CHECKS"]
 

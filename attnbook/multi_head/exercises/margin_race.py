@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.rng import stream
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["CHECKS", "two_samples"]
 

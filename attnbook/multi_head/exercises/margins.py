@@ -9,9 +9,9 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, draw_patterns
-from attnbook.multi_head.models.saturation import needed_scale
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.measures import needed_scale
 
 __all__ = ["CHECKS"]
 

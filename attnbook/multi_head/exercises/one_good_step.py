@@ -9,8 +9,8 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["CHECKS"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.multi_head.theory.segments import nearer_end_rise
-from attnbook.multi_head.theory.training_bounds import GoodStart, final_bound
+from attnbook.multi_head.convergence_bounds import GoodStart, final_bound
+from attnbook.multi_head.curvature_bounds import nearer_end_rise
 
 __all__ = ["CHECKS"]
 

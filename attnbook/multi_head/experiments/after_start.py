@@ -18,10 +18,10 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, layer, starts
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
-from attnbook.multi_head.models import closed_form, collapse, starts
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["STARTS", "AfterStart", "Settings", "run"]
 
@@ -184,9 +184,9 @@ def run(
         objective = logistic(labels)
 
         def record(parameters: Parameters) -> dict[str, Tensor]:
-            return {"loss": objective(closed_form.outputs(parameters, tokens, counts=counts))[0]}
+            return {"loss": objective(layer.outputs(parameters, tokens, counts=counts))[0]}
 
-        history = collapse.gradient_descent(
+        history = head_groups.gradient_descent(
             _starts(settings, first),
             tokens,
             objective,

@@ -10,12 +10,10 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core.rng import stream
+from attnbook.multi_head import layer, oracle
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, draw_samples
 from attnbook.multi_head.hard_samples import against_attention
-from attnbook.multi_head.models import closed_form
-from attnbook.multi_head.models.saturation import leak_and_margin
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.measures import leak_and_margin
 
 __all__ = ["AttentionMap", "Settings", "attention_map"]
 
@@ -80,9 +78,9 @@ def attention_map(settings: Settings, share: float, noise_share: float, *, hard:
     patterns = draw_patterns(mixture, rng=stream(settings.seed, "patterns"))
     sample = _sample(mixture, patterns, settings.seed, hard=hard)
     u, w = oracle.decoder(patterns, mixture.n_tokens), oracle.key_query(patterns)
-    w = w / np.linalg.norm(w) * share * theory.stated_scale(mixture, settings.leak)
+    w = w / np.linalg.norm(w) * share * oracle.stated_scale(mixture, settings.leak)
     parameters = {"decoder": torch.from_numpy(u)[None, None], "key_query": torch.from_numpy(w)[None, None]}
-    weights = closed_form.attention_weights(parameters, torch.from_numpy(sample.tokens)[None])[0, 0, 0].numpy()
+    weights = layer.attention_weights(parameters, torch.from_numpy(sample.tokens)[None])[0, 0, 0].numpy()
     leak, margin = leak_and_margin(sample, u / np.linalg.norm(u), w)
     return AttentionMap(weights, mixture.n_relevant, leak, margin / oracle.attention_margin(mixture))
 

@@ -1,7 +1,7 @@
 r"""Theorem 1 with every hypothesis met, constants included: heads tracked one by one (this book).
 
 For each width the best target in the tangent direction is looked for among those that
-:mod:`~attnbook.multi_head.theory.tracked_heads` allows, its loss measured on the true network. Then the networks are
+:mod:`~attnbook.multi_head.certificate` allows, its loss measured on the true network. Then the networks are
 trained at the step size that the certificate prescribes.
 """
 
@@ -19,10 +19,10 @@ from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head.certificate import TrackedHeads, tracked_heads
+from attnbook.multi_head.convergence_bounds import regret_bound
 from attnbook.multi_head.experiments import samples, wide, wide_training
-from attnbook.multi_head.models.tangent_margin import tangent_margin
-from attnbook.multi_head.theory.tracked_heads import TrackedHeads, tracked_heads
-from attnbook.multi_head.theory.training_bounds import regret_bound
+from attnbook.multi_head.tangent_kernel import tangent_margin
 
 __all__ = ["Certificates", "Settings", "run"]
 

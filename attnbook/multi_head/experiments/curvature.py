@@ -21,10 +21,10 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import derivatives, network
+from attnbook.multi_head.curvature_bounds import LossConstants, loss_constants
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.points import POINTS, Settings, draw_points
-from attnbook.multi_head.models import hessians, network
-from attnbook.multi_head.theory.curvature import LossConstants, loss_constants
 
 __all__ = ["POINTS", "Curvature", "Settings", "run"]
 
@@ -208,7 +208,7 @@ def _eigenvalues(parameters: Parameters, batch: network.Batch, member: int) -> d
     tokens, labels = batch[0][member], batch[1][member]
     product: spectrum.Product
     if own["decoder"][0].numel() + own["key_query"][0].numel() <= LARGEST_BLOCK:
-        hessian = hessians.loss_hessian(own, tokens, labels)
+        hessian = derivatives.loss_hessian(own, tokens, labels)
         product, size = hessian.product, hessian.size
         of_heads = -np.linalg.eigvalsh(hessian.blocks)[:, 0]
     else:

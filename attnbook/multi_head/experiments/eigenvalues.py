@@ -17,8 +17,8 @@ from attnbook.core import spectrum
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import derivatives, network
 from attnbook.multi_head.experiments import points, samples
-from attnbook.multi_head.models import hessians, network
 
 __all__ = ["SHOWN", "Eigenvalues", "Settings", "run"]
 
@@ -136,7 +136,7 @@ def _count(
     settings: Settings, parameters: dict[str, torch.Tensor], batch: network.Batch, member: int
 ) -> dict[str, np.ndarray]:
     own = {name: tensor[member] for name, tensor in parameters.items()}
-    hessian = hessians.loss_hessian(own, batch[0][member], batch[1][member])
+    hessian = derivatives.loss_hessian(own, batch[0][member], batch[1][member])
     loss = float(network.losses(parameters, batch)[member])
     below = hessian.count_below(loss * np.append(settings.edges[1:-1], -1e-3))
     counts = np.diff(below[:-1], prepend=0, append=hessian.size)

@@ -16,9 +16,9 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import head_groups, network, starts
 from attnbook.multi_head.experiments import samples, wide
-from attnbook.multi_head.models import collapse, network, starts
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["STARTS", "EqualHeads", "Settings", "run"]
 
@@ -136,19 +136,19 @@ def _difference(settings: Settings, batch: samples.Drawn, first: samples.Drawn, 
     start = starts.first_phase(first.tokens, first.labels)
     counts = to_tensor(starts.even_sign_counts(n_heads), device=batch.tokens.device, dtype=torch.float64)
     counts = counts.repeat(len(batch.tokens), 1)
-    groups = collapse.gradient_descent(
+    groups = head_groups.gradient_descent(
         start,
         batch.tokens,
         logistic(batch.labels),
         counts=counts,
         step_size=settings.step_size,
         steps=settings.steps,
-        record=lambda parameters: {"norm": collapse.norm(parameters, counts=counts)},
+        record=lambda parameters: {"norm": head_groups.norm(parameters, counts=counts)},
     )
-    whole = _train(collapse.expand(start, counts=counts), batch, settings)
+    whole = _train(head_groups.expand(start, counts=counts), batch, settings)
     apart = [
         (tensor - whole[name]).abs().amax((1, 2, 3))
-        for name, tensor in collapse.expand(groups.parameters, counts=counts).items()
+        for name, tensor in head_groups.expand(groups.parameters, counts=counts).items()
     ]
     return torch.stack(apart).amax(0).cpu().numpy()
 

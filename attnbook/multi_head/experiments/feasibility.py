@@ -17,7 +17,7 @@ from jaxtyping import Float
 from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.runtime import Progress
-from attnbook.multi_head.theory.feasibility import allowed_constant, largest_allowed_constant
+from attnbook.multi_head.feasibility import allowed_constant, largest_allowed_constant
 
 __all__ = ["Feasibility", "Settings", "run"]
 

@@ -18,13 +18,13 @@ from torch import Tensor
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import layer, starts
+from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import data_checks, samples
 from attnbook.multi_head.experiments.summaries import log_slopes
 from attnbook.multi_head.experiments.targets import label_direction, patterns_of
-from attnbook.multi_head.models import closed_form, starts
-from attnbook.multi_head.models.objectives import logistic
-from attnbook.multi_head.theory import one_good_step as theory
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["FirstPhase", "Settings", "run"]
 
@@ -249,7 +249,7 @@ def _step(settings: Settings, seeds: tuple[int, ...], where: torch.device) -> di
     batch = samples.draw(settings.mixture, settings.n_first[0], seeds, purpose="first phase 0", device=where)
     one = starts.zero(len(seeds), settings.n_tokens, settings.dimension, device=where)
     zero = {name: tensor.expand(-1, settings.n_heads, -1, -1) for name, tensor in one.items()}
-    gradient = closed_form.value_and_gradient(zero, batch.tokens, logistic(batch.labels))[1]
+    gradient = layer.value_and_gradient(zero, batch.tokens, logistic(batch.labels))[1]
     alpha = torch.tensor([(-1.0) ** h for h in range(settings.n_heads)], dtype=torch.float64, device=where)
     step = -alpha * settings.n_heads**0.5
     after = {name: step[None, :, None, None] * tensor for name, tensor in gradient.items()}

@@ -23,15 +23,14 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import generalisation_bounds as theory
+from attnbook.multi_head import head_groups, layer, starts
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.gap_settings import Settings
 from attnbook.multi_head.experiments.targets import best_margin
-from attnbook.multi_head.models import closed_form, collapse, starts
-from attnbook.multi_head.models.network import largest_head_norm
-from attnbook.multi_head.models.objectives import logistic
-from attnbook.multi_head.models.tangent_kernel import tangent_features
-from attnbook.multi_head.models.tangent_margin import tangent_margin
-from attnbook.multi_head.theory import generalisation as theory
+from attnbook.multi_head.network import largest_head_norm
+from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.tangent_kernel import tangent_features, tangent_margin
 
 __all__ = ["SCHEDULES", "GeneralisationGap", "Settings", "at_distance", "run"]
 
@@ -245,14 +244,14 @@ class _Task:
         """Return losses, and the error, after each of some increasing numbers of steps, ``(seeds, steps)``."""
 
         def record(parameters: Parameters) -> dict[str, Tensor]:
-            margins = self.test.labels * closed_form.outputs(parameters, self.test.tokens, counts=self.counts)
+            margins = self.test.labels * layer.outputs(parameters, self.test.tokens, counts=self.counts)
             return {
                 "train_loss": self._loss(parameters, batch),
                 "test_loss": -logsigmoid(margins).mean(1),
                 "test_error": (margins <= 0).double().mean(1),
             }
 
-        history = collapse.gradient_descent(
+        history = head_groups.gradient_descent(
             self.start,
             batch.tokens,
             logistic(batch.labels),
@@ -267,7 +266,7 @@ class _Task:
 
     def bounds(self, batch: samples.Drawn, steps: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Return what the bounds need: margin, largest output and the loss of the target for each number of steps."""
-        outputs = closed_form.outputs(self.start, batch.tokens, counts=self.counts)
+        outputs = layer.outputs(self.start, batch.tokens, counts=self.counts)
         output_bound = outputs.abs().amax(1).clamp(min=1).cpu().numpy()
         best = tangent_margin(self.start, batch.tokens, batch.labels, counts=self.counts)
         losses, norms = [], []
@@ -284,7 +283,7 @@ class _Task:
         return best_margin(tangent_features(self.start, batch.tokens, counts=self.counts), batch.labels)
 
     def _loss(self, parameters: Parameters, batch: samples.Drawn) -> Tensor:
-        return -logsigmoid(batch.labels * closed_form.outputs(parameters, batch.tokens, counts=self.counts)).mean(1)
+        return -logsigmoid(batch.labels * layer.outputs(parameters, batch.tokens, counts=self.counts)).mean(1)
 
 
 def at_distance(start: Parameters, direction: Parameters, distance: Float[Tensor, " members"]) -> Parameters:

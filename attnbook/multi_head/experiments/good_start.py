@@ -18,11 +18,11 @@ from jaxtyping import Float
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import oracle
+from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.experiments import samples, start_properties
 from attnbook.multi_head.experiments.start_properties import Settings
 from attnbook.multi_head.experiments.summaries import log_slopes
-from attnbook.multi_head.theory import one_good_step as theory
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["GoodStart", "Settings", "run"]
 

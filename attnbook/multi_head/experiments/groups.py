@@ -16,11 +16,11 @@ from torch import Tensor
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.resuming import check_seeds, share
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, layer, measures, starts
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.samples import Drawn
-from attnbook.multi_head.models import closed_form, collapse, measures, starts
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 __all__ = [
     "Cell",
@@ -183,7 +183,7 @@ def statistics(parameters: Parameters, data: Data, counts: Tensor, exponent: flo
         one = slice(member, member + 1)
         own = {name: tensor[one] for name, tensor in parameters.items()}
         out = [
-            closed_form.outputs(own, drawn.tokens[one], counts=counts[one], exponent=exponent)
+            layer.outputs(own, drawn.tokens[one], counts=counts[one], exponent=exponent)
             for drawn in (data.train, data.test)
         ]
         labels = (data.train.labels[one], data.test.labels[one])
@@ -210,7 +210,7 @@ def train_loss(parameters: Parameters, data: Data, counts: Tensor) -> dict[str, 
     Returns:
         ``train_loss`` ``(members,)``.
     """
-    out = closed_form.outputs(parameters, data.train.tokens, counts=counts)
+    out = layer.outputs(parameters, data.train.tokens, counts=counts)
     return {"train_loss": logistic(data.train.labels)(out)[0]}
 
 
@@ -241,7 +241,7 @@ def train(
     seeds = len(data.train.tokens)
     all_data = data.repeated(len(cells))
     parameters, counts = start_of(start, all_data, [cell.n_heads for cell in cells for _ in range(seeds)])
-    return collapse.gradient_descent(
+    return head_groups.gradient_descent(
         parameters,
         all_data.train.tokens,
         logistic(all_data.train.labels),

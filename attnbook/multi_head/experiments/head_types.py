@@ -16,12 +16,11 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, concatenate, share
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, measures, oracle
 from attnbook.multi_head.data import draw_patterns
 from attnbook.multi_head.experiments import groups, samples
 from attnbook.multi_head.experiments.groups import Data, MixtureSettings
-from attnbook.multi_head.models import collapse, measures
-from attnbook.multi_head.models.objectives import logistic
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["HeadTypes", "Settings", "run"]
 
@@ -191,7 +190,7 @@ def _follow(
             "value": (decoder * right).sum((2, 3)) / norms,
         }
 
-    history = collapse.gradient_descent(
+    history = head_groups.gradient_descent(
         parameters,
         data.train.tokens,
         logistic(data.train.labels),

@@ -15,12 +15,12 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, one_head
 from attnbook.multi_head.experiments import groups, samples
 from attnbook.multi_head.experiments.groups import Cell, Data, MixtureSettings
 from attnbook.multi_head.experiments.summaries import means_over_seeds
-from attnbook.multi_head.models import collapse, one_head
-from attnbook.multi_head.models.objectives import logistic
-from attnbook.multi_head.theory.how_many_heads import step_sizes
+from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.one_head import step_sizes
 
 __all__ = ["HeadsOnMixture", "Settings", "run"]
 
@@ -225,7 +225,7 @@ def _to_equal_loss(settings: Settings, data: Data, n_heads: int) -> dict[str, np
     """Train one number of heads to the equal loss, with at most as many steps as all others take."""
     seeds = len(data.train.tokens)
     parameters, counts = groups.start_of("first_phase", data, [n_heads] * seeds)
-    history = collapse.gradient_descent(
+    history = head_groups.gradient_descent(
         parameters,
         data.train.tokens,
         logistic(data.train.labels),

@@ -21,11 +21,10 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
-from attnbook.multi_head.models.saturation import leak_and_margin
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.measures import leak_and_margin
 
 __all__ = ["LinearRules", "Settings", "run"]
 
@@ -215,7 +214,7 @@ def _measure(settings: Settings, mixture: Mixture, seed: int) -> tuple[float, fl
     ]
     u, w = oracle.decoder(patterns, mixture.n_tokens), oracle.key_query(patterns)
     u, w = u / np.linalg.norm(u), w / np.linalg.norm(w)
-    scale = theory.stated_scale(mixture, settings.leak)
+    scale = oracle.stated_scale(mixture, settings.leak)
     uniform, attention = (min(leak_and_margin(drawn, u, g * w)[1] for drawn in every) for g in (0.0, scale))
     features = np.concatenate([drawn.tokens.reshape(len(drawn.tokens), -1) for drawn in against])
     return uniform, attention, _margin(features, np.concatenate([drawn.labels for drawn in against]))

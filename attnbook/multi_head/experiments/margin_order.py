@@ -20,10 +20,9 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
-from attnbook.multi_head.models.tangent_kernel import tangent_features
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.tangent_kernel import tangent_features
 
 __all__ = ["MarginOrder", "Settings", "run"]
 
@@ -133,9 +132,9 @@ class MarginOrder(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found for the order of the margins, by claim id."""
         s, one = self.settings, self.settings.steps.index(1.0)
-        beyond = np.array([[m.pattern_norm > theory.crossing(m) for m in row] for row in s.cells()])
+        beyond = np.array([[m.pattern_norm > oracle.crossing(m) for m in row] for row in s.cells()])
         violated = self.tangent > self.of_network[:, :, None]
-        longer = np.array([[[c > theory.step_crossing(m) for c in s.steps] for m in row] for row in s.cells()])
+        longer = np.array([[[c > oracle.step_crossing(m) for c in s.steps] for m in row] for row in s.cells()])
         return {
             "MH-ORD": Measurement(
                 {

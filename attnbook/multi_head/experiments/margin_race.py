@@ -1,7 +1,7 @@
 r"""How near gradient descent comes to the attention margin, an open question of the paper's Section 7; our design.
 
 Plain gradient descent on the logistic loss races against *loss-normalised* gradient descent, which follows the gradient
-of :func:`~attnbook.multi_head.models.objectives.log_sum_exp`. What counts is the margin per norm of the value matrices,
+of :func:`~attnbook.multi_head.objectives.log_sum_exp`. What counts is the margin per norm of the value matrices,
 $\min_iy_i\tilde\Phi(X_i)/\|\tilde U\|$, as a share of $\gamma_{attn}=S\sqrt{T/2}$.
 
 All start at zero, where heads stay equal for ever, but for the normalised networks with more than one head: they start
@@ -26,11 +26,10 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, concatenate, share
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts, tangent_kernel
 from attnbook.multi_head.data import draw_patterns
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.race_settings import Runner, Settings
-from attnbook.multi_head.models import closed_form, collapse, measures, objectives, starts, tangent_kernel
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["MarginRace", "Settings", "run"]
 
@@ -239,7 +238,7 @@ def _train(
     patterns = [draw_patterns(settings.mixture, rng=stream(seed, "patterns")) for seed in seeds]
     targets = torch.as_tensor(np.stack([oracle.key_query(one) for one in patterns])).to(tokens)
     everything = samples.Drawn(tokens, labels, drawn.relevant.repeat(len(runners), 1, 1))
-    history = collapse.gradient_descent(
+    history = head_groups.gradient_descent(
         team.start,
         tokens,
         objectives.side_by_side([(n_seeds, rules[one.rule]) for one in runners]),
@@ -261,8 +260,8 @@ def _look(
     parameters: Parameters, drawn: samples.Drawn, counts: Tensor, targets: Tensor
 ) -> Mapping[str, Float[Tensor, " members"]]:
     """What is recorded of every member; ``fraction`` not yet divided by the attention margin."""
-    margins = drawn.labels * closed_form.outputs(parameters, drawn.tokens, counts=counts)
-    value_norm = collapse.norm({"decoder": parameters["decoder"]}, counts=counts)
+    margins = drawn.labels * layer.outputs(parameters, drawn.tokens, counts=counts)
+    value_norm = head_groups.norm({"decoder": parameters["decoder"]}, counts=counts)
     key_query = parameters["key_query"]
     mass = measures.relevant_mass(parameters, drawn.tokens, drawn.relevant)
     lengths = key_query.flatten(2).norm(dim=2) * targets.flatten(1).norm(dim=1)[:, None]
@@ -270,7 +269,7 @@ def _look(
     return {
         "fraction": margins.amin(1) / value_norm,
         "value_norm": value_norm,
-        "key_query_norm": collapse.norm({"key_query": key_query}, counts=counts),
+        "key_query_norm": head_groups.norm({"key_query": key_query}, counts=counts),
         "plus_mass": mass[:, 0],
         "minus_mass": mass[:, -1],
         "cosine": along.mean(1),

@@ -20,11 +20,10 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, draw_samples
 from attnbook.multi_head.hard_samples import against_attention
-from attnbook.multi_head.models.saturation import leak_and_margin, logit_gaps, needed_scale
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.measures import leak_and_margin, logit_gaps, needed_scale
 
 __all__ = ["KINDS", "Margins", "Settings", "run"]
 
@@ -151,8 +150,8 @@ class Margins(Result):
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found for the linear margin and Proposition 3, by claim id."""
         s = self.settings
-        share = self.needed[:, KINDS.index("random")] / s.per_cell(theory.stated_scale)
-        of_sharp = self.needed / s.per_cell(theory.sharp_scale)
+        share = self.needed[:, KINDS.index("random")] / s.per_cell(oracle.stated_scale)
+        of_sharp = self.needed / s.per_cell(oracle.sharp_scale)
         relative_leak = self.leak / np.array(s.leaks)
         both = np.stack([relative_leak, self.margin / self.stated_margin], axis=1)
         zeta, leak = s.relevant_fractions.index(0.05), s.leaks.index(0.1)
@@ -182,7 +181,7 @@ class Margins(Result):
         signal = mixture.pattern_norm * np.sqrt(mixture.n_tokens / 2)
         leaks = np.array(s.leaks)
         square = signal * (1 - leaks - 2 * leaks * mixture.label_noise / mixture.pattern_norm**2)
-        printed = np.array([theory.printed_margin(mixture, e) for e in s.leaks])
+        printed = np.array([oracle.printed_margin(mixture, e) for e in s.leaks])
         errors = {"error_with_square": square, "error_printed": printed}
         return Measurement({name: float(np.abs(value / right - 1).max()) for name, value in errors.items()})
 
@@ -225,7 +224,7 @@ def _cells(settings: Settings, seed: int) -> dict[str, np.ndarray]:
         for zeta in settings.relevant_fractions:
             mixture = settings.mixture(s, zeta)
             patterns, kinds = _draw(settings, mixture, seed)
-            scales = [theory.stated_scale(mixture, leak) for leak in settings.leaks]
+            scales = [oracle.stated_scale(mixture, leak) for leak in settings.leaks]
             u, w = _unit(oracle.decoder(patterns, settings.n_tokens)), _unit(oracle.key_query(patterns))
             at = np.array([[leak_and_margin(drawn, u, g * w) for g in (*scales, 0.0)] for drawn in kinds])
             found["leak"].append(at[:, :-1, 0])

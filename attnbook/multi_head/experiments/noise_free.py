@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import stream
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.targets import label_direction, oracle_target
-from attnbook.multi_head.models.tangent_kernel import tangent_features
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.tangent_kernel import tangent_features
 
 __all__ = ["MIXTURES", "errors"]
 

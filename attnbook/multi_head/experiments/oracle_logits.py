@@ -18,10 +18,9 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, draw_samples
-from attnbook.multi_head.models.saturation import logit_gaps
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.measures import logit_gaps
 
 __all__ = ["LAWS", "OracleLogits", "Settings", "run"]
 
@@ -146,7 +145,7 @@ class OracleLogits(Result):
     def stated_gaps(self) -> Float[np.ndarray, " shares"]:
         """Return the smallest gap that the noise bounds allow, for each noise share."""
         mixtures = (self.settings.mixture(1.0, share) for share in self.settings.noise_shares)
-        return np.array([theory.worst_gap(mixture) for mixture in mixtures])
+        return np.array([oracle.worst_gap(mixture) for mixture in mixtures])
 
     def measurements(self) -> dict[str, Measurement]:
         """Return what was found for eq. (8) and the logits in the proof of Proposition 3, by claim id."""
@@ -250,7 +249,7 @@ def _exact(settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
         mixture = settings.mixture(s, 0.0)
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
         w, u = oracle.key_query(patterns), oracle.decoder(patterns, mixture.n_tokens)
-        stated = np.array([theory.norm_of_key_query(mixture), s * np.sqrt(2 * mixture.n_tokens)])
+        stated = np.array([oracle.norm_of_key_query(mixture), s * np.sqrt(2 * mixture.n_tokens)])
         errors.append(np.abs(np.array([np.linalg.norm(w), np.linalg.norm(u)]) / stated - 1))
         as_query = patterns.other @ w @ patterns.label.T / s**4
         as_key = patterns.label @ w @ patterns.other.T / s**4

@@ -1,7 +1,7 @@
 r"""The tokenised mixture: heads summed with $H^{-c}$ in the place of $H^{-1/2}$, with the step size that goes with it.
 
 With step size $\eta H^{2c-1}$ the decoders change the output by the same amount for every $H$ and $c$. What differs is
-the step of $W_h$, which is $\eta H^{2c-2}$ (see :mod:`attnbook.multi_head.theory.how_many_heads`): with
+the step of $W_h$, which is $\eta H^{2c-2}$ (see :mod:`attnbook.multi_head.one_head`): with
 $c=1/2$ it shrinks as heads are added, with $c=1$ it does not. So $H$ and $c$ enter by $H^{2(1-c)}$ alone.
 """
 

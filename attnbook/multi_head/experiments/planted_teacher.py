@@ -17,10 +17,10 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, layer, measures, network, teacher
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.summaries import means_over_seeds
-from attnbook.multi_head.models import closed_form, collapse, measures, network, teacher
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["PlantedTeacher", "Settings", "run"]
 
@@ -180,7 +180,7 @@ def run(
         found = {}
         for number, (n_heads, step_size) in enumerate(cells, 1):
             history = _train(settings, seeds, n_heads, step_size, train)
-            out = closed_form.outputs(history.parameters, test[0])
+            out = layer.outputs(history.parameters, test[0])
             error = measures.error_rate(out, test[1]).cpu().numpy()
             found[n_heads, step_size] = history.records["train_loss"].T, error
             if inner:
@@ -221,7 +221,7 @@ def _train(settings: Settings, seeds: tuple[int, ...], n_heads: int, step_size: 
     def record(parameters: Parameters) -> dict[str, Tensor]:
         return {"train_loss": network.losses(parameters, batch)}
 
-    return collapse.gradient_descent(
+    return head_groups.gradient_descent(
         start,
         tokens,
         logistic(labels),

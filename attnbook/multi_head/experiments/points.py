@@ -18,8 +18,8 @@ from torch import Tensor
 from attnbook.core.ensemble import Parameters
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream, to_tensor
+from attnbook.multi_head import network
 from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.models import network
 
 __all__ = ["POINTS", "Settings", "draw_points", "random_start"]
 

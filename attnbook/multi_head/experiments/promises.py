@@ -1,6 +1,6 @@
 r"""What the theorem promises and asks for, evaluated at measured starts or at given sizes, for figures and tables.
 
-The readings of :mod:`~attnbook.multi_head.theory.readings`, and ``tracked``: this book's, with the dimension-free
+The readings of :mod:`~attnbook.multi_head.readings`, and ``tracked``: this book's, with the dimension-free
 constant, every head tracked by itself and the target at $\sqrt2\,g_0(1/K)$.
 """
 
@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.multi_head import convergence_bounds as theory
+from attnbook.multi_head.certificate import heads_for, tracked_heads
+from attnbook.multi_head.convergence_bounds import GoodStart
 from attnbook.multi_head.experiments.training_bounds import TrainingBounds
-from attnbook.multi_head.theory import training_bounds as theory
-from attnbook.multi_head.theory.readings import HEADS, STEP_SIZES
-from attnbook.multi_head.theory.tracked_heads import heads_for, tracked_heads
-from attnbook.multi_head.theory.training_bounds import GoodStart
+from attnbook.multi_head.readings import HEADS, STEP_SIZES
 
 __all__ = ["READINGS", "bounds", "demands", "heads", "step_size"]
 
@@ -31,7 +31,7 @@ def bounds(result: TrainingBounds, steps: Sequence[float] | np.ndarray) -> dict[
         steps: Numbers of steps.
 
     Returns:
-        ``practical`` and the readings of :data:`~attnbook.multi_head.theory.readings.STEP_SIZES`.
+        ``practical`` and the readings of :data:`~attnbook.multi_head.readings.STEP_SIZES`.
     """
     n_heads, eta = result.settings.heads[-1], result.settings.step_size
     rates = {"practical": lambda start, k, n_heads: eta, **STEP_SIZES}

@@ -22,9 +22,9 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import network, starts, tangent_kernel
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
-from attnbook.multi_head.models import network, starts, tangent_kernel
 
 __all__ = ["RandomStarts", "Settings", "run"]
 

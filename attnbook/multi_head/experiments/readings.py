@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attnbook.core.results import Measurement, extremes_over_seeds, over_seeds
-from attnbook.multi_head.theory import readings as theory
-from attnbook.multi_head.theory.training_bounds import GoodStart, final_bound, informative_steps, target_distance
+from attnbook.multi_head import readings as theory
+from attnbook.multi_head.convergence_bounds import GoodStart, final_bound, informative_steps, target_distance
 
 __all__ = ["allowed", "gains"]
 
@@ -24,7 +24,7 @@ def allowed(
 
     Args:
         starts: The starts, by seed and width.
-        step_size: One of :data:`~attnbook.multi_head.theory.readings.STEP_SIZES`.
+        step_size: One of :data:`~attnbook.multi_head.readings.STEP_SIZES`.
         heads: The widths.
         horizons: Numbers of steps $K$.
 

@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.multi_head import generalisation_bounds as theory
+from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.models.leave_one_out import LeaveOneOut
-from attnbook.multi_head.theory import generalisation as theory
-from attnbook.multi_head.theory.curvature import loss_constants
+from attnbook.multi_head.leave_one_out import LeaveOneOut
 
 __all__ = ["Recursions"]
 

@@ -21,9 +21,9 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import curvature_bounds as theory
+from attnbook.multi_head import derivatives, network
 from attnbook.multi_head.experiments import points, samples
-from attnbook.multi_head.models import hessians, network
-from attnbook.multi_head.theory import segments as theory
 
 __all__ = ["ENDS", "Segments", "Settings", "run"]
 
@@ -258,7 +258,7 @@ def _hill(settings: Settings, random: Parameters, batch: network.Batch, token_no
     found = []
     for member in range(len(token_norm)):
         own = {name: tensor[member] for name, tensor in random.items()}
-        hessian = hessians.loss_hessian(own, batch[0][member], batch[1][member])
+        hessian = derivatives.loss_hessian(own, batch[0][member], batch[1][member])
         slope = torch.cat([gradient[name][member].flatten(1) for name in ("decoder", "key_query")], dim=1)
         found.append(_steepest(hessian, slope.flatten().cpu().numpy()))
     stacked = to_tensor(np.stack(found), device=random["decoder"].device, dtype=torch.float64)
@@ -294,7 +294,7 @@ def _violation(settings: Settings, one: Parameters, other: Parameters, batch: ne
         at = {name: one[name] + share * step[name] for name in one}
         for member in range(len(loss)):
             own = {name: tensor[member] for name, tensor in at.items()}
-            hessian = hessians.loss_hessian(own, batch[0][member], batch[1][member])
+            hessian = derivatives.loss_hessian(own, batch[0][member], batch[1][member])
             value = spectrum.extreme_eigenvalues(hessian.product, hessian.size, dense_below=300, tolerance=1e-3)[0]
             smallest[member] = min(smallest[member], value)
     bound = linear.cpu().numpy() + smallest * square.cpu().numpy() / 2

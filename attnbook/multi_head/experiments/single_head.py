@@ -21,8 +21,7 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.models import hessians, network
-from attnbook.multi_head.theory import curvature as theory
+from attnbook.multi_head import curvature_bounds, derivatives, network
 
 __all__ = ["BOUNDS", "FORMULAS", "KINDS", "Settings", "SingleHead", "run"]
 
@@ -193,13 +192,13 @@ def _formula_errors(settings: Settings, seed: int, draw: int) -> list[float]:
     a_, b_, c_ = (to_tensor(vector, dtype=torch.float64) for vector in (a, b, c))
     (mixed,) = torch.autograd.grad(a_ @ in_u @ b_, w, retain_graph=True)
     (curvature,) = torch.autograd.grad(c_ @ in_w @ b_, w)
-    printed = theory.key_query_gradient(tokens, decoder, key_query, jacobian=theory.printed_softmax_jacobian)
+    printed = derivatives.key_query_gradient(tokens, decoder, key_query, jacobian=derivatives.printed_softmax_jacobian)
     return [
-        _relative_error(theory.decoder_gradient(tokens, key_query), in_u),
-        _relative_error(theory.key_query_gradient(tokens, decoder, key_query), in_w),
+        _relative_error(derivatives.decoder_gradient(tokens, key_query), in_u),
+        _relative_error(derivatives.key_query_gradient(tokens, decoder, key_query), in_w),
         _relative_error(printed, in_w),
-        _relative_error(theory.mixed_curvature(tokens, key_query, a, b), mixed),
-        _relative_error(theory.curvature_in_key_query(tokens, decoder, key_query, b, c), curvature),
+        _relative_error(derivatives.mixed_curvature(tokens, key_query, a, b), mixed),
+        _relative_error(derivatives.curvature_in_key_query(tokens, decoder, key_query, b, c), curvature),
         _all_heads_error(settings, seed, draw),
     ]
 
@@ -231,18 +230,18 @@ def _bounds(settings: Settings, seed: int, dimension: int, kind: str) -> tuple[n
             "decoder": to_tensor(decoder, dtype=torch.float64).unsqueeze(0),
             "key_query": to_tensor(key_query, dtype=torch.float64).unsqueeze(0),
         }
-        gradient = float(hessians.head_gradients(head, x).norm())
-        matrix = hessians.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
+        gradient = float(derivatives.head_gradients(head, x).norm())
+        matrix = derivatives.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
         curvature = float(torch.linalg.eigvalsh(matrix).abs().max())
-        sharp = theory.dimension_free_hessian_bound(tokens, decoder)
+        sharp = curvature_bounds.dimension_free_hessian_bound(tokens, decoder)
         ratios.append(
             (
-                gradient / theory.gradient_bound(tokens, decoder),
-                curvature / theory.hessian_bound(tokens, decoder),
+                gradient / curvature_bounds.gradient_bound(tokens, decoder),
+                curvature / curvature_bounds.hessian_bound(tokens, decoder),
                 curvature / sharp,
             )
         )
-        shares.append(1 - theory.dimension_free_hessian_bound(tokens, np.zeros_like(decoder)) / sharp)
+        shares.append(1 - curvature_bounds.dimension_free_hessian_bound(tokens, np.zeros_like(decoder)) / sharp)
     return np.array(ratios), np.array(shares)
 
 

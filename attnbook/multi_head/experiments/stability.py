@@ -22,12 +22,12 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import generalisation_bounds as theory
+from attnbook.multi_head import layer, leave_one_out, starts
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.recursions import Recursions
 from attnbook.multi_head.experiments.stability_settings import Settings
-from attnbook.multi_head.models import closed_form, leave_one_out, starts
-from attnbook.multi_head.models.tangent_margin import tangent_margin
-from attnbook.multi_head.theory import generalisation as theory
+from attnbook.multi_head.tangent_kernel import tangent_margin
 
 __all__ = ["INSIDE", "Settings", "Stability", "run"]
 
@@ -285,7 +285,7 @@ class Problem:
         """Return the mean loss of some networks on the first fresh samples of a seed."""
         members = len(networks["decoder"])
         tokens = self.test.tokens[seed, :n_samples].expand(members, -1, -1, -1)
-        outputs = closed_form.outputs(networks, tokens, counts=counts.expand(members, -1))
+        outputs = layer.outputs(networks, tokens, counts=counts.expand(members, -1))
         return float(-logsigmoid(self.test.labels[seed, :n_samples] * outputs).mean())
 
 

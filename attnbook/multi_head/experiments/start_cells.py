@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from attnbook.core.resuming import check_seeds
+from attnbook.multi_head import oracle, starts
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.targets import best_margin, label_direction, oracle_target
-from attnbook.multi_head.models import starts, target_margins
-from attnbook.multi_head.models.tangent_kernel import tangent_features
-from attnbook.multi_head.theory import oracle
+from attnbook.multi_head.tangent_kernel import tangent_features
 
 __all__ = ["CELLS", "Settings", "measure_cell", "measure_step"]
 
@@ -182,8 +181,8 @@ def _parts(mixture: Mixture, batch: samples.Drawn, seeds: tuple[int, ...]) -> tu
     r"""Return the decoder part of the margins, and the vectors whose product with $m$ is the attention part."""
     decoder, key_query = oracle_target(mixture, seeds, device=batch.tokens.device)
     return (
-        target_margins.decoder_part(batch.tokens, batch.labels, decoder),
-        target_margins.key_query_pull(batch.tokens, batch.labels, key_query),
+        starts.decoder_part(batch.tokens, batch.labels, decoder),
+        starts.key_query_pull(batch.tokens, batch.labels, key_query),
     )
 
 

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import oracle
+from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.experiments import noise_free, samples, start_cells, worst_noise
 from attnbook.multi_head.experiments.start_cells import Settings
-from attnbook.multi_head.theory import one_good_step as theory
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["Settings", "StartMargin", "run"]
 

@@ -13,11 +13,11 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import layer, starts
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.targets import best_margin, label_direction, oracle_target
-from attnbook.multi_head.models import closed_form, starts, target_margins
-from attnbook.multi_head.models.tangent_kernel import tangent_features
+from attnbook.multi_head.tangent_kernel import tangent_features
 
 __all__ = ["Settings", "measure"]
 
@@ -141,8 +141,8 @@ def _at_start(
     signal = label_direction(settings.mixture, seeds, device=batch.tokens.device)
     residual = starts.first_phase_direction(first.tokens, first.labels) - settings.relevant_fraction / 4 * signal
     single = _start(first, np.ones(1))
-    signed = batch.labels * closed_form.outputs(single, batch.tokens)
-    equal = [closed_form.outputs(_start(first, np.ones(n)), batch.tokens).abs().amax(1) for n in settings.heads]
+    signed = batch.labels * layer.outputs(single, batch.tokens)
+    equal = [layer.outputs(_start(first, np.ones(n)), batch.tokens).abs().amax(1) for n in settings.heads]
     shape = (len(seeds), len(settings.heads), settings.whole_draws)
     margin, best, norm = np.empty(shape), np.empty(shape), np.zeros(len(seeds))
     for index in np.ndindex(shape[1:]):
@@ -193,8 +193,8 @@ def _uniform(
     """Margins of the target for uniform coefficients, which enter by the mean of their absolute values only."""
     decoder, key_query = oracle_target(settings.mixture, seeds, device=batch.tokens.device)
     m = starts.first_phase_direction(first.tokens, first.labels)
-    linear = target_margins.decoder_part(batch.tokens, batch.labels, decoder)
-    attention = torch.einsum("bnd,bd->bn", target_margins.key_query_pull(batch.tokens, batch.labels, key_query), m)
+    linear = starts.decoder_part(batch.tokens, batch.labels, decoder)
+    attention = torch.einsum("bnd,bd->bn", starts.key_query_pull(batch.tokens, batch.labels, key_query), m)
     shape = (len(seeds), len(settings.uniform_heads), settings.uniform_draws)
     mean, margin = np.empty(shape), np.empty(shape)
     for i, j in np.ndindex(shape[:2]):

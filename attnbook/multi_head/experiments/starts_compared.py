@@ -21,12 +21,12 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, network, one_head, starts
 from attnbook.multi_head.experiments import groups, samples
 from attnbook.multi_head.experiments.groups import Data, MixtureSettings
-from attnbook.multi_head.models import collapse, network, one_head, starts
-from attnbook.multi_head.models.closed_form import Objective
-from attnbook.multi_head.models.objectives import logistic
-from attnbook.multi_head.theory.how_many_heads import step_sizes
+from attnbook.multi_head.layer import Objective
+from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.one_head import step_sizes
 
 __all__ = ["STARTS", "Settings", "StartsCompared", "run"]
 
@@ -155,7 +155,7 @@ def _start(
 
 
 def _final_loss(settings: Settings, data: Data, parameters: Parameters, counts: Tensor) -> np.ndarray:
-    history = collapse.gradient_descent(
+    history = head_groups.gradient_descent(
         parameters,
         data.train.tokens,
         logistic(data.train.labels),

@@ -1,7 +1,7 @@
 r"""The tokenised mixture: the number of heads and the step size together.
 
 Most networks start at zero, where $H$ heads with step size $\eta$ are one head whose two matrices have step sizes
-$\eta$ and $\eta/H$ (:mod:`attnbook.multi_head.models.one_head`).
+$\eta$ and $\eta/H$ (:mod:`attnbook.multi_head.one_head`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate, share
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, layer
 from attnbook.multi_head.experiments import groups, samples
 from attnbook.multi_head.experiments.groups import Cell, Data, MixtureSettings, Start
-from attnbook.multi_head.models import closed_form, collapse
-from attnbook.multi_head.models.closed_form import Objective
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.layer import Objective
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["Settings", "StepSizeMap", "run"]
 
@@ -236,7 +236,7 @@ class _Members:
         for number, part in enumerate(parts):
             tokens, labels = (of[part % len(of)] for of in self.data.train[:2])
             counts, objective = self.counts[part], logistic(labels)
-            history = collapse.gradient_descent(
+            history = head_groups.gradient_descent(
                 {name: tensor[part] for name, tensor in self.parameters.items()},
                 tokens,
                 objective,
@@ -265,4 +265,4 @@ class _Members:
 
 def _loss_alone(tokens: Tensor, objective: Objective, counts: Tensor) -> Callable[[Parameters], dict[str, Tensor]]:
     """Return a record of the training loss; test samples are many, and wait for the end."""
-    return lambda p: {"train_loss": objective(closed_form.outputs(p, tokens, counts=counts))[0]}
+    return lambda p: {"train_loss": objective(layer.outputs(p, tokens, counts=counts))[0]}

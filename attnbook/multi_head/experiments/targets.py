@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.rng import stream, to_tensor
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, Patterns, draw_patterns
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["best_margin", "label_direction", "oracle_target", "patterns_of"]
 
@@ -77,7 +77,7 @@ def best_margin(
     r"""Return the largest margin of any target of norm $\sqrt2$ in the tangent kernel.
 
     Args:
-        features: Gradients of the outputs, see :func:`~attnbook.multi_head.models.tangent_kernel.tangent_features`.
+        features: Gradients of the outputs, see :func:`~attnbook.multi_head.tangent_kernel.tangent_features`.
         labels: 1 or -1.
 
     Returns:

@@ -22,11 +22,11 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.runtime import Progress, threads
+from attnbook.multi_head import convergence_bounds as theory
+from attnbook.multi_head import layer
 from attnbook.multi_head.experiments import readings, samples, wide, wide_training
-from attnbook.multi_head.models import closed_form
-from attnbook.multi_head.models.tangent_margin import linearised_outputs, tangent_margin
-from attnbook.multi_head.theory import training_bounds as theory
-from attnbook.multi_head.theory.readings import STEP_SIZES, chain_heads
+from attnbook.multi_head.readings import STEP_SIZES, chain_heads
+from attnbook.multi_head.tangent_kernel import linearised_outputs, tangent_margin
 
 __all__ = ["Settings", "TrainingBounds", "run"]
 
@@ -264,7 +264,7 @@ def run(
 def _at_start(settings: Settings, stack: wide.Stack, outputs: Tensor) -> dict[str, np.ndarray]:
     """What the bounds need to know, and the gap to the linearised network, each ``(members, ...)``."""
     tangent = tangent_margin(stack.start, stack.tokens, stack.labels, counts=stack.counts)
-    first = closed_form.outputs(stack.start, stack.tokens, counts=stack.counts)
+    first = layer.outputs(stack.start, stack.tokens, counts=stack.counts)
     linear = linearised_outputs(first, stack.labels, tangent.gram, step_size=settings.step_size, steps=settings.steps)
     bound = first.abs().amax(1).clamp(min=1).cpu().numpy()
     target_loss = []

@@ -13,10 +13,10 @@ from torch import Tensor
 from attnbook.core.ensemble import Parameters
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream, to_tensor
+from attnbook.multi_head import layer, starts
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
-from attnbook.multi_head.models import closed_form, starts
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["Sizes", "Stack", "along", "draw", "losses", "moved"]
 
@@ -143,7 +143,7 @@ def losses(parameters: Parameters, stack: Stack) -> Float[Tensor, " members"]:
     Returns:
         The losses.
     """
-    return logistic(stack.labels)(closed_form.outputs(parameters, stack.tokens, counts=stack.counts))[0]
+    return logistic(stack.labels)(layer.outputs(parameters, stack.tokens, counts=stack.counts))[0]
 
 
 def moved(parameters: Parameters, stack: Stack) -> Float[Tensor, " members"]:

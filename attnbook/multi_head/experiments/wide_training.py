@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, layer, network
 from attnbook.multi_head.experiments import wide
-from attnbook.multi_head.models import closed_form, collapse, network
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["norms", "train"]
 
@@ -49,11 +49,11 @@ def train(
         change = {name: parameters[name] - stack.start[name] for name in stack.start}
         return {
             "loss": wide.losses(parameters, stack),
-            "distance": collapse.norm(change, counts=stack.counts),
+            "distance": head_groups.norm(change, counts=stack.counts),
             "largest_move": wide.moved(parameters, stack),
         }
 
-    history = collapse.gradient_descent(
+    history = head_groups.gradient_descent(
         stack.start,
         stack.tokens,
         logistic(stack.labels),
@@ -70,7 +70,7 @@ def train(
     return kept | {
         "average": np.concatenate([loss[:1], average])[at].T,
         "attention": _attention(history.parameters, stack),
-        "outputs": closed_form.outputs(history.parameters, stack.tokens, counts=stack.counts),
+        "outputs": layer.outputs(history.parameters, stack.tokens, counts=stack.counts),
     }
 
 
@@ -92,6 +92,6 @@ def norms(stack: wide.Stack, widths: int) -> dict[str, Float[np.ndarray, " seeds
 
 def _attention(parameters: Parameters, stack: wide.Stack) -> np.ndarray:
     """Mean attention on relevant tokens, over samples and queries, ``(members, groups)``."""
-    weights = closed_form.attention_weights(parameters, stack.tokens)
+    weights = layer.attention_weights(parameters, stack.tokens)
     on_relevant = (weights * stack.relevant[:, :, None, None, :]).sum(4)
     return torch.as_tensor(on_relevant.mean((1, 3))).cpu().numpy()

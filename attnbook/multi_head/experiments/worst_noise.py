@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import stream
+from attnbook.multi_head import starts
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
 from attnbook.multi_head.experiments.targets import label_direction, oracle_target, patterns_of
-from attnbook.multi_head.models import target_margins
 
 __all__ = ["smallest_margin"]
 
@@ -49,8 +49,8 @@ def smallest_margin(mixture: Mixture, seeds: Sequence[int], where: torch.device)
 
     def margins(noise: Tensor) -> Tensor:
         tokens = clean.tokens + torch.einsum("bntp,bpd->bntd", noise, patterns)
-        pull = target_margins.key_query_pull(tokens, clean.labels, key_query)
-        zero = target_margins.decoder_part(tokens, clean.labels, decoder)
+        pull = starts.key_query_pull(tokens, clean.labels, key_query)
+        zero = starts.decoder_part(tokens, clean.labels, decoder)
         return zero + torch.einsum("bnd,bd->bn", pull, m)
 
     signs = [stream(seed, "worst noise").choice([1.0, -1.0], bounds.shape[1:]) for seed in seeds]

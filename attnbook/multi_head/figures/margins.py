@@ -10,12 +10,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.multi_head import oracle
 from attnbook.multi_head.experiments import attention_maps, feasibility, linear_rules, margin_order, margins
 from attnbook.multi_head.experiments import oracle_logits as logits
+from attnbook.multi_head.feasibility import boundaries
 from attnbook.multi_head.figures.looks import LOOKS
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
-from attnbook.multi_head.theory.feasibility import boundaries
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +104,7 @@ def needed_scale(result: margins.Margins, *, relevant_fraction: float = 0.05) ->
     r"""Draw the $\Gamma$ that is needed as a share of the stated one, for each kind of noise."""
     settings = result.settings
     at, leaks = settings.relevant_fractions.index(relevant_fraction), np.array(settings.leaks)
-    stated, sharp = settings.per_cell(theory.stated_scale), settings.per_cell(theory.sharp_scale)
+    stated, sharp = settings.per_cell(oracle.stated_scale), settings.per_cell(oracle.sharp_scale)
     names = {"random": "inside_noise", "corners": "corner_noise", "hard": "hard_noise"}
     with style():
         figure, ax = plt.subplots(figsize=(5.2, 3.8))
@@ -137,7 +136,7 @@ def margins_and_steps(result: margin_order.MarginOrder, *, relevant_fraction: fl
             look = Look(rf"linearised, step $\times$ {c:g}", *BY_STEP[i % len(BY_STEP)])
             band(ax, s, result.tangent[:, at, :, i], look)
         ax.plot(s, [oracle.linear_margin(cell) for cell in cells], **LOOKS["linear_margin"].line_style())
-        ax.axvline(theory.crossing(cells[0]), color=INK, linewidth=1, linestyle=":")
+        ax.axvline(oracle.crossing(cells[0]), color=INK, linewidth=1, linestyle=":")
         ax.set(xscale="log", yscale="log", xlabel="pattern norm S", ylabel="margin")
         ax.set_xticks([1, 2, 3, 4, 5, 6], ["1", "2", "3", "4", "5", "6"])
         ax.minorticks_off()
@@ -186,7 +185,7 @@ def order_frame(
 
     Args:
         curves: (share of relevant tokens, noise share) to the margins of
-            :func:`~attnbook.multi_head.theory.margins.three_margins`.
+            :func:`~attnbook.multi_head.oracle.three_margins`.
         pattern_norms: Values of $S$.
         relevant_fraction: $\zeta$.
         noise: $\bar Z/S^2$.

@@ -11,7 +11,7 @@ from attnbook.core.figures import INK, Look, band, style
 from attnbook.multi_head.experiments import promises, segments
 from attnbook.multi_head.experiments.certificates import Certificates
 from attnbook.multi_head.experiments.training_bounds import TrainingBounds
-from attnbook.multi_head.theory.readings import STEP_SIZES
+from attnbook.multi_head.readings import STEP_SIZES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
+from attnbook.multi_head import oracle
 from attnbook.multi_head.experiments import attention_maps, feasibility, linear_rules, margin_order, margins
-from attnbook.multi_head.theory import margins as theory
-from attnbook.multi_head.theory import oracle
 
 __all__ = ["drawn_rules", "map_text", "noisy_cells", "order_text", "proposition_3", "room_for_constants"]
 
@@ -25,7 +24,7 @@ def proposition_3(result: margins.Margins) -> Table:
     """
     settings = result.settings
     leak = result.leak / np.array(settings.leaks)
-    needed, limit = result.needed / settings.per_cell(theory.stated_scale), {}
+    needed, limit = result.needed / settings.per_cell(oracle.stated_scale), {}
     for zeta in settings.relevant_fractions:
         limit[zeta] = oracle.attention_margin(settings.mixture(1.0, zeta))
     rows: list[list[str | Measured]] = []

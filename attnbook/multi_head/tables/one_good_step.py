@@ -9,10 +9,10 @@ from jaxtyping import Float
 
 from attnbook.core.results import Result
 from attnbook.core.tables import Measured, Table
+from attnbook.multi_head import oracle
+from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import after_start, first_phase, good_start, start_margin
-from attnbook.multi_head.theory import one_good_step as theory
-from attnbook.multi_head.theory import oracle
 
 __all__ = [
     "coin_text",

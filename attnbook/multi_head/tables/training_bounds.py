@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
+from attnbook.multi_head import convergence_bounds as theory
+from attnbook.multi_head import readings
 from attnbook.multi_head.experiments import promises
 from attnbook.multi_head.experiments.training_bounds import TrainingBounds
 from attnbook.multi_head.figures.training_bounds import LOOKS
-from attnbook.multi_head.theory import readings
-from attnbook.multi_head.theory import training_bounds as theory
 
 __all__ = [
     "asked",

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core.rng import to_tensor
-from attnbook.multi_head.models import network
+from attnbook.multi_head import network
 
 __all__ = ["draw_labelled", "draw_teacher"]
 

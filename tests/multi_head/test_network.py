@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnbook.core import ensemble, spectrum
-from attnbook.multi_head.models import closed_form, hessians, network
+from attnbook.multi_head import derivatives, layer, network
 
 MEMBERS, HEADS, SAMPLES, TOKENS, DIMENSION = 2, 3, 7, 5, 11
 SIZES = {"n_heads": HEADS, "n_tokens": TOKENS, "dimension": DIMENSION}
@@ -51,14 +51,14 @@ def test_one_head_with_two_tokens_by_hand():
         "key_query": torch.tensor([[[[1 / log3]]]], dtype=torch.float64),
     }
     tokens = torch.tensor([[[[0.0], [log3]]]], dtype=torch.float64)
-    weights = closed_form.attention_weights(parameters, tokens)[0, 0, 0]
+    weights = layer.attention_weights(parameters, tokens)[0, 0, 0]
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64))
     assert network.predict(parameters, tokens).item() == pytest.approx((2 / 2 + 4 * 3 / 4) * log3)
 
 
 def test_attention_weights_sum_to_one_for_every_query():
     parameters, (tokens, _) = draw()
-    weights = closed_form.attention_weights(parameters, tokens)
+    weights = layer.attention_weights(parameters, tokens)
     assert weights.shape == (MEMBERS, SAMPLES, HEADS, TOKENS, TOKENS)
     torch.testing.assert_close(weights.sum(4), torch.ones(weights.shape[:4], dtype=torch.float64))
 
@@ -142,7 +142,7 @@ def written_out(parameters, tokens, labels):
 
 def test_hessian_in_closed_form_is_that_of_autograd():
     parameters, (tokens, labels) = draw()
-    hessian = hessians.loss_hessian(of_first(parameters), tokens[0], labels[0])
+    hessian = derivatives.loss_hessian(of_first(parameters), tokens[0], labels[0])
     expected = written_out(of_first(parameters), tokens[0], labels[0])
     np.testing.assert_allclose(hessian.dense(), expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
@@ -152,7 +152,7 @@ def test_blocks_of_the_hessian_carry_one_over_the_root_of_the_heads():
     parameters, (tokens, labels) = draw()
     one = {name: tensor[0, :1] for name, tensor in parameters.items()}
     four = {"decoder": one["decoder"].repeat(4, 1, 1), "key_query": one["key_query"].repeat(4, 1, 1)}
-    weights = {n: hessians.block_weights(p, tokens[0], labels[0]) for n, p in (("one", one), ("four", four))}
+    weights = {n: derivatives.block_weights(p, tokens[0], labels[0]) for n, p in (("one", one), ("four", four))}
     outputs = {n: network.predict({k: t[None] for k, t in p.items()}, tokens[:1])[0] for n, p in
                (("one", one), ("four", four))}  # fmt: skip
     torch.testing.assert_close(outputs["four"], 2 * outputs["one"])
@@ -162,7 +162,7 @@ def test_blocks_of_the_hessian_carry_one_over_the_root_of_the_heads():
 
 def test_head_gradients_are_those_of_autograd():
     parameters, (tokens, _) = draw()
-    got = hessians.head_gradients(of_first(parameters), tokens[0])
+    got = derivatives.head_gradients(of_first(parameters), tokens[0])
     for i in range(SAMPLES):
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in of_first(parameters).items()}
         output = network.predict({n: t.unsqueeze(0) for n, t in leaves.items()}, tokens[:1, i : i + 1])[0, 0]
@@ -174,7 +174,7 @@ def test_head_gradients_are_those_of_autograd():
 def test_decoder_has_no_curvature_of_its_own():
     parameters, (tokens, labels) = draw()
     at = TOKENS * DIMENSION
-    blocks = hessians.head_hessians(of_first(parameters), tokens[0], labels[0])
+    blocks = derivatives.head_hessians(of_first(parameters), tokens[0], labels[0])
     assert (blocks[:, :at, :at] == 0).all()
     assert (blocks[:, :at, at:] != 0).any()
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from attnbook.multi_head.models.closed_form import Objective
+from attnbook.multi_head.layer import Objective
 
 __all__ = ["log_sum_exp", "logistic", "side_by_side"]
 

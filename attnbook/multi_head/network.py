@@ -27,8 +27,8 @@ from torch.nn.functional import logsigmoid
 from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.models import closed_form
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head import layer
+from attnbook.multi_head.objectives import logistic
 
 __all__ = [
     "descend_to",
@@ -90,7 +90,7 @@ def predict(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    return closed_form.outputs(parameters, tokens)
+    return layer.outputs(parameters, tokens)
 
 
 def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
@@ -107,7 +107,7 @@ def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
         ValueError: If the shapes do not fit.
     """
     tokens, labels = batch
-    closed_form.check(parameters, tokens, labels)
+    layer.check(parameters, tokens, labels)
     return -logsigmoid(labels * predict(parameters, tokens)).mean(1)
 
 
@@ -125,8 +125,8 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
         ValueError: If the shapes do not fit.
     """
     tokens, labels = batch
-    closed_form.check(parameters, tokens, labels)
-    return closed_form.value_and_gradient(parameters, tokens, logistic(labels))
+    layer.check(parameters, tokens, labels)
+    return layer.value_and_gradient(parameters, tokens, logistic(labels))
 
 
 def gradient_descent(
@@ -157,7 +157,7 @@ def gradient_descent(
     if not 0 < step_size < math.inf:
         raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
     tokens, labels = batch
-    closed_form.check(parameters, tokens, labels)
+    layer.check(parameters, tokens, labels)
     if not torch.isfinite(tokens).all():
         raise ValueError(f"tokens: {int((~torch.isfinite(tokens)).sum())} of {tokens.numel()} entries are not finite")
     if not (labels.abs() == 1).all():

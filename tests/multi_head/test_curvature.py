@@ -6,17 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnbook.multi_head import curvature_bounds, derivatives
 from attnbook.multi_head.figures import curvature as figures
-from attnbook.multi_head.models import hessians
 from attnbook.multi_head.tables import curvature as tables
-from attnbook.multi_head.theory import curvature as theory
 
 RNG = np.random.default_rng(0)
 X, U, W = RNG.standard_normal((7, 5)), RNG.standard_normal((7, 5)), RNG.standard_normal((5, 5))
 A, B, C = RNG.standard_normal(7), RNG.standard_normal(5), RNG.standard_normal(5)
 
 
-def derivatives():
+def by_autograd():
     x, u, w = (torch.tensor(array) for array in (X, U, W))
     u.requires_grad_()
     w.requires_grad_()
@@ -30,39 +29,39 @@ def derivatives():
 @pytest.mark.parametrize(
     ("name", "formula"),
     [
-        ("decoder", lambda: theory.decoder_gradient(X, W)),
-        ("key_query", lambda: theory.key_query_gradient(X, U, W)),
-        ("mixed", lambda: theory.mixed_curvature(X, W, A, B)),
-        ("curved", lambda: theory.curvature_in_key_query(X, U, W, B, C)),
+        ("decoder", lambda: derivatives.decoder_gradient(X, W)),
+        ("key_query", lambda: derivatives.key_query_gradient(X, U, W)),
+        ("mixed", lambda: derivatives.mixed_curvature(X, W, A, B)),
+        ("curved", lambda: derivatives.curvature_in_key_query(X, U, W, B, C)),
     ],
 )
 def test_formulas_of_lemma_1_are_those_of_autograd(name, formula):
-    np.testing.assert_allclose(formula(), derivatives()[name].detach().numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(formula(), by_autograd()[name].detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
 def test_printed_jacobian_gives_another_gradient():
-    wrong = theory.key_query_gradient(X, U, W, jacobian=theory.printed_softmax_jacobian)
-    right = theory.key_query_gradient(X, U, W)
+    wrong = derivatives.key_query_gradient(X, U, W, jacobian=derivatives.printed_softmax_jacobian)
+    right = derivatives.key_query_gradient(X, U, W)
     assert np.linalg.norm(wrong - right) > np.linalg.norm(right)
 
 
 def test_softmax_jacobian_is_that_of_autograd_and_has_rows_that_sum_to_zero():
     logits = RNG.standard_normal(7) * 3
     expected = torch.autograd.functional.jacobian(lambda v: v.softmax(0), torch.tensor(logits)).numpy()
-    got = theory.softmax_jacobian(logits)
+    got = derivatives.softmax_jacobian(logits)
     np.testing.assert_allclose(got, expected, atol=1e-15)
     np.testing.assert_allclose(got.sum(1), 0, atol=1e-15)
 
 
 def test_softmax_survives_large_logits():
-    np.testing.assert_allclose(theory.softmax_jacobian(np.array([1e4, 0.0])), 0)
+    np.testing.assert_allclose(derivatives.softmax_jacobian(np.array([1e4, 0.0])), 0)
 
 
 def norms(tokens, decoder, key_query):
     x = torch.tensor(tokens)[None]
     head = {"decoder": torch.tensor(decoder)[None], "key_query": torch.tensor(key_query)[None]}
-    matrix = hessians.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
-    return float(hessians.head_gradients(head, x).norm()), float(torch.linalg.matrix_norm(matrix, 2))
+    matrix = derivatives.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
+    return float(derivatives.head_gradients(head, x).norm()), float(torch.linalg.matrix_norm(matrix, 2))
 
 
 @given(seed=st.integers(0, 10**6), size=st.floats(0.1, 10), dimension=st.sampled_from([1, 2, 3, 5]))
@@ -71,9 +70,11 @@ def test_bounds_hold_and_the_dimension_free_one_is_at_most_half(seed, size, dime
     rng = np.random.default_rng(seed)
     tokens, decoder = size * rng.standard_normal((3, dimension)), rng.standard_normal((3, dimension)) / size
     gradient, hessian = norms(tokens, decoder, rng.standard_normal((dimension, dimension)) / size)
-    assert gradient <= theory.gradient_bound(tokens, decoder)
-    assert hessian <= theory.dimension_free_hessian_bound(tokens, decoder) * (1 + 1e-12)
-    ours, paper = (f(tokens, decoder) for f in (theory.dimension_free_hessian_bound, theory.hessian_bound))
+    assert gradient <= curvature_bounds.gradient_bound(tokens, decoder)
+    assert hessian <= curvature_bounds.dimension_free_hessian_bound(tokens, decoder) * (1 + 1e-12)
+    ours, paper = (
+        f(tokens, decoder) for f in (curvature_bounds.dimension_free_hessian_bound, curvature_bounds.hessian_bound)
+    )
     assert 2 * ours <= paper * (1 + 1e-12)
 
 
@@ -81,7 +82,7 @@ def test_dimension_free_bound_is_attained():
     """Half of the tokens each way, no decoder, uniform attention: the norm is sqrt(T) R^3, exactly."""
     tokens = 1.3 * np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     _, hessian = norms(tokens, np.zeros((4, 2)), np.zeros((2, 2)))
-    assert hessian == pytest.approx(theory.dimension_free_hessian_bound(tokens, np.zeros((4, 2))), rel=1e-12)
+    assert hessian == pytest.approx(curvature_bounds.dimension_free_hessian_bound(tokens, np.zeros((4, 2))), rel=1e-12)
 
 
 def test_largest_cumulant_bounds_every_law_on_the_square_and_is_reached():
@@ -91,11 +92,11 @@ def test_largest_cumulant_bounds_every_law_on_the_square_and_is_reached():
     p, s = np.clip(rng.uniform(-3, 3, (2, 20_000, 5)), -1, 1)
     centred = s - (weights * s).sum(1, keepdims=True)
     cumulants = (weights * (p - (weights * p).sum(1, keepdims=True)) * centred**2).sum(1)
-    assert 0.7 < abs(cumulants).max() <= theory.LARGEST_CUMULANT
+    assert 0.7 < abs(cumulants).max() <= curvature_bounds.LARGEST_CUMULANT
     few = (1 - 1 / np.sqrt(3)) / 2
     w, s = np.array([few, 1 - few]), np.array([-1.0, 1.0])
     p = -s
-    assert w @ ((p - w @ p) * (s - w @ s) ** 2) == pytest.approx(theory.LARGEST_CUMULANT, rel=1e-12)
+    assert w @ ((p - w @ p) * (s - w @ s) ** 2) == pytest.approx(curvature_bounds.LARGEST_CUMULANT, rel=1e-12)
 
 
 def test_the_decoder_term_is_attained():
@@ -105,13 +106,13 @@ def test_the_decoder_term_is_attained():
     tokens, decoder = signs[:, None] * [[1.0, 0.0]], -1e8 * signs[:, None] * [[1.0, 0.0]]
     preference = np.log(1 / few - 1) / 2
     _, hessian = norms(tokens, decoder, np.diag([preference, 0.0]))
-    assert hessian == pytest.approx(theory.dimension_free_hessian_bound(tokens, decoder), rel=1e-6)
+    assert hessian == pytest.approx(curvature_bounds.dimension_free_hessian_bound(tokens, decoder), rel=1e-6)
 
 
 def test_constants_by_hand():
     """T = 4, d = 9, H = 16, R = 1, B = 1: beta_1 = 2 * 3, beta_3 = 12 (9 + 1), beta_2 = 30 + 9, beta_3' = 2 (c + 1)."""
-    got = theory.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=1.0, largest_head_norm=1.0)
-    assert got == theory.LossConstants(6.0, 39.0, 120.0, 2 * (theory.LARGEST_CUMULANT + 1))
+    got = curvature_bounds.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=1.0, largest_head_norm=1.0)
+    assert got == curvature_bounds.LossConstants(6.0, 39.0, 120.0, 2 * (curvature_bounds.LARGEST_CUMULANT + 1))
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,13 @@ def test_constants_by_hand():
 def test_arguments_out_of_range_are_refused_by_name(change, name):
     good = {"n_tokens": 2, "dimension": 3, "n_heads": 5, "token_norm": 1.0, "largest_head_norm": 1.0}
     with pytest.raises(ValueError, match=f"{name}: "):
-        theory.loss_constants(**(good | change))
+        curvature_bounds.loss_constants(**(good | change))
 
 
-@pytest.mark.parametrize("bound", [theory.gradient_bound, theory.hessian_bound, theory.dimension_free_hessian_bound])
+@pytest.mark.parametrize(
+    "bound",
+    [curvature_bounds.gradient_bound, curvature_bounds.hessian_bound, curvature_bounds.dimension_free_hessian_bound],
+)
 def test_entries_that_are_not_finite_are_refused_by_name(bound):
     with pytest.raises(ValueError, match="tokens: 35 of 35"):
         bound(X * np.nan, U)
@@ -142,7 +146,7 @@ def test_entries_that_are_not_finite_are_refused_by_name(bound):
 
 def test_logits_that_are_not_finite_are_refused_by_name():
     with pytest.raises(ValueError, match="logits: 49 of 49"):
-        theory.attention(X, W * np.nan)
+        derivatives.attention(X, W * np.nan)
 
 
 def test_the_two_parts_of_a_hessian_are_drawn_and_put_in_words():

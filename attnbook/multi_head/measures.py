@@ -1,7 +1,8 @@
-r"""How far attention is from looking at relevant tokens only, and how strongly it must be scaled to do so.
+r"""What is measured of a network on samples of the tokenised mixture.
 
-A query gives relevant keys a logit $r$ and an irrelevant one $r-g_s$. If attention is scaled by $\Gamma$ and there are
-$k$ relevant keys, what irrelevant ones get is
+Errors, attention on relevant tokens, and how strongly attention must be scaled to look at nothing else: a query gives
+relevant keys a logit $r$ and an irrelevant one $r-g_s$. If attention is scaled by $\Gamma$ and there are $k$ relevant
+keys, what irrelevant ones get is
 
 .. math:: \frac{\sum_se^{-\Gamma g_s}}{k+\sum_se^{-\Gamma g_s}},
 
@@ -12,12 +13,59 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from torch import Tensor
 
+from attnbook.core.ensemble import Parameters
+from attnbook.multi_head import layer
 from attnbook.multi_head.data import Samples
-from attnbook.multi_head.models import closed_form
 
-__all__ = ["leak_and_margin", "logit_gaps", "needed_scale"]
+__all__ = ["error_rate", "leak_and_margin", "logit_gaps", "needed_scale", "relevant_mass"]
+
+
+def error_rate(
+    outputs: Float[Tensor, "members samples"], labels: Float[Tensor, "members samples"]
+) -> Float[Tensor, " members"]:
+    """Return the share of samples whose output does not have the sign of the label; an output of zero is an error.
+
+    Args:
+        outputs: Predictions.
+        labels: 1 or -1.
+
+    Returns:
+        The rates, between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> error_rate(torch.tensor([[2.0, -1.0, 0.0, 3.0]]), torch.tensor([[1.0, 1.0, 1.0, 1.0]]))
+        tensor([0.5000])
+    """
+    return (outputs * labels <= 0).to(outputs.dtype).mean(1)
+
+
+def relevant_mass(
+    parameters: Parameters,
+    tokens: Float[Tensor, "members samples tokens dimension"],
+    relevant: Bool[Tensor, "members samples tokens"],
+) -> Float[Tensor, "members heads"]:
+    r"""Return how much of its attention each head gives to the relevant tokens, on average over samples and queries.
+
+    Args:
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
+        tokens: Samples of each member.
+        relevant: Which tokens carry the label.
+
+    Returns:
+        The masses, between 0 and 1; uniform attention gives $\zeta$, the share of relevant tokens.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    if relevant.shape != tokens.shape[:3]:
+        raise ValueError(f"relevant: expected {tuple(tokens.shape[:3])}, got {tuple(relevant.shape)}")
+    weights = layer.attention_weights(parameters, tokens)
+    on_relevant = weights * relevant[:, :, None, None, :].to(weights.dtype)
+    return on_relevant.sum(4).mean((1, 3))
 
 
 def leak_and_margin(
@@ -42,8 +90,8 @@ def leak_and_margin(
         "key_query": torch.from_numpy(key_query)[None, None],
     }
     tokens = torch.from_numpy(drawn.tokens)[None]
-    outputs = closed_form.outputs(parameters, tokens)[0].numpy()
-    weights = closed_form.attention_weights(parameters, tokens)[0, :, 0].numpy()
+    outputs = layer.outputs(parameters, tokens)[0].numpy()
+    weights = layer.attention_weights(parameters, tokens)[0, :, 0].numpy()
     leaks = np.where(drawn.relevant[:, None], 0.0, weights).sum(2)
     return float(leaks.max()), float((drawn.labels * outputs).min())
 

@@ -2,7 +2,7 @@ r"""Groups of equal heads, trained as one head with a multiplicity.
 
 The gradient of a head depends on that head and on the residuals, which all heads share. Equal heads therefore receive
 equal updates and stay equal. From zero there is one *group* of heads; after the first phase with random signs
-(:mod:`~attnbook.multi_head.models.starts`) there are two. Training the groups is training the whole network, whatever
+(:mod:`~attnbook.multi_head.starts`) there are two. Training the groups is training the whole network, whatever
 the number of heads: a million million heads cost as much as two.
 
 ===============  ==============  ==================================================================
@@ -29,8 +29,8 @@ from torch import Tensor
 from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head.models import closed_form
-from attnbook.multi_head.models.closed_form import Objective
+from attnbook.multi_head import layer
+from attnbook.multi_head.layer import Objective
 
 __all__ = ["expand", "gradient_descent", "norm"]
 
@@ -54,7 +54,7 @@ def gradient_descent(
     Args:
         parameters: Start, as in the table above; copied, not changed.
         tokens: Samples of each member.
-        objective: What is minimised, for example :func:`~attnbook.multi_head.models.objectives.logistic`.
+        objective: What is minimised, for example :func:`~attnbook.multi_head.objectives.logistic`.
         counts: Heads of each group; members may differ in their number of heads.
         step_size: The constant $\eta$, one number or one per member.
         steps: Number of steps, at least 1.
@@ -71,14 +71,14 @@ def gradient_descent(
         ValueError: If the shapes do not fit, an entry is not finite or a number is outside its range.
         FloatingPointError: If a member diverges.
     """
-    closed_form.check(parameters, tokens, counts=counts)
+    layer.check(parameters, tokens, counts=counts)
     if not torch.isfinite(tokens).all():
         raise ValueError(f"tokens: {int((~torch.isfinite(tokens)).sum())} of {tokens.numel()} entries are not finite")
     if not 0 <= exponent < math.inf:
         raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
 
     def value_and_gradient(groups: Parameters, batch: Tensor) -> tuple[Tensor, Parameters]:
-        return closed_form.value_and_gradient(groups, batch, objective, counts=counts, exponent=exponent)
+        return layer.value_and_gradient(groups, batch, objective, counts=counts, exponent=exponent)
 
     # Small matrices: a second thread costs more than it gains.
     with threads(1):

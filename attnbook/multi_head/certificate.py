@@ -4,7 +4,7 @@ The proof bounds the norm of the largest head by the distance that *all* heads t
 head carries a factor $1/\sqrt H$, so no head travels far. Keeping track of that:
 
 Let all heads at the start have norm at most $B_0$, put $B=B_0+\frac58$, and let the target have heads of norm at most
-$B$ and distance $D$. With $\beta_1$ and $\beta_3'$ of :func:`~attnbook.multi_head.theory.curvature.loss_constants` at
+$B$ and distance $D$. With $\beta_1$ and $\beta_3'$ of :func:`~attnbook.multi_head.curvature_bounds.loss_constants` at
 $B$ and $\beta_2'=\beta_3'/\sqrt H+\beta_1^2/4$, the conclusions of Theorem 1 hold if
 
 .. math:: \sqrt H\ge18\,\beta_3'D^2,\quad\eta\le\frac1{\beta_2'},\quad\eta\hat L(\tilde\theta^{(0)})\le D^2,\quad
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attnbook.multi_head.theory.curvature import loss_constants
+from attnbook.multi_head.curvature_bounds import loss_constants
 
 __all__ = ["ROOM", "TrackedHeads", "heads_for", "tracked_heads"]
 

@@ -12,7 +12,7 @@ $D$                ``distance``          distance of any target from the start
 =================  ====================  ===================================================
 
 The margin is that of directions of norm $\sqrt2$. The conditions are stated up to constants. *Order* below means that
-the hidden constant is set to 1; all readings stand side by side in :mod:`~attnbook.multi_head.theory.readings`.
+the hidden constant is set to 1; all readings stand side by side in :mod:`~attnbook.multi_head.readings`.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def reconstructed_step_size(start: GoodStart, steps: float, n_heads: float) -> f
     $\alpha=3\sqrt dR^2[3\sqrt TR^3(3g_0+B_2)+2\sqrt TR]$, which bounds $3\sqrt dR^2\|\tilde\theta\|_{2,\infty}+1$
     one step after the largest head that the theorem allows for. It is our reconstruction for the text's proof and far
     above $\beta_2$, which is all that the four steps of the chapter ask for
-    (:func:`~attnbook.multi_head.theory.readings.chain_step_size`).
+    (:func:`~attnbook.multi_head.readings.chain_step_size`).
 
     Args:
         start: The start.

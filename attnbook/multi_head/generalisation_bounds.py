@@ -11,8 +11,8 @@ $\gamma$                 ``margin``                  tangent-kernel margin at th
 $B_\Phi$                 ``output_bound``            largest output at the start, at least 1
 $\tilde\theta$           target                      any parameters to compare with
 $\delta_{k,i}$           ``distance``                $\|\theta_k-\theta_k^{\neg i}\|$, see
-                                                     :mod:`~attnbook.multi_head.models.leave_one_out`
-$\beta_1,\beta_2,        ``LossConstants``           :mod:`~attnbook.multi_head.theory.curvature`; here each
+                                                     :mod:`~attnbook.multi_head.leave_one_out`
+$\beta_1,\beta_2,        ``LossConstants``           :mod:`~attnbook.multi_head.curvature_bounds`; here each
 \beta_3$                                             at the larger of the two networks
 $\alpha_{k,i}$           :func:`expansion`           what one step may add to a distance, relative to it
 =======================  ==========================  ==========================================================

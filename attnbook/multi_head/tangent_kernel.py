@@ -1,4 +1,8 @@
-r"""The target that a linearised network points to: the direction of largest tangent-kernel margin."""
+r"""The tangent kernel of multi-head attention, its direction of largest margin, and the linearised network.
+
+The kernel holds the inner products of $\nabla_{\tilde\theta}\tilde\Phi(X_i)$. The direction of largest margin is the
+target that a linearised network points to.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,46 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.multi_head.models.tangent_kernel import tangent_features
+from attnbook.multi_head import layer
 
-__all__ = ["TangentMargin", "linearised_outputs", "tangent_margin"]
+__all__ = ["TangentMargin", "linearised_outputs", "tangent_features", "tangent_margin"]
+
+
+def tangent_features(
+    parameters: Parameters,
+    tokens: Float[Tensor, "members samples tokens dimension"],
+    *,
+    counts: Float[Tensor, "members heads"] | None = None,
+) -> Float[Tensor, "members samples entries"]:
+    r"""Return vectors with the inner products of the gradients $\nabla_{\tilde\theta}\tilde\Phi(X_i)$.
+
+    Without ``counts`` they are the gradients. With them each head stands for $m_h$ equal ones, and its part carries the
+    factor $\sqrt{m_h}$ in the place of $m_h$ repetitions.
+
+    Args:
+        parameters: ``decoder (members, heads, tokens, dimension)`` and ``key_query (members, heads, dimension,
+            dimension)``.
+        tokens: Samples of each member.
+        counts: How many equal heads each stands for; default one each.
+
+    Returns:
+        Features; head by head, in each the entries of ``decoder``, then those of ``key_query``, row by row.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    members, heads, *_ = layer.check(parameters, tokens, counts=counts)
+    samples = tokens.shape[1]
+    # Each sample is a member of its own, whose objective is its output.
+    spread = {name: tensor.repeat_interleave(samples, dim=0) for name, tensor in parameters.items()}
+    each = None if counts is None else counts.repeat_interleave(samples, dim=0)
+    gradients = layer.value_and_gradient(
+        spread, tokens.flatten(0, 1).unsqueeze(1), lambda out: (out[:, 0], torch.ones_like(out)), counts=each
+    )[1]
+    features = torch.cat([gradients[name].flatten(2) for name in ("decoder", "key_query")], dim=2)
+    if each is not None:
+        features = features * each.sqrt().unsqueeze(2)
+    return features.reshape(members, samples, heads * features.shape[2])
 
 
 class TangentMargin(NamedTuple):

@@ -34,9 +34,9 @@ from torch.nn.functional import logsigmoid
 
 from attnbook.core.ensemble import History, Parameters, log_spaced
 from attnbook.core.runtime import Progress
-from attnbook.multi_head.models import closed_form, collapse
-from attnbook.multi_head.models.network import largest_head_norm
-from attnbook.multi_head.models.objectives import logistic
+from attnbook.multi_head import head_groups, layer
+from attnbook.multi_head.network import largest_head_norm
+from attnbook.multi_head.objectives import logistic
 
 __all__ = ["LeaveOneOut", "leave_one_out_weights", "step_expansion", "train"]
 
@@ -123,7 +123,7 @@ def train(
     for their turn. The result does not depend on it.
 
     Args:
-        parameters: Start of each set, in groups of equal heads, see :mod:`~attnbook.multi_head.models.collapse`.
+        parameters: Start of each set, in groups of equal heads, see :mod:`~attnbook.multi_head.head_groups`.
         tokens: Samples of each set, at least two.
         labels: 1 or -1.
         counts: Heads of each group.
@@ -148,7 +148,7 @@ def train(
         >>> train(starts.zero(1, 5, 2), tokens, labels, counts=counts, step_size=0.1, steps=2).distance.shape
         (3, 1, 3)
     """
-    sets, n_samples = closed_form.check(parameters, tokens, labels, counts=counts)[0], tokens.shape[1]
+    sets, n_samples = layer.check(parameters, tokens, labels, counts=counts)[0], tokens.shape[1]
     if n_samples < 2:
         raise ValueError(f"tokens: leaving one out needs at least 2 samples, got {n_samples}")
     if not (labels.abs() == 1).all():
@@ -163,7 +163,7 @@ def train(
     for number, group in enumerate(groups):
         inner = None if progress is None else lambda k, of, at=number: progress(at * of + k, of * len(groups))
         batch = _Batch(tokens, labels, counts, leave_one_out_weights(n_samples, group).to(tokens), wanted)
-        history = collapse.gradient_descent(
+        history = head_groups.gradient_descent(
             batch.spread(parameters),
             batch.tokens,
             batch.objective,
@@ -207,7 +207,7 @@ def step_expansion(
     for index, reduced in enumerate(path.reduced):
         pairs = {name: torch.cat([path.full[name][index].expand_as(r), r]) for name, r in reduced.items()}
         own = counts[index].expand(2 * n_samples, -1)
-        stepped = collapse.gradient_descent(
+        stepped = head_groups.gradient_descent(
             pairs,
             tokens[index].expand(2 * n_samples, -1, -1, -1),
             logistic(labels[index].expand(2 * n_samples, -1), weights),
@@ -217,7 +217,7 @@ def step_expansion(
             record=lambda parameters: {},
         ).parameters
         before, after = (
-            collapse.norm({name: t[:n_samples] - t[n_samples:] for name, t in of.items()}, counts=own[:n_samples])
+            head_groups.norm({name: t[:n_samples] - t[n_samples:] for name, t in of.items()}, counts=own[:n_samples])
             for of in (pairs, stepped)
         )
         found.append((after / before).cpu().numpy())
@@ -253,14 +253,14 @@ class _Batch:
         by_set = {name: tensor.unflatten(0, (self.sets, self.models)) for name, tensor in parameters.items()}
         apart = {name: (tensor - tensor[:, :1]).flatten(0, 1) for name, tensor in by_set.items()}
         return {
-            "distance": collapse.norm(apart, counts=self.counts),
+            "distance": head_groups.norm(apart, counts=self.counts),
             "head_norm": largest_head_norm(parameters),
         }
 
     def losses(self, history: History) -> Float[np.ndarray, "records members samples"]:
         """Return the loss of every model on every sample at the recorded steps."""
         if self.calls in self.wanted:
-            self.kept[self.calls] = closed_form.outputs(history.parameters, self.tokens, counts=self.counts)
+            self.kept[self.calls] = layer.outputs(history.parameters, self.tokens, counts=self.counts)
         outputs = torch.stack([self.kept[step] for step in history.steps])
         return np.asarray(-logsigmoid(self.labels * outputs).cpu().numpy())
 

@@ -4,7 +4,7 @@ With $A=\varphi(XW_hX^\top)$, $G=U_hX^\top$ and $D=A\odot(G-\mathrm{rowsum}(A\od
 $\nabla_{U_h}\langle U_h,AX\rangle=AX$ and $\nabla_{W_h}\langle U_h,AX\rangle=X^\top DX$; no softmax Jacobian is formed.
 
 A *head* below may stand for many equal ones, as many as its entry of ``counts`` says (see
-:mod:`~attnbook.multi_head.models.collapse`). Then $\tilde\Phi=H^{-c}\sum_hm_h\Phi_h$ with $H=\sum_hm_h$, and a
+:mod:`~attnbook.multi_head.head_groups`). Then $\tilde\Phi=H^{-c}\sum_hm_h\Phi_h$ with $H=\sum_hm_h$, and a
 gradient is that of *one* of the equal heads, $H^{-c}\nabla\Phi_h$ without the factor $m_h$. The paper's exponent is
 $c=1/2$.
 """
@@ -37,7 +37,7 @@ def attention_weights(
     r"""Return $\varphi(XW_hX^\top)$: for each head and query token (row) how much it attends to each token.
 
     Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
         tokens: Samples of each member.
 
     Returns:
@@ -61,7 +61,7 @@ def outputs(
     r"""Return $\tilde\Phi(X_i)$ of each member for its own samples.
 
     Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
         tokens: Samples of each member.
         counts: How many equal heads each stands for; zero for none. Default one each.
         exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
@@ -88,9 +88,9 @@ def value_and_gradient(
     r"""Return each member's objective and its gradient in the parameters of one head of each kind.
 
     Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.models.network`.
+        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
         tokens: Samples of each member.
-        objective: For example :func:`~attnbook.multi_head.models.objectives.logistic`.
+        objective: For example :func:`~attnbook.multi_head.objectives.logistic`.
         counts: How many equal heads each stands for; zero for none. Default one each.
         exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
 

@@ -8,7 +8,7 @@ $n_1$           ``n_samples``           samples of the first phase
 $\delta$        ``failure``             probability with which a bound may fail
 $B_2$           ``head_norm_bound``     P1: norm of every head at the start
 $B_\Phi$        ``output_bound``        P2: outputs at the start
-$\gamma_\star$  ``first_phase_margin``  P3: margin of the target, eq. (7), in ``theory.oracle``
+$\gamma_\star$  ``first_phase_margin``  P3: margin of the target, eq. (7), in ``oracle``
 ==============  ======================  =======================================================
 
 Hidden constants are one. The exact size of the residual, the price $TR^3$ of a residual and the bound
@@ -22,8 +22,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.theory import oracle
 
 __all__ = [
     "head_norm_bound",

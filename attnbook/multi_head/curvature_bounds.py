@@ -1,12 +1,12 @@
-r"""The paper's formulas and bounds on curvature, as plain functions of one sample or of norms.
+r"""Bounds on curvature (Proposition 1, Corollary 1), and how far they let the loss rise between two networks.
+
+The last is Proposition 4, generalised local quasi-convexity.
 
 =====================================  ========================  ==================================================
 paper                                  name here                 meaning, shape
 =====================================  ========================  ==================================================
 $X=[x_1,\dots,x_T]^\top$               ``tokens``                one sample, ``(tokens, dimension)``
 $U$, $u_t$                             ``decoder``               one head's decoder and its rows, as ``tokens``
-$W$                                    ``key_query``             one head's matrix, ``(dimension, dimension)``
-$\varphi$, $J_t$                       --, ``softmax_jacobian``  softmax of a row of $XWX^\top$; its Jacobian
 $\Vert X\Vert_{2,\infty}$, $R$         ``token_norm``            largest norm of a token (of all samples; at least 1)
 $\Vert X\Vert_{1,\infty}$              --                        largest entry in absolute value
 $\Vert\tilde\theta\Vert_{2,\infty}$    ``largest_head_norm``     largest norm of a head $(U_h,W_h)$
@@ -14,13 +14,12 @@ $\beta_1,\beta_2,\beta_3$              ``gradient``, ...         constants of Co
 $H$, $T$, $d$                          ``n_heads``, ...          numbers of heads and tokens, dimension of a token
 =====================================  ========================  ==================================================
 
-Everything is float64 on the CPU. A query is a row: token $t$ attends with $\varphi(XW^\top x_t)$.
+Everything is float64 on the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,19 +28,14 @@ from jaxtyping import Float
 __all__ = [
     "LARGEST_CUMULANT",
     "LossConstants",
-    "attention",
-    "curvature_in_key_query",
-    "decoder_gradient",
+    "allowed_distance",
+    "condition_excess",
     "dimension_free_hessian_bound",
     "gradient_bound",
     "hessian_bound",
-    "key_query_gradient",
     "loss_constants",
-    "mixed_curvature",
-    "printed_softmax_jacobian",
-    "softmax_jacobian",
+    "nearer_end_rise",
 ]
-
 
 LARGEST_CUMULANT = 4 / (3 * math.sqrt(3))
 r"""The number $4/(3\sqrt3)$, the largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$.
@@ -52,129 +46,6 @@ $a\ge\frac12$ that is at most $2a(1-a)\le\frac12$. For $a<\frac12$ it is convex 
 $s$, and the bracket is $2(1+m_+)(1-a-am_+)$. For $a\ge\frac14$ its maximum over $m_+$ gives $1-a\le\frac34$ in all. For
 $a<\frac14$ it lies at $m_+=1$ and gives $8a(1-a)(1-2a)\le4/(3\sqrt3)$, with equality at $1-2a=1/\sqrt3$.
 """
-
-
-def attention(
-    tokens: Float[np.ndarray, "tokens dimension"], key_query: Float[np.ndarray, "dimension dimension"]
-) -> Float[np.ndarray, "tokens tokens"]:
-    r"""Return $\varphi(XWX^\top)$, the attention weights of every query (row)."""
-    return _softmax(_logits(tokens, key_query))
-
-
-def softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.ndarray, "*batch tokens tokens"]:
-    r"""Return the Jacobian of softmax, $\mathrm{diag}(\varphi(v))-\varphi(v)\varphi(v)^\top$.
-
-    Args:
-        logits: The $v$, along the last axis.
-
-    Returns:
-        One symmetric matrix per row of logits, with no negative eigenvalue; its rows sum to zero.
-
-    Raises:
-        ValueError: If a logit is NaN or infinite.
-
-    Example:
-        >>> softmax_jacobian(np.zeros(2)).tolist()
-        [[0.25, -0.25], [-0.25, 0.25]]
-    """
-    weights = _softmax(logits)
-    return weights[..., None] * np.eye(weights.shape[-1]) - weights[..., None] * weights[..., None, :]
-
-
-def printed_softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.ndarray, "*batch tokens tokens"]:
-    r"""Return $\mathrm{diag}(\varphi(v))-vv^\top$, the Jacobian as the text available to us shows it.
-
-    It is *not* the Jacobian of softmax: $vv^\top$ stands where $\varphi(v)\varphi(v)^\top$ is meant.
-
-    Args:
-        logits: The $v$, along the last axis.
-
-    Returns:
-        One matrix per row of logits.
-
-    Raises:
-        ValueError: If a logit is NaN or infinite.
-    """
-    weights = _softmax(logits)
-    return weights[..., None] * np.eye(weights.shape[-1]) - logits[..., None] * logits[..., None, :]
-
-
-def decoder_gradient(
-    tokens: Float[np.ndarray, "tokens dimension"], key_query: Float[np.ndarray, "dimension dimension"]
-) -> Float[np.ndarray, "tokens dimension"]:
-    r"""Return $\nabla_U\Phi=\varphi(XWX^\top)X$ (Lemma 1)."""
-    return attention(tokens, key_query) @ tokens
-
-
-def key_query_gradient(
-    tokens: Float[np.ndarray, "tokens dimension"],
-    decoder: Float[np.ndarray, "tokens dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
-    *,
-    jacobian: Callable[[np.ndarray], np.ndarray] = softmax_jacobian,
-) -> Float[np.ndarray, "dimension dimension"]:
-    r"""Return $\nabla_W\Phi=\sum_tx_tu_t^\top X^\top J_tX$ (Lemma 1).
-
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-        key_query: $W$.
-        jacobian: Logits ``(tokens, tokens)``, one query per row, to the $J_t$; default the true ones.
-
-    Returns:
-        The gradient.
-    """
-    values = decoder @ tokens.T
-    pulled = np.einsum("ts,tsr,rj->tj", values, jacobian(_logits(tokens, key_query)), tokens)
-    return tokens.T @ pulled
-
-
-def mixed_curvature(
-    tokens: Float[np.ndarray, "tokens dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
-    a: Float[np.ndarray, " tokens"],
-    b: Float[np.ndarray, " dimension"],
-) -> Float[np.ndarray, "dimension dimension"]:
-    r"""Return $\nabla_W\langle a,\nabla_U\Phi\,b\rangle=\sum_ta_tx_tb^\top X^\top J_tX$ (Lemma 1).
-
-    Args:
-        tokens: $X$.
-        key_query: $W$.
-        a: Any vector, one entry per query.
-        b: Any vector in token space.
-
-    Returns:
-        The second derivative in the decoder and the key-query matrix, contracted with $a$ and $b$.
-    """
-    jacobians = softmax_jacobian(_logits(tokens, key_query))
-    return tokens.T @ (a[:, None] * np.einsum("s,tsr,rj->tj", tokens @ b, jacobians, tokens))
-
-
-def curvature_in_key_query(
-    tokens: Float[np.ndarray, "tokens dimension"],
-    decoder: Float[np.ndarray, "tokens dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
-    b: Float[np.ndarray, " dimension"],
-    c: Float[np.ndarray, " dimension"],
-) -> Float[np.ndarray, "dimension dimension"]:
-    r"""Return $\nabla_W\langle c,\nabla_W\Phi\,b\rangle=\sum_t(c^\top x_t)\,x_t\mathbf d_t^\top J_tX$ (Lemma 1).
-
-    Here $\mathbf d_t=\mathrm{diag}(Xb)Xu_t-(b^\top X^\top\varphi)\,Xu_t-(u_t^\top X^\top\varphi)\,Xb$.
-
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-        key_query: $W$.
-        b: Any vector in token space.
-        c: Any vector in token space.
-
-    Returns:
-        The second derivative in the key-query matrix, contracted with $b$ and $c$.
-    """
-    logits = _logits(tokens, key_query)
-    weights, along, values = _softmax(logits), tokens @ b, decoder @ tokens.T
-    d = along * values - (weights @ along)[:, None] * values - (weights * values).sum(1)[:, None] * along
-    return tokens.T @ ((tokens @ c)[:, None] * np.einsum("ts,tsr,rj->tj", d, softmax_jacobian(logits), tokens))
 
 
 def gradient_bound(
@@ -306,15 +177,79 @@ def loss_constants(
     return LossConstants(beta_1, smoothness, beta_3, root * r**3 * (LARGEST_CUMULANT * reach + 1))
 
 
-def _logits(tokens: np.ndarray, key_query: np.ndarray) -> np.ndarray:
-    return tokens @ key_query @ tokens.T
+def nearer_end_rise(excess: float) -> float:
+    r"""Return $1/(1-e/16)$, how far the loss can rise above the larger end (this book).
+
+    On the segment the second derivative is at least $-\frac e2$ times the largest loss $M$, where $e$ is
+    :func:`condition_excess`. At an interior maximum the slope is zero, and the *nearer* end is at most half the segment
+    away, so its loss is at least $M(1-\frac12\cdot\frac e2\cdot\frac14)$. With either end, at most the whole segment
+    away, it would be $M(1-\frac e4)$: the paper's $\frac43$ at $e=1$, in the place of $\frac{16}{15}$.
+
+    Args:
+        excess: $e$, at least 0 and below 16.
+
+    Returns:
+        The factor.
+
+    Raises:
+        ValueError: If the excess is outside its range.
+
+    Example:
+        >>> nearer_end_rise(1.0) == 16 / 15
+        True
+    """
+    if not 0 <= excess < 16:
+        raise ValueError(f"excess: expected a number of at least 0 and below 16, got {excess}")
+    return 1 / (1 - excess / 16)
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    if not np.isfinite(logits).all():
-        raise ValueError(f"logits: {int((~np.isfinite(logits)).sum())} of {logits.size} entries are NaN or infinite")
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+def condition_excess(
+    *, n_tokens: int, dimension: int, n_heads: int, token_norm: float, head_norm: float, distance: float
+) -> float:
+    r"""Return $2\beta_3\|\theta_1-\theta_2\|^2/\sqrt H$: condition (18) asks for at most 1.
+
+    Args:
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1.
+        n_heads: $H$, at least 1.
+        token_norm: $R$, at least 1.
+        head_norm: The largest norm of a head in either network.
+        distance: Distance of the two networks, at least 0.
+
+    Returns:
+        The excess $e$.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    if not 0 <= distance < math.inf:
+        raise ValueError(f"distance: expected a finite number of at least 0, got {distance}")
+    constants = loss_constants(
+        n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm, largest_head_norm=head_norm
+    )
+    return 2 * constants.curvature * distance**2 / math.sqrt(n_heads)
+
+
+def allowed_distance(*, n_tokens: int, dimension: int, n_heads: int, token_norm: float, head_norm: float) -> float:
+    r"""Return $(\sqrt H/(2\beta_3))^{1/2}$, the distance at which condition (18) holds with equality.
+
+    Args:
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1.
+        n_heads: $H$, at least 1.
+        token_norm: $R$, at least 1.
+        head_norm: The largest norm of a head in either network.
+
+    Returns:
+        The distance.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    constants = loss_constants(
+        n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm, largest_head_norm=head_norm
+    )
+    return math.sqrt(math.sqrt(n_heads) / (2 * constants.curvature))
 
 
 def _norm_and_values(tokens: np.ndarray, decoder: np.ndarray) -> tuple[float, float]:

@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnbook.multi_head.theory import training_bounds as theory
-from attnbook.multi_head.theory.curvature import loss_constants
-from attnbook.multi_head.theory.tracked_heads import ROOM
-from attnbook.multi_head.theory.training_bounds import GoodStart
+from attnbook.multi_head import convergence_bounds as theory
+from attnbook.multi_head.certificate import ROOM
+from attnbook.multi_head.convergence_bounds import GoodStart
+from attnbook.multi_head.curvature_bounds import loss_constants
 
 __all__ = ["HEADS", "REACH", "STEP_SIZES", "FourSteps", "chain_heads", "chain_step_size", "four_steps"]
 

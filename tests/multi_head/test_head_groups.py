@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from attnbook.multi_head import head_groups, layer, network, starts, tangent_kernel
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiments import samples
-from attnbook.multi_head.models import closed_form, collapse, network, starts, tangent_kernel
-from attnbook.multi_head.models.objectives import log_sum_exp, logistic
+from attnbook.multi_head.objectives import log_sum_exp, logistic
 
 MIXTURE = Mixture(n_tokens=5, dimension=7, n_patterns=3, label_noise=0.1, other_noise=0.1, free_noise=0.3)
 SEEDS = (0, 1)
@@ -26,14 +26,14 @@ def counts_of(*each: float) -> torch.Tensor:
 
 
 def train(start: dict[str, torch.Tensor], drawn: samples.Drawn, counts: torch.Tensor, **options: float):
-    return collapse.gradient_descent(
+    return head_groups.gradient_descent(
         start,
         drawn.tokens,
         logistic(drawn.labels),
         counts=counts,
         step_size=0.5,
         steps=50,
-        record=lambda p: {"norm": collapse.norm(p, counts=counts)},
+        record=lambda p: {"norm": head_groups.norm(p, counts=counts)},
         **options,
     )
 
@@ -43,8 +43,8 @@ def test_groups_train_exactly_as_the_whole_network(each: tuple[float, float]) ->
     drawn, counts = draw(), counts_of(*each)
     start = starts.first_phase(*draw(30, "first phase")[:2])
     groups = train(start, drawn, counts)
-    whole = network.gradient_descent(collapse.expand(start, counts=counts), drawn[:2], step_size=0.5, steps=50)
-    for name, tensor in collapse.expand(groups.parameters, counts=counts).items():
+    whole = network.gradient_descent(head_groups.expand(start, counts=counts), drawn[:2], step_size=0.5, steps=50)
+    for name, tensor in head_groups.expand(groups.parameters, counts=counts).items():
         torch.testing.assert_close(tensor, whole.parameters[name], rtol=0, atol=1e-13)
     largest = sum(tensor.square().sum((1, 2, 3)) for tensor in whole.parameters.values()).sqrt()
     np.testing.assert_allclose(groups.records["norm"][-1], largest.numpy(), rtol=1e-12)
@@ -56,7 +56,7 @@ def test_from_zero_many_heads_are_one_head_with_a_scaled_output_and_a_smaller_st
     many = train(starts.zero(2, 5, 7), drawn, counts_of(heads)).parameters
     start, slopes = starts.zero(2, 5, 7), logistic(drawn.labels)
     for _ in range(50):
-        _, gradient = closed_form.value_and_gradient(
+        _, gradient = layer.value_and_gradient(
             start, drawn.tokens, lambda out: tuple(math.sqrt(heads) ** k * x for k, x in enumerate(slopes(3.0 * out)))
         )
         start = {name: start[name] - 0.5 / heads * g for name, g in gradient.items()}
@@ -72,11 +72,11 @@ def test_gradient_of_a_group_is_that_of_one_of_its_heads(exponent: float) -> Non
         "decoder": torch.tensor(rng.standard_normal((2, 2, 5, 7))),
         "key_query": torch.tensor(rng.standard_normal((2, 2, 7, 7))),
     }
-    whole = {name: t.requires_grad_() for name, t in collapse.expand(groups, counts=counts).items()}
-    out = closed_form.outputs(whole, drawn.tokens, exponent=exponent)
+    whole = {name: t.requires_grad_() for name, t in head_groups.expand(groups, counts=counts).items()}
+    out = layer.outputs(whole, drawn.tokens, exponent=exponent)
     loss = torch.nn.functional.softplus(-drawn.labels * out).mean(1)
     expected = torch.autograd.grad(loss.sum(), list(whole.values()))
-    value, gradient = closed_form.value_and_gradient(
+    value, gradient = layer.value_and_gradient(
         groups, drawn.tokens, logistic(drawn.labels), counts=counts, exponent=exponent
     )
     torch.testing.assert_close(value, loss.detach())
@@ -89,7 +89,7 @@ def test_million_million_heads_move_less_and_predict_almost_the_same_as_a_millio
     drawn, start = draw(), starts.first_phase(*draw(30, "first phase")[:2])
     found = {h: train(start, drawn, counts_of(h / 2, h / 2)) for h in (1e6, 1e12)}
     moved = {
-        h: collapse.norm({n: t - start[n] for n, t in f.parameters.items()}, counts=counts_of(0.5, 0.5)).numpy()
+        h: head_groups.norm({n: t - start[n] for n, t in f.parameters.items()}, counts=counts_of(0.5, 0.5)).numpy()
         for h, f in found.items()
     }
     np.testing.assert_allclose(moved[1e12] * 1e3, moved[1e6], rtol=1e-3)
@@ -101,8 +101,8 @@ def test_leaving_a_sample_out_is_giving_it_no_weight() -> None:
     weights[:, 4] = 0.0
     keep = [i for i in range(11) if i != 4]
     parameters = starts.first_phase(*draw(30, "first phase")[:2])
-    without = closed_form.value_and_gradient(parameters, drawn.tokens, logistic(drawn.labels, weights))
-    fewer = closed_form.value_and_gradient(parameters, drawn.tokens[:, keep], logistic(drawn.labels[:, keep]))
+    without = layer.value_and_gradient(parameters, drawn.tokens, logistic(drawn.labels, weights))
+    fewer = layer.value_and_gradient(parameters, drawn.tokens[:, keep], logistic(drawn.labels[:, keep]))
     torch.testing.assert_close(without[0], fewer[0] * 10 / 11)
     torch.testing.assert_close(without[1]["key_query"], fewer[1]["key_query"] * 10 / 11)
 
@@ -137,7 +137,7 @@ def test_tangent_features_are_gradients_of_the_output() -> None:
     }
     features = tangent_kernel.tangent_features(parameters, tokens)
     leaves = {name: t.clone().requires_grad_() for name, t in parameters.items()}
-    out = closed_form.outputs(leaves, tokens)
+    out = layer.outputs(leaves, tokens)
     got = torch.autograd.grad(out[1, 2], list(leaves.values()))
     expected = torch.cat([g[1].flatten(1) for g in got], dim=1).flatten()
     torch.testing.assert_close(features[1, 2], expected)
@@ -147,7 +147,7 @@ def test_tangent_kernel_of_groups_is_that_of_the_whole_network() -> None:
     tokens, counts = draw(4).tokens, counts_of(3.0, 2.0)
     start = starts.first_phase(*draw(30, "first phase")[:2])
     few = tangent_kernel.tangent_features(start, tokens, counts=counts)
-    all_heads = tangent_kernel.tangent_features(collapse.expand(start, counts=counts), tokens)
+    all_heads = tangent_kernel.tangent_features(head_groups.expand(start, counts=counts), tokens)
     torch.testing.assert_close(few @ few.mT, all_heads @ all_heads.mT)
 
 
@@ -169,7 +169,7 @@ def test_sign_counts() -> None:
         (lambda: train(starts.zero(2, 5, 7), draw(), counts_of(0.0)), "counts"),
         (lambda: train(starts.zero(2, 5, 7), draw(), counts_of(1.0, 1.0)), "counts"),
         (lambda: train(starts.zero(2, 5, 7), draw(), counts_of(1.0), exponent=-1.0), "exponent"),
-        (lambda: collapse.expand(starts.zero(2, 5, 7), counts=counts_of(1.5)), "counts"),
+        (lambda: head_groups.expand(starts.zero(2, 5, 7), counts=counts_of(1.5)), "counts"),
         (
             lambda: train(
                 starts.zero(2, 5, 7), samples.Drawn(draw().tokens * math.nan, draw().labels, None), counts_of(1.0)

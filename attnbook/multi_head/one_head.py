@@ -1,4 +1,4 @@
-r"""What a number of heads does to training from equal heads: two step sizes in the place of one.
+r"""Any number of equal heads as one head with two step sizes.
 
 ==================  ==============================  =============================================================
 paper               name here                       meaning
@@ -8,12 +8,18 @@ $c$                 ``exponent``                    heads are summed with $H^{-c
 $\eta$              ``step_size``                   step size of gradient descent on all heads
 --                  ``step_sizes(...)["decoder"]``  $\eta H^{1-2c}$, step size of $V=H^{1-c}U$
 --                  ``...["key_query"]``            $\eta/H$, step size of $W$
---                  ``effective_heads``             $H^{2-2c}$, the ratio of the two
 ==================  ==============================  =============================================================
 
-Equal heads compute $H^{1-c}\langle U,\varphi(XWX^\top)X\rangle=\langle V,\varphi(XWX^\top)X\rangle$. The gradient of
-each carries the factor $H^{-c}$, so $V$ moves by $\eta H^{1-c}H^{-c}\nabla_V\hat L$. And $W$ moves by $\eta H^{-c}$
-times a gradient that is linear in $U=H^{c-1}V$: by $\eta H^{-1}\nabla_W\hat L$. All of this is the book's.
+Heads that start equal, for example at zero, stay equal. They compute
+$H^{1-c}\langle U,\varphi(XWX^\top)X\rangle=\langle V,\varphi(XWX^\top)X\rangle$, the output of one head. The gradient
+of each carries the factor $H^{-c}$, so $V$ moves by $\eta H^{1-c}H^{-c}\nabla_V\hat L$. And $W$ moves by
+$\eta H^{-c}$ times a gradient that is linear in $U=H^{c-1}V$. With the paper's exponent,
+
+.. math::
+
+    V\leftarrow V-\eta\,\nabla_V\hat L,\qquad W\leftarrow W-\frac\eta H\nabla_W\hat L .
+
+How many heads with $c=\frac12$ train alike is the ratio of the two step sizes, $H^{2-2c}$. All of this is the book's.
 """
 
 from __future__ import annotations
@@ -21,9 +27,73 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
-__all__ = ["effective_heads", "step_sizes", "two_number_path"]
+from attnbook.core.ensemble import Parameters
+from attnbook.core.runtime import threads
+from attnbook.multi_head import layer
+from attnbook.multi_head.layer import Objective
+
+__all__ = ["as_many_heads", "gradient_descent", "step_sizes", "two_number_path"]
+
+
+def gradient_descent(
+    parameters: Parameters,
+    tokens: Float[Tensor, "members samples tokens dimension"],
+    objective: Objective,
+    *,
+    rates: dict[str, float],
+    steps: int,
+) -> Parameters:
+    r"""Train one head with a step size for each of its two matrices.
+
+    Args:
+        parameters: Start: ``decoder`` ($V$) and ``key_query`` ($W$) with one head; copied, not changed.
+        tokens: Samples of each member.
+        objective: What is minimised.
+        rates: Step sizes by name of the parameter, see :func:`attnbook.multi_head.one_head.step_sizes`.
+        steps: Number of steps, at least 1.
+
+    Returns:
+        The final parameters.
+
+    Raises:
+        ValueError: If there is not exactly one head, a rate is missing, or the number of steps is not positive.
+    """
+    heads = layer.check(parameters, tokens)[1]
+    if heads != 1:
+        raise ValueError(f"parameters: expected one head, got {heads}")
+    if set(rates) != set(parameters):
+        raise ValueError(f"rates: expected one for each of {sorted(parameters)}, got {sorted(rates)}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps: expected a whole number of at least 1, got {steps!r}")
+    found = {name: tensor.clone() for name, tensor in parameters.items()}
+    with threads(1):
+        for _ in range(steps):
+            _, gradients = layer.value_and_gradient(found, tokens, objective)
+            found = {name: tensor - rates[name] * gradients[name] for name, tensor in found.items()}
+    return found
+
+
+def as_many_heads(parameters: Parameters, n_heads: int) -> Parameters:
+    r"""Return $H$ equal heads that compute what one head computes: $U_h=V/\sqrt H$ and $W_h=W$.
+
+    Args:
+        parameters: ``decoder`` ($V$) and ``key_query`` ($W$) with one head.
+        n_heads: Number of heads $H$, at least 1.
+
+    Returns:
+        Parameters with one entry for each head.
+
+    Raises:
+        ValueError: If ``n_heads`` is not a positive whole number.
+    """
+    if isinstance(n_heads, bool) or not isinstance(n_heads, int) or n_heads < 1:
+        raise ValueError(f"n_heads: expected a whole number of at least 1, got {n_heads!r}")
+    scaled = {"decoder": parameters["decoder"] / math.sqrt(n_heads), "key_query": parameters["key_query"]}
+    return {name: torch.repeat_interleave(tensor, n_heads, dim=1) for name, tensor in scaled.items()}
 
 
 def step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
@@ -50,27 +120,6 @@ def step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[
         raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
     _check(n_heads, exponent)
     return {"decoder": step_size * float(n_heads) ** (1 - 2 * exponent), "key_query": step_size / n_heads}
-
-
-def effective_heads(n_heads: float, exponent: float = 0.5) -> float:
-    r"""Return $H^{2-2c}$: how many heads with the scaling $H^{-1/2}$ train alike, at equal step size of the decoder.
-
-    Args:
-        n_heads: Number of heads $H$, at least 1.
-        exponent: The exponent $c$ of the scaling $H^{-c}$, at least 0; default 1/2, the paper's.
-
-    Returns:
-        The number, 1 for the exponent 1.
-
-    Raises:
-        ValueError: If a number is outside its range.
-
-    Example:
-        >>> effective_heads(256, exponent=0.75)
-        16.0
-    """
-    _check(n_heads, exponent)
-    return float(n_heads) ** (2 - 2 * exponent)
 
 
 def two_number_path(
