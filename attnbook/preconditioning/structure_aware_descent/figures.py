@@ -16,7 +16,7 @@ from attnbook.preconditioning.curves import NEAR
 from attnbook.preconditioning.metric import POWERS
 from attnbook.preconditioning.structure_aware_descent.experiments import at_best_size, best_size, ratios
 from attnbook.preconditioning.structure_aware_descent.near_minima import ARRIVED
-from attnbook.preconditioning.structure_aware_descent.race import race_ends, race_times
+from attnbook.preconditioning.structure_aware_descent.race import outcomes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,7 +132,7 @@ def ablation_table(data: xr.Dataset) -> Table:
 
 def race(data: xr.Dataset) -> Figure:
     """Draw final excess and time to the optimum of every method, with and without the regulariser; a row a problem."""
-    ends, times = race_ends(data) - 1, race_times(data)
+    ends, times = outcomes(data)
     with style():
         figure, axes = plt.subplots(2, 2, sharey=True, figsize=(7.6, 7.4))
         for problem, (low, soon) in enumerate(axes):
@@ -141,7 +141,7 @@ def race(data: xr.Dataset) -> Figure:
                 alone = name in ("algorithm_1", "left")
                 pairs = [("o", 0.0, name)] if alone else [("o", 0.17, f"{name}_regularised"), ("s", -0.17, name)]
                 for marker, offset, racer in pairs:
-                    _whisker(low, ends[problem].sel(racer=racer).values, row + offset, marker, color, "diverged")
+                    _whisker(low, ends[problem].sel(racer=racer).values - 1, row + offset, marker, color, "diverged")
                     _whisker(soon, times[problem].sel(racer=racer).values, row + offset, marker, color, "never")
             low.axvline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
             kappa = rf"$\kappa$ = {data.kappa.values[problem]:g}"
