@@ -141,7 +141,7 @@ def distance(value: Map, key_query: Square, *, covariance: Square, true_map: Map
         5.0
     """
     _, _, singular_values = spectral_factors(true_map, covariance)
-    warn_about_assumptions(singular_values, true_map.shape[-2])
+    warn_about_assumptions(singular_values, true_map.shape[-2], name="true_map")
     point = stack(value, key_query, covariance=covariance)
     return torch.linalg.matrix_norm(point - nearest(point, true_map @ square_roots(covariance)[0]))
 

@@ -24,6 +24,7 @@ from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.optimizer import MuonLike, ShampooLike, spectral_init
 from attnbook.preconditioning.population import (
     Preconditioner,
+    check_parts,
     excess_loss,
     excess_loss_gradient,
     imbalance,
@@ -57,13 +58,9 @@ class Variant:
     start: Start = "random"
 
     def __post_init__(self) -> None:
-        if self.preconditioner not in get_args(Preconditioner):
-            known = ", ".join(get_args(Preconditioner))
-            raise ValueError(f"preconditioner: expected one of {known}, got {self.preconditioner!r}")
+        check_parts(self.preconditioner, self.penalty)
         if self.start not in get_args(Start):
             raise ValueError(f"start: expected random or spectral, got {self.start!r}")
-        if not 0 <= self.penalty < float("inf"):
-            raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty}")
 
 
 @dataclass(frozen=True)
