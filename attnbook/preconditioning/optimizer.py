@@ -27,7 +27,7 @@ from attnbook.preconditioning.population import (
     spectral_factors,
 )
 
-__all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "inverse_fourth_root", "polar_factor", "spectral_init"]
+__all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "spectral_init"]
 
 
 def spectral_init(
@@ -73,7 +73,7 @@ def spectral_init(
     check_covariance(covariance)
     least_squares = torch.linalg.solve(covariance, inputs.mT @ labels / x.shape[-2]).mT
     value, key_query, singular = spectral_factors(least_squares, covariance)
-    warn_about_assumptions(singular, y.shape[-1], name="y")
+    warn_about_assumptions(singular, y.shape[-1])
     return value.to(x.dtype), key_query.to(x.dtype)
 
 
@@ -174,42 +174,6 @@ class StructureAwareGD(torch.optim.Optimizer):
         return loss
 
 
-def polar_factor(matrix: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
-    r"""Return the matrix with all singular values replaced by one: $G=PDR^\top\mapsto PR^\top$.
-
-    Args:
-        matrix: Any finite matrices.
-
-    Returns:
-        Their polar factors.
-
-    Example:
-        >>> polar_factor(torch.diag(torch.tensor([3.0, -0.5]))).round()
-        tensor([[ 1.,  0.],
-                [ 0., -1.]])
-    """
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left @ right
-
-
-def inverse_fourth_root(matrix: Float[Tensor, "*batch size size"], floor: float) -> Float[Tensor, "*batch size size"]:
-    """Return the inverse fourth root of symmetric matrices, with eigenvalues raised to a floor.
-
-    Args:
-        matrix: Symmetric, positive semi-definite.
-        floor: Smallest eigenvalue to use, positive.
-
-    Returns:
-        The roots.
-
-    Example:
-        >>> inverse_fourth_root(16 * torch.eye(2), 1e-6).diag()
-        tensor([0.5000, 0.5000])
-    """
-    eigenvalues, axes = torch.linalg.eigh(matrix)
-    return (axes * eigenvalues.clamp(min=floor).pow(-0.25).unsqueeze(-2)) @ axes.mT
-
-
 @dataclass(frozen=True)
 class _MatrixRule(ABC):
     """An update rule whose direction for a stack of matrices comes from :meth:`direction`."""
@@ -231,7 +195,7 @@ class _MatrixRule(ABC):
 
 @dataclass(frozen=True)
 class MuonLike(_MatrixRule):
-    """Nesterov momentum, then the polar factor of each matrix: Muon with an exact singular value decomposition.
+    r"""Nesterov momentum, then $PR^\top$ of each matrix $PDR^\top$: Muon with an exact singular value decomposition.
 
     Attributes:
         step_size: One number, or one per member.
@@ -248,7 +212,8 @@ class MuonLike(_MatrixRule):
         """Return the polar factors of gradient and momentum."""
         velocity = state.setdefault("velocity", torch.zeros_like(gradient))
         velocity.mul_(self.momentum).add_(gradient)
-        return polar_factor(gradient + self.momentum * velocity)
+        left, _, right = torch.linalg.svd(gradient + self.momentum * velocity, full_matrices=False)
+        return left @ right
 
 
 @dataclass(frozen=True)
@@ -269,11 +234,12 @@ class ShampooLike(_MatrixRule):
     def direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the gradients between their roots."""
         exact = gradient.double()  # sums of squares span more orders of magnitude than float32 resolves
-        grams = {"left": exact @ exact.mT, "right": exact.mT @ exact}
-        for name, gram in grams.items():
+        roots = []
+        for name, gram in {"left": exact @ exact.mT, "right": exact.mT @ exact}.items():
             state[name] = state[name] + gram if name in state else gram
-        left, right = (inverse_fourth_root(state[name], self.floor) for name in grams)
-        return (left @ exact @ right).to(gradient)
+            eigenvalues, axes = torch.linalg.eigh(state[name])
+            roots.append((axes * eigenvalues.clamp(min=self.floor).pow(-0.25).unsqueeze(-2)) @ axes.mT)
+        return (roots[0] @ exact @ roots[1]).to(gradient)
 
 
 class _PerMatrix(torch.optim.Optimizer):

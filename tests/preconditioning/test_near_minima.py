@@ -20,9 +20,13 @@ from attnbook.preconditioning.population import (
     precondition,
     square_roots,
 )
-from attnbook.preconditioning.structure_aware_descent import descents, figures, near_minima
-from attnbook.preconditioning.structure_aware_descent.descents import Factorisation
-from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
+from attnbook.preconditioning.structure_aware_descent import figures, near_minima
+from attnbook.preconditioning.structure_aware_descent.near_minima import (
+    Balance,
+    Conditioning,
+    Convergence,
+    Factorisation,
+)
 
 D, M = 3, 5
 VALUES = np.array([0.5, 0.3, 0.2])
@@ -224,7 +228,7 @@ def test_wrong_models_turn_claims_red(monkeypatch):
         assert right[name][claim] == "reproduced"
         assert wrong[name][claim] == "not reproduced"
     with monkeypatch.context() as patch:  # one side taken for the other
-        patch.setattr(descents, "metric", lambda c, m, kind: (torch.eye(m + c.shape[-1]).to(c), c.mT @ c))
+        patch.setattr(near_minima, "metric", lambda c, m, kind: (torch.eye(m + c.shape[-1]).to(c), c.mT @ c))
         mistaken = run("conditioning")
     assert right["conditioning"]["PC-A7"] == "reproduced"
     assert mistaken["PC-A7"] == "not reproduced"
