@@ -62,7 +62,8 @@ def test_a_step_in_the_original_coordinates_is_a_step_in_the_metric(kind):
         layer - 0.1 * change
         for layer, change in zip(layers, precondition(sums, torch.linalg.inv(covariance), kind), strict=True)
     )
-    descent = Factorisation.preconditioned(whitened_map, torch.tensor(0.1, dtype=torch.float64), covariance, kind)
+    size, one = torch.tensor([0.1, 1.0], dtype=torch.float64)
+    descent = Factorisation(whitened_map, size, one, metric(covariance, M, kind))
     excess, after = descent.step(start)
     torch.testing.assert_close(after, stack(*moved, covariance=covariance), atol=1e-11, rtol=1e-11)
     assert float(excess) == pytest.approx(float(excess_loss(*layers, covariance=covariance, true_map=true_map)))

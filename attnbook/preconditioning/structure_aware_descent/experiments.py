@@ -76,9 +76,8 @@ class StructureAwareDescent(TwoProblems):
             shape = (self.records + 1, len(variants), len(seeds), -1)  # the last of the queries, if any
             return {name: (("record", "descent", "seed"), v.reshape(shape).mean(-1)) for name, v in found.items()}
 
-        told = [share(progress, number, 3) for number in range(3)]
-        found = stacked("problem", (train(DESCENTS, problem, told[problem]) for problem in (0, 1)))
-        _, population = train(POPULATION, 1, told[2])["excess_loss"]
+        found = stacked("problem", (train(DESCENTS, problem, share(progress, problem, 3)) for problem in (0, 1)))
+        _, population = train(POPULATION, 1, share(progress, 2, 3))["excess_loss"]
         return found | {"population": (("record", "trained", "seed"), population)}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
@@ -218,15 +217,15 @@ class Ablation(Experiment):
         weak = at_best_size(data.weak).isel(record=-1)
         easy, second = (weak.isel(problem=number) for number in (0, 1))
         hard = at_best_size(data.strong.sel(condition=self.hard)).isel(record=-1) - 1
-        full = {"penalty": 1, "kind": "two"}
+        full, others = {"penalty": 1, "kind": "two"}, (data.penalty != 1) | (data.kind != "two")
         return {
             "PC-F3": {
                 "without": _extreme(easy.sel(penalty=[0])),
                 "with_it": _extreme(easy.sel(penalty=[1]), worst=True),
             },
             "PC-F4": {
-                "weak_full": second.sel(full), "weak_others": _extreme(_others(second)),
-                "strong_full": hard.sel(full), "strong_others": _extreme(_others(hard)),
+                "weak_full": second.sel(full), "weak_others": _extreme(second.where(others, np.inf)),
+                "strong_full": hard.sel(full), "strong_others": _extreme(hard.where(others, np.inf)),
             },
             "PC-F6": {"largest_ratio": data.spectral.median("seed").max()},
         }  # fmt: skip
@@ -240,11 +239,6 @@ def at_best_size(curves: xr.DataArray) -> xr.DataArray:
 def best_size(curves: xr.DataArray) -> xr.DataArray:
     """Return the position of the step size with the lowest median final ratio, for each variant."""
     return curves.isel(record=-1).median("seed").argmin("size")
-
-
-def _others(ends: xr.DataArray) -> xr.DataArray:
-    """Return all variants, with Algorithm 1 infinitely bad."""
-    return ends.where(~((ends.penalty == 1) & (ends.kind == "two")), np.inf)
 
 
 def _extreme(ends: xr.DataArray, *, worst: bool = False) -> xr.DataArray:

@@ -22,7 +22,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.preconditioning.curves import first_time, stacked
 from attnbook.preconditioning.data import Problem, draw_problem
 from attnbook.preconditioning.landscape import regularised_loss
-from attnbook.preconditioning.manifold import Map, Point, Square, minimum, nearest, split, stack, unstack
+from attnbook.preconditioning.manifold import Point, minimum, nearest, split, stack, unstack
 from attnbook.preconditioning.metric import POWERS, condition_number, metric, preconditioned_spectrum
 from attnbook.preconditioning.optimizer import StructureAwareGD
 from attnbook.preconditioning.population import Preconditioner, excess_loss, imbalance, square_roots
@@ -39,17 +39,7 @@ class Factorisation:
     whitened_map: Tensor  # (..., m, d)
     step_size: Tensor  # with the batch axes of the map or fewer
     penalty: Tensor  # weight of the regulariser, likewise
-    before: Tensor | None = None  # the factor Lambda, (..., m + d, m + d); None for the identity
-    after: Tensor | None = None  # the factor Sigma', (..., d, d); None for the identity
-
-    @classmethod
-    def preconditioned(
-        cls, whitened_map: Map, step_size: Float[Tensor, "*#batch"], covariance: Square, kind: Preconditioner
-    ) -> Factorisation:
-        """Return Algorithm 1's step, with the weight 1 of the regulariser and one of the preconditioners."""
-        before, after = metric(covariance, whitened_map.shape[-2], kind)
-        one = torch.ones_like(step_size)
-        return cls(whitened_map, step_size, one, before if kind == "none" else None, after if kind != "two" else None)
+    metric: tuple[Tensor, Tensor] | None = None  # Lambda, (..., m + d, m + d), and Sigma', (..., d, d); or identities
 
     def step(self, point: Point) -> tuple[Float[Tensor, "*batch"], Point]:
         """Return the excess loss (without the regulariser) before a step, and the point after it."""
@@ -57,10 +47,8 @@ class Factorisation:
         error = value @ key_query.mT - self.whitened_map
         balance = 0.5 * self.penalty[..., None, None] * (value.mT @ value - key_query.mT @ key_query)
         slope = torch.cat([error @ key_query + value @ balance, error.mT @ value - key_query @ balance], dim=-2)
-        if self.before is not None:
-            slope = self.before @ slope
-        if self.after is not None:
-            slope = slope @ self.after
+        if self.metric is not None:
+            slope = self.metric[0] @ slope @ self.metric[1]
         return error.square().sum((-2, -1)) / 2, point - self.step_size[..., None, None] * slope
 
     @torch.no_grad()
@@ -134,10 +122,10 @@ class Conditioning(Experiment):
         base = minimum(whitened_map)
         away = torch.tensor(np.array([stream(seed, "start").standard_normal(base.shape[-2:]) for seed in seeds]))
         spectrum = preconditioned_spectrum(base, whitened_map, covariance=covariance, kind=kind)
-        steps = []
+        (before, after), steps = metric(covariance, self.n_outputs, kind), []
         for at in range(len(kappas)):
             start, size = base[:, at] + self.displacement * away, 1 / spectrum[:, at, -1]
-            descent = Factorisation.preconditioned(whitened_map[:, at], size, covariance[:, at], kind)
+            descent = Factorisation(whitened_map[:, at], size, torch.ones_like(size), (before[:, at], after[:, at]))
             initial, _ = descent.step(start)
             shares = descent.descend(start, self.max_steps, until=ACCURACY * initial)[0] / initial
             steps.append(first_time(np.arange(len(shares)), shares.numpy(), ACCURACY))
@@ -176,7 +164,8 @@ def trajectory_difference(
     The optimiser takes automatic gradients in the original coordinates; infinite if one of the two diverges.
     """
     point, sizes = start, start.new_full(start.shape[:1], step_size)
-    descent = Factorisation.preconditioned(whitened_map, sizes, covariance, kind)
+    factors = metric(covariance, whitened_map.shape[-2], kind)
+    descent = Factorisation(whitened_map, sizes, torch.ones_like(sizes), factors)
     value, key_query = (layer.clone().requires_grad_() for layer in unstack(start, covariance=covariance))
     true_map = whitened_map @ square_roots(covariance)[1]
     optimizer = StructureAwareGD(value, key_query, covariance=covariance, step_size=step_size, preconditioner=kind)
@@ -203,9 +192,7 @@ class NearMinima(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.outputs) != 2 or not self.outputs[0] > self.outputs[1] == self.dimension:
-            raise ValueError(
-                f"outputs: expected a larger number and the dimension, {self.dimension}, got {self.outputs}"
-            )
+            raise ValueError(f"outputs: expected a larger one and the dimension, {self.dimension}, got {self.outputs}")
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Descend from near the minima, for both numbers of outputs."""
@@ -293,10 +280,9 @@ class Convergence(NearMinima):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Fit lines to the logarithms, compare slopes with the predicted ones, and look on both sides of the limit."""
-        curves = ("excess", "distance", "regularised")
         late = data.isel(record=slice(data.sizes["record"] // 2, None))
-        fits = [log_line(late[name], late.step, "record") for name in curves]
-        (loss, loss_fit), (far, far_fit), (whole, whole_fit) = fits
+        curves = late.excess, late.distance, late.regularised
+        (loss, loss_fit), (far, far_fit), (whole, whole_fit) = (log_line(one, late.step, "record") for one in curves)
         square = loss.isel(outputs=1)
         return {
             "PC-R1": {
@@ -340,18 +326,14 @@ class Balance(NearMinima):
         if not 3 <= self.records <= self.steps:
             raise ValueError(f"records: expected at least 3 and at most steps, {self.steps}, got {self.records}")
 
-    @property
-    def recorded(self) -> list[int]:
-        """Recorded steps."""
-        return [0, *np.unique(np.geomspace(1, self.steps, self.records - 1).round().astype(int)).tolist()]
-
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of outputs, weights of the regulariser, scales and steps."""
+        later = np.unique(np.geomspace(1, self.steps, self.records - 1).round().astype(int))
         return {
             "outputs": list(self.outputs),
             "penalty": [0.0, 1.0],
             "scale": list(self.scalings),
-            "step": ("record", self.recorded),
+            "step": ("record", [0, *later.tolist()]),
         }
 
     def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
@@ -359,8 +341,7 @@ class Balance(NearMinima):
         value, key_query = split(start[:, None, None])
         factors, squares = torch.tensor(self.scalings, dtype=torch.float64)[:, None, None], np.square(self.scalings)
         scaled = torch.cat([value * factors, key_query / factors], dim=-2).expand(-1, 2, -1, -1, -1)
-        # half of one over the start's largest curvature
-        sizes = torch.tensor(0.5 / (self.largest * (squares + 1 / squares)))
+        sizes = torch.tensor(0.5 / (self.largest * (squares + 1 / squares)))  # half of one over the largest curvature
         descent = Factorisation(whitened_map[:, None, None], sizes, torch.tensor([[0.0], [1.0]]).double())
         losses, (end,) = descent.descend(scaled, self.steps, keep=(self.steps,))
         outer, inner = split(end)
@@ -368,7 +349,7 @@ class Balance(NearMinima):
         excess, axes = losses.numpy(), ("seed", "penalty", "scale")
         return {
             "iterations": (axes, first_time(np.arange(len(excess)), excess, ARRIVED)),
-            "excess": (("record", *axes), excess[self.recorded]),
+            "excess": (("record", *axes), excess[self.coordinates()["step"][1]]),
             "imbalance": (axes, unequal.numpy()),
         }
 

@@ -19,18 +19,12 @@ from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.training import Optimizer, Training, Variant, train_variants
 
 PAIRS = ("condition_numbers", "largest", "noise", "steps", "n_samples", "step_sizes")  # an entry for each problem
-METHODS: dict[str, tuple[Optimizer, Preconditioner, float, float]] = {  # penalty, and largest step size of the grid
-    "algorithm_1": ("sgd", "two", 1.0, 0.4),
-    "left": ("sgd", "left", 1.0, 0.4),
-    "sgd": ("sgd", "none", 0.0, 0.4),
-    "sgd_regularised": ("sgd", "none", 1.0, 0.4),
-    "adam": ("adam", "none", 0.0, 0.8),
-    "adam_regularised": ("adam", "none", 1.0, 0.8),
-    "muon": ("muon", "none", 0.0, 0.4),
-    "muon_regularised": ("muon", "none", 1.0, 0.4),
-    "shampoo": ("shampoo", "none", 0.0, 6.4),
-    "shampoo_regularised": ("shampoo", "none", 1.0, 6.4),
-}
+RIVALS: dict[Optimizer, float] = {"sgd": 0.4, "adam": 0.8, "muon": 0.4, "shampoo": 6.4}  # largest step size tried
+METHODS: dict[str, tuple[Optimizer, Preconditioner, float, float]] = {  # penalty, and largest step size tried
+    "algorithm_1": ("sgd", "two", 1.0, 0.4), "left": ("sgd", "left", 1.0, 0.4),
+    **{f"{name}{word}": (name, "none", penalty, largest) for name, largest in RIVALS.items()
+       for word, penalty in (("", 0.0), ("_regularised", 1.0))},
+}  # fmt: skip
 SCHEDULES = (False, True)  # whether step sizes fall to zero along a cosine
 AIMS = ("lowest", "fastest")
 
@@ -141,8 +135,7 @@ class OptimizerRace(TwoProblems):
             variants = [Variant(float(size), kind, penalty) for size in sizes]
             training = self.training(problem, optimizer=optimizer, decay=decay)
             history = train_variants(variants, seeds, setup, training, device=device, progress=progress)
-            losses = history.records["excess_loss"].reshape(-1, len(sizes), len(seeds))
-            return 1 + losses / setup.best_loss
+            return 1 + history.records["excess_loss"].reshape(-1, len(sizes), len(seeds)) / setup.best_loss
 
         sizes, steps = self.sizes(name), self.coordinates()["step"][1][problem]
         mine = share(progress, problem * len(METHODS) + list(METHODS).index(name), 2 * len(METHODS))
