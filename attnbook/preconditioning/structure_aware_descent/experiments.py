@@ -58,7 +58,7 @@ class StructureAwareDescent(TwoProblems):
     chunk: int = 10
 
     def coordinates(self) -> dict[str, Any]:
-        """Name problems, their sizes, variants and steps."""
+        """Name problems, their best losses, variants and steps."""
         return super().coordinates() | {
             "best_loss": ("problem", [self.setup(problem).best_loss for problem in (0, 1)]),
             "descent": list(DESCENTS),
