@@ -27,9 +27,8 @@ def smoke():
 def test_a_seed_that_never_arrives_counts_as_infinite():
     ratios, steps = np.array([[9.0, 9.0, np.inf], [1.25, 1.3, np.inf], [1.4, 1.26, np.inf]]), np.array([0.0, 7.0, 14.0])
     assert first_time(steps, ratios).tolist() == [7.0, np.inf, np.inf]
-    curves = xr.DataArray([ratios], {"aim": ["fastest"]}, ("aim", "record", "seed")).reindex(aim=race.AIMS)
-    named = xr.Dataset({"curves": curves}, {"step": ("record", steps)})
-    assert race.outcomes(named)[1].values.tolist() == [7.0, np.inf, np.inf]
+    named = xr.DataArray(ratios, dims=("record", "seed")), xr.DataArray(steps, dims="record")
+    assert race.near_at(*named).values.tolist() == [7.0, np.inf, np.inf]
 
 
 def test_stages_report_their_progress_together():

@@ -17,7 +17,7 @@ from attnbook.preconditioning.curves import NEAR, stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
-from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace, TwoProblems, check_records
+from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace, TwoProblems, check_records, near_at
 from attnbook.preconditioning.training import Start, Training, Variant, train_variants
 
 __all__ = ["Ablation", "Balance", "Conditioning", "Convergence", "OptimizerRace", "StructureAwareDescent"]
@@ -88,7 +88,7 @@ class StructureAwareDescent(TwoProblems):
             "PC-F1": _each(start=spectral.isel(record=0), highest=spectral.max("record")),
             "PC-F1-sgd-start": _each(orders=xr.apply_ufunc(np.log10, sgd.isel(record=0))),
             "PC-F1-sgd-end": _at_the_end(sgd),
-            "PC-F2": _at_the_end(ours),
+            "PC-F2": _at_the_end(ours) | _each(time=near_at(ours, data.step)),
         }
         if isinstance(self.n_samples, int):
             return found | self._mechanism(data)

@@ -171,10 +171,11 @@ def choose(aim: str, end: np.ndarray, time: np.ndarray, lost: np.ndarray) -> tup
     return int(schedule), int(size)
 
 
-def outcomes(data: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return final ratios of methods tuned for the lowest, and first steps near the optimum of those tuned for speed.
+def near_at(ratios: xr.DataArray, steps: xr.DataArray) -> xr.DataArray:
+    """Return the first recorded step at which $L/L^*$ is near-optimal; infinite where it never is."""
+    return steps.where(ratios <= NEAR, np.inf).min("record")
 
-    A method that is never near has an infinite time.
-    """
-    times = data.step.where(data.curves.sel(aim="fastest") <= NEAR, np.inf).min("record")
-    return data.curves.sel(aim="lowest").isel(record=-1), times
+
+def outcomes(data: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return final ratios of methods tuned for the lowest, and first steps near the optimum of those tuned to be fast."""
+    return data.curves.sel(aim="lowest").isel(record=-1), near_at(data.curves.sel(aim="fastest"), data.step)
