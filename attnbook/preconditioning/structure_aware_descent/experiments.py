@@ -92,8 +92,10 @@ class StructureAwareDescent(TwoProblems):
         }
         if isinstance(self.n_samples, int):
             return found | self._mechanism(data)
-        start = spectral.isel(record=0) - 1  # the larger run has ten times the samples in its second problem
-        return found | {"PC-F1p-samples-start": {"start_shrinks_by": start[0] / start[1]}}
+        # the larger run has ten times the samples in its second problem
+        ends, start = ours.isel(record=-1), spectral.isel(record=0) - 1
+        times_ten = {"start_shrinks_by": start[0] / start[1], "random_end_over_end": ends[1] / ends[0]}
+        return found | {"PC-F1p-samples-start": times_ten}
 
     def _mechanism(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Why it is slow without the regulariser, on the second problem."""

@@ -177,5 +177,5 @@ def near_at(ratios: xr.DataArray, steps: xr.DataArray) -> xr.DataArray:
 
 
 def outcomes(data: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return final ratios of methods tuned for the lowest, and first steps near the optimum of those tuned to be fast."""
+    """Return final ratios of methods tuned for low ones, and first steps near the optimum of those tuned for speed."""
     return data.curves.sel(aim="lowest").isel(record=-1), near_at(data.curves.sel(aim="fastest"), data.step)
