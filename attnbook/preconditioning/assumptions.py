@@ -33,10 +33,10 @@ def warn_about_assumptions(singular_values: Float[Tensor, "*batch dimension"], n
     warn_about_sizes(n_outputs, dimension, stacklevel=4)
     threshold = dimension * torch.finfo(singular_values.dtype).eps * largest
     if n_outputs >= dimension and float(singular_values.min()) <= threshold:
-        warnings.warn(f"true_map: linearly dependent columns: {_NO_RATE}", stacklevel=3)
+        warnings.warn(f"y: linearly dependent columns of the least squares map: {_NO_RATE}", stacklevel=3)
     if largest >= LARGEST_SIGNAL:
         warnings.warn(
-            f"true_map: the largest singular value of A Sigma^(1/2) is {largest:.3g}; from {LARGEST_SIGNAL} on "
+            f"y: the largest singular value of A Sigma^(1/2) is {largest:.3g}; from {LARGEST_SIGNAL} on "
             "E exp(q), which the 1/n term needs, is infinite (Assumption 3); divide the labels by a constant",
             stacklevel=3,
         )

@@ -1,12 +1,14 @@
-"""What the experiments of this part read off their training curves."""
+"""What the experiments of this part read off their training curves, and how they stack what they found."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from attnbook.core.runtime import Progress
+from attnbook.core.experiment import Arrays
 
-__all__ = ["NEAR", "first_time", "stage"]
+__all__ = ["NEAR", "first_time", "stacked"]
 
 NEAR = 1.25
 """A loss counts as near-optimal up to this multiple of the best one."""
@@ -31,17 +33,15 @@ def first_time(steps: np.ndarray, ratios: np.ndarray, level: float = NEAR) -> np
     return np.where(reached.any(axis=0), steps[reached.argmax(axis=0)], np.inf)
 
 
-def stage(progress: Progress | None, number: int, stages: int) -> Progress | None:
-    """Return what one of several stages of equal weight reports its progress to.
+def stacked(axis: str, found: Iterable[Arrays]) -> Arrays:
+    """Return arrays of the same names and shapes along a new first dimension.
 
     Args:
-        progress: What the stages report to together; None for nothing.
-        number: Stages before this one.
-        stages: Number of stages.
+        axis: Name of the new dimension.
+        found: What was found for each of its entries, at least one.
 
     Returns:
-        A function for the stage, or None.
+        The arrays.
     """
-    if progress is None:
-        return None
-    return lambda done, total: progress(round(1000 * (number + done / total)), 1000 * stages)
+    rows = list(found)
+    return {name: ((axis, *axes), np.stack([row[name][1] for row in rows])) for name, (axes, _) in rows[0].items()}

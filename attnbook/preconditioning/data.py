@@ -96,14 +96,9 @@ class Setup:
 
     def problem(self, seed: int) -> Problem:
         """Return the problem of a seed."""
-        return draw_problem(
-            self.dimension,
-            self.n_outputs,
-            condition_number=self.condition_number,
-            singular_values=np.linspace(self.largest, self.smallest, min(self.dimension, self.n_outputs)),
-            noise=self.noise,
-            rng=stream(seed, "problem"),
-        )
+        values = np.linspace(self.largest, self.smallest, min(self.dimension, self.n_outputs))
+        return draw_problem(self.dimension, self.n_outputs, condition_number=self.condition_number,
+                            singular_values=values, noise=self.noise, rng=stream(seed, "problem"))  # fmt: skip
 
     def draw(self, seed: int) -> tuple[Float[np.ndarray, "samples dimension"], Float[np.ndarray, "samples outputs"]]:
         """Return the data set of a seed."""
@@ -153,11 +148,8 @@ def draw_problem(
     eigenvalues = np.geomspace(condition_number**0.5, condition_number**-0.5, dimension)
     axes, left, right = (_orthogonal(size, rng) for size in (dimension, n_outputs, dimension))
     whitened_map = (left[:, :rank] * singular_values) @ right[:, :rank].T
-    return Problem(
-        covariance=(axes * eigenvalues) @ axes.T,
-        true_map=whitened_map @ (axes / np.sqrt(eigenvalues)) @ axes.T,
-        noise=noise,
-    )
+    true_map = whitened_map @ (axes / np.sqrt(eigenvalues)) @ axes.T
+    return Problem((axes * eigenvalues) @ axes.T, true_map, noise)
 
 
 def _orthogonal(size: int, rng: np.random.Generator) -> np.ndarray:

@@ -19,7 +19,6 @@ The text of the paper available to us has no equations; the exact coefficients h
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.preconditioning.landscape import curvature
-from attnbook.preconditioning.manifold import Point, minimum, split
+from attnbook.preconditioning.manifold import Map, Point, Square, minimum, split
 
 __all__ = [
     "bias_coefficient",
@@ -38,11 +37,8 @@ __all__ = [
     "spectral_start_constant",
 ]
 
-Value: TypeAlias = Float[Tensor, "*#batch outputs dimension"]
-Square: TypeAlias = Float[Tensor, "*#batch dimension dimension"]
 
-
-def bias_coefficient(value: Value, key_query: Square, *, target: Value) -> Float[Tensor, "*batch"]:
+def bias_coefficient(value: Map, key_query: Square, *, target: Map) -> Float[Tensor, "*batch"]:
     r"""Return $\mathcal B=\lim_nn\,(\mathbb EL_n-L)$: the exact coefficient of $1/n$, not an identity at finite $n$.
 
     With $E_0=\tilde U\tilde V-\tilde A$, $S=(I-2\tilde V^\top\tilde V)^{-1}$ and $c_S=\sqrt{\det S}$ it is the sum of:
@@ -85,7 +81,7 @@ def bias_coefficient(value: Value, key_query: Square, *, target: Value) -> Float
     return itself + ratio + variance
 
 
-def bias_gradient(point: Point, *, target: Value) -> Point:
+def bias_gradient(point: Point, *, target: Map) -> Point:
     r"""Return $\nabla\mathcal B$: $n$ times the bias of the expected gradient, to leading order.
 
     Args:
@@ -103,7 +99,7 @@ def bias_gradient(point: Point, *, target: Value) -> Point:
     return torch.autograd.grad(bias_coefficient(value, key.mT, target=target).sum(), leaf)[0]
 
 
-def curvature_inverse(target: Value) -> Float[Tensor, "size size"]:
+def curvature_inverse(target: Map) -> Float[Tensor, "size size"]:
     r"""Return the pseudo-inverse of the Hessian of $L+\mathcal R$ at a minimum; it leaves out the rotations.
 
     Args:
@@ -117,7 +113,7 @@ def curvature_inverse(target: Value) -> Float[Tensor, "size size"]:
     return torch.linalg.pinv(curvature(optimum, directions, target).flatten(1), rtol=1e-9, hermitian=True)
 
 
-def oracle_constant(target: Value) -> float:
+def oracle_constant(target: Map) -> float:
     r"""Return $\lim n^2\,(L-L^*)$ where the gradient oracle ends: how far $\mathcal B/n$ pulls a minimum.
 
     The pull moves it by $\delta=-\nabla^2(L+\mathcal R)^+\,\nabla\mathcal B/n$, and the excess is quadratic in that.

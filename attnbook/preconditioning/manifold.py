@@ -1,4 +1,4 @@
-r"""The set of global minima of the regularised population loss: projection and distance.
+r"""The set of global minima of the regularised population loss, and the projection onto it.
 
 In whitened coordinates a pair of layers is one matrix, a *point*.
 
@@ -22,10 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.preconditioning.assumptions import warn_about_assumptions
 from attnbook.preconditioning.population import spectral_factors, square_roots, whiten
 
-__all__ = ["distance", "minimum", "nearest", "sideways", "split", "stack", "unstack"]
+__all__ = ["minimum", "nearest", "sideways", "split", "stack", "unstack"]
 
 Point = Float[Tensor, "*#batch stacked dimension"]
 Map = Float[Tensor, "*#batch outputs dimension"]
@@ -115,35 +114,6 @@ def nearest(point: Point, whitened_map: Map) -> Point:
     start = minimum(whitened_map)
     left, _, right = torch.linalg.svd(start.mT @ point)
     return start @ left @ right
-
-
-def distance(value: Map, key_query: Square, *, covariance: Square, true_map: Map) -> Float[Tensor, "*batch"]:
-    r"""Return $\|Z-\Pi(Z)\|_F$, how far two layers are from the nearest global minimum in whitened coordinates.
-
-    Args:
-        value: $U$.
-        key_query: $V$.
-        covariance: $\Sigma$.
-        true_map: $A$.
-
-    Returns:
-        The distance; Theorem 1 speaks about those up to $\sqrt{0.8\,s_d}$.
-
-    Raises:
-        ValueError: If the covariance is not symmetric and positive definite.
-
-    Warns:
-        UserWarning: If Assumption 2 or 3 fails.
-
-    Example:
-        >>> one = torch.ones(1, 1)
-        >>> float(distance(3.5 * one, 4.5 * one, covariance=one, true_map=0.25 * one))
-        5.0
-    """
-    _, _, singular_values = spectral_factors(true_map, covariance)
-    warn_about_assumptions(singular_values, true_map.shape[-2])
-    point = stack(value, key_query, covariance=covariance)
-    return torch.linalg.matrix_norm(point - nearest(point, true_map @ square_roots(covariance)[0]))
 
 
 def sideways(direction: Point, base: Point) -> Point:

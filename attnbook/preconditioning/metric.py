@@ -25,7 +25,7 @@ from torch import Tensor
 
 from attnbook.preconditioning import landscape
 from attnbook.preconditioning.manifold import Map, Point, Square
-from attnbook.preconditioning.population import Preconditioner, square_roots
+from attnbook.preconditioning.population import Preconditioner, check_parts, square_roots
 
 __all__ = ["POWERS", "condition_number", "metric", "preconditioned_spectrum"]
 
@@ -54,8 +54,7 @@ def metric(
         >>> before.diag(), after
         (tensor([1., 2.]), tensor([[2.]]))
     """
-    if kind not in POWERS:
-        raise ValueError(f"kind: expected one of {', '.join(POWERS)}, got {kind!r}")
+    check_parts(kind, name="kind")
     dimension = covariance.shape[-1]
     one = torch.eye(n_outputs + dimension, dtype=covariance.dtype, device=covariance.device)
     before = one.expand(*covariance.shape[:-2], -1, -1).clone()

@@ -7,28 +7,27 @@ with a score $x_j^\top Vx_i$ and an output $Us_i$: train your own attention laye
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.update_rules import per_member
-from attnbook.preconditioning.assumptions import LARGEST_SIGNAL, warn_about_sizes
+from attnbook.preconditioning.assumptions import warn_about_assumptions, warn_about_sizes
 from attnbook.preconditioning.population import (
-    Preconditioner,
     check_covariance,
+    check_parts,
     penalty_gradient,
     precondition,
     sample_covariance,
     spectral_factors,
 )
 
-__all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "inverse_fourth_root", "polar_factor", "spectral_init"]
+__all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "spectral_init"]
 
 
 def spectral_init(
@@ -52,8 +51,8 @@ def spectral_init(
             there are too few samples for a covariance of full rank.
 
     Warns:
-        UserWarning: If there are fewer outputs than inputs (Assumption 2 fails), or the largest singular value of
-            $\hat A\hat\Sigma^{1/2}$ is at least 1/2 (Assumption 3 surely fails).
+        UserWarning: If there are fewer outputs than inputs or a singular value of $\hat A\hat\Sigma^{1/2}$ is zero
+            (Assumption 2 fails), or the largest one is at least 1/2 (Assumption 3 surely fails).
 
     Example:
         >>> x = torch.eye(2).repeat(3, 1)
@@ -63,10 +62,8 @@ def spectral_init(
     """
     for name, tensor in {"x": x, "y": y}.items():
         if tensor.ndim < 2 or not tensor.is_floating_point():
-            raise ValueError(
-                f"{name}: expected floating point numbers with one sample per row, "
-                f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
-            )
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            raise ValueError(f"{name}: expected floating point numbers with one sample per row, got {got}")
     if x.shape[-2] != y.shape[-2]:
         raise ValueError(f"y: expected one label per input, {x.shape[-2]}, got {y.shape[-2]}")
     if not torch.isfinite(y).all():
@@ -76,13 +73,7 @@ def spectral_init(
     check_covariance(covariance)
     least_squares = torch.linalg.solve(covariance, inputs.mT @ labels / x.shape[-2]).mT
     value, key_query, singular = spectral_factors(least_squares, covariance)
-    warn_about_sizes(y.shape[-1], x.shape[-1])
-    if (singular[..., 0] >= LARGEST_SIGNAL).any():
-        warnings.warn(
-            f"y: the largest singular value of A Sigma^(1/2) is {float(singular.max()):.3g}; from {LARGEST_SIGNAL} on "
-            "E exp(q), which the 1/n term needs, is infinite (Assumption 3); divide the labels by a constant",
-            stacklevel=2,
-        )
+    warn_about_assumptions(singular, y.shape[-1])
     return value.to(x.dtype), key_query.to(x.dtype)
 
 
@@ -133,11 +124,7 @@ class StructureAwareGD(torch.optim.Optimizer):
     ) -> None:
         _check_layers(value, key_query, covariance)
         per_member("step_size", step_size, 1)
-        if preconditioner not in get_args(Preconditioner):
-            known = ", ".join(get_args(Preconditioner))
-            raise ValueError(f"preconditioner: expected one of {known}, got {preconditioner!r}")
-        if not 0 <= penalty < float("inf"):
-            raise ValueError(f"penalty: expected a finite number of at least 0, got {penalty}")
+        check_parts(preconditioner, penalty)
         check_covariance(covariance)
         warn_about_sizes(value.shape[-2], value.shape[-1])
         super().__init__([value, key_query], {"lr": step_size, "preconditioner": preconditioner, "penalty": penalty})
@@ -181,47 +168,10 @@ class StructureAwareGD(torch.optim.Optimizer):
         state = self.state[value]
         penalty = penalty_gradient(value, key_query, covariance=state["covariance"])
         sums = (value.grad + group["penalty"] * penalty[0], key_query.grad + group["penalty"] * penalty[1])
-        for matrix, direction in zip(
-            (value, key_query), precondition(sums, state["inverse_covariance"], group["preconditioner"]), strict=True
-        ):
+        directions = precondition(sums, state["inverse_covariance"], group["preconditioner"])
+        for matrix, direction in zip((value, key_query), directions, strict=True):
             matrix.sub_(direction, alpha=group["lr"])
         return loss
-
-
-def polar_factor(matrix: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
-    r"""Return the matrix with all singular values replaced by one: $G=PDR^\top\mapsto PR^\top$.
-
-    Args:
-        matrix: Any finite matrices.
-
-    Returns:
-        Their polar factors.
-
-    Example:
-        >>> polar_factor(torch.diag(torch.tensor([3.0, -0.5]))).round()
-        tensor([[ 1.,  0.],
-                [ 0., -1.]])
-    """
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left @ right
-
-
-def inverse_fourth_root(matrix: Float[Tensor, "*batch size size"], floor: float) -> Float[Tensor, "*batch size size"]:
-    """Return the inverse fourth root of symmetric matrices, with eigenvalues raised to a floor.
-
-    Args:
-        matrix: Symmetric, positive semi-definite.
-        floor: Smallest eigenvalue to use, positive.
-
-    Returns:
-        The roots.
-
-    Example:
-        >>> inverse_fourth_root(16 * torch.eye(2), 1e-6).diag()
-        tensor([0.5000, 0.5000])
-    """
-    eigenvalues, axes = torch.linalg.eigh(matrix)
-    return (axes * eigenvalues.clamp(min=floor).pow(-0.25).unsqueeze(-2)) @ axes.mT
 
 
 @dataclass(frozen=True)
@@ -245,14 +195,13 @@ class _MatrixRule(ABC):
 
 @dataclass(frozen=True)
 class MuonLike(_MatrixRule):
-    """Nesterov momentum, then the polar factor of each matrix: Muon with an exact singular value decomposition.
+    r"""Nesterov momentum, then $PR^\top$ of each matrix $PDR^\top$: Muon with an exact singular value decomposition.
 
     Attributes:
         step_size: One number, or one per member.
         momentum: In [0, 1); default 0.95, as in Muon.
     """
 
-    step_size: float | Sequence[float]
     momentum: float = 0.95
 
     def __post_init__(self) -> None:
@@ -263,7 +212,8 @@ class MuonLike(_MatrixRule):
         """Return the polar factors of gradient and momentum."""
         velocity = state.setdefault("velocity", torch.zeros_like(gradient))
         velocity.mul_(self.momentum).add_(gradient)
-        return polar_factor(gradient + self.momentum * velocity)
+        left, _, right = torch.linalg.svd(gradient + self.momentum * velocity, full_matrices=False)
+        return left @ right
 
 
 @dataclass(frozen=True)
@@ -275,7 +225,6 @@ class ShampooLike(_MatrixRule):
         floor: Smallest eigenvalue used in a root; default 1e-6.
     """
 
-    step_size: float | Sequence[float]
     floor: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -285,11 +234,12 @@ class ShampooLike(_MatrixRule):
     def direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the gradients between their roots."""
         exact = gradient.double()  # sums of squares span more orders of magnitude than float32 resolves
-        grams = {"left": exact @ exact.mT, "right": exact.mT @ exact}
-        for name, gram in grams.items():
+        roots = []
+        for name, gram in {"left": exact @ exact.mT, "right": exact.mT @ exact}.items():
             state[name] = state[name] + gram if name in state else gram
-        left, right = (inverse_fourth_root(state[name], self.floor) for name in grams)
-        return (left @ exact @ right).to(gradient)
+            eigenvalues, axes = torch.linalg.eigh(state[name])
+            roots.append((axes * eigenvalues.clamp(min=self.floor).pow(-0.25).unsqueeze(-2)) @ axes.mT)
+        return (roots[0] @ exact @ roots[1]).to(gradient)
 
 
 class _PerMatrix(torch.optim.Optimizer):
@@ -313,7 +263,5 @@ def _check_layers(value: Tensor, key_query: Tensor, covariance: Tensor) -> None:
     dimension = value.shape[-1]
     for name, tensor in {"key_query": key_query, "covariance": covariance}.items():
         if tensor.shape[-2:] != (dimension, dimension):
-            raise ValueError(
-                f"{name}: expected (..., {dimension}, {dimension}) to fit value {tuple(value.shape)}, "
-                f"got {tuple(tensor.shape)}"
-            )
+            shapes = f"to fit value {tuple(value.shape)}, got {tuple(tensor.shape)}"
+            raise ValueError(f"{name}: expected (..., {dimension}, {dimension}) {shapes}")

@@ -7,8 +7,7 @@ $U$                      ``value``            value matrix, ``(..., n_outputs, d
 $V$                      ``key_query``        product of key and query matrices, ``(..., dimension, dimension)``
 $\Sigma$, $\hat\Sigma$   ``covariance``       of the inputs, or its estimate, ``(..., dimension, dimension)``
 $A$, $\hat A$            ``true_map``         linear teacher, or its estimate, ``(..., n_outputs, dimension)``
-$L^*$                    ``best_loss``        $\frac12m\sigma^2$
-$L-L^*$                  ``excess_loss``      $\frac12\|(U\Sigma V-A)\Sigma^{1/2}\|_F^2$
+$L-L^*$                  ``excess_loss``      $\frac12\|(U\Sigma V-A)\Sigma^{1/2}\|_F^2$; $L^*=\frac12m\sigma^2$
 $\mathcal R$             ``balance_penalty``  $\frac18\|\Sigma^{1/2}(U^\top U-V\Sigma V^\top)\Sigma^{1/2}\|_F^2$
 $\tilde U,\tilde V$      ``whiten``           $U\Sigma^{1/2}$ and $\Sigma^{1/2}V\Sigma^{1/2}$
 =======================  ===================  =================================================================
@@ -29,8 +28,8 @@ from torch import Tensor
 __all__ = [
     "Preconditioner",
     "balance_penalty",
-    "best_loss",
     "check_covariance",
+    "check_parts",
     "excess_loss",
     "excess_loss_gradient",
     "imbalance",
@@ -45,23 +44,6 @@ __all__ = [
 Preconditioner: TypeAlias = Literal["none", "left", "two"]
 Value: TypeAlias = Float[Tensor, "*#batch outputs dimension"]
 Square: TypeAlias = Float[Tensor, "*#batch dimension dimension"]
-
-
-def best_loss(n_outputs: int, noise: float) -> float:
-    r"""Return the smallest population loss, $L^*=\frac12m\sigma^2$: that of the true linear map.
-
-    Args:
-        n_outputs: Number of outputs $m$.
-        noise: Standard deviation $\sigma$ of each output's noise.
-
-    Returns:
-        The loss.
-
-    Example:
-        >>> best_loss(8, 0.5)
-        1.0
-    """
-    return 0.5 * n_outputs * noise**2
 
 
 def sample_covariance(inputs: Float[Tensor, "*batch samples dimension"]) -> Float[Tensor, "*batch dimension dimension"]:
@@ -107,6 +89,23 @@ def check_covariance(covariance: Square) -> None:
             f"covariance: expected a positive definite matrix, got smallest eigenvalue {float(smallest.min()):.3g}; "
             "drop redundant inputs, or add a multiple of the identity"
         )
+
+
+def check_parts(preconditioner: str, penalty: float = 0.0, *, name: str = "preconditioner") -> None:
+    """Refuse an unknown preconditioner or a weight of the regulariser that is negative or not finite.
+
+    Args:
+        preconditioner: One of :data:`Preconditioner`.
+        penalty: The weight; default 0.
+        name: What to call the preconditioner in the message.
+
+    Raises:
+        ValueError: If one of them is.
+    """
+    if preconditioner not in get_args(Preconditioner):
+        raise ValueError(f"{name}: expected one of {', '.join(get_args(Preconditioner))}, got {preconditioner!r}")
+    if not 0 <= penalty < float("inf"):
+        raise ValueError(f"penalty: expected a finite number of at least 0, got {penalty}")
 
 
 def square_roots(covariance: Square) -> tuple[Square, Square]:
@@ -260,8 +259,7 @@ def precondition(
     Raises:
         ValueError: If ``kind`` is unknown.
     """
-    if kind not in get_args(Preconditioner):
-        raise ValueError(f"kind: expected one of {', '.join(get_args(Preconditioner))}, got {kind!r}")
+    check_parts(kind, name="kind")
     for_value, for_key_query = gradients
     if kind == "none":
         return for_value, for_key_query

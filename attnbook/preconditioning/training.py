@@ -24,6 +24,7 @@ from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.optimizer import MuonLike, ShampooLike, spectral_init
 from attnbook.preconditioning.population import (
     Preconditioner,
+    check_parts,
     excess_loss,
     excess_loss_gradient,
     imbalance,
@@ -57,13 +58,9 @@ class Variant:
     start: Start = "random"
 
     def __post_init__(self) -> None:
-        if self.preconditioner not in get_args(Preconditioner):
-            known = ", ".join(get_args(Preconditioner))
-            raise ValueError(f"preconditioner: expected one of {known}, got {self.preconditioner!r}")
+        check_parts(self.preconditioner, self.penalty)
         if self.start not in get_args(Start):
             raise ValueError(f"start: expected random or spectral, got {self.start!r}")
-        if not 0 <= self.penalty < float("inf"):
-            raise ValueError(f"penalty: expected a finite number of at least 0, got {self.penalty}")
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ def train_variants(
             f"batch_size: expected at most the number of samples, {setup.n_samples}, as batches are drawn without "
             f"replacement; got {training.batch_size}"
         )
-    data = _Data(variants, seeds, setup, training, device, dtype)
+    data = _Data(variants, seeds, setup, training, partial(to_tensor, device=device, dtype=dtype))
     with threads(1):
         return ensemble.train(
             data.population_gradient if training.population else data.gradient,
@@ -152,25 +149,17 @@ class _Data:
     """Problems, samples, batches and starts of all members; each drawn once per seed."""
 
     def __init__(
-        self,
-        variants: Sequence[Variant],
-        seeds: Sequence[int],
-        setup: Setup,
-        training: Training,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, variants: Sequence[Variant], seeds: Sequence[int], setup: Setup, training: Training, to: partial[Tensor]
     ) -> None:
         self.variants, self.seeds, self.setup, self.training = variants, seeds, setup, training
-        self.to = partial(to_tensor, device=device, dtype=dtype)
         samples = [setup.draw(seed) for seed in seeds]
         exact = [torch.as_tensor(np.stack(arrays)) for arrays in zip(*samples, strict=True)]
-        self.inputs, self.labels = (self.to(t.numpy()) for t in exact)
+        self.inputs, self.labels = (to(t.numpy()) for t in exact)
         estimate = sample_covariance(exact[0])
-        self.covariance = self.to(estimate.numpy())
-        self.inverse = self.to(torch.linalg.inv(estimate).numpy())
+        self.covariance, self.inverse = (to(t.numpy()) for t in (estimate, torch.linalg.inv(estimate)))
         problems = [setup.problem(seed) for seed in seeds]
-        self.true_covariance = torch.as_tensor(np.stack([p.covariance for p in problems]))
-        self.true_map = torch.as_tensor(np.stack([p.true_map for p in problems]))
+        true = {"covariance": [p.covariance for p in problems], "true_map": [p.true_map for p in problems]}
+        self.true = {name: torch.as_tensor(np.stack(matrices)) for name, matrices in true.items()}
         shapes = (setup.n_outputs, setup.dimension), (setup.dimension, setup.dimension)
         normal = [
             [rng.standard_normal(shape) for shape in shapes] for rng in (stream(s, "random start") for s in seeds)
@@ -178,16 +167,15 @@ class _Data:
         read_off = [layer.numpy() for layer in spectral_init(*exact)]
         starts = {"random": [np.stack(layers) for layers in zip(*normal, strict=True)], "spectral": read_off}
         each = zip(*(starts[v.start] for v in variants), strict=True)
-        self.start = {n: self.to(np.concatenate(layers)) for n, layers in zip(LAYERS, each, strict=True)}
-        self.finite = torch.arange(len(variants) * len(seeds), device=device)
+        self.start = {n: to(np.concatenate(layers)) for n, layers in zip(LAYERS, each, strict=True)}
+        self.finite = torch.arange(len(variants) * len(seeds), device=self.inputs.device)
         self.probe = self.inputs[:, : training.batch_size]
         self.batches: list[np.random.Generator] = [stream(seed, "batches", setup.n_samples) for seed in seeds]
-        self.offsets = torch.arange(len(seeds), device=device).unsqueeze(1) * setup.n_samples
-        self.penalties = self.to([v.penalty for v in variants]).view(-1, 1, 1, 1)
+        self.offsets = torch.arange(len(seeds), device=self.inputs.device).unsqueeze(1) * setup.n_samples
+        self.penalties = to([v.penalty for v in variants]).view(-1, 1, 1, 1)
         self.penalised = [i for i, v in enumerate(variants) if v.penalty]
-        both: tuple[Preconditioner, ...] = ("left", "two")
-        kinds = {kind: [i for i, v in enumerate(variants) if v.preconditioner == kind] for kind in both}
-        self.preconditioned = {kind: chosen for kind, chosen in kinds.items() if chosen}
+        kinds = {v.preconditioner for v in variants} - {"none"}
+        self.preconditioned = {kind: [i for i, v in enumerate(variants) if v.preconditioner == kind] for kind in kinds}
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Draw the next batch of every seed; training asks for each step once, in order."""
@@ -206,7 +194,7 @@ class _Data:
 
     def population_gradient(self, parameters: Parameters, _: object) -> tuple[Tensor, Parameters]:
         value, key_query = self._layers(parameters)
-        true = {"covariance": self.true_covariance.to(value), "true_map": self.true_map.to(value)}
+        true = {name: matrices.to(value) for name, matrices in self.true.items()}
         losses = excess_loss(value, key_query, **true)
         slopes = zip(LAYERS, excess_loss_gradient(value, key_query, **true), strict=True)
         return losses.flatten(), self._directions(parameters, {n: slope.flatten(0, 1) for n, slope in slopes})
@@ -215,8 +203,8 @@ class _Data:
         layers = self._layers(parameters)
         self.finite = self._members(torch.stack([t.isfinite().flatten(1).all(1) for t in parameters.values()]).all(0))
         value, key_query = (layer.cpu().double() for layer in layers)  # not every device has float64
-        excess = excess_loss(value, key_query, covariance=self.true_covariance, true_map=self.true_map)
-        unequal = imbalance(value, key_query, covariance=self.true_covariance)
+        excess = excess_loss(value, key_query, **self.true)
+        unequal = imbalance(value, key_query, covariance=self.true["covariance"])
         found = {"excess_loss": excess.flatten(), "imbalance": unequal.flatten()}
         if self.training.keys:
             found["effective_keys"] = torch.cat([effective_keys(one, self.probe) for one in layers[1]])

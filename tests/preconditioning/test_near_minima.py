@@ -20,9 +20,13 @@ from attnbook.preconditioning.population import (
     precondition,
     square_roots,
 )
-from attnbook.preconditioning.structure_aware_descent import descents, figures, near_minima
-from attnbook.preconditioning.structure_aware_descent.descents import Factorisation
-from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
+from attnbook.preconditioning.structure_aware_descent import figures, near_minima
+from attnbook.preconditioning.structure_aware_descent.near_minima import (
+    Balance,
+    Conditioning,
+    Convergence,
+    Factorisation,
+)
 
 D, M = 3, 5
 VALUES = np.array([0.5, 0.3, 0.2])
@@ -58,7 +62,8 @@ def test_a_step_in_the_original_coordinates_is_a_step_in_the_metric(kind):
         layer - 0.1 * change
         for layer, change in zip(layers, precondition(sums, torch.linalg.inv(covariance), kind), strict=True)
     )
-    descent = Factorisation.preconditioned(whitened_map, torch.tensor(0.1, dtype=torch.float64), covariance, kind)
+    size, one = torch.tensor([0.1, 1.0], dtype=torch.float64)
+    descent = Factorisation(whitened_map, size, one, metric(covariance, M, kind))
     excess, after = descent.step(start)
     torch.testing.assert_close(after, stack(*moved, covariance=covariance), atol=1e-11, rtol=1e-11)
     assert float(excess) == pytest.approx(float(excess_loss(*layers, covariance=covariance, true_map=true_map)))
@@ -224,7 +229,7 @@ def test_wrong_models_turn_claims_red(monkeypatch):
         assert right[name][claim] == "reproduced"
         assert wrong[name][claim] == "not reproduced"
     with monkeypatch.context() as patch:  # one side taken for the other
-        patch.setattr(descents, "metric", lambda c, m, kind: (torch.eye(m + c.shape[-1]).to(c), c.mT @ c))
+        patch.setattr(near_minima, "metric", lambda c, m, kind: (torch.eye(m + c.shape[-1]).to(c), c.mT @ c))
         mistaken = run("conditioning")
     assert right["conditioning"]["PC-A7"] == "reproduced"
     assert mistaken["PC-A7"] == "not reproduced"

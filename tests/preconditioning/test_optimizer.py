@@ -14,8 +14,6 @@ from attnbook.preconditioning.optimizer import (
     MuonLike,
     ShampooLike,
     StructureAwareGD,
-    inverse_fourth_root,
-    polar_factor,
     spectral_init,
 )
 from attnbook.preconditioning.population import (
@@ -215,11 +213,19 @@ def test_a_step_without_gradients_is_refused():
 
 
 def test_the_polar_factor_is_orthogonal_and_the_root_is_a_root():
-    factor = polar_factor(draw(2, M, D))
+    """By hand: after one gradient PDR^T the roots of Shampoo leave PR^T, too."""
+    factor = MuonLike(0.1).direction(draw(2, M, D), {})
     torch.testing.assert_close(factor.mT @ factor, torch.eye(D, dtype=torch.float64).expand(2, -1, -1))
-    gram = draw(M, D).mT @ draw(M, D)
-    root = inverse_fourth_root(gram, 1e-12)
-    torch.testing.assert_close(torch.linalg.inv(root @ root @ root @ root), gram, rtol=1e-8, atol=1e-8)
+    square = draw(2, D, D, seed=1)
+    roots = ShampooLike(0.1, floor=1e-12).direction(square, {})
+    torch.testing.assert_close(roots, MuonLike(0.1).direction(square, {}), rtol=1e-8, atol=1e-8)
+    one = torch.diag(torch.tensor([3.0, -0.5])).double()
+    torch.testing.assert_close(MuonLike(0.1).direction(one, {}), one.sign())
+
+
+def inverse_fourth_root(matrix, floor):
+    eigenvalues, axes = torch.linalg.eigh(matrix)
+    return (axes * eigenvalues.clamp(min=floor).pow(-0.25)) @ axes.mT
 
 
 def train(rule, gradients, start):

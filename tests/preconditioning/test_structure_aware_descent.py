@@ -5,9 +5,10 @@ import pytest
 import red
 import xarray as xr
 
+from attnbook.core.resuming import share
 from attnbook.preconditioning import training
-from attnbook.preconditioning.curves import first_time, stage
-from attnbook.preconditioning.structure_aware_descent import figures, problems, race
+from attnbook.preconditioning.curves import first_time
+from attnbook.preconditioning.structure_aware_descent import figures, race
 from attnbook.preconditioning.structure_aware_descent.experiments import (
     Ablation,
     OptimizerRace,
@@ -27,15 +28,15 @@ def test_a_seed_that_never_arrives_counts_as_infinite():
     ratios, steps = np.array([[9.0, 9.0, np.inf], [1.25, 1.3, np.inf], [1.4, 1.26, np.inf]]), np.array([0.0, 7.0, 14.0])
     assert first_time(steps, ratios).tolist() == [7.0, np.inf, np.inf]
     named = xr.DataArray(ratios, dims=("record", "seed")), xr.DataArray(steps, dims="record")
-    assert problems.near_at(*named).values.tolist() == [7.0, np.inf, np.inf]
+    assert race.near_at(*named).values.tolist() == [7.0, np.inf, np.inf]
 
 
 def test_stages_report_their_progress_together():
     seen = []
     for number in range(3):
-        stage(lambda done, total: seen.append(done / total), number, 3)(5, 5)
+        share(lambda done, total: seen.append(done / total), number, 3)(5, 5)
     assert seen == pytest.approx([1 / 3, 2 / 3, 1.0], abs=1e-3)
-    assert stage(None, 0, 3) is None
+    assert share(None, 0, 3) is None
 
 
 @pytest.mark.parametrize(

@@ -51,4 +51,4 @@ def split_of_compute(answer: Callable[..., Any]) -> str | None:
     return None
 
 
-CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {"PC-8": heavy_tail_slope, "PC-9": split_of_compute}
+CHECKS = {"PC-8": heavy_tail_slope, "PC-9": split_of_compute}

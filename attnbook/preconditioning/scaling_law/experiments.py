@@ -13,14 +13,14 @@ from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.resuming import share
 from attnbook.core.runtime import Progress
 from attnbook.preconditioning.attention_output import scalar_bias
-from attnbook.preconditioning.curves import stage
+from attnbook.preconditioning.curves import stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.law_constants import heavy_tail_exponent, spectral_start_constant
 from attnbook.preconditioning.scaling_law import finite_keys
 from attnbook.preconditioning.scaling_law.descents import COUNTS, exact_fixed_points, on_data_sets, with_the_oracle
-from attnbook.preconditioning.scaling_law.finite_keys import stacked
 from attnbook.preconditioning.training import Training, Variant, train_variants
 
 LARGE = 400  # samples from which on the start and the exact fixed points are held against their leading orders
@@ -251,7 +251,7 @@ class MinibatchFloor(Experiment):
         trainings = [Training(self.steps, size, record_at) for size in BATCHES]
         trainings += [replace(training, decay=True) for training in trainings[:-1]]
         for number, training in enumerate(trainings):
-            told = stage(progress, number, len(trainings))
+            told = share(progress, number, len(trainings))
             history = train_variants([variant], seeds, setup, training, device=device, progress=told)
             found.append(history.records["excess_loss"])
         axes, split = ("step", "seed"), len(BATCHES)

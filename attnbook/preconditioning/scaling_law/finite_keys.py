@@ -12,6 +12,7 @@ from torch import Tensor
 from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.preconditioning.attention_output import expected_excess, gaussian_nodes, leading_moments, output_moments
+from attnbook.preconditioning.curves import stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.law_constants import bias_coefficient
 from attnbook.preconditioning.population import penalty_gradient, spectral_factors, whiten
@@ -122,11 +123,6 @@ def losses(sizes: FiniteKeys, seed: int) -> Arrays:
         })  # fmt: skip
     penalty = penalty_bias(raw, covariance, sizes.penalty_draws, rng)
     return stacked("point", rows) | {"penalty_bias": (("penalty_n",), penalty)}
-
-
-def stacked(axis: str, rows: Sequence[Arrays]) -> Arrays:
-    """Return arrays of the same names and shapes along a new first dimension."""
-    return {name: ((axis, *axes), np.stack([row[name][1] for row in rows])) for name, (axes, _) in rows[0].items()}
 
 
 def _square(layers: Sequence[Tensor]) -> float:

@@ -64,7 +64,4 @@ def spectral_start(answer: Callable[..., Any]) -> str | None:
     return None
 
 
-CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
-    "PC-1": key_query_gradient,
-    "PC-2": spectral_start,
-}
+CHECKS = {"PC-1": key_query_gradient, "PC-2": spectral_start}

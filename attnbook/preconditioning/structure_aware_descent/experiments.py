@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,14 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.resuming import share
 from attnbook.core.runtime import Progress
-from attnbook.preconditioning.curves import NEAR, stage
+from attnbook.preconditioning.curves import NEAR, stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence
-from attnbook.preconditioning.structure_aware_descent.problems import (
-    TwoProblems,
-    check_records,
-    near_at,
-    stacked,
-    train,
-)
-from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace
-from attnbook.preconditioning.training import Start, Variant
+from attnbook.preconditioning.structure_aware_descent.race import OptimizerRace, TwoProblems, check_records, near_at
+from attnbook.preconditioning.training import Start, Training, Variant, train_variants
 
 __all__ = ["Ablation", "Balance", "Conditioning", "Convergence", "OptimizerRace", "StructureAwareDescent"]
 
@@ -65,46 +58,42 @@ class StructureAwareDescent(TwoProblems):
     chunk: int = 10
 
     def coordinates(self) -> dict[str, Any]:
-        """Name problems, their sizes, variants and steps."""
-        setups = [self.setup(0), self.setup(1)]
+        """Name problems, their best losses, variants and steps."""
         return super().coordinates() | {
-            "n_samples": ("problem", [setup.n_samples for setup in setups]),
-            "best_loss": ("problem", [setup.best_loss for setup in setups]),
+            "best_loss": ("problem", [self.setup(problem).best_loss for problem in (0, 1)]),
             "descent": list(DESCENTS),
             "trained": list(POPULATION),
         }
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all variants on both problems, some on the population loss of the second one, too."""
-        first, second = stage(progress, 0, 2), stage(progress, 1, 2)
-        found = stacked("problem", (0, 1), partial(self._train, seeds, device, DESCENTS), first)
-        _, population = self._train(seeds, device, POPULATION, 1, second, exact=True)["excess_loss"]
-        return found | {"population": (("record", "trained", "seed"), population)}
 
-    def _train(
-        self, seeds: tuple[int, ...], device: torch.device, names: Iterable[str], problem: int,
-        progress: Progress | None, *, exact: bool = False,
-    ) -> Arrays:  # fmt: skip
-        variants = [Variant(self.step_sizes[problem], *DESCENTS[name]) for name in names]
-        found = train(variants, seeds, self.setup(problem), device, progress, steps=self.steps[problem],
-                      records=self.records, batch_size=self.batch_size, population=exact, keys=not exact)  # fmt: skip
-        flat = {name: v.reshape(*v.shape[:3], -1).mean(-1) for name, v in found.items()}  # over the queries
-        return {name: (("record", "descent", "seed"), v) for name, v in flat.items()}
+        def train(names: Iterable[str], problem: int, progress: Progress | None) -> Arrays:
+            variants = [Variant(self.step_sizes[problem], *DESCENTS[name]) for name in names]
+            exact, setup = names is POPULATION, self.setup(problem)
+            training = self.training(problem, population=exact, keys=not exact)
+            found = train_variants(variants, seeds, setup, training, device=device, progress=progress).records
+            shape = (self.records + 1, len(variants), len(seeds), -1)  # the last of the queries, if any
+            return {name: (("record", "descent", "seed"), v.reshape(shape).mean(-1)) for name, v in found.items()}
+
+        found = stacked("problem", (train(DESCENTS, problem, share(progress, problem, 3)) for problem in (0, 1)))
+        _, population = train(POPULATION, 1, share(progress, 2, 3))["excess_loss"]
+        return found | {"population": (("record", "trained", "seed"), population)}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off the figures, a value for each problem; the larger run compares two sizes of the data set."""
         ratio = ratios(data)
         spectral, ours, sgd = (ratio.sel(descent=name) for name in ("spectral", "algorithm_1", "sgd"))
-        ends, times = ours.isel(record=-1), near_at(ours, data.step)
         found = {
             "PC-F1": _each(start=spectral.isel(record=0), highest=spectral.max("record")),
             "PC-F1-sgd-start": _each(orders=xr.apply_ufunc(np.log10, sgd.isel(record=0))),
-            "PC-F1-sgd-end": _each(end=sgd.isel(record=-1), share_near=_share_near(sgd)),
-            "PC-F2": _each(end=ends, share_near=_share_near(ours), time=times),
+            "PC-F1-sgd-end": _at_the_end(sgd),
+            "PC-F2": _at_the_end(ours) | _each(time=near_at(ours, data.step)),
         }
         if isinstance(self.n_samples, int):
             return found | self._mechanism(data)
-        start = spectral.isel(record=0) - 1  # the larger run has ten times the samples in its second problem
+        # the larger run has ten times the samples in its second problem
+        ends, start = ours.isel(record=-1), spectral.isel(record=0) - 1
         times_ten = {"start_shrinks_by": start[0] / start[1], "random_end_over_end": ends[1] / ends[0]}
         return found | {"PC-F1p-samples-start": times_ten}
 
@@ -112,19 +101,14 @@ class StructureAwareDescent(TwoProblems):
         """Why it is slow without the regulariser, on the second problem."""
         early, late = (self.position(1, step) for step in (100, 1000))
         found: dict[str, xr.DataArray] = {}
-        exact = data.population[late] / data.best_loss[1]
         for prefix, name in (("", "algorithm_1"), ("sgd_", "sgd")):
             run = data.sel(descent=name).isel(problem=1)
             found |= {f"{prefix}keys_100": run.effective_keys[early], f"{prefix}keys_1000": run.effective_keys[late],
                       f"{prefix}imbalance": run.imbalance[-1]}  # fmt: skip
-        return {
-            "PC-F10": found,
-            "PC-F11": {
-                "excess_algorithm_1": exact.sel(trained="algorithm_1"),
-                "excess_unregularised": exact.sel(trained="unregularised"),
-                "share_diverged_sgd": 1 - np.isfinite(exact.sel(trained="sgd")).mean(),
-            },
-        }
+        exact = data.population[late] / data.best_loss[1]
+        ends = {f"excess_{name}": exact.sel(trained=name) for name in ("algorithm_1", "unregularised")}
+        lost = 1 - np.isfinite(exact.sel(trained="sgd")).mean()
+        return {"PC-F10": found, "PC-F11": ends | {"share_diverged_sgd": lost}}
 
     def position(self, problem: int, step: int) -> int:
         """Return the position of the first record from a step on; the last one if training is shorter."""
@@ -141,9 +125,10 @@ def _each(**values: xr.DataArray) -> dict[str, xr.DataArray]:
     return {f"{name}_{problem + 1}": value[problem] for name, value in values.items() for problem in (0, 1)}
 
 
-def _share_near(ratio: xr.DataArray) -> xr.DataArray:
-    """Return the share of the seeds that end near the optimum."""
-    return (ratio.isel(record=-1) <= NEAR).mean("seed")
+def _at_the_end(ratio: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Final ratios, and the share of the seeds that end near the optimum."""
+    end = ratio.isel(record=-1)
+    return _each(end=end, share_near=(end <= NEAR).mean("seed"))
 
 
 KINDS: tuple[Preconditioner, ...] = ("none", "left", "two")
@@ -217,8 +202,9 @@ class Ablation(Experiment):
         found: dict[str, list[np.ndarray]] = {"weak": [], "strong": [], "spectral": []}
         for number, (name, condition, largest, noise, steps, variants) in enumerate(programs):
             setup = Setup(self.dimension, self.n_outputs, condition, largest, largest / 2, noise, self.n_samples)
-            run = train(variants, seeds, setup, device, stage(progress, number, len(programs)), steps=steps,
-                        records=self.records, batch_size=self.batch_size)  # fmt: skip
+            training = Training(steps, self.batch_size, tuple(range(0, steps + 1, steps // self.records)))
+            told = share(progress, number, len(programs))
+            run = train_variants(variants, seeds, setup, training, device=device, progress=told).records
             ratio = 1 + run["excess_loss"] / setup.best_loss
             found[name].append(ratio.reshape(self.records + 1, -1, len(PENALTIES), len(KINDS), len(seeds)))
         axes = ("record", "size", "penalty", "kind", "seed")
@@ -231,21 +217,20 @@ class Ablation(Experiment):
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Judge each variant at its own best step size."""
         weak = at_best_size(data.weak).isel(record=-1)
-        easy, second = weak.isel(problem=0), weak.isel(problem=1)
+        easy, second = (weak.isel(problem=number) for number in (0, 1))
         hard = at_best_size(data.strong.sel(condition=self.hard)).isel(record=-1) - 1
+        full, others = {"penalty": 1, "kind": "two"}, (data.penalty != 1) | (data.kind != "two")
         return {
             "PC-F3": {
                 "without": _extreme(easy.sel(penalty=[0])),
                 "with_it": _extreme(easy.sel(penalty=[1]), worst=True),
             },
             "PC-F4": {
-                "weak_full": second.sel(penalty=1, kind="two"),
-                "weak_others": _extreme(_others(second)),
-                "strong_full": hard.sel(penalty=1, kind="two"),
-                "strong_others": _extreme(_others(hard)),
+                "weak_full": second.sel(full), "weak_others": _extreme(second.where(others, np.inf)),
+                "strong_full": hard.sel(full), "strong_others": _extreme(hard.where(others, np.inf)),
             },
             "PC-F6": {"largest_ratio": data.spectral.median("seed").max()},
-        }
+        }  # fmt: skip
 
 
 def at_best_size(curves: xr.DataArray) -> xr.DataArray:
@@ -256,11 +241,6 @@ def at_best_size(curves: xr.DataArray) -> xr.DataArray:
 def best_size(curves: xr.DataArray) -> xr.DataArray:
     """Return the position of the step size with the lowest median final ratio, for each variant."""
     return curves.isel(record=-1).median("seed").argmin("size")
-
-
-def _others(ends: xr.DataArray) -> xr.DataArray:
-    """Return all variants, with Algorithm 1 infinitely bad."""
-    return ends.where(~((ends.penalty == 1) & (ends.kind == "two")), np.inf)
 
 
 def _extreme(ends: xr.DataArray, *, worst: bool = False) -> xr.DataArray:

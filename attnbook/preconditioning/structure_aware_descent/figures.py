@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.curves import NEAR
-from attnbook.preconditioning.metric import POWERS
 from attnbook.preconditioning.structure_aware_descent.experiments import at_best_size, best_size, ratios
 from attnbook.preconditioning.structure_aware_descent.near_minima import ARRIVED
-from attnbook.preconditioning.structure_aware_descent.race import race_ends, race_times
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from attnbook.preconditioning.structure_aware_descent.race import outcomes
 
 LOOKS: Mapping[str, Look] = {
     "spectral": Look("Algorithm 1, spectral start", "#15803d", "-.", "v"),
@@ -87,16 +84,13 @@ def conditioning_frame(data: xr.Dataset, condition_number: float, step_size: flo
     medians, steps = curves.squeeze("size").median("seed") - 1, data.strong_step.values
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 4.0))
-        gone: list[Look] = []
         for (penalty, kind), name in PARTS.items():
             median = medians.sel(penalty=penalty, kind=kind).values
             ax.plot(steps[::5], np.where(median < 1e6, median, np.nan)[::5], **LOOKS[name].line_style())
-            if not np.isfinite(median[-1]):
-                gone.append(LOOKS[name])
-        # Diverging methods as broad bars of their colour: a frame's small palette would lose that of a short line.
-        for i, look in enumerate(gone):
-            ax.annotate(f"{look.label}: median diverges", (0.98, 0.95 - 0.09 * i), xycoords="axes fraction", ha="right",
-                        va="top", fontsize=9.5, color="white", backgroundcolor=look.color)  # fmt: skip
+            if not np.isfinite(median[-1]):  # a broad bar: a frame's small palette loses a short line's colour
+                at, text = (0.98, 0.95 - 0.09 * len(ax.texts)), f"{LOOKS[name].label}: median diverges"
+                ax.annotate(text, at, xycoords="axes fraction", ha="right", va="top", fontsize=9.5, color="white",
+                            backgroundcolor=LOOKS[name].color)  # fmt: skip
         _near_line(ax)
         ax.set(yscale="log", ylim=(0.05, 1e5), xlim=(0, steps[-1]), xlabel="steps", ylabel=EXCESS)
         ax.minorticks_off()
@@ -107,10 +101,8 @@ def conditioning_frame(data: xr.Dataset, condition_number: float, step_size: flo
 def conditioning_text(data: xr.Dataset, condition_number: float, step_size: float) -> str:
     """Return the numbers behind one picture of the sliders."""
     ends = data.strong.sel(condition=condition_number).isel(record=-1, size=data.strong_size.values == step_size)
-    shown = (
-        f"{LOOKS[name].label} {_spread(ends.sel(penalty=penalty, kind=kind).values)}"
-        for (penalty, kind), name in PARTS.items()
-    )
+    each = {LOOKS[name].label: ends.sel(penalty=penalty, kind=kind).values for (penalty, kind), name in PARTS.items()}
+    shown = (f"{label} {_spread(values)}" for label, values in each.items())
     return f"Condition number {condition_number:g}, step size {step_size:g}: final L/L*, {'; '.join(shown)}."
 
 
@@ -132,16 +124,16 @@ def ablation_table(data: xr.Dataset) -> Table:
 
 def race(data: xr.Dataset) -> Figure:
     """Draw final excess and time to the optimum of every method, with and without the regulariser; a row a problem."""
-    ends, times = race_ends(data) - 1, race_times(data)
+    ends, times = outcomes(data)
     with style():
         figure, axes = plt.subplots(2, 2, sharey=True, figsize=(7.6, 7.4))
         for problem, (low, soon) in enumerate(axes):
             for row, name in enumerate(reversed(RACERS)):
-                color = LOOKS["algorithm_1" if name in ("algorithm_1", "left") else "sgd"].color
-                alone = name in ("algorithm_1", "left")
-                pairs = [("o", 0.0, name)] if alone else [("o", 0.17, f"{name}_regularised"), ("s", -0.17, name)]
+                ours = name in ("algorithm_1", "left")
+                color = LOOKS["algorithm_1" if ours else "sgd"].color
+                pairs = [("o", 0.0, name)] if ours else [("o", 0.17, f"{name}_regularised"), ("s", -0.17, name)]
                 for marker, offset, racer in pairs:
-                    _whisker(low, ends[problem].sel(racer=racer).values, row + offset, marker, color, "diverged")
+                    _whisker(low, ends[problem].sel(racer=racer).values - 1, row + offset, marker, color, "diverged")
                     _whisker(soon, times[problem].sel(racer=racer).values, row + offset, marker, color, "never")
             low.axvline(NEAR - 1, color=INK, linewidth=1, linestyle=":")
             kappa = rf"$\kappa$ = {data.kappa.values[problem]:g}"
@@ -165,10 +157,9 @@ def against_condition(data: xr.Dataset) -> Figure:
             for kind, look in KINDS.items():
                 band(ax, x, values.sel(kind=kind).values, look)
             start = float(values.sel(kind="two")[:, 0].median())
-            for power in tuple(POWERS.values())[1:]:
-                ax.plot(x, start * x**power, color=INK, linewidth=1, linestyle=":")
-                ax.annotate(rf"$\kappa^{power}$" if power > 1 else r"$\kappa$", (x[-1], start * x[-1] ** power),
-                            xytext=(4, -3), textcoords="offset points", fontsize=10)  # fmt: skip
+            for line, text in ((start * x, r"$\kappa$"), (start * x**2, r"$\kappa^2$")):
+                ax.plot(x, line, color=INK, linewidth=1, linestyle=":")
+                ax.annotate(text, (x[-1], line[-1]), xytext=(4, -3), textcoords="offset points", fontsize=10)
             ax.set(xscale="log", yscale="log", xlabel=r"$\kappa$ of the covariance", title=title)
             ax.set_xticks(x, [f"{kappa:g}" for kappa in x])
             ax.minorticks_off()
@@ -181,7 +172,8 @@ def rates(data: xr.Dataset) -> Figure:
     middle = data.sizes["record"] // 2
     with style():
         figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.6, 3.8))
-        for number, ax in enumerate(axes):
+        titles = r"$m > d$: $2\,\log(1-\eta\,s_d)$", r"$m = d$: $2\,\log(1-\eta\,2s_d)$"
+        for number, (ax, title) in enumerate(zip(axes, titles, strict=True)):
             for k, look in enumerate(STEP_SIZES[: data.sizes["step_size"]]):
                 run = data.isel(outputs=number, step_size=k)
                 size, steps, curves = float(run.step_size), run.step.values, run.excess.values
@@ -189,10 +181,7 @@ def rates(data: xr.Dataset) -> Figure:
                 band(ax, time[kept], curves[:, kept], replace(look, label=rf"$\eta$ = {size:g}"))
                 line = np.median(curves[:, middle]) * np.exp(float(run.predicted) * (steps - steps[middle]))
                 ax.plot(time[middle // 2 :], line[middle // 2 :], color=look.color, linewidth=1.4)
-            rate, relation = (("s_d", ">"), ("2s_d", "="))[number]
-            ax.set(
-                yscale="log", xlabel=r"steps $\times$ step size", title=rf"$m {relation} d$: $2\,\log(1-\eta\,{rate})$"
-            )
+            ax.set(yscale="log", xlabel=r"steps $\times$ step size", title=title)
         axes[0].set_ylabel("excess loss $L-L^*$")
         axes[0].plot([], [], color=INK, linewidth=1.4, label="predicted slope")
         axes[0].legend(fontsize=9.5)

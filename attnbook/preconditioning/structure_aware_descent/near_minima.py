@@ -1,35 +1,77 @@
-"""Near the minima, with the population gradient: conditioning, rates, and what balance costs."""
+r"""Near the minima, with the population gradient: conditioning, rates, and what balance costs.
+
+In whitened coordinates the loss is a factorisation of $\tilde A$, and a preconditioner is a metric: see
+:mod:`~attnbook.preconditioning.metric`. All in float64 on the CPU, for many problems and metrics at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
-from attnbook.preconditioning.curves import first_time
-from attnbook.preconditioning.data import draw_problem
+from attnbook.preconditioning.curves import first_time, stacked
+from attnbook.preconditioning.data import Problem, draw_problem
 from attnbook.preconditioning.landscape import regularised_loss
-from attnbook.preconditioning.manifold import minimum, nearest, split
-from attnbook.preconditioning.metric import POWERS, condition_number, preconditioned_spectrum
-from attnbook.preconditioning.population import Preconditioner, imbalance, square_roots
-from attnbook.preconditioning.structure_aware_descent.descents import (
-    Factorisation,
-    exact,
-    near_minimum,
-    trajectory_difference,
-)
-from attnbook.preconditioning.structure_aware_descent.problems import stacked
+from attnbook.preconditioning.manifold import Point, minimum, nearest, split, stack, unstack
+from attnbook.preconditioning.metric import POWERS, condition_number, metric, preconditioned_spectrum
+from attnbook.preconditioning.optimizer import StructureAwareGD
+from attnbook.preconditioning.population import Preconditioner, excess_loss, imbalance, square_roots
 
 COMPARED = 10.0  # condition number at which two programs are compared, and from which slopes are fitted
 ACCURACY = 1e-6  # share of the initial excess loss that counts as arrived, in Conditioning
 ARRIVED = 1e-10  # excess loss that counts as arrived, in Balance
+
+
+@dataclass(frozen=True)
+class Factorisation:
+    r"""Descent $Z\leftarrow Z-\eta\,\Lambda\,\nabla\,\Sigma'$ on the excess loss plus a multiple of the regulariser."""
+
+    whitened_map: Tensor  # (..., m, d)
+    step_size: Tensor  # with the batch axes of the map or fewer
+    penalty: Tensor  # weight of the regulariser, likewise
+    metric: tuple[Tensor, Tensor] | None = None  # Lambda, (..., m + d, m + d), and Sigma', (..., d, d); or identities
+
+    def step(self, point: Point) -> tuple[Float[Tensor, "*batch"], Point]:
+        """Return the excess loss (without the regulariser) before a step, and the point after it."""
+        value, key_query = split(point)
+        error = value @ key_query.mT - self.whitened_map
+        balance = 0.5 * self.penalty[..., None, None] * (value.mT @ value - key_query.mT @ key_query)
+        slope = torch.cat([error @ key_query + value @ balance, error.mT @ value - key_query @ balance], dim=-2)
+        if self.metric is not None:
+            slope = self.metric[0] @ slope @ self.metric[1]
+        return error.square().sum((-2, -1)) / 2, point - self.step_size[..., None, None] * slope
+
+    @torch.no_grad()
+    def descend(
+        self, start: Point, max_steps: int, *, keep: Sequence[int] = (), until: Float[Tensor, "*#batch"] | None = None
+    ) -> tuple[Float[Tensor, " times *batch"], list[Point]]:
+        """Return the excess loss at every step, all problems together, and the points at the increasing steps to keep.
+
+        Divergence is a result, not an error: losses are infinite from there on. Stop once every excess loss has been at
+        or below its threshold, each at some step.
+        """
+        point, losses, points, wanted = start, [], [], set(keep)
+        below = torch.zeros(start.shape[:-2], dtype=torch.bool, device=start.device)
+        for number in range(max_steps + 1):
+            if number in wanted:
+                points.append(point)
+            excess, point = self.step(point)
+            losses.append(excess)
+            if until is not None:
+                below |= excess <= until
+                if bool(below.all()):
+                    break
+        return torch.stack(losses).nan_to_num(nan=torch.inf, posinf=torch.inf), points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,31 +110,30 @@ class Conditioning(Experiment):
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compute all Hessians, descend from near the minima, and compare the two programs."""
         with threads(1):
-            return stacked("kind", POWERS, lambda kind, _: self._kind(kind, seeds, exact(device)), progress)
+            return stacked("kind", (self._kind(kind, seeds) for kind in POWERS))
 
-    def _kind(self, kind: Preconditioner, seeds: tuple[int, ...], device: torch.device) -> Arrays:
+    def _kind(self, kind: Preconditioner, seeds: tuple[int, ...]) -> Arrays:
         """Everything about one preconditioner; all condition numbers share the axes and the start of a seed."""
-        to, kappas = partial(to_tensor, device=device, dtype=torch.float64), self.condition_numbers
-        values = np.linspace(self.largest, self.largest / 2, self.dimension)
-        draw = partial(draw_problem, self.dimension, self.n_outputs, singular_values=values, noise=0.0)
-        drawn = [[draw(condition_number=kappa, rng=stream(seed, "problem")) for kappa in kappas] for seed in seeds]
-        covariance = to(np.array([[p.covariance for p in row] for row in drawn]))
-        whitened_map = to(np.array([[p.true_map for p in row] for row in drawn])) @ square_roots(covariance)[0]
+        kappas = self.condition_numbers
+        drawn = [[_problem(self, self.n_outputs, stream(seed, "problem"), kappa) for kappa in kappas] for seed in seeds]
+        covariance = torch.tensor(np.array([[p.covariance for p in row] for row in drawn]))
+        true_map = torch.tensor(np.array([[p.true_map for p in row] for row in drawn]))
+        whitened_map = true_map @ square_roots(covariance)[0]
         base = minimum(whitened_map)
-        away = to(np.array([stream(seed, "start").standard_normal(base.shape[-2:]) for seed in seeds]))
+        away = torch.tensor(np.array([stream(seed, "start").standard_normal(base.shape[-2:]) for seed in seeds]))
         spectrum = preconditioned_spectrum(base, whitened_map, covariance=covariance, kind=kind)
-        steps = []
+        (before, after), steps = metric(covariance, self.n_outputs, kind), []
         for at in range(len(kappas)):
             start, size = base[:, at] + self.displacement * away, 1 / spectrum[:, at, -1]
-            descent = Factorisation.preconditioned(whitened_map[:, at], size, covariance[:, at], kind)
+            descent = Factorisation(whitened_map[:, at], size, torch.ones_like(size), (before[:, at], after[:, at]))
             initial, _ = descent.step(start)
             shares = descent.descend(start, self.max_steps, until=ACCURACY * initial)[0] / initial
-            steps.append(first_time(np.arange(len(shares)), shares.cpu().numpy(), ACCURACY))
+            steps.append(first_time(np.arange(len(shares)), shares.numpy(), ACCURACY))
         at = kappas.index(COMPARED)
         far, half = base[:, at] + self.compared_displacement * away, 0.5 / float(spectrum[:, at, -1].max())
         difference = trajectory_difference(far, whitened_map[:, at], covariance[:, at], kind, half, self.compared)
         return {
-            "condition": (("seed", "kappa"), condition_number(spectrum, self.dimension).cpu().numpy()),
+            "condition": (("seed", "kappa"), condition_number(spectrum, self.dimension).numpy()),
             "steps": (("seed", "kappa"), np.stack(steps, axis=1)),
             "difference": (("seed",), difference),
         }
@@ -115,6 +156,30 @@ class Conditioning(Experiment):
         }
 
 
+def trajectory_difference(
+    start: Tensor, whitened_map: Tensor, covariance: Tensor, kind: Preconditioner, step_size: float, steps: int
+) -> np.ndarray:
+    """Return the largest difference along a run between the optimiser and descent in whitened coordinates.
+
+    The optimiser takes automatic gradients in the original coordinates; infinite if one of the two diverges.
+    """
+    point, sizes = start, start.new_full(start.shape[:1], step_size)
+    factors = metric(covariance, whitened_map.shape[-2], kind)
+    descent = Factorisation(whitened_map, sizes, torch.ones_like(sizes), factors)
+    value, key_query = (layer.clone().requires_grad_() for layer in unstack(start, covariance=covariance))
+    true_map = whitened_map @ square_roots(covariance)[1]
+    optimizer = StructureAwareGD(value, key_query, covariance=covariance, step_size=step_size, preconditioner=kind)
+    largest = torch.zeros_like(sizes)
+    for _ in range(steps + 1):
+        at = stack(value.detach(), key_query.detach(), covariance=covariance)
+        largest = torch.maximum(largest, (at - point).abs().amax((-2, -1)))
+        optimizer.zero_grad()
+        excess_loss(value, key_query, covariance=covariance, true_map=true_map).sum().backward()
+        optimizer.step()
+        _, point = descent.step(point)
+    return largest.nan_to_num(nan=torch.inf).numpy()
+
+
 @dataclass(frozen=True, kw_only=True)
 class NearMinima(Experiment):
     """Descents in whitened coordinates that start around a minimum, with outputs to spare and without."""
@@ -127,18 +192,22 @@ class NearMinima(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.outputs) != 2 or not self.outputs[0] > self.outputs[1] == self.dimension:
-            raise ValueError(
-                f"outputs: expected a larger number and the dimension, {self.dimension}, got {self.outputs}"
-            )
+            raise ValueError(f"outputs: expected a larger one and the dimension, {self.dimension}, got {self.outputs}")
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Descend from near the minima, for both numbers of outputs."""
-        values = np.linspace(self.largest, self.largest / 2, self.dimension)
-        start = partial(near_minimum, values, displacement=self.displacement, seeds=seeds, device=exact(device))
         with threads(1):
-            return stacked("outputs", self.outputs, lambda outputs, _: self.descend(*start(outputs)), progress)
+            return stacked("outputs", (self._near(outputs, seeds) for outputs in self.outputs))
 
-    def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
+    def _near(self, outputs: int, seeds: tuple[int, ...]) -> Arrays:
+        """Start around one of the minima of each problem, a seed each."""
+        drawn = [_problem(self, outputs, stream(seed, "problem", outputs), 1.0) for seed in seeds]
+        whitened_map = torch.tensor(np.array([problem.true_map for problem in drawn]))
+        base = minimum(whitened_map)
+        away = np.array([stream(seed, "start", outputs).standard_normal(base.shape[1:]) for seed in seeds])
+        return self.descend(whitened_map, base + self.displacement * torch.tensor(away))
+
+    def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
         """Descend from these starts, one for each seed and map; each experiment says how."""
         raise NotImplementedError
 
@@ -189,18 +258,15 @@ class Convergence(NearMinima):
             "following": ("step_size", 2 * np.log1p(-sizes * after)),
         }
 
-    def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
+    def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
         """Descend with several step sizes, each alone, then on both sides of the limit."""
-        runs = [self._run(whitened_map, start, size) for size in self.step_sizes]
-        sizes = torch.tensor(self.shares, dtype=start.dtype, device=start.device) / self.largest
+        found = stacked("step_size", (self._run(whitened_map, start, size) for size in self.step_sizes))
+        sizes = torch.tensor(self.shares, dtype=start.dtype) / self.largest
         descent = Factorisation(whitened_map.unsqueeze(1), sizes, torch.ones_like(sizes))
         ends = descent.descend(start.unsqueeze(1).expand(-1, len(sizes), -1, -1), self.limit_steps)[0][-1]
-        curves = zip(("excess", "regularised", "distance"), zip(*runs, strict=True), strict=True)
-        return {name: (("step_size", "seed", "record"), np.stack(each)) for name, each in curves} | {
-            "limit": (("seed", "share"), ends.cpu().numpy())
-        }
+        return found | {"limit": (("seed", "share"), ends.numpy())}
 
-    def _run(self, whitened_map: torch.Tensor, start: torch.Tensor, step_size: float) -> list[np.ndarray]:
+    def _run(self, whitened_map: Tensor, start: Tensor, step_size: float) -> Arrays:
         """Excess without and with the regulariser, and squared distances to the nearest minimum, per seed."""
         one, steps = whitened_map.new_ones(len(start)), self.steps(step_size)
         kept = range(0, steps + 1, steps // self.records)
@@ -208,15 +274,15 @@ class Convergence(NearMinima):
         path = torch.stack(points)
         finite = path.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
         away = path - nearest(torch.where(finite, path, minimum(whitened_map)), whitened_map)
-        curves = (losses[list(kept)], regularised_loss(path, whitened_map), away.square().sum((-2, -1)))
-        return [curve.nan_to_num(nan=torch.inf).T.cpu().numpy() for curve in curves]
+        regularised, distance = regularised_loss(path, whitened_map), away.square().sum((-2, -1))
+        curves = {"excess": losses[list(kept)], "regularised": regularised, "distance": distance}
+        return {name: (("seed", "record"), curve.nan_to_num(nan=torch.inf).T.numpy()) for name, curve in curves.items()}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Fit lines to the logarithms, compare slopes with the predicted ones, and look on both sides of the limit."""
-        curves = ("excess", "distance", "regularised")
         late = data.isel(record=slice(data.sizes["record"] // 2, None))
-        fits = [log_line(late[name], late.step, "record") for name in curves]
-        (loss, loss_fit), (far, far_fit), (whole, whole_fit) = fits
+        curves = late.excess, late.distance, late.regularised
+        (loss, loss_fit), (far, far_fit), (whole, whole_fit) = (log_line(one, late.step, "record") for one in curves)
         square = loss.isel(outputs=1)
         return {
             "PC-R1": {
@@ -260,37 +326,31 @@ class Balance(NearMinima):
         if not 3 <= self.records <= self.steps:
             raise ValueError(f"records: expected at least 3 and at most steps, {self.steps}, got {self.records}")
 
-    @property
-    def recorded(self) -> list[int]:
-        """Recorded steps."""
-        return [0, *np.unique(np.geomspace(1, self.steps, self.records - 1).round().astype(int)).tolist()]
-
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of outputs, weights of the regulariser, scales and steps."""
+        later = np.unique(np.geomspace(1, self.steps, self.records - 1).round().astype(int))
         return {
             "outputs": list(self.outputs),
             "penalty": [0.0, 1.0],
             "scale": list(self.scalings),
-            "step": ("record", self.recorded),
+            "step": ("record", [0, *later.tolist()]),
         }
 
-    def descend(self, whitened_map: torch.Tensor, start: torch.Tensor) -> Arrays:
+    def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
         """Descend from unbalanced minima, without and with the regulariser, all together."""
-        to = partial(to_tensor, device=start.device, dtype=torch.float64)
         value, key_query = split(start[:, None, None])
-        factors, squares = to(self.scalings)[:, None, None], np.square(self.scalings)
+        factors, squares = torch.tensor(self.scalings, dtype=torch.float64)[:, None, None], np.square(self.scalings)
         scaled = torch.cat([value * factors, key_query / factors], dim=-2).expand(-1, 2, -1, -1, -1)
-        sizes = to(0.5 / (self.largest * (squares + 1 / squares)))  # half of one over the start's largest curvature
-        descent = Factorisation(whitened_map[:, None, None], sizes, to([0.0, 1.0]).unsqueeze(-1))
+        sizes = torch.tensor(0.5 / (self.largest * (squares + 1 / squares)))  # half of one over the largest curvature
+        descent = Factorisation(whitened_map[:, None, None], sizes, torch.tensor([[0.0], [1.0]]).double())
         losses, (end,) = descent.descend(scaled, self.steps, keep=(self.steps,))
         outer, inner = split(end)
-        one = torch.eye(self.dimension, dtype=torch.float64, device=start.device)
-        unequal = imbalance(outer, inner.mT, covariance=one).nan_to_num(nan=torch.inf)
-        excess, axes = losses.cpu().numpy(), ("seed", "penalty", "scale")
+        unequal = imbalance(outer, inner.mT, covariance=torch.eye(self.dimension).double()).nan_to_num(nan=torch.inf)
+        excess, axes = losses.numpy(), ("seed", "penalty", "scale")
         return {
             "iterations": (axes, first_time(np.arange(len(excess)), excess, ARRIVED)),
-            "excess": (("record", *axes), excess[self.recorded]),
-            "imbalance": (axes, unequal.cpu().numpy()),
+            "excess": (("record", *axes), excess[self.coordinates()["step"][1]]),
+            "imbalance": (axes, unequal.numpy()),
         }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
@@ -309,6 +369,14 @@ class Balance(NearMinima):
                 "large_values_save": _factor(without[0], with_it[0], 3.0),
             },
         }
+
+
+def _problem(sizes: Conditioning | NearMinima, outputs: int, rng: np.random.Generator, condition: float) -> Problem:
+    """Draw a problem with singular values from the largest down to half of it, without noise."""
+    values = np.linspace(sizes.largest, sizes.largest / 2, sizes.dimension)
+    return draw_problem(
+        sizes.dimension, outputs, condition_number=condition, singular_values=values, noise=0.0, rng=rng
+    )
 
 
 def _factor(steps: xr.DataArray, others: xr.DataArray, scale: float) -> xr.DataArray:
