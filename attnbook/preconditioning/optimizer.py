@@ -202,6 +202,7 @@ class MuonLike(_MatrixRule):
         momentum: In [0, 1); default 0.95, as in Muon.
     """
 
+    step_size: float | Sequence[float]
     momentum: float = 0.95
 
     def __post_init__(self) -> None:
@@ -225,6 +226,7 @@ class ShampooLike(_MatrixRule):
         floor: Smallest eigenvalue used in a root; default 1e-6.
     """
 
+    step_size: float | Sequence[float]
     floor: float = 1e-6
 
     def __post_init__(self) -> None:
