@@ -6,7 +6,7 @@ Figure 3. All models of a seed start at the same weights and see the same batche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -20,11 +20,11 @@ from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.noisy_digits import NoisyDigits
-from attnbook.global_attention.two_layer import Softplus, loss_and_gradient, predict
+from attnbook.global_attention.two_layer import Activation, Softplus, mean_loss, predict
 
 __all__ = ["Classifier", "Model", "Schedule", "one_hot", "train_classifiers"]
 
-Model: TypeAlias = Literal["baseline", "attention", "l1_attention"]
+Model: TypeAlias = Literal["baseline", "attention"]
 
 CLASSES = 10
 # Indices of this many batches are drawn at a time.
@@ -36,25 +36,22 @@ class Classifier:
     """One network of an ensemble.
 
     Attributes:
-        model: Whether the mask stays at ones, is trained, or is trained with an L1 penalty.
+        model: Whether the mask stays at ones or is trained.
         seed: Seed of data, initial weights and batches.
         step_size: Step size of SGD.
-        penalty: L1 weight on the mask; used by ``l1_attention`` only.
         weight_decay: Factor of half the squared norm of both layers that is added to the loss; default 0.
     """
 
     model: Model
     seed: int
     step_size: float
-    penalty: float = 0.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
-        for name in ("penalty", "weight_decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ValueError(f"weight_decay: expected a number of at least 0, got {self.weight_decay}")
 
     def __str__(self) -> str:
         return f"{self.model} (seed {self.seed}, step size {self.step_size:g})"
@@ -92,7 +89,6 @@ def train_classifiers(
     *,
     device: torch.device,
     stop_below: np.ndarray | None = None,
-    watch: Callable[[Parameters], None] | None = None,
     progress: Progress | None = None,
 ) -> History:
     """Train classifiers of any mix of models, seeds and step sizes as one program.
@@ -103,7 +99,6 @@ def train_classifiers(
         schedule: Width, steps, batches.
         device: Where to compute; float32.
         stop_below: Training loss at which each member stops, looked at whenever statistics are recorded; default never.
-        watch: Shown the parameters whenever statistics are recorded; it must copy what it keeps. Default none.
         progress: Told (steps done, steps in all).
 
     Returns:
@@ -118,11 +113,6 @@ def train_classifiers(
         raise ValueError(f"stop_below: expected one loss per member, got shape {np.shape(stop_below)}")
     limit = None if stop_below is None else to_tensor(stop_below, device=device)
 
-    def record(parameters: Parameters) -> dict[str, Tensor]:
-        if watch is not None:
-            watch(parameters)
-        return samples.statistics(parameters)
-
     with threads(1):
         return ensemble.train(
             _gradient_of(members, samples.activation, device),
@@ -130,7 +120,7 @@ def train_classifiers(
             samples.batch,
             optimizer=update_rules.SGD([m.step_size for m in members], momentum=schedule.momentum),
             steps=schedule.steps,
-            record=record,
+            record=samples.statistics,
             record_at=schedule.record_at,
             stop=None if limit is None else lambda statistics: statistics["train_loss"] <= limit,
             names=[str(m) for m in members],
@@ -143,21 +133,19 @@ def one_hot(labels: Int[np.ndarray, " samples"], *, device: torch.device) -> Flo
     return to_tensor(np.eye(CLASSES)[labels], device=device)
 
 
-def _gradient_of(members: Sequence[Classifier], activation: Softplus, device: torch.device) -> ensemble.Gradient:
-    """The loss with what each member adds to it: a penalty on a trained mask, a decay of both layers."""
-    penalties = [m.penalty if m.model == "l1_attention" else 0.0 for m in members]
-    trained = to_tensor([float(m.model != "baseline") for m in members], device=device).unsqueeze(1)
-    penalty = to_tensor(penalties, device=device).unsqueeze(1)
-    decay = to_tensor([m.weight_decay for m in members], device=device)[:, None, None]
+def _gradient_of(members: Sequence[Classifier], activation: Activation, device: torch.device) -> ensemble.Gradient:
+    """The loss with what each member adds to it: a decay of both layers; the mask of the baseline stays at ones."""
+    trained = torch.tensor([m.model == "attention" for m in members], device=device)[:, None]
+    decay = to_tensor([m.weight_decay / 2 for m in members], device=device)
 
-    def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
-        losses, gradients = loss_and_gradient(parameters, batch, activation=activation, loss="cross_entropy")
-        gradients["mask"].addcmul_(parameters["mask"].sign(), penalty).mul_(trained)
-        for layer in ("hidden", "decoder"):
-            gradients[layer].addcmul_(parameters[layer], decay)
-        return losses, gradients
+    def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, labels = batch
+        masked = parameters | {"mask": torch.where(trained, parameters["mask"], 1.0)}
+        wanted = labels.repeat_interleave(len(members) // len(labels), 0)
+        squares = parameters["hidden"].square().sum((1, 2)) + parameters["decoder"].square().sum((1, 2))
+        return mean_loss(predict(masked, inputs, activation), wanted, "cross_entropy") + decay * squares
 
-    return gradient
+    return ensemble.autograd(losses)
 
 
 class _Samples:
@@ -203,12 +191,12 @@ class _Samples:
 
     def statistics(self, parameters: Parameters) -> dict[str, Tensor]:
         each = len(parameters["mask"]) // len(self.seeds)
-        outputs = predict(parameters, self.train, self.activation).log_softmax(1)
+        outputs = predict(parameters, self.train, self.activation)
         wanted = self.train_labels.mT.repeat_interleave(each, 0)
         guesses = predict(parameters, self.test, self.activation).argmax(1)
         truth = self.test_labels.repeat_interleave(each, 0)
         return {
-            "train_loss": -(wanted * outputs).sum(1).mean(1),
+            "train_loss": mean_loss(outputs, wanted, "cross_entropy"),
             "train_accuracy": (outputs.argmax(1) == wanted.argmax(1)).float().mean(1),
             "test_accuracy": (guesses == truth).float().mean(1),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,9 +17,15 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.masks import BLOCK, Training
-from attnbook.global_attention.recurrent_bounds import Recurrence
-from attnbook.global_attention.recurrent_gradient import Penalty, loss_and_gradient, read_loss_and_gradient
-from attnbook.global_attention.recurrent_networks import initial_parameters, predict, read
+from attnbook.global_attention.recurrent_networks import (
+    Penalty,
+    Recurrence,
+    attention_penalty,
+    initial_parameters,
+    looks,
+    predict,
+    read,
+)
 from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_sentences, draw_word_teacher
 
 __all__ = ["READERS", "Task", "Trained", "WordMember", "WordSetup", "train_reader"]
@@ -193,18 +199,20 @@ def train_reader(
 def _gradient(
     recurrence: Recurrence | None, members: Sequence[WordMember], penalty: Penalty, device: torch.device
 ) -> ensemble.Gradient:
-    strengths = to_tensor([m.strength for m in members], device=device)
-    shrink = to_tensor([2 * m.weight_penalty for m in members], device=device)
-    gradient: ensemble.Gradient = read_loss_and_gradient
-    if recurrence is not None:
-        strength = strengths if strengths.any() else None
-        gradient = partial(loss_and_gradient, n_steps=recurrence.n_steps, penalty=penalty, strength=strength)
+    strengths, shrink = ([getattr(m, name) for m in members] for name in ("strength", "weight_penalty"))
+    strength, decay = (to_tensor(weights, device=device) for weights in (strengths, shrink))
 
-    def shrinking(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
-        losses, gradients = gradient(parameters, batch)
-        return losses, {k: g + shrink.view(-1, *[1] * (g.ndim - 1)) * parameters[k] for k, g in gradients.items()}
+    def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
+        features, added = batch[0], torch.zeros_like(strength)
+        if recurrence is not None:
+            last = looks(parameters, features, recurrence.n_steps)[-1]
+            features = last.context
+            added = strength * attention_penalty(penalty, last.logits) if any(strengths) else added
+        if any(shrink):
+            added = added + decay * torch.stack([p.square().flatten(1).sum(1) for p in parameters.values()]).sum(0)
+        return (read(parameters, features) - batch[1]).square().mean(1) + added
 
-    return shrinking if shrink.any() else gradient
+    return ensemble.autograd(losses)
 
 
 class _Samples:

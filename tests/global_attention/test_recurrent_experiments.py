@@ -8,7 +8,7 @@ import xarray as xr
 
 from attnbook import ledger
 from attnbook.core.results import Measurement
-from attnbook.global_attention import masks, recurrent_gradient, word_training
+from attnbook.global_attention import masks, word_training
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent import depth, experiments, figures, guidelines
 from attnbook.global_attention.recurrent.experiments import Depth, Guidelines, Recurrent
@@ -248,30 +248,31 @@ def outcomes():
 )
 def test_a_score_that_is_not_trained_or_trained_away_turns_claims_red(factor, outcome, monkeypatch):
     """Guards that the rules can fail: without a well trained score attention is no better than mean pooling."""
-    honest = recurrent_gradient._through_softmax
-    monkeypatch.setattr(recurrent_gradient, "_through_softmax", lambda *a: factor * honest(*a))
-    assert word_training.loss_and_gradient is recurrent_gradient.loss_and_gradient
+    honest = word_training._gradient
+
+    def gradient(*args):
+        own = honest(*args)
+
+        def changed(*at):
+            losses, found = own(*at)
+            return losses, {name: factor * g if name.startswith(("score", "state")) else g for name, g in found.items()}
+
+        return changed
+
+    monkeypatch.setattr(word_training, "_gradient", gradient)
     assert outcomes() == [outcome] * len(JUDGED)
 
 
 @pytest.mark.slow
 def test_without_the_context_in_the_state_no_second_look_is_found(monkeypatch):
     """Guards the claim on three steps: with W = 0 the state cannot say what the first look found."""
-    honest, drawn = word_training.loss_and_gradient, word_training.initial_parameters
+    honest = word_training.looks
 
-    def without(found):
-        """The baseline, which is trained too, has no such matrix."""
-        return found | {name: 0 * value for name, value in found.items() if name == "state_context"}
+    def looks(parameters, *args):
+        return honest(parameters | {"state_context": 0 * parameters["state_context"]}, *args)
 
-    def loss_and_gradient(*args, **options):
-        loss, gradient = honest(*args, **options)
-        return loss, without(gradient)
-
-    def initial_parameters(*args, **options):
-        return without(drawn(*args, **options))
-
-    monkeypatch.setattr(word_training, "loss_and_gradient", loss_and_gradient)
-    monkeypatch.setattr(word_training, "initial_parameters", initial_parameters)
+    monkeypatch.setattr(word_training, "looks", looks)
+    monkeypatch.setattr(word_training, "predict", lambda p, x, n: word_training.read(p, looks(p, x, n)[-1].context))
     few = {"sizes": (100,), "judged_size": 100, "steps": 1, "long_steps": 1, "n_test": 300}
     run = Recurrent.at("book", restarts=1, **few)
     two, three = run.run(device="cpu").second_loss.squeeze("restart").transpose("second", "seed").values
@@ -288,6 +289,6 @@ def test_an_entropy_penalty_with_the_wrong_sign_no_longer_hurts(monkeypatch):
         return run.measurements(run.run(device="cpu"))["GA-X-attention-penalties"].values["strongest_entropy"]
 
     assert harm() >= 2
-    honest = recurrent_gradient.penalty_and_gradient
-    monkeypatch.setattr(recurrent_gradient, "penalty_and_gradient", lambda *a: tuple(-part for part in honest(*a)))
+    honest = word_training.attention_penalty
+    monkeypatch.setattr(word_training, "attention_penalty", lambda *a: -honest(*a))
     assert harm() < 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnbook.global_attention.sample_sizes import samples_needed, to_simplex
+from attnbook.global_attention.sample_sizes import samples_needed
 
 SIZES = {"n_inputs": 29, "n_relevant": 5, "width": 7}
 
@@ -54,18 +54,3 @@ def test_arguments_out_of_range_are_refused_by_name(change, name):
     arguments = {"guarantee": "attention", "error": 0.01, **SIZES} | change
     with pytest.raises(ValueError, match=name):
         samples_needed(**arguments)
-
-
-def test_simplex_keeps_the_function_and_moves_the_norm():
-    rng = np.random.default_rng(0)
-    mask, hidden, x = rng.random(7), rng.standard_normal((3, 7)), rng.standard_normal((11, 7))
-    new_mask, new_hidden = to_simplex(mask, hidden)
-    assert new_mask.sum() == pytest.approx(1.0)
-    np.testing.assert_allclose((x * new_mask) @ new_hidden.T, (x * mask) @ hidden.T, atol=1e-13)
-    assert np.linalg.norm(new_hidden) / np.linalg.norm(hidden) == pytest.approx(mask.sum())
-
-
-@pytest.mark.parametrize("mask", [[0.0, 0.0], [1.0, -0.5]])
-def test_masks_off_the_cone_are_refused(mask):
-    with pytest.raises(ValueError, match="mask"):
-        to_simplex(np.array(mask), np.ones((1, 2)))

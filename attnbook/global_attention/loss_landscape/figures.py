@@ -15,19 +15,17 @@ from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.loss_landscape.experiments import STATIONARY, LossLandscape, log10_bounds
 from attnbook.global_attention.loss_landscape.hessian import OUTLIERS, allowed_decay, over_baseline
-from attnbook.global_attention.loss_landscape.minimum import Minimum, output
 from attnbook.global_attention.regions import crossover_width
-from attnbook.global_attention.rescaling import least_penalty_factor
+from attnbook.global_attention.rescaling import Minimum, least_penalty_factor, output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "along_training", "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
+    "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
     "region_window", "trained_weights", "two_comparisons",
 ]  # fmt: skip
 
-FOLDED = Look("attention, folded", "#2f74b8", (0, (1, 2)), "D", hollow=True)
 RANK = "rank of the eigenvalue"
 SHADES = ("#1f2937", "#4338ca", "#0e7490", "#4d7c0f", "#a16207")  # for curves that differ in a number only
 
@@ -53,26 +51,6 @@ def two_comparisons(data: xr.Dataset) -> Figure:
         words = axes[1].get_xaxis_transform()
         axes[1].text(OUTLIERS, 0.04, "nine outliers", transform=words, ha="right", fontsize=10)
         axes[1].text(OUTLIERS + 1.2, 0.94, "the bulk", transform=words, fontsize=10)
-    return figure
-
-
-def along_training(data: xr.Dataset) -> Figure:
-    """Draw the largest eigenvalue against the training loss along both runs, every seed; training goes right."""
-    looks = {"baseline": LOOKS["baseline"], "attention": replace(LOOKS["attention"], label="attention, raw"),
-             "attention_folded": FOLDED}  # fmt: skip
-    with style():
-        figure, axes = plt.subplots(1, data.sizes["step_size"], sharey=True, figsize=(7.2, 3.4), squeeze=False)
-        for ax, step_size in zip(axes[0], data.step_size.values, strict=True):
-            at = data.sel(step_size=step_size)
-            for (name, look), seed in ((pair, s) for pair in looks.items() for s in range(data.sizes["seed"])):
-                loss, top = (values.sel(path=name).isel(seed=seed) for values in (at.path_loss, at.path_top))
-                style_of = look.line_style() | {"label": None if seed else look.label, "markersize": 4}
-                ax.plot(loss, top, linewidth=1.1, **style_of)
-            ax.set(xscale="log", yscale="log", title=f"step size {step_size:g}")
-            ax.set_xlim(1.7 * float(data.path_loss.max()), float(data.path_loss.min()) / 1.7)
-        axes[0, 0].set_ylabel("largest eigenvalue")
-        axes[0, -1].legend(fontsize=9.5, loc="lower left")
-        figure.supxlabel("training loss (training goes to the right)", fontsize=11.5)
     return figure
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.recurrent_bounds import Recurrence, weight_counts
+from attnbook.global_attention.recurrent_networks import Recurrence
+from attnbook.global_attention.sample_sizes import weight_counts
 from attnbook.global_attention.word_teachers import softmax
 
 __all__ = ["CHECKS"]

@@ -21,8 +21,7 @@ from attnbook.core.runtime import Progress
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent.depth import Depth
 from attnbook.global_attention.recurrent.guidelines import Guidelines
-from attnbook.global_attention.recurrent_bounds import order_blind_floor
-from attnbook.global_attention.recurrent_networks import looks
+from attnbook.global_attention.recurrent_networks import looks, order_blind_floor
 from attnbook.global_attention.word_teachers import WordTeacher, softmax
 from attnbook.global_attention.word_training import Task, Trained, WordMember, WordSetup, train_reader
 

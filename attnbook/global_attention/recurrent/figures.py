@@ -14,7 +14,8 @@ from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
 from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
 from attnbook.global_attention.recurrent.guidelines import PENALTIES, TEACHERS, chosen
-from attnbook.global_attention.recurrent_bounds import Recurrence, samples_needed, weight_counts
+from attnbook.global_attention.recurrent_networks import Recurrence
+from attnbook.global_attention.sample_sizes import recurrent_samples, weight_counts
 from attnbook.global_attention.word_training import READERS
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def models(run: Recurrent, data: xr.Dataset) -> Table:
         enough = losses["size"][losses.median("seed") <= ASKED]
         needed = f"{int(enough[0])}" if len(enough) else "more"
         found = (_summary(losses.sel(size=run.judged_size)), needed, f"{int((losses.isel(size=0) > 0.9).sum())}")
-        counted, bound = sum(weight_counts(recurrence, **sizes).values()), samples_needed(ASKED, recurrence, **sizes)
+        counted, bound = sum(weight_counts(recurrence, **sizes).values()), recurrent_samples(ASKED, recurrence, **sizes)
         rows.append([READ[name].label, f"{counted}", f"{bound:.0f}", *map(Measured, found)])
     columns = ["model", "weights", f"bound for {ASKED:g}", f"error at {run.judged_size}", f"reached {ASKED:g} with",
                f"failed at {run.sizes[0]}"]  # fmt: skip
