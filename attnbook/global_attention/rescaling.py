@@ -28,7 +28,7 @@ from jaxtyping import Float
 from attnbook.core.rng import stream
 from attnbook.global_attention.two_layer import Hessian
 
-__all__ = ["Minimum", "Network", "hessian_scaling", "least_penalty_factor", "output", "rescale"]
+__all__ = ["Minimum", "Network", "hessian_scaling", "output", "rescale"]
 
 ROOM = 3.0  # the bounds of assumption A2 are this many times the norms of the minimum
 
@@ -67,7 +67,7 @@ def rescale(
 
 
 def hessian_scaling(
-    n_inputs: int, width: int, mask_factor: float, hidden_factor: float, *, outputs: int = 1
+    n_inputs: int, width: int, mask_factor: float, hidden_factor: float
 ) -> Float[np.ndarray, " parameters"]:
     r"""Return the diagonal of $D$ in $\nabla^2L(T\theta)=D\,\nabla^2L(\theta)\,D$.
 
@@ -80,7 +80,6 @@ def hessian_scaling(
         width: $d$.
         mask_factor: $\alpha_1$, positive.
         hidden_factor: $\alpha_2$, positive.
-        outputs: Outputs of the network; default 1, as in the theorem.
 
     Returns:
         One factor per parameter.
@@ -89,39 +88,14 @@ def hessian_scaling(
         ValueError: If a factor is not positive and finite.
     """
     _check_positive(mask_factor=mask_factor, hidden_factor=hidden_factor)
-    counts = [n_inputs, n_inputs * width, outputs * width]
+    counts = [n_inputs, n_inputs * width, width]
     return np.repeat([1 / mask_factor, 1 / hidden_factor, mask_factor * hidden_factor], counts)
-
-
-def least_penalty_factor(
-    hidden: Float[np.ndarray, "width inputs"], decoder: Float[np.ndarray, "outputs width"], mask_factor: float
-) -> float:
-    r"""Return the $\alpha_2$ at which the L2 penalty on both layers is least, for a given $\alpha_1$.
-
-    $\|\alpha_2w^{(1)}\|^2+\|w^{(2)}\|^2/(\alpha_1\alpha_2)^2$ is least where both terms are equal,
-    $\alpha_2^2=\|w^{(2)}\|/(\alpha_1\|w^{(1)}\|)$, and is $2\|w^{(1)}\|\|w^{(2)}\|/\alpha_1$ there: it grows as the
-    mask shrinks, and vanishes as the mask grows.
-
-    Args:
-        hidden: First layer, not zero.
-        decoder: Second layer, not zero.
-        mask_factor: $\alpha_1$, positive.
-
-    Returns:
-        The factor of the first layer.
-
-    Raises:
-        ValueError: If the factor is not positive and finite, or a layer is zero.
-    """
-    norms = {"hidden": float(np.linalg.norm(hidden)), "decoder": float(np.linalg.norm(decoder))}
-    _check_positive(mask_factor=mask_factor, **norms)
-    return math.sqrt(norms["decoder"] / (mask_factor * norms["hidden"]))
 
 
 def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < math.inf:
-            raise ValueError(f"{name}: expected a positive number or a layer that is not zero, got {number}")
+            raise ValueError(f"{name}: expected a positive number, got {number}")
 
 
 @dataclass(frozen=True)
@@ -188,9 +162,17 @@ class Minimum:
             changes.append(np.diff([np.square(output(at, self.inputs) - self.labels).mean() / 2 for at in both])[0])
         return float(np.abs(changes).max())
 
+    def least_penalty_factor(self, mask_factor: float) -> float:
+        r"""Return the $\alpha_2$ at which the L2 penalty on both layers is least, for a given $\alpha_1$.
+
+        $\|\alpha_2w^{(1)}\|^2+\|w^{(2)}\|^2/(\alpha_1\alpha_2)^2$ is least where both terms are equal, and is
+        $2\|w^{(1)}\|\|w^{(2)}\|/\alpha_1$ there: it grows as the mask shrinks, and vanishes as the mask grows.
+        """
+        return math.sqrt(float(np.linalg.norm(self.decoder) / (mask_factor * np.linalg.norm(self.hidden))))
+
     def least_penalty(self, mask_factor: float) -> tuple[float, float]:
         """Return the least L2 penalty on both layers for a mask this much larger, and the sharpness there."""
-        factor = least_penalty_factor(self.hidden, self.decoder, mask_factor)
+        factor = self.least_penalty_factor(mask_factor)
         _, hidden, decoder = self.network(mask_factor, factor)
         return float(np.square(hidden).sum() + np.square(decoder).sum()), self.sharpness(mask_factor, factor)
 

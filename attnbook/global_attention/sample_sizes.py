@@ -1,9 +1,8 @@
 r"""Sample sizes that the theorems ask for, as plain functions.
 
-All statements hold up to a constant that the paper does not give, so only ratios mean anything. The paper's $p$ is
-``n_inputs``, $d$ is ``width``, $s_0$ is ``n_relevant``, $\gamma^2$ is ``error``; $C_1$, $C_2$ and $C_x$ are
-``c_hidden``, ``c_decoder`` and ``c_inputs``. For recurrent attention $t$ is ``dimension``, and $C_8$ and $C_9$ are
-``c_score`` and ``c_recurrence``.
+All statements hold up to a constant that the paper does not give, so only ratios mean anything; the bounds on the norms
+of layers and inputs are taken to be 1. The paper's $p$ is ``n_inputs``, $d$ is ``width``, $s_0$ is ``n_relevant``,
+$\gamma^2$ is ``error``; for recurrent attention $t$ is ``dimension``.
 """
 
 from __future__ import annotations
@@ -18,21 +17,10 @@ __all__ = ["Guarantee", "recurrent_samples", "samples_needed", "weight_counts"]
 Guarantee: TypeAlias = Literal["baseline", "attention", "sum_to_one", "known_mask"]
 
 
-def samples_needed(
-    guarantee: Guarantee,
-    error: float,
-    *,
-    n_inputs: int,
-    n_relevant: int,
-    width: int,
-    c_hidden: float = 1.0,
-    c_decoder: float = 1.0,
-    c_inputs: float = 1.0,
-) -> float:
+def samples_needed(guarantee: Guarantee, error: float, *, n_inputs: int, n_relevant: int, width: int) -> float:
     r"""Return the sample size, up to the theorem's constant, that guarantees a prediction error.
 
-    Theorem 1 with $\eta = C_1C_2C_x$:
-    $n \gtrsim s_0^2 C_1^2 C_x^2 \eta^2 \gamma^{-2} \log(s_0\eta/\gamma)\,(pd + p + d)$.
+    Theorem 1, $\eta=C_1C_2C_x=1$: $n \gtrsim s_0^2 C_1^2 C_x^2 \eta^2 \gamma^{-2} \log(s_0\eta/\gamma)\,(pd+p+d)$.
     The baseline has no mask: $s_0$ becomes $p$. Corollary 1 (mask on the simplex): $s_0$ becomes 1.
     Proposition 1 (known mask): Theorem 1 with $pd + d$ parameters.
 
@@ -42,9 +30,6 @@ def samples_needed(
         n_inputs: Number of inputs $p$.
         n_relevant: Bound $s_0$ on the non-zeros of the mask, between 1 and ``n_inputs``.
         width: Hidden units $d$.
-        c_hidden: Bound $C_1$ on the Frobenius norm of the first layer; default 1, only ratios matter.
-        c_decoder: Bound $C_2$ on the norm of the second layer; default 1.
-        c_inputs: Bound $C_x$ on each input; default 1.
 
     Returns:
         The sample size, without the constant.
@@ -59,14 +44,12 @@ def samples_needed(
     """
     if not 1 <= n_relevant <= n_inputs:
         raise ValueError(f"n_relevant: expected between 1 and n_inputs = {n_inputs}, got {n_relevant}")
-    _check_positive(error=error, width=width, c_hidden=c_hidden, c_decoder=c_decoder, c_inputs=c_inputs)
     seen = {"baseline": n_inputs, "attention": n_relevant, "sum_to_one": 1, "known_mask": n_relevant}
     if guarantee not in seen:
         raise ValueError(f"guarantee: expected one of {', '.join(seen)}, got {guarantee!r}")
-    s, eta = seen[guarantee], c_hidden * c_decoder * c_inputs
     # The paper gets the baseline's bound by writing p for s0 and keeps the parameter count.
     parameters = n_inputs * width + width + (0 if guarantee == "known_mask" else n_inputs)
-    return _bound(s * c_hidden * c_inputs * eta, error, s * eta, parameters)
+    return _bound(error, seen[guarantee], parameters, width=width)
 
 
 def weight_counts(recurrence: Recurrence, dimension: int, width: int) -> dict[str, int]:
@@ -92,32 +75,16 @@ def weight_counts(recurrence: Recurrence, dimension: int, width: int) -> dict[st
     }
 
 
-def recurrent_samples(
-    error: float,
-    recurrence: Recurrence,
-    *,
-    dimension: int,
-    width: int,
-    c_hidden: float = 1.0,
-    c_decoder: float = 1.0,
-    c_inputs: float = 1.0,
-    c_score: float = 1.0,
-    c_recurrence: float = 1.0,
-) -> float:
+def recurrent_samples(error: float, recurrence: Recurrence, *, dimension: int, width: int) -> float:
     r"""Return the sample size of Theorem 6, up to the theorem's constant.
 
-    $n \gtrsim C_1^2C_x^2\eta^2\gamma^{-2}\log(\eta C_8C_9/\gamma)\,(td+d+d_a+d_f)$ with $\eta=C_1C_2C_x$.
+    $n \gtrsim C_1^2C_x^2\eta^2\gamma^{-2}\log(\eta C_8C_9/\gamma)\,(td+d+d_a+d_f)$, all $C$ and $\eta$ being 1.
 
     Args:
         error: Squared prediction error $\gamma^2$, positive.
         recurrence: Sizes of score and recurrence.
         dimension: Entries $t$ of a word.
         width: Hidden units $d$.
-        c_hidden: Bound $C_1$ on $\|w^{(1)}\|_F$; all bounds default to 1, as only ratios matter.
-        c_decoder: Bound $C_2$ on $\|w^{(2)}\|$.
-        c_inputs: Bound $C_x$ on the entries of the words.
-        c_score: Bound $C_8$ on $\|w_a\|$.
-        c_recurrence: Bound $C_9$ on $\|w_f\|$.
 
     Returns:
         The sample size, without the constant.
@@ -131,21 +98,15 @@ def recurrent_samples(
         >>> round(recurrent_samples(0.01, large, **sizes) / recurrent_samples(0.01, small, **sizes), 1)
         12.6
     """
-    _check_positive(error=error, dimension=dimension, width=width, c_hidden=c_hidden, c_decoder=c_decoder,
-                    c_inputs=c_inputs, c_score=c_score, c_recurrence=c_recurrence)  # fmt: skip
-    eta, weights = c_hidden * c_decoder * c_inputs, sum(weight_counts(recurrence, dimension, width).values())
-    return _bound(c_hidden * c_inputs * eta, error, eta * c_score * c_recurrence, weights)
+    weights = sum(weight_counts(recurrence, dimension, width).values())
+    return _bound(error, 1, weights, dimension=dimension, width=width)
 
 
-def _check_positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 < number < math.inf:
+def _bound(error: float, seen: int, parameters: int, **sizes: int) -> float:
+    """What both theorems ask for; ``seen`` is the number of inputs that enter at once."""
+    for name, number in {"error": error, **sizes}.items():
+        if not number > 0:
             raise ValueError(f"{name}: expected a positive number, got {number}")
-
-
-def _bound(scale: float, error: float, largest: float, parameters: int) -> float:
-    """What both theorems ask for, ``largest`` being the argument of the logarithm at an error of 1."""
-    logarithm = math.log(largest / math.sqrt(error))
-    if logarithm <= 0:
-        raise ValueError(f"error: the bound speaks of errors below {largest**2:g}, got {error:g}")
-    return scale**2 / error * logarithm * parameters
+    if error >= seen**2:
+        raise ValueError(f"error: the bound speaks of errors below {seen**2}, got {error:g}")
+    return seen**2 / error * math.log(seen / math.sqrt(error)) * parameters

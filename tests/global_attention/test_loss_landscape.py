@@ -139,7 +139,6 @@ def test_pictures_and_tables_are_made_from_a_small_result(smoke):
     drawn = [
         figures.two_comparisons(spectrum),
         figures.region_bounds(LossLandscape()),
-        figures.region_window(np.eye(2), np.zeros(2)),
         figures.orbit_map(landscape),
         figures.orbit_frame(first, 0.1, 1.0),
         figures.fits(landscape),

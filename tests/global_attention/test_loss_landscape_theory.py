@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound
-from attnbook.global_attention.rescaling import hessian_scaling, least_penalty_factor, rescale
+from attnbook.global_attention.rescaling import Minimum, hessian_scaling, rescale
 
 RNG = np.random.default_rng(7)
 
@@ -105,14 +105,15 @@ def test_the_bound_lies_below_the_maximum_and_crosses_at_the_width_of_c3():
 
 
 def test_no_other_factor_has_a_smaller_penalty():
-    _, hidden, decoder = network()
+    minimum = Minimum.draw(0)
 
     def penalty(factor):
-        return np.square(factor * hidden).sum() + np.square(decoder / (0.3 * factor)).sum()
+        return np.square(factor * minimum.hidden).sum() + np.square(minimum.decoder / (0.3 * factor)).sum()
 
-    best = least_penalty_factor(hidden, decoder, 0.3)
+    best = minimum.least_penalty_factor(0.3)
     assert all(penalty(best) < penalty(best * other) for other in (0.9, 0.99, 1.01, 1.1))
-    assert penalty(best) == pytest.approx(2 * np.linalg.norm(hidden) * np.linalg.norm(decoder) / 0.3)
+    least = 2 * np.linalg.norm(minimum.hidden) * np.linalg.norm(minimum.decoder) / 0.3
+    assert penalty(best) == pytest.approx(least) == pytest.approx(minimum.least_penalty(0.3)[0])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,6 @@ def test_no_other_factor_has_a_smaller_penalty():
         (lambda: count_regions(np.full((1, 2), np.nan), np.zeros(1)), "normals"),
         (lambda: rescale(*network(), 0.0, 1.0), "mask_factor"),
         (lambda: hessian_scaling(3, 2, 1.0, -1.0), "hidden_factor"),
-        (lambda: least_penalty_factor(np.zeros((2, 3)), np.ones((1, 2)), 1.0), "hidden"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(call, name):

@@ -130,19 +130,14 @@ def test_the_guideline_is_judged_where_networks_fit_and_nowhere_else():
     assert float(values["over_best_spread"]) == float(values["over_free_spread"]) == np.inf
 
 
-def test_the_recorded_step_sizes_are_the_best_of_their_rows():
-    assert [experiments.best_step_size("attention", model) for model in ("flat", "two_steps")] == [0.001, 0.1]
-    assert not set(experiments.TRIED_SEEDS) & set(Recurrent.at("book").seeds)
-
-
 @pytest.mark.slow
-def test_the_record_of_step_sizes_is_what_training_gives():
-    run = Recurrent.at("book")
-    members = [WordMember(run.task("attention"), seed, 300) for seed in experiments.TRIED_SEEDS]
-    training = Training(600, 32, 0.03, (600,), decay=True)
-    found = np.median(train_reader("known", members, run.setup, training, device=CPU).test_loss[-1])
-    recorded = experiments.TRIED["attention"]["known"][experiments.GRID.index(0.03)]
-    assert found == pytest.approx(recorded, rel=0.1)
+def test_a_step_size_is_the_best_of_its_neighbours_on_other_seeds():
+    run, found = Recurrent.at("book"), {}
+    members = [WordMember(run.task("attention"), seed, 300) for seed in (10, 11, 12, 13, 14)]
+    for step_size in (0.01, 0.03, 0.1):
+        training = Training(600, 32, step_size, (600,), decay=True)
+        found[step_size] = np.median(train_reader("one_step", members, run.setup, training, device=CPU).test_loss[-1])
+    assert min(found, key=found.get) == experiments.STEP_SIZES["attention"]["one_step"]
 
 
 def test_attention_of_a_model_that_weighs_all_words_alike_lies_where_such_a_teacher_looks():

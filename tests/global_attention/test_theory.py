@@ -1,4 +1,4 @@
-"""The bounds and the simplex."""
+"""The sample sizes of Theorem 1, Corollary 1 and Proposition 1."""
 
 import numpy as np
 import pytest
@@ -30,20 +30,11 @@ def test_a_known_mask_saves_its_own_parameters():
     assert known / trained == pytest.approx((p * d + d) / (p * d + p + d), rel=1e-14)
 
 
-@pytest.mark.parametrize(("constant", "power"), [("c_hidden", 4), ("c_decoder", 2), ("c_inputs", 4)])
-def test_powers_of_the_norm_bounds(constant, power):
-    """Scaling C1, C2 or Cx and gamma so that the logarithm stays put shows the power alone."""
-    plain = samples_needed("attention", 0.01, **SIZES)
-    scaled = samples_needed("attention", 0.01 * 3.0**2, **SIZES, **{constant: 3.0})
-    assert scaled / plain == pytest.approx(3.0 ** (power - 2), rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [
         ({"n_relevant": 31}, "n_relevant"),
         ({"width": 0}, "width"),
-        ({"c_hidden": -1.0}, "c_hidden"),
         ({"error": 0.0}, "error"),
         ({"error": float("nan")}, "error"),
         ({"error": 1e9}, "error"),

@@ -16,14 +16,14 @@ from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.loss_landscape.experiments import STATIONARY, LossLandscape, log10_bounds
 from attnbook.global_attention.loss_landscape.hessian import OUTLIERS, allowed_decay, over_baseline
 from attnbook.global_attention.regions import crossover_width
-from attnbook.global_attention.rescaling import Minimum, least_penalty_factor, output
+from attnbook.global_attention.rescaling import Minimum, output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
     "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
-    "region_window", "trained_weights", "two_comparisons",
+    "trained_weights", "two_comparisons",
 ]  # fmt: skip
 
 RANK = "rank of the eigenvalue"
@@ -76,22 +76,6 @@ def region_bounds(run: LossLandscape) -> Figure:
     return figure
 
 
-def region_window(normals: np.ndarray, offsets: np.ndarray, half_width: float = 3.0) -> Figure:
-    """Draw the regions that lines cut out of a square: the brighter, the more units are on."""
-    with style():
-        figure, ax = plt.subplots(figsize=(4.0, 4.0))
-        grid = np.linspace(-half_width, half_width, 240)
-        on = np.einsum("lk,kij->lij", normals, np.stack(np.meshgrid(grid, grid))) + offsets[:, None, None] > 0
-        extent = (-half_width, half_width)
-        ax.imshow(on.sum(axis=0), extent=extent * 2, origin="lower", cmap="cividis", alpha=0.75)
-        for normal, offset in zip(normals, offsets, strict=True):
-            foot = -offset * normal / (normal @ normal)
-            ax.axline(foot, foot + np.array([-normal[1], normal[0]]), color=INK, linewidth=0.7)
-        ax.set(xlim=extent, ylim=extent, xlabel="first input", ylabel="second input", title="bright: many units are on")
-        ax.grid(visible=False)
-    return figure
-
-
 def orbit_map(data: xr.Dataset) -> Figure:
     """Draw the sharpness over the orbit of the first minimum, what A2 and A4 allow, and the least L2 penalty."""
     first, minimum = data.isel(seed=0), Minimum.draw(int(data.seed[0]))
@@ -106,7 +90,7 @@ def orbit_map(data: xr.Dataset) -> Figure:
         ax.plot([x, x - side, x, x], [y, y, y - side, y], color="white", linewidth=2.4)
         ax.text(x, y + 0.03, "allowed by A2 and A4", color="white", ha="right", va="bottom", fontsize=9.5)
         ax.plot(0, 0, marker="o", color="white", markersize=8, markeredgecolor=INK)
-        least = [np.log10(least_penalty_factor(minimum.hidden, minimum.decoder, 10**x)) for x in axis]
+        least = [np.log10(minimum.least_penalty_factor(10**x)) for x in axis]
         ax.plot(axis, least, color="white", linewidth=1.6, linestyle="--")
         ax.text(axis[-1] - 0.04, least[-1], "least L2 penalty", color="white", ha="right", va="top", fontsize=9.5)
         ax.set(xlabel="log₁₀ α₁ (mask)", ylabel="log₁₀ α₂ (first layer)", xlim=axis[[0, -1]], ylim=axis[[0, -1]])
