@@ -34,10 +34,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.global_attention.word_teachers import WordTeacher
 
-__all__ = ["Look", "Penalty", "Recurrence", "attention_penalty", "initial_parameters", "looks", "order_blind_floor",
-           "predict", "read"]  # fmt: skip
+__all__ = ["Look", "Penalty", "Recurrence", "attention_penalty", "initial_parameters", "looks", "predict", "read"]
 
 Penalty: TypeAlias = Literal["l1_weights", "entropy", "l1_scores", "l2_weights"]
 
@@ -190,36 +188,3 @@ def attention_penalty(penalty: Penalty, logits: Float[Tensor, "members samples w
     if penalty == "l2_weights":
         return weights.square().sum(-1).mean(1)
     raise ValueError(f"penalty: expected one of {', '.join(get_args(Penalty))}, got {penalty!r}")
-
-
-def order_blind_floor(
-    teacher: WordTeacher,
-    sentences: Float[np.ndarray, "samples words dimension"],
-    *,
-    shuffles: int,
-    rng: np.random.Generator,
-) -> float:
-    r"""Estimate the error that no model blind to the order of words can get below.
-
-    Such a model answers the same for every order of the same words, and all orders are equally likely here; so its mean
-    squared error is at least the mean, over sentences, of the variance of the label over orders.
-
-    Args:
-        teacher: Labels the sentences.
-        sentences: Sentences.
-        shuffles: Random orders tried per sentence, at least 2; the estimate is unbiased for any number.
-        rng: Source of the orders.
-
-    Returns:
-        The floor, in units of the label variance.
-
-    Raises:
-        ValueError: If ``shuffles`` is below 2.
-    """
-    if shuffles < 2:
-        raise ValueError(f"shuffles: expected at least 2, got {shuffles}")
-    labels = []
-    for _ in range(shuffles):
-        order = rng.permuted(np.tile(np.arange(sentences.shape[1]), (len(sentences), 1)), axis=1)
-        labels.append(teacher(np.take_along_axis(sentences, order[..., None], axis=1)))
-    return float(np.var(labels, axis=0, ddof=1).mean())

@@ -12,6 +12,7 @@ from attnbook.global_attention import masks, word_training
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent import depth, experiments, figures, guidelines
 from attnbook.global_attention.recurrent.experiments import Depth, Guidelines, Recurrent
+from attnbook.global_attention.word_teachers import draw_sentences, draw_word_teacher
 from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 SETUP = WordSetup(n_words=5, dimension=3, teacher_width=7, width=11, n_test=13)
@@ -81,6 +82,7 @@ def test_an_l2_weight_shrinks_both_layers_behind_a_mask_and_leaves_other_members
         (lambda: Recurrent.at("book", sizes=(5, 3)), "sizes"),
         (lambda: Recurrent.at("book", judged_size=7), "judged_size"),
         (lambda: Recurrent.at("book", restarts=0), "restarts"),
+        (lambda: Recurrent.at("book", shuffles=1), "shuffles"),
         (lambda: Guidelines.at("book", penalties=(1.0,)), "penalties"),
         (lambda: Guidelines.at("book", penalties=(0.0, 1.0)), "penalties"),
         (lambda: Guidelines.at("book", strengths=(1.0, 0.5)), "strengths"),
@@ -140,6 +142,25 @@ def test_a_step_size_is_the_best_of_its_neighbours_on_other_seeds():
     assert min(found, key=found.get) == experiments.STEP_SIZES["attention"]["one_step"]
 
 
+def test_order_blind_models_lose_nothing_where_order_does_not_matter():
+    sizes = {"n_words": 5, "dimension": 3, "width": 7, "sharpness": 2.5}
+    x = draw_sentences(50, 5, 3, rng=np.random.default_rng(0))
+    floors = [
+        experiments.order_blind_floor(x, draw_word_teacher(m, 0, **sizes), 3, np.random.default_rng(1))
+        for m in ("attention", "position")
+    ]
+    assert floors[0] < 1e-25
+    assert floors[1] > 0.1
+
+
+def test_the_floor_of_two_words_is_the_variance_over_both_orders():
+    """By hand: two words have two orders; the variance is a quarter of the squared difference."""
+    t = draw_word_teacher("position", 0, n_words=2, dimension=3, width=7, sharpness=2.0)
+    x = draw_sentences(400, 2, 3, rng=np.random.default_rng(0))
+    exact = ((t(x) - t(x[:, ::-1])) ** 2 / 4).mean()
+    assert experiments.order_blind_floor(x, t, 300, np.random.default_rng(1)) == pytest.approx(exact, rel=0.02)
+
+
 def test_attention_of_a_model_that_weighs_all_words_alike_lies_where_such_a_teacher_looks():
     run = Recurrent.at("smoke")
     members = [WordMember(TASK, seed, 19) for seed in (0, 1) for _ in run.sizes]
@@ -167,7 +188,7 @@ def test_a_deep_mask_stays_between_zero_and_one_and_is_one_without_attention(mon
 
 def test_figures_and_tables_draw_from_a_smoke_result(smoke):
     data, paths, deep = smoke.values()
-    drawn = [draw(data) for draw in (figures.ladder, figures.other_teachers, figures.looks)]
+    drawn = [draw(data) for draw in (figures.ladder, figures.other_teachers)]
     drawn += [draw(paths) for draw in (figures.weight_decay, figures.penalties)]
     drawn += [figures.words_frame(data, task, 30) for task in figures.TITLES]
     drawn += [figures.three_layers(deep)]

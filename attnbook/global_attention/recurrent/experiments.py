@@ -21,8 +21,8 @@ from attnbook.core.runtime import Progress
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent.depth import Depth
 from attnbook.global_attention.recurrent.guidelines import Guidelines
-from attnbook.global_attention.recurrent_networks import looks, order_blind_floor
-from attnbook.global_attention.word_teachers import WordTeacher, softmax
+from attnbook.global_attention.recurrent_networks import looks
+from attnbook.global_attention.word_teachers import WordTeacher
 from attnbook.global_attention.word_training import Task, Trained, WordMember, WordSetup, train_reader
 
 __all__ = ["LADDER", "OTHERS", "PROGRAMS", "STEP_SIZES", "Depth", "Guidelines", "Recurrent", "second_best"]
@@ -86,8 +86,9 @@ class Recurrent(Experiment):
             raise ValueError(f"sizes: expected increasing positive numbers, got {self.sizes}")
         if self.judged_size not in self.sizes:
             raise ValueError(f"judged_size: expected one of sizes {self.sizes}, got {self.judged_size}")
-        if self.restarts < 1:
-            raise ValueError(f"restarts: expected at least 1, got {self.restarts}")
+        for name, least in {"restarts": 1, "shuffles": 2}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
 
     @property
     def setup(self) -> WordSetup:
@@ -132,26 +133,23 @@ class Recurrent(Experiment):
             for name in SECOND
         ]
         errors = {task: [one.test_loss for one in found] for task, found in trained.items()}
+        floors = [
+            order_blind_floor(*self._test("position", seed), self.shuffles, stream(seed, "orders")) for seed in seeds
+        ]
         return {
             "test_loss": together(errors["attention"], "size", "model"),
             "position_loss": together(errors["position"], "size", "other"),
-            "position_floor": (("seed",), [self._floor(seed) for seed in seeds]),
+            "position_floor": (("seed",), floors),
             "equal_loss": together(errors["equal"], "size", "other"),
             "long_loss": (("seed", "reading"), np.stack([longer.test_loss[0], longer.train_loss], axis=-1)),
             "second_loss": together([one.test_loss for one in twice], "restart", "second"),
             "second_train_loss": together([one.train_loss for one in twice], "restart", "second"),
-            "second_looks": (("look", "word"), self._watch(twice[-1], seeds)),
             **self._weights({task: found[OTHERS.index("one_step")] for task, found in trained.items()}, seeds),
         }
 
     def _test(self, task: str, seed: int) -> tuple[np.ndarray, WordTeacher]:
         """The new sentences of a seed, and the teacher."""
         return self.setup.sentences(seed, "test", self.n_test), self.setup.teacher(self.task(task), seed)
-
-    def _floor(self, seed: int) -> float:
-        """What no order-blind model can get below on the teacher of places."""
-        sentences, teacher = self._test("position", seed)
-        return order_blind_floor(teacher, sentences, shuffles=self.shuffles, rng=stream(seed, "orders"))
 
     def _weights(self, single: dict[str, Trained], seeds: Sequence[int]) -> Arrays:
         """Where one-step models look, beside their teachers: a few test sentences, and the share on other words."""
@@ -172,18 +170,6 @@ class Recurrent(Experiment):
             "shown_weights": (("task", "size", "sentence", "word"), np.stack(shown)),
             "shown_truth": (("task", "sentence", "word"), np.stack(truths)),
         }
-
-    def _watch(self, trained: Trained, seeds: Sequence[int]) -> np.ndarray:
-        """Where teacher and best fitted network look, in the sentence whose overlaps are closest to the means."""
-        best = int(trained.train_loss.argmin())
-        sentences, teacher = self._test("two_looks", seeds[best // self.restarts])
-        own = {name: tensor[best : best + 1].cpu() for name, tensor in trained.parameters.items()}
-        steps = [look.weights[0].double().numpy() for look in looks(own, to_tensor(sentences[None]), 3)]
-        first, second = softmax(sentences @ teacher.query), teacher.weights(sentences)
-        pairs = ((first, second), (steps[0], first), (steps[-1], second), (steps[-1], first))
-        overlaps = np.stack([np.minimum(a, b).sum(-1) for a, b in pairs], axis=-1)
-        typical = int(np.abs(overlaps - overlaps.mean(0)).max(-1).argmin())
-        return np.stack([weights[typical] for weights in (first, second, *steps)])
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare the models at the judged size, and at the ends where a claim is about few or many sentences."""
@@ -220,3 +206,16 @@ class Recurrent(Experiment):
 def second_best(data: xr.Dataset) -> xr.DataArray:
     """Return the errors on the teacher that looks twice of the restarts with the smallest training errors."""
     return data.second_loss.isel(restart=data.second_train_loss.argmin("restart"))
+
+
+def order_blind_floor(sentences: np.ndarray, teacher: WordTeacher, shuffles: int, rng: np.random.Generator) -> float:
+    """Return an unbiased estimate of the error that no model blind to the order of words can get below.
+
+    Such a model answers the same for every order of the same words, and all are equally likely here: its mean squared
+    error is at least the mean, over sentences, of the variance of the label over orders.
+    """
+    labels = []
+    for _ in range(shuffles):
+        order = rng.permuted(np.tile(np.arange(sentences.shape[1]), (len(sentences), 1)), axis=1)
+        labels.append(teacher(np.take_along_axis(sentences, order[..., None], axis=1)))
+    return float(np.var(labels, axis=0, ddof=1).mean())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["TITLES", "ladder", "looks", "models", "other_teachers", "penalties", "second_looks",
+__all__ = ["TITLES", "ladder", "models", "other_teachers", "penalties", "second_looks",
            "three_layers", "weight_decay", "words_frame", "words_text"]  # fmt: skip
 
 READ: Mapping[str, Look] = {
@@ -72,25 +72,6 @@ def other_teachers(data: xr.Dataset) -> Figure:
         axes[0].plot(data.size, floor, **READ["floor"].line_style())
         axes[1].set_ylabel("")
         _legend(axes[0], "lower left")
-    return figure
-
-
-def looks(data: xr.Dataset) -> Figure:
-    """Draw where the teacher that looks twice and the best network with three steps look in one sentence."""
-    rows = data.second_looks.values
-    names = ["teacher, 1st look", "teacher, 2nd look", *(f"model, step {k + 1}" for k in range(len(rows) - 2))]
-    with style():
-        figure, ax = plt.subplots(figsize=(5.6, 3.2))
-        image = ax.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="cividis")
-        for i, j in zip(*np.nonzero(rows >= 0.1), strict=True):
-            text, color = f"{rows[i, j]:.1f}".removeprefix("0"), INK if rows[i, j] > 0.6 else "white"
-            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=11)
-        ax.axhline(1.5, color="white", linewidth=3)
-        ax.set_yticks(range(len(rows)), names)
-        ax.set_xticks(range(rows.shape[1]), [f"{j + 1}" for j in range(rows.shape[1])])
-        ax.set_xlabel("word of the sentence")
-        ax.grid(visible=False)
-        figure.colorbar(image, ax=ax, label="attention weight")
     return figure
 
 
