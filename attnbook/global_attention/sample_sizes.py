@@ -2,7 +2,7 @@ r"""Sample sizes that the theorems ask for, as plain functions.
 
 All statements hold up to a constant that the paper does not give, so only ratios mean anything; the bounds on the norms
 of layers and inputs are taken to be 1. The paper's $p$ is ``n_inputs``, $d$ is ``width``, $s_0$ is ``n_relevant``,
-$\gamma^2$ is ``error``; for recurrent attention $t$ is ``dimension``.
+$\gamma^2$ is ``error``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from typing import Literal, TypeAlias
 
-from attnbook.global_attention.recurrent_networks import Recurrence
-
-__all__ = ["Guarantee", "recurrent_samples", "samples_needed", "weight_counts"]
+__all__ = ["Guarantee", "recurrent_samples", "samples_needed"]
 
 Guarantee: TypeAlias = Literal["baseline", "attention", "sum_to_one", "known_mask"]
 
@@ -52,54 +50,26 @@ def samples_needed(guarantee: Guarantee, error: float, *, n_inputs: int, n_relev
     return _bound(error, seen[guarantee], parameters, width=width)
 
 
-def weight_counts(recurrence: Recurrence, dimension: int, width: int) -> dict[str, int]:
-    r"""Return the numbers of weights that Theorem 6 adds up.
-
-    Args:
-        recurrence: Sizes of score and recurrence.
-        dimension: Entries $t$ of a word.
-        width: Hidden units $d$ of the two layers that read the context.
-
-    Returns:
-        ``layers`` $=td+d$, ``score`` $=d_a$ and ``recurrence`` $=d_f$, which is 0 for one step: $f$ is then not used.
-
-    Example:
-        >>> weight_counts(Recurrence(n_steps=2, state=3, score=5), dimension=7, width=11)
-        {'layers': 88, 'score': 55, 'recurrence': 30}
-    """
-    state, hidden = recurrence.state, recurrence.score
-    return {
-        "layers": width * dimension + width,
-        "score": hidden * (state + dimension + 1) if hidden else state * dimension,
-        "recurrence": state * (state + dimension) if recurrence.n_steps > 1 else 0,
-    }
-
-
-def recurrent_samples(error: float, recurrence: Recurrence, *, dimension: int, width: int) -> float:
+def recurrent_samples(error: float, weights: int) -> float:
     r"""Return the sample size of Theorem 6, up to the theorem's constant.
 
     $n \gtrsim C_1^2C_x^2\eta^2\gamma^{-2}\log(\eta C_8C_9/\gamma)\,(td+d+d_a+d_f)$, all $C$ and $\eta$ being 1.
 
     Args:
-        error: Squared prediction error $\gamma^2$, positive.
-        recurrence: Sizes of score and recurrence.
-        dimension: Entries $t$ of a word.
-        width: Hidden units $d$.
+        error: Squared prediction error $\gamma^2$, positive and below 1.
+        weights: The last factor: the number of weights of layers, score and recurrence.
 
     Returns:
         The sample size, without the constant.
 
     Raises:
-        ValueError: If an argument is outside its range, or the error is so large that the logarithm is not positive.
+        ValueError: If an argument is outside its range.
 
     Example:
-        >>> small, large = Recurrence(1, 4, 8), Recurrence(3, 32, 64)
-        >>> sizes = {"dimension": 6, "width": 32}
-        >>> round(recurrent_samples(0.01, large, **sizes) / recurrent_samples(0.01, small, **sizes), 1)
+        >>> round(recurrent_samples(0.01, 3936) / recurrent_samples(0.01, 312), 1)
         12.6
     """
-    weights = sum(weight_counts(recurrence, dimension, width).values())
-    return _bound(error, 1, weights, dimension=dimension, width=width)
+    return _bound(error, 1, weights, weights=weights)
 
 
 def _bound(error: float, seen: int, parameters: int, **sizes: int) -> float:

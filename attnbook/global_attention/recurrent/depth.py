@@ -9,7 +9,7 @@ and ``layer_1`` to ``layer_D``, each ``(outputs, inputs)`` of its layer, the las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, ClassVar
@@ -72,9 +72,17 @@ class Depth(Experiment):
                  for k, seed in enumerate(seeds) for n in self.sizes}  # fmt: skip
         rows = torch.as_tensor(np.stack([drawn[k, n] for k, n, *_ in members], axis=1), device=device)
         starts = [draw_deep(self.n_inputs, [self.width] * 2, rng=stream(seed, "deep start")) for seed in seeds]
+        masked = torch.tensor([model != "baseline" for _, _, model, _ in members], device=device)[:, None]
+        penalty = to_tensor([self.penalty * (model == "l1_attention") for _, _, model, _ in members], device=device)
+
+        def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
+            mask = torch.where(masked, parameters["mask"], 1.0)  # stays at one for the baseline
+            residuals = predict_deep(parameters | {"mask": mask}, batch[0]) - batch[1]
+            return residuals.square().mean(1) + penalty * mask.abs().sum(1)
+
         with threads(1):
             trained = ensemble.train(
-                ensemble.autograd(self._losses([model for _, _, model, _ in members], device)),
+                ensemble.autograd(losses),
                 {name: to_tensor(np.stack([starts[k][name] for k, *_ in members]), device=device)
                  for name in starts[0]},
                 lambda step: (x[own, rows[step]], y[own, rows[step]]),
@@ -94,18 +102,6 @@ class Depth(Experiment):
         losses, correlations = np.array(read).T.reshape(2, len(seeds), len(self.sizes), len(MODELS), -1)
         axes = ("seed", "size", "model", "step_size")
         return {"test_loss": (axes, losses), "correlation": (axes, correlations)}
-
-    def _losses(self, models: Sequence[str], device: torch.device) -> Callable[[Parameters, Any], Tensor]:
-        """The losses of networks whose mask stays at one, is trained, or is trained with an L1 penalty."""
-        trained = torch.tensor([model != "baseline" for model in models], device=device)[:, None]
-        penalty = to_tensor([self.penalty * (model == "l1_attention") for model in models], device=device)
-
-        def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
-            mask = torch.where(trained, parameters["mask"], 1.0)
-            residuals = predict_deep(parameters | {"mask": mask}, batch[0]) - batch[1]
-            return residuals.square().mean(1) + penalty * mask.abs().sum(1)
-
-        return losses
 
     def _data(self, seed: int, device: torch.device) -> list[Tensor]:
         """Inputs and noisy labels for training, inputs and clean labels for the test; clean labels have variance 1."""

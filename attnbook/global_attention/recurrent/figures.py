@@ -10,12 +10,13 @@ import numpy as np
 import xarray as xr
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
+from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
 from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
 from attnbook.global_attention.recurrent.guidelines import PENALTIES, TEACHERS, chosen
-from attnbook.global_attention.recurrent_networks import Recurrence
-from attnbook.global_attention.sample_sizes import recurrent_samples, weight_counts
+from attnbook.global_attention.recurrent_networks import Recurrence, initial_parameters
+from attnbook.global_attention.sample_sizes import recurrent_samples
 from attnbook.global_attention.word_training import READERS
 
 if TYPE_CHECKING:
@@ -100,9 +101,8 @@ def penalties(data: xr.Dataset) -> Figure:
     with style():
         figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, figsize=(7.2, 3.6))
         for ax, kind in zip(axes, PENALTIES, strict=True):
-            towards = (
-                TEACHERS if kind == "entropy" else TEACHERS[::-1]
-            )  # entropy: to one word; the others: to all alike
+            # Entropy pushes to one word, the others to all words alike.
+            towards = TEACHERS if kind == "entropy" else TEACHERS[::-1]
             for teacher, way in zip(towards, WAYS, strict=True):
                 band(ax, data.strength.values, ratios.sel(kind=kind, teacher=teacher).values, Look(teacher, *way))
             ax.axhline(1, color=INK, linewidth=1)
@@ -162,12 +162,12 @@ def models(run: Recurrent, data: xr.Dataset) -> Table:
     for name in ("one_step", "two_steps", "three_steps"):
         recurrence, losses = READERS[name], data.test_loss.sel(model=name)
         assert isinstance(recurrence, Recurrence)
-        sizes = {"dimension": run.dimension, "width": run.width}
+        drawn = initial_parameters(recurrence, run.dimension, run.width, rng=stream(0, "any weights"))
         enough = losses["size"][losses.median("seed") <= ASKED]
         needed = f"{int(enough[0])}" if len(enough) else "more"
         found = (_summary(losses.sel(size=run.judged_size)), needed, f"{int((losses.isel(size=0) > 0.9).sum())}")
-        counted, bound = sum(weight_counts(recurrence, **sizes).values()), recurrent_samples(ASKED, recurrence, **sizes)
-        rows.append([READ[name].label, f"{counted}", f"{bound:.0f}", *map(Measured, found)])
+        counted = sum(array.size for array in drawn.values())
+        rows.append([READ[name].label, f"{counted}", f"{recurrent_samples(ASKED, counted):.0f}", *map(Measured, found)])
     columns = ["model", "weights", f"bound for {ASKED:g}", f"error at {run.judged_size}", f"reached {ASKED:g} with",
                f"failed at {run.sizes[0]}"]  # fmt: skip
     caption = (
