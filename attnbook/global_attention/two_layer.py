@@ -21,7 +21,7 @@ __all__ = ["Activation", "Hessian", "Loss", "Softplus", "mean_loss", "predict"]
 
 Loss: TypeAlias = Literal["squared", "cross_entropy"]
 Activation: TypeAlias = Callable[[Tensor], Tensor]
-"""A nonlinearity, entry by entry: ``torch.relu``, whose kink is left out of derivatives, or :class:`Softplus`."""
+"""A nonlinearity that acts on each entry, ``torch.relu`` (its kink has no derivative) or :class:`Softplus`."""
 
 
 @dataclass(frozen=True)
