@@ -8,7 +8,7 @@ import xarray as xr
 
 from attnbook import ledger
 from attnbook.core.results import Measurement
-from attnbook.global_attention import masks, recurrent_gradient, word_training
+from attnbook.global_attention import recurrent_gradient, word_training
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent import depth, experiments, figures, guidelines
 from attnbook.global_attention.recurrent.experiments import Depth, Guidelines, Recurrent
@@ -55,17 +55,6 @@ def test_an_l2_weight_shrinks_all_weights_of_attention_and_leaves_other_members_
     for name, tensor in both.items():
         assert tensor[1].norm() < 0.8 * tensor[0].norm()
         torch.testing.assert_close(tensor[:1], alone[name], rtol=1e-3, atol=1e-5)
-
-
-def test_an_l2_weight_shrinks_both_layers_behind_a_mask_and_leaves_other_members_alone():
-    setup = masks.Setup(n_inputs=5, outputs=3, teacher_width=7, width=11, noise=0.0, n_test=13)
-    members = [masks.Member("attention", 0, 29, 2, weight_penalty=w) for w in (0.0, 1.0)]
-    training = Training(50, 17, 0.01, (50,))
-    both = masks.train_members(members, setup, training, device=CPU).parameters
-    alone = masks.train_members(members[:1], setup, training, device=CPU).parameters
-    for name in ("hidden", "decoder"):
-        assert both[name][1].norm() < 0.8 * both[name][0].norm()
-        torch.testing.assert_close(both[name][:1], alone[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import digits, mnist
-from attnbook.global_attention.classifiers import Classifier, Model, Schedule, one_hot, train_classifiers
+from attnbook.global_attention.classifiers import one_hot, train_classifiers
+from attnbook.global_attention.digit_training import MODELS, Member, Training
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
 
 __all__ = ["DIGIT_SIZE", "OUTLIERS", "HessianSpectrum", "allowed_decay", "over_baseline"]
 
-MODELS: tuple[Model, ...] = ("baseline", "attention", "l1_attention")
 NETWORKS = (*MODELS, "equal_loss")  # the last one is attention stopped at the baseline's training loss
 # Hessians; folded is in diag(mask) hidden and decoder. The baseline has one only, as its mask is fixed.
 SPECTRA = ("baseline", "attention", "attention_folded", "equal_loss", "equal_loss_folded", "l1_attention")
@@ -84,6 +84,16 @@ class HessianSpectrum(Experiment):
         """Steps at which the paths are looked at on the way, without the last."""
         return sorted({int(share * self.steps) for share in LOOKS})
 
+    @property
+    def scene(self) -> Scene:
+        """What an image looks like."""
+        return Scene(self.side, DIGIT_SIZE)
+
+    def training(self, record_at: list[int]) -> Training:
+        """Return how networks are trained, and when they are looked at."""
+        sizes = self.width, self.n_train, self.n_test
+        return Training(self.steps, self.batch_size, self.momentum, *sizes, tuple(record_at))
+
     def coordinates(self) -> dict[str, Any]:
         """Name step sizes, networks, Hessians and ranks."""
         return {
@@ -99,20 +109,21 @@ class HessianSpectrum(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks, attention once more until it is as low as the baseline, and take the spectra."""
-        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), Scene(self.side, DIGIT_SIZE)
+        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), self.scene
         sizes, grid = {"n_train": self.n_train, "n_test": self.n_test}, (len(seeds), len(self.step_sizes))
         data = {seed: draw_noisy_digits(images, scene, seed=seed, **sizes) for seed in seeds}
-        members = [Classifier(m, s, eta, self.penalty) for s in seeds for eta in self.step_sizes for m in MODELS]
+        members = [Member(m, s, scene, eta, self.penalty) for s in seeds for eta in self.step_sizes for m in MODELS]
         seen: list[Parameters] = []
         whole = train_classifiers(
-            members, data, self._schedule([*self.looks, self.steps]), device=device, progress=progress,
+            members, data, self.training([*self.looks, self.steps]), sharpness=self.sharpness, device=device,
+            progress=progress,
             watch=lambda parameters: seen.append({name: tensor.clone() for name, tensor in parameters.items()}),
         )  # fmt: skip
         final = {name: whole.records[name][-1].reshape(*grid, -1) for name in ("train_loss", "test_accuracy")}
         stopped = train_classifiers(
-            [Classifier("attention", seed, step_size) for seed in seeds for step_size in self.step_sizes],
-            data, self._schedule([*range(0, self.steps, self.record_every), self.steps]), device=device,
-            stop_below=final["train_loss"][:, :, 0].ravel(),
+            [Member("attention", seed, scene, step_size) for seed in seeds for step_size in self.step_sizes], data,
+            self.training([*range(0, self.steps, self.record_every), self.steps]), sharpness=self.sharpness,
+            device=device, stop_below=final["train_loss"][:, :, 0].ravel(),
         )  # fmt: skip
         reached = (stopped.steps[:, None] == stopped.stopped_at).argmax(axis=0), np.arange(grid[0] * grid[1])
         for name, at_end in final.items():
@@ -128,9 +139,6 @@ class HessianSpectrum(Experiment):
             **self._paths(drawn, seen[:-1], whole, values),
             **self._decays(seeds, data, whole, device),
         }
-
-    def _schedule(self, record_at: list[int]) -> Schedule:
-        return Schedule(self.width, self.steps, self.batch_size, self.momentum, self.sharpness, tuple(record_at))
 
     def _spectra(
         self, data: list[NoisyDigits], whole: Parameters, stopped: Parameters
@@ -169,10 +177,11 @@ class HessianSpectrum(Experiment):
     ) -> Arrays:
         """Losses and accuracies by weight decay; without one, those of the networks trained already."""
         members = [
-            Classifier(model, seed, self.step_sizes[0], weight_decay=decay)
+            Member(model, seed, self.scene, self.step_sizes[0], decay=decay)
             for seed in seeds for model in MODELS[:2] for decay in self.weight_decays[1:]
         ]  # fmt: skip
-        trained = train_classifiers(members, data, self._schedule([self.steps]), device=device)
+        training = self.training([self.steps])
+        trained = train_classifiers(members, data, training, sharpness=self.sharpness, device=device)
         found: Arrays = {}
         for record in ("train_loss", "train_accuracy", "test_accuracy"):
             without = whole.records[record][-1].reshape(len(seeds), len(self.step_sizes), -1)[:, 0, :2, None]
