@@ -37,7 +37,7 @@ MODELS: tuple[TokenModel, ...] = get_args(TokenModel)
 N_SCALE = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sizes:
     """Sizes of a network on tokens, each at least 1.
 
