@@ -19,9 +19,10 @@ from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.spectrum import hessian_product
 from attnbook.datasets import digits
-from attnbook.global_attention.classifiers import Classifier, Schedule, one_hot, train_classifiers
-from attnbook.global_attention.loss_landscape.hessian import DIGIT_SIZE, HessianSpectrum
-from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
+from attnbook.global_attention.classifiers import one_hot, train_classifiers
+from attnbook.global_attention.digit_training import Member
+from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum
+from attnbook.global_attention.noisy_digits import draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
 
 BOOK = HessianSpectrum()
@@ -88,11 +89,10 @@ class _Minimum:
 
     @cached_property
     def _trained(self) -> tuple[Parameters, Tensor, Tensor]:
-        scene = Scene(BOOK.side, DIGIT_SIZE)
-        data = draw_noisy_digits(digits(), scene, n_train=BOOK.n_train, n_test=BOOK.n_test, seed=0)
-        schedule = Schedule(BOOK.width, BOOK.steps, BOOK.batch_size, BOOK.momentum, BOOK.sharpness, (BOOK.steps,))
-        member = Classifier("baseline", 0, BOOK.step_sizes[0])
-        trained = train_classifiers([member], {0: data}, schedule, device=CPU).parameters
+        data = draw_noisy_digits(digits(), BOOK.scene, n_train=BOOK.n_train, n_test=BOOK.n_test, seed=0)
+        member, training = Member("baseline", 0, BOOK.scene, BOOK.step_sizes[0]), BOOK.training([BOOK.steps])
+        history = train_classifiers([member], {0: data}, training, sharpness=BOOK.sharpness, device=CPU)
+        trained = history.parameters
         network = {name: trained[name][0] for name in ("hidden", "decoder")}
         return network, to_tensor(data.train, device=CPU), torch.as_tensor(data.train_labels)
 

@@ -20,7 +20,8 @@ from attnbook.core.lanczos import leading_eigenvalues
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import digits, mnist
-from attnbook.global_attention.classifiers import Classifier, Model, Schedule, one_hot, train_classifiers
+from attnbook.global_attention.classifiers import one_hot, train_classifiers
+from attnbook.global_attention.digit_training import Member, Model, Training
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
 
@@ -76,6 +77,16 @@ class HessianSpectrum(Experiment):
         if len(decays) < 2 or decays[0] != 0 or list(decays) != sorted(set(decays)):
             raise ValueError(f"weight_decays: expected 0 and then increasing numbers, got {self.weight_decays}")
 
+    @property
+    def scene(self) -> Scene:
+        """What an image looks like."""
+        return Scene(self.side, DIGIT_SIZE)
+
+    def training(self, *record_at: int) -> Training:
+        """Return how networks are trained, and when they are looked at."""
+        sizes = self.width, self.n_train, self.n_test
+        return Training(self.steps, self.batch_size, self.momentum, *sizes, record_at)
+
     def coordinates(self) -> dict[str, Any]:
         """Name step sizes, networks, Hessians and ranks."""
         return {
@@ -89,16 +100,17 @@ class HessianSpectrum(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks, attention once more until it is as low as the baseline, and take the spectra."""
-        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), Scene(self.side, DIGIT_SIZE)
+        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), self.scene
         sizes, grid = {"n_train": self.n_train, "n_test": self.n_test}, (len(seeds), len(self.step_sizes))
         data = {seed: draw_noisy_digits(images, scene, seed=seed, **sizes) for seed in seeds}
-        members = [Classifier(m, s, eta) for s in seeds for eta in self.step_sizes for m in MODELS]
-        whole = train_classifiers(members, data, self._schedule(self.steps), device=device, progress=progress)
+        members = [Member(m, s, scene, eta) for s in seeds for eta in self.step_sizes for m in MODELS]
+        options: dict[str, Any] = {"sharpness": self.sharpness, "device": device}
+        whole = train_classifiers(members, data, self.training(self.steps), progress=progress, **options)
         final = {name: whole.records[name][-1].reshape(*grid, -1) for name in ("train_loss", "test_accuracy")}
         stopped = train_classifiers(
-            [Classifier("attention", seed, step_size) for seed in seeds for step_size in self.step_sizes],
-            data, self._schedule(*range(0, self.steps, self.record_every), self.steps), device=device,
-            stop_below=final["train_loss"][:, :, 0].ravel(),
+            [Member("attention", seed, scene, step_size) for seed in seeds for step_size in self.step_sizes], data,
+            self.training(*range(0, self.steps, self.record_every), self.steps),
+            stop_below=final["train_loss"][:, :, 0].ravel(), **options,
         )  # fmt: skip
         reached = (stopped.steps[:, None] == stopped.stopped_at).argmax(axis=0), np.arange(grid[0] * grid[1])
         for name, at_end in final.items():
@@ -128,18 +140,15 @@ class HessianSpectrum(Experiment):
             **self._decays(seeds, data, whole, device),
         }
 
-    def _schedule(self, *record_at: int) -> Schedule:
-        return Schedule(self.width, self.steps, self.batch_size, self.momentum, self.sharpness, record_at)
-
     def _decays(
         self, seeds: tuple[int, ...], data: dict[int, NoisyDigits], whole: History, device: torch.device
     ) -> Arrays:
         """Losses and accuracies by weight decay; without one, those of the networks trained already."""
         members = [
-            Classifier(model, seed, self.step_sizes[0], weight_decay=decay)
+            Member(model, seed, self.scene, self.step_sizes[0], decay=decay)
             for seed in seeds for model in MODELS for decay in self.weight_decays[1:]
         ]  # fmt: skip
-        trained = train_classifiers(members, data, self._schedule(self.steps), device=device)
+        trained = train_classifiers(members, data, self.training(self.steps), sharpness=self.sharpness, device=device)
         found: Arrays = {}
         for record in ("train_loss", "train_accuracy", "test_accuracy"):
             without = whole.records[record][-1].reshape(len(seeds), len(self.step_sizes), -1)[:, 0, :, None]
