@@ -66,11 +66,11 @@ def _ours(p: _Problem) -> np.ndarray:
     of_scores, of_value = torch.zeros_like(p.key_query), torch.zeros_like(p.value)
     for part in groups_of_similar_length(p.lengths):
         tokens, at_words = (torch.nn.utils.rnn.pad_sequence(x[part], batch_first=True) for x in (p.tokens, p.at_words))
-        _, backward = attend_with_gradient(tokens, p.key_query, p.value, N_POSITIONS)
+        *_, backward = attend_with_gradient(tokens, p.key_query, p.value, N_POSITIONS)
         empty = torch.as_tensor(N_POSITIONS - p.lengths[part]).to(tokens).unsqueeze(1)
-        found = backward(at_words, p.at_padding[part] * empty)
-        of_scores += found.key_query
-        of_value += found.value
+        scores, value = backward(at_words, p.at_padding[part] * empty)
+        of_scores += scores
+        of_value += value
     return torch.stack([of_scores, of_value]).numpy()
 
 

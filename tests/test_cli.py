@@ -145,7 +145,9 @@ def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, 
 
 def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
     said = call("verify", "--paper", "preconditioning", "--scale", "smoke", "--device", "cpu").stdout
-    measured = sum(len(smoke_results.measurements(name)) for name in smoke_results if name.startswith("preconditioning."))
+    measured = sum(
+        len(smoke_results.measurements(name)) for name in smoke_results if name.startswith("preconditioning.")
+    )
     assert f"{measured} of {measured} claims hold as recorded" in said
     assert "DIFFERS" not in said
 

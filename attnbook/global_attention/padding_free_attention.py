@@ -22,32 +22,15 @@ $w^V$                ``value``             ``(n_value, dimension)``
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Attended", "Gradients", "attend_with_gradient", "attention_weights", "merge_key_query"]
+__all__ = ["attend_with_gradient", "attention_weights", "merge_key_query"]
 
-
-class Attended(NamedTuple):
-    """What self-attention gives for a group of reviews.
-
-    Attributes:
-        words: Output at each word, ``(reviews, words, n_value)``; where a review has no word any more, that of padding.
-        padding: Output at every padded position, ``(reviews, n_value)``.
-    """
-
-    words: Float[Tensor, "reviews words value"]
-    padding: Float[Tensor, "reviews value"]
-
-
-class Gradients(NamedTuple):
-    """Gradients of a loss with respect to the two matrices of attention."""
-
-    key_query: Float[Tensor, "dimension dimension"]
-    value: Float[Tensor, "value dimension"]
+WayBack = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Gradients at words and padding to those of the two matrices."""
 
 
 def merge_key_query(
@@ -99,7 +82,7 @@ def attend_with_gradient(
     key_query: Float[Tensor, "dimension dimension"],
     value: Float[Tensor, "value dimension"],
     n_positions: int,
-) -> tuple[Attended, Callable[[Tensor, Tensor], Gradients]]:
+) -> tuple[Float[Tensor, "reviews words value"], Float[Tensor, "reviews value"], WayBack]:
     r"""Return what self-attention over all padded positions gives, from the real words alone, and the way back.
 
     With $A$ the weights and $G$ the gradient at the outputs $O = AV$: $\nabla V = A^\top G + g_{pad}/P$,
@@ -114,21 +97,22 @@ def attend_with_gradient(
         n_positions: As for :func:`attention_weights`.
 
     Returns:
-        The outputs, and a function from the gradients at ``words`` and ``padding`` to those of the matrices, summed
-        over reviews. It may be called once, and writes over the gradient at ``words``.
+        The outputs at words (where a review has no word any more, that of padding), those at every padded position, and
+        a function from the gradients at words and padding to those of ``key_query`` and ``value``, summed over reviews.
+        It may be called once, and writes over the gradient at words.
 
     Raises:
         ValueError: If the reviews are longer than ``n_positions``.
     """
     weights, values = attention_weights(tokens, key_query, n_positions), tokens @ value.mT
-    attended = Attended(weights @ values, values.sum(1) / n_positions)
+    words = weights @ values
 
-    def backward(at_words: Tensor, at_padding: Tensor) -> Gradients:
+    def backward(at_words: Tensor, at_padding: Tensor) -> tuple[Tensor, Tensor]:
         at_values = torch.baddbmm(at_padding.unsqueeze(1) / n_positions, weights.mT, at_words)
         at_scores = at_words @ values.mT
-        at_scores -= at_words.mul_(attended.words).sum(-1, keepdim=True)
+        at_scores -= at_words.mul_(words).sum(-1, keepdim=True)
         at_scores *= weights
         flat = tokens.flatten(0, 1)
-        return Gradients(flat.mT @ (at_scores @ tokens).flatten(0, 1), at_values.flatten(0, 1).mT @ flat)
+        return flat.mT @ (at_scores @ tokens).flatten(0, 1), at_values.flatten(0, 1).mT @ flat
 
-    return attended, backward
+    return words, values.sum(1) / n_positions, backward

@@ -27,7 +27,13 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention import position_layer
-from attnbook.global_attention.padding_free_attention import attend_with_gradient, attention_weights, merge_key_query
+from attnbook.global_attention.batches import check_sizes, rows_of
+from attnbook.global_attention.padding_free_attention import (
+    WayBack,
+    attend_with_gradient,
+    attention_weights,
+    merge_key_query,
+)
 from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = ["Network", "ReviewNetwork", "Shape", "groups_of_similar_length", "initial_weights", "uniform"]
@@ -56,9 +62,7 @@ class Shape:
     width: int
 
     def __post_init__(self) -> None:
-        for name in ("n_positions", "dimension", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_sizes(self, "n_positions", "dimension", "width")
 
 
 class ReviewNetwork:
@@ -150,8 +154,7 @@ class ReviewNetwork:
 
     def tokens(self, reviews: EncodedReviews, chosen: Int[np.ndarray, " reviews"]) -> Float[Tensor, "reviews words t"]:
         """Return the word vectors of some reviews, zero after the last word."""
-        ids = torch.as_tensor(reviews.padded(chosen), device=self.vectors.device)
-        return self.vectors.index_select(0, ids.flatten()).unflatten(0, ids.shape)
+        return rows_of(self.vectors, torch.as_tensor(reviews.padded(chosen), device=self.vectors.device))
 
     def mass_on_words(self, reviews: EncodedReviews) -> float:
         """Return the mean over words, then over reviews, of the attention that does not fall on padding."""
@@ -173,32 +176,28 @@ class ReviewNetwork:
         key_query, value, lengths = self.key_query(), self.parameters["value"], reviews.lengths[chosen]
         deviations = self.vectors.new_zeros(len(chosen), int(lengths.max(initial=1)), len(value))
         common = self.vectors.new_empty(len(chosen), len(value))
-        groups = []
+        groups: list[tuple[slice, Tensor, WayBack]] = []
         for part in groups_of_similar_length(lengths):
             tokens = self.tokens(reviews, chosen[part])
-            attended, backward = attend_with_gradient(tokens, key_query, value, self.shape.n_positions)
+            words, padding, backward = attend_with_gradient(tokens, key_query, value, self.shape.n_positions)
             mask = np.arange(tokens.shape[1]) < lengths[part][:, None]
             inside = to_tensor(mask, device=tokens.device, dtype=tokens.dtype).unsqueeze(-1)
-            deviations[part, : tokens.shape[1]] = (attended.words - attended.padding.unsqueeze(1)) * inside
-            common[part] = attended.padding
+            deviations[part, : tokens.shape[1]] = (words - padding.unsqueeze(1)) * inside
+            common[part] = padding
             groups.append((part, inside, backward))
 
         def set_gradients(at_deviations: Tensor, at_common: Tensor) -> None:
             of_scores, of_value = torch.zeros_like(key_query), torch.zeros_like(value)
             for part, inside, backward in groups:
                 at_words = at_deviations[part, : inside.shape[1]] * inside
-                found = backward(at_words, at_common[part] - at_words.sum(1))
-                of_scores += found.key_query
-                of_value += found.value
-            self._set_gradients_of_attention(of_scores, of_value)
+                scores, values = backward(at_words, at_common[part] - at_words.sum(1))
+                of_scores += scores
+                of_value += values
+            p, scale = self.parameters, len(self.parameters["query"]) ** -0.5
+            p["query"].grad, p["key"].grad = p["key"] @ of_scores.mT * scale, p["query"] @ of_scores * scale
+            p["value"].grad = of_value
 
         return deviations, common, set_gradients
-
-    def _set_gradients_of_attention(self, of_scores: Tensor, of_value: Tensor) -> None:
-        p, scale = self.parameters, len(self.parameters["query"]) ** -0.5
-        p["query"].grad = p["key"] @ of_scores.mT * scale
-        p["key"].grad = p["query"] @ of_scores * scale
-        p["value"].grad = of_value
 
 
 def initial_weights(

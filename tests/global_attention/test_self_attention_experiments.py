@@ -232,13 +232,18 @@ def test_students_whose_scores_are_not_scores_turn_theorem_2_red(wrong, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True])
 def test_values_with_a_wrong_gradient_lose_the_lead_of_the_miniature(wrong, monkeypatch):
-    gradients = review_networks.ReviewNetwork._set_gradients_of_attention
-    sign = -1 if wrong else 1
-    monkeypatch.setattr(
-        review_networks.ReviewNetwork,
-        "_set_gradients_of_attention",
-        lambda self, scores, values: gradients(self, scores, sign * values),
-    )
+    honest = review_networks.attend_with_gradient
+
+    def attend(*arguments):
+        words, padding, backward = honest(*arguments)
+
+        def back(*at):
+            scores, values = backward(*at)
+            return scores, -values if wrong else values
+
+        return words, padding, back
+
+    monkeypatch.setattr(review_networks, "attend_with_gradient", attend)
     data = MadeReviews.at(seeds=(0,), sizes=(1200,), epochs=3).run(device="cpu")
     assert (float(lead(data, "baseline").item()) >= 10) != wrong
 
