@@ -44,7 +44,6 @@ __all__ = ["MODELS", "Comparison", "compare"]
 
 MODELS = ("baseline", "mask", "l1_mask", "group_penalty", "uniform_attention", "mean_pooling")
 PENALISED = ("l1_mask", "group_penalty")
-POOLED = ("uniform_attention", "mean_pooling")
 MOMENTUM = 0.9
 RECORDS = 60
 

@@ -13,8 +13,7 @@ from attnbook.core import update_rules
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.batches import check_sizes
-from attnbook.global_attention.pooled_networks import PooledNetwork
-from attnbook.global_attention.review_networks import ReviewNetwork
+from attnbook.global_attention.review_networks import Classifier
 
 __all__ = ["Recipe", "epoch_batches", "train"]
 
@@ -40,7 +39,7 @@ class Recipe:
 
 
 def train(
-    network: ReviewNetwork | PooledNetwork,
+    network: Classifier,
     reviews: Any,
     recipe: Recipe,
     *,

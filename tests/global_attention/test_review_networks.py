@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from attnbook import datasets
-from attnbook.global_attention import position_layer
 from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
-from attnbook.global_attention.position_layer import CHUNK
 from attnbook.global_attention.review_networks import (
+    CHUNK,
     ReviewNetwork,
     Shape,
     groups_of_similar_length,
@@ -168,18 +167,13 @@ def test_an_epoch_sees_every_review_once():
     assert sorted(seen) == list(range(23))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [(np.array([1, 2]), "the longest first"), (np.array([9, 1]), "at most 3 words")],
-)
-def test_lengths_that_do_not_fit_are_refused(lengths, message):
-    with pytest.raises(ValueError, match=message):
-        position_layer.apply(torch.zeros(5, 2, 3), torch.zeros(2, 3, 2), lengths)
-
-
 def test_bad_arguments_are_refused_by_name(vectors):
     with pytest.raises(ValueError, match="vectors: expected 5 entries and a row 0 of zeros"):
         ReviewNetwork("baseline", SHAPE, vectors + 1, seed=0)
+    with pytest.raises(ValueError, match=f"reviews: expected at most {P} words"):
+        ReviewNetwork("baseline", SHAPE, vectors, seed=0).step(draw_reviews([1, P + 1]), np.arange(2))
+    with pytest.raises(ValueError, match="the longest first"):
+        ReviewNetwork("baseline", SHAPE, vectors, seed=0).answer({}, draw_reviews([1, 2]), np.arange(2))
     with pytest.raises(ValueError, match="network"):
         PooledNetwork("baseline", SHAPE, vectors, seed=0)
     with pytest.raises(ValueError, match="width: expected at least 1, got 0"):

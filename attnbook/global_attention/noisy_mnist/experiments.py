@@ -165,7 +165,7 @@ class NoisyMnist(OnDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestStep(OnDigits):
-    """Figures 4 to 6 at 0.001, the one step size that the captions have, until the networks have learned."""
+    """Figures 4 to 6 at 0.001, the one step size that the text has, until the networks have learned."""
 
     id = "global_attention.smallest_step"
     summary = "Figures 4 to 6 at step size 0.001, the only one in the text, trained until the networks learn"
@@ -173,7 +173,7 @@ class SmallestStep(OnDigits):
     smoke = SMOKE | {"width_large": 3}
     large = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000}
 
-    step_size: float = 1e-3  # the captions'
+    step_size: float = 1e-3  # the only one in the text
     steps: int = 4000  # of gradient descent
     seeds: tuple[int, ...] = (0, 1)  # what a minute allows
 

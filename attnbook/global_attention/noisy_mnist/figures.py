@@ -88,7 +88,7 @@ def curves_text(data: xr.Dataset, panel: str, step_size: float) -> str:
 
 
 def smallest_step(data: xr.Dataset) -> Figure:
-    """Draw test accuracy and training loss of Figures 4 to 6 at the step size of the captions."""
+    """Draw test accuracy and training loss of Figures 4 to 6 at the step size of the text."""
     with style():
         figure, axes = plt.subplots(2, data.sizes["panel"], figsize=(7.2, 4.6), sharex=True, sharey="row")
         for (top, bottom), panel in zip(axes.T, data.panel.values, strict=True):

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
-from attnbook.global_attention.position_layer import CHUNK
-from attnbook.global_attention.review_networks import ReviewNetwork, Shape
+from attnbook.global_attention.review_networks import CHUNK, ReviewNetwork, Shape
 from attnbook.global_attention.review_training import Recipe, train
 from attnbook.global_attention.reviews import EncodedReviews
 
