@@ -34,6 +34,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.core.settings import check_types
 from attnbook.core.tables import Measured, Table
+from attnbook.global_attention.batches import check_sizes, initial_layers
 from attnbook.global_attention.digit_training import shrink_columns
 
 if TYPE_CHECKING:
@@ -43,12 +44,11 @@ __all__ = ["MODELS", "Comparison", "compare"]
 
 MODELS = ("baseline", "mask", "l1_mask", "group_penalty", "uniform_attention", "mean_pooling")
 PENALISED = ("l1_mask", "group_penalty")
-POOLED = ("uniform_attention", "mean_pooling")
 MOMENTUM = 0.9
 RECORDS = 60
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Plan:
     """How everything is trained; the arguments of :func:`compare`."""
 
@@ -62,9 +62,7 @@ class _Plan:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("width", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_sizes(self, "width", "steps", "batch_size")
         for name in ("step_sizes", "penalties"):
             if not getattr(self, name) or not all(0 < one < float("inf") for one in getattr(self, name)):
                 raise ValueError(f"{name}: expected positive numbers, got {getattr(self, name)}")
@@ -128,19 +126,12 @@ class Comparison:
             accuracies = [one.accuracy_at_steps, one.accuracy_at_loss, one.baseline_at_loss]
             cells = [*(_percent(one.values) for one in accuracies), f"{float(one.step_size):g}", penalty]
             rows.append([model.replace("_", " "), *map(Measured, cells)])
-        columns = [
-            "model",
-            "after the last step",
-            "at equal training loss",
-            "the baseline there",
-            "step size",
-            "penalty",
-        ]
+        readings = ("after the last step", "at equal training loss", "the baseline there")
         caption = (
             f"Test accuracy in %, median [smallest, largest] over {self.data.sizes['seed']} seeds; equal training loss "
             "is the lowest that model and baseline both reach; step size and penalty by validation accuracy."
         )
-        return Table(columns, rows, caption)
+        return Table(["model", *readings, "step size", "penalty"], rows, caption)
 
 
 def compare(
@@ -193,21 +184,13 @@ def compare(
         >>> found.data.accuracy_at_steps.sizes["model"]
         6
     """
-    plan = _Plan(
-        width=width,
-        steps=steps,
-        batch_size=batch_size,
-        step_sizes=tuple(step_sizes),
-        penalties=tuple(penalties),
-        held_out=held_out,
-        seeds=tuple(seeds),
-    )
+    plan = _Plan(width, steps, batch_size, tuple(step_sizes), tuple(penalties), held_out, tuple(seeds))
     tokens, classes = _checked(inputs, labels, plan)
     where = runtime.device(device)
     parts = [_split(tokens, classes, plan, seed) for seed in plan.seeds]
     found = []
     for number, model in enumerate(MODELS):
-        found.append(_choose(_train(model, parts, int(classes.max()) + 1, plan, where), model, plan))
+        found.append(_train(model, parts, int(classes.max()) + 1, plan, where))
         if progress:
             progress(number + 1, len(MODELS))
     return Comparison(_at_equal_loss(xr.concat(found, "model").assign_coords(model=list(MODELS))))
@@ -258,10 +241,10 @@ def _split(tokens: np.ndarray, classes: np.ndarray, plan: _Plan, seed: int) -> d
 
 
 def _reads(model: str, tokens: np.ndarray) -> np.ndarray:
-    """What a model sees of its samples, ``(samples, dimension, tokens)``."""
-    mean = tokens.mean(1, keepdims=True)
+    """What a model sees of samples ``(seeds, samples, tokens, dimension)``, the last two exchanged."""
+    mean = tokens.mean(2, keepdims=True)
     seen = {"uniform_attention": np.broadcast_to(mean, tokens.shape), "mean_pooling": mean}.get(model, tokens)
-    return seen.swapaxes(1, 2)
+    return seen.swapaxes(2, 3)
 
 
 def _scores(parameters: Parameters, inputs: Tensor) -> Tensor:
@@ -281,19 +264,16 @@ def _losses(scores: Tensor, classes: Tensor) -> Tensor:
 def _train(
     model: str, parts: Sequence[dict[str, Part]], n_classes: int, plan: _Plan, where: torch.device
 ) -> xr.Dataset:
-    """Train all candidates of a model on all seeds as one program; members are ordered by seed, then candidate."""
-    stacked = {name: [part[name] for part in parts] for name in ("train", "validation", "test")}
-    data = {
-        name: (
-            to_tensor(np.stack([_reads(model, tokens) for tokens, _ in drawn]), device=where),
-            torch.as_tensor(np.stack([classes for _, classes in drawn]), device=where),
-        )
-        for name, drawn in stacked.items()
-    }
+    """Train all candidates of a model on all seeds, in this order, as one program; keep the best on validation."""
+    data = {}
+    for name in ("train", "validation", "test"):
+        tokens, labels = (np.stack(values) for values in zip(*(part[name] for part in parts), strict=True))
+        data[name] = to_tensor(_reads(model, tokens), device=where), torch.as_tensor(labels, device=where)
     inputs, classes = data["train"]
     candidates = plan.candidates(model)
     step_sizes, penalties = map(list, zip(*candidates * len(plan.seeds), strict=True))
-    start = _start(inputs.shape[2:], n_classes, model, plan, where)
+    members = [seed for seed in plan.seeds for _ in candidates]
+    start = _start(model, members, inputs.shape[2:], plan.width, n_classes)
     shape = (plan.steps, plan.batch_size)
     drawn = np.stack([stream(seed, "batches").integers(inputs.shape[1], size=shape) for seed in plan.seeds])
     rows, of_seed = torch.as_tensor(drawn, device=where), torch.arange(len(plan.seeds), device=where).unsqueeze(1)
@@ -320,7 +300,7 @@ def _train(
     with threads(1):
         history = ensemble.train(
             ensemble.autograd(loss),
-            start,
+            {name: to_tensor(array, device=where) for name, array in start.items()},
             lambda step: rows[:, step],
             optimizer=update_rules.SGD(step_sizes, momentum=MOMENTUM),
             steps=plan.steps,
@@ -330,32 +310,19 @@ def _train(
             on_divergence="record",
         )
     sizes = (-1, len(plan.seeds), len(candidates))
-    curves = {n: (("record", "seed", "candidate"), values.reshape(sizes)) for n, values in history.records.items()}
-    return xr.Dataset(curves, coords={"step": ("record", history.steps), "seed": list(plan.seeds)})
+    axes = ("record", "seed", "candidate")
+    found = {name: xr.DataArray(values.reshape(sizes), dims=axes) for name, values in history.records.items()}
+    best = int(found["validation_accuracy"][-1].median("seed").values.argmax())  # of equal ones the first
+    curves = xr.Dataset(found, coords={"step": ("record", history.steps), "seed": list(plan.seeds)})
+    return curves.isel(candidate=best).assign(step_size=candidates[best][0], penalty=candidates[best][1])
 
 
-def _start(shape: torch.Size, n_classes: int, model: str, plan: _Plan, where: torch.device) -> Parameters:
-    """Weights with variance 1 / fan-in, the same for all candidates of a seed; masks of ones, no biases."""
-    dimension, n_tokens = shape
-    copies = len(plan.candidates(model))
-    members: list[Parameters] = []
-    for seed in plan.seeds:
-        rng = stream(seed, "initial weights")
-        hidden = rng.standard_normal((plan.width, dimension, n_tokens)) / np.sqrt(dimension * n_tokens)
-        decoder = rng.standard_normal((n_classes, plan.width)) / np.sqrt(plan.width)
-        found = {"hidden": hidden, "hidden_bias": np.zeros(plan.width)}
-        found |= {"decoder": decoder, "decoder_bias": np.zeros(n_classes)}
-        if model in ("mask", "l1_mask"):
-            found["mask"] = np.ones(n_tokens)
-        members += [{name: to_tensor(value, device=where) for name, value in found.items()}] * copies
-    return {name: torch.stack([member[name] for member in members]) for name in members[0]}
-
-
-def _choose(curves: xr.Dataset, model: str, plan: _Plan) -> xr.Dataset:
-    """Keep the candidate with the highest median validation accuracy after the last step; of equal ones the first."""
-    best = int(curves.validation_accuracy.isel(record=-1).median("seed").values.argmax())
-    step_size, penalty = plan.candidates(model)[best]
-    return curves.isel(candidate=best).assign(step_size=step_size, penalty=penalty)
+def _start(model: str, members: list[int], shape: torch.Size, width: int, n_classes: int) -> dict[str, np.ndarray]:
+    """Layers as for the other networks of this room; masks of ones, no biases."""
+    hidden, decoder = initial_layers(members, shape.numel(), width, n_classes)
+    biases = {"hidden_bias": np.zeros_like(hidden[:, :, 0]), "decoder_bias": np.zeros_like(decoder[:, :, 0])}
+    mask = {"mask": np.ones((len(members), shape[1]))} if model in ("mask", "l1_mask") else {}
+    return {"hidden": hidden.reshape(*hidden.shape[:2], *shape), "decoder": decoder, **biases, **mask}
 
 
 def _at_equal_loss(curves: xr.Dataset) -> xr.Dataset:

@@ -33,6 +33,7 @@ from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Images
+from attnbook.global_attention.batches import check_sizes, check_weights, initial_layers, rows_of
 from attnbook.global_attention.masks import effective_weights
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
@@ -77,9 +78,7 @@ class Member:
             raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {self.model!r}")
         if not 0 < self.step_size < float("inf"):
             raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
-        for name in ("penalty", "decay", "group_lasso"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
+        check_weights(self, "penalty", "decay", "group_lasso")
 
     def __str__(self) -> str:
         what = f"{self.scene.digit_size} in {self.scene.image_size}, step size {self.step_size:g}"
@@ -109,9 +108,7 @@ class Training:
     record_at: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "width", "n_train", "n_test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_sizes(self, "steps", "batch_size", "width", "n_train", "n_test")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum}")
 
@@ -320,8 +317,7 @@ class _Data:
 
     def batch(self, step: int) -> Batch:
         rows = self.rows[:, step]
-        inputs = self.inputs.flatten(0, 1).index_select(0, (rows + self.first_row).flatten())
-        return inputs.unflatten(0, rows.shape), self.labels.gather(1, rows)
+        return rows_of(self.inputs.flatten(0, 1), rows + self.first_row), self.labels.gather(1, rows)
 
     def _rows(self) -> Tensor:
         """Images of each step, ``(groups, steps, batch)``; the same for all scenes of a seed."""
@@ -347,18 +343,8 @@ def _decode(parameters: Parameters, before: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial_parameters(members: Sequence[Member], width: int, data: _Data) -> Parameters:
-    """Weights with variance 1 / fan-in, the same for all networks of a seed; masks of ones, no biases."""
-    pixels = members[0].scene.n_pixels
-    drawn = {}
-    for seed in {m.seed for m in members}:
-        rng = stream(seed, "initial weights")
-        hidden = rng.standard_normal((width, pixels)) / np.sqrt(pixels)
-        drawn[seed] = data.to(hidden), data.to(rng.standard_normal((CLASSES, width)) / np.sqrt(width))
-    zeros = torch.zeros(len(members), 1, device=data.device, dtype=data.dtype)
-    return {
-        "mask": torch.ones_like(zeros).repeat(1, pixels),
-        "hidden": torch.stack([drawn[m.seed][0] for m in members]),
-        "hidden_bias": zeros.repeat(1, width),
-        "decoder": torch.stack([drawn[m.seed][1] for m in members]),
-        "decoder_bias": zeros.repeat(1, CLASSES),
-    }
+    """Layers as :func:`.initial_layers` draws them; masks of ones, no biases."""
+    hidden, decoder = initial_layers([m.seed for m in members], members[0].scene.n_pixels, width, CLASSES)
+    biases = {"hidden_bias": np.zeros_like(hidden[:, :, 0]), "decoder_bias": np.zeros_like(decoder[:, :, 0])}
+    start = {"mask": np.ones_like(hidden[:, 0]), "hidden": hidden, "decoder": decoder, **biases}
+    return {name: data.to(array) for name, array in start.items()}

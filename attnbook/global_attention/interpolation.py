@@ -89,8 +89,8 @@ def _linearise(
     mask, hidden, decoder = parameters["mask"], parameters["hidden"], parameters["decoder"].squeeze(1)
     masked = inputs * mask.unsqueeze(1)
     before = masked @ hidden.mT
-    value = activation.value(before)
-    through = activation.slope(before) * decoder.unsqueeze(1)
+    value, slope = activation(before), torch.func.grad(lambda u: activation(u).sum())(before)
+    through = slope * decoder.unsqueeze(1)
     for_mask = inputs * (through @ hidden) * trained_mask[:, None, None]
     for_hidden = through.unsqueeze(3) * masked.unsqueeze(2)
     residual = (value @ decoder.unsqueeze(2)).squeeze(2) - labels

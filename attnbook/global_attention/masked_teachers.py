@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Setup", "Teacher", "draw_teacher", "relu_covariance"]
+__all__ = ["Setup", "Teacher", "relu_covariance"]
 
 
 @dataclass(frozen=True)
@@ -64,48 +64,36 @@ class Setup:
             raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
 
     def teacher(self, seed: int, n_relevant: int) -> Teacher:
-        """Return the teacher of a seed with this many relevant inputs, from 1 to ``n_inputs``."""
-        rng = stream(seed, "teacher", n_relevant)
-        return draw_teacher(self.n_inputs, n_relevant, width=self.teacher_width, outputs=self.outputs, rng=rng)
+        r"""Return the teacher of a seed, with random relevant inputs.
 
+        The paper leaves $G^*$ open. Here $w^{(1)*} \sim N(0, 1/k)$, $w^{(2)*} \sim N(0, 1/\text{width})$, no biases,
+        and the decoder is divided by the standard deviation of the labels (known in closed form), so that a mean
+        squared error of 1 means "no better than the mean".
 
-def draw_teacher(n_inputs: int, n_relevant: int, *, width: int, outputs: int, rng: np.random.Generator) -> Teacher:
-    r"""Draw a teacher with random relevant inputs.
+        Args:
+            seed: What it is drawn from.
+            n_relevant: Number $k$ of inputs that matter, between 1 and ``n_inputs``.
 
-    The paper leaves $G^*$ open. Here $w^{(1)*} \sim N(0, 1/k)$, $w^{(2)*} \sim N(0, 1/\text{width})$, no biases,
-    and the decoder is divided by the standard deviation of the labels (known in closed form), so
-    that a mean squared error of 1 means "no better than the mean".
+        Returns:
+            The teacher.
 
-    Args:
-        n_inputs: Number of inputs $p$, at least 1.
-        n_relevant: Number $k$ of inputs that matter, between 1 and ``n_inputs``.
-        width: Hidden units of the teacher.
-        outputs: Number of labels per sample.
-        rng: Source of randomness.
+        Raises:
+            ValueError: If ``n_relevant`` is outside its range.
 
-    Returns:
-        The teacher.
-
-    Raises:
-        ValueError: If a size is not positive or ``n_relevant`` exceeds ``n_inputs``.
-
-    Example:
-        >>> teacher = draw_teacher(5, 2, width=3, outputs=1, rng=np.random.default_rng(0))
-        >>> int(teacher.mask.sum())
-        2
-    """
-    for name, size in {"n_inputs": n_inputs, "width": width, "outputs": outputs}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
-    if not 1 <= n_relevant <= n_inputs:
-        raise ValueError(f"n_relevant: expected between 1 and n_inputs = {n_inputs}, got {n_relevant}")
-    mask = np.zeros(n_inputs)
-    mask[rng.choice(n_inputs, n_relevant, replace=False)] = 1.0
-    hidden = rng.standard_normal((width, n_inputs)) / np.sqrt(n_relevant)
-    decoder = rng.standard_normal((outputs, width)) / np.sqrt(width)
-    visible = hidden * mask
-    variance = np.einsum("ow,wv,ov->o", decoder, relu_covariance(visible @ visible.T), decoder).mean()
-    return Teacher(mask, hidden, decoder / np.sqrt(variance))
+        Example:
+            >>> int(Setup(5, 1, 3, 3, noise=0.0, n_test=1).teacher(0, 2).mask.sum())
+            2
+        """
+        if not 1 <= n_relevant <= self.n_inputs:
+            raise ValueError(f"n_relevant: expected between 1 and n_inputs = {self.n_inputs}, got {n_relevant}")
+        rng, width = stream(seed, "teacher", n_relevant), self.teacher_width
+        mask = np.zeros(self.n_inputs)
+        mask[rng.choice(self.n_inputs, n_relevant, replace=False)] = 1.0
+        hidden = rng.standard_normal((width, self.n_inputs)) / np.sqrt(n_relevant)
+        decoder = rng.standard_normal((self.outputs, width)) / np.sqrt(width)
+        visible = hidden * mask
+        variance = np.einsum("ow,wv,ov->o", decoder, relu_covariance(visible @ visible.T), decoder).mean()
+        return Teacher(mask, hidden, decoder / np.sqrt(variance))
 
 
 def relu_covariance(covariance: Float[np.ndarray, "units units"]) -> Float[np.ndarray, "units units"]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
@@ -35,13 +35,12 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.batches import Batches, check_sizes, check_weights, initial_layers, rows_of
+from attnbook.global_attention.masked_teachers import Setup, Teacher
 
 __all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "predict", "train_members"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
-
-BLOCK = 100  # batches whose indices are drawn at a time
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ class Member:
         n_samples: Size of its training set.
         n_relevant: Inputs the teacher looks at.
         penalty: L1 weight on the mask; used by ``l1_attention`` only.
-        weight_penalty: L2 weight on both layers; default none.
     """
 
     model: Model
@@ -62,16 +60,12 @@ class Member:
     n_samples: int
     n_relevant: int
     penalty: float = 0.0
-    weight_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
-        if self.n_samples < 1 or self.n_relevant < 1:
-            raise ValueError(f"n_samples, n_relevant: expected at least 1, got {self.n_samples}, {self.n_relevant}")
-        for name in ("penalty", "weight_penalty"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}: expected a number of at least 0, got {getattr(self, name)}")
+        check_sizes(self, "n_samples", "n_relevant")
+        check_weights(self, "penalty")
 
     def __str__(self) -> str:
         return f"{self.model} (seed {self.seed}, {self.n_samples} samples, {self.n_relevant} relevant inputs)"
@@ -96,8 +90,7 @@ class Training:
     decay: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 1:
-            raise ValueError(f"steps, batch_size: expected at least 1, got {self.steps}, {self.batch_size}")
+        check_sizes(self, "steps", "batch_size")
 
 
 def predict(
@@ -190,9 +183,18 @@ def train_members(
     """
     if not members:
         raise ValueError("members: expected at least one network, got none")
-    data = _Data(members, setup, training, device, dtype)
-    gradient = _MaskRule(members, data.to)
+    to = partial(to_tensor, device=device, dtype=dtype)
+    data = _Data(members, setup, training.batch_size, to)
+    trained = to([float(m.model not in ("baseline", "oracle")) for m in members]).unsqueeze(1)
+    penalty = to([m.penalty if m.model == "l1_attention" else 0.0 for m in members]).unsqueeze(1)
     projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
+    hidden, decoder = initial_layers([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
+    masks = [data.teacher(m).mask if m.model == "oracle" else np.ones(setup.n_inputs) for m in members]
+
+    def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
+        losses, gradients = loss_and_gradient(parameters, batch)
+        gradients["mask"].addcmul_(parameters["mask"].sign(), penalty).mul_(trained)
+        return losses, gradients
 
     def renormalise(parameters: Parameters) -> None:
         mask = parameters["mask"]
@@ -204,7 +206,7 @@ def train_members(
     with threads(1):
         return ensemble.train(
             gradient,
-            _initial_parameters(members, setup, data),
+            {"mask": to(np.stack(masks)), "hidden": to(hidden), "decoder": to(decoder)},
             data.batch,
             optimizer=update_rules.Adam(training.step_size),
             steps=training.steps,
@@ -217,52 +219,37 @@ def train_members(
         )
 
 
-class _MaskRule:
-    """The gradient with the mask of each member frozen, free or penalised, and with its layers penalised."""
-
-    def __init__(self, members: Sequence[Member], to: Callable[..., Tensor]) -> None:
-        self.trained = to([float(m.model not in ("baseline", "oracle")) for m in members]).unsqueeze(1)
-        self.penalty = to([m.penalty if m.model == "l1_attention" else 0.0 for m in members]).unsqueeze(1)
-        self.shrink = to([2 * m.weight_penalty for m in members])[:, None, None]
-        self.shrinking = any(m.weight_penalty for m in members)
-
-    def __call__(self, parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
-        losses, gradients = loss_and_gradient(parameters, batch)
-        gradients["mask"].addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.trained)
-        for name in ("hidden", "decoder") if self.shrinking else ():
-            gradients[name].addcmul_(parameters[name], self.shrink)
-        return losses, gradients
-
-
 class _Data:
     """Samples, labels and batches of all members, each drawn once and shared where equal."""
 
-    def __init__(
-        self, members: Sequence[Member], setup: Setup, training: Training, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.members, self.setup, self.training, self.device = members, setup, training, device
-        self.to, self.block = partial(to_tensor, device=device, dtype=dtype), (-1, torch.empty(0))
-        self.pools = list(dict.fromkeys((m.seed, m.n_relevant) for m in members))
-        self.groups = list(dict.fromkeys(map(_group, members)))
+    def __init__(self, members: Sequence[Member], setup: Setup, batch_size: int, to: Callable[..., Tensor]) -> None:
+        self.setup, self.to, self.largest = setup, to, max(m.n_samples for m in members)
+        self.pools: dict[tuple[int, int], list[int]] = {}
+        for i, member in enumerate(members):
+            self.pools.setdefault((member.seed, member.n_relevant), []).append(i)
         self.teachers = {pool: setup.teacher(*pool) for pool in self.pools}
-        largest = max(m.n_samples for m in members)
-        drawn = [self._draw(*pool, largest) for pool in self.pools]
+        drawn = [self._draw(*pool) for pool in self.pools]
         self.inputs, self.labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        self.first_row = self._index([[self.pools.index((seed, k)) * largest] for seed, k, _ in self.groups])
-        self.group_of_batch = self._index(_one_batch_for_neighbours([self.groups.index(_group(m)) for m in members]))
+        self.tests = [self._draw_test(*pool) for pool in self.pools]
+        first = {pool: i * self.largest for i, pool in enumerate(self.pools)}
+        # One batch for each run of neighbours if all runs are equally long and distinct, else one for each member.
+        sets = [(m.seed, m.n_relevant, m.n_samples) for m in members]
+        runs = [(one, len(list(run))) for one, run in groupby(sets)]
+        if len({length for _, length in runs}) == 1 and len(runs) == len(set(sets)):
+            sets = [one for one, _ in runs]
+        purposes, starts = [(seed, n) for seed, _, n in sets], [first[seed, k] for seed, k, _ in sets]
+        self.rows = Batches(purposes, [n for *_, n in sets], starts, batch_size, self.inputs.device)
+
+    def teacher(self, member: Member) -> Teacher:
+        return self.teachers[member.seed, member.n_relevant]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        number, within = divmod(step, BLOCK)
-        if number != self.block[0]:
-            rows = self.first_row + self._index(self._draw_batches(number))
-            self.block = (number, rows[:, self.group_of_batch])
-        rows = self.block[1][within]
-        return _rows(self.inputs, rows), _rows(self.labels, rows).mT.contiguous()
+        rows = self.rows(step)
+        return rows_of(self.inputs, rows), rows_of(self.labels, rows).mT.contiguous()
 
     def test_loss(self, parameters: Parameters) -> Tensor:
-        losses = torch.empty(len(self.members), device=self.device, dtype=self.inputs.dtype)
-        for key, (inputs, labels) in self.test_sets.items():
-            mine = self._index([i for i, m in enumerate(self.members) if (m.seed, m.n_relevant) == key])
+        losses = parameters["mask"].new_empty(len(parameters["mask"]))
+        for mine, (inputs, labels) in zip(self.pools.values(), self.tests, strict=True):
             chosen = {name: tensor[mine] for name, tensor in parameters.items()}
             total = torch.zeros(len(mine), dtype=torch.float64)  # on the CPU: not every device has float64
             for x, y in zip(inputs.split(4096), labels.split(4096), strict=True):
@@ -270,53 +257,11 @@ class _Data:
             losses[mine] = (total / labels.numel()).to(losses)
         return losses
 
-    @cached_property
-    def test_sets(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
-        shape, sets = (self.setup.n_test, self.setup.n_inputs), {}
-        for seed, k in self.pools:
-            inputs = stream(seed, "test inputs").standard_normal(shape)
-            sets[seed, k] = (self.to(inputs), self.to(self.teachers[seed, k](inputs)))
-        return sets
-
-    def _draw(self, seed: int, k: int, count: int) -> tuple[Tensor, Tensor]:
-        inputs = stream(seed, "inputs").standard_normal((count, self.setup.n_inputs))
-        noise = stream(seed, "noise").standard_normal((count, self.setup.outputs))
+    def _draw(self, seed: int, k: int) -> tuple[Tensor, Tensor]:
+        inputs = stream(seed, "inputs").standard_normal((self.largest, self.setup.n_inputs))
+        noise = stream(seed, "noise").standard_normal((self.largest, self.setup.outputs))
         return self.to(inputs), self.to(self.teachers[seed, k](inputs) + self.setup.noise * noise)
 
-    def _draw_batches(self, number: int) -> np.ndarray:
-        shape = (BLOCK, self.training.batch_size)
-        drawn = [(stream(seed, "batches", n, number).random(shape) * n).astype(np.int64) for seed, _, n in self.groups]
-        return np.stack(drawn, axis=1)
-
-    def _index(self, values: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> Tensor:
-        return torch.as_tensor(np.asarray(values, dtype=np.int64), device=self.device)
-
-
-def _initial_parameters(members: Sequence[Member], setup: Setup, data: _Data) -> Parameters:
-    """Weights with variance 1 / fan-in, the same for all models of a seed; masks of ones, or the truth."""
-    weights = {}
-    for seed in {m.seed for m in members}:
-        rng = stream(seed, "initial weights")
-        hidden = rng.standard_normal((setup.width, setup.n_inputs)) / np.sqrt(setup.n_inputs)
-        weights[seed] = hidden, rng.standard_normal((setup.outputs, setup.width)) / np.sqrt(setup.width)
-    ones = np.ones(setup.n_inputs)
-    masks = [data.teachers[m.seed, m.n_relevant].mask if m.model == "oracle" else ones for m in members]
-    layers = {name: np.stack([weights[m.seed][i] for m in members]) for i, name in enumerate(("hidden", "decoder"))}
-    return {name: data.to(array) for name, array in {"mask": np.stack(masks), **layers}.items()}
-
-
-def _group(member: Member) -> tuple[int, int, int]:
-    """What decides the batches of a member."""
-    return member.seed, member.n_relevant, member.n_samples
-
-
-def _one_batch_for_neighbours(group_of_member: list[int]) -> list[int]:
-    """Name one batch per run of neighbours if all runs are equally long and distinct, else one per member."""
-    runs = [(group, len(list(run))) for group, run in groupby(group_of_member)]
-    share = len({length for _, length in runs}) == 1 and len(runs) == len(set(group_of_member))
-    return [group for group, _ in runs] if share else group_of_member
-
-
-def _rows(table: Tensor, rows: Tensor) -> Tensor:
-    """Return ``table[rows]``; index_select copies whole rows and takes a third of the time."""
-    return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    def _draw_test(self, seed: int, k: int) -> tuple[Tensor, Tensor]:
+        inputs = stream(seed, "test inputs").standard_normal((self.setup.n_test, self.setup.n_inputs))
+        return self.to(inputs), self.to(self.teachers[seed, k](inputs))

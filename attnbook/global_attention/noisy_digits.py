@@ -23,7 +23,7 @@ from jaxtyping import Float, Int, Shaped
 from attnbook.core.rng import stream
 from attnbook.datasets import Images
 
-__all__ = ["Noise", "NoisyDigits", "Scene", "draw_background", "draw_noisy_digits", "place", "shrink"]
+__all__ = ["Noise", "NoisyDigits", "Scene", "draw_noisy_digits"]
 
 Noise: TypeAlias = Literal["normal", "uniform"]
 
@@ -94,84 +94,6 @@ class NoisyDigits:
     test_labels: Int[np.ndarray, " test"]
 
 
-def shrink(images: Shaped[np.ndarray, "samples height width"], size: int) -> Float[np.ndarray, "samples {size} {size}"]:
-    """Shrink images to a square by averaging over areas.
-
-    Args:
-        images: Grey values from 0 to 255.
-        size: Height and width wanted; at most those of the images.
-
-    Returns:
-        Grey values from 0 to 1. The mean over all pixels stays what it was.
-
-    Raises:
-        ValueError: If ``size`` is not between 1 and the size of the images.
-
-    Example:
-        >>> shrink(np.array([[[0, 255], [255, 255]]]), 1).item()
-        0.75
-    """
-    if not 1 <= size <= min(images.shape[1:]):
-        raise ValueError(f"size: expected between 1 and {min(images.shape[1:])}, the size of the images, got {size}")
-    rows, columns = (_averages(old, size) for old in images.shape[1:])
-    return rows @ (images / 255.0) @ columns.T
-
-
-def draw_background(
-    count: int, scene: Scene, *, rng: np.random.Generator
-) -> Float[np.ndarray, "{count} {scene.n_pixels}"]:
-    """Draw images of noise.
-
-    Args:
-        count: Number of images.
-        scene: Their size, and the kind of noise.
-        rng: Source of randomness.
-
-    Returns:
-        The images, row by row.
-    """
-    shape = (count, scene.n_pixels)
-    return rng.random(shape) if scene.noise == "uniform" else NOISE_SD * rng.standard_normal(shape)
-
-
-def place(
-    digits: Float[np.ndarray, "samples size size"],
-    background: Float[np.ndarray, "samples pixels"],
-    scene: Scene,
-    *,
-    rng: np.random.Generator | None = None,
-) -> Float[np.ndarray, "samples pixels"]:
-    """Put each digit into its image of noise.
-
-    Args:
-        digits: Digits of the size that the scene asks for, see :func:`shrink`.
-        background: Images of noise of the scene, see :func:`draw_background`.
-        scene: Where the digit goes.
-        rng: Source of the places; only a wandering digit needs it.
-
-    Returns:
-        The images, row by row; new arrays.
-
-    Raises:
-        ValueError: If digits or images are not of the size that the scene asks for, or ``rng`` is missing.
-    """
-    if digits.shape[1] != scene.digit_size or background.shape[1] != scene.n_pixels:
-        raise ValueError(
-            f"digits, background: expected digits of {scene.digit_size} x {scene.digit_size} and images of "
-            f"{scene.n_pixels} pixels, got {digits.shape[1:]} and {background.shape[1]}"
-        )
-    if scene.wandering and rng is None:
-        raise ValueError("rng: expected a generator, as a wandering digit is at a random place, got None")
-    count, size = len(digits), scene.digit_size
-    corners = np.full((count, 2), scene.margin // 2)
-    if rng is not None and scene.wandering:
-        corners += rng.integers(2 * scene.wandering + 1, size=(count, 2)) - scene.wandering
-    rows, columns = (corners[:, axis, None] + np.arange(size) for axis in (0, 1))
-    images = background.reshape(count, scene.image_size, scene.image_size).copy()
-    images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]] = digits
-    return images.reshape(background.shape)
-
-
 def draw_noisy_digits(images: Images, scene: Scene, *, n_train: int, n_test: int, seed: int) -> NoisyDigits:
     """Draw the training and test samples of a seed: choose digits, shrink them, place them in noise.
 
@@ -186,7 +108,7 @@ def draw_noisy_digits(images: Images, scene: Scene, *, n_train: int, n_test: int
         The samples.
 
     Raises:
-        ValueError: If there are fewer images than asked for.
+        ValueError: If there are fewer images than asked for, or they are smaller than the digit wanted.
     """
     for name, wanted, there in (("n_train", n_train, len(images.train)), ("n_test", n_test, len(images.test))):
         if not 1 <= wanted <= there:
@@ -199,9 +121,20 @@ def _draw(
     part: str, digits: np.ndarray, labels: np.ndarray, scene: Scene, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     chosen = stream(seed, part, "images").permutation(len(digits))[:count]
-    background = draw_background(count, scene, rng=stream(seed, part, scene.noise, scene.image_size))
-    small = shrink(digits[chosen], scene.digit_size)
-    return place(small, background, scene, rng=stream(seed, part, "places")), labels[chosen].astype(np.int64)
+    rng, shape = stream(seed, part, scene.noise, scene.image_size), (count, scene.image_size, scene.image_size)
+    noise = rng.random(shape) if scene.noise == "uniform" else NOISE_SD * rng.standard_normal(shape)
+    small = _shrink(digits[chosen], scene.digit_size)
+    return _place(small, noise, scene, stream(seed, part, "places")), labels[chosen].astype(np.int64)
+
+
+def _shrink(
+    images: Shaped[np.ndarray, "samples height width"], size: int
+) -> Float[np.ndarray, "samples {size} {size}"]:
+    """Shrink grey values from 0 to 255 to a smaller square of values from 0 to 1, by averaging over areas."""
+    if size > min(images.shape[1:]):
+        raise ValueError(f"digit_size: expected at most {min(images.shape[1:])}, the size of the images, got {size}")
+    rows, columns = (_averages(old, size) for old in images.shape[1:])
+    return rows @ (images / 255.0) @ columns.T
 
 
 def _averages(old: int, new: int) -> np.ndarray:
@@ -210,3 +143,18 @@ def _averages(old: int, new: int) -> np.ndarray:
     cells = np.arange(old)
     overlap = np.minimum(edges[1:, None], cells + 1) - np.maximum(edges[:-1, None], cells)
     return np.maximum(overlap, 0.0) * new / old
+
+
+def _place(
+    digits: Float[np.ndarray, "samples size size"],
+    noise: Float[np.ndarray, "samples side side"],
+    scene: Scene,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "samples pixels"]:
+    """Put each digit into its image of noise, which is written over; the images, row by row."""
+    corners = np.full((len(digits), 2), scene.margin // 2)
+    if scene.wandering:
+        corners += rng.integers(2 * scene.wandering + 1, size=corners.shape) - scene.wandering
+    rows, columns = (corners[:, axis, None] + np.arange(scene.digit_size) for axis in (0, 1))
+    noise[np.arange(len(digits))[:, None, None], rows[:, :, None], columns[:, None, :]] = digits
+    return noise.reshape(len(noise), -1)

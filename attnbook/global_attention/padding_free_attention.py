@@ -21,33 +21,10 @@ $w^V$                ``value``             ``(n_value, dimension)``
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Attended", "Gradients", "attend_with_gradient", "attention_weights", "merge_key_query"]
-
-
-class Attended(NamedTuple):
-    """What self-attention gives for a group of reviews.
-
-    Attributes:
-        words: Output at each word, ``(reviews, words, n_value)``; where a review has no word any more, that of padding.
-        padding: Output at every padded position, ``(reviews, n_value)``.
-    """
-
-    words: Float[Tensor, "reviews words value"]
-    padding: Float[Tensor, "reviews value"]
-
-
-class Gradients(NamedTuple):
-    """Gradients of a loss with respect to the two matrices of attention."""
-
-    key_query: Float[Tensor, "dimension dimension"]
-    value: Float[Tensor, "value dimension"]
+__all__ = ["attend", "attention_weights", "merge_key_query"]
 
 
 def merge_key_query(
@@ -94,18 +71,13 @@ def attention_weights(
     return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
 
 
-def attend_with_gradient(
+def attend(
     tokens: Float[Tensor, "reviews words dimension"],
     key_query: Float[Tensor, "dimension dimension"],
     value: Float[Tensor, "value dimension"],
     n_positions: int,
-) -> tuple[Attended, Callable[[Tensor, Tensor], Gradients]]:
-    r"""Return what self-attention over all padded positions gives, from the real words alone, and the way back.
-
-    With $A$ the weights and $G$ the gradient at the outputs $O = AV$: $\nabla V = A^\top G + g_{pad}/P$,
-    $\nabla S = A\odot(GV^\top - \mathrm{rowsum}(G\odot O))$, $\nabla M = X^\top\,\nabla S\,X$ and
-    $\nabla w^V = \nabla V^\top X$. Padded keys have $V = 0$ and a score that no parameter moves, so they add nothing.
-    Autograd works through the outputs as well.
+) -> tuple[Float[Tensor, "reviews words value"], Float[Tensor, "reviews value"]]:
+    """Return what self-attention over all padded positions gives, from the real words alone.
 
     Args:
         tokens: As for :func:`attention_weights`.
@@ -114,21 +86,10 @@ def attend_with_gradient(
         n_positions: As for :func:`attention_weights`.
 
     Returns:
-        The outputs, and a function from the gradients at ``words`` and ``padding`` to those of the matrices, summed
-        over reviews. It may be called once, and writes over the gradient at ``words``.
+        The outputs at words (where a review has no word any more, that of padding), and those at every padded position.
 
     Raises:
         ValueError: If the reviews are longer than ``n_positions``.
     """
-    weights, values = attention_weights(tokens, key_query, n_positions), tokens @ value.mT
-    attended = Attended(weights @ values, values.sum(1) / n_positions)
-
-    def backward(at_words: Tensor, at_padding: Tensor) -> Gradients:
-        at_values = torch.baddbmm(at_padding.unsqueeze(1) / n_positions, weights.mT, at_words)
-        at_scores = at_words @ values.mT
-        at_scores -= at_words.mul_(attended.words).sum(-1, keepdim=True)
-        at_scores *= weights
-        flat = tokens.flatten(0, 1)
-        return Gradients(flat.mT @ (at_scores @ tokens).flatten(0, 1), at_values.flatten(0, 1).mT @ flat)
-
-    return attended, backward
+    values = tokens @ value.mT
+    return attention_weights(tokens, key_query, n_positions) @ values, values.sum(1) / n_positions

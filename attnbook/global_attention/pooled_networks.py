@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.review_networks import Shape, initial_weights, uniform
+from attnbook.global_attention.review_networks import Classifier, Shape, initial_weights, uniform
 from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = ["Control", "Pooled", "PooledNetwork"]
@@ -64,12 +63,10 @@ class Pooled:
         return cls(reviews.means(vectors) * scale, reviews.labels)
 
 
-class PooledNetwork:
+class PooledNetwork(Classifier):
     """A control: one vector per review, then the two layers of Table 2.
 
     Attributes:
-        network: Which control.
-        parameters: Name to tensor.
         factor: Times the step size for the first layer; ``n_positions`` for uniform attention, else 1.
     """
 
@@ -105,26 +102,15 @@ class PooledNetwork:
         first = {"params": [self.parameters["first"]], "lr": step_size * self.factor}
         return [first, {"params": rest, "lr": step_size}]
 
-    def step(self, reviews: Pooled, chosen: Int[np.ndarray, " reviews"]) -> float:
-        """Set the gradient of the mean loss over some reviews, and return that loss."""
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in self.parameters.items()}
-        like = self.parameters["first"]
-        seen = reviews.vectors[chosen], reviews.labels[chosen]
-        inputs, labels = (to_tensor(x, device=like.device, dtype=like.dtype) for x in seen)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(_logits(leaves, inputs), labels)
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
-        for tensor, gradient in zip(self.parameters.values(), gradients, strict=True):
-            tensor.grad = gradient
-        return float(loss.detach())
+    def answer(self, parameters: dict[str, Tensor], reviews: Pooled, chosen: Any) -> Float[Tensor, " reviews"]:
+        """Return the logits of some reviews, differentiable in the parameters."""
+        like = parameters["first"]
+        seen = to_tensor(reviews.vectors[chosen], device=like.device, dtype=like.dtype)
+        if self.network == "uniform_attention":
+            seen = seen @ parameters["value"].mT
+        hidden = (seen @ parameters["first"] + parameters["bias"]).relu()
+        return hidden @ parameters["decoder"] + parameters["decoder_bias"]
 
     def logits(self, reviews: Pooled) -> Float[np.ndarray, " reviews"]:
         """Return the logit of each review, positive for praise."""
-        like = self.parameters["first"]
-        inputs = to_tensor(reviews.vectors, device=like.device, dtype=like.dtype)
-        return _logits(self.parameters, inputs).double().cpu().numpy()
-
-
-def _logits(parameters: dict[str, Tensor], pooled: Tensor) -> Tensor:
-    seen = pooled @ parameters["value"].mT if "value" in parameters else pooled
-    hidden = (seen @ parameters["first"] + parameters["bias"]).relu()
-    return hidden @ parameters["decoder"] + parameters["decoder_bias"]
+        return self.answer(self.parameters, reviews, slice(None)).double().cpu().numpy()

@@ -1,4 +1,4 @@
-r"""Recurrent attention (Appendix A of the paper) and the two layers that read what it found.
+r"""Recurrent attention (Appendix A of the paper), the two layers that read what it found, and penalties on attention.
 
 A sentence is looked at $T$ times. At step $k$ every word gets a score that depends on the word and on a state; softmax
 turns scores into weights $\alpha_{kj}$; the weighted mean of the words is the context $c_k$. With the paper's indices
@@ -10,7 +10,7 @@ turns scores into weights $\alpha_{kj}$; the weighted mean of the words is the c
 
 The paper leaves $f$, score, $s_0$ and $c_0$ open. Here $f(s,c)=\tanh(Us+Wc)$, $s_0$ is all ones, $c_0=0$, nothing has
 a bias, and the score is additive, $v^\top\tanh(Ps+Rx)$, as Bahdanau, Cho and Bengio have it, or the product
-$s^\top Rx$. Inside, words are stored with the entry of the word before sample and word.
+$s^\top Rx$. Automatic differentiation works through all of it.
 
 ====================  ======================================  ====================================================
 paper                 name here                               shape, without the leading member axis
@@ -24,7 +24,9 @@ $w^{(1)}$, $w^{(2)}$  ``hidden``, ``decoder``                 ``(width, dimensio
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -32,10 +34,30 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.global_attention.recurrent_bounds import Recurrence
 
-__all__ = ["AdditiveScore", "Look", "ProductScore", "Score", "Step", "initial_parameters", "looks", "predict", "read",
-           "score", "steps", "summed_like"]  # fmt: skip
+__all__ = ["Look", "Penalty", "Recurrence", "attention_penalty", "initial_parameters", "looks", "predict", "read"]
+
+Penalty: TypeAlias = Literal["l1_weights", "entropy", "l1_scores", "l2_weights"]
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The sizes of a recurrent attention model.
+
+    Attributes:
+        n_steps: Looks $T$.
+        state: Entries of the state.
+        score: Hidden units of the additive score; 0 for the product of state and word, which has none.
+    """
+
+    n_steps: int
+    state: int
+    score: int
+
+    def __post_init__(self) -> None:
+        for name, least in {"n_steps": 1, "state": 1, "score": 0}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
 
 
 class Look(NamedTuple):
@@ -44,22 +66,12 @@ class Look(NamedTuple):
     Attributes:
         logits: Scores of the words, ``(members, samples, words)``.
         weights: Their softmax.
-        context: The weighted mean of the words, ``(members, dimension, samples)``.
-        kept: What the score needs for its way back.
+        context: The weighted mean of the words, ``(members, samples, dimension)``.
     """
 
     logits: Float[Tensor, "members samples words"]
     weights: Float[Tensor, "members samples words"]
-    context: Float[Tensor, "members dimension samples"]
-    kept: Tensor
-
-
-class Step(NamedTuple):
-    """One step: the state $s_{k-1}$ and context $c_{k-1}$ that it starts from, and its look where it was taken."""
-
-    state: Tensor
-    context: Tensor
-    look: Look | None
+    context: Float[Tensor, "members samples dimension"]
 
 
 def initial_parameters(
@@ -87,86 +99,14 @@ def initial_parameters(
     return {name: rng.standard_normal(shape) / np.sqrt(shape[-1]) for name, shape in shapes.items()}
 
 
-class AdditiveScore:
-    r"""The score $v^\top\tanh(Ps+Rx)$ of every word ``(members, dimension, samples, words)``, and the way back."""
-
-    def __init__(self, parameters: Parameters, words: Tensor) -> None:
-        self.parameters, self.words = parameters, words
-        self.heard = (parameters["score_word"] @ words.flatten(2)).unflatten(2, words.shape[2:])
-        self.start = words.new_ones(len(words), parameters["score_state"].shape[2], 1)
-
-    def __call__(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores, given one state per sample or one for all, and what the way back needs."""
-        units = torch.tanh(self.heard + (self.parameters["score_state"] @ state).unsqueeze(3))
-        return (self.parameters["score_out"].unsqueeze(1) @ units.flatten(2)).view_as(units[:, 0]), units
-
-    def back(self, state: Tensor, units: Tensor, at_logits: Tensor) -> tuple[Tensor, Parameters]:
-        """Return the gradients at the state and at the weights; ``units`` is written over."""
-        at_out = (units.flatten(2) @ at_logits.flatten(1).unsqueeze(2)).squeeze(2)
-        at_sum = units.square_().neg_().add_(1.0).mul_(at_logits.unsqueeze(1))
-        at_sum *= self.parameters["score_out"][:, :, None, None]
-        at_asked = summed_like(at_sum.sum(3), state)
-        at_word = at_sum.flatten(2) @ self.words.flatten(2).mT
-        at_weights = {"score_out": at_out, "score_word": at_word, "score_state": at_asked @ state.mT}
-        return self.parameters["score_state"].mT @ at_asked, at_weights
-
-
-class ProductScore:
-    r"""The score $s^\top Rx$ of every word ``(members, dimension, samples, words)``, and the way back."""
-
-    def __init__(self, parameters: Parameters, words: Tensor) -> None:
-        self.matrix, self.words = parameters["score_word"], words
-        self.start = words.new_ones(len(words), self.matrix.shape[1], 1)
-
-    def __call__(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores, given one state per sample or one for all, and the words, for the way back."""
-        return ((self.matrix.mT @ state).unsqueeze(3) * self.words).sum(1), self.words
-
-    def back(self, state: Tensor, words: Tensor, at_logits: Tensor) -> tuple[Tensor, Parameters]:
-        """Return the gradients at the state and at the weights."""
-        at_query = summed_like((at_logits.unsqueeze(1) * words).sum(3), state)
-        return self.matrix @ at_query, {"score_word": state @ at_query.mT}
-
-
-Score = AdditiveScore | ProductScore
-
-
-def score(parameters: Parameters, words: Float[Tensor, "members dimension samples words"]) -> Score:
-    """Return the score that these parameters belong to: additive if they have ``score_out``, else the product."""
-    return (AdditiveScore if "score_out" in parameters else ProductScore)(parameters, words)
-
-
-def summed_like(gradient: Tensor, state: Tensor) -> Tensor:
-    """Return the gradient ``(members, entries, samples)`` at a state: summed where one state served all samples."""
-    return gradient if state.shape[2] == gradient.shape[2] else gradient.sum(2, keepdim=True)
-
-
-def steps(scored: Score, parameters: Parameters, n_steps: int, *, idle: bool = True) -> list[Step]:
-    """Look ``n_steps`` times; without ``idle`` the last look but one, whose context reaches no answer, is left out."""
-    state, context = scored.start, scored.words.new_zeros(*scored.words.shape[:2], 1)
-    taken = []
-    for k in range(1, n_steps + 1):
-        look = _look(scored, state) if idle or k != n_steps - 1 else None
-        taken.append(Step(state, context, look))
-        if k < n_steps:
-            state = torch.tanh(parameters["state_state"] @ state + parameters["state_context"] @ context)
-            context = look.context if look else context
-    return taken
-
-
-def _look(scored: Score, state: Tensor) -> Look:
-    logits, kept = scored(state)
-    weights = torch.softmax(logits, -1)
-    return Look(logits, weights, (weights.unsqueeze(1) * scored.words).sum(3), kept)
-
-
 def looks(
     parameters: Parameters, sentences: Float[Tensor, "members samples words dimension"], n_steps: int
 ) -> list[Look]:
-    """Look at sentences step by step; autograd works through it.
+    """Look at sentences step by step.
 
     Args:
-        parameters: As :func:`initial_parameters`, with a leading member axis.
+        parameters: As :func:`initial_parameters`, with a leading member axis; the score is additive if they have
+            ``score_out``, else the product.
         sentences: Sentences of each member, one word per row.
         n_steps: Number of looks $T$, at least 1.
 
@@ -178,8 +118,33 @@ def looks(
     """
     if n_steps < 1 or (n_steps > 1 and "state_state" not in parameters):
         raise ValueError(f"n_steps: expected 1, or more with parameters of a recurrence, got {n_steps}")
-    taken = steps(score(parameters, sentences.permute(0, 3, 1, 2)), parameters, n_steps)
-    return [step.look for step in taken if step.look]
+    words = sentences.permute(0, 3, 1, 2)  # the entry before sample and word: long rows make fast products
+    score, n_state = _score(parameters, words)
+    # One state, and one context, serve all samples until the first look enters the state.
+    state, context, taken = words.new_ones(len(words), n_state, 1), words.new_zeros(*words.shape[:2], 1), []
+    for k in range(n_steps):
+        logits = score(state)
+        weights = torch.softmax(logits, -1)
+        found = (weights.unsqueeze(1) * words).sum(3)
+        taken.append(Look(logits, weights, found.mT))
+        if k < n_steps - 1:
+            state = torch.tanh(parameters["state_state"] @ state + parameters["state_context"] @ context)
+            context = found
+    return taken
+
+
+def _score(parameters: Parameters, words: Tensor) -> tuple[Callable[[Tensor], Tensor], int]:
+    """The score of all words as a function of the state ``(members, entries, samples or 1)``, and its entries."""
+    if "score_out" not in parameters:
+        matrix = parameters["score_word"]
+        return lambda state: ((matrix.mT @ state).unsqueeze(3) * words).sum(1), matrix.shape[1]
+    heard = (parameters["score_word"] @ words.flatten(2)).unflatten(2, words.shape[2:])
+
+    def additive(state: Tensor) -> Tensor:
+        units = torch.tanh(heard + (parameters["score_state"] @ state).unsqueeze(3))
+        return (parameters["score_out"].unsqueeze(1) @ units.flatten(2)).view_as(units[:, 0])
+
+    return additive, parameters["score_state"].shape[2]
 
 
 def read(parameters: Parameters, features: Float[Tensor, "members samples features"]) -> Tensor:
@@ -189,4 +154,37 @@ def read(parameters: Parameters, features: Float[Tensor, "members samples featur
 
 def predict(parameters: Parameters, sentences: Tensor, n_steps: int) -> Float[Tensor, "members samples"]:
     """Return what recurrent attention answers after its last look; the arguments are those of :func:`looks`."""
-    return read(parameters, looks(parameters, sentences, n_steps)[-1].context.mT)
+    return read(parameters, looks(parameters, sentences, n_steps)[-1].context)
+
+
+def attention_penalty(penalty: Penalty, logits: Float[Tensor, "members samples words"]) -> Float[Tensor, " members"]:
+    r"""Return a penalty on attention, mean over samples.
+
+    With weights $\alpha=\mathrm{softmax}(e)$: ``l1_weights`` is $\sum_j|\alpha_j|$, which is 1 whatever the scores are;
+    ``entropy`` is $-\sum_j\alpha_j\log\alpha_j$: it makes attention peaked; ``l1_scores`` is $\frac1p\sum_j|e_j|$ and
+    ``l2_weights`` is $\sum_j\alpha_j^2$: they make attention uniform.
+
+    Args:
+        penalty: Which one.
+        logits: Scores $e$ of the words.
+
+    Returns:
+        The penalties.
+
+    Raises:
+        ValueError: If the penalty is unknown.
+
+    Example:
+        >>> attention_penalty("l2_weights", torch.zeros(1, 1, 4)).item()
+        0.25
+    """
+    weights = torch.softmax(logits, -1)
+    if penalty == "l1_weights":
+        return weights.abs().sum(-1).mean(1)
+    if penalty == "entropy":
+        return -(weights * torch.log_softmax(logits, -1)).sum(-1).mean(1)
+    if penalty == "l1_scores":
+        return logits.abs().mean((1, 2))
+    if penalty == "l2_weights":
+        return weights.square().sum(-1).mean(1)
+    raise ValueError(f"penalty: expected one of {', '.join(get_args(Penalty))}, got {penalty!r}")

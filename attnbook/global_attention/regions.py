@@ -22,7 +22,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["count_regions", "crossover_width", "hinge_network", "largest_region_count", "region_bound"]
+__all__ = ["count_regions", "crossover_width", "hinge_network", "region_bound"]
 
 Hyperplane = tuple[Fraction, ...]
 """Coefficients of the coordinates, then the offset."""
@@ -47,33 +47,6 @@ def region_bound(width: int, n_relevant: int) -> int:
     """
     _check_positive(width=width, n_relevant=n_relevant)
     return (width // n_relevant) ** n_relevant
-
-
-def largest_region_count(width: int, n_inputs: int, *, biases: bool = True) -> int:
-    r"""Return the largest number of regions that a layer of this width can make (Zaslavsky 1975).
-
-    With biases the hyperplanes can be in general position: $\sum_{k\le s}\binom{n_1}{k}$. Without them all pass
-    through the origin: $2\sum_{k<s}\binom{n_1-1}{k}$.
-
-    Args:
-        width: Hidden units $n_1$, at least 1.
-        n_inputs: Inputs that the layer sees, $s_0$ behind a mask; at least 1.
-        biases: Whether the layer has biases; default true. The paper's network (1) has none, its Theorem 3 needs them.
-
-    Returns:
-        The maximum, an exact whole number.
-
-    Raises:
-        ValueError: If a size is not positive.
-
-    Example:
-        >>> largest_region_count(16, 2), largest_region_count(16, 2, biases=False)
-        (137, 32)
-    """
-    _check_positive(width=width, n_inputs=n_inputs)
-    if biases:
-        return sum(math.comb(width, k) for k in range(n_inputs + 1))
-    return 2 * sum(math.comb(width - 1, k) for k in range(n_inputs))
 
 
 def crossover_width(n_inputs: int, n_relevant: int) -> float:

@@ -1,4 +1,4 @@
-r"""Theorem 4: the same function, another Hessian.
+r"""Theorem 4: the same function, another Hessian; and a minimum that is known exactly, with its orbit of rescalings.
 
 ==============================  ====================================  =========================================
 paper                           name here                             meaning
@@ -17,12 +17,20 @@ function is unchanged only if the sharpness becomes $\tau/(\alpha_1\alpha_2)$.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
-__all__ = ["Network", "hessian_scaling", "least_penalty_factor", "rescale"]
+from attnbook.core.rng import stream
+from attnbook.global_attention.two_layer import Hessian
+
+__all__ = ["Minimum", "Network", "hessian_scaling", "output", "rescale"]
+
+ROOM = 3.0  # the bounds of assumption A2 are this many times the norms of the minimum
 
 Network: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Mask, first layer, second layer."""
@@ -59,7 +67,7 @@ def rescale(
 
 
 def hessian_scaling(
-    n_inputs: int, width: int, mask_factor: float, hidden_factor: float, *, outputs: int = 1
+    n_inputs: int, width: int, mask_factor: float, hidden_factor: float
 ) -> Float[np.ndarray, " parameters"]:
     r"""Return the diagonal of $D$ in $\nabla^2L(T\theta)=D\,\nabla^2L(\theta)\,D$.
 
@@ -72,7 +80,6 @@ def hessian_scaling(
         width: $d$.
         mask_factor: $\alpha_1$, positive.
         hidden_factor: $\alpha_2$, positive.
-        outputs: Outputs of the network; default 1, as in the theorem.
 
     Returns:
         One factor per parameter.
@@ -81,36 +88,106 @@ def hessian_scaling(
         ValueError: If a factor is not positive and finite.
     """
     _check_positive(mask_factor=mask_factor, hidden_factor=hidden_factor)
-    counts = [n_inputs, n_inputs * width, outputs * width]
+    counts = [n_inputs, n_inputs * width, width]
     return np.repeat([1 / mask_factor, 1 / hidden_factor, mask_factor * hidden_factor], counts)
-
-
-def least_penalty_factor(
-    hidden: Float[np.ndarray, "width inputs"], decoder: Float[np.ndarray, "outputs width"], mask_factor: float
-) -> float:
-    r"""Return the $\alpha_2$ at which the L2 penalty on both layers is least, for a given $\alpha_1$.
-
-    $\|\alpha_2w^{(1)}\|^2+\|w^{(2)}\|^2/(\alpha_1\alpha_2)^2$ is least where both terms are equal,
-    $\alpha_2^2=\|w^{(2)}\|/(\alpha_1\|w^{(1)}\|)$, and is $2\|w^{(1)}\|\|w^{(2)}\|/\alpha_1$ there: it grows as the
-    mask shrinks, and vanishes as the mask grows.
-
-    Args:
-        hidden: First layer, not zero.
-        decoder: Second layer, not zero.
-        mask_factor: $\alpha_1$, positive.
-
-    Returns:
-        The factor of the first layer.
-
-    Raises:
-        ValueError: If the factor is not positive and finite, or a layer is zero.
-    """
-    norms = {"hidden": float(np.linalg.norm(hidden)), "decoder": float(np.linalg.norm(decoder))}
-    _check_positive(mask_factor=mask_factor, **norms)
-    return math.sqrt(norms["decoder"] / (mask_factor * norms["hidden"]))
 
 
 def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < math.inf:
-            raise ValueError(f"{name}: expected a positive number or a layer that is not zero, got {number}")
+            raise ValueError(f"{name}: expected a positive number, got {number}")
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """A network, and data that it fits exactly: a minimum of objective (2).
+
+    Attributes:
+        mask: In [0, 1], ``(inputs,)``.
+        hidden: First layer, ``(width, inputs)``.
+        decoder: Second layer, ``(1, width)``.
+        inputs: Samples, ``(samples, inputs)``.
+        labels: Of the samples, ``(1, samples)``.
+    """
+
+    mask: np.ndarray
+    hidden: np.ndarray
+    decoder: np.ndarray
+    inputs: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def draw(cls, seed: int, *, n_inputs: int = 7, width: int = 5, samples: int = 43) -> Minimum:
+        """Return the minimum of a seed: a random ReLU network that made the labels itself."""
+        rng = stream(seed, "exact minimum")
+        mask = 0.2 + 0.8 * rng.random(n_inputs)
+        hidden = rng.standard_normal((width, n_inputs)) / np.sqrt(n_inputs)
+        decoder = rng.standard_normal((1, width)) / np.sqrt(width)
+        inputs = rng.standard_normal((samples, n_inputs))
+        return cls(mask, hidden, decoder, inputs, output((mask, hidden, decoder), inputs))
+
+    def network(self, mask_factor: float = 1.0, hidden_factor: float = 1.0) -> Network:
+        """Return the rescaled weights."""
+        return rescale(self.mask, self.hidden, self.decoder, mask_factor, hidden_factor)
+
+    def hessian(self, mask_factor: float = 1.0, hidden_factor: float = 1.0) -> Hessian:
+        """Return the Hessian at the rescaled weights, computed there."""
+        arrays = (*self.network(mask_factor, hidden_factor), self.inputs, self.labels)
+        return Hessian(*(torch.as_tensor(a) for a in arrays), activation=torch.relu, loss="squared")
+
+    @cached_property
+    def dense(self) -> np.ndarray:
+        """The Hessian at the start, written out."""
+        return self.hessian().dense().numpy()
+
+    def eigenvalues(self, mask_factor: float, hidden_factor: float) -> np.ndarray:
+        """Return all eigenvalues at the rescaled weights, largest first, from the Hessian at the start alone."""
+        scaling = hessian_scaling(len(self.mask), len(self.hidden), mask_factor, hidden_factor)
+        return np.linalg.eigvalsh(self.dense * np.outer(scaling, scaling))[::-1]
+
+    def sharpness(self, mask_factor: float, hidden_factor: float) -> float:
+        """Return the largest of them."""
+        return float(self.eigenvalues(mask_factor, hidden_factor)[0])
+
+    def log_volume(self, mask_factor: float, hidden_factor: float) -> float:
+        """Return the logarithm of the factor by which the rescaling changes volumes of weights."""
+        return -float(np.log(hessian_scaling(len(self.mask), len(self.hidden), mask_factor, hidden_factor)).sum())
+
+    def loss_change(self, seed: int, hidden_factor: float) -> float:
+        """Return how much the loss changes at most, among points around the minimum, when the map moves them."""
+        rng, changes = stream(seed, "neighbours"), []
+        for _ in range(20):
+            mask, hidden, decoder = (a + 0.01 * rng.standard_normal(a.shape) for a in self.network())
+            both = (mask, hidden, decoder), rescale(mask, hidden, decoder, 1.0, hidden_factor)
+            changes.append(np.diff([np.square(output(at, self.inputs) - self.labels).mean() / 2 for at in both])[0])
+        return float(np.abs(changes).max())
+
+    def least_penalty_factor(self, mask_factor: float) -> float:
+        r"""Return the $\alpha_2$ at which the L2 penalty on both layers is least, for a given $\alpha_1$.
+
+        $\|\alpha_2w^{(1)}\|^2+\|w^{(2)}\|^2/(\alpha_1\alpha_2)^2$ is least where both terms are equal, and is
+        $2\|w^{(1)}\|\|w^{(2)}\|/\alpha_1$ there: it grows as the mask shrinks, and vanishes as the mask grows.
+        """
+        return math.sqrt(float(np.linalg.norm(self.decoder) / (mask_factor * np.linalg.norm(self.hidden))))
+
+    def least_penalty(self, mask_factor: float) -> tuple[float, float]:
+        """Return the least L2 penalty on both layers for a mask this much larger, and the sharpness there."""
+        factor = self.least_penalty_factor(mask_factor)
+        _, hidden, decoder = self.network(mask_factor, factor)
+        return float(np.square(hidden).sum() + np.square(decoder).sum()), self.sharpness(mask_factor, factor)
+
+    @property
+    def limits(self) -> tuple[float, float, float]:
+        """Largest factors of mask and first layer, and the least product of both, that A2 and A4 allow."""
+        return 1 / float(self.mask.max()), ROOM, 1 / ROOM
+
+    def allowed(self, mask_factor: float, hidden_factor: float) -> bool:
+        """Return whether the rescaled weights satisfy A2 and A4."""
+        mask, hidden, product = self.limits
+        return mask_factor <= mask and hidden_factor <= hidden and mask_factor * hidden_factor >= product
+
+
+def output(network: Network, inputs: np.ndarray) -> np.ndarray:
+    """Return the outputs of a ReLU network for these inputs."""
+    mask, hidden, decoder = network
+    return decoder @ np.maximum((hidden * mask) @ inputs.T, 0.0)

@@ -10,13 +10,17 @@ network             input of the first layer at position $z$
 ==================  =================================================================================
 
 The first layer is ReLU with ``width`` units and a matrix of its own at every position, the second one logit; only
-these two have biases. The loss is the cross-entropy of the label. Gradients are in closed form; tests hold them
-against autograd on the padded network.
+these two have biases. After the last word of review $i$ all inputs are the same vector $c_i$ (the output of padding;
+zero for the baseline), so with $W_z$ for the matrices, $L_i$ for the words and $P$ for the positions
+
+$$h_i = S^\top c_i + \sum_{z\le L_i} W_z^\top(o_{iz}-c_i),\qquad S=\sum_{z\le P} W_z .$$
+
+The loss is the cross-entropy of the label. Tests hold everything against the padded network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -24,16 +28,19 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention import position_layer
-from attnbook.global_attention.padding_free_attention import attend_with_gradient, attention_weights, merge_key_query
+from attnbook.global_attention.batches import check_sizes, rows_of
+from attnbook.global_attention.padding_free_attention import attend, attention_weights, merge_key_query
 from attnbook.global_attention.reviews import EncodedReviews
 
-__all__ = ["Network", "ReviewNetwork", "Shape", "groups_of_similar_length", "initial_weights", "uniform"]
+__all__ = ["Classifier", "Network", "ReviewNetwork", "Shape", "groups_of_similar_length", "initial_weights", "uniform"]
 
 Network: TypeAlias = Literal["baseline", "self_attention"]
 
+# Positions in one matrix product: their weights (6.5 MB at full size) stay in cache between uses.
+CHUNK = 64
 # Reviews are attended to in groups of similar length: the shortest has at least this share of the longest's words, or
 # this many words less, ...
 SIMILAR, NEAR = 0.85, 32
@@ -56,18 +63,45 @@ class Shape:
     width: int
 
     def __post_init__(self) -> None:
-        for name in ("n_positions", "dimension", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_sizes(self, "n_positions", "dimension", "width")
 
 
-class ReviewNetwork:
-    """One network of Table 2 with its gradients.
+class Classifier:
+    """What the networks of Table 2 and their controls share.
 
     Attributes:
-        network: Which of the two.
-        shape: Its sizes.
+        network: Which network it is.
         parameters: Name to tensor, as an optimiser moves them; their ``.grad`` is set by :meth:`step`.
+    """
+
+    network: str
+    parameters: dict[str, Tensor]
+
+    def groups(self, step_size: float) -> list[dict[str, Any]]:
+        """Return the parameters with their step sizes, as torch's optimisers take them."""
+        return [{"params": list(self.parameters.values()), "lr": step_size}]
+
+    def answer(self, parameters: dict[str, Tensor], reviews: Any, chosen: np.ndarray) -> Float[Tensor, " reviews"]:
+        """Return the logits of some reviews, differentiable in the parameters."""
+        raise NotImplementedError
+
+    def step(self, reviews: Any, chosen: Int[np.ndarray, " reviews"]) -> float:
+        """Set the gradient of the mean loss over some reviews, and return that loss."""
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in self.parameters.items()}
+        logits = self.answer(leaves, reviews, chosen)
+        labels = to_tensor(reviews.labels[chosen], device=logits.device, dtype=logits.dtype)
+        loss = functional.binary_cross_entropy_with_logits(logits, labels)
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        for tensor, gradient in zip(self.parameters.values(), gradients, strict=True):
+            tensor.grad = gradient
+        return float(loss.detach())
+
+
+class ReviewNetwork(Classifier):
+    """One network of Table 2.
+
+    Attributes:
+        shape: Its sizes.
     """
 
     def __init__(
@@ -94,30 +128,20 @@ class ReviewNetwork:
             for name in ("query", "key", "value"):
                 del self.parameters[name]
 
-    def groups(self, step_size: float) -> list[dict[str, Any]]:
-        """Return the parameters with their step size."""
-        return [{"params": list(self.parameters.values()), "lr": step_size}]
-
-    @torch.no_grad()
     def step(self, reviews: EncodedReviews, chosen: Int[np.ndarray, " reviews"]) -> float:
         """Set the gradient of the mean loss over some reviews, and return that loss."""
-        p = self.parameters
-        chosen = reviews.longest_first(chosen)
-        lengths = reviews.lengths[chosen]
-        deviations, common, backward = self._inputs(reviews, chosen)
-        total = p["first"].sum(0)
-        hidden = self._hidden(deviations, lengths, common, total)
-        labels = to_tensor(reviews.labels[chosen], device=self.vectors.device, dtype=self.vectors.dtype)
-        logits = hidden @ p["decoder"] + p["decoder_bias"]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
-        at_logits = (logits.sigmoid() - labels) / len(chosen)
-        at_hidden = torch.outer(at_logits, p["decoder"]) * hidden.sign()
-        p["decoder"].grad, p["decoder_bias"].grad = hidden.mT @ at_logits, at_logits.sum()
-        p["bias"].grad = at_hidden.sum(0)
-        position_layer.set_gradient(p["first"], deviations, lengths, common, at_hidden)
-        if backward:
-            backward(position_layer.input_gradient(p["first"], lengths, at_hidden), at_hidden @ total.mT)
-        return float(loss)
+        return super().step(reviews, reviews.longest_first(chosen))
+
+    def answer(
+        self, parameters: dict[str, Tensor], reviews: EncodedReviews, chosen: np.ndarray, *, only_padding: bool = False
+    ) -> Float[Tensor, " reviews"]:
+        """Return the logits of some reviews, the longest first; differentiable in the parameters."""
+        deviations, common = self._inputs(parameters, reviews, chosen)
+        if only_padding:
+            deviations = deviations[:, :0]
+        before = _first_layer(parameters["first"], deviations, common, reviews.lengths[chosen])
+        hidden = (before + parameters["bias"]).relu()
+        return hidden @ parameters["decoder"] + parameters["decoder_bias"]
 
     @torch.no_grad()
     def logits(
@@ -133,72 +157,61 @@ class ReviewNetwork:
         Returns:
             The logits.
         """
-        total, p = self.parameters["first"].sum(0), self.parameters
         found = np.empty(len(reviews))
         for chosen in np.array_split(reviews.longest_first(np.arange(len(reviews))), -(-len(reviews) // batch_size)):
-            deviations, common, _ = self._inputs(reviews, chosen)
-            if only_padding:
-                deviations = deviations[:, :0]
-            lengths = np.minimum(reviews.lengths[chosen], deviations.shape[1])
-            hidden = self._hidden(deviations, lengths, common, total)
-            found[chosen] = (hidden @ p["decoder"] + p["decoder_bias"]).double().cpu().numpy()
+            logits = self.answer(self.parameters, reviews, chosen, only_padding=only_padding)
+            found[chosen] = logits.double().cpu().numpy()
         return found
-
-    def key_query(self) -> Float[Tensor, "dimension dimension"]:
-        """Return the matrix of the attention scores."""
-        return merge_key_query(self.parameters["query"], self.parameters["key"])
 
     def tokens(self, reviews: EncodedReviews, chosen: Int[np.ndarray, " reviews"]) -> Float[Tensor, "reviews words t"]:
         """Return the word vectors of some reviews, zero after the last word."""
-        ids = torch.as_tensor(reviews.padded(chosen), device=self.vectors.device)
-        return self.vectors.index_select(0, ids.flatten()).unflatten(0, ids.shape)
+        return rows_of(self.vectors, torch.as_tensor(reviews.padded(chosen), device=self.vectors.device))
 
+    @torch.no_grad()
     def mass_on_words(self, reviews: EncodedReviews) -> float:
         """Return the mean over words, then over reviews, of the attention that does not fall on padding."""
+        key_query = merge_key_query(self.parameters["query"], self.parameters["key"])
         words = (self.tokens(reviews, np.array([review])) for review in range(len(reviews)))
-        weights = (attention_weights(tokens, self.key_query(), self.shape.n_positions) for tokens in words)
+        weights = (attention_weights(tokens, key_query, self.shape.n_positions) for tokens in words)
         return float(np.mean([float(each.sum(-1).mean()) for each in weights]))
 
-    def _hidden(self, deviations: Tensor, lengths: np.ndarray, common: Tensor, total: Tensor) -> Tensor:
-        words = position_layer.apply(self.parameters["first"], deviations, lengths)
-        return (words + common @ total + self.parameters["bias"]).relu_()
-
     def _inputs(
-        self, reviews: EncodedReviews, chosen: np.ndarray
-    ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], None] | None]:
-        """Inputs minus those of padding, the inputs of padding, and what sets the gradients of attention."""
+        self, parameters: dict[str, Tensor], reviews: EncodedReviews, chosen: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs minus those of padding, and the inputs of padding; the longest review comes first."""
+        lengths = reviews.lengths[chosen]
+        longest = int(lengths.max(initial=1))
+        if longest > self.shape.n_positions or (np.diff(lengths) > 0).any():
+            raise ValueError(
+                f"reviews: expected at most {self.shape.n_positions} words, the longest first, got {lengths}"
+            )
         if self.network == "baseline":
             tokens = self.tokens(reviews, chosen)
-            return tokens, tokens.new_zeros(len(chosen), tokens.shape[2]), None
-        key_query, value, lengths = self.key_query(), self.parameters["value"], reviews.lengths[chosen]
-        deviations = self.vectors.new_zeros(len(chosen), int(lengths.max(initial=1)), len(value))
-        common = self.vectors.new_empty(len(chosen), len(value))
-        groups = []
+            return tokens, tokens.new_zeros(len(chosen), tokens.shape[2])
+        key_query, deviations, common = merge_key_query(parameters["query"], parameters["key"]), [], []
         for part in groups_of_similar_length(lengths):
             tokens = self.tokens(reviews, chosen[part])
-            attended, backward = attend_with_gradient(tokens, key_query, value, self.shape.n_positions)
+            words, padding = attend(tokens, key_query, parameters["value"], self.shape.n_positions)
             mask = np.arange(tokens.shape[1]) < lengths[part][:, None]
             inside = to_tensor(mask, device=tokens.device, dtype=tokens.dtype).unsqueeze(-1)
-            deviations[part, : tokens.shape[1]] = (attended.words - attended.padding.unsqueeze(1)) * inside
-            common[part] = attended.padding
-            groups.append((part, inside, backward))
+            differing = (words - padding.unsqueeze(1)) * inside
+            deviations.append(functional.pad(differing, (0, 0, 0, longest - tokens.shape[1])))
+            common.append(padding)
+        return torch.cat(deviations), torch.cat(common)
 
-        def set_gradients(at_deviations: Tensor, at_common: Tensor) -> None:
-            of_scores, of_value = torch.zeros_like(key_query), torch.zeros_like(value)
-            for part, inside, backward in groups:
-                at_words = at_deviations[part, : inside.shape[1]] * inside
-                found = backward(at_words, at_common[part] - at_words.sum(1))
-                of_scores += found.key_query
-                of_value += found.value
-            self._set_gradients_of_attention(of_scores, of_value)
 
-        return deviations, common, set_gradients
-
-    def _set_gradients_of_attention(self, of_scores: Tensor, of_value: Tensor) -> None:
-        p, scale = self.parameters, len(self.parameters["query"]) ** -0.5
-        p["query"].grad = p["key"] @ of_scores.mT * scale
-        p["key"].grad = p["query"] @ of_scores * scale
-        p["value"].grad = of_value
+def _first_layer(weights: Tensor, deviations: Tensor, common: Tensor, lengths: np.ndarray) -> Tensor:
+    """The first layer before its bias, in blocks of positions; the longest review comes first."""
+    before: list[Tensor] = []
+    total: list[Tensor] = []
+    for block in weights.split(CHUNK):
+        here = deviations[:, len(total) * CHUNK :][:, :CHUNK]
+        active = int((lengths > len(total) * CHUNK).sum())
+        if active:
+            words = here[:active].flatten(1) @ block[: here.shape[1]].flatten(0, 1)
+            before.append(functional.pad(words, (0, 0, 0, len(common) - active)))
+        total.append(block.sum(0))
+    return torch.stack([*before, common @ torch.stack(total).sum(0)]).sum(0)
 
 
 def initial_weights(
@@ -212,8 +225,8 @@ def initial_weights(
     small["decoder"] = uniform(stream(seed, "decoder"), (width,), width, like)
     small["decoder_bias"] = uniform(stream(seed, "decoder bias"), (), width, like)
     weights = like.new_empty(shape.n_positions, t, width)
-    for first in range(0, shape.n_positions, position_layer.CHUNK):
-        part = weights[first : first + position_layer.CHUNK]
+    for first in range(0, shape.n_positions, CHUNK):
+        part = weights[first : first + CHUNK]
         part.copy_(uniform(stream(seed, "first layer", first), tuple(part.shape), fan_in, like))
     return small, weights
 

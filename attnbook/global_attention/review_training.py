@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,8 +12,10 @@ from jaxtyping import Float, Int
 from attnbook.core import update_rules
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.global_attention.batches import check_sizes
+from attnbook.global_attention.review_networks import Classifier
 
-__all__ = ["Classifier", "Recipe", "accuracy", "epoch_batches", "train"]
+__all__ = ["Recipe", "epoch_batches", "train"]
 
 
 @dataclass(frozen=True)
@@ -33,23 +35,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 < self.step_size < float("inf"):
             raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"epochs, batch_size: expected at least 1, got {self.epochs}, {self.batch_size}")
-
-
-@runtime_checkable
-class Classifier(Protocol):
-    """What can be trained: :class:`.ReviewNetwork` and :class:`.PooledNetwork`."""
-
-    @property
-    def network(self) -> str:
-        """Which network it is, for messages."""
-
-    def groups(self, step_size: float) -> list[dict[str, Any]]:
-        """Return the parameters with their step sizes, as torch's optimisers take them."""
-
-    def step(self, reviews: Any, chosen: Int[np.ndarray, " reviews"]) -> float:
-        """Set the gradient of the mean loss over some reviews, and return that loss."""
+        check_sizes(self, "epochs", "batch_size")
 
 
 def train(
@@ -100,21 +86,3 @@ def epoch_batches(n_reviews: int, recipe: Recipe, seed: int, epoch: int) -> list
     """Return all reviews once in random order, in batches, the same for every network; the last one may be smaller."""
     order = stream(seed, "batches", n_reviews, epoch).permutation(n_reviews)
     return [order[first : first + recipe.batch_size] for first in range(0, n_reviews, recipe.batch_size)]
-
-
-def accuracy(logits: Float[np.ndarray, " reviews"], labels: Float[np.ndarray, " reviews"]) -> float:
-    """Return the share of reviews, in per cent, whose logit has the right sign.
-
-    Args:
-        logits: Positive for praise.
-        labels: 1 for praise, 0 for blame.
-
-    Returns:
-        Between 0 and 100.
-
-    Raises:
-        ValueError: If there is no review.
-    """
-    if not len(labels):
-        raise ValueError("labels: expected at least one review, got none")
-    return float(100 * np.mean((logits > 0) == (labels > 0.5)))

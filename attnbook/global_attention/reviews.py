@@ -102,7 +102,8 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
 
     Raises:
         DataError: If the reviews or vectors are not on this machine; the message says how to get them.
-        ValueError: If the vectors have another dimension, or there are fewer than ``n_test`` test reviews.
+        ValueError: If the vectors have another dimension, ``n_positions`` is not positive, or there are fewer than
+            ``n_test`` test reviews.
     """
     found = datasets.labelled_reviews(source, vectors, dimension)
     known = found.vectors
@@ -110,6 +111,8 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         raise ValueError(f"dimension: expected {known.vectors.shape[1]}, that of {vectors!r}, got {dimension}")
     if not 1 <= n_test <= len(found.test):
         raise ValueError(f"n_test: expected between 1 and {len(found.test)}, got {n_test}")
+    if n_positions < 1:
+        raise ValueError(f"n_positions: expected at least 1, got {n_positions}")
     ids = {word: row for row, word in enumerate(known.words, 1)}
     chosen = stream(0, "test reviews").permutation(len(found.test))[:n_test]
     tested = [found.test[i] for i in chosen], found.test_labels[chosen]
@@ -123,29 +126,8 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
 def encode(
     texts: Sequence[Sequence[str]], labels: Sequence[float] | np.ndarray, ids: Mapping[str, int], n_positions: int
 ) -> EncodedReviews:
-    """Look up the known words of each review and keep the first ``n_positions`` of them.
-
-    Args:
-        texts: The words of each review.
-        labels: 1 or 0 for each review.
-        ids: Word to id, 1 or larger; other words are left out.
-        n_positions: Most words kept, at least 1.
-
-    Returns:
-        The reviews as numbers.
-
-    Raises:
-        ValueError: If there are not as many labels as texts, or ``n_positions`` is not positive.
-
-    Example:
-        >>> encode([["a", "fine", "film"], ["no"]], [1, 0], {"film": 1, "fine": 2}, n_positions=5).ids
-        array([2, 1])
-    """
-    if len(texts) != len(labels):
-        raise ValueError(f"labels: expected one for each of {len(texts)} texts, got {len(labels)}")
-    if n_positions < 1:
-        raise ValueError(f"n_positions: expected at least 1, got {n_positions}")
+    """Look up the known words of each review, by ``ids`` from 1 on, and keep the first ``n_positions`` of them."""
     rows = [[ids[word] for word in words if word in ids][:n_positions] for words in texts]
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    starts = np.cumsum([0, *map(len, rows)])
     flat = np.array([i for row in rows for i in row], dtype=np.int64)
     return EncodedReviews(flat, starts, np.asarray(labels, dtype=np.float64))

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
+from attnbook.global_attention.batches import check_sizes
 
 __all__ = ["MODELS", "Sizes", "TokenModel", "draw_teacher", "initial_parameters", "predict"]
 
@@ -36,7 +37,7 @@ MODELS: tuple[TokenModel, ...] = get_args(TokenModel)
 N_SCALE = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sizes:
     """Sizes of a network on tokens, each at least 1.
 
@@ -55,9 +56,7 @@ class Sizes:
     width: int
 
     def __post_init__(self) -> None:
-        for name, size in vars(self).items():
-            if size < 1:
-                raise ValueError(f"{name}: expected at least 1, got {size}")
+        check_sizes(self, *vars(self))
 
 
 def predict(

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Mechanism", "WordTeacher", "draw_sentences", "draw_word_teacher", "softmax"]
+__all__ = ["Mechanism", "WordTeacher", "draw_word_teacher", "softmax"]
 
 Mechanism: TypeAlias = Literal["attention", "two_looks", "position"]
 
@@ -75,27 +75,6 @@ def softmax(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarray, "*
     return powers / powers.sum(-1, keepdims=True)
 
 
-def draw_sentences(
-    count: int, n_words: int, dimension: int, *, rng: np.random.Generator
-) -> Float[np.ndarray, "samples words dimension"]:
-    """Draw sentences of independent standard normal words.
-
-    Args:
-        count: Number of sentences.
-        n_words: Words $p$ of a sentence.
-        dimension: Entries $t$ of a word.
-        rng: Source of randomness.
-
-    Returns:
-        The sentences, one word per row.
-
-    Raises:
-        ValueError: If a size is not positive.
-    """
-    _check_sizes(count=(count, 1), n_words=(n_words, 1), dimension=(dimension, 1))
-    return rng.standard_normal((count, n_words, dimension))
-
-
 def draw_word_teacher(
     mechanism: Mechanism, seed: int, *, n_words: int, dimension: int, width: int, sharpness: float
 ) -> WordTeacher:
@@ -123,7 +102,9 @@ def draw_word_teacher(
     """
     if mechanism not in get_args(Mechanism):
         raise ValueError(f"mechanism: expected one of {', '.join(get_args(Mechanism))}, got {mechanism!r}")
-    _check_sizes(n_words=(n_words, 1), dimension=(dimension, 2), width=(width, 1))
+    for name, size, least in (("n_words", n_words, 1), ("dimension", dimension, 2), ("width", width, 1)):
+        if size < least:
+            raise ValueError(f"{name}: expected at least {least}, got {size}")
     if not 0 <= sharpness < np.inf:
         raise ValueError(f"sharpness: expected a finite number of at least 0, got {sharpness}")
     rng = stream(seed, "word teacher")
@@ -137,14 +118,8 @@ def draw_word_teacher(
     # A softmax-weighted mean of words has a variance of about a half in each direction that q does not see.
     turn *= sharpness / np.sqrt((dimension - 1) / 2)
     raw = WordTeacher(mechanism, sharpness * direction, turn, places, hidden, decoder)
-    labels = raw(draw_sentences(SCALE_SAMPLES, n_words, dimension, rng=stream(seed, "label scale")))
+    labels = raw(stream(seed, "label scale").standard_normal((SCALE_SAMPLES, n_words, dimension)))
     return WordTeacher(mechanism, raw.query, turn, places, hidden, decoder / labels.std())
-
-
-def _check_sizes(**sizes: tuple[int, int]) -> None:
-    for name, (size, least) in sizes.items():
-        if size < least:
-            raise ValueError(f"{name}: expected at least {least}, got {size}")
 
 
 def _pool(weights: np.ndarray, sentences: np.ndarray) -> np.ndarray:

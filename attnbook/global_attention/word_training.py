@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,11 +16,18 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.masks import BLOCK, Training
-from attnbook.global_attention.recurrent_bounds import Recurrence
-from attnbook.global_attention.recurrent_gradient import Penalty, loss_and_gradient, read_loss_and_gradient
-from attnbook.global_attention.recurrent_networks import initial_parameters, predict, read
-from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_sentences, draw_word_teacher
+from attnbook.global_attention.batches import Batches, check_sizes, check_weights, rows_of
+from attnbook.global_attention.masks import Training
+from attnbook.global_attention.recurrent_networks import (
+    Penalty,
+    Recurrence,
+    attention_penalty,
+    initial_parameters,
+    looks,
+    predict,
+    read,
+)
+from attnbook.global_attention.word_teachers import Mechanism, WordTeacher, draw_word_teacher
 
 __all__ = ["READERS", "Task", "Trained", "WordMember", "WordSetup", "train_reader"]
 
@@ -55,7 +62,7 @@ class Task:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_weight("noise", self.noise)
+        check_weights(self, "noise")
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,8 @@ class WordSetup:
                                  width=self.teacher_width, sharpness=task.sharpness)  # fmt: skip
 
     def sentences(self, seed: int, purpose: str, count: int) -> Float[np.ndarray, "samples words dimension"]:
-        """Return sentences of a seed; fewer sentences are the first of more."""
-        return draw_sentences(count, self.n_words, self.dimension, rng=stream(seed, purpose, "sentences"))
+        """Return sentences of independent standard normal words; fewer sentences are the first of more."""
+        return stream(seed, purpose, "sentences").standard_normal((count, self.n_words, self.dimension))
 
 
 @dataclass(frozen=True)
@@ -108,15 +115,8 @@ class WordMember:
     restart: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_samples < 1:
-            raise ValueError(f"n_samples: expected at least 1, got {self.n_samples}")
-        _check_weight("strength", self.strength)
-        _check_weight("weight_penalty", self.weight_penalty)
-
-
-def _check_weight(name: str, value: float) -> None:
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name}: expected a number of at least 0, got {value}")
+        check_sizes(self, "n_samples")
+        check_weights(self, "strength", "weight_penalty")
 
 
 class Trained(NamedTuple):
@@ -193,22 +193,24 @@ def train_reader(
 def _gradient(
     recurrence: Recurrence | None, members: Sequence[WordMember], penalty: Penalty, device: torch.device
 ) -> ensemble.Gradient:
-    strengths = to_tensor([m.strength for m in members], device=device)
-    shrink = to_tensor([2 * m.weight_penalty for m in members], device=device)
-    gradient: ensemble.Gradient = read_loss_and_gradient
-    if recurrence is not None:
-        strength = strengths if strengths.any() else None
-        gradient = partial(loss_and_gradient, n_steps=recurrence.n_steps, penalty=penalty, strength=strength)
+    strengths, shrink = ([getattr(m, name) for m in members] for name in ("strength", "weight_penalty"))
+    strength, decay = (to_tensor(weights, device=device) for weights in (strengths, shrink))
 
-    def shrinking(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
-        losses, gradients = gradient(parameters, batch)
-        return losses, {k: g + shrink.view(-1, *[1] * (g.ndim - 1)) * parameters[k] for k, g in gradients.items()}
+    def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
+        features, added = batch[0], torch.zeros_like(strength)
+        if recurrence is not None:
+            last = looks(parameters, features, recurrence.n_steps)[-1]
+            features = last.context
+            added = strength * attention_penalty(penalty, last.logits) if any(strengths) else added
+        if any(shrink):
+            added = added + decay * torch.stack([p.square().flatten(1).sum(1) for p in parameters.values()]).sum(0)
+        return (read(parameters, features) - batch[1]).square().mean(1) + added
 
-    return shrinking if shrink.any() else gradient
+    return ensemble.autograd(losses)
 
 
 class _Samples:
-    """Features and labels of all members, drawn once per teacher and seed."""
+    """Features and labels of all members, drawn once per teacher and seed; members of a seed and size share batches."""
 
     def __init__(
         self,
@@ -218,19 +220,17 @@ class _Samples:
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self.reader, self.members, self.batch_size, self.device = reader, members, batch_size, device
-        self.pools = {key: i for i, key in enumerate(dict.fromkeys((m.task, m.seed) for m in members))}
-        self.largest = max(m.n_samples for m in members)
-        self.stored = {
-            what: [self._draw(setup, task, seed, what, count) for task, seed in self.pools]
-            for what, count in {"train": self.largest, "test": setup.n_test}.items()
-        }
-        self.inputs, self.labels = (torch.cat([pool[i] for pool in self.stored["train"]]) for i in (0, 1))
-        self.first_row = np.array([self.pools[m.task, m.seed] * self.largest for m in members])
-        self.block: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.reader, self.members, self.setup, self.device = reader, members, setup, device
+        pools, largest = dict.fromkeys((m.task, m.seed) for m in members), max(m.n_samples for m in members)
+        counts = {"train": largest, "test": setup.n_test}
+        self.stored = {what: {pool: self._draw(*pool, what, n) for pool in pools} for what, n in counts.items()}
+        self.inputs, self.labels = (torch.cat(parts) for parts in zip(*self.stored["train"].values(), strict=True))
+        first = {pool: i * largest for i, pool in enumerate(pools)}
+        sizes, starts = [m.n_samples for m in members], [first[m.task, m.seed] for m in members]
+        self.rows = Batches([(m.seed, m.n_samples) for m in members], sizes, starts, batch_size, device)
 
-    def _draw(self, setup: WordSetup, task: Task, seed: int, what: str, count: int) -> tuple[Tensor, Tensor]:
-        teacher, features = setup.teacher(task, seed), setup.sentences(seed, what, count)
+    def _draw(self, task: Task, seed: int, what: str, count: int) -> tuple[Tensor, Tensor]:
+        teacher, features = self.setup.teacher(task, seed), self.setup.sentences(seed, what, count)
         noise = task.noise if what == "train" else 0.0
         labels = teacher(features) + noise * stream(seed, "label noise").standard_normal(count)
         if self.reader == "flat":
@@ -242,27 +242,17 @@ class _Samples:
         return to_tensor(features, device=self.device), to_tensor(labels, device=self.device)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """One batch per member; members of a seed and a sample size see the same sentences."""
-        number, within = divmod(step, BLOCK)
-        if number != self.block[0]:
-            drawn = {key: self._draw_rows(*key, number) for key in {(m.seed, m.n_samples) for m in self.members}}
-            rows = np.stack([drawn[m.seed, m.n_samples] for m in self.members], axis=1) + self.first_row[:, None]
-            self.block = (number, torch.as_tensor(rows, device=self.device))
-        rows = self.block[1][within]
-        return self.inputs.index_select(0, rows.flatten()).unflatten(0, rows.shape), self.labels[rows]
-
-    def _draw_rows(self, seed: int, n_samples: int, number: int) -> np.ndarray:
-        share = stream(seed, "batches", n_samples, number).random((BLOCK, self.batch_size))
-        return (share * n_samples).astype(np.int64)
+        rows = self.rows(step)
+        return rows_of(self.inputs, rows), self.labels[rows]
 
     def losses(self, parameters: Parameters, what: Literal["train", "test"]) -> Tensor:
         """Mean squared error of each member on its test set, or on its training sentences."""
-        found = torch.empty(len(self.members), device=self.device)
+        found = []
         for at, member in enumerate(self.members):
-            inputs, labels = self.stored[what][self.pools[member.task, member.seed]]
+            inputs, labels = self.stored[what][member.task, member.seed]
             count = member.n_samples if what == "train" else len(inputs)
             own = {name: tensor[at : at + 1] for name, tensor in parameters.items()}
             given, reader = inputs[None, :count], self.reader
             answers = predict(own, given, reader.n_steps) if isinstance(reader, Recurrence) else read(own, given)
-            found[at] = (answers[0] - labels[:count]).square().mean()
-        return found
+            found.append((answers[0] - labels[:count]).square().mean())
+        return torch.stack(found)

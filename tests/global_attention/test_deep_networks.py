@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook.global_attention.deep_networks import draw_deep, largest_gradient_correlation, predict_deep
+from attnbook.global_attention.recurrent.depth import draw_deep, largest_gradient_correlation, predict_deep
 
 
 def network(widths):

@@ -18,7 +18,7 @@ from attnbook.global_attention.digit_training import (
     shrink_columns,
     train_members,
 )
-from attnbook.global_attention.noisy_digits import Scene, draw_background, place, shrink
+from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
 
 CPU = torch.device("cpu")
 SCENES = (Scene(7, 3), Scene(7, 5, "uniform"))
@@ -44,14 +44,10 @@ def train(chosen, images, training=TRAINING, dtype=torch.float64):
     return train_members(chosen, images, training, device=CPU, dtype=dtype)
 
 
-def images_of(member, digits, part, count):
-    """Images and labels of a member, drawn as the documentation says."""
-    pool, labels = getattr(digits, part), getattr(digits, f"{part}_labels")
-    chosen = stream(member.seed, part, "images").permutation(len(pool))[:count]
-    noise = stream(member.seed, part, member.scene.noise, member.scene.image_size)
-    background = draw_background(count, member.scene, rng=noise)
-    placed = place(shrink(pool[chosen], member.scene.digit_size), background, member.scene)
-    return torch.tensor(placed), torch.tensor(labels[chosen].astype(int))
+def images_of(member, digits, part):
+    """Images and labels of a member."""
+    drawn = draw_noisy_digits(digits, member.scene, n_train=29, n_test=13, seed=member.seed)
+    return torch.tensor(getattr(drawn, part)), torch.tensor(getattr(drawn, f"{part}_labels"))
 
 
 def plain_training(member, digits, training=TRAINING):
@@ -64,7 +60,7 @@ def plain_training(member, digits, training=TRAINING):
     biases = [nn.Parameter(torch.zeros(n, dtype=torch.float64)) for n in (width, CLASSES)]
     free = [p for p in (mask, hidden, decoder, *biases) if p.requires_grad]
     optimizer = torch.optim.SGD(free, lr=member.step_size, momentum=training.momentum)
-    x_all, y_all = images_of(member, digits, "train", training.n_train)
+    x_all, y_all = images_of(member, digits, "train")
     rows = stream(member.seed, "batches").integers(training.n_train, size=(training.steps, training.batch_size))
     for chosen in rows:
         x, y = x_all[chosen], y_all[chosen]
@@ -153,8 +149,8 @@ def test_records_are_measured_on_the_images_they_name(digits):
     (member,) = chosen = [Member("attention", 1, SCENES[1], 0.1)]
     history = train(chosen, digits)
     p = plain_training(member, digits)
-    for name, part, count in (("test_loss", "test", 13), ("train_loss", "train", 29)):
-        x, y = images_of(member, digits, part, count)
+    for name, part in (("test_loss", "test"), ("train_loss", "train")):
+        x, y = images_of(member, digits, part)
         z = torch.relu((x * p["mask"]) @ p["hidden"].T + p["hidden_bias"]) @ p["decoder"].T + p["decoder_bias"]
         assert history.records[name][-1, 0] == pytest.approx(functional.cross_entropy(z, y).item(), rel=1e-9)
         if part == "test":

@@ -1,4 +1,4 @@
-"""Closed forms against automatic differentiation; training that shares nothing between members."""
+"""Hessians against torch's own, a Jacobian in closed form; training that shares nothing between members."""
 
 import dataclasses
 
@@ -7,16 +7,18 @@ import pytest
 import torch
 from torch.nn import functional
 
+from attnbook.core.rng import to_tensor
 from attnbook.datasets import Images
-from attnbook.global_attention import classifiers, interpolation, two_layer
-from attnbook.global_attention.classifiers import Classifier, Schedule, train_classifiers
+from attnbook.global_attention import classifiers, interpolation
+from attnbook.global_attention.batches import initial_layers
+from attnbook.global_attention.digit_training import Member, Training
 from attnbook.global_attention.interpolation import fit_all_weights
 from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
-from attnbook.global_attention.two_layer import Hessian, ReLU, Softplus, loss_and_gradient, predict
+from attnbook.global_attention.two_layer import Hessian, Softplus, mean_loss, predict
 
 CPU = torch.device("cpu")
 MEMBERS, INPUTS, WIDTH, OUTPUTS, SAMPLES = 2, 7, 5, 3, 23
-CASES = [(a, loss) for a in (ReLU(), Softplus(3.0)) for loss in ("squared", "cross_entropy")]
+CASES = [(a, loss) for a in (torch.relu, Softplus(3.0)) for loss in ("squared", "cross_entropy")]
 
 
 def draw(*shape, seed=0):
@@ -42,26 +44,11 @@ def plain_loss(vector, inputs, labels, activation, loss, folded=False):
     hidden = rest[: WIDTH * INPUTS].view(WIDTH, INPUTS)
     decoder = rest[WIDTH * INPUTS :].view(OUTPUTS, WIDTH)
     before = (inputs * mask) @ hidden.T
-    value = before.relu() if isinstance(activation, ReLU) else functional.softplus(before, beta=activation.sharpness)
+    value = before.relu() if activation is torch.relu else functional.softplus(before, beta=activation.sharpness)
     outputs = value @ decoder.T
     if loss == "squared":
         return 0.5 * (outputs - labels.T).square().sum(1).mean()
     return functional.cross_entropy(outputs, labels.T)
-
-
-def flat(parameters, member):
-    return torch.cat([parameters[name][member].flatten() for name in ("mask", "hidden", "decoder")])
-
-
-@pytest.mark.parametrize(("activation", "loss"), CASES)
-def test_gradient_is_that_of_automatic_differentiation(activation, loss):
-    parameters, inputs, labels = problem(loss)
-    losses, gradients = loss_and_gradient(parameters, (inputs, labels), activation=activation, loss=loss)
-    for member in range(MEMBERS):
-        arguments = (inputs[0], labels[0], activation, loss)
-        gradient, value = torch.func.grad_and_value(plain_loss)(flat(parameters, member), *arguments)
-        torch.testing.assert_close(losses[member], value, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(flat(gradients, member), gradient, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize(("activation", "loss"), CASES)
@@ -96,15 +83,6 @@ def test_folded_hessian_does_not_see_scale_moving_between_mask_and_first_layer()
     assert not torch.allclose(raw[0], raw[1])
 
 
-@pytest.mark.parametrize("activation", [ReLU(), Softplus(3.0)])
-def test_slope_and_bend_are_derivatives_of_the_value(activation):
-    u = draw(101)
-    slope = torch.func.vmap(torch.func.grad(activation.value))(u)
-    bend = torch.func.vmap(torch.func.grad(activation.slope))(u) if isinstance(activation, Softplus) else 0 * u
-    torch.testing.assert_close(activation.slope(u), slope, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(activation.bend(u), bend, rtol=1e-12, atol=1e-14)
-
-
 def test_neighbours_that_share_a_batch_predict_as_with_their_own():
     parameters, inputs, _ = problem("squared")
     shared = predict(parameters, inputs, Softplus())
@@ -117,35 +95,38 @@ def small_digits(seed=0):
     return Images(images[:43], labels[:43], images[43:], labels[43:], tuple("0123456789"), "random")
 
 
-SCHEDULE = Schedule(width=3, steps=13, batch_size=11, momentum=0.9, sharpness=10.0, record_at=(0, 5, 13))
+SCENE = Scene(7, 4)
+TRAINING = Training(steps=13, batch_size=11, momentum=0.9, width=3, n_train=37, n_test=17, record_at=(0, 5, 13))
 
 
 def data_of(*seeds):
-    return {s: draw_noisy_digits(small_digits(), Scene(7, 4), n_train=37, n_test=17, seed=s) for s in seeds}
+    return {s: draw_noisy_digits(small_digits(), SCENE, n_train=37, n_test=17, seed=s) for s in seeds}
+
+
+def train_classifiers(members, data, training=TRAINING, **options):
+    return classifiers.train_classifiers(members, data, training, sharpness=10.0, device=CPU, **options)
 
 
 def test_a_member_is_trained_as_if_it_were_alone():
-    members = [Classifier(m, s, 0.1, 1e-2, w) for s in (0, 1) for m, w in (("attention", 0.0), ("l1_attention", 0.1))]
-    together = train_classifiers(members, data_of(0, 1), SCHEDULE, device=CPU)
-    alone = train_classifiers([members[3]], data_of(1), SCHEDULE, device=CPU)
+    models = (("baseline", 0.0), ("attention", 0.1))
+    members = [Member(m, s, SCENE, 0.1, decay=decay) for s in (0, 1) for m, decay in models]
+    together, alone = train_classifiers(members, data_of(0, 1)), train_classifiers([members[3]], data_of(1))
     for name, tensor in alone.parameters.items():
         torch.testing.assert_close(together.parameters[name][3], tensor[0], rtol=1e-5, atol=1e-7)
 
 
 def test_first_step_is_that_of_the_plain_rule():
-    """One step of SGD on the first batch, with decay on both layers and the sign of the mask as its penalty's slope."""
-    member = Classifier("l1_attention", 0, 0.1, penalty=0.01, weight_decay=0.2)
-    one = dataclasses.replace(SCHEDULE, steps=1, record_at=(0, 1))
-    data = data_of(0)
-    after = train_classifiers([member], data, one, device=CPU).parameters
-    samples = classifiers._Samples([member], data, SCHEDULE, CPU)
-    start = classifiers._initial_parameters([member], 3, samples)
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
-    x, y = samples.batch(0)
+    """One step of SGD on the first batch, with decay on both layers."""
+    member, data = Member("attention", 0, SCENE, 0.1, decay=0.2), data_of(0)
+    after = train_classifiers([member], data, dataclasses.replace(TRAINING, steps=1, record_at=(0, 1))).parameters
+    hidden, decoder = initial_layers([0], 49, 3, 10)
+    start = {"mask": np.ones((1, 49)), "hidden": hidden, "decoder": decoder}
+    leaves = {name: to_tensor(array).requires_grad_() for name, array in start.items()}
+    x, y = classifiers._Samples(data, 11, Softplus(10.0), CPU).batch(0)
     outputs = (
         functional.softplus((x[0] * leaves["mask"][0]) @ leaves["hidden"][0].T, beta=10.0) @ leaves["decoder"][0].T
     )
-    loss = functional.cross_entropy(outputs, y[0].T) + 0.01 * leaves["mask"].abs().sum()
+    loss = functional.cross_entropy(outputs, y[0].T)
     loss = loss + 0.1 * (leaves["hidden"].square().sum() + leaves["decoder"].square().sum())
     loss.backward()
     for name, leaf in leaves.items():
@@ -153,8 +134,8 @@ def test_first_step_is_that_of_the_plain_rule():
 
 
 def test_the_mask_of_the_baseline_stays_at_ones_and_a_member_stops_at_its_loss():
-    members = [Classifier("baseline", 0, 0.1), Classifier("attention", 0, 0.1)]
-    history = train_classifiers(members, data_of(0), SCHEDULE, device=CPU, stop_below=np.array([1e9, 0.0]))
+    members = [Member("baseline", 0, SCENE, 0.1), Member("attention", 0, SCENE, 0.1)]
+    history = train_classifiers(members, data_of(0), stop_below=np.array([1e9, 0.0]))
     assert history.stopped_at.tolist() == [0, 13]
     assert (history.parameters["mask"][0] == 1).all()
     assert (history.parameters["mask"][1] != 1).all()
@@ -191,7 +172,7 @@ def test_the_jacobian_is_that_of_automatic_differentiation():
     residual, jacobian = interpolation._linearise(start, inputs, labels, options["activation"], options["trained_mask"])
 
     def one(mask, hidden, decoder):
-        return decoder[0] @ Softplus(2.0).value(hidden @ (inputs[1] * mask).T) - labels[1]
+        return decoder[0] @ Softplus(2.0)(hidden @ (inputs[1] * mask).T) - labels[1]
 
     parts = [start[name][1] for name in ("mask", "hidden", "decoder")]
     torch.testing.assert_close(residual[1], one(*parts))
@@ -204,20 +185,15 @@ def test_the_jacobian_is_that_of_automatic_differentiation():
     ("call", "name"),
     [
         (lambda: Softplus(0.0), "sharpness"),
-        (lambda: Classifier("masked", 0, 0.1), "model"),
-        (lambda: Classifier("baseline", 0, 0.1, weight_decay=-1.0), "weight_decay"),
-        (lambda: dataclasses.replace(SCHEDULE, width=0), "width"),
-        (lambda: train_classifiers([], {}, SCHEDULE, device=CPU), "members"),
+        (lambda: train_classifiers([], {}), "members"),
         (
-            lambda: train_classifiers(
-                [Classifier("baseline", 0, 0.1)], data_of(0), SCHEDULE, device=CPU, stop_below=np.zeros(2)
-            ),
+            lambda: train_classifiers([Member("baseline", 0, SCENE, 0.1)], data_of(0), stop_below=np.zeros(2)),
             "stop_below",
         ),
         (lambda: fit(2, steps=0), "steps"),
-        (lambda: two_layer._outer(torch.ones(1, 2, 3), torch.ones(1, 2, 3), "absolute"), "loss"),
+        (lambda: mean_loss(torch.ones(1, 2, 3), torch.ones(1, 2, 3), "absolute"), "loss"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(call, name):
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises((ValueError, TypeError), match=name):  # the shape checker of the tests may be first
         call()

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.global_attention.regions import (
-    count_regions,
-    crossover_width,
-    hinge_network,
-    largest_region_count,
-    region_bound,
-)
-from attnbook.global_attention.rescaling import hessian_scaling, least_penalty_factor, rescale
+from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound
+from attnbook.global_attention.rescaling import Minimum, hessian_scaling, rescale
 
 RNG = np.random.default_rng(7)
+
+
+def largest_region_count(width, n_inputs, biases=True):
+    """Zaslavsky's: with biases in general position; without them all planes pass through the origin."""
+    if biases:
+        return sum(math.comb(width, k) for k in range(n_inputs + 1))
+    return 2 * sum(math.comb(width - 1, k) for k in range(n_inputs))
 
 
 def test_three_lines_make_seven_regions_parallel_ones_four_and_central_ones_six():
@@ -104,27 +105,26 @@ def test_the_bound_lies_below_the_maximum_and_crosses_at_the_width_of_c3():
 
 
 def test_no_other_factor_has_a_smaller_penalty():
-    _, hidden, decoder = network()
+    minimum = Minimum.draw(0)
 
     def penalty(factor):
-        return np.square(factor * hidden).sum() + np.square(decoder / (0.3 * factor)).sum()
+        return np.square(factor * minimum.hidden).sum() + np.square(minimum.decoder / (0.3 * factor)).sum()
 
-    best = least_penalty_factor(hidden, decoder, 0.3)
+    best = minimum.least_penalty_factor(0.3)
     assert all(penalty(best) < penalty(best * other) for other in (0.9, 0.99, 1.01, 1.1))
-    assert penalty(best) == pytest.approx(2 * np.linalg.norm(hidden) * np.linalg.norm(decoder) / 0.3)
+    least = 2 * np.linalg.norm(minimum.hidden) * np.linalg.norm(minimum.decoder) / 0.3
+    assert penalty(best) == pytest.approx(least) == pytest.approx(minimum.least_penalty(0.3)[0])
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
         (lambda: region_bound(0, 1), "width"),
-        (lambda: largest_region_count(3, 0), "n_inputs"),
         (lambda: crossover_width(5, 5), "n_relevant"),
         (lambda: hinge_network(3, 3), "width"),
         (lambda: count_regions(np.full((1, 2), np.nan), np.zeros(1)), "normals"),
         (lambda: rescale(*network(), 0.0, 1.0), "mask_factor"),
         (lambda: hessian_scaling(3, 2, 1.0, -1.0), "hidden_factor"),
-        (lambda: least_penalty_factor(np.zeros((2, 3)), np.ones((1, 2)), 1.0), "hidden"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(call, name):

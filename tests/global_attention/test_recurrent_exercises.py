@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import attnbook
+from attnbook.global_attention.recurrent_networks import Recurrence, initial_parameters
 
 
 def softmax(logits):
@@ -33,6 +34,11 @@ WRONG = [
     ("GA-R3", lambda e: -entropy(e), "sign"),
     ("GA-R3", lambda e: 0.0, "shape"),
 ]
+
+
+def test_the_dimension_of_the_bound_is_the_number_of_weights():
+    drawn = initial_parameters(Recurrence(3, 5, 7), 11, 13, rng=np.random.default_rng(0))
+    assert RIGHT["GA-R2"](5, 7, 11, 13) == sum(array.size for array in drawn.values())
 
 
 @pytest.mark.parametrize("exercise", RIGHT)

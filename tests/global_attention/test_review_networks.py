@@ -5,16 +5,15 @@ import pytest
 import torch
 
 from attnbook import datasets
-from attnbook.global_attention import position_layer
 from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
-from attnbook.global_attention.position_layer import CHUNK
 from attnbook.global_attention.review_networks import (
+    CHUNK,
     ReviewNetwork,
     Shape,
     groups_of_similar_length,
     initial_weights,
 )
-from attnbook.global_attention.review_training import Recipe, accuracy, epoch_batches, train
+from attnbook.global_attention.review_training import Recipe, epoch_batches, train
 from attnbook.global_attention.reviews import EncodedReviews, encode, load_corpus
 
 P, T, WIDTH, VOCABULARY = 2 * CHUNK + 3, 5, 7, 41
@@ -168,18 +167,13 @@ def test_an_epoch_sees_every_review_once():
     assert sorted(seen) == list(range(23))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [(np.array([1, 2]), "the longest first"), (np.array([9, 1]), "at most 3 words")],
-)
-def test_lengths_that_do_not_fit_are_refused(lengths, message):
-    with pytest.raises(ValueError, match=message):
-        position_layer.apply(torch.zeros(5, 2, 3), torch.zeros(2, 3, 2), lengths)
-
-
 def test_bad_arguments_are_refused_by_name(vectors):
     with pytest.raises(ValueError, match="vectors: expected 5 entries and a row 0 of zeros"):
         ReviewNetwork("baseline", SHAPE, vectors + 1, seed=0)
+    with pytest.raises(ValueError, match=f"reviews: expected at most {P} words"):
+        ReviewNetwork("baseline", SHAPE, vectors, seed=0).step(draw_reviews([1, P + 1]), np.arange(2))
+    with pytest.raises(ValueError, match="the longest first"):
+        ReviewNetwork("baseline", SHAPE, vectors, seed=0).answer({}, draw_reviews([1, 2]), np.arange(2))
     with pytest.raises(ValueError, match="network"):
         PooledNetwork("baseline", SHAPE, vectors, seed=0)
     with pytest.raises(ValueError, match="width: expected at least 1, got 0"):
@@ -188,8 +182,6 @@ def test_bad_arguments_are_refused_by_name(vectors):
         Recipe(0.0, 1)
     with pytest.raises(ValueError, match="epochs"):
         Recipe(0.1, 0)
-    with pytest.raises(ValueError, match="labels: expected at least one review"):
-        accuracy(np.zeros(0), np.zeros(0))
 
 
 def test_reviews_become_ids_in_order_without_unknown_words_and_cut():
@@ -203,10 +195,8 @@ def test_reviews_become_ids_in_order_without_unknown_words_and_cut():
 
 
 def test_bad_reviews_are_refused_by_name():
-    with pytest.raises(ValueError, match="labels: expected one for each of 1 texts, got 2"):
+    with pytest.raises(ValueError, match="starts: expected 3 for 2 reviews, got 2"):
         encode([["a"]], [1, 0], {}, 3)
-    with pytest.raises(ValueError, match="n_positions: expected at least 1, got 0"):
-        encode([["a"]], [1], {}, 0)
     with pytest.raises(ValueError, match="starts: expected 2 for 1 reviews, got 1"):
         EncodedReviews(np.zeros(0, int), np.zeros(1, int), np.zeros(1))
 
@@ -219,6 +209,8 @@ def test_synthetic_reviews_have_vectors_labels_and_a_source_that_says_so():
     assert corpus.train.lengths.max() == 11
     assert set(corpus.train.labels) == {0.0, 1.0}
     assert "not IMDB" in corpus.source
+    with pytest.raises(ValueError, match="n_positions: expected at least 1, got 0"):
+        load_corpus("synthetic", "", dimension=7, n_positions=0, n_test=13)
     with pytest.raises(ValueError, match="n_test: expected between 1 and 1000, got 0"):
         load_corpus("synthetic", "", dimension=7, n_positions=11, n_test=0)
 

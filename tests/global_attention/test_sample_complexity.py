@@ -243,12 +243,6 @@ def test_dense_teacher_and_savings_by_hand():
     assert found["GA-X-phase"] == pytest.approx({"saving_sparsest": 1.5, "saving_dense_at_most": 1})
 
 
-def test_medians_off_and_on_the_support_by_hand():
-    strength = np.zeros((1, 2, 1, 1, 5)) + np.array([1.0, 2, 3, 4, 10])
-    truth = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1.0]])
-    assert experiments.off_and_on(strength, truth)[0, :, :, 0, 0].tolist() == [[7, 2], [2, 7]]
-
-
 # Words and pictures.
 
 
@@ -303,7 +297,7 @@ def test_pictures_and_tables_are_drawn_from_smoke_results():
     found = {kind: kind.at("smoke").run(device="cpu") for kind in KINDS}
     table_1, rate, sparsity = (found[kind] for kind in KINDS)
     drawn = [
-        *(draw(table_1) for draw in (figures.convergence, figures.strength)),
+        figures.convergence(table_1),
         *(draw(table_1, 20) for draw in (figures.table_1, figures.stopping)),
         figures.errors({"short": rate.test_loss, "long": rate.test_loss}),
         figures.errors({"dense": sparsity.test_loss.isel(k=-1)}),

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from attnbook.core.figures import BACKGROUND
-from attnbook.global_attention.padding_free_attention import (
-    attend_with_gradient,
-    attention_weights,
-    merge_key_query,
-)
+from attnbook.global_attention import padding_free_attention
+from attnbook.global_attention.padding_free_attention import attention_weights, merge_key_query
 from attnbook.global_attention.self_attention.exactness import network_error, uniform_attention_error
 from attnbook.global_attention.self_attention.experiments import l1_gradient_of_softmax
 from attnbook.global_attention.self_attention.figures import LOOKS
@@ -27,7 +24,8 @@ def draw(*shape, seed=0):
 
 
 def attend(tokens, key_query, value, n_positions=P):
-    return attend_with_gradient(tokens, key_query, value, n_positions)[0]
+    """Outputs at words and at padding."""
+    return padding_free_attention.attend(tokens, key_query, value, n_positions)
 
 
 def padded(tokens, key_query, value, n_positions=P):
@@ -45,49 +43,45 @@ def matrices():
 @pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
 def test_padding_free_attention_equals_padded(length, scale, matrices):
     tokens = draw(2, length, T) * scale
-    expected, found = padded(tokens, *matrices), attend(tokens, *matrices)
-    torch.testing.assert_close(found.words, expected[:, :length], rtol=1e-10, atol=1e-12)
+    expected, (words, at_padding) = padded(tokens, *matrices), attend(tokens, *matrices)
+    torch.testing.assert_close(words, expected[:, :length], rtol=1e-10, atol=1e-12)
     if length < P:
-        padding = found.padding.unsqueeze(1).expand(-1, P - length, -1)
+        padding = at_padding.unsqueeze(1).expand(-1, P - length, -1)
         torch.testing.assert_close(padding, expected[:, length:], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 13, 17])
-def test_gradients_by_hand_and_by_autograd_equal_those_of_the_padded_network(length, matrices):
+def test_gradients_equal_those_of_the_padded_network(length, matrices):
     tokens, gradient = draw(2, length, T), draw(2, P, DV, seed=3)
-    at_words, at_padding = gradient[:, :length], gradient[:, length:].sum(1)
     expected = torch.autograd.grad((padded(tokens, *matrices) * gradient).sum(), matrices)
-    found = attend(tokens, *matrices)
-    automatic = torch.autograd.grad((found.words * at_words).sum() + (found.padding * at_padding).sum(), matrices)
-    with torch.no_grad():
-        _, backward = attend_with_gradient(tokens, *matrices, n_positions=P)
-        by_hand = backward(at_words.clone(), at_padding)
-    for gradients in (automatic, by_hand):
-        for one, other in zip(gradients, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+    words, padding = attend(tokens, *matrices)
+    at_padding = gradient[:, length:].sum(1)
+    found = torch.autograd.grad((words * gradient[:, :length]).sum() + (padding * at_padding).sum(), matrices)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 def test_zero_rows_at_the_end_of_a_review_are_padding(matrices):
     tokens = draw(1, 7, T)
     longer = torch.nn.functional.pad(tokens, (0, 0, 0, 4))
-    short, long = (attend(x, *matrices) for x in (tokens, longer))
-    torch.testing.assert_close(long.words[:, :7], short.words)
-    torch.testing.assert_close(long.words[:, 7:], short.padding.unsqueeze(1).expand(-1, 4, -1))
+    (words, padding), (more, _) = (attend(x, *matrices) for x in (tokens, longer))
+    torch.testing.assert_close(more[:, :7], words)
+    torch.testing.assert_close(more[:, 7:], padding.unsqueeze(1).expand(-1, 4, -1))
 
 
 def test_huge_scores_do_not_overflow_and_hugely_negative_ones_leave_all_to_padding(matrices):
     tokens = torch.ones(1, 3, T, dtype=torch.float64)
     value = matrices[1].detach()
     up, down = (sign * torch.eye(T, dtype=torch.float64) * 1e4 for sign in (1, -1))
-    torch.testing.assert_close(attend(tokens, up, value).words[0, 0], value.sum(1))
-    assert attend(tokens, down, value).words.abs().max() == 0
-    no_padding = attend(tokens, down, value, 3).words[0, 0]
+    torch.testing.assert_close(attend(tokens, up, value)[0][0, 0], value.sum(1))
+    assert attend(tokens, down, value)[0].abs().max() == 0
+    no_padding = attend(tokens, down, value, 3)[0][0, 0]
     torch.testing.assert_close(no_padding, value.sum(1))
 
 
 def test_one_word_with_score_zero_by_hand():
-    found = attend(torch.full((1, 1, 1), 6.0), torch.zeros(1, 1), torch.ones(1, 1), 3)
-    assert (found.words.item(), found.padding.item()) == (2.0, 2.0)
+    words, padding = attend(torch.full((1, 1, 1), 6.0), torch.zeros(1, 1), torch.ones(1, 1), 3)
+    assert (words.item(), padding.item()) == (2.0, 2.0)
 
 
 def test_what_a_row_does_not_give_to_words_lies_on_padding(matrices):
@@ -111,9 +105,8 @@ def test_more_words_than_positions_are_refused(matrices):
         attend(draw(1, 7, T), *(m.detach() for m in matrices), n_positions=6)
 
 
-@pytest.mark.parametrize("network", ["self_attention", "baseline"])
-def test_the_whole_network_without_padding_has_the_gradients_of_the_padded_one(network):
-    assert network_error(network) <= 1e-12
+def test_the_whole_network_without_padding_has_the_gradients_of_the_padded_one():
+    assert network_error() <= 1e-12
 
 
 def test_with_nothing_to_attend_to_the_network_trains_as_a_bag_of_words():

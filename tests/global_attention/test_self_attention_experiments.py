@@ -161,13 +161,9 @@ def test_step_sizes_are_tried_on_training_reviews_set_apart(monkeypatch):
         dataclasses.replace(smoke, factors=(0.0,))
 
 
-def test_a_wrong_gradient_of_padding_turns_the_identity_of_the_network_red(monkeypatch):
-    honest = review_networks.position_layer.set_gradient
-
-    def wrong(weights, deviations, lengths, common, gradient):
-        honest(weights, deviations, lengths, 2 * common, gradient)
-
-    monkeypatch.setattr(review_networks.position_layer, "set_gradient", wrong)
+def test_a_wrong_output_of_padding_turns_the_identity_of_the_network_red(monkeypatch):
+    honest = review_networks.attend
+    monkeypatch.setattr(review_networks, "attend", lambda *given: (honest(*given)[0], 2 * honest(*given)[1]))
     assert exactness.network_error() > 1e-3
 
 
@@ -232,13 +228,12 @@ def test_students_whose_scores_are_not_scores_turn_theorem_2_red(wrong, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True])
 def test_values_with_a_wrong_gradient_lose_the_lead_of_the_miniature(wrong, monkeypatch):
-    gradients = review_networks.ReviewNetwork._set_gradients_of_attention
-    sign = -1 if wrong else 1
-    monkeypatch.setattr(
-        review_networks.ReviewNetwork,
-        "_set_gradients_of_attention",
-        lambda self, scores, values: gradients(self, scores, sign * values),
-    )
+    honest = review_networks.attend
+
+    def attend(tokens, key_query, value, n_positions):
+        return honest(tokens, key_query, 2 * value.detach() - value if wrong else value, n_positions)
+
+    monkeypatch.setattr(review_networks, "attend", attend)
     data = MadeReviews.at(seeds=(0,), sizes=(1200,), epochs=3).run(device="cpu")
     assert (float(lead(data, "baseline").item()) >= 10) != wrong
 

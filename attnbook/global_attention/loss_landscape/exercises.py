@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import comb
 from typing import Any
 
 import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.global_attention.regions import largest_region_count, region_bound
+from attnbook.global_attention.regions import region_bound
 from attnbook.global_attention.rescaling import hessian_scaling
 
 __all__ = ["CHECKS"]
@@ -19,7 +20,8 @@ def first_failure(answer: Callable[..., Any]) -> str | None:
     """Check the smallest width at which Theorem 3's bound exceeds what is possible without biases."""
     sizes, widths = (2, 3, 4, 5), np.arange(1, 400)
     got = np.array([answer(size) for size in sizes], dtype=float)
-    most = [[largest_region_count(int(n), s, biases=False) for n in widths] for s in sizes]
+    # Hyperplanes through the origin in general position; the others cut one of them as if it were shifted off it.
+    most = [[2 * sum(comb(int(n) - 1, k) for k in range(s)) for n in widths] for s in sizes]
     excess = np.array([[region_bound(int(n), s) if n > s else 0 for n in widths] for s in sizes]) - most
     right = widths[(excess > 0).argmax(1)]
     if np.allclose(got, right):

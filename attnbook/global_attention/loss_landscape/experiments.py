@@ -14,10 +14,10 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.interpolation import fit_all_weights
 from attnbook.global_attention.loss_landscape.hessian import MODELS, HessianSpectrum
-from attnbook.global_attention.loss_landscape.minimum import Minimum, output
 from attnbook.global_attention.masked_teachers import Setup
-from attnbook.global_attention.masks import Member, Training, train_members
+from attnbook.global_attention.masks import Member, Model, Training, train_members
 from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound
+from attnbook.global_attention.rescaling import Minimum, output
 from attnbook.global_attention.two_layer import Hessian, Softplus
 
 __all__ = ["STATIONARY", "HessianSpectrum", "LossLandscape", "features", "largest_correlation", "log10_bounds"]
@@ -30,6 +30,7 @@ HIDDEN_FACTORS = (0.1, 1.0, 10.0)
 GROWN = 1000.0  # factor of the first layer that shows how volumes grow
 PENALISED = (1.0, 100.0)  # factors of the mask at which the L2 penalty is minimised over the orbit
 MAP_RANGE = 3.0  # natural logarithms of the factors over which the orbit is mapped, to either side
+NETWORKS: tuple[Model, ...] = (*MODELS, "l1_attention")  # trained as for Table 1
 LAYERS = ("first", "first, masked", "second")  # whose norms are taken of trained networks
 STATIONARY = 1e-6  # norm of the gradient up to which a run of Theorem 5 counts as at rest
 STUCK, FITTED = 1e-4, 1e-12  # its relative losses from which it counts as stuck, and up to which as having fitted
@@ -81,7 +82,7 @@ class LossLandscape(Experiment):
             "kept": [*self.figure_sparsities, self.figure_inputs],
             "mask": list(self.figure_sparsities),
             "biases": ["with", "without"],
-            "network": list(MODELS),
+            "network": list(NETWORKS),
             "layer": list(LAYERS),
             "mask_factor": list(MASK_FACTORS),
             "hidden_factor": list(HIDDEN_FACTORS),
@@ -89,7 +90,7 @@ class LossLandscape(Experiment):
             "log_mask": self.log_factors,
             "log_hidden": self.log_factors,
             "width": list(self.residual_widths),
-            "model": list(MODELS[:2]),
+            "model": list(MODELS),
             "fit_width": list(self.fit_widths),
         }
 
@@ -149,7 +150,7 @@ class LossLandscape(Experiment):
         """Train the networks of Table 1, smaller, and look at them on fresh inputs."""
         setup = Setup(self.n_inputs, 10, max(1, self.width // 2), self.width, self.noise, self.fresh)
         sizes = self.n_samples, self.n_relevant, self.penalty
-        members = [Member(model, seed, *sizes) for seed in seeds for model in MODELS]
+        members = [Member(model, seed, *sizes) for seed in seeds for model in NETWORKS]
         training = Training(self.steps, 64, 5e-3, record_at=(self.steps,), decay=True)
         history = train_members(members, setup, training, device=device, progress=progress)
         seen = []
@@ -159,7 +160,7 @@ class LossLandscape(Experiment):
             seen.append(_look_at(network, inputs, setup.teacher(member.seed, self.n_relevant)(inputs)))
         found = {name: np.array([each[name] for each in seen]) for name in seen[0]}
         found["error"] = history.records["test_loss"][-1]
-        grid, axes = (len(seeds), len(MODELS)), ("seed", "network", "layer")
+        grid, axes = (len(seeds), len(NETWORKS)), ("seed", "network", "layer")
         return {name: (axes[: a.ndim + 1], a.reshape(*grid, *a.shape[1:])) for name, a in found.items()}
 
     def _random_features(self, seeds: tuple[int, ...]) -> Arrays:
@@ -202,7 +203,7 @@ class LossLandscape(Experiment):
             for member in range(2 * count):
                 at = member % count, member // count, k
                 mask, hidden, decoder = (fit.parameters[name][member] for name in start)
-                made = activation.value((x[member] * mask) @ hidden.T)
+                made = activation((x[member] * mask) @ hidden.T)
                 found["fit_loss"][at], found["fit_gradient"][at] = losses[member], fit.gradient_norms[member]
                 found["fit_rank"][at] = int(torch.linalg.matrix_rank(made))
                 if losses[member] > FITTED:
@@ -260,7 +261,7 @@ class LossLandscape(Experiment):
     def _of_weights(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         ratio = data.norm.sel(network="baseline") / data.norm.sel(network="attention")
         raw, masked = ratio.sel(layer=["first", "second"]), ratio.sel(layer="first, masked")
-        unpenalised = data.least_variance.sel(network=["baseline", "attention"])
+        unpenalised = data.least_variance.sel(network=list(MODELS))
         return {
             "GA-T1-norms": {
                 "share_of_seeds": (raw >= 1).all("layer").mean("seed"),
@@ -302,7 +303,7 @@ class LossLandscape(Experiment):
 
 def features(inputs: np.ndarray, mask: np.ndarray, hidden: np.ndarray, sharpness: float) -> np.ndarray:
     """Return what softplus units make of each sample, ``(samples, width)``."""
-    return Softplus(sharpness).value(torch.as_tensor((inputs * mask) @ hidden.T)).numpy()
+    return Softplus(sharpness)(torch.as_tensor((inputs * mask) @ hidden.T)).numpy()
 
 
 def log10_bounds(widths: np.ndarray, n_relevant: int) -> np.ndarray:

@@ -15,19 +15,17 @@ from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.loss_landscape.experiments import STATIONARY, LossLandscape, log10_bounds
 from attnbook.global_attention.loss_landscape.hessian import OUTLIERS, allowed_decay, over_baseline
-from attnbook.global_attention.loss_landscape.minimum import Minimum, output
 from attnbook.global_attention.regions import crossover_width
-from attnbook.global_attention.rescaling import least_penalty_factor
+from attnbook.global_attention.rescaling import Minimum, output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "along_training", "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
-    "region_window", "trained_weights", "two_comparisons",
+    "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
+    "trained_weights", "two_comparisons",
 ]  # fmt: skip
 
-FOLDED = Look("attention, folded", "#2f74b8", (0, (1, 2)), "D", hollow=True)
 RANK = "rank of the eigenvalue"
 SHADES = ("#1f2937", "#4338ca", "#0e7490", "#4d7c0f", "#a16207")  # for curves that differ in a number only
 
@@ -56,26 +54,6 @@ def two_comparisons(data: xr.Dataset) -> Figure:
     return figure
 
 
-def along_training(data: xr.Dataset) -> Figure:
-    """Draw the largest eigenvalue against the training loss along both runs, every seed; training goes right."""
-    looks = {"baseline": LOOKS["baseline"], "attention": replace(LOOKS["attention"], label="attention, raw"),
-             "attention_folded": FOLDED}  # fmt: skip
-    with style():
-        figure, axes = plt.subplots(1, data.sizes["step_size"], sharey=True, figsize=(7.2, 3.4), squeeze=False)
-        for ax, step_size in zip(axes[0], data.step_size.values, strict=True):
-            at = data.sel(step_size=step_size)
-            for (name, look), seed in ((pair, s) for pair in looks.items() for s in range(data.sizes["seed"])):
-                loss, top = (values.sel(path=name).isel(seed=seed) for values in (at.path_loss, at.path_top))
-                style_of = look.line_style() | {"label": None if seed else look.label, "markersize": 4}
-                ax.plot(loss, top, linewidth=1.1, **style_of)
-            ax.set(xscale="log", yscale="log", title=f"step size {step_size:g}")
-            ax.set_xlim(1.7 * float(data.path_loss.max()), float(data.path_loss.min()) / 1.7)
-        axes[0, 0].set_ylabel("largest eigenvalue")
-        axes[0, -1].legend(fontsize=9.5, loc="lower left")
-        figure.supxlabel("training loss (training goes to the right)", fontsize=11.5)
-    return figure
-
-
 def region_bounds(run: LossLandscape) -> Figure:
     """Draw Figure 1: the bound of Theorem 3 against width, one curve per number of inputs kept."""
     widths, p = np.unique(np.geomspace(100, 5000, 300).astype(int)), run.figure_inputs
@@ -98,22 +76,6 @@ def region_bounds(run: LossLandscape) -> Figure:
     return figure
 
 
-def region_window(normals: np.ndarray, offsets: np.ndarray, half_width: float = 3.0) -> Figure:
-    """Draw the regions that lines cut out of a square: the brighter, the more units are on."""
-    with style():
-        figure, ax = plt.subplots(figsize=(4.0, 4.0))
-        grid = np.linspace(-half_width, half_width, 240)
-        on = np.einsum("lk,kij->lij", normals, np.stack(np.meshgrid(grid, grid))) + offsets[:, None, None] > 0
-        extent = (-half_width, half_width)
-        ax.imshow(on.sum(axis=0), extent=extent * 2, origin="lower", cmap="cividis", alpha=0.75)
-        for normal, offset in zip(normals, offsets, strict=True):
-            foot = -offset * normal / (normal @ normal)
-            ax.axline(foot, foot + np.array([-normal[1], normal[0]]), color=INK, linewidth=0.7)
-        ax.set(xlim=extent, ylim=extent, xlabel="first input", ylabel="second input", title="bright: many units are on")
-        ax.grid(visible=False)
-    return figure
-
-
 def orbit_map(data: xr.Dataset) -> Figure:
     """Draw the sharpness over the orbit of the first minimum, what A2 and A4 allow, and the least L2 penalty."""
     first, minimum = data.isel(seed=0), Minimum.draw(int(data.seed[0]))
@@ -128,7 +90,7 @@ def orbit_map(data: xr.Dataset) -> Figure:
         ax.plot([x, x - side, x, x], [y, y, y - side, y], color="white", linewidth=2.4)
         ax.text(x, y + 0.03, "allowed by A2 and A4", color="white", ha="right", va="bottom", fontsize=9.5)
         ax.plot(0, 0, marker="o", color="white", markersize=8, markeredgecolor=INK)
-        least = [np.log10(least_penalty_factor(minimum.hidden, minimum.decoder, 10**x)) for x in axis]
+        least = [np.log10(minimum.least_penalty_factor(10**x)) for x in axis]
         ax.plot(axis, least, color="white", linewidth=1.6, linestyle="--")
         ax.text(axis[-1] - 0.04, least[-1], "least L2 penalty", color="white", ha="right", va="top", fontsize=9.5)
         ax.set(xlabel="log₁₀ α₁ (mask)", ylabel="log₁₀ α₂ (first layer)", xlim=axis[[0, -1]], ylim=axis[[0, -1]])

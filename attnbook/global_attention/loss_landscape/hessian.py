@@ -16,30 +16,29 @@ import xarray as xr
 
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.lanczos import Leading, leading_eigenvalues
+from attnbook.core.lanczos import leading_eigenvalues
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import digits, mnist
-from attnbook.global_attention.classifiers import Classifier, Model, Schedule, one_hot, train_classifiers
+from attnbook.global_attention.classifiers import one_hot, train_classifiers
+from attnbook.global_attention.digit_training import Member, Model, Training
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
 
 __all__ = ["DIGIT_SIZE", "OUTLIERS", "HessianSpectrum", "allowed_decay", "over_baseline"]
 
-MODELS: tuple[Model, ...] = ("baseline", "attention", "l1_attention")
+MODELS: tuple[Model, ...] = ("baseline", "attention")
 NETWORKS = (*MODELS, "equal_loss")  # the last one is attention stopped at the baseline's training loss
 # Hessians; folded is in diag(mask) hidden and decoder. The baseline has one only, as its mask is fixed.
-SPECTRA = ("baseline", "attention", "attention_folded", "equal_loss", "equal_loss_folded", "l1_attention")
-PATHS = ("baseline", "attention", "attention_folded")  # Hessians that are followed along the training
+SPECTRA = ("baseline", "attention", "attention_folded", "equal_loss", "equal_loss_folded")
 OUTLIERS = 9  # leading eigenvalues that stand apart from the bulk, one less than there are classes
 DIGIT_SIZE = 8  # height and width of a digit
-LOOKS = (0.0, 1 / 20, 3 / 20, 2 / 5)  # shares of the steps after which the paths are looked at; the end comes on top
 IN_SAMPLE_COST = 0.01  # in-sample accuracy that a weight decay may cost
 
 
 @dataclass(frozen=True, kw_only=True)
 class HessianSpectrum(Experiment):
-    """Eigenvalues, losses and accuracies at the ends of training, along it, and by weight decay."""
+    """Eigenvalues, losses and accuracies at the ends of training, and by weight decay."""
 
     id = "global_attention.hessian_spectrum"
     summary = "Figure 3: leading Hessian eigenvalues at equal steps and at equal training loss"
@@ -64,7 +63,6 @@ class HessianSpectrum(Experiment):
     batch_size: int = 64  # samples per step
     steps: int = 600  # of SGD
     record_every: int = 5  # steps between looks at the training loss when attention is stopped early
-    penalty: float = 1e-3  # L1 weight on the mask of l1_attention
     weight_decays: tuple[float, ...] = (0.0, 1e-3, 3e-3, 1e-2)  # of both layers, from 0 on, at the first step size
     n_eigenvalues: int = 100  # leading ones
     tolerance: float = 1e-2  # largest residual of an eigenvalue, relative to it
@@ -80,9 +78,14 @@ class HessianSpectrum(Experiment):
             raise ValueError(f"weight_decays: expected 0 and then increasing numbers, got {self.weight_decays}")
 
     @property
-    def looks(self) -> list[int]:
-        """Steps at which the paths are looked at on the way, without the last."""
-        return sorted({int(share * self.steps) for share in LOOKS})
+    def scene(self) -> Scene:
+        """What an image looks like."""
+        return Scene(self.side, DIGIT_SIZE)
+
+    def training(self, *record_at: int) -> Training:
+        """Return how networks are trained, and when they are looked at."""
+        sizes = self.width, self.n_train, self.n_test
+        return Training(self.steps, self.batch_size, self.momentum, *sizes, record_at)
 
     def coordinates(self) -> dict[str, Any]:
         """Name step sizes, networks, Hessians and ranks."""
@@ -91,102 +94,70 @@ class HessianSpectrum(Experiment):
             "network": list(NETWORKS),
             "spectrum": list(SPECTRA),
             "rank": np.arange(1, self.n_eigenvalues + 1),
-            "path": list(PATHS),
-            "look": [*self.looks, self.steps],
-            "model": list(MODELS[:2]),
+            "model": list(MODELS),
             "decay": list(self.weight_decays),
         }
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks, attention once more until it is as low as the baseline, and take the spectra."""
-        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), Scene(self.side, DIGIT_SIZE)
+        images, scene = digits() if self.images == "digits" else mnist(stand_in=False), self.scene
         sizes, grid = {"n_train": self.n_train, "n_test": self.n_test}, (len(seeds), len(self.step_sizes))
         data = {seed: draw_noisy_digits(images, scene, seed=seed, **sizes) for seed in seeds}
-        members = [Classifier(m, s, eta, self.penalty) for s in seeds for eta in self.step_sizes for m in MODELS]
-        seen: list[Parameters] = []
-        whole = train_classifiers(
-            members, data, self._schedule([*self.looks, self.steps]), device=device, progress=progress,
-            watch=lambda parameters: seen.append({name: tensor.clone() for name, tensor in parameters.items()}),
-        )  # fmt: skip
+        members = [Member(m, s, scene, eta) for s in seeds for eta in self.step_sizes for m in MODELS]
+        options: dict[str, Any] = {"sharpness": self.sharpness, "device": device}
+        whole = train_classifiers(members, data, self.training(self.steps), progress=progress, **options)
         final = {name: whole.records[name][-1].reshape(*grid, -1) for name in ("train_loss", "test_accuracy")}
         stopped = train_classifiers(
-            [Classifier("attention", seed, step_size) for seed in seeds for step_size in self.step_sizes],
-            data, self._schedule([*range(0, self.steps, self.record_every), self.steps]), device=device,
-            stop_below=final["train_loss"][:, :, 0].ravel(),
+            [Member("attention", seed, scene, step_size) for seed in seeds for step_size in self.step_sizes], data,
+            self.training(*range(0, self.steps, self.record_every), self.steps),
+            stop_below=final["train_loss"][:, :, 0].ravel(), **options,
         )  # fmt: skip
         reached = (stopped.steps[:, None] == stopped.stopped_at).argmax(axis=0), np.arange(grid[0] * grid[1])
         for name, at_end in final.items():
             final[name] = np.concatenate([at_end, stopped.records[name][reached].reshape(*grid, 1)], axis=2)
-        drawn, axes = [data[seed] for seed in seeds], ("seed", "step_size")
-        values, lowest = self._spectra(drawn, whole.parameters, stopped.parameters)
+        ends = [
+            {name: tensor.unflatten(0, (*grid, -1)) for name, tensor in h.parameters.items()} for h in (whole, stopped)
+        ]
+        shape, axes = (*grid, len(SPECTRA)), ("seed", "step_size")
+        values, lowest = np.empty((*shape, self.n_eigenvalues)), np.empty(shape)
+        for at in np.ndindex(shape):
+            spectrum = SPECTRA[at[2]]
+            of, network = ends["equal" in spectrum], int("attention" in spectrum)
+            weights = {name: tensor[(*at[:2], network)] for name, tensor in of.items()}
+            hessian = self._hessian(weights, data[seeds[at[0]]], folded="folded" in spectrum or spectrum == "baseline")
+            with threads(1):
+                leading = leading_eigenvalues(
+                    hessian, hessian.size, self.n_eigenvalues, block=16, tolerance=self.tolerance,
+                    device=device, dtype=hessian.gradient.dtype,
+                )  # fmt: skip
+            values[at], lowest[at] = leading.values, leading.lowest
         return {
             "train_loss": ((*axes, "network"), final["train_loss"]),
             "accuracy": ((*axes, "network"), final["test_accuracy"]),
             "stopped_at": (axes, stopped.stopped_at.reshape(grid)),
             "eigenvalues": ((*axes, "spectrum", "rank"), values),
-            "lowest": ((*axes, "spectrum"), lowest),
-            **self._paths(drawn, seen[:-1], whole, values),
+            "lowest": ((*axes, "spectrum"), lowest),  # a bound from above on the smallest eigenvalue
             **self._decays(seeds, data, whole, device),
         }
-
-    def _schedule(self, record_at: list[int]) -> Schedule:
-        return Schedule(self.width, self.steps, self.batch_size, self.momentum, self.sharpness, tuple(record_at))
-
-    def _spectra(
-        self, data: list[NoisyDigits], whole: Parameters, stopped: Parameters
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Leading eigenvalues of all Hessians, and a bound from above on the smallest one."""
-        shape = (len(data), len(self.step_sizes), len(SPECTRA))
-        values, lowest = np.empty((*shape, self.n_eigenvalues)), np.empty(shape)
-        for at in np.ndindex(shape):
-            name = SPECTRA[at[2]]
-            hessian = self._hessian(name, stopped if "equal" in name else whole, at[:2], data[at[0]])
-            leading = _leading(hessian, self.n_eigenvalues, self.tolerance, block=16)
-            values[at], lowest[at] = leading.values, leading.lowest
-        return values, lowest
-
-    def _paths(
-        self, data: list[NoisyDigits], seen: list[Parameters], whole: History, eigenvalues: np.ndarray
-    ) -> Arrays:
-        """Loss and largest eigenvalue along the training; those of the end are known already."""
-        shape = (len(data), len(self.step_sizes), len(PATHS), len(seen) + 1)
-        outliers = min(OUTLIERS, self.n_eigenvalues)
-        loss, top = np.empty(shape), np.empty(shape)
-        losses = whole.records["train_loss"].reshape(len(seen) + 1, *shape[:2], -1)
-        for seed, step_size, path, look in np.ndindex(shape):
-            at, name = (seed, step_size, path, look), PATHS[path]
-            loss[at] = losses[look, seed, step_size, MODELS.index(name.removesuffix("_folded"))]
-            if look == len(seen):
-                top[at] = eigenvalues[seed, step_size, SPECTRA.index(name), 0]
-            else:
-                hessian = self._hessian(name, seen[look], (seed, step_size), data[seed])
-                top[at] = _leading(hessian, outliers, 0.05, block=8).values[0]
-        axes = ("seed", "step_size", "path", "look")
-        return {"path_loss": (axes, loss), "path_top": (axes, top)}
 
     def _decays(
         self, seeds: tuple[int, ...], data: dict[int, NoisyDigits], whole: History, device: torch.device
     ) -> Arrays:
         """Losses and accuracies by weight decay; without one, those of the networks trained already."""
         members = [
-            Classifier(model, seed, self.step_sizes[0], weight_decay=decay)
-            for seed in seeds for model in MODELS[:2] for decay in self.weight_decays[1:]
+            Member(model, seed, self.scene, self.step_sizes[0], decay=decay)
+            for seed in seeds for model in MODELS for decay in self.weight_decays[1:]
         ]  # fmt: skip
-        trained = train_classifiers(members, data, self._schedule([self.steps]), device=device)
+        trained = train_classifiers(members, data, self.training(self.steps), sharpness=self.sharpness, device=device)
         found: Arrays = {}
         for record in ("train_loss", "train_accuracy", "test_accuracy"):
-            without = whole.records[record][-1].reshape(len(seeds), len(self.step_sizes), -1)[:, 0, :2, None]
+            without = whole.records[record][-1].reshape(len(seeds), len(self.step_sizes), -1)[:, 0, :, None]
             with_decay = trained.records[record][-1].reshape(len(seeds), 2, -1)
             found[f"decay_{record}"] = (("seed", "model", "decay"), np.concatenate([without, with_decay], axis=2))
         return found
 
-    def _hessian(self, name: str, parameters: Parameters, at: tuple[int, ...], data: NoisyDigits) -> Hessian:
-        """The Hessian that one of :data:`SPECTRA` names, of one seed and step size of an ensemble."""
-        network, member = name.removesuffix("_folded"), at[0] * len(self.step_sizes) + at[1]
-        if network in MODELS:
-            member = member * len(MODELS) + MODELS.index(network)
-        mask, hidden, decoder = (parameters[key][member] for key in ("mask", "hidden", "decoder"))
-        folded = name.endswith("_folded") or name == "baseline"
+    def _hessian(self, weights: Parameters, data: NoisyDigits, *, folded: bool) -> Hessian:
+        mask, hidden, decoder = (weights[name] for name in ("mask", "hidden", "decoder"))
         inputs, labels = to_tensor(data.train, device=mask.device), one_hot(data.train_labels, device=mask.device)
         return Hessian(
             None if folded else mask, hidden * mask if folded else hidden, decoder, inputs, labels.T.contiguous(),
@@ -200,7 +171,6 @@ class HessianSpectrum(Experiment):
         first = data.isel(step_size=0)
         ratio, loss = over_baseline(first.eigenvalues, "spectrum"), over_baseline(first.train_loss, "network")
         top, gain = ratio.sel(rank=1), first.accuracy - first.accuracy.sel(network="baseline")
-        total = over_baseline(first.eigenvalues.sum("rank"), "spectrum")
         return {
             "GA-F3-bulk": {"rank_50_ratio": ratio.sel(spectrum="attention", rank=self.n_eigenvalues // 2)},
             "GA-F3-top": {
@@ -210,11 +180,10 @@ class HessianSpectrum(Experiment):
             "GA-F3-equal-loss": {
                 "top_ratio": top.sel(spectrum="equal_loss"),
                 "folded_top_ratio": top.sel(spectrum="equal_loss_folded"),
-                "folded_sum_ratio": total.sel(spectrum="equal_loss_folded"),
                 "accuracy_gain": gain.sel(network="equal_loss"),
                 "train_loss_ratio": loss.sel(network="equal_loss"),
             },
-            "GA-G1-l2-accuracy": {f"gain_{model}": decayed.sel(model=model) for model in MODELS[:2]},
+            "GA-G1-l2-accuracy": {f"gain_{model}": decayed.sel(model=model) for model in MODELS},
         }
 
 
@@ -228,9 +197,3 @@ def allowed_decay(data: xr.Dataset) -> xr.DataArray:
     accuracy = data.decay_train_accuracy
     good = (accuracy >= accuracy.isel(decay=0) - IN_SAMPLE_COST).astype(int)
     return good.cumprod("decay").sum("decay") - 1
-
-
-def _leading(hessian: Hessian, count: int, tolerance: float, block: int) -> Leading:
-    where: dict[str, Any] = {"device": hessian.hidden.device, "dtype": hessian.hidden.dtype}
-    with threads(1):
-        return leading_eigenvalues(hessian, hessian.size, count, block=block, tolerance=tolerance, **where)

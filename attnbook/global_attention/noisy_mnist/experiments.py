@@ -7,7 +7,7 @@ sizes only 0.001. Noise, place of the digit, momentum, numbers of images and ste
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ PATHS: dict[str, tuple[Model, str]] = {
     "l2_baseline": ("baseline", "decay"),
     "group_baseline": ("baseline", "group_lasso"),
 }
+Runs: TypeAlias = list[tuple[str, list[Member]]]  # panel and networks
 SMOKE = {"n_train": 30, "n_test": 20, "width": 3, "batch_size": 5, "steps": 8, "seeds": (0, 1)}
 
 
@@ -84,14 +85,13 @@ class OnDigits(Experiment):
         width, momentum = self.width_large if panel in FIGURES else self.width, PANELS[panel][1]
         return Training(self.steps, self.batch_size, momentum, width, self.n_train, self.n_test, self.record_at)
 
-    def records(
-        self, panel: str, members: list[Member], device: torch.device, progress: Progress | None
-    ) -> dict[str, np.ndarray]:
-        """Train networks and return their curves, ``(records, members)``, and how strongly each pixel enters."""
-        found = train_members(
-            members, self.load_images(), self.training(panel), device=device, progress=progress
-        ).records
-        return found | {name: np.minimum(found[name], CEILING) for name in CURVES}
+    def train(self, runs: Runs, device: torch.device, progress: Progress | None) -> list[dict[str, np.ndarray]]:
+        """Train networks, run by run on the images of a panel, and return their records, ``(records, members)``."""
+        images, found = self.load_images(), []
+        for number, (panel, members) in enumerate(runs):
+            training, told = self.training(panel), share(progress, number, len(runs))
+            found.append(train_members(members, images, training, device=device, progress=told).records)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +131,13 @@ class NoisyMnist(OnDigits):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks of these seeds, a panel at a time."""
-        found: dict[str, list[np.ndarray]] = {name: [] for name in CURVES}
-        for number, panel in enumerate(self.panels):
-            members, inner = self.members(panel, seeds), share(progress, number, len(self.panels))
-            records = self.records(panel, members, device, inner)
-            shape = (len(seeds), len(self.step_sizes), len(MODELS))
-            for name in CURVES:
-                found[name].append(records[name].reshape(-1, *shape))
-            if panel == "figure_2":
-                film = records["effective_weights"].reshape(len(self.record_at), *shape, -1)
-                film = film[:, 0, self.step_sizes.index(self.read_at)]
-        axes = ("seed", "step_size", "model")
-        return {name: (("panel", "record", *axes), np.stack(found[name])) for name in CURVES} | {
-            # Of the first seed only, for a picture: a group without it has nothing to add.
-            "strength": (("record", "model", "pixel"), np.round(film, 3) if seeds[0] == self.seeds[0] else 0 * film),
-        }
+        records = self.train([(panel, self.members(panel, seeds)) for panel in self.panels], device, progress)
+        axes = {"seed": len(seeds), "step_size": len(self.step_sizes), "model": len(MODELS)}
+        film = records[0]["effective_weights"].reshape(len(self.record_at), *axes.values(), -1)
+        film = np.round(film[:, 0, self.step_sizes.index(self.read_at)], 3)
+        # Of the first seed only, for a picture: a group without it has nothing to add.
+        strength = film if seeds[0] == self.seeds[0] else 0 * film
+        return curves_of(records, "panel", axes) | {"strength": (("record", "model", "pixel"), strength)}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read Figure 2 at its step size, each network at its best one, and the lead in every setting."""
@@ -173,7 +165,7 @@ class NoisyMnist(OnDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestStep(OnDigits):
-    """Figures 4 to 6 at 0.001, the one step size that the captions have, until the networks have learned."""
+    """Figures 4 to 6 at 0.001, the one step size that the text has, until the networks have learned."""
 
     id = "global_attention.smallest_step"
     summary = "Figures 4 to 6 at step size 0.001, the only one in the text, trained until the networks learn"
@@ -181,7 +173,7 @@ class SmallestStep(OnDigits):
     smoke = SMOKE | {"width_large": 3}
     large = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000}
 
-    step_size: float = 1e-3  # the captions'
+    step_size: float = 1e-3  # the only one in the text
     steps: int = 4000  # of gradient descent
     seeds: tuple[int, ...] = (0, 1)  # what a minute allows
 
@@ -191,13 +183,9 @@ class SmallestStep(OnDigits):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train both networks of each figure."""
-        found = []
-        for number, panel in enumerate(FIGURES):
-            members = [Member(m, seed, PANELS[panel][0], self.step_size) for seed in seeds for m in MODELS[:2]]
-            records = self.records(panel, members, device, share(progress, number, len(FIGURES)))
-            found.append({name: records[name].reshape(-1, len(seeds), 2) for name in CURVES})
-        axes = ("panel", "record", "seed", "model")
-        return {name: (axes, np.stack([one[name] for one in found])) for name in CURVES}
+        models = [(model, seed) for seed in seeds for model in MODELS[:2]]
+        runs = [(figure, [Member(*m, PANELS[figure][0], self.step_size) for m in models]) for figure in FIGURES]
+        return curves_of(self.train(runs, device, progress), "panel", {"seed": len(seeds), "model": 2})
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read final accuracies, the steps to most of the baseline's, and the steps to a test loss, by figure."""
@@ -205,13 +193,8 @@ class SmallestStep(OnDigits):
         for panel in FIGURES:
             one = data.sel(panel=panel)
             goal = 0.9 * one.accuracy.isel(record=-1).sel(model="baseline", drop=True)
-            found[f"GA-F{panel[-1]}"] = _of_models(
-                {
-                    "": one.accuracy.isel(record=-1),
-                    "steps_": steps_to(-one.accuracy, -goal),
-                    "loss_steps_": steps_to_test_loss(one),
-                }
-            )
+            steps = {"steps_": steps_to(-one.accuracy, -goal), "loss_steps_": steps_to_test_loss(one)}
+            found[f"GA-F{panel[-1]}"] = _of_models({"": one.accuracy.isel(record=-1), **steps})
         return found
 
 
@@ -244,30 +227,32 @@ class PixelPenalties(OnDigits):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks, one kind of penalty at a time."""
-        found, shape = [], (len(seeds), len(self.step_sizes), len(self.strengths))
-        for number, path in enumerate(PATHS):
-            members = self.members(path, seeds)
-            records = self.records("figure_2", members, device, share(progress, number, len(PATHS)))
-            found.append({name: records[name].reshape(-1, *shape) for name in CURVES})
-        axes = ("path", "record", "seed", "step_size", "strength")
-        return {name: (axes, np.stack([one[name] for one in found])) for name in CURVES}
+        axes = {"seed": len(seeds), "step_size": len(self.step_sizes), "strength": len(self.strengths)}
+        runs = [("figure_2", self.members(path, seeds)) for path in PATHS]
+        return curves_of(self.train(runs, device, progress), "path", axes)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read each at its best strength and step size, the mask also among those with the group's training loss."""
         final = data.isel(record=-1)
+
+        def best(path: str, among: xr.Dataset = final) -> xr.Dataset:
+            one = among.sel(path=path)
+            return one.isel(one.accuracy.median("seed").argmax(("step_size", "strength")))
+
         plain, loss = final.sel(strength=[0.0]), final.train_loss.median("seed")
-        found = {"baseline": self._best(plain, "l2_baseline"), "attention": self._best(plain, "l1_mask")}
-        found |= {path: self._best(final, path) for path in PATHS}
+        found = {"baseline": best("l2_baseline", plain), "attention": best("l1_mask", plain)}
+        found |= {path: best(path) for path in PATHS}
         of_group = float(found["group_baseline"].train_loss.median())
         alike = final.where((loss >= of_group / 2) & (loss <= 2 * of_group), 0.0)
-        found["equal_l1_mask"] = self._best(alike, "l1_mask")
+        found["equal_l1_mask"] = best("l1_mask", alike)
         return {"GA-X-digits-sparse": {name: one.accuracy for name, one in found.items()}}
 
-    @staticmethod
-    def _best(final: xr.Dataset, path: str) -> xr.Dataset:
-        """Read where the final accuracy has the highest median."""
-        one = final.sel(path=path)
-        return one.isel(one.accuracy.median("seed").argmax(("step_size", "strength")))
+
+def curves_of(records: list[dict[str, np.ndarray]], run: str, members: dict[str, int]) -> Arrays:
+    """Return the curves of all runs; ``members`` gives the axes of their networks with their lengths."""
+    curves = {name: np.stack([np.minimum(one[name], CEILING) for one in records]) for name in CURVES}
+    axes = (run, "record", *members)
+    return {name: (axes, curve.reshape(*curve.shape[:2], *members.values())) for name, curve in curves.items()}
 
 
 def at_best_size(panel: xr.Dataset) -> xr.Dataset:

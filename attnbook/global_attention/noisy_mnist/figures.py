@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.digit_training import MODELS
 from attnbook.global_attention.noisy_mnist.experiments import PANELS, leads
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
-
-__all__ = [
-    "accuracies",
-    "accuracy_against_loss",
-    "curves",
-    "curves_text",
-    "gallery",
-    "growing_weights",
-    "lead",
-    "overview",
-    "penalty_paths",
-    "smallest_step",
-    "weights_text",
-]
 
 PATH_LOOKS: Mapping[str, Look] = {
     "l1_mask": Look("mask: L1 on it", LOOKS["l1_attention"].color, "-.", "^"),
@@ -89,10 +71,10 @@ def curves(data: xr.Dataset, panel: str, step_size: float) -> Figure:
         left.legend()
         _curves(right, one, "test_loss")
         medians = data.test_loss.sel(panel=panel).median("seed").values
-        lowest, highest = 0.9 * medians.min(), min(1.1 * medians.max(), 9.0)
-        right.set(yscale="log", ylim=(lowest, highest), ylabel="test loss (nats)", title=f"step size {step_size:g}")
-        ticks = [tick for tick in (0.3, 0.5, 1, 2, 3, 5, 8) if lowest <= tick <= highest]
-        right.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        limits = 0.9 * medians.min(), min(1.1 * medians.max(), 9.0)
+        right.set(yscale="log", ylabel="test loss (nats)", title=f"step size {step_size:g}")
+        right.set_yticks(ticks := (0.3, 0.5, 1, 2, 3, 5, 8), [f"{tick:g}" for tick in ticks])
+        right.set_ylim(limits)
         right.minorticks_off()
         figure.supxlabel(ITERATIONS, fontsize=11)
     return figure
@@ -106,14 +88,13 @@ def curves_text(data: xr.Dataset, panel: str, step_size: float) -> str:
 
 
 def smallest_step(data: xr.Dataset) -> Figure:
-    """Draw test accuracies, and faintly the training loss, of Figures 4 to 6 at the step size of the captions."""
+    """Draw test accuracy and training loss of Figures 4 to 6 at the step size of the text."""
     with style():
         figure, axes = plt.subplots(2, data.sizes["panel"], figsize=(7.2, 4.6), sharex=True, sharey="row")
         for (top, bottom), panel in zip(axes.T, data.panel.values, strict=True):
             _curves(top, data.sel(panel=panel), "accuracy")
             _curves(bottom, data.sel(panel=panel), "train_loss")
             top.set(ylim=(0, 1), title=named(panel))
-            top.title.set_fontsize(10.5)
         axes[0, 0].set_ylabel(ACCURACY)
         axes[1, 0].set_ylabel("training loss (nats)")
         axes[0, -1].legend(loc="upper left")
@@ -159,7 +140,7 @@ def lead(data: xr.Dataset) -> Figure:
 
 def growing_weights(data: xr.Dataset, step: int) -> Figure:
     """Draw how strongly each pixel enters after some steps, for Figure 2 and all models, on one scale for all steps."""
-    strength, largest = data.strength.isel(record=_record(data, step)), float(np.quantile(data.strength, 0.999))
+    strength, largest = strengths(data, step), float(np.quantile(data.strength, 0.999))
     with style():
         figure, axes = plt.subplots(1, len(MODELS), figsize=(7.2, 2.7))
         for ax, model in zip(axes, MODELS, strict=True):
@@ -171,9 +152,9 @@ def growing_weights(data: xr.Dataset, step: int) -> Figure:
 
 def weights_text(data: xr.Dataset, step: int) -> str:
     """Return the numbers behind one picture of the growing weights: mean strength outside and inside the digit."""
-    strength, inside = data.strength.isel(record=_record(data, step)), PANELS["figure_2"][0].patch == 1
-    of_each = {LOOKS[m].label: strength.sel(model=m).values for m in MODELS}
-    shown = ", ".join(f"{name} {s[~inside].mean():.2f} and {s[inside].mean():.2f}" for name, s in of_each.items())
+    inside = PANELS["figure_2"][0].patch == 1
+    of_each = [(LOOKS[m].label, strengths(data, step).sel(model=m).values) for m in MODELS]
+    shown = ", ".join(f"{name} {s[~inside].mean():.2f} and {s[inside].mean():.2f}" for name, s in of_each)
     return f"After {step} steps, mean strength of a pixel outside the digit and inside: {shown}."
 
 
@@ -199,15 +180,17 @@ def penalty_paths(data: xr.Dataset) -> Figure:
 
 def accuracies(names: Sequence[str], accuracy: np.ndarray) -> Table:
     """Return accuracies ``(seeds, scenes, models)`` of each model in some scenes, in per cent, with their range."""
-    rows: list[list[str | Measured]] = [[name] for name in names]
-    for row, of_scene in zip(rows, 100 * accuracy.transpose(1, 2, 0), strict=True):
-        row += [Measured(f"{np.median(p):.1f} [{p.min():.1f}, {p.max():.1f}]") for p in of_scene]
+    rows: list[list[str | Measured]] = [
+        [name, *(Measured(f"{np.median(p):.1f} [{p.min():.1f}, {p.max():.1f}]") for p in of_scene)]
+        for name, of_scene in zip(names, 100 * accuracy.transpose(1, 2, 0), strict=True)
+    ]
     caption = "Final test accuracy in per cent; median over seeds [smallest, largest]."
     return Table(["digit", *(LOOKS[m].label for m in MODELS)], rows, caption)
 
 
-def _record(data: xr.Dataset, step: int) -> int:
-    return int(np.flatnonzero(data.step.values == step)[0])
+def strengths(data: xr.Dataset, step: int) -> xr.DataArray:
+    """Return how strongly each pixel enters after some steps."""
+    return data.strength.isel(record=data.step.values.tolist().index(step))
 
 
 def _curves(ax: Axes, data: xr.Dataset, what: str) -> None:

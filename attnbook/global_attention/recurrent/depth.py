@@ -1,12 +1,15 @@
-"""Appendix D.2, beyond two layers: does a mask save samples with three layers too, where its assumption holds?
+r"""Appendix D.2, beyond two layers: does a mask save samples with three layers too, where its assumption holds?
 
 The paper gives the model, the assumption (a gradient that is correlated with the residual) and the direction (fewer
 samples than without a mask); it has no experiment. Inputs are bounded and masks lie in [0, 1], as (A1) and (A4) ask.
+
+Networks are $w^{(D)}\phi(w^{(D-1)}\dots\phi(w^{(1)}(x\odot a)))$. Their parameters are ``mask`` $=a$, ``(inputs,)``,
+and ``layer_1`` to ``layer_D``, each ``(outputs, inputs)`` of its layer, the last with one output; a member axis leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, ClassVar
@@ -21,9 +24,8 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.deep_networks import draw_deep, largest_gradient_correlation, predict_deep
 
-__all__ = ["MODELS", "Depth", "at_best_step_size"]
+__all__ = ["MODELS", "Depth", "at_best_step_size", "draw_deep", "largest_gradient_correlation", "predict_deep"]
 
 MODELS = ("baseline", "attention", "l1_attention")
 
@@ -70,9 +72,17 @@ class Depth(Experiment):
                  for k, seed in enumerate(seeds) for n in self.sizes}  # fmt: skip
         rows = torch.as_tensor(np.stack([drawn[k, n] for k, n, *_ in members], axis=1), device=device)
         starts = [draw_deep(self.n_inputs, [self.width] * 2, rng=stream(seed, "deep start")) for seed in seeds]
+        masked = torch.tensor([model != "baseline" for _, _, model, _ in members], device=device)[:, None]
+        penalty = to_tensor([self.penalty * (model == "l1_attention") for _, _, model, _ in members], device=device)
+
+        def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
+            mask = torch.where(masked, parameters["mask"], 1.0)  # stays at one for the baseline
+            residuals = predict_deep(parameters | {"mask": mask}, batch[0]) - batch[1]
+            return residuals.square().mean(1) + penalty * mask.abs().sum(1)
+
         with threads(1):
             trained = ensemble.train(
-                ensemble.autograd(self._losses([model for _, _, model, _ in members], device)),
+                ensemble.autograd(losses),
                 {name: to_tensor(np.stack([starts[k][name] for k, *_ in members]), device=device)
                  for name in starts[0]},
                 lambda step: (x[own, rows[step]], y[own, rows[step]]),
@@ -92,18 +102,6 @@ class Depth(Experiment):
         losses, correlations = np.array(read).T.reshape(2, len(seeds), len(self.sizes), len(MODELS), -1)
         axes = ("seed", "size", "model", "step_size")
         return {"test_loss": (axes, losses), "correlation": (axes, correlations)}
-
-    def _losses(self, models: Sequence[str], device: torch.device) -> Callable[[Parameters, Any], Tensor]:
-        """The losses of networks whose mask stays at one, is trained, or is trained with an L1 penalty."""
-        trained = torch.tensor([model != "baseline" for model in models], device=device)[:, None]
-        penalty = to_tensor([self.penalty * (model == "l1_attention") for model in models], device=device)
-
-        def losses(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> Tensor:
-            mask = torch.where(trained, parameters["mask"], 1.0)
-            residuals = predict_deep(parameters | {"mask": mask}, batch[0]) - batch[1]
-            return residuals.square().mean(1) + penalty * mask.abs().sum(1)
-
-        return losses
 
     def _data(self, seed: int, device: torch.device) -> list[Tensor]:
         """Inputs and noisy labels for training, inputs and clean labels for the test; clean labels have variance 1."""
@@ -134,6 +132,49 @@ class Depth(Experiment):
                 "correlation": judged.correlation.min("model"),
             }
         }
+
+
+def draw_deep(
+    n_inputs: int, widths: Sequence[int], *, rng: np.random.Generator, n_relevant: int | None = None
+) -> dict[str, np.ndarray]:
+    """Return a network without member axis: a mask of ones, weights of variance 2 / fan-in, half of it in the last.
+
+    ``widths`` are those of the hidden layers; ``n_relevant`` inputs count as the first layer's fan-in, by default all.
+    """
+    sizes = list(pairwise([n_inputs, *widths, 1]))
+    drawn = {"mask": np.ones(n_inputs)}
+    for k, (below, above) in enumerate(sizes, 1):
+        fan_in = n_relevant if k == 1 and n_relevant else below
+        drawn[f"layer_{k}"] = rng.standard_normal((above, below)) * np.sqrt((2 if k < len(sizes) else 1) / fan_in)
+    return drawn
+
+
+def predict_deep(parameters: Parameters, inputs: Tensor) -> Tensor:
+    """Return the answers ``(members, samples)`` to the inputs ``(members, samples, inputs)`` of each member."""
+    *hidden, last = (parameters[f"layer_{k}"].mT for k in range(1, len(parameters)))
+    given = inputs * parameters["mask"].unsqueeze(1)
+    for weights in hidden:
+        given = (given @ weights).relu()
+    return (given @ last).squeeze(2)
+
+
+def largest_gradient_correlation(parameters: Parameters, inputs: Tensor, truth: Tensor) -> float:
+    r"""Return the largest correlation, over samples, of the residual with an entry of $\partial f/\partial w^{(k)}$.
+
+    It is an absolute value, for one network (member axis of length 1); entries that do not vary count as uncorrelated.
+    """
+    layers = {name: weights for name, weights in parameters.items() if name != "mask"}
+
+    def answer(layers: Parameters, sample: Tensor) -> Tensor:
+        return predict_deep(layers | {"mask": parameters["mask"]}, sample[None, None]).squeeze()
+
+    slopes = torch.func.vmap(torch.func.grad(answer), (None, 0))(layers, inputs)
+    entries = torch.cat([slope.flatten(1) for slope in slopes.values()], 1)
+    centred, residual = entries - entries.mean(0), predict_deep(parameters, inputs[None])[0] - truth
+    spread = centred.square().mean(0).clamp(min=1e-12).sqrt()
+    return float(
+        ((residual - residual.mean()) @ centred / len(inputs) / spread / residual.std(correction=0)).abs().max()
+    )
 
 
 def at_best_step_size(data: xr.Dataset) -> xr.Dataset:

@@ -10,18 +10,20 @@ import numpy as np
 import xarray as xr
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
+from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
 from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
 from attnbook.global_attention.recurrent.guidelines import PENALTIES, TEACHERS, chosen
-from attnbook.global_attention.recurrent_bounds import Recurrence, samples_needed, weight_counts
+from attnbook.global_attention.recurrent_networks import Recurrence, initial_parameters
+from attnbook.global_attention.sample_sizes import recurrent_samples
 from attnbook.global_attention.word_training import READERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["TITLES", "ladder", "looks", "models", "other_teachers", "penalties", "second_looks",
+__all__ = ["TITLES", "ladder", "models", "other_teachers", "penalties", "second_looks",
            "three_layers", "weight_decay", "words_frame", "words_text"]  # fmt: skip
 
 READ: Mapping[str, Look] = {
@@ -74,25 +76,6 @@ def other_teachers(data: xr.Dataset) -> Figure:
     return figure
 
 
-def looks(data: xr.Dataset) -> Figure:
-    """Draw where the teacher that looks twice and the best network with three steps look in one sentence."""
-    rows = data.second_looks.values
-    names = ["teacher, 1st look", "teacher, 2nd look", *(f"model, step {k + 1}" for k in range(len(rows) - 2))]
-    with style():
-        figure, ax = plt.subplots(figsize=(5.6, 3.2))
-        image = ax.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="cividis")
-        for i, j in zip(*np.nonzero(rows >= 0.1), strict=True):
-            text, color = f"{rows[i, j]:.1f}".removeprefix("0"), INK if rows[i, j] > 0.6 else "white"
-            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=11)
-        ax.axhline(1.5, color="white", linewidth=3)
-        ax.set_yticks(range(len(rows)), names)
-        ax.set_xticks(range(rows.shape[1]), [f"{j + 1}" for j in range(rows.shape[1])])
-        ax.set_xlabel("word of the sentence")
-        ax.grid(visible=False)
-        figure.colorbar(image, ax=ax, label="attention weight")
-    return figure
-
-
 def weight_decay(data: xr.Dataset) -> Figure:
     """Draw training and test error against the L2 weight, and the weight that the guideline picks."""
     noise, weights = data.attrs["settings"]["noise"], data.penalty.values
@@ -118,9 +101,8 @@ def penalties(data: xr.Dataset) -> Figure:
     with style():
         figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, figsize=(7.2, 3.6))
         for ax, kind in zip(axes, PENALTIES, strict=True):
-            towards = (
-                TEACHERS if kind == "entropy" else TEACHERS[::-1]
-            )  # entropy: to one word; the others: to all alike
+            # Entropy pushes to one word, the others to all words alike.
+            towards = TEACHERS if kind == "entropy" else TEACHERS[::-1]
             for teacher, way in zip(towards, WAYS, strict=True):
                 band(ax, data.strength.values, ratios.sel(kind=kind, teacher=teacher).values, Look(teacher, *way))
             ax.axhline(1, color=INK, linewidth=1)
@@ -180,12 +162,12 @@ def models(run: Recurrent, data: xr.Dataset) -> Table:
     for name in ("one_step", "two_steps", "three_steps"):
         recurrence, losses = READERS[name], data.test_loss.sel(model=name)
         assert isinstance(recurrence, Recurrence)
-        sizes = {"dimension": run.dimension, "width": run.width}
+        drawn = initial_parameters(recurrence, run.dimension, run.width, rng=stream(0, "any weights"))
         enough = losses["size"][losses.median("seed") <= ASKED]
         needed = f"{int(enough[0])}" if len(enough) else "more"
         found = (_summary(losses.sel(size=run.judged_size)), needed, f"{int((losses.isel(size=0) > 0.9).sum())}")
-        counted, bound = sum(weight_counts(recurrence, **sizes).values()), samples_needed(ASKED, recurrence, **sizes)
-        rows.append([READ[name].label, f"{counted}", f"{bound:.0f}", *map(Measured, found)])
+        counted = sum(array.size for array in drawn.values())
+        rows.append([READ[name].label, f"{counted}", f"{recurrent_samples(ASKED, counted):.0f}", *map(Measured, found)])
     columns = ["model", "weights", f"bound for {ASKED:g}", f"error at {run.judged_size}", f"reached {ASKED:g} with",
                f"failed at {run.sizes[0]}"]  # fmt: skip
     caption = (

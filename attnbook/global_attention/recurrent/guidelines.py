@@ -18,7 +18,7 @@ from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.resuming import share
 from attnbook.core.runtime import Progress
 from attnbook.global_attention.masks import Training
-from attnbook.global_attention.recurrent_gradient import Penalty
+from attnbook.global_attention.recurrent_networks import Penalty
 from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 __all__ = ["PENALTIES", "TEACHERS", "Guidelines", "at_best_strength", "chosen"]

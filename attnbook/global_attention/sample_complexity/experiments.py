@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -50,10 +50,18 @@ class MaskedTeachers(Experiment):
         """Return sizes and noise."""
         return Setup(self.n_inputs, self.outputs, self.teacher_width, self.width, noise, self.n_test)
 
-    def members(self, seeds: Sequence[int], sparsities: Sequence[int]) -> list[Member]:
-        """Return the networks, ordered by seed, relevant inputs, size and model."""
-        cells = [(seed, k, n, model) for seed in seeds for k in sparsities for n in self.sizes for model in self.models]
-        return [Member(model, seed, n, k, self.penalty) for seed, k, n, model in cells]
+    def train(
+        self, seeds: tuple[int, ...], sparsities: tuple[int, ...], noise: float, device: torch.device,
+        progress: Progress | None, record_at: tuple[int, ...] = (),
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Return records ``(record, seed, k, size, model, ...)``; at the end of a falling step size, if at no steps."""
+        grid = (seeds, sparsities, self.sizes, self.models)
+        members = [Member(model, seed, n, k, self.penalty) for seed, k, n, model in product(*grid)]
+        steps = record_at or (self.steps,)
+        training = Training(self.steps, self.batch_size, self.step_size, steps, decay=not record_at)
+        records = train_members(members, self.setup(noise), training, device=device, progress=progress).records
+        shape = (len(steps), *map(len, grid))
+        return {name: array.reshape(*shape, *array.shape[2:]) for name, array in records.items()}
 
     def coordinates(self) -> dict[str, Any]:
         """Name sizes and models."""
@@ -106,21 +114,16 @@ class SampleComplexity(MaskedTeachers):
         """Name sizes as Table 1 does, and say how many samples they are here."""
         rows = {"size": list(PAPER_SIZES), "n_samples": ("size", list(self.sizes))}
         read = {"step": ("record", list(self.recorded)), "snapshot": self.snapshot}
-        return {**super().coordinates(), **rows, **read, "side": ["off", "on"]}
+        return {**super().coordinates(), **rows, **read}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train the networks of these seeds."""
-        setup, members = self.setup(noise=0.0), self.members(seeds, (self.n_relevant,))
-        training = Training(self.steps, self.batch_size, self.step_size, self.recorded)
-        records = train_members(members, setup, training, device=device, progress=progress).records
-        shape = (-1, len(seeds), len(self.sizes), len(MODELS))
-        strength = records["effective_weights"].reshape(*shape, self.n_inputs)
-        truth = np.stack([setup.teacher(seed, self.n_relevant).mask for seed in seeds])
-        axes = ("seed", "size", "model")
+        records = self.train(seeds, (self.n_relevant,), 0.0, device, progress, self.recorded)
+        losses, weights = (records[name][:, :, 0] for name in ("test_loss", "effective_weights"))
+        truth = [self.setup(0.0).teacher(seed, self.n_relevant).mask for seed in seeds]
         return {
-            "test_loss": (("record", *axes), records["test_loss"].reshape(shape)),
-            "strength": (("record", "side", *axes), off_and_on(strength, truth)),
-            "weights": ((*axes, "input"), strength[self.recorded.index(self.snapshot)]),
+            "test_loss": (("record", "seed", "size", "model"), losses),
+            "weights": (("seed", "size", "model", "input"), weights[self.recorded.index(self.snapshot)]),
             "truth": (("seed", "input"), truth),
         }
 
@@ -144,12 +147,6 @@ class SampleComplexity(MaskedTeachers):
             "GA-X-support": {f"off_over_on_{NAMES[m]}": (off / on).sel(model=m) for m in MODELS[1:]},
             "GA-TAB1-race": race(data),
         }
-
-
-def off_and_on(strength: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return median strengths off and on each seed's support, from ``(record, seed, size, model, input)``."""
-    sides = [[np.median(strength[:, s][..., mask == on], -1) for s, mask in enumerate(truth)] for on in (0, 1)]
-    return np.stack([np.stack(of_seeds, axis=1) for of_seeds in sides], axis=1)
 
 
 def stopped(data: xr.Dataset, step: int) -> xr.DataArray:
@@ -231,11 +228,8 @@ class ErrorRate(MaskedTeachers):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all five models on all sample sizes."""
-        training = Training(self.steps, self.batch_size, self.step_size, (self.steps,), decay=True)
-        members = self.members(seeds, (self.n_relevant,))
-        records = train_members(members, self.setup(self.noise), training, device=device, progress=progress).records
-        losses = records["test_loss"][-1].reshape(len(seeds), len(self.sizes), -1)
-        return {"test_loss": (("seed", "size", "model"), losses)}
+        records = self.train(seeds, (self.n_relevant,), self.noise, device, progress)
+        return {"test_loss": (("seed", "size", "model"), records["test_loss"][0, :, 0])}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare slopes over the three largest sizes and, at every size, the models with the baseline."""
@@ -298,11 +292,8 @@ class Sparsity(MaskedTeachers):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train the grid of teachers, sizes and models."""
-        setup, members = self.setup(self.noise), self.members(seeds, self.sparsities)
-        training = Training(self.steps, self.batch_size, self.step_size, (self.steps,), decay=True)
-        records = train_members(members, setup, training, device=device, progress=progress).records
-        shape = (len(seeds), len(self.sparsities), len(self.sizes), len(MODELS))
-        return {"test_loss": (("seed", "k", "size", "model"), records["test_loss"][-1].reshape(shape))}
+        records = self.train(seeds, self.sparsities, self.noise, device, progress)
+        return {"test_loss": (("seed", "k", "size", "model"), records["test_loss"][0])}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Judge the dense teacher with the most and the fewest samples, and the saving at both ends of sparsity."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 __all__ = [
-    "cells", "convergence", "errors", "rules_held", "sample_curves", "stopping", "stopping_text", "stops", "strength",
+    "cells", "convergence", "errors", "rules_held", "sample_curves", "stopping", "stopping_text", "stops",
     "table_1",
 ]  # fmt: skip
 
@@ -158,19 +158,6 @@ def convergence(data: xr.Dataset) -> Figure:
         figure.supxlabel("iterations", fontsize=11.5)
         figure.supylabel(LOSS, fontsize=11.5)
         axes[0, 0].legend(fontsize=9)
-    return figure
-
-
-def strength(data: xr.Dataset) -> Figure:
-    """Draw how strongly irrelevant inputs enter, compared with relevant ones, along training on the fewest samples."""
-    kept = data.isel(record=data.step.values >= 10)
-    ratio = kept.strength.sel(side="off", size=PAPER_SIZES[0]) / kept.strength.sel(side="on", size=PAPER_SIZES[0])
-    with style():
-        figure, ax = plt.subplots()
-        for model in MODELS:
-            band(ax, kept.step.values, ratio.sel(model=model).transpose("seed", "record").values, LOOKS[model])
-        ax.set(xscale="log", yscale="log", xlabel="iterations", ylabel="strength, irrelevant / relevant")
-        ax.legend()
     return figure
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Source
 from attnbook.global_attention.self_attention.exactness import network_error, uniform_attention_error
 from attnbook.global_attention.self_attention.review_table import NETWORKS, Bench, ReviewTable, final, lead
-from attnbook.global_attention.token_networks import (
-    MODELS,
-    Sizes,
-    TokenModel,
-    draw_teacher,
-    initial_parameters,
-    predict,
-)
+from attnbook.global_attention.token_networks import MODELS, Sizes, draw_teacher, initial_parameters, predict
 
 __all__ = ["Imdb", "MadeReviews", "ReviewSteps", "SelfAttention"]
 
@@ -72,8 +66,7 @@ class SelfAttention(Experiment):
 
     def network(self, width: int) -> Sizes:
         """Return the sizes of a network with this many hidden units."""
-        named = {name: getattr(self, name) for name in ("n_tokens", "dimension", "n_query", "n_value")}
-        return Sizes(**named, width=width)
+        return Sizes(self.n_tokens, self.dimension, self.n_query, self.n_value, width)
 
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of samples, models and widths."""
@@ -81,25 +74,30 @@ class SelfAttention(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all students for all numbers of samples, and flat networks of several widths on fresh samples."""
-        samples, wide = Samples(self, seeds, device), [("baseline", width, True) for width in self.wide]
-        runs: list[tuple[Any, int, bool]] = [*((model, self.width, False) for model in MODELS), *wide]
+        samples, axes = Samples(self, seeds, device), ("seed", "size", "model", "restart")
+        runs: list[tuple[Any, int, bool]] = [(model, self.width, False) for model in MODELS]
+        runs += [("baseline", width, True) for width in self.wide]
         with threads(1):
-            losses = [self._train(*run, samples, share(progress, number, len(runs))) for number, run in enumerate(runs)]
-        axes, shape = ("seed", "size", "model", "restart"), (len(seeds), len(self.sizes), self.restarts)
-        found: Arrays = {"wide_loss": (("seed", "hidden_units"), np.stack([x[1] for x in losses[len(MODELS) :]], 1))}
-        for i, name in enumerate(("train_loss", "test_loss")):
-            found[name] = axes, np.stack([x[i].reshape(shape) for x in losses[: len(MODELS)]], 2)
-        return found | {"l1_gradient": ((), l1_gradient_of_softmax())}
+            losses = [self._train(*run, samples, share(progress, i, len(runs))) for i, run in enumerate(runs)]
+        students, wide = losses[: len(MODELS)], np.stack([test for _, test in losses[len(MODELS) :]], 1)
+        train, test = (
+            np.stack(one, 1).reshape(len(seeds), len(self.sizes), self.restarts, -1)
+            for one in zip(*students, strict=True)
+        )
+        return {
+            "train_loss": (axes, train.swapaxes(2, 3)),
+            "test_loss": (axes, test.swapaxes(2, 3)),
+            "wide_loss": (("seed", "hidden_units"), wide),
+            "l1_gradient": ((), l1_gradient_of_softmax()),
+        }
 
     def _train(
-        self, model: TokenModel, width: int, fresh: bool, samples: Samples, progress: Progress | None
+        self, model: Any, width: int, fresh: bool, samples: Samples, progress: Progress | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Train one model for all seeds, sizes and restarts together; on fresh samples once for each seed."""
-        seeds, counts = samples.seeds, [(n, restart) for n in self.sizes for restart in range(self.restarts)]
-        if fresh:
-            counts = [(self.sizes[-1], 0)]
-        members = [(i, *count) for i in range(len(seeds)) for count in counts]
-        drawn = [initial_parameters(model, seeds[i], restart, self.network(width)) for i, _, restart in members]
+        counts = [(self.sizes[-1], 0)] if fresh else list(product(self.sizes, range(self.restarts)))
+        members = [(i, n, restart) for i in range(len(samples.seeds)) for n, restart in counts]
+        drawn = [initial_parameters(model, samples.seeds[i], r, self.network(width)) for i, _, r in members]
         seen = [(samples.inputs[i, :n], samples.labels[i, :n]) for i, n, _ in members]
         tested = [(samples.test[0][i], samples.test[1][i]) for i, *_ in members]
         history = ensemble.train(
@@ -111,21 +109,23 @@ class SelfAttention(Experiment):
             record=lambda p: {"train_loss": errors(model, p, seen), "test_loss": errors(model, p, tested)},
             record_at=(self.steps,),
             schedule=update_rules.cosine(self.steps),
-            names=[f"{model} (seed {seeds[i]}, {n} samples, restart {restart})" for i, n, restart in members],
+            names=[f"{model} (seed {samples.seeds[i]}, {n} samples, restart {r})" for i, n, r in members],
             progress=progress,
         )
         return history.records["train_loss"][-1], history.records["test_loss"][-1]
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare the students at the largest number of samples, and the flat networks among themselves."""
-        counted = best(data).isel(size=-1)
-        found = {model: counted.sel(model=model) for model in MODELS}
-        flat = {model: found[model] for model in ("baseline", "global_attention")}
+        baseline, mask, attention, uniform = best(data).isel(size=-1).transpose("model", ...)
+        flat = {"baseline": baseline, "global_attention": mask}
         return {
-            "GA-T2-self": flat | {"self_attention": found["self_attention"]},
+            "GA-T2-self": flat | {"self_attention": attention},
             "GA-T2-floor": flat,
-            "GA-T2-wider": {name: data.wide_loss.isel(hidden_units=i) for name, i in (("narrow", 0), ("wide", -1))},
-            "GA-X-attention-needed": {name: found[name] for name in ("uniform_attention", "self_attention")},
+            "GA-T2-wider": {
+                "narrow": data.wide_loss.isel(hidden_units=0),
+                "wide": data.wide_loss.isel(hidden_units=-1),
+            },
+            "GA-X-attention-needed": {"uniform_attention": uniform, "self_attention": attention},
             "GA-G1-l1-softmax": {"max_gradient": data.l1_gradient},
         }
 
@@ -166,7 +166,7 @@ class Samples:
         return lambda step: (inputs[:, step * size :][:, :size], labels[:, step * size :][:, :size])
 
 
-def errors(model: TokenModel, parameters: ensemble.Parameters, samples: list[tuple[Tensor, Tensor]]) -> Tensor:
+def errors(model: Any, parameters: ensemble.Parameters, samples: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Return the mean squared error of each member on samples of its own."""
     found = []
     for member, (inputs, labels) in enumerate(samples):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from attnbook import ledger
 from attnbook.core.figures import INK, Look, band, style
@@ -14,10 +14,6 @@ from attnbook.core.figures import LOOKS as COMMON
 from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.self_attention.experiments import PAPER_SIZES, best, final, lead
 from attnbook.global_attention.self_attention.review_table import NETWORKS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LOOKS = {
     "baseline": COMMON["baseline"],
@@ -109,7 +105,7 @@ def table_2_numbers(data: xr.Dataset) -> Table:
     columns: list[list[str | Measured]] = [[f"{size}" for size in PAPER_SIZES]]
     for network in NETWORKS:
         columns += [[f"{value:.1f}" for value in paper(network)]] if network in NETWORKS[:2] else []
-        columns.append(_spreads(final(data, network)))
+        columns += [_spreads(final(data, network))]
     s = data.attrs["settings"]
     groups = [("", 1), ("baseline", 2), ("self-attention", 2), ("uniform", 1), ("mean", 1)]
     caption = (

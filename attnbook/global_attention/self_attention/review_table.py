@@ -17,7 +17,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import Source
 from attnbook.global_attention.pooled_networks import Control, Pooled, PooledNetwork
 from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape
-from attnbook.global_attention.review_training import Recipe, accuracy, train
+from attnbook.global_attention.review_training import Recipe, train
 from attnbook.global_attention.reviews import load_corpus
 
 NETWORKS: tuple[str, ...] = (*get_args(Network), *get_args(Control))
@@ -103,29 +103,28 @@ class Bench:
 
     def train(self, seed: int, size: int, network: Any, progress: Progress | None = None) -> dict[str, Any]:
         """Return accuracies and losses by epoch, and of self-attention what is attended to."""
-        s = self.settings
-        order = stream(seed, "training reviews").permutation(len(self.corpus.train))
-        seen: list[Any] = [self.corpus.train.take(order[:size]), self.corpus.test]
-        kind: Any = ReviewNetwork
-        if network in get_args(Control):
-            kind = PooledNetwork
-            seen = [Pooled.of(reviews, self.corpus.vectors, network, s.n_positions) for reviews in seen]
-        every, accuracies = s.pooling_passes if network == "mean_pooling" else 1, []
+        s, corpus = self.settings, self.corpus
+        accuracies: list[float] = []
+        order = stream(seed, "training reviews").permutation(len(corpus.train))
+        seen: list[Any] = [corpus.train.take(order[:size]), corpus.test]
+        pools, attends = network in get_args(Control), network == "self_attention"
+        if pools:
+            seen = [Pooled.of(reviews, corpus.vectors, network, s.n_positions) for reviews in seen]
+        kind: Any = PooledNetwork if pools else ReviewNetwork
+
+        def accuracy(**options: bool) -> float:
+            return float(100 * np.mean((trained.logits(seen[1], **options) > 0) == (corpus.test.labels > 0.5)))
+
         with threads(1):
             trained = kind(network, s.shape, self.table, seed=seed)
-            attends = network == "self_attention"
             found = {"words_at_start": trained.mass_on_words(self.some)} if attends else {}
             losses = train(
-                trained,
-                seen[0],
-                s.recipe(network),
-                seed=seed,
-                after_epoch=lambda: accuracies.append(accuracy(trained.logits(seen[1]), self.corpus.test.labels)),
+                trained, seen[0], s.recipe(network), seed=seed, after_epoch=lambda: accuracies.append(accuracy()),
                 progress=progress,
-            )
+            )  # fmt: skip
             if attends:
-                path = accuracy(trained.logits(seen[1], only_padding=True), self.corpus.test.labels)
-                found |= {"pooled_path": path, "words_at_end": trained.mass_on_words(self.some)}
+                found |= {"pooled_path": accuracy(only_padding=True), "words_at_end": trained.mass_on_words(self.some)}
+        every = s.pooling_passes if network == "mean_pooling" else 1
         by_epoch = {"test_accuracy": np.array(accuracies), "train_loss": losses}
         return found | {name: values[every - 1 :: every] for name, values in by_epoch.items()}
 

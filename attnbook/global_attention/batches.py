@@ -1,0 +1,90 @@
+"""What the ensembles of this room share: initial layers, batches that are drawn with replacement, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnbook.core.rng import stream
+
+__all__ = ["BLOCK", "Batches", "check_sizes", "check_weights", "initial_layers", "rows_of"]
+
+BLOCK = 100  # batches whose rows are drawn at a time
+
+
+class Batches:
+    """Rows of a table for each step: batches drawn with replacement from sets of samples that lie in the table.
+
+    Args:
+        purposes: For each set its seed and what else its numbers are for; equal purposes and sizes give equal batches.
+        sizes: Samples of each set.
+        starts: Row of the first sample of each set.
+        batch_size: Samples per step.
+        device: Where the rows are wanted.
+    """
+
+    def __init__(
+        self,
+        purposes: Sequence[tuple[int, ...]],
+        sizes: Sequence[int],
+        starts: Sequence[int],
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        self.sets, self.starts = list(zip(purposes, sizes, strict=True)), np.array(starts)[:, None]
+        self.batch_size, self.device = batch_size, device
+        self.block: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def __call__(self, step: int) -> Int[Tensor, "sets batch"]:
+        """Return the rows of a step."""
+        number, within = divmod(step, BLOCK)
+        if number != self.block[0]:
+            drawn = {one: self._draw(*one, number) for one in dict.fromkeys(self.sets)}
+            rows = np.stack([drawn[one] for one in self.sets], axis=1) + self.starts
+            self.block = number, torch.as_tensor(rows, device=self.device)
+        return self.block[1][within]
+
+    def _draw(self, purpose: tuple[int, ...], size: int, number: int) -> np.ndarray:
+        seed, *rest = purpose
+        return (stream(seed, "batches", *rest, number).random((BLOCK, self.batch_size)) * size).astype(np.int64)
+
+
+def rows_of(table: Tensor, rows: Int[Tensor, "sets batch"]) -> Tensor:
+    """Return ``table[rows]``; index_select copies whole rows and takes a third of the time."""
+    return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+
+def initial_layers(seeds: Sequence[int], *sizes: int) -> list[Float[np.ndarray, "members above below"]]:
+    """Draw the layers of fully connected networks: variance one over the fan-in, the same for all of a seed.
+
+    Args:
+        seeds: Seed of each network.
+        *sizes: Number of inputs, then of units of each layer.
+
+    Returns:
+        The layers, the first one first.
+    """
+    drawn = {}
+    for seed in dict.fromkeys(seeds):
+        rng = stream(seed, "initial weights")
+        drawn[seed] = [rng.standard_normal((above, below)) / np.sqrt(below) for below, above in pairwise(sizes)]
+    return [np.stack(layer) for layer in zip(*(drawn[seed] for seed in seeds), strict=True)]
+
+
+def check_sizes(settings: object, *names: str) -> None:
+    """Raise ValueError, by name, unless these attributes are at least 1."""
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
+
+
+def check_weights(settings: object, *names: str) -> None:
+    """Raise ValueError, by name, unless these attributes are finite and at least 0."""
+    for name in names:
+        if not 0 <= getattr(settings, name) < float("inf"):
+            raise ValueError(f"{name}: expected a number of at least 0, got {getattr(settings, name)}")
