@@ -185,8 +185,7 @@ def train_members(
         raise ValueError("members: expected at least one network, got none")
     to = partial(to_tensor, device=device, dtype=dtype)
     data = _Data(members, setup, training.batch_size, to)
-    trained = to([float(m.model not in ("baseline", "oracle")) for m in members]).unsqueeze(1)
-    penalty = to([m.penalty if m.model == "l1_attention" else 0.0 for m in members]).unsqueeze(1)
+    trained, penalty = _mask_rule(members, to)
     projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
     hidden, decoder = initial_layers([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
     masks = [data.teacher(m).mask if m.model == "oracle" else np.ones(setup.n_inputs) for m in members]
@@ -217,6 +216,13 @@ def train_members(
             names=[str(m) for m in members],
             progress=progress,
         )
+
+
+def _mask_rule(members: Sequence[Member], to: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+    """For each member a factor on the gradient of its mask, 0 where it is fixed, and its L1 penalty."""
+    trained = [float(m.model not in ("baseline", "oracle")) for m in members]
+    penalty = [m.penalty if m.model == "l1_attention" else 0.0 for m in members]
+    return to(trained).unsqueeze(1), to(penalty).unsqueeze(1)
 
 
 class _Data:
