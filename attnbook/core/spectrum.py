@@ -2,8 +2,7 @@ r"""Eigenvalues of Hessians, small and large.
 
 A symmetric matrix is known here by what it does to a vector (a *product*). Small ones are written out and decomposed;
 for large ones Lanczos' method finds the extreme eigenvalues from a few dozen products. Hessians of losses over several
-separate groups of parameters have more structure (:class:`BlocksPlusLowRank`), and then their eigenvalues can be
-*counted* at any size.
+separate groups of parameters have more structure (:class:`BlocksPlusLowRank`), and then a product is cheap at any size.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
@@ -142,8 +141,8 @@ class BlocksPlusLowRank:
 
     Example:
         >>> matrix = BlocksPlusLowRank(-np.eye(2)[None], np.array([[1.0, 0.0]]), np.array([3.0]))
-        >>> matrix.dense().tolist(), matrix.count_below(np.array([0.0])).tolist()
-        ([[2.0, 0.0], [0.0, -1.0]], [1])
+        >>> matrix.dense().tolist()
+        [[2.0, 0.0], [0.0, -1.0]]
     """
 
     blocks: Float[np.ndarray, "blocks block block"]
@@ -179,31 +178,6 @@ class BlocksPlusLowRank:
             at = slice(i * step, (i + 1) * step)
             matrix[at, at] += block
         return matrix
-
-    def count_below(self, thresholds: Float[np.ndarray, " thresholds"]) -> Int[np.ndarray, " thresholds"]:
-        r"""Return how many eigenvalues of $A$ lie below each threshold, without computing them.
-
-        By Sylvester's law of inertia, applied to both Schur complements of
-        $\bigl(\begin{smallmatrix}B-\mu&F^\top\\F&-C^{-1}\end{smallmatrix}\bigr)$, the number of eigenvalues of
-        $A$ below $\mu$ is that of $B$ plus that of negative eigenvalues of $-C^{-1}-F(B-\mu)^{-1}F^\top$ minus the
-        rank. Only matrices of the size of a block or of the rank are decomposed.
-
-        Args:
-            thresholds: Values $\mu$. None may be an eigenvalue of $A$ or of a block, to rounding; zero often is one.
-
-        Returns:
-            One count per threshold.
-        """
-        values, vectors = np.linalg.eigh(self.blocks)
-        count, block = values.shape
-        rotated = np.einsum("rbk,bkj->rbj", self.rows.reshape(-1, count, block), vectors, optimize=True)
-        rotated, poles = rotated.reshape(len(self.rows), -1), values.ravel()
-        counts = []
-        for threshold in thresholds:
-            small = -np.diag(1 / self.weights) - (rotated / (poles - threshold)) @ rotated.T
-            negative = int((np.linalg.eigvalsh(small) < 0).sum())
-            counts.append(int((poles < threshold).sum()) + negative - len(self.weights))
-        return np.array(counts)
 
 
 def _finite(array: np.ndarray, name: str = "product") -> None:

@@ -1,31 +1,54 @@
-r"""Theorem 1 with explicit constants, tracking each head by itself (this book).
+r"""A guarantee for gradient descent whose hypotheses can be met: Theorem 1, every head tracked by itself (this book).
 
-The proof bounds the norm of the largest head by the distance that *all* heads travel together. But the gradient of one
-head carries a factor $1/\sqrt H$, so no head travels far. Keeping track of that:
+The proof of Theorem 1 bounds the norm of the largest head by the distance that *all* heads travel together. But the
+gradient of one head carries a factor $1/\sqrt H$, so no head travels far. Keeping track of that:
 
-Let all heads at the start have norm at most $B_0$, put $B=B_0+\frac58$, and let the target have heads of norm at most
-$B$ and distance $D$. With $\beta_1$ and $\beta_3'$ of :func:`~attnbook.multi_head.curvature_bounds.loss_constants` at
-$B$ and $\beta_2'=\beta_3'/\sqrt H+\beta_1^2/4$, the conclusions of Theorem 1 hold if
+Let all decoders at the start have norm at most $B_0$, put $B=B_0+\frac58$, and let the target have decoders of norm at
+most $B$ and distance $D$. With $\beta_1$ and $\beta_3'$ of
+:func:`~attnbook.multi_head.curvature_bounds.loss_constants` at $B$ and $\beta_2'=\beta_3'/\sqrt H+\beta_1^2/4$, the
+conclusions of Theorem 1 hold if
 
 .. math:: \sqrt H\ge18\,\beta_3'D^2,\quad\eta\le\frac1{\beta_2'},\quad\eta\hat L(\tilde\theta^{(0)})\le D^2,\quad
           \eta K\hat L(\tilde\theta)\le D^2.
 
-Why: as long as the heads stay below $B$ the paper's proof gives $\eta\sum_{j<k}\hat L(\tilde\theta_j)\le4.25D^2$. A
+Why: as long as the decoders stay below $B$ the paper's proof gives $\eta\sum_{j<k}\hat L(\tilde\theta_j)\le4.25D^2$. A
 head moves at most $\eta\beta_1/\sqrt H$ times that sum of losses, so at most $\frac{4.25}{18}\,\beta_1/\beta_3'$. Since
-$\beta_1/\beta_3'\le2/c$ with $c=4/(3\sqrt3)$, this is below $\frac58$: the heads stay below $B$.
+$\beta_1/\beta_3'\le2/c$ with $c=4/(3\sqrt3)$, this is below $\frac58$: the decoders stay below $B$. Only their norms
+enter the constants, as the paper says in a footnote.
+
+:func:`certify` looks for the best target along the direction of largest tangent-kernel margin.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from attnbook.core.ensemble import Parameters
+from attnbook.core.kernel_margin import NotSeparableError
+from attnbook.multi_head import layer
 from attnbook.multi_head.curvature_bounds import loss_constants
+from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.tangent_kernel import tangent_margin
 
-__all__ = ["ROOM", "TrackedHeads", "heads_for", "tracked_heads"]
+__all__ = ["ROOM", "Certificate", "TrackedHeads", "certify", "heads_for", "tracked_heads"]
 
 ROOM = 5 / 8
 """How far a single head may move; above $(4.25/18)(2/c)$, about 0.61."""
+SOME_USE = math.log(2)
+"""The loss of a network that always answers zero: a bound above it says nothing."""
+# A target's bound is lowest after the most steps that it allows: 2 + 5/4 times its loss.
+NEEDED_LOSS = SOME_USE / 3.25
+# Outputs computed at once; bounds the memory that large networks take.
+AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -35,7 +58,7 @@ class TrackedHeads:
     Attributes:
         step_size: Largest step size $1/\beta_2'$.
         distance: Largest distance $D$ of a target.
-        head_norm: The bound $B$ on the norm of every head.
+        head_norm: The bound $B$ on the norm of every decoder.
         curvature: $\beta_3'$ at $B$.
     """
 
@@ -45,62 +68,260 @@ class TrackedHeads:
     curvature: float
 
 
-def tracked_heads(
-    *, n_tokens: int, dimension: int, n_heads: float, token_norm: float, start_head_norm: float
-) -> TrackedHeads:
+def tracked_heads(*, n_tokens: int, n_heads: float, token_norm: float, start_head_norm: float) -> TrackedHeads:
     r"""Return the step size and the distance of a target for which Theorem 1 holds, all constants included.
 
     Args:
         n_tokens: $T$, at least 1.
-        dimension: $d$, at least 1; nothing depends on it.
         n_heads: $H$, at least 1.
         token_norm: $R$, at least 1.
         start_head_norm: $B_0$, at least 0.
 
     Returns:
-        What is allowed.
+        What is allowed; nothing depends on the dimension of the tokens.
 
     Raises:
         ValueError: If an argument is outside its range.
 
     Example:
-        >>> allowed = tracked_heads(n_tokens=4, dimension=6, n_heads=1e8, token_norm=1.0, start_head_norm=0.375)
+        >>> allowed = tracked_heads(n_tokens=4, n_heads=1e8, token_norm=1.0, start_head_norm=0.375)
         >>> round(allowed.step_size, 3), round(allowed.distance, 1), allowed.head_norm
         (0.111, 12.5, 1.0)
     """
-    if not n_heads >= 1:
-        raise ValueError(f"n_heads: expected at least 1, got {n_heads}")
+    if not 1 <= n_heads < math.inf:
+        raise ValueError(f"n_heads: expected a finite number of at least 1, got {n_heads}")
+    largest = start_head_norm + ROOM
     constants = loss_constants(
-        n_tokens=n_tokens,
-        dimension=dimension,
-        n_heads=1,
-        token_norm=token_norm,
-        largest_head_norm=start_head_norm + ROOM,
+        n_tokens=n_tokens, dimension=1, n_heads=1, token_norm=token_norm, largest_head_norm=largest
     )
     curvature, root = constants.dimension_free_curvature, math.sqrt(n_heads)
     smoothness = curvature / root + constants.gradient**2 / 4
-    return TrackedHeads(1 / smoothness, math.sqrt(root / (18 * curvature)), start_head_norm + ROOM, curvature)
+    return TrackedHeads(1 / smoothness, math.sqrt(root / (18 * curvature)), largest, curvature)
 
 
-def heads_for(distance: float, *, n_tokens: int, dimension: int, token_norm: float, start_head_norm: float) -> float:
+def heads_for(distance: float, *, n_tokens: int, token_norm: float, start_head_norm: float) -> float:
     r"""Return $(18\,\beta_3'D^2)^2$, the heads for which a target at this distance is allowed.
 
     Args:
         distance: $D$, at least 0.
         n_tokens: $T$, at least 1.
-        dimension: $d$, at least 1; nothing depends on it.
         token_norm: $R$, at least 1.
         start_head_norm: $B_0$, at least 0.
 
     Returns:
-        A number of heads, at least 1.
+        A number of heads, at least 1, not rounded.
 
     Raises:
         ValueError: If an argument is outside its range.
     """
     if not 0 <= distance < math.inf:
         raise ValueError(f"distance: expected a finite number of at least 0, got {distance}")
-    allowed = tracked_heads(
-        n_tokens=n_tokens, dimension=dimension, n_heads=1, token_norm=token_norm, start_head_norm=start_head_norm
-    )
+    allowed = tracked_heads(n_tokens=n_tokens, n_heads=1, token_norm=token_norm, start_head_norm=start_head_norm)
     return max(1.0, (18 * allowed.curvature * distance**2) ** 2)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""What is guaranteed for gradient descent from a start, or why nothing is.
+
+    Attributes:
+        n_heads: Number of heads $H$.
+        step_size: The certified step size $\eta=1/\beta_2'$.
+        steps: The number of steps $K$ with the smallest bound; 0 if no target is allowed.
+        bound: This smallest bound on the average loss; infinite if no target is allowed.
+        fewest_heads: The fewest heads, in the same shares, for which some bound is below $\log2$; infinite if the
+            samples are not separable.
+        failing: Which hypothesis fails and by how much; empty if the bound is below $\log2$.
+        distances: Distances $D$ of the targets that meet all hypotheses but the one on $K$.
+        target_losses: Their losses.
+    """
+
+    n_heads: float
+    step_size: float
+    steps: int
+    bound: float
+    fewest_heads: float
+    failing: str
+    distances: Float[np.ndarray, " targets"] = field(repr=False)
+    target_losses: Float[np.ndarray, " targets"] = field(repr=False)
+
+    def bound_after(self, steps: float) -> float:
+        r"""Return the smallest certified bound on the average loss of steps 1 to $K$, eq. (4).
+
+        Args:
+            steps: $K$, at least 1.
+
+        Returns:
+            The bound; infinite if no target meets all hypotheses.
+
+        Raises:
+            ValueError: If ``steps`` is below 1.
+        """
+        if not steps >= 1:
+            raise ValueError(f"steps: expected at least 1, got {steps}")
+        return _best_bound(self.distances, self.target_losses, self.step_size, steps)
+
+
+def certify(
+    tokens: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    start: Mapping[str, ArrayLike | Tensor],
+    n_heads: float | Sequence[float],
+    *,
+    targets: int = 200,
+) -> Certificate:
+    r"""Return what is guaranteed for gradient descent on the mean logistic loss, all constants included.
+
+    Args:
+        tokens: The training samples $X_i$, ``(samples, tokens, dimension)``.
+        labels: 1 or -1, ``(samples,)``.
+        start: The different heads at the start: ``decoder (heads, tokens, dimension)`` and ``key_query (heads,
+            dimension, dimension)``.
+        n_heads: How many heads there are in all, in equal shares of the different ones; or how many of each. For a
+            whole network their number. Shares need not be whole numbers.
+        targets: How many distances of a target are tried, at least 2; default 200.
+
+    Returns:
+        The certificate; ``failing`` says whether it says anything.
+
+    Raises:
+        ValueError: If a shape does not fit, an entry is NaN or infinite, a label is not 1 or -1, or a number is
+            outside its range; the message names the argument.
+
+    Example:
+        >>> x = np.array([[[1.0, 0.0], [0.0, 0.5]], [[-1.0, 0.0], [0.0, 0.5]]])
+        >>> zero = {"decoder": np.zeros((1, 2, 2)), "key_query": np.zeros((1, 2, 2))}
+        >>> certify(x, [1, -1], zero, n_heads=1e6).failing
+        ''
+    """
+    if targets < 2:
+        raise ValueError(f"targets: expected at least 2, got {targets}")
+    problem = _problem(tokens, labels, start, n_heads)
+    total = float(problem.counts.sum())
+    allowed = tracked_heads(n_heads=total, **problem.sizes())
+    try:
+        ray = _Ray(problem)
+    except NotSeparableError as error:
+        failing = f"separability (P3): the gradients of the outputs at the start: {error}"
+        return Certificate(total, allowed.step_size, 0, math.inf, math.inf, failing, *np.zeros((2, 0)))
+    nearest = math.sqrt(allowed.step_size * float(ray.losses(np.zeros(1), total)[0]))
+    distances = np.geomspace(nearest, max(nearest, allowed.distance), targets)
+    losses = ray.losses(distances, total)
+    fits = np.isfinite(losses) & (distances <= allowed.distance * (1 + 1e-12))
+    distances, losses = distances[fits], losses[fits]
+    longest = np.floor(distances**2 / (allowed.step_size * losses))
+    steps = int(longest[losses.argmin()]) if len(losses) else 0
+    bound = _best_bound(distances, losses, allowed.step_size, steps) if steps else math.inf
+    fewest = ray.fewest_heads()
+    failing = (
+        f"heads: {total:.3g} allow targets within a distance of {allowed.distance:.3g}, and none of them has a loss "
+        f"below log(2) / 3.25, as a bound below log 2 needs; {fewest:.3g} heads do, {fewest / total:.3g} times as many"
+    )
+    failing = "" if bound < SOME_USE else failing
+    return Certificate(total, allowed.step_size, steps, bound, fewest, failing, distances, losses)
+
+
+def _best_bound(distances: np.ndarray, losses: np.ndarray, step_size: float, steps: float) -> float:
+    """The smallest bound (4) over the targets that allow so many steps; rounding of the last one is forgiven."""
+    fits = step_size * steps * losses <= distances**2 * (1 + 1e-12)
+    bounds = 2 * losses + 5 * distances**2 / (4 * step_size * steps)
+    return float(bounds[fits].min(initial=math.inf))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Checked arguments of :func:`certify`, with a first axis of one member."""
+
+    tokens: Tensor
+    labels: Tensor
+    start: Parameters
+    counts: Tensor
+
+    def sizes(self) -> dict[str, Any]:
+        """What the constants depend on."""
+        token_norm = max(1.0, float(self.tokens.norm(dim=3).max()))
+        head_norm = float(self.start["decoder"].square().sum((2, 3)).max().sqrt())
+        return {"n_tokens": self.tokens.shape[2], "token_norm": token_norm, "start_head_norm": head_norm}
+
+
+class _Ray:
+    """Targets along the direction of largest margin, for any number of heads in the same shares."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.problem, self.shares = problem, problem.counts / problem.counts.sum()
+        # The direction of one head gets shorter with more heads; this one is for a single head in all.
+        self.direction = tangent_margin(problem.start, problem.tokens, problem.labels, counts=self.shares).direction
+
+    def losses(self, distances: np.ndarray, n_heads: float | np.ndarray) -> Float[np.ndarray, " distances"]:
+        """The losses of targets at these distances; infinite where a decoder is larger than allowed."""
+        one, found = self.problem, []
+        heads = torch.as_tensor(n_heads, dtype=torch.float64).expand(len(distances))
+        each = one.tokens.shape[1] * one.tokens.shape[2] ** 2 * self.shares.shape[1]
+        for far, many in zip(
+            *(t.split(max(1, AT_ONCE // each)) for t in (torch.tensor(distances), heads)), strict=True
+        ):
+            moved = (far / many.sqrt())[:, None, None, None]
+            target = {name: tensor + moved * self.direction[name] for name, tensor in one.start.items()}
+            tokens, labels = (t.expand(len(far), *t.shape[1:]) for t in (one.tokens, one.labels))
+            loss = logistic(labels)(layer.outputs(target, tokens, counts=many[:, None] * self.shares))[0]
+            too_large = target["decoder"].square().sum((2, 3)).amax(1).sqrt() > one.sizes()["start_head_norm"] + ROOM
+            found.append(torch.where(too_large, math.inf, loss))
+        return torch.cat(found).numpy()
+
+    def fewest_heads(self) -> float:
+        """The fewest heads that allow a target of small enough loss, to a thousandth."""
+        sizes, low, high = self.problem.sizes(), 1e-2, 1e6
+        for _ in range(2):
+            distances = np.geomspace(low, high, 500)
+            heads = np.array([heads_for(far, **sizes) for far in distances])
+            good = self.losses(distances, heads) < NEEDED_LOSS
+            if not good.any():
+                return math.inf
+            first = int(good.argmax())
+            low, high = distances[max(first - 1, 0)], distances[first]
+        return float(heads[first])
+
+
+def _problem(
+    tokens: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    start: Mapping[str, ArrayLike | Tensor],
+    n_heads: float | Sequence[float],
+) -> _Problem:
+    """Check the arguments of :func:`certify` and name the one that is wrong."""
+    x, y = _finite("tokens", tokens), _finite("labels", labels)
+    if x.ndim != 3 or 0 in x.shape:
+        raise ValueError(f"tokens: expected (samples, tokens, dimension), at least one of each, got {tuple(x.shape)}")
+    if tuple(y.shape) != x.shape[:1]:
+        raise ValueError(f"labels: expected one for each of {len(x)} samples, got shape {tuple(y.shape)}")
+    if not (y.abs() == 1).all():
+        raise ValueError(f"labels: expected 1 or -1, got {y[y.abs() != 1][0].item():g}")
+    if set(start) != {"decoder", "key_query"}:
+        raise ValueError(f"start: expected 'decoder' and 'key_query', got {sorted(start)}")
+    decoder, key_query = (_finite(f"start[{name!r}]", start[name]) for name in ("decoder", "key_query"))
+    groups, (_, n_tokens, dimension) = len(decoder) if decoder.ndim else 0, x.shape
+    for name, array, shape in (
+        ("decoder", decoder, (groups, n_tokens, dimension)),
+        ("key_query", key_query, (groups, dimension, dimension)),
+    ):
+        if tuple(array.shape) != shape or not groups:
+            raise ValueError(f"start[{name!r}]: expected {shape}, at least one head, got {tuple(array.shape)}")
+    many = _finite("n_heads", n_heads)
+    counts = many / groups * torch.ones(groups, dtype=torch.float64) if many.ndim == 0 else many
+    if tuple(counts.shape) != (groups,) or not (counts > 0).all() or counts.sum() < 1:
+        raise ValueError(
+            f"n_heads: expected a number of at least 1, or one above 0 for each of {groups}, got {n_heads}"
+        )
+    parameters = {"decoder": decoder[None], "key_query": key_query[None]}
+    return _Problem(x[None], y[None], parameters, counts[None])
+
+
+def _finite(name: str, values: ArrayLike | Tensor) -> Tensor:
+    """A tensor in double precision on the CPU without NaN or infinity."""
+    try:
+        found = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name}: expected numbers, got {type(values).__name__}: {error}") from error
+    if wrong := int((~torch.isfinite(found)).sum()):
+        raise ValueError(f"{name}: {wrong} of {found.numel()} entries are NaN or infinite")
+    return found

@@ -1,66 +1,28 @@
-r"""What Theorem 1 and Corollary 2 promise for gradient descent, and what they ask for.
+r"""What Theorem 1 and Corollary 2 promise for gradient descent, and what they ask for, as the text prints it.
 
-=================  ====================  ===================================================
-paper              name here             meaning
-=================  ====================  ===================================================
-$\gamma$           ``margin``            tangent-kernel margin at the start (P3)
-$B_\Phi$           ``output_bound``      bound on outputs at the start, at least 1 (P2)
-$B_2$              ``head_bound``        bound on the norm of a head there, at least 1 (P1)
-$g_0(1/K)$         ``target_distance``   distance of the target of Corollary 2
-$K$, $\eta$, $H$   ``steps``, ...        steps, step size, heads
-$D$                ``distance``          distance of any target from the start
-=================  ====================  ===================================================
+===============================  ====================  =========================================================
+paper                            name here             meaning
+===============================  ====================  =========================================================
+$\gamma$                         ``margin``            tangent-kernel margin at the start (P3), norm $\sqrt2$
+$B_\Phi$                         ``output_bound``      bound on outputs at the start, at least 1 (P2)
+$\Vert\tilde\theta-\dots\Vert$   ``distance``          distance $D$ of a target from the start
+$g_0(1/K)$                       ``target_distance``   that of the target of Corollary 2
+$\Vert\tilde\theta\Vert$         ``head_norm``         norm $B$ of the largest head of the target
+$\rho$                           ``smoothness``        one over the step size that Theorem 1 allows
+$T$, $d$, $R$, $K$, $\eta$, $H$  ``n_tokens``, ...     tokens, dimension, token norm, steps, step size, heads
+===============================  ====================  =========================================================
 
-The margin is that of directions of norm $\sqrt2$. The conditions are stated up to constants. *Order* below means that
-the hidden constant is set to 1; all readings stand side by side in :mod:`~attnbook.multi_head.readings`.
+Condition (3) hides a constant; :func:`order_heads` sets it to 1. :func:`sketch_heads` puts the printed pieces of
+Section 6.1 together instead, and :func:`smoothness` is printed there with all its constants.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
-__all__ = [
-    "GoodStart",
-    "final_bound",
-    "informative_steps",
-    "order_heads",
-    "order_step_size",
-    "reconstructed_step_size",
-    "regret_bound",
-    "scaled_worst_loss",
-    "target_distance",
-    "theorem_step_size",
-]
+from attnbook.multi_head.curvature_bounds import loss_constants
 
-
-@dataclass(frozen=True)
-class GoodStart:
-    r"""A start with properties P1 to P3 (Definition 1).
-
-    Attributes:
-        n_tokens: $T$, at least 1.
-        dimension: $d$, at least 1.
-        token_norm: $R$, at least 1.
-        margin: $\gamma$, positive.
-        output_bound: $B_\Phi$, at least 1; default 1.
-        head_bound: $B_2$, at least 1; default 1.
-    """
-
-    n_tokens: int
-    dimension: int
-    token_norm: float
-    margin: float
-    output_bound: float = 1.0
-    head_bound: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("n_tokens", "dimension", "token_norm", "output_bound", "head_bound"):
-            if not 1 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a finite number of at least 1, got {getattr(self, name)}")
-        if not 0 < self.margin < math.inf:
-            raise ValueError(f"margin: expected a finite positive number, got {self.margin}")
+__all__ = ["final_bound", "order_heads", "regret_bound", "sketch_heads", "smoothness", "target_distance"]
 
 
 def regret_bound(*, target_loss: float, distance: float, step_size: float, steps: float) -> float:
@@ -82,183 +44,159 @@ def regret_bound(*, target_loss: float, distance: float, step_size: float, steps
         >>> regret_bound(target_loss=0.25, distance=2.0, step_size=0.5, steps=100)
         0.6
     """
-    _check(steps=steps, step_size=step_size)
+    _check(steps=(steps, 1))
+    if not 0 < step_size < math.inf:
+        raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
     return 2 * target_loss + 5 * distance**2 / (4 * step_size * steps)
 
 
-def target_distance(start: GoodStart, steps: float) -> float:
+def target_distance(*, steps: float, margin: float, output_bound: float = 1.0) -> float:
     r"""Return $g_0(1/K)=(2B_\Phi+\log K)/\gamma$ (Corollary 2).
 
     Args:
-        start: The start.
         steps: $K$, at least 1.
+        margin: $\gamma$, positive.
+        output_bound: $B_\Phi$, at least 1; default 1.
 
     Returns:
         The distance at which the paper places a target of loss $1/K$.
 
     Raises:
-        ValueError: If ``steps`` is below 1.
+        ValueError: If an argument is outside its range.
 
     Example:
-        >>> target_distance(GoodStart(4, 6, 1.0, margin=0.5), 1)
+        >>> target_distance(steps=1, margin=0.5)
         4.0
     """
-    _check(steps=steps)
-    return (2 * start.output_bound + math.log(steps)) / start.margin
+    _check(steps=(steps, 1), output_bound=(output_bound, 1))
+    if not 0 < margin < math.inf:
+        raise ValueError(f"margin: expected a finite positive number, got {margin}")
+    return (2 * output_bound + math.log(steps)) / margin
 
 
-def final_bound(start: GoodStart, steps: float, step_size: float) -> float:
+def final_bound(*, steps: float, step_size: float, margin: float, output_bound: float = 1.0) -> float:
     r"""Return $\frac2K+\frac{5(2B_\Phi+\log K)^2}{4\gamma^2\eta K}$ (Corollary 2).
 
     Args:
-        start: The start.
         steps: $K$, at least 1.
         step_size: $\eta$, positive.
+        margin: $\gamma$, positive.
+        output_bound: $B_\Phi$, at least 1; default 1.
 
     Returns:
         The bound on the training loss.
 
     Raises:
         ValueError: If an argument is outside its range.
+
+    Example:
+        >>> round(final_bound(steps=1, step_size=1.0, margin=1.0), 12)
+        7.0
     """
-    distance = target_distance(start, steps)
+    distance = target_distance(steps=steps, margin=margin, output_bound=output_bound)
     return regret_bound(target_loss=1 / steps, distance=distance, step_size=step_size, steps=steps)
 
 
-def order_heads(start: GoodStart, steps: float) -> float:
-    r"""Return $(d\sqrt TR^5B_2^2\,g_0(1/K)^3)^2$, the heads of condition (3) with constant 1.
+def order_heads(*, n_tokens: int, dimension: int, token_norm: float, head_norm: float, distance: float) -> float:
+    r"""Return $(d\sqrt TR^5BD^3)^2$, the heads of condition (3) with its hidden constant set to 1.
+
+    With $B_2^2$ for ``head_norm`` and $g_0(1/K)$ for ``distance`` this is the condition of Corollary 2.
 
     Args:
-        start: The start.
-        steps: $K$, at least 1.
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1.
+        token_norm: $R$, at least 1.
+        head_norm: $B$, at least 0.
+        distance: $D$, at least 0.
 
     Returns:
-        A number of heads.
-
-    Raises:
-        ValueError: If ``steps`` is below 1.
-    """
-    scale = start.dimension * math.sqrt(start.n_tokens) * start.token_norm**5 * start.head_bound**2
-    return (scale * target_distance(start, steps) ** 3) ** 2
-
-
-def theorem_step_size(start: GoodStart, steps: float) -> float:
-    r"""Return one over $d^{3/2}T^{3/2}R^{13}B_2^2\,g_0^2$, the order of $\rho$ in Theorem 1 with constant 1, at most 1.
-
-    Args:
-        start: The start; its heads stand for those of the target.
-        steps: $K$, at least 1.
-
-    Returns:
-        A step size.
-
-    Raises:
-        ValueError: If ``steps`` is below 1.
-    """
-    return 1 / max(1.0, _size(start) * (start.head_bound * target_distance(start, steps)) ** 2)
-
-
-def order_step_size(start: GoodStart, steps: float) -> float:
-    r"""Return one over $d^{3/2}T^{3/2}R^{13}g_0(1/K)^4$, the order of $\rho$ in Corollary 2 with constant 1, at most 1.
-
-    Args:
-        start: The start.
-        steps: $K$, at least 1.
-
-    Returns:
-        A step size.
-
-    Raises:
-        ValueError: If ``steps`` is below 1.
-    """
-    return 1 / max(1.0, _size(start) * target_distance(start, steps) ** 4)
-
-
-def reconstructed_step_size(start: GoodStart, steps: float, n_heads: float) -> float:
-    r"""Return $1/\rho$ with the $\rho$ that we reconstructed for the text's proof, constants included.
-
-    $\rho=\big(\frac{2\sqrt{Td}R^3}{\sqrt H}+\frac{TR^2}4\big)\alpha^2$ with
-    $\alpha=3\sqrt dR^2[3\sqrt TR^3(3g_0+B_2)+2\sqrt TR]$, which bounds $3\sqrt dR^2\|\tilde\theta\|_{2,\infty}+1$
-    one step after the largest head that the theorem allows for. It is our reconstruction for the text's proof and far
-    above $\beta_2$, which is all that the four steps of the chapter ask for
-    (:func:`~attnbook.multi_head.readings.chain_step_size`).
-
-    Args:
-        start: The start.
-        steps: $K$, at least 1.
-        n_heads: $H$, at least 1.
-
-    Returns:
-        A step size, at most 1.
+        A number of heads, not rounded.
 
     Raises:
         ValueError: If an argument is outside its range.
-    """
-    _check(steps=steps, n_heads=n_heads)
-    root, r, d = math.sqrt(start.n_tokens), start.token_norm, start.dimension
-    largest = 3 * target_distance(start, steps) + start.head_bound
-    alpha = 3 * math.sqrt(d) * r**2 * (3 * root * r**3 * largest + 2 * root * r)
-    rho = (2 * root * math.sqrt(d) * r**3 / math.sqrt(n_heads) + start.n_tokens * r**2 / 4) * alpha**2
-    return 1 / max(1.0, rho)
-
-
-def informative_steps(bound: Callable[[float], float], *, level: float = math.log(2)) -> float:
-    r"""Return the number of steps from which on a bound stays below a level.
-
-    Args:
-        bound: Steps to bound; once it falls below the level it stays there.
-        level: Default $\log2$, the loss of a constant output.
-
-    Returns:
-        The number of steps, not rounded.
-
-    Raises:
-        ValueError: If the bound is not below the level after $10^{60}$ steps.
 
     Example:
-        >>> round(informative_steps(lambda steps: 1000 / steps, level=0.5))
-        2000
+        >>> order_heads(n_tokens=4, dimension=3, token_norm=1.0, head_norm=0.5, distance=2.0)
+        576.0
     """
-    low, high = 0.0, 60 * math.log(10)
-    if not bound(math.exp(high)) < level:
-        raise ValueError(f"bound: still {bound(math.exp(high)):.2g} after 1e60 steps, expected below {level:.2g}")
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if bound(math.exp(middle)) < level else (middle, high)
-    return math.exp(high)
+    _check_problem(n_tokens, dimension, token_norm, head_norm, distance)
+    return (dimension * math.sqrt(n_tokens) * token_norm**5 * head_norm * distance**3) ** 2
 
 
-def scaled_worst_loss(start: GoodStart, steps: float, *, stretch: float = 1.0) -> float:
-    r"""Return $K\,\ell(-B_\Phi+s\,g_0(1/K)\,\gamma/\sqrt2)$: is the linearised target as good as Corollary 2 needs?
+def sketch_heads(*, n_tokens: int, dimension: int, token_norm: float, head_norm: float, distance: float) -> float:
+    r"""Return $(18\,\beta_3D^2)^2$, the heads that the proof sketch of Section 6.1 needs, constants included.
 
-    A target direction of norm $\sqrt2$ has margin $\gamma$, so a distance $D$ gains $D\gamma/\sqrt2$; the worst sample
-    may start at $-B_\Phi$.
+    The sketch uses $\sqrt H\ge2\beta_3\|\theta-\theta_k\|^2$, eq. (18), and $\|\theta_k-\theta\|\le3D$ (Lemma 10); with
+    these no head is larger than $B+3D$, where $\beta_3=2\sqrt{Td}\,R^3(3\sqrt dR^2(B+3D)+1)$ (Corollary 1).
 
     Args:
-        start: The start.
-        steps: $K$, at least 1.
-        stretch: The factor $s$ on the distance, positive; default 1, as in the text available to us.
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1.
+        token_norm: $R$, at least 1.
+        head_norm: $B$, at least 0.
+        distance: $D$, at least 0.
 
     Returns:
-        At most 1 where the loss $1/K$ is reached.
+        A number of heads, at least 1, not rounded.
 
     Raises:
         ValueError: If an argument is outside its range.
+
+    Example:
+        >>> sketch_heads(n_tokens=1, dimension=4, token_norm=1.0, head_norm=1.0, distance=1.0)  # (18 * 4 * 25)**2
+        3240000.0
     """
-    if not 0 < stretch < math.inf:
-        raise ValueError(f"stretch: expected a finite positive number, got {stretch}")
-    gained = stretch * target_distance(start, steps) * start.margin / math.sqrt(2)
-    return steps * math.log1p(math.exp(start.output_bound - gained))
+    _check_problem(n_tokens, dimension, token_norm, head_norm, distance)
+    constants = loss_constants(
+        n_tokens=n_tokens,
+        dimension=dimension,
+        n_heads=1,
+        token_norm=token_norm,
+        largest_head_norm=head_norm + 3 * distance,
+    )
+    return max(1.0, (18 * constants.curvature * distance**2) ** 2)
 
 
-def _size(start: GoodStart) -> float:
-    return (start.dimension * start.n_tokens) ** 1.5 * start.token_norm**13
+def smoothness(
+    *, n_tokens: int, dimension: int, n_heads: float, token_norm: float, head_norm: float, distance: float
+) -> float:
+    r"""Return $\rho$ as Section 6.1 prints it; Theorem 1 allows step sizes up to $\min(1,1/\rho)$.
+
+    .. math:: \rho=\Big(\frac{2\sqrt T\,dR^3}{\sqrt H}+\frac{TR^2}4\Big)\alpha^2,\qquad
+              \alpha=3\sqrt dR^2\big[3\sqrt TR^3(3D+B)+2\sqrt TR\big].
+
+    Args:
+        n_tokens: $T$, at least 1.
+        dimension: $d$, at least 1.
+        n_heads: $H$, at least 1.
+        token_norm: $R$, at least 1.
+        head_norm: $B$, at least 0.
+        distance: $D$, at least 0.
+
+    Returns:
+        $\rho$.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> smoothness(n_tokens=4, dimension=1, n_heads=16, token_norm=1.0, head_norm=0.0, distance=0.0)  # 2 * 12**2
+        288.0
+    """
+    _check(n_heads=(n_heads, 1))
+    _check_problem(n_tokens, dimension, token_norm, head_norm, distance)
+    root, r = math.sqrt(n_tokens), token_norm
+    alpha = 3 * math.sqrt(dimension) * r**2 * (3 * root * r**3 * (3 * distance + head_norm) + 2 * root * r)
+    return (2 * root * dimension * r**3 / math.sqrt(n_heads) + n_tokens * r**2 / 4) * alpha**2
 
 
-def _check(**numbers: float) -> None:
-    for name, number in numbers.items():
-        least = 0 if name == "step_size" else 1
-        if not (number > 0 and least <= number < math.inf):
-            raise ValueError(
-                f"{name}: expected a finite number {'above 0' if least == 0 else 'of at least 1'}, got {number}"
-            )
+def _check_problem(n_tokens: int, dimension: int, token_norm: float, head_norm: float, distance: float) -> None:
+    _check(n_tokens=(n_tokens, 1), dimension=(dimension, 1), token_norm=(token_norm, 1))
+    _check(head_norm=(head_norm, 0), distance=(distance, 0))
+
+
+def _check(**numbers: tuple[float, float]) -> None:
+    """Check that numbers are finite and at least as large as they must be."""
+    for name, (number, least) in numbers.items():
+        if not least <= number < math.inf:
+            raise ValueError(f"{name}: expected a finite number of at least {least}, got {number}")

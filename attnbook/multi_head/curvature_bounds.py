@@ -51,19 +51,10 @@ $a<\frac14$ it lies at $m_+=1$ and gives $8a(1-a)(1-2a)\le4/(3\sqrt3)$, with equ
 def gradient_bound(
     tokens: Float[np.ndarray, "tokens dimension"], decoder: Float[np.ndarray, "tokens dimension"]
 ) -> float:
-    r"""Return the bound of Proposition 1 on $\|\nabla_\theta\Phi\|$.
+    r"""Return the bound of Proposition 1 on $\|\nabla_\theta\Phi\|$, whatever the key-query matrix is.
 
-    $2\|X\|_{2,\infty}^2\sum_t\|Xu_t\|_\infty+\sqrt T\,\|X\|_{2,\infty}$.
-
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-
-    Returns:
-        The bound, whatever the key-query matrix is.
-
-    Raises:
-        ValueError: If an entry is NaN or infinite.
+    $2\|X\|_{2,\infty}^2\sum_t\|Xu_t\|_\infty+\sqrt T\,\|X\|_{2,\infty}$, for ``tokens`` $X$ and ``decoder`` $U$; raises
+    ValueError if an entry is NaN or infinite.
     """
     norm, values = _norm_and_values(tokens, decoder)
     return 2 * norm**2 * values + math.sqrt(len(tokens)) * norm
@@ -72,19 +63,10 @@ def gradient_bound(
 def hessian_bound(
     tokens: Float[np.ndarray, "tokens dimension"], decoder: Float[np.ndarray, "tokens dimension"]
 ) -> float:
-    r"""Return the bound of Proposition 1 on $\|\nabla^2_\theta\Phi\|$.
+    r"""Return the bound of Proposition 1 on $\|\nabla^2_\theta\Phi\|$, whatever the key-query matrix is.
 
-    $6d\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}^2\sum_t\|Xu_t\|_\infty+2\sqrt{Td}\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}$.
-
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-
-    Returns:
-        The bound, whatever the key-query matrix is.
-
-    Raises:
-        ValueError: If an entry is NaN or infinite.
+    $6d\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}^2\sum_t\|Xu_t\|_\infty+2\sqrt{Td}\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}$;
+    arguments and errors as for :func:`gradient_bound`.
     """
     norm, values = _norm_and_values(tokens, decoder)
     n_tokens, dimension = tokens.shape
@@ -97,19 +79,9 @@ def dimension_free_hessian_bound(
 ) -> float:
     r"""Return this book's bound on $\|\nabla^2_\theta\Phi\|$, which has no factor $d$.
 
-    $cR^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$ and $c=4/(3\sqrt3)$
-    (:data:`LARGEST_CUMULANT`).
-    Each term is attained. At most half of :func:`hessian_bound`, since $R^2\le d\,\|X\|_{1,\infty}^2$.
-
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-
-    Returns:
-        The bound, whatever the key-query matrix is.
-
-    Raises:
-        ValueError: If an entry is NaN or infinite.
+    $cR^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$ and $c$ of :data:`LARGEST_CUMULANT`; arguments
+    and errors as for :func:`gradient_bound`. Each term is attained. At most half of :func:`hessian_bound`, since
+    $R^2\le d\,\|X\|_{1,\infty}^2$.
 
     Example:
         >>> x = np.array([[1.0, 0.0], [-1.0, 0.0]])
@@ -151,7 +123,7 @@ def loss_constants(
         dimension: $d$, at least 1.
         n_heads: $H$, at least 1.
         token_norm: $R$, at least 1 (Assumption 1).
-        largest_head_norm: $B$, at least 0.
+        largest_head_norm: $B$, at least 0; the largest norm of a decoder $U_h$ will do (a footnote of the paper).
 
     Returns:
         The constants.
@@ -206,45 +178,25 @@ def nearer_end_rise(excess: float) -> float:
 def condition_excess(
     *, n_tokens: int, dimension: int, n_heads: int, token_norm: float, head_norm: float, distance: float
 ) -> float:
-    r"""Return $2\beta_3\|\theta_1-\theta_2\|^2/\sqrt H$: condition (18) asks for at most 1.
+    r"""Return $2\beta_3\|\theta_1-\theta_2\|^2/\sqrt H$ for two networks: condition (18) asks for at most 1.
 
-    Args:
-        n_tokens: $T$, at least 1.
-        dimension: $d$, at least 1.
-        n_heads: $H$, at least 1.
-        token_norm: $R$, at least 1.
-        head_norm: The largest norm of a head in either network.
-        distance: Distance of the two networks, at least 0.
-
-    Returns:
-        The excess $e$.
+    Sizes as for :func:`loss_constants`, ``head_norm`` the largest norm of a head in either network.
 
     Raises:
-        ValueError: If an argument is outside its range.
+        ValueError: If the distance is negative or not finite, or another argument is outside its range.
     """
     if not 0 <= distance < math.inf:
         raise ValueError(f"distance: expected a finite number of at least 0, got {distance}")
-    constants = loss_constants(
-        n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm, largest_head_norm=head_norm
+    unit = allowed_distance(
+        n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm, head_norm=head_norm
     )
-    return 2 * constants.curvature * distance**2 / math.sqrt(n_heads)
+    return (distance / unit) ** 2
 
 
 def allowed_distance(*, n_tokens: int, dimension: int, n_heads: int, token_norm: float, head_norm: float) -> float:
     r"""Return $(\sqrt H/(2\beta_3))^{1/2}$, the distance at which condition (18) holds with equality.
 
-    Args:
-        n_tokens: $T$, at least 1.
-        dimension: $d$, at least 1.
-        n_heads: $H$, at least 1.
-        token_norm: $R$, at least 1.
-        head_norm: The largest norm of a head in either network.
-
-    Returns:
-        The distance.
-
-    Raises:
-        ValueError: If an argument is outside its range.
+    Arguments and errors as for :func:`condition_excess`.
     """
     constants = loss_constants(
         n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm, largest_head_norm=head_norm

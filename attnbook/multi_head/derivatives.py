@@ -38,12 +38,12 @@ from attnbook.multi_head import layer, network
 
 __all__ = [
     "attention",
-    "block_weights",
     "curvature_in_key_query",
     "decoder_gradient",
     "head_gradients",
     "head_hessians",
     "key_query_gradient",
+    "logistic_derivatives",
     "loss_hessian",
     "mixed_curvature",
     "printed_softmax_jacobian",
@@ -79,18 +79,9 @@ def softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.nda
 
 
 def printed_softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.ndarray, "*batch tokens tokens"]:
-    r"""Return $\mathrm{diag}(\varphi(v))-vv^\top$, the Jacobian as the text available to us shows it.
+    r"""Return $\mathrm{diag}(\varphi(v))-vv^\top$, which is not the Jacobian of softmax.
 
-    It is *not* the Jacobian of softmax: $vv^\top$ stands where $\varphi(v)\varphi(v)^\top$ is meant.
-
-    Args:
-        logits: The $v$, along the last axis.
-
-    Returns:
-        One matrix per row of logits.
-
-    Raises:
-        ValueError: If a logit is NaN or infinite.
+    The text reads $vv^\top$ where $\varphi(v)\varphi(v)^\top$ must stand; as :func:`softmax_jacobian` otherwise.
     """
     weights = _softmax(logits)
     return weights[..., None] * np.eye(weights.shape[-1]) - logits[..., None] * logits[..., None, :]
@@ -132,17 +123,7 @@ def mixed_curvature(
     a: Float[np.ndarray, " tokens"],
     b: Float[np.ndarray, " dimension"],
 ) -> Float[np.ndarray, "dimension dimension"]:
-    r"""Return $\nabla_W\langle a,\nabla_U\Phi\,b\rangle=\sum_ta_tx_tb^\top X^\top J_tX$ (Lemma 1).
-
-    Args:
-        tokens: $X$.
-        key_query: $W$.
-        a: Any vector, one entry per query.
-        b: Any vector in token space.
-
-    Returns:
-        The second derivative in the decoder and the key-query matrix, contracted with $a$ and $b$.
-    """
+    r"""Return $\nabla_W\langle a,\nabla_U\Phi\,b\rangle=\sum_ta_tx_tb^\top X^\top J_tX$ (Lemma 1), for any $a,b$."""
     jacobians = softmax_jacobian(_logits(tokens, key_query))
     return tokens.T @ (a[:, None] * np.einsum("s,tsr,rj->tj", tokens @ b, jacobians, tokens))
 
@@ -156,17 +137,7 @@ def curvature_in_key_query(
 ) -> Float[np.ndarray, "dimension dimension"]:
     r"""Return $\nabla_W\langle c,\nabla_W\Phi\,b\rangle=\sum_t(c^\top x_t)\,x_t\mathbf d_t^\top J_tX$ (Lemma 1).
 
-    Here $\mathbf d_t=\mathrm{diag}(Xb)Xu_t-(b^\top X^\top\varphi)\,Xu_t-(u_t^\top X^\top\varphi)\,Xb$.
-
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-        key_query: $W$.
-        b: Any vector in token space.
-        c: Any vector in token space.
-
-    Returns:
-        The second derivative in the key-query matrix, contracted with $b$ and $c$.
+    For any $b,c$; $\mathbf d_t=\mathrm{diag}(Xb)Xu_t-(b^\top X^\top\varphi)\,Xu_t-(u_t^\top X^\top\varphi)\,Xb$.
     """
     logits = _logits(tokens, key_query)
     weights, along, values = _softmax(logits), tokens @ b, decoder @ tokens.T
@@ -234,18 +205,26 @@ def head_hessians(
     return blocks
 
 
+def logistic_derivatives(margins: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return $\ell'$ and $\ell''$ of the logistic loss $\ell(t)=\log(1+e^{-t})$."""
+    wrong = torch.sigmoid(-margins)
+    return -wrong, wrong * torch.sigmoid(margins)
+
+
 def loss_hessian(
     parameters: dict[str, Float[Tensor, "heads rows dimension"]],
     tokens: Float[Tensor, "samples tokens dimension"],
     labels: Float[Tensor, " samples"],
+    loss_derivatives: Callable[[Tensor], tuple[Tensor, Tensor]] = logistic_derivatives,
 ) -> BlocksPlusLowRank:
-    r"""Return the Hessian of the logistic loss of one network, in closed form.
+    r"""Return the Hessian of the loss $\frac1n\sum_i\ell(y_i\tilde\Phi(X_i))$ of one network, in closed form.
 
     Args:
         parameters: ``decoder (heads, tokens, dimension)`` and ``key_query (heads, dimension, dimension)``, without
             the axis for members.
         tokens: Samples.
         labels: 1 or -1.
+        loss_derivatives: Margins $y_i\tilde\Phi(X_i)$ to $\ell'$ and $\ell''$ of a convex loss; default logistic.
 
     Returns:
         The Hessian as blocks (one per head) plus a positive part whose rank is at most the number of samples. Entries
@@ -254,33 +233,12 @@ def loss_hessian(
     Raises:
         ValueError: If the shapes do not fit or an entry is not finite.
     """
-    blocks = head_hessians(parameters, tokens, block_weights(parameters, tokens, labels))
-    gradients = head_gradients(parameters, tokens).flatten(1) / math.sqrt(len(parameters["decoder"]))
-    outputs = _outputs(parameters, tokens)
-    curvatures = torch.sigmoid(outputs) * torch.sigmoid(-outputs) / len(labels)
-    return BlocksPlusLowRank(_numpy(blocks), _numpy(gradients), _numpy(curvatures))
-
-
-def block_weights(
-    parameters: dict[str, Float[Tensor, "heads rows dimension"]],
-    tokens: Float[Tensor, "samples tokens dimension"],
-    labels: Float[Tensor, " samples"],
-) -> Float[Tensor, " samples"]:
-    r"""Return $c_i/\sqrt H$, the weights with which the curvatures of one head enter the Hessian of the loss.
-
-    Args:
-        parameters: As for :func:`head_gradients`.
-        tokens: Samples.
-        labels: 1 or -1.
-
-    Returns:
-        For logistic loss $-y_i\,\sigma(-y_i\tilde\Phi_i)/(n\sqrt H)$ with $\sigma$ the logistic function.
-
-    Raises:
-        ValueError: If the shapes do not fit.
-    """
-    wrong = torch.sigmoid(-labels * _outputs(parameters, tokens))
-    return -labels * wrong / (len(labels) * math.sqrt(len(parameters["decoder"])))
+    root = math.sqrt(len(parameters["decoder"]))
+    outputs = network.predict({name: tensor.unsqueeze(0) for name, tensor in parameters.items()}, tokens.unsqueeze(0))
+    slopes, curvatures = loss_derivatives(labels * outputs[0])
+    blocks = head_hessians(parameters, tokens, labels * slopes / (len(labels) * root))
+    gradients = head_gradients(parameters, tokens).flatten(1) / root
+    return BlocksPlusLowRank(_numpy(blocks), _numpy(gradients), _numpy(curvatures / len(labels)))
 
 
 def _logits(tokens: np.ndarray, key_query: np.ndarray) -> np.ndarray:
@@ -292,10 +250,6 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
         raise ValueError(f"logits: {int((~np.isfinite(logits)).sum())} of {logits.size} entries are NaN or infinite")
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
-
-
-def _outputs(parameters: Parameters, tokens: Tensor) -> Tensor:
-    return network.predict({name: tensor.unsqueeze(0) for name, tensor in parameters.items()}, tokens.unsqueeze(0))[0]
 
 
 def _attention_and_values(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,24 +1,6 @@
 r"""Parameters that solve the tokenised mixture, and their margins (the paper's Sections 5.2, 5.3 and 7).
 
 Also how strongly attention must be scaled, and when the order of the three margins flips.
-
-=========================  ============================  ==========================================================
-paper                      name here                     meaning
-=========================  ============================  ==========================================================
-$u_\star$                  ``value_direction``           $\mu_+-\mu_-$
-$U_\star$                  ``decoder``                   $\mathbb 1_Tu_\star^\top$, norm $S\sqrt{2T}$
-$W_\star$                  ``key_query``                 see the function; norm $S^2\sqrt{2(M+1)}$
-$\gamma_{lin}$             ``linear_margin``             margin of $U_\star/\|U_\star\|$ with uniform attention
-$\gamma_\star$             ``first_phase_margin``        eq. (7): tangent-kernel margin after the first phase
-$\gamma_{attn}$            ``attention_margin``          limit of the margin with saturated attention
-$P$                        ``residual``                  norm of the part of $m$ that is not signal
-$\Gamma_\epsilon$          ``stated_scale``              Proposition 3: a norm of $W$ that suffices
-ours                       ``sharp_scale``               the norm that the worst noise needs
-ours                       ``worst_gap``                 smallest logit gap under $W_\star$
-$\gamma_{attn}(\epsilon)$  ``printed_margin``            eq. (11) as Section 7 repeats it
-ours                       ``crossing``                  the $S$ at which $\gamma_\star=\gamma_{attn}$
-ours                       ``step_crossing``             the step of the first phase at which they are equal
-=========================  ============================  ==========================================================
 """
 
 from __future__ import annotations
@@ -39,7 +21,6 @@ __all__ = [
     "key_query",
     "linear_margin",
     "norm_of_key_query",
-    "printed_margin",
     "sharp_scale",
     "stated_scale",
     "step_crossing",
@@ -186,7 +167,7 @@ def worst_gap(mixture: Mixture) -> float:
     r"""Return the smallest gap between a relevant and an irrelevant logit that the noise bounds allow (ours).
 
     Under $W_\star$ it is $S^4-S^2(3Z_\mu+Z_\nu)+2Z_\mu Z_\nu$, attained by the worst query with the worst key. The
-    paper's proof uses $\frac38S^4$ at $Z_\mu=Z_\nu=S^2/8$, where this is $\frac{17}{32}S^4$.
+    constant of Proposition 3 needs $\frac38S^4$ at $Z_\mu=Z_\nu=S^2/8$, where this is $\frac{17}{32}S^4$.
 
     Args:
         mixture: Sizes and noise, with $Z_\mu+Z_\nu\le S^2$ and $2Z_\mu\le S^2$.
@@ -229,27 +210,6 @@ def sharp_scale(mixture: Mixture, leak: float) -> float:
         raise ValueError(f"mixture: the worst gap is {gap:g}, no scale helps")
     odds = (1 / mixture.relevant_fraction - 1) * (1 - leak) / leak
     return norm_of_key_query(mixture) / gap * math.log(max(1.0, odds))
-
-
-def printed_margin(mixture: Mixture, leak: float) -> float:
-    r"""Return the margin as Section 7 of the text available to us shows it, with $2\epsilon Z_\mu/S$.
-
-    Eq. (11) has $S\sqrt{T/2}\,(1-\epsilon-2\epsilon Z_\mu/S^2)$, see
-    :func:`~attnbook.multi_head.oracle.attention_margin`; here one exponent is lost.
-
-    Args:
-        mixture: Sizes and noise.
-        leak: The attention $\epsilon$ on irrelevant tokens, between 0 and 1.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: If the leak is outside its range.
-    """
-    _check_leak(leak)
-    s = mixture.pattern_norm
-    return s * math.sqrt(mixture.n_tokens / 2) * (1 - leak - 2 * leak * mixture.label_noise / s)
 
 
 def crossing(mixture: Mixture) -> float:

@@ -1,5 +1,7 @@
 """Lemma 1 against automatic differentiation, bounds at points whose answer is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbook.multi_head import curvature_bounds, derivatives
-from attnbook.multi_head.figures import curvature as figures
-from attnbook.multi_head.tables import curvature as tables
 
 RNG = np.random.default_rng(0)
 X, U, W = RNG.standard_normal((7, 5)), RNG.standard_normal((7, 5)), RNG.standard_normal((5, 5))
@@ -115,6 +115,30 @@ def test_constants_by_hand():
     assert got == curvature_bounds.LossConstants(6.0, 39.0, 120.0, 2 * (curvature_bounds.LARGEST_CUMULANT + 1))
 
 
+def test_powers_in_the_constants_by_hand():
+    """R = 2, B = 1.5: beta_1 = 4 * 13, beta_3 = 12 * 8 * 55, beta_2 = 5280 / 4 + 676, beta_3' = 16 (6 c + 1)."""
+    got = curvature_bounds.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=2.0, largest_head_norm=1.5)
+    expected = (52.0, 1996.0, 5280.0, 16 * (6 * curvature_bounds.LARGEST_CUMULANT + 1))
+    assert dataclasses.astuple(got) == pytest.approx(expected, rel=1e-14)
+
+
+def test_bounds_of_proposition_1_by_hand():
+    """T = 2, d = 3, R = 5, largest entry 4, values 3 and 8."""
+    tokens, decoder = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]), np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 5.0]])
+    assert curvature_bounds.gradient_bound(tokens, decoder) == pytest.approx(2 * 25 * 11 + 5 * 2**0.5, rel=1e-14)
+    hessian = 6 * 3 * 25 * 16 * 11 + 2 * 6**0.5 * 25 * 4
+    assert curvature_bounds.hessian_bound(tokens, decoder) == pytest.approx(hessian, rel=1e-14)
+    free = curvature_bounds.LARGEST_CUMULANT * 625 * 11 + 2**0.5 * 125
+    assert curvature_bounds.dimension_free_hessian_bound(tokens, decoder) == pytest.approx(free, rel=1e-14)
+
+
+def test_condition_18_by_hand():
+    """beta_3 = 120 and the root of H is 4, so that 2 * 120 * 0.25 / 4 = 15."""
+    sizes = {"n_tokens": 4, "dimension": 9, "n_heads": 16, "token_norm": 1.0, "head_norm": 1.0}
+    assert curvature_bounds.condition_excess(**sizes, distance=0.5) == pytest.approx(15.0)
+    assert curvature_bounds.allowed_distance(**sizes) == pytest.approx(1 / 60**0.5)
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
@@ -147,14 +171,3 @@ def test_entries_that_are_not_finite_are_refused_by_name(bound):
 def test_logits_that_are_not_finite_are_refused_by_name():
     with pytest.raises(ValueError, match="logits: 49 of 49"):
         derivatives.attention(X, W * np.nan)
-
-
-def test_the_two_parts_of_a_hessian_are_drawn_and_put_in_words():
-    bowl, rest = np.diag([2.0, 0.0, 0.0, 0.0]), np.kron(np.eye(2), [[0.0, 1.0], [1.0, 0.0]])
-    said = tables.parts_text(bowl, rest, 2.0, 2)
-    assert "25.0% of the entries of the rest are not zero" in said
-    assert "Largest eigenvalue of the bowl: 1 times the loss. Smallest of the rest: -0.5 times the loss" in said
-    assert said.endswith("times the root of H, -0.71.")
-    left, right = figures.hessian_parts(bowl, rest, 2, top=2.0).axes
-    np.testing.assert_allclose(left.images[0].get_array(), np.sqrt(bowl / 2))
-    assert len(right.get_lines()) == 2

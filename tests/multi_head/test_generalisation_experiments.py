@@ -1,183 +1,229 @@
-"""The experiments on generalisation: their claims, wrong models that turn them red, settings, pictures and tables."""
+"""The experiments on generalisation: rules that can fail, wrong models, pictures, tables, settings and exercises."""
 
 import dataclasses
 
-import matplotlib as mpl
 import numpy as np
 import pytest
+import red
 import torch
 
+import attnbook
 from attnbook import ledger
-from attnbook.core.figures import BACKGROUND
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head import leave_one_out
-from attnbook.multi_head.experiments import (
-    gap_settings,
-    generalisation_gap,
-    leave_one_out_paths,
-    recursions,
-    samples,
-    stability,
-    stability_settings,
-)
-from attnbook.multi_head.figures import generalisation as figures
-from attnbook.multi_head.tables import generalisation as tables
+from attnbook.multi_head.generalisation import experiments as own
+from attnbook.multi_head.generalisation import figures, left_out, targets
 
-GAP = dataclasses.replace(
-    gap_settings.Settings.book(), seeds=(0, 1, 2, 3), chunk=4, sizes=(10, 20, 40), steps=60, test_samples=500
-)
-STABILITY = dataclasses.replace(
-    stability_settings.Settings.book(), seeds=(0, 1, 2), sizes=(10, 20), inside_steps=60, test_samples=800
-)
-FACT = tables.facts({"one": (np.array([1e-3, 2e9]), np.array([True, False]))})
-FEW = dataclasses.replace(STABILITY, seeds=(0, 1), inside_steps=20)
-
-
-def outcomes(result):
-    return {v.claim.id: v.outcome for v in ledger.check(result).verdicts}
+KINDS = {
+    "generalisation_gap": own.GeneralisationGap, "stability": own.Stability,
+    "realizability": own.Realizability, "inside_theorem_2": own.InsideTheorem2,
+}  # fmt: skip
+FEW = {"seeds": (0, 1), "sizes": (5, 7), "inside_steps": 20, "test_samples": 200, "reduced_test_samples": 100}
 
 
 @pytest.fixture(scope="module")
-def gap():
-    return generalisation_gap.run(GAP, device="cpu")
+def stored():
+    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
 
 
-@pytest.fixture(scope="module")
-def stable():
-    return stability.run(STABILITY, device="cpu")
+def scaled(**factors):
+    """Multiply some arrays."""
+    return lambda d: d.assign({name: factor * d[name] for name, factor in factors.items()})
 
 
-def test_honest_runs_pass(gap, stable):
-    """But for the margin, which needs larger sizes to fall to a half, and slopes of distances over two sizes only."""
-    verdicts = outcomes(gap) | outcomes(stable)
-    for needs_more_sizes in ("MH-T2.2-margin", "MH-ST.1", "MH-ST.1-wide"):
-        verdicts.pop(needs_more_sizes)
-    assert "not reproduced" not in verdicts.values()
+def backwards(*names):
+    """Turn some arrays around along the number of samples."""
+    return lambda d: d.assign({name: d[name].copy(data=d[name].values[..., ::-1]) for name in names})
 
 
-def test_every_claim_of_the_chapter_is_measured(gap, stable):
-    of_chapter = {c.id for c in ledger.claims() if c.chapter == "multi_head/generalisation"}
-    assert set(gap.measurements()) | set(stable.measurements()) == of_chapter
+RED = {
+    "generalisation_gap": {
+        "MH-T2.1": backwards("test_loss", "train_loss"),
+        "MH-T2.1-random": lambda d: d.assign(random_test_loss=d.random_train_loss + 1.0 / d.n),
+        "MH-T2.3": backwards("test_loss"),
+        "MH-T2.2": scaled(margin=100),
+        "MH-C4": scaled(test_loss=1000),
+    },
+    "stability": {
+        "MH-ST.1": backwards("distance"),
+        "MH-ST.2": scaled(recursion=2),
+        "MH-ST.2-unrolled": lambda d: d.assign(log_envelope=d.log_envelope.copy(data=d.log_envelope.values[::-1])),
+        "MH-ST.2-expansive": scaled(expansive=10),
+        "MH-ST.3": lambda d: d.assign(printed=d.corrected),
+        "MH-ST.4": scaled(lipschitz=0.01),
+        "MH-ST.5": scaled(stability_bound=0.01),
+        "MH-LOO": scaled(left_out_loss=2),
+    },
+    "realizability": {
+        "MH-A2": scaled(farther_loss=3),
+        "MH-P7": scaled(target_loss=0.2),
+        "MH-C3": scaled(train_loss=100),
+    },
+    "inside_theorem_2": {"MH-T2.2-target": scaled(condition=2)},
+}
+PARTS = {
+    "generalisation_gap": [],
+    "stability": [
+        ("MH-ST.2", scaled(inside_recursion=2)),
+        ("MH-ST.2", scaled(inside_smoothness=10)),
+        ("MH-ST.2-unrolled", scaled(forcing_used=3)),
+        ("MH-ST.2-unrolled", scaled(log_envelope=3)),
+        ("MH-ST.2-unrolled", scaled(log_envelope=0.3)),
+        ("MH-ST.2-expansive", scaled(inside_expansive=1.01)),
+        ("MH-ST.3", scaled(corrected=1.1)),
+        ("MH-ST.5", scaled(inside_stability_bound=0.01)),
+        ("MH-ST.5", scaled(inside_target=1000)),
+        ("MH-LOO", lambda d: d.assign(left_out_loss=d.train_loss)),
+        ("MH-LOO", scaled(lipschitz=0.1)),
+    ],
+    "realizability": [("MH-A2", scaled(needed=1.1)), ("MH-P7", scaled(least_loss=0.2))],
+    "inside_theorem_2": [
+        ("MH-T2.2-target", lambda d: d.assign(test_loss=d.test_loss + 1)),
+        ("MH-T2.2-target", scaled(theorem_2=5)),
+    ],
+}  # other values of the same rules
 
 
-def test_coin_tosses_for_labels_turn_the_rate_red(monkeypatch):
-    """Networks that cannot learn: the gap after as many steps as samples falls too slowly."""
-    right = samples.draw
-
-    def tossed(mixture, n_samples, seeds, *, purpose="samples", device=None):
-        drawn = right(mixture, n_samples, seeds, purpose=purpose, device=device)
-        return generalisation_gap._tossed(drawn, seeds, f"mutant {purpose}")
-
-    monkeypatch.setattr(samples, "draw", tossed)
-    assert outcomes(generalisation_gap.run(GAP, device="cpu"))["MH-T2.1"] == "not reproduced"
+@pytest.mark.parametrize("name", KINDS)
+def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
+    measure = KINDS[name]().measurements
+    assert set(RED[name]) == set(measure(stored[name]))
+    red.assert_turned(measure, stored[name], RED[name])
+    for claim, change in PARTS[name]:
+        red.assert_turned(measure, stored[name], {claim: change})
 
 
-def test_a_bound_without_its_margin_and_logarithm_turns_red(gap, monkeypatch):
-    monkeypatch.setattr(theory, "corollary_2", lambda **k: np.full(4, 0.1 / k["n_samples"]))
-    verdicts = outcomes(gap)
-    assert verdicts["MH-T2.2"] == verdicts["MH-T2.2-vacuous"] == "not reproduced"
+def test_every_claim_of_the_chapter_is_measured():
+    mine = {c.id: c for c in ledger.claims() if c.chapter == "multi_head/generalisation"}
+    assert set(mine) == {claim for claims in RED.values() for claim in claims}
+    assert sum(c.source == "book" for c in mine.values()) == 3
+
+
+def outcomes(experiment):
+    measured = experiment.measurements(experiment.run(device="cpu"))
+    return {claim: ledger.judge(ledger.claim(claim), m).outcome for claim, m in measured.items()}
 
 
 def test_networks_that_leave_out_another_sample_turn_the_left_out_gap_red(monkeypatch):
     right = leave_one_out.leave_one_out_weights
-    monkeypatch.setattr(
-        leave_one_out, "leave_one_out_weights", lambda n, left_out: right(n, [(i + 1) % n for i in left_out])
-    )
-    assert outcomes(stability.run(FEW, device="cpu"))["MH-LOO"] == "not reproduced"
+    monkeypatch.setattr(leave_one_out, "leave_one_out_weights", lambda n: right(n)[[0, *range(2, n + 1), 1]])
+    assert outcomes(own.Stability(**FEW))["MH-LOO"] == "not reproduced"
 
 
 def test_a_recursion_without_most_of_its_last_term_turns_red(monkeypatch):
-    right = recursions.Recursions.forcing.fget
-    monkeypatch.setattr(recursions.Recursions, "forcing", property(lambda self: 0.1 * right(self)))
-    verdicts = outcomes(stability.run(FEW, device="cpu"))
-    assert verdicts["MH-ST.2"] == verdicts["MH-ST.2-forcing"] == "not reproduced"
+    right = left_out.Recursions.forcing.fget
+    monkeypatch.setattr(left_out.Recursions, "forcing", property(lambda self: 0.1 * right(self)))
+    verdicts = outcomes(own.Stability(**FEW))
+    assert verdicts["MH-ST.2"] == verdicts["MH-ST.2-unrolled"] == "not reproduced"
 
 
-def test_a_factor_that_is_a_tenth_too_small_turns_the_step_red(monkeypatch):
+def test_factors_a_tenth_too_small_turn_the_step_red(monkeypatch):
     """Inside its conditions eq. (20) is nearly attained."""
-    right = theory.expansive_factor
-    monkeypatch.setattr(theory, "expansive_factor", lambda **options: 0.9 * right(**options))
-    small = dataclasses.replace(FEW, sizes=(5, 7))
-    assert outcomes(stability.run(small, device="cpu"))["MH-ST.2-expansive"] == "not reproduced"
+    right = theory.recursion_factors
+    monkeypatch.setattr(theory, "recursion_factors", lambda **o: {name: 0.9 * f for name, f in right(**o).items()})
+    assert outcomes(own.Stability(**FEW))["MH-ST.2-expansive"] == "not reproduced"
 
 
-def test_the_control_shows_that_the_rule_at_fixed_steps_does_not_separate(gap):
-    slope = gap.measurements()["MH-T2.1-fixed"].values["slope_coin_tosses"]
-    assert -1.7 <= slope <= -0.4
-    assert slope < gap.measurements()["MH-T2.1-random"].values["slope_mean_gap"]
-    assert (np.diff(np.median(gap.random_margin, axis=0)) < 0).all()
+def test_the_constants_are_those_of_the_larger_network_by_hand():
+    """T = 4, d = 6, H = 4, B = 0.5: beta_1 = root T R (2 R^2 B + 1), beta_3 with root d and d."""
+    experiment = own.InsideTheorem2()
+    r, b = experiment.mixture.token_norm, 0.5
+    found = experiment.constants(np.array(4.0), np.array([b]))
+    gradient, curvature = 2 * r * (2 * r**2 * b + 1), 4 * 6**0.5 * r**3 * (3 * 6**0.5 * r**2 * b + 1)
+    expected = {"gradient": gradient, "smoothness": curvature / 2 + gradient**2 / 4, "curvature": curvature}
+    assert {name: value.item() for name, value in found.items()} == pytest.approx(expected)
 
 
-def test_the_literal_bracket_is_what_fails(monkeypatch):
-    """If (21) were shown with the right bracket, the claim that it fails as shown would be red."""
-    monkeypatch.setattr(theory, "printed_factor", lambda **options: theory.expansive_factor(**options, smoothness=0.0))
-    assert outcomes(stability.run(FEW, device="cpu"))["MH-ST.3"] == "not reproduced"
+def test_corollaries_3_and_4_and_lemma_3_on_their_data_sets(stored):
+    near, gaps, stable = (stored[name] for name in ("realizability", "generalisation_gap", "stability"))
+    far = float(near.needed.sel(k=100)[0, 0])
+    assert float(targets.corollary_3(near, 0.5).sel(trained_k=100)[0, 0]) == pytest.approx(0.02 + 5 * far**2 / 200)
+    far = float(gaps.needed.sel(schedule=own.K_FIXED, n=40)[0])
+    fourth = own.corollary_4(gaps, 0.5).sel(schedule=own.K_FIXED, n=40)[0]
+    assert float(fourth) == pytest.approx((2 + 4.5 * far**2) / 10)
+    assert float(own.lemma_3(stable)[0, 0, 0]) == 2 * float(stable.lipschitz[0, 0, 0] * stable.distance[0, 0, 0])
 
 
 def test_a_run_by_seeds_is_the_run_together():
-    few = dataclasses.replace(FEW, sizes=(5, 7), steps=6, inside_steps=4)
-    one, both = (stability.run(dataclasses.replace(few, chunk=c), device="cpu") for c in (1, 2))
-    for name in ("distance", "test_loss", "left_out_loss", "recursion", "margin", "inside"):
-        np.testing.assert_allclose(getattr(one, name), getattr(both, name), rtol=1e-9)
+    small = FEW | {"steps": 6, "inside_steps": 4}
+    one, both = (own.Stability(**small, chunk=chunk).run(device="cpu") for chunk in (1, 2))
+    for name in ("distance", "test_loss", "left_out_loss", "recursion", "margin", "inside_recursion"):
+        np.testing.assert_allclose(one[name], both[name], rtol=1e-9)
 
 
-def test_the_recursions_need_every_step():
-    problem = stability.Problem(FEW, (0,), torch.device("cpu"))
-    path = problem.paths(5, (4,), step_size=0.5, steps=6)[0]
-    thin = dataclasses.replace(path, steps=2 * path.steps)
-    with pytest.raises(ValueError, match="a record at every step, got steps"):
-        recursions.Recursions(thin, FEW.mixture, np.array([4.0]), 0.5)
+def test_coins_replace_all_labels_and_nothing_else():
+    experiment = own.GeneralisationGap()
+    drawn = experiment.draw((0, 1), 50, "samples 50", torch.device("cpu"))
+    tossed = own._tossed(drawn, (0, 1), "samples 50")
+    assert torch.equal(tossed.tokens, drawn.tokens)
+    assert 0.3 < float((tossed.labels == drawn.labels).double().mean()) < 0.7
 
 
 @pytest.mark.parametrize(
-    ("settings", "changed", "message"),
+    ("kind", "change", "message"),
     [
-        (gap_settings.Settings, {"sizes": (10, 30)}, "each twice the last"),
-        (gap_settings.Settings, {"sizes": ()}, "sizes"),
-        (gap_settings.Settings, {"steps": 100}, "steps: expected at least the largest size"),
-        (gap_settings.Settings, {"heads": 3}, "even"),
-        (gap_settings.Settings, {"test_samples": 0}, "test_samples"),
-        (gap_settings.Settings, {"step_size": 0.0}, "step_size"),
-        (gap_settings.Settings, {"seeds": (0,)}, "at least two"),
-        (stability_settings.Settings, {"sizes": (20, 10)}, "increasing"),
-        (stability_settings.Settings, {"heads": (4, 5)}, "even"),
-        (stability_settings.Settings, {"steps": 0}, "steps"),
-        (stability_settings.Settings, {"inside_step_size": 0.0}, "inside_step_size"),
-        (stability_settings.Settings, {"inside_size": 1}, "inside_size"),
-        (stability_settings.Settings, {"seeds": (0,)}, "at least two"),
-        (leave_one_out_paths.Settings, {"heads": (3,)}, "even"),
-        (leave_one_out_paths.Settings, {"n_samples": 1}, "n_samples"),
+        (own.GeneralisationGap, {"sizes": (10, 30, 60)}, "each twice the last"),
+        (own.GeneralisationGap, {"sizes": (10, 20)}, "at least three"),
+        (own.GeneralisationGap, {"steps": 100}, "steps: expected at least the largest size"),
+        (own.GeneralisationGap, {"heads": 3}, "even"),
+        (own.Stability, {"sizes": (20, 10)}, "increasing"),
+        (own.Stability, {"heads": (4, 5)}, "even"),
+        (own.Realizability, {"trained": (100, 200)}, "trained"),
     ],
 )
-def test_settings_outside_their_range_are_refused(settings, changed, message):
+def test_settings_that_make_no_sense_are_refused_by_name(kind, change, message):
     with pytest.raises(ValueError, match=message):
-        settings(**changed)
+        kind.at("book", **change)
 
 
-def test_pictures_and_tables_can_be_drawn(gap, stable):
-    paths = leave_one_out_paths.run(leave_one_out_paths.Settings.smoke(), device="cpu")
-    assert paths.measurements() == {}
+def test_pictures_and_tables_draw(stored):
+    near, gaps, stable = (stored[name] for name in ("realizability", "generalisation_gap", "stability"))
+    paths = left_out.example_paths(dataclasses.replace(own.Stability(), first_samples=50), n_samples=5, steps=10)
     drawn = [
         figures.gap_and_bounds(stable),
-        figures.stability(stable),
-        figures.gaps(gap),
-        figures.bounds_and_margin(gap),
-        *(figures.explorer_frame(paths, heads, 7) for heads in (4, 100_000_000)),
+        figures.rates(gaps),
+        figures.distances(near, gaps),
+        figures.recursion_frame(paths, 10**8, 5),
     ]
-    for figure in drawn:
-        assert mpl.colors.to_hex(figure.get_facecolor()) == BACKGROUND
-        assert all(ax.get_xlabel() and ax.get_ylabel() for ax in figure.axes)
-        mpl.pyplot.close(figure)
-    for table in (tables.ladder(stable), tables.gaps(gap), tables.vacuous(gap), tables.conditions(stable), FACT):
-        assert "measured" in table._repr_html_()
-    assert "ten to the power of" in tables.explorer_text(leave_one_out_paths.run(leave_one_out_paths.Settings()), 4, 20)
+    assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)
+    assert figures.recursion_text(paths, 4, 1) != figures.recursion_text(paths, 10**8, 5)
+    for table in (
+        figures.ladder(stable),
+        figures.gaps_table(gaps),
+        figures.conditions(stable, stored["inside_theorem_2"]),
+    ):
+        assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_facts_show_the_range_and_the_failure():
-    shown = FACT._repr_html_()
-    assert "0.001 to 10⁹" in shown
-    assert "<td>no</td>" in shown
+def left_out_gap(full, reduced):
+    return np.diag(reduced).mean() - full.mean()
 
 
-def test_head_counts_are_written_in_digits_or_as_powers_of_ten():
-    assert [figures.head_count(h) for h in (4, 2000, 100_000_000)] == ["4", "2000", "$10^8$"]
+def unrolled(alpha, forcing, *, start=1.0):
+    found = [0.0]
+    for a, g in zip(alpha, forcing, strict=True):
+        found.append((start + a) * found[-1] + g)
+    return found
+
+
+@pytest.mark.parametrize(("exercise", "answer"), [("MH-GEN-1", left_out_gap), ("MH-GEN-2", unrolled)])
+def test_right_answers_pass(exercise, answer):
+    assert attnbook.check(exercise, answer).right
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "message"),
+    [
+        ("MH-GEN-1", lambda full, reduced: -left_out_gap(full, reduced), "way round"),
+        ("MH-GEN-1", lambda full, reduced: reduced.mean() - full.mean(), "diagonal"),
+        ("MH-GEN-1", lambda full, reduced: np.diag(reduced).mean(), "subtracted"),
+        ("MH-GEN-1", lambda full, reduced: np.abs(np.diag(reduced) - full).mean(), "cancel"),
+        ("MH-GEN-2", lambda alpha, forcing: unrolled(alpha, forcing, start=0.0), "1 + alpha"),
+        ("MH-GEN-2", lambda alpha, forcing: unrolled(alpha, forcing)[1:], "6 values"),
+        ("MH-GEN-2", lambda alpha, forcing: [0.0, *np.cumsum(forcing)], "with the factors"),
+    ],
+)
+def test_wrong_answers_get_the_likely_mistake(exercise, answer, message):
+    feedback = attnbook.check(exercise, answer)
+    assert not feedback.right
+    assert message in repr(feedback)

@@ -1,178 +1,193 @@
-"""The race to the attention margin and the margins at random starts, against oracles of their own."""
+"""The race to the attention margin, margins at random starts and the search for the global margin, by other means."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import red
 import torch
 
+import attnbook
 from attnbook import ledger
 from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
-from attnbook.multi_head import exercises, network, objectives, oracle, starts
+from attnbook.multi_head import head_groups, layer, network, objectives, oracle, starts
 from attnbook.multi_head.data import draw_patterns
-from attnbook.multi_head.exercises.margin_race import two_samples
-from attnbook.multi_head.experiments import margin_race, random_starts, samples
-from attnbook.multi_head.figures import margin_race as figures
-from attnbook.multi_head.tables import margin_race as tables
+from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.margin_race import experiments as own
+from attnbook.multi_head.margin_race import figures, search
+from attnbook.multi_head.margin_race.exercises import two_samples
+from attnbook.multi_head.margin_race.start_margins import tangent_margins
 
-RACE = dataclasses.replace(margin_race.Settings.smoke(), steps=13, early_step=5, tried_steps=3)
-# Eight times the step size, an eighth of the steps.
-SHORT = dataclasses.replace(
-    margin_race.Settings.book(),
-    n_samples=11,
-    normalised_step_size=0.4,
-    steps=500,
-    early_step=250,
-    tried_plain=(10.0, 300.0),
-    tried_normalised=(0.8,),
-    tried_steps=500,
-    seeds=(0, 1),
-)
-STARTS = dataclasses.replace(random_starts.Settings.book(), n_samples=23, seeds=(0, 1, 2), heads=(1, 16))
+KINDS = {"margin_race": own.MarginRace, "random_starts": own.RandomStarts}
+RACE = own.MarginRace.at("smoke", steps=13, early_step=5, tried_steps=3)
+SMALL = {"n_samples": 23, "seeds": (0, 1, 2), "heads": (1, 16), "searched": (1, 3), "free_heads": 3}
+STARTS = own.RandomStarts.at("book", **SMALL, search_starts=1, search_steps=2)
 
 
-def outcomes(result) -> dict[str, str]:
-    return {v.claim.id: v.outcome for v in ledger.check(result).verdicts}
+@pytest.fixture(scope="module")
+def stored():
+    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
 
 
 @pytest.fixture(scope="module")
 def race():
-    return margin_race.run(RACE, device="cpu")
+    return RACE.run(device="cpu")
 
 
 @pytest.fixture(scope="module")
 def margins():
-    return random_starts.run(STARTS, device="cpu")
+    return STARTS.run(device="cpu")
 
 
-def by_autograd(runner, drawn, signs: torch.Tensor, direction: torch.Tensor, steps: int) -> float:
+def at(name, change, **where):
+    """Change part of one array."""
+
+    def changed(data):
+        array = data[name].copy(deep=True)
+        array.loc[where] = change(array.loc[where])
+        return data.assign({name: array})
+
+    return changed
+
+
+RED = {
+    "margin_race": {
+        "MH-X.2": at("fraction", lambda x: 0.98 * x, rule="normalised", heads=1),
+        "MH-X.1-equal-norm": at("fraction", lambda x: 0.5 * x, rule="plain"),
+        "MH-X.3": lambda d: d.assign(cosine=d.cosine**4),
+    },
+    "random_starts": {
+        "MH-X.5": lambda d: d.assign(matched=d.matched[::-1].assign_coords(key_query_scale=d.key_query_scale)),
+        "MH-X.5-labels": lambda d: d.assign(coin_flips=0 * d.coin_flips),
+        "MH-X.6": lambda d: d.assign(bound=1.1 * d.bound),
+    },
+}
+PARTS = {
+    "margin_race": [
+        ("MH-X.2", at("fraction", lambda x: 0.98 * x, rule="normalised", heads=16)),
+        ("MH-X.2", lambda d: d.assign(fraction=1.001 * d.fraction)),
+        ("MH-X.2", lambda d: d.assign(tried_plain=1.2 * d.tried_plain)),
+        ("MH-X.2", lambda d: d.assign(tried_plain=d.tried_plain + 0.5)),
+        ("MH-X.1-equal-norm", at("fraction", lambda x: x - 0.06, rule="plain", heads=16)),
+        ("MH-X.3", lambda d: d.assign(plus_mass=0.9 * d.plus_mass)),
+        ("MH-X.3", lambda d: d.assign(key_query_norm=d.value_norm)),
+        ("MH-X.3", lambda d: d.assign(cosine=d.cosine * (1 + 0.03 * (d.step == 1000)))),
+    ],
+    "random_starts": [
+        ("MH-X.5", at("random", lambda x: 0 * x, heads=8, key_query_scale=1.0, value_scale=0.3)),
+        ("MH-X.5", lambda d: d.assign(random=0.8 * d.random)),
+        ("MH-X.5", at("matched", lambda x: 1.1 * x, heads=64, key_query_scale=0.0)),
+        ("MH-X.5-labels", at("coin_flips", lambda x: 0 * x, heads=1)),
+        ("MH-X.5-labels", lambda d: d.assign(zero_coin_flips=d.zero)),
+        ("MH-X.5-labels", lambda d: d.assign(first_phase_coin_flips=0 * d.zero)),
+        ("MH-X.6", lambda d: d.assign(global_margin=d.global_margin[::-1].assign_coords(searched=d.searched))),
+        ("MH-X.6", lambda d: d.assign(free_margin=1.05 * d.free_margin)),
+        ("MH-X.6", lambda d: d.assign(first_phase=1.2 * d.first_phase)),
+        ("MH-X.6", lambda d: d.assign(global_margin=d.global_margin * (1 - 0.05 * (d.start == 1)))),
+    ],
+}  # other values of the same rules
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
+    measure = KINDS[name]().measurements
+    data = stored[name].assign_coords(start=range(3)) if name == "random_starts" else stored[name]
+    assert set(RED[name]) == set(measure(data))
+    red.assert_turned(measure, data, RED[name])
+    for claim, change in PARTS[name]:
+        red.assert_turned(measure, data, {claim: change})
+
+
+def test_every_claim_of_the_chapter_is_measured_or_says_why_not():
+    mine = {c.id: c for c in ledger.claims() if c.chapter == "multi_head/margin_race"}
+    measured = {claim for claims in RED.values() for claim in claims}
+    assert set(mine) - measured == {"MH-X.7"} == {i for i, c in mine.items() if c.untestable}
+    findings = [c for c in mine.values() if c.source == "book" and "open question:" not in c.where]
+    assert len(findings) <= 3
+
+
+def by_autograd(rule, step_size, drawn, signs, direction, steps):
     """Margin per norm after training all heads of one network, with nothing in closed form."""
     tokens, labels, heads = drawn.tokens[0], drawn.labels[0], len(signs)
     values = (signs[:, None, None] * direction.expand(heads, *tokens.shape[1:])).requires_grad_()
     key_query = torch.zeros(heads, tokens.shape[2], tokens.shape[2], dtype=torch.float64, requires_grad=True)
 
-    def outputs() -> torch.Tensor:
+    def outputs():
         logits = torch.einsum("ntd,hde,nse->nhts", tokens, key_query, tokens)
         return torch.einsum("htd,nhts,nsd->n", values, logits.softmax(3), tokens) / math.sqrt(heads)
 
     for _ in range(steps):
         exponents = -labels * outputs()
-        loss = exponents.logsumexp(0) if runner.rule == "normalised" else (1 + exponents.exp()).log().mean()
+        loss = exponents.logsumexp(0) if rule == "normalised" else (1 + exponents.exp()).log().mean()
         for weight, slope in zip((values, key_query), torch.autograd.grad(loss, (values, key_query)), strict=True):
-            weight.data -= runner.step_size * slope
+            weight.data -= step_size * slope
     return ((labels * outputs()).min() / values.norm()).item()
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_every_runner_is_a_whole_network_trained_by_automatic_differentiation(race, number: int) -> None:
-    runner, seed = RACE.runners[number], RACE.seeds[1:2]
-    drawn = samples.draw(RACE.mixture, RACE.n_samples, seed)
-    first = samples.draw(RACE.mixture, RACE.first_phase_samples, seed, purpose="first phase")
-    signs = torch.zeros(runner.n_heads, dtype=torch.float64)
-    if not runner.from_zero:
-        signs = torch.tensor([1.0, -1.0] * (runner.n_heads // 2), dtype=torch.float64)
+@pytest.mark.parametrize("rule", own.RULES)
+@pytest.mark.parametrize("heads", RACE.heads)
+def test_every_network_is_a_whole_one_trained_by_automatic_differentiation(race, rule, heads):
+    drawn = samples.draw(RACE.mixture, RACE.n_samples, (1,))
+    first = samples.draw(RACE.mixture, RACE.first_phase_samples, (1,), purpose="first phase")
     direction = starts.first_phase_direction(first.tokens, first.labels)[0]
-    expected = by_autograd(runner, drawn, signs, direction, RACE.steps) / oracle.attention_margin(RACE.mixture)
-    assert race.fraction[1, number, -1] == pytest.approx(expected, rel=1e-9)
+    signs = torch.zeros(heads, dtype=torch.float64)
+    if (rule, heads) == ("normalised", RACE.heads[1]):
+        signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(heads // 2)
+    size = {"plain": RACE.plain_step_size, "normalised": RACE.normalised_step_size}[rule]
+    expected = by_autograd(rule, size, drawn, signs, direction, RACE.steps) / oracle.attention_margin(RACE.mixture)
+    found = race.fraction.sel(rule=rule, heads=heads, seed=1).isel(step=-1)
+    assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
-def test_trials_of_the_race_s_own_step_size_are_the_race_at_that_step() -> None:
-    settings = dataclasses.replace(RACE, tried_plain=(10.0,), tried_normalised=(0.05,), tried_steps=RACE.early_step)
-    found = margin_race.run(settings, device="cpu")
-    early = settings.record_at.index(settings.early_step)
-    for rule, n_heads in (("plain", 1), ("plain", 16), ("normalised", 1)):
-        np.testing.assert_allclose(
-            found.tried_with(rule, n_heads)[:, 0], found.fraction[:, found.runner(rule, n_heads), early], rtol=1e-12
-        )
+def test_every_trial_is_a_network_from_zero_with_its_own_step_size(race):
+    drawn = samples.draw(RACE.mixture, RACE.n_samples, (1,))
+    for rule, heads, size in (("plain", 16, 30.0), ("normalised", 1, 0.8)):
+        still = torch.zeros(heads, dtype=torch.float64)
+        expected = by_autograd(rule, size, drawn, still, torch.zeros(RACE.dimension), RACE.tried_steps)
+        found = race[f"tried_{rule}"].sel({"heads": heads, f"{rule}_size": size, "seed": 1})
+        assert float(found) * oracle.attention_margin(RACE.mixture) == pytest.approx(expected, rel=1e-6)
 
 
-def test_after_one_step_from_zero_attention_is_uniform_and_no_better_than_the_floor(race) -> None:
-    """The key-query matrix has no gradient where the value matrix is zero."""
-    one = race.runner("normalised", 1)
-    np.testing.assert_allclose(race.mass[:, one, 0], RACE.relevant_fraction, rtol=1e-12)
-    assert (race.fraction[:, one, 0] <= race.floor + 1e-12).all()
-
-
-def test_the_floor_is_the_largest_margin_of_a_rule_on_mean_tokens(race) -> None:
+def test_the_floor_is_the_exact_margin_of_linear_rules_on_mean_tokens(race):
     drawn = samples.draw(RACE.mixture, RACE.n_samples, RACE.seeds)
-    means, labels = drawn.tokens.mean(2).numpy(), drawn.labels.numpy()
-    for i, (mean, y) in enumerate(zip(means, labels, strict=True)):
+    for mean, y, floor in zip(drawn.tokens.mean(2).numpy(), drawn.labels.numpy(), race.floor.values, strict=True):
         expected = math.sqrt(RACE.n_tokens) * kernel_margin(mean @ mean.T, y).margin
-        assert race.floor[i] * oracle.attention_margin(RACE.mixture) == pytest.approx(expected, rel=1e-6)
+        assert floor * oracle.attention_margin(RACE.mixture) == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_oracle_with_saturated_attention_has_the_whole_attention_margin_and_cosine_one() -> None:
+def test_the_oracle_with_saturated_attention_has_the_whole_attention_margin_and_cosine_one():
     drawn = samples.draw(RACE.mixture, RACE.n_samples, (0,))
     patterns = draw_patterns(RACE.mixture, rng=stream(0, "patterns"))
     target = torch.as_tensor(oracle.key_query(patterns))
-    parameters = {
-        "decoder": torch.as_tensor(oracle.decoder(patterns, RACE.n_tokens))[None, None],
-        "key_query": 100 * target[None, None],
-    }
-    seen = margin_race._look(parameters, drawn, torch.ones(1, 1, dtype=torch.float64), target[None])
+    decoder = torch.as_tensor(oracle.decoder(patterns, RACE.n_tokens))
+    parameters = {"decoder": decoder[None, None], "key_query": 100 * target[None, None]}
+    seen = own.look(parameters, drawn, torch.ones(1, 1, dtype=torch.float64), target[None])
     assert seen["fraction"].item() == pytest.approx(oracle.attention_margin(RACE.mixture), rel=1e-9)
     assert seen["cosine"].item() == pytest.approx(1)
     assert seen["plus_mass"].item() == pytest.approx(1)
 
 
-def test_normalised_descent_gets_there_and_plain_descent_does_not() -> None:
-    verdicts = outcomes(margin_race.run(SHORT, device="cpu"))
-    assert "not reproduced" not in verdicts.values()
+def test_a_lead_at_equal_norm_is_read_off_a_straight_line_over_the_logarithm(race):
+    """The other passes norm 1 at share 0.2 and norm 100 at 0.6; plain descent ends at norm 10 with 0.7."""
+    made, n = race.copy(deep=True), race.sizes["step"]
+    made.value_norm[:], made.fraction[:] = np.logspace(0, 2, n)[:, None, None, None], 0.0
+    made.fraction.loc[{"rule": "normalised"}] = np.linspace(0.2, 0.6, n)[:, None, None]
+    made.value_norm.loc[{"rule": "plain", "step": made.step[-1]}] = 10
+    made.fraction.loc[{"rule": "plain", "step": made.step[-1]}] = 0.7
+    np.testing.assert_allclose(own.lead_at_equal_norm(made, RACE.heads[0]), 0.3)
 
 
-def test_a_lead_at_equal_norm_is_read_off_a_straight_line_over_the_logarithm(race) -> None:
-    """The other passes norm 1 at share 0.2 and norm 100 at 0.6; the runner ends at norm 10 with 0.7."""
-    norm, share = np.zeros_like(race.fraction), np.zeros_like(race.fraction)
-    norm[:], share[:, 1] = np.logspace(0, 2, norm.shape[2]), np.linspace(0.2, 0.6, norm.shape[2])
-    norm[:, 0, -1], share[:, 0, -1] = 10, 0.7
-    made = dataclasses.replace(race, value_norm=norm, fraction=share)
-    np.testing.assert_allclose(made.lead_at_equal_norm(0, 1), 0.3)
+def test_plain_descent_races_with_the_step_size_that_served_one_head_best(stored):
+    tried = stored["margin_race"].tried_plain.sel(heads=1).median("seed")
+    best = int(tried.argmax("plain_size"))
+    assert float(tried.plain_size[best]) == own.MarginRace().plain_step_size
+    assert 0 < best < len(tried) - 1
 
 
-def test_plain_descent_in_another_direction_would_be_seen_at_equal_norm() -> None:
-    stored = margin_race.MarginRace.load_stored("book")
-    plain = [stored.runner("plain", n_heads) for n_heads in stored.settings.heads]
-    share = stored.fraction.copy()
-    share[:, plain] *= 0.5
-    verdicts = outcomes(dataclasses.replace(stored, fraction=share))
-    assert verdicts["MH-X.1-equal-norm"] == "not reproduced"
-    assert outcomes(stored)["MH-X.1-equal-norm"] == "reproduced"
-
-
-def test_without_normalisation_the_claims_on_it_turn_red(monkeypatch) -> None:
-    monkeypatch.setattr(objectives, "log_sum_exp", objectives.logistic)
-    verdicts = outcomes(margin_race.run(SHORT, device="cpu"))
-    for claim in ("MH-X.1-tuned", "MH-X.2", "MH-X.2-fast", "MH-X.2-mass"):
-        assert verdicts[claim] == "not reproduced"
-
-
-def test_a_margin_not_divided_by_the_norm_breaks_the_limit(monkeypatch) -> None:
-    monkeypatch.setattr(margin_race.head_groups, "norm", lambda parameters, *, counts: counts.new_ones(len(counts)))
-    assert outcomes(margin_race.run(SHORT, device="cpu"))["MH-X.2-limit"] == "not reproduced"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"heads": (4, 4)}, "heads"),
-        ({"tried_plain": (3.0, 1.0)}, "tried_plain"),
-        ({"tried_normalised": ()}, "tried_normalised"),
-        ({"plain_step_size": 0.0}, "plain_step_size"),
-        ({"early_step": 5000}, "early_step"),
-        ({"seeds": (1, 1)}, "seeds"),
-    ],
-)
-def test_settings_of_the_race_name_what_is_wrong(change: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(margin_race.Settings.book(), **change)
-
-
-def test_objectives_side_by_side_are_each_alone() -> None:
+def test_objectives_side_by_side_are_each_alone():
     rng = np.random.default_rng(0)
     outputs = torch.as_tensor(rng.standard_normal((5, 7)))
     labels = torch.as_tensor(rng.choice([1.0, -1.0], (5, 7)))
@@ -180,152 +195,173 @@ def test_objectives_side_by_side_are_each_alone() -> None:
     value, slopes = objectives.side_by_side([(2, parts[0]), (3, parts[1])])(outputs)
     for rows, part in zip((slice(0, 2), slice(2, 5)), parts, strict=True):
         torch.testing.assert_close((value[rows], slopes[rows]), part(outputs[rows]), rtol=0, atol=0)
-
-
-def test_objectives_side_by_side_need_members_for_each() -> None:
-    part = objectives.logistic(torch.ones(1, 2))
-    for wrong in ([], [(0, part)]):
+    for wrong in ([], [(0, parts[0])]):
         with pytest.raises(ValueError, match="parts"):
             objectives.side_by_side(wrong)
     with pytest.raises(ValueError, match="expected those of 1 members, got 2"):
-        objectives.side_by_side([(1, part)])(torch.zeros(2, 2))
+        objectives.side_by_side([(1, parts[0])])(torch.zeros(2, 2))
 
 
-def margin_by_autograd(entries: dict[str, np.ndarray], drawn, member: int, labels: np.ndarray) -> float:
+def margin_by_autograd(entries, drawn, member, labels):
     weights = {name: torch.tensor(array[None], dtype=torch.float64) for name, array in entries.items()}
     rows = torch.func.jacrev(lambda p: network.predict(p, drawn.tokens[member : member + 1])[0])(weights)
     features = torch.cat([row.flatten(1) for row in rows.values()], dim=1).numpy()
     return math.sqrt(2) * kernel_margin(features @ features.T, labels).margin
 
 
-@pytest.mark.parametrize("heads", [0, 1])
-def test_margins_at_random_starts_are_those_of_features_by_automatic_differentiation(margins, heads: int) -> None:
+@pytest.mark.parametrize("heads", STARTS.heads)
+def test_margins_at_random_starts_are_those_of_features_by_automatic_differentiation(margins, heads):
     drawn = samples.draw(STARTS.mixture, STARTS.n_samples, STARTS.seeds)
     entries = network.draw_parameters(
-        STARTS.heads[heads], STARTS.n_tokens, STARTS.dimension, scale=1.0, rng=stream(2, "random start")
+        heads, STARTS.n_tokens, STARTS.dimension, scale=1.0, rng=stream(2, "random start")
     )
-    flips = stream(2, "coin flips").choice([1.0, -1.0], STARTS.n_samples)
+    flips, labels = stream(2, "coin flips").choice([1.0, -1.0], STARTS.n_samples), drawn.labels[2].numpy()
+    one = margins.sel(heads=heads, seed=2)
     scaled = {"decoder": 0.3 * entries["decoder"], "key_query": 1.0 * entries["key_query"]}
-    found = margin_by_autograd(scaled, drawn, 2, drawn.labels[2].numpy())
-    assert margins.random[2, heads, 2, 1] == pytest.approx(found, rel=1e-6)
-    assert margins.coin_flips[2, heads, 2, 1] == pytest.approx(margin_by_autograd(scaled, drawn, 2, flips), rel=1e-6)
-    equal = {"decoder": margins.matched_scale[2] * entries["decoder"], "key_query": 0 * entries["key_query"]}
-    found = margin_by_autograd(equal, drawn, 2, drawn.labels[2].numpy())
-    assert margins.matched[2, heads, 0] == pytest.approx(found, rel=1e-6)
+    for name, y in (("random", labels), ("coin_flips", flips)):
+        found = float(one[name].sel(key_query_scale=1.0, value_scale=0.3))
+        assert found == pytest.approx(margin_by_autograd(scaled, drawn, 2, y), rel=1e-6)
+    equal = {"decoder": float(one.matched_scale) * entries["decoder"], "key_query": 0 * entries["key_query"]}
+    found = float(one.matched.sel(key_query_scale=0))
+    assert found == pytest.approx(margin_by_autograd(equal, drawn, 2, labels), rel=1e-6)
 
 
-def test_the_first_phase_margin_is_that_of_two_heads_of_opposite_sign(margins) -> None:
+def test_the_first_phase_margin_is_that_of_two_heads_of_opposite_sign(margins):
     drawn = samples.draw(STARTS.mixture, STARTS.n_samples, STARTS.seeds)
     first = samples.draw(STARTS.mixture, STARTS.first_phase_samples, STARTS.seeds, purpose="first phase")
     later = {name: tensor[1].numpy() for name, tensor in starts.first_phase(first.tokens, first.labels).items()}
     expected = margin_by_autograd(later, drawn, 1, drawn.labels[1].numpy())
-    assert margins.first_phase[1] == pytest.approx(expected, rel=1e-6)
-    expected_norm = np.linalg.norm(later["decoder"][0]) / math.sqrt(STARTS.n_tokens * STARTS.dimension)
-    assert margins.matched_scale[1] == pytest.approx(expected_norm)
+    assert float(margins.first_phase[1]) == pytest.approx(expected, rel=1e-6)
+    norm = np.linalg.norm(later["decoder"][0]) / math.sqrt(STARTS.n_tokens * STARTS.dimension)
+    assert float(margins.matched_scale[1]) == pytest.approx(norm)
 
 
-def test_the_seeds_computed_together_change_no_margin(margins) -> None:
-    alone = random_starts.run(dataclasses.replace(STARTS, chunk=1), device="cpu")
-    np.testing.assert_allclose(alone.random, margins.random, rtol=1e-9)
-    np.testing.assert_allclose(alone.coin_flips, margins.coin_flips, rtol=1e-9)
+@pytest.fixture(scope="module")
+def found():
+    """Networks of one kind of head, three each, and of two kinds, one each, found by a short search."""
+    drawn = samples.draw(STARTS.mixture, STARTS.n_samples, (0, 1))
+    networks = {}
+    for kinds, each in ((1, 3.0), (2, 1.0)):
+        rng, counts = np.random.default_rng(0), torch.full((2, kinds), each, dtype=torch.float64)
+        start = {
+            "decoder": torch.as_tensor(rng.standard_normal((2, kinds, STARTS.n_tokens, STARTS.dimension))),
+            "key_query": torch.as_tensor(rng.standard_normal((2, kinds, STARTS.dimension, STARTS.dimension))),
+        }
+        parameters = search.best_networks(start, drawn.tokens, drawn.labels, counts=counts, steps=150)
+        networks[kinds] = parameters, counts
+    return drawn, networks
 
 
-def test_without_random_attention_the_claims_on_it_turn_red(monkeypatch) -> None:
-    right = random_starts._kernel_parts
-    monkeypatch.setattr(random_starts, "_kernel_parts", lambda settings, scale, *rest: right(settings, 0.0, *rest))
-    verdicts = outcomes(random_starts.run(dataclasses.replace(STARTS, n_samples=40), device="cpu"))
-    for claim in ("MH-X.5-compare", "MH-X.5-equal-norm"):
-        assert verdicts[claim] == "not reproduced"
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_networks_found_have_norm_root_two_and_a_margin_under_the_bound(found, kinds):
+    drawn, (parameters, counts) = found[0], found[1][kinds]
+    whole = head_groups.expand(parameters, counts=counts)
+    norm = torch.cat([part.flatten(1) for part in whole.values()], dim=1).norm(dim=1)
+    np.testing.assert_allclose(norm, math.sqrt(2))
+    margin = (drawn.labels * layer.outputs(whole, drawn.tokens)).amin(1).numpy()
+    uniform = tangent_margins(starts.zero(2, STARTS.n_tokens, STARTS.dimension), drawn.tokens, drawn.labels.numpy())
+    assert (margin > uniform).all()  # what uniform attention has at the same norm
+    assert (margin < search.upper_bound(drawn.tokens, drawn.labels, heads=whole["decoder"].shape[1])).all()
+    # The output is linear in U, so the direction of U alone has this tangent margin.
+    values = whole["decoder"].flatten(1).norm(dim=1).numpy()
+    assert (tangent_margins(whole, drawn.tokens, drawn.labels.numpy()) >= math.sqrt(2) * margin / values - 1e-9).all()
 
 
-def test_value_matrices_without_a_scale_turn_the_claim_on_it_red(monkeypatch) -> None:
-    right = random_starts._margins
-    monkeypatch.setattr(random_starts, "_margins", lambda kernels, labels: 0 * right(kernels, labels))
-    verdicts = outcomes(random_starts.run(STARTS, device="cpu"))
-    for claim in ("MH-X.5", "MH-X.5-scale", "MH-X.5-spread", "MH-X.5-labels", "MH-X.5-labels-few"):
-        assert verdicts[claim] == "not reproduced"
+def test_the_bound_falls_to_the_margin_of_uniform_attention_like_one_over_the_root_of_heads():
+    tokens = torch.tensor([[[[3.0, 0.0], [3.0, 0.0]], [[-3.0, 0.0], [-3.0, 0.0]]]], dtype=torch.float64)
+    labels = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    # Two tokens of norm 3: the margin per norm is 3 sqrt 2, the bound 6 + sqrt(2 / H) 27.
+    np.testing.assert_allclose(search.upper_bound(tokens, labels, heads=8), 6 + 27 / 2)
+    np.testing.assert_allclose(search.upper_bound(tokens, labels, heads=1e20), 6)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "change", "message"),
     [
-        ({"heads": ()}, "heads"),
-        ({"key_query_scales": (0.3, 0.0)}, "key_query_scales"),
-        ({"value_scales": (0.0, 0.3)}, "value_scales"),
-        ({"n_samples": 0}, "n_samples"),
-        ({"chunk": 0}, "chunk"),
+        (own.MarginRace, {"heads": (4, 4)}, "heads"),
+        (own.MarginRace, {"tried_plain": (3.0, 1.0)}, "tried_plain"),
+        (own.MarginRace, {"tried_normalised": ()}, "tried_normalised"),
+        (own.MarginRace, {"plain_step_size": 0.0}, "plain_step_size"),
+        (own.MarginRace, {"early_step": 5000}, "early_step"),
+        (own.RandomStarts, {"heads": ()}, "heads"),
+        (own.RandomStarts, {"key_query_scales": (0.3, 0.0)}, "key_query_scales"),
+        (own.RandomStarts, {"value_scales": (0.0, 0.3)}, "value_scales"),
+        (own.RandomStarts, {"search_steps": 0}, "search_steps"),
+        (own.RandomStarts, {"free_heads": 3}, "free_heads"),
     ],
 )
-def test_settings_of_random_starts_name_what_is_wrong(change: dict, message: str) -> None:
+def test_settings_that_make_no_sense_are_refused_by_name(kind, change, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(random_starts.Settings.book(), **change)
+        kind.at("book", **change)
 
 
-def test_every_line_of_a_picture_looks_different(race, margins) -> None:
-    for figure in (
-        figures.margin_race(race),
-        figures.shares_at_norms(race),
+def test_pictures_and_tables_draw(stored):
+    race, starts_ = stored["margin_race"], stored["random_starts"]
+    drawn = [
+        figures.race(race),
+        figures.norm_frame(race, 8.0),
         figures.step_sizes(race),
-        figures.margins_at_random_starts(margins),
-    ):
+        figures.at_starts(starts_),
+        figures.global_margins(starts_),
+    ]
+    assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)
+    for figure in drawn:
         for ax in figure.axes:
             named = [line for line in ax.lines if not line.get_label().startswith("_")]
             looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in named}
             assert len(looks) == len(named) == len({line.get_label() for line in named})
-        plt.close(figure)
+    assert figures.norm_text(race, 8.0) != figures.norm_text(race, 15.0)
+    for table in (figures.ends(race), figures.starts_table(starts_)):
+        assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_tables_show_every_network_and_mark_what_was_measured(race, margins) -> None:
-    ends, at_starts = tables.ends(race), tables.starts(margins)
-    assert len(ends.columns) == 1 + len(RACE.runners)
-    assert all(len(row) == len(ends.columns) for row in ends.rows)
-    assert at_starts._repr_html_().count('class="measured"') == len(at_starts.rows)
-    with pytest.raises(ValueError, match="key_query_scale"):
-        tables.starts(margins, key_query_scale=0.5)
-
-
-def beyond(tokens: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def beyond(tokens, labels):
     plus, minus, noisy = tokens[0, 0], tokens[1, 0], tokens[1, 1]
     a, c = plus, -noisy
     share = (a @ a - a @ c) / ((a - c) @ (a - c))
     return np.tile(a + share * (c - a), (2, 1)), 30 * np.outer(tokens.sum((0, 1)), plus - minus)
 
 
-def the_oracle(tokens: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def the_oracle(tokens, labels):
     plus, minus, other = tokens[0, 0], tokens[1, 0], tokens[0, 1]
     key_query = np.outer(plus, plus) + np.outer(minus, minus) + np.outer(other, plus + minus)
     return np.tile(plus - minus, (2, 1)), 50 * key_query
 
 
+def weights(margins):
+    shares = np.exp(margins.min() - margins)
+    return shares / shares.sum()
+
+
 @pytest.mark.parametrize(
-    ("answer", "hint"),
+    ("exercise", "answer", "hint"),
     [
-        (the_oracle, "which token could be better"),
-        (lambda x, y: (beyond(x, y)[0], 0 * beyond(x, y)[1]), "make W larger"),
-        (lambda x, y: (-beyond(x, y)[0], beyond(x, y)[1]), "wrong side"),
-        (lambda x, y: (np.tile(x[0, 0] - 0.2 * x[1, 1], (2, 1)), beyond(x, y)[1]), "which U"),
-        (lambda x, y: (0 * beyond(x, y)[0], beyond(x, y)[1]), "must not be zero"),
-        (lambda x, y: (beyond(x, y)[0][0], beyond(x, y)[1]), "shape"),
+        ("MH-RACE", the_oracle, "which token could be better"),
+        ("MH-RACE", lambda x, y: (beyond(x, y)[0], 0 * beyond(x, y)[1]), "make W larger"),
+        ("MH-RACE", lambda x, y: (-beyond(x, y)[0], beyond(x, y)[1]), "wrong side"),
+        ("MH-RACE", lambda x, y: (np.tile(x[0, 0] - 0.2 * x[1, 1], (2, 1)), beyond(x, y)[1]), "which U"),
+        ("MH-RACE", lambda x, y: (0 * beyond(x, y)[0], beyond(x, y)[1]), "must not be zero"),
+        ("MH-RACE", lambda x, y: (beyond(x, y)[0][0], beyond(x, y)[1]), "shape"),
+        ("MH-WEIGHTS", lambda m: np.exp(-m) / np.exp(-m).sum(), "subtract the smallest"),
+        ("MH-WEIGHTS", lambda m: weights(-m), "the sign"),
+        ("MH-WEIGHTS", lambda m: 1 / (1 + np.exp(m)), "divide by the loss"),
+        ("MH-WEIGHTS", lambda m: 1 / (3 + 3 * np.exp(m)), "mean logistic"),
+        ("MH-WEIGHTS", lambda m: weights(np.log1p(np.exp(m))), "exponential one"),
+        ("MH-WEIGHTS", lambda m: 1.0, "shape"),
     ],
 )
-def test_two_samples_can_exceed_the_attention_margin_and_the_check_says_what_is_missing(answer, hint: str) -> None:
-    check = exercises.CHECKS["MH-RACE"]
-    assert check(beyond) is None
-    assert hint in (check(answer) or "")
+def test_right_answers_pass_and_wrong_ones_get_the_likely_mistake(exercise, answer, hint):
+    assert attnbook.check("MH-RACE", beyond).right
+    assert attnbook.check("MH-WEIGHTS", weights).right
+    feedback = attnbook.check(exercise, answer)
+    assert not feedback.right
+    assert hint in repr(feedback)
 
 
-def test_the_two_samples_obey_the_bounds_of_the_mixture() -> None:
+def test_the_two_samples_obey_the_bounds_of_the_mixture():
     tokens, _ = two_samples()
     plus, minus, other, noise = tokens[0, 0], tokens[1, 0], tokens[0, 1], tokens[1, 1] - tokens[0, 1]
     np.testing.assert_allclose(np.stack([plus, minus, other]) @ np.stack([plus, minus, other]).T, np.eye(3), atol=1e-12)
     assert abs(noise @ plus) <= 0.2 + 1e-12
     assert abs(noise @ other) <= 0.2 + 1e-12
     assert noise @ minus == pytest.approx(0, abs=1e-12)
-
-
-def test_plain_descent_races_with_the_step_size_that_served_one_head_best() -> None:
-    stored = margin_race.MarginRace.load_stored("book")
-    medians = np.median(stored.tried_with("plain", 1), axis=0)
-    best = stored.settings.tried_plain[int(medians.argmax())]
-    assert best == stored.settings.plain_step_size
-    assert best not in (stored.settings.tried_plain[0], stored.settings.tried_plain[-1])

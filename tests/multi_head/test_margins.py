@@ -15,17 +15,10 @@ from attnbook.core.rng import stream
 from attnbook.multi_head import feasibility as conditions
 from attnbook.multi_head import hard_samples, oracle
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
-from attnbook.multi_head.experiments import (
-    feasibility,
-    linear_rules,
-    margin_order,
-    margins,
-    oracle_logits,
-)
+from attnbook.multi_head.margins import experiments as own
 from attnbook.multi_head.measures import leak_and_margin, logit_gaps, needed_scale
 
 NOISY = Mixture(10, 11, 5, 1.5, 0.3, label_noise=0.2, other_noise=0.3, free_noise=0.7)
-EXPERIMENTS = (oracle_logits, linear_rules, margins, margin_order, feasibility)
 
 
 def products(mixture, patterns, drawn):
@@ -113,8 +106,8 @@ def test_linear_rules_have_the_linear_margin_or_none():
 
 
 def test_the_best_rules_on_drawn_samples_keep_their_margin_when_applied_to_them():
-    mixture = linear_rules.Settings().mixture(0.3, 0.05)
-    mean, positions = linear_rules._best_on_drawn(mixture, 30, 3)
+    mixture = own.LinearRules().mixture(0.3, 0.05)
+    mean, positions = own.best_on_drawn(mixture, 30, 3)
     patterns = draw_patterns(mixture, rng=stream(3, "patterns"))
     drawn = draw_samples(mixture, patterns, 30, rng=stream(3, "drawn", 30))
     means, flat = drawn.tokens.mean(1), drawn.tokens.reshape(30, -1)
@@ -184,6 +177,20 @@ def test_scales_are_those_known_by_hand():
     assert oracle.norm_of_key_query(at) == pytest.approx(8)
 
 
+def test_ratios_to_the_bounds_do_not_depend_on_the_pattern_norm():
+    """With noise in proportion to its square; an identity of what Proposition 3 states."""
+    ready = own.ScaledAttention.at("smoke", seeds=(0,))
+    data = ready.run(device="cpu")
+    bound = ready.stated(lambda mixture, leak: oracle.attention_margin(mixture, leak=leak))
+    for ratio in (data.leak, data.margin / bound):
+        np.testing.assert_allclose(ratio.sel(norm=1.0), ratio.sel(norm=2.0), rtol=1e-9)
+
+
+def test_without_noise_irrelevant_logits_are_zero():
+    quiet = own.OracleLogits.at("smoke", seeds=(0,)).run(device="cpu").irrelevant.sel(law="none")
+    assert float(quiet.max()) < 1e-10
+
+
 def test_the_margins_cross_where_it_is_said():
     base = Mixture(10, 12, 4, relevant_fraction=0.3)
     at = dataclasses.replace(base, pattern_norm=oracle.crossing(base))
@@ -208,7 +215,6 @@ def test_the_head_condition_agrees_with_heads_written_out():
     norm = math.sqrt(sum(decoder**2 + key_query**2 for _ in range(h)))
     at = (np.array(s), np.array(float(h)), n)
     assert conditions.target_norm(*at) == pytest.approx(norm)
-    assert conditions.largest_head(*at) == pytest.approx(math.hypot(decoder, key_query))
     assert conditions.allowed_constant(*at) == pytest.approx(math.sqrt(h) / s**5 / norm**3)
     literal = conditions.allowed_constant(*at, literal=True)
     assert literal == pytest.approx(math.sqrt(h) / s**5 / norm**3 / math.hypot(decoder, key_query))
@@ -220,8 +226,26 @@ def test_the_largest_constant_is_the_maximum_over_heads():
     best = conditions.allowed_constant(s, heads, n)
     assert best.max() == pytest.approx(conditions.largest_allowed_constant(s, np.array(n)), rel=1e-6)
     assert heads[best.argmax()] == pytest.approx((11 * math.log(n)) ** 2 / 2, rel=1e-2)
-    low, high = conditions.boundaries(np.array([11.0]), n)
-    assert (low[0], high[0]) == pytest.approx((11**4 * math.log(n) ** 6, 11))
+
+
+def test_another_scaling_of_the_heads_agrees_with_heads_written_out():
+    s, h, n, c = 3.0, 7, 100.0, 0.75
+    decoder, key_query = math.log(n) / s * h ** (c - 1), s**-2.0
+    norm = math.sqrt(h * (decoder**2 + key_query**2))
+    at = (np.array(s), np.array(float(h)), n)
+    assert conditions.target_norm(*at, scaling=c) == pytest.approx(norm)
+    assert conditions.allowed_constant(*at, scaling=c) == pytest.approx(h**c / s**5 / norm**3)
+    printed = conditions.allowed_constant(*at, scaling=c, target_scaling=0.5)
+    assert printed == pytest.approx(h**c / s**5 / conditions.target_norm(*at) ** 3)
+
+
+def test_the_limits_of_the_constant_are_those_of_the_display_by_hand():
+    p, h, n = 0.5, 16.0, 100.0
+    largest, smallest = conditions.constant_limits(p, h, n)
+    assert largest == pytest.approx(16**-1.5)  # H^(p - 2)
+    assert smallest == pytest.approx(math.log(100) ** 2.5 / 2)  # log^(5/2) n H^(p - 3/4)
+    shown = math.log(n) ** 5 / smallest**2 * h ** (2 * p - 1)  # the line before, as it is printed
+    assert math.sqrt(h) == pytest.approx(shown)
 
 
 def test_extremes_follow_their_names():
@@ -236,7 +260,6 @@ def test_extremes_follow_their_names():
     [
         (lambda: oracle.stated_scale(NOISY, 0.0), "leak"),
         (lambda: oracle.sharp_scale(NOISY, 1.0), "leak"),
-        (lambda: oracle.printed_margin(NOISY, 2.0), "leak"),
         (lambda: oracle.worst_gap(dataclasses.replace(NOISY, label_noise=2.0)), "too large"),
         (lambda: oracle.sharp_scale(dataclasses.replace(NOISY, label_noise=0.8), 0.1), "no scale helps"),
         (lambda: oracle.step_crossing(Mixture(5, 7, 3, relevant_fraction=1.0)), "irrelevant"),
@@ -244,15 +267,8 @@ def test_extremes_follow_their_names():
         (lambda: needed_scale(np.ones((1, 2)), 0, 0.1), "n_relevant"),
         (lambda: conditions.target_norm(np.array(0.0), np.array(1.0), 10.0), "pattern_norm"),
         (lambda: conditions.allowed_constant(np.array(1.0), np.array(0.5), 10.0), "n_heads"),
-        (lambda: conditions.largest_head(np.array(1.0), np.array(1.0), 1.0), "n_samples"),
+        (lambda: conditions.target_norm(np.array(1.0), np.array(1.0), 1.0), "n_samples"),
         (lambda: conditions.largest_allowed_constant(np.array(1.0), np.array(0.5)), "n_samples"),
-        (lambda: oracle_logits.Settings(noise_shares=(0.1,)), "noise_shares"),
-        (lambda: oracle_logits.Settings(pattern_norms=(1.0,)), "pattern_norms"),
-        (lambda: linear_rules.Settings(noise_shares=(0.1, 0.0)), "noise_shares"),
-        (lambda: margins.Settings(leaks=(0.3,)), "leaks"),
-        (lambda: margins.Settings(pattern_norms=(2.0, 1.0)), "pattern_norms"),
-        (lambda: margin_order.Settings(steps=(2.0,)), "steps"),
-        (lambda: feasibility.Settings(n_samples=(1.0,)), "n_samples"),
     ],
 )
 def test_bad_input_is_named(call, message):

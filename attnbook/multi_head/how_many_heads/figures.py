@@ -1,0 +1,160 @@
+"""The pictures of the chapter. Each function takes a data set and computes nothing but medians and where to look."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.multi_head.how_many_heads.experiments import KINDS
+
+HEADS = "number of heads H"
+ATTENTION = "attention on relevant tokens"
+LAW = "#b00020"  # the line of the law, on a map in other colours
+BY_HEADS = {
+    1: Look("H = 1", "#7fbf3f", "-", "o"),
+    2: Look("H = 2", "#5fae46", "-", "o"),
+    8: Look("H = 8", "#2a8a54", "--", "P"),
+    16: Look("H = 16", "#1c7558", "-.", "^"),
+    64: Look("H = 64", "#145f55", ":", "s"),
+    256: Look("H = 256", "#0d4849", ":", "D"),
+    4096: Look("H = 4096", "#06303a", (0, (5, 1)), "s"),
+}  # the more heads, the darker
+BY_EXPONENT = {
+    0.5: Look("c = 1/2, the paper's", "#9d174d", "-.", "^"),
+    0.75: Look("c = 3/4", "#c2528b", "--", "s"),
+    1.0: Look("c = 1", "#3b0a24", "-", "o"),
+}
+BY_STEP = {
+    0.3: Look("step 0.3", "#7c3aed", ":", "D"),
+    3.0: Look("step 3", "#0b5cad", "--", "s"),
+    10.0: Look("step 10", "#1f2937", "-", "o"),
+}
+
+
+def step_map(data: xr.Dataset) -> Figure:
+    """Draw the test error over numbers of heads and step sizes, with the line of the law."""
+    errors, worst = data.test_error.median("seed").values, data.test_error.max("seed").values
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 2.65))
+        image = ax.imshow(errors, origin="lower", aspect="auto", cmap=plt.get_cmap("cividis_r", 10), vmin=0, vmax=0.2)
+        for i, j in np.ndindex(errors.shape):
+            color = "white" if errors[i, j] > 0.07 else INK
+            text = f"{errors[i, j]:.3f}\n({worst[i, j]:.2f})"
+            box = {"facecolor": image.cmap(image.norm(errors[i, j])), "edgecolor": "none", "pad": 1.2}
+            ax.text(j, i, text, ha="center", va="center", color=color, fontsize=10, linespacing=1.1, bbox=box, zorder=4)
+        # In these axes, both logarithmic, the law is a straight line; from one head to the most.
+        columns = np.interp(np.log(8 * data.heads**0.5), np.log(data.step_size), range(len(data.step_size)))
+        ax.plot(columns, range(len(data.heads)), color=LAW, linestyle=":", marker="")
+        ax.set_xticks(range(len(data.step_size)), [f"{step:g}" for step in data.step_size.values])
+        ax.set_yticks(range(len(data.heads)), [f"{h}" for h in data.heads.values])
+        ax.set(xlabel="step size η", ylabel=HEADS)
+        ax.grid(visible=False)
+        ax.set_title("dotted: η = 8√H", fontsize=11)
+        figure.colorbar(image, ax=ax, label="test error, median")
+    return figure
+
+
+def law_frame(data: xr.Dataset, power: float) -> Figure:
+    """Draw attention against the step size over a power of the number of heads; on the law the lines coincide."""
+    with style():
+        figure, ax = plt.subplots(figsize=(6.4, 3.8))
+        for n_heads in data.heads.values:
+            curve = data.mass.sel(heads=n_heads).transpose("seed", "step_size")
+            band(ax, data.step_size.values / float(n_heads) ** power, curve.values, BY_HEADS[n_heads])
+        ax.set(xscale="log", xlabel=rf"$\eta\,/\,H^{{{power:g}}}$", ylabel=ATTENTION, ylim=(0, 1), xlim=(1e-4, 4e3))
+        ax.legend(loc="upper left", fontsize=9.5)
+    return figure
+
+
+def law_text(data: xr.Dataset, power: float) -> str:
+    """Return how far the lines of one picture of the slider are apart, where all of them are drawn."""
+    heads = data.heads.values[data.heads.values > 1].astype(float)
+    steps, mass = np.log(data.step_size.values), data.mass.median("seed")
+    first, last = (steps[end] - power * np.log(heads) for end in (0, -1))
+    common = np.linspace(first.max(), last.min(), 100)
+    lines = [np.interp(common, steps - power * np.log(h), mass.sel(heads=h)) for h in heads]
+    apart = np.ptp(lines, axis=0).max()
+    return f"Lines of {heads[0]:.0f} to {heads[-1]:.0f} heads, at equal η / H^{power:g}: at most {apart:.2f} apart."
+
+
+def scalings(data: xr.Dataset) -> Figure:
+    """Draw test error and attention against the number of heads, for each scaling of their sum."""
+    figure, (left, right) = _against_heads(data, {"test_error": "test error", "mass": ATTENTION}, BY_EXPONENT)
+    left.set(ylim=(-0.01, None))
+    left.legend(loc="upper left", fontsize=9.5)
+    right.set(ylim=(0, None))
+    return figure
+
+
+def students(data: xr.Dataset) -> Figure:
+    """Draw loss and error on the labels of the planted teacher against the number of heads, by step size."""
+    labels = {"train_loss": "training loss", "test_error": "test error"}
+    figure, (left, right) = _against_heads(data, labels, BY_STEP)
+    left.set(yscale="log")
+    right.set(ylim=(0, 0.55))
+    right.axhline(0.5, color=INK, linewidth=1, linestyle=":")
+    right.annotate("a coin", (data.heads[-1], 0.5), ha="right", va="bottom")
+    right.legend(loc="lower left", fontsize=9.5)
+    return figure
+
+
+def alternating(data: xr.Dataset) -> Figure:
+    """Draw which networks fit alternating labels: trained ones on three samples, the best decoders on more."""
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
+        band(left, data.heads.values, data.fitted.T.values, Look("trained", "#0b5cad", "-", "o"))
+        left.set(title="3 samples, trained", ylabel="share of starts that fit")
+        _head_axis(left, data.heads.values)
+        for lacking, look in ((0, Look("n - 1 heads", "#0b5cad", "-", "o")), (1, Look("n - 2", "#c2410c", "--", "s"))):
+            band(right, data.samples.values, data.solved.sel(lacking=lacking).T.values, look)
+        right.set(title="best decoders", xlabel="samples n", ylabel="share of draws that fit")
+        right.set_xticks(data.samples.values)
+        for ax in (left, right):
+            ax.set(ylim=(-0.05, 1.05))
+        right.legend(loc="center left", fontsize=9.5)
+    return figure
+
+
+def types_of_heads(data: xr.Dataset) -> Figure:
+    """Draw what plus and minus heads attend to and on which side they read, along the training."""
+    colors, steps = dict(zip(KINDS, ("#6d28d9", "#a16207"), strict=True)), data.step.values[1:]
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.4))
+        for n_heads in (h for h in data.heads.values if h in BY_HEADS):
+            for kind in KINDS:
+                found = data.sel(heads=n_heads, kind=kind).isel(step=slice(1, None))
+                options = BY_HEADS[n_heads].line_style() | {"color": colors[kind], "label": f"{kind}, H = {n_heads}"}
+                for ax, name in zip(axes, ("mass", "alignment"), strict=True):
+                    ax.plot(steps, found[name].median("seed"), markevery=0.15, **options)
+        axes[0].set(ylabel=ATTENTION, ylim=(0, 1))
+        axes[1].set(ylabel="alignment of the decoder", ylim=(-1.1, 1.1))
+        for ax in axes:
+            ax.set(xscale="log", xlabel="step")
+        axes[0].legend(fontsize=8.5, loc="upper left")
+    return figure
+
+
+def _against_heads(
+    data: xr.Dataset, labels: dict[str, str], looks: dict[float, Look]
+) -> tuple[Figure, tuple[Axes, Axes]]:
+    """Draw two variables against the number of heads, a line for each entry of their other dimension."""
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.2))
+        for ax, (name, label) in zip(axes, labels.items(), strict=True):
+            (other,) = set(data[name].dims) - {"heads", "seed"}
+            for value in data[other].values:
+                curves = data[name].sel({other: value}).transpose("seed", "heads")
+                band(ax, data.heads.values, curves.values, looks[value])
+            ax.set(ylabel=label)
+            _head_axis(ax, data.heads.values)
+    return figure, (axes[0], axes[1])
+
+
+def _head_axis(ax: Axes, heads: np.ndarray) -> None:
+    ax.set(xscale="log", xlabel=HEADS)
+    ax.set_xticks(heads, [f"{h}" for h in heads])
+    ax.minorticks_off()

@@ -1,0 +1,102 @@
+"""Checks of the exercises on the margin race. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+from attnbook.multi_head import oracle
+from attnbook.multi_head.data import Mixture
+
+__all__ = ["CHECKS", "two_samples"]
+
+MIXTURE = Mixture(n_tokens=2, dimension=3, n_patterns=1, relevant_fraction=0.5, label_noise=0.2, other_noise=0.2)
+
+
+def sample_weights(answer: Callable[..., Any]) -> str | None:
+    """Check the weight of each sample in the gradient of the normalised loss."""
+    for margins in (np.array([0.3, 1.2, -0.5]), np.array([2000.0, 1001.0, 1000.0])):
+        right = np.exp(margins.min() - margins)
+        right /= right.sum()
+        with np.errstate(all="ignore"):
+            got = np.asarray(answer(margins.copy()), dtype=float)
+        if got.shape != (3,):
+            return f"one weight for each of 3 samples is wanted, got shape {got.shape}"
+        if not np.isfinite(got).all():
+            return f"margins {margins}: 0 / 0; subtract the smallest margin before you take exponentials"
+        if np.allclose(got, right, rtol=1e-6, atol=1e-12):
+            continue
+        slopes = 1 / (1 + np.exp(np.minimum(margins, 700)))
+        likely = {
+            "the sign: a sample with a large margin weighs little": _shares(margins),
+            "these are the slopes of the logistic loss; divide by the loss": slopes,
+            "these are the slopes of the mean logistic loss; divide by the loss": slopes / 3,
+            "these are shares of the logistic slopes; the loss of this exercise is the exponential one": (
+                slopes / slopes.sum()
+            ),
+        }
+        return f"margins {margins}: {likely_mistake(got, right, likely)}"
+    return None
+
+
+def _shares(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())
+
+
+def two_samples(seed: int = 0) -> tuple[Float[np.ndarray, "2 2 3"], Float[np.ndarray, " 2"]]:
+    r"""Return two samples with two tokens of three entries, one of them with noise that helps.
+
+    Args:
+        seed: Of the orientation of the patterns; default 0.
+
+    Returns:
+        Tokens, the relevant one first in each sample, and labels 1 and -1. All patterns have norm 1.
+
+    Example:
+        >>> tokens, labels = two_samples()
+        >>> (tokens[0, 0] @ tokens[1, 0]).round(6) + 0, labels.tolist()
+        (np.float64(0.0), [1.0, -1.0])
+    """
+    basis = np.linalg.qr(stream(seed, "exercise", "two samples").standard_normal((3, 3)))[0]
+    plus, minus, other = basis
+    noise = MIXTURE.other_noise * other - MIXTURE.label_noise * plus
+    return np.array([[plus, other], [minus, other + noise]]), np.array([1.0, -1.0])
+
+
+def beyond_the_attention_margin(answer: Callable[..., Any]) -> str | None:
+    """Check a head whose margin per norm of its value matrix exceeds the attention margin on two samples."""
+    limit = oracle.attention_margin(MIXTURE)
+    for seed in (1, 2):
+        tokens, labels = two_samples(seed)
+        decoder, key_query = (np.asarray(part, dtype=float) for part in answer(tokens.copy(), labels.copy()))
+        if decoder.shape != (2, 3) or key_query.shape != (3, 3):
+            return f"U of shape (2, 3) and W of shape (3, 3) are wanted, got {decoder.shape} and {key_query.shape}"
+        if not (np.isfinite(decoder).all() and np.isfinite(key_query).all() and decoder.any()):
+            return "U and W need finite entries, and U must not be zero"
+        logits = tokens @ key_query @ tokens.swapaxes(1, 2)
+        weights = np.exp(logits - logits.max(2, keepdims=True))
+        weights /= weights.sum(2, keepdims=True)
+        margin = (labels * (decoder * (weights @ tokens)).sum((1, 2))).min() / np.linalg.norm(decoder)
+        if margin <= limit:
+            return _reason(margin / limit, weights)
+    return None
+
+
+def _reason(share: float, weights: np.ndarray) -> str:
+    if share <= 0:
+        return "a sample is on the wrong side: its label times the output is not positive"
+    if weights.max(2).min() < 0.99:
+        return f"{share:.2f} of the attention margin, and attention is not saturated yet: make W larger"
+    if math.isclose(share, 1, abs_tol=0.02) and weights[:, :, 0].min() > 0.99:
+        return "all attention on the relevant tokens gives the attention margin itself; which token could be better?"
+    return f"{share:.2f} of the attention margin; with attention fixed, which U has the largest margin?"
+
+
+CHECKS = {"MH-RACE": beyond_the_attention_margin, "MH-WEIGHTS": sample_weights}

@@ -1,0 +1,159 @@
+r"""The largest margin of the model at norm $\sqrt2$, the paper's "global margin": a search, and an upper bound.
+
+The search has $G$ kinds of heads, each $H/G$ times. With $V_g=\sqrt{H/G}\,U_g$ and $B_g=\sqrt{H/G}\,W_g$ the squared
+norm of the network is $\sum_g\|V_g\|^2+\|B_g\|^2$ and its output is $G^{-1/2}\sum_g\langle V_g,A_gX\rangle$ with
+attention $A_g$ of the matrix $\sqrt{G/H}\,B_g$. So many heads are few whose attention is *shrunk*.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbook.core import ensemble, update_rules
+from attnbook.core.ensemble import Parameters
+from attnbook.core.experiment import Arrays
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+from attnbook.core.resuming import share
+from attnbook.core.rng import stream
+from attnbook.core.runtime import Progress
+from attnbook.multi_head import head_groups, layer, objectives, starts
+from attnbook.multi_head.experiments.samples import Drawn
+from attnbook.multi_head.margin_race.start_margins import tangent_margins
+
+if TYPE_CHECKING:
+    from attnbook.multi_head.margin_race.experiments import RandomStarts
+
+NORM = math.sqrt(2)
+STEP_SIZE = 0.03  # of Adam
+SHARPNESS = (3.0, 300.0)  # of the smooth minimum over samples, at the first and at the last step
+
+
+def for_all(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, progress: Progress | None) -> Arrays:
+    """Search with equal heads for every number of heads, and with heads that are free; bound what can be found."""
+    names = [(seed, start) for seed in seeds for start in range(sizes.search_starts)]
+    tokens, labels = (part.repeat_interleave(sizes.search_starts, 0) for part in (drawn.tokens, drawn.labels))
+
+    def search(kinds: int, heads: tuple[int, ...], told: Progress | None) -> tuple[Tensor, np.ndarray]:
+        draws = [stream(seed, "search", str(kinds), str(start)) for _ in heads for seed, start in names]
+        shapes = {"decoder": (kinds, sizes.n_tokens, sizes.dimension), "key_query": (kinds, *[sizes.dimension] * 2)}
+        entries = [{name: rng.standard_normal(s) / s[1] for name, s in shapes.items()} for rng in draws]
+        start = {name: torch.as_tensor(np.stack([e[name] for e in entries])).to(tokens) for name in shapes}
+        counts = tokens.new_tensor([[h / kinds] * kinds for h in heads]).repeat_interleave(len(names), 0)
+        many = tokens.repeat(len(heads), 1, 1, 1), labels.repeat(len(heads), 1)
+        found = best_networks(start, *many, counts=counts, steps=sizes.search_steps, progress=told)
+        margins = (many[1] * layer.outputs(found, many[0], counts=counts)).amin(1)
+        at_found = tangent_margins(found, many[0], many[1].cpu().numpy(), counts=counts)
+        return margins.cpu(), at_found
+
+    shape = (len(sizes.searched), len(seeds), sizes.search_starts)
+    margins, at_found = search(1, sizes.searched, share(progress, 0, 2))
+    free = search(sizes.free_heads, (sizes.free_heads,), share(progress, 1, 2))[0]
+    axes = ("searched", "seed", "start")
+    return {
+        "global_margin": (axes, margins.view(shape).numpy()),
+        "at_found": (axes, at_found.reshape(shape)),  # the tangent margin at the network found
+        "free_margin": (("seed", "start"), free.view(shape[1:]).numpy()),
+        "bound": (("seed",), upper_bound(drawn.tokens, drawn.labels, heads=sizes.bound_heads)),
+    }
+
+
+def best_networks(
+    start: Parameters, tokens: Tensor, labels: Tensor, *, counts: Tensor, steps: int, progress: Progress | None = None
+) -> Parameters:
+    r"""Search for networks of norm $\sqrt2$ with a large margin.
+
+    Adam on the sphere, on a smooth minimum over the samples that sharpens; at last the best value matrices for the
+    attention that was found, by an exact solver.
+
+    Args:
+        start: Directions $(V,B)$ to start from, ``(members, kinds, ...)``.
+        tokens: Samples of each member.
+        labels: 1 or -1.
+        counts: How many heads there are of each kind, equally many of all kinds of a member.
+        steps: Steps of the search.
+        progress: Told (steps done, steps in all).
+
+    Returns:
+        Matrices $U$ and $W$ of one head of each kind.
+    """
+    per_head = counts[:, :1, None, None].rsqrt()
+
+    def shrunk(parameters: Parameters) -> Parameters:
+        return {"decoder": parameters["decoder"], "key_query": per_head * parameters["key_query"]}
+
+    def onto_sphere(parameters: Parameters) -> None:
+        factor = NORM / head_groups.norm(parameters, counts=torch.ones_like(counts))
+        for tensor in parameters.values():
+            tensor.mul_(factor[:, None, None, None])
+
+    def value_and_gradient(parameters: Parameters, sharpness: float) -> tuple[Tensor, Parameters]:
+        def objective(outputs: Tensor) -> tuple[Tensor, Tensor]:
+            value, slopes = objectives.log_sum_exp(labels)(sharpness * outputs)
+            return value / sharpness, slopes
+
+        value, slopes = layer.value_and_gradient(shrunk(parameters), tokens, objective)
+        slopes["key_query"] = per_head * slopes["key_query"]
+        # Along the sphere only: what points outwards would change the norm, which is set back.
+        outwards = torch.stack([(slopes[name] * parameters[name]).sum((1, 2, 3)) for name in slopes]).sum(0) / NORM**2
+        return value, {name: slopes[name] - outwards[:, None, None, None] * parameters[name] for name in slopes}
+
+    low, high = SHARPNESS
+    point = {name: tensor.clone() for name, tensor in start.items()}
+    onto_sphere(point)
+    history = ensemble.train(
+        value_and_gradient,
+        point,
+        lambda step: low * (high / low) ** (step / steps),
+        optimizer=update_rules.Adam(STEP_SIZE),
+        steps=steps,
+        record=lambda p: {"norm": p["decoder"].flatten(1).norm(dim=1)},
+        project=onto_sphere,
+        schedule=update_rules.cosine(steps),
+        progress=progress,
+    )
+    found = shrunk(history.parameters)
+    found["decoder"] = per_head * best_values(found, tokens, labels, history.parameters["key_query"])
+    return found
+
+
+def best_values(parameters: Parameters, tokens: Tensor, labels: Tensor, key_query: Tensor) -> Tensor:
+    """Return the value matrices that make the most of this attention with the norm that is left."""
+    attention = layer.attention_weights(parameters, tokens)
+    features = torch.einsum("bnhts,bnsd->bnhtd", attention, tokens).flatten(2)
+    found = []
+    for one, y in zip(features, labels, strict=True):
+        try:
+            weights = kernel_margin((one @ one.mT).cpu().numpy(), y.cpu().numpy()).weights
+        except NotSeparableError as error:  # the search has not found a network that separates: any values will do
+            weights = error.combination
+        found.append((torch.as_tensor(weights).to(one) * y) @ one)
+    left = (NORM**2 - key_query.square().sum((1, 2, 3))).sqrt()
+    best = torch.stack(found)
+    return (best / best.norm(dim=1, keepdim=True) * left[:, None]).view_as(parameters["decoder"])
+
+
+def upper_bound(tokens: Tensor, labels: Tensor, *, heads: float) -> np.ndarray:
+    r"""Return $\sqrt2\,\kappa_0+\sqrt T\,R^3/\sqrt H$, which no network of norm $\sqrt2$ exceeds (ours).
+
+    Here $\kappa_0$ is the largest margin per norm with uniform attention and $R$ the largest norm of a token. A row of
+    $A_hX$ is off from the mean token by at most $R^3\|W_h\|$, so what attention adds to an output is at most
+    $H^{-1/2}\sum_h\|U_h\|\,\sqrt T\,R^3\|W_h\|$, and $\sum_h\|U_h\|\|W_h\|\le\frac12\|\tilde\theta\|^2=1$.
+
+    Args:
+        tokens: Samples of each member.
+        labels: 1 or -1.
+        heads: Number of heads $H$.
+
+    Returns:
+        The bound for each member.
+    """
+    members, _, n_tokens, dimension = tokens.shape
+    zero = starts.zero(members, n_tokens, dimension, device=tokens.device)
+    largest = tokens.norm(dim=3).amax((1, 2)).cpu().numpy()
+    uniform = tangent_margins(zero, tokens, labels.cpu().numpy())
+    return np.asarray(uniform + math.sqrt(n_tokens / heads) * largest**3)

@@ -1,0 +1,1 @@
+"""The page of places to read with care: its slider and its exercise."""

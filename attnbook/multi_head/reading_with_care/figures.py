@@ -1,0 +1,46 @@
+"""The slider of the page: the order of three margins, by strength of the patterns and share of relevant tokens."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from attnbook.core.figures import INK, Look, style
+from attnbook.multi_head import oracle
+from attnbook.multi_head.data import Mixture
+
+LOOKS = {
+    "attention_margin": Look(r"saturated attention, $\gamma_{attn}$", "#0b5cad", "-", "o"),
+    "tangent_margin": Look(r"linearised network, $\gamma_\star$", "#c2410c", "-.", "^"),
+    "linear_margin": Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s"),
+}
+
+
+def three_margins(relevant_fraction: float) -> Figure:
+    """Draw the three margins against the norm of the patterns, without noise, for ten tokens and four patterns."""
+    mixture, norms = Mixture(10, 6, 4, relevant_fraction=relevant_fraction), np.geomspace(1, 6, 33)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        for name, values in oracle.three_margins(mixture, norms).items():
+            ax.plot(norms, values, markevery=4, **LOOKS[name].line_style())
+        turn = oracle.crossing(mixture)
+        ax.axvline(turn, color=INK, linewidth=1, linestyle=":")
+        ax.text(turn * 1.02, 0.06, "order turns", transform=ax.get_xaxis_transform(), fontsize=10)
+        ax.set(xscale="log", yscale="log", xlabel="norm of the patterns S", ylabel="margin", ylim=(0.3, 3000))
+        ax.set_xticks([1, 2, 3, 4, 5, 6], ["1", "2", "3", "4", "5", "6"])
+        ax.minorticks_off()
+        ax.legend(fontsize=9.5, loc="upper left")
+    return figure
+
+
+def three_margins_text(relevant_fraction: float) -> str:
+    """Return the numbers behind one picture."""
+    mixture = Mixture(10, 6, 4, relevant_fraction=relevant_fraction)
+    turn = oracle.crossing(mixture)
+    at = {name: float(values[0]) for name, values in oracle.three_margins(mixture, np.array([3.0])).items()}
+    return (
+        f"A share of {relevant_fraction:g} of the tokens carries the label: the order turns at S = {turn:.2f}. At S = 3"
+        f" the margins are {at['attention_margin']:.3g} (saturated attention), {at['tangent_margin']:.3g} (linearised) "
+        f"and {at['linear_margin']:.3g} (uniform attention)."
+    )

@@ -1,0 +1,144 @@
+r"""Targets near the start: how small can the training loss be at some distance? Realizability, Assumption 2.
+
+A target moves from the start $\theta_0$ in a direction of the tangent features. For a penalty $\lambda$ it minimises
+
+.. math:: \frac1n\sum_i\log\big(1+e^{-y_i(\tilde\Phi(X_i;\theta_0)+\langle\nabla\tilde\Phi(X_i;\theta_0),w\rangle)}\big)
+          +\frac\lambda2\|w\|^2,
+
+a convex problem, so that no $w$ of the same norm has a smaller loss in the *linearised* network. The loss of the
+network itself at $\theta_0+w$ is computed beside it; with very many heads the two are equal.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from attnbook.core.ensemble import Parameters
+from attnbook.multi_head import layer
+from attnbook.multi_head.tangent_kernel import tangent_features
+
+__all__ = ["PENALTIES", "Targets", "nearest_targets"]
+
+PENALTIES = tuple(np.geomspace(0.1, 1e-10, 55).tolist())
+"""Decreasing, so that distances increase."""
+
+
+class Targets(NamedTuple):
+    r"""The targets of all penalties, ``(members, penalties)``.
+
+    Attributes:
+        distance: $\|\tilde\theta-\theta_0\|$ over all heads, increasing.
+        loss: Training loss of the network there, $\hat L(\tilde\theta)$.
+        linear_loss: That of the linearised network, the smallest one at this distance.
+    """
+
+    distance: Float[np.ndarray, "members penalties"]
+    loss: Float[np.ndarray, "members penalties"]
+    linear_loss: Float[np.ndarray, "members penalties"]
+
+    def loss_at(self, distance: Float[np.ndarray, " members"]) -> Float[np.ndarray, " members"]:
+        """Return the loss of the network at a distance, between targets on log axes.
+
+        Args:
+            distance: One for each member.
+
+        Returns:
+            The losses; NaN outside the range of the targets.
+        """
+        logs = zip(np.log(distance), np.log(self.distance), np.log(self.loss), strict=True)
+        return np.exp([np.interp(at, d, loss, left=np.nan, right=np.nan) for at, d, loss in logs])
+
+    def distance_for(self, loss: float) -> Float[np.ndarray, " members"]:
+        r"""Return the smallest distance at which the network has at most some loss: $g_0(\varepsilon)$, measured.
+
+        Args:
+            loss: What to reach, positive.
+
+        Returns:
+            One distance for each member, between targets on log axes; infinite where no target is good enough.
+        """
+        found = np.full(len(self.loss), np.inf)
+        for member, (distances, losses) in enumerate(zip(np.log(self.distance), np.log(self.loss), strict=True)):
+            reached = losses <= np.log(loss)
+            if reached.any():
+                last = max(1, int(reached.argmax()))
+                pair = [last, last - 1]
+                found[member] = np.exp(np.interp(np.log(loss), losses[pair], distances[pair]))
+        return found
+
+
+def nearest_targets(
+    parameters: Parameters,
+    tokens: Float[Tensor, "members samples tokens dimension"],
+    labels: Float[Tensor, "members samples"],
+    *,
+    counts: Float[Tensor, "members groups"],
+    penalties: tuple[float, ...] = PENALTIES,
+) -> Targets:
+    """Return targets at increasing distances from a start.
+
+    Args:
+        parameters: The start: ``decoder`` and ``key_query`` of each group of equal heads.
+        tokens: Training samples of each member.
+        labels: 1 or -1.
+        counts: Heads of each group.
+        penalties: Positive, decreasing.
+
+    Returns:
+        The targets.
+
+    Raises:
+        ValueError: If the shapes do not fit, or the penalties are not positive and decreasing.
+    """
+    if not penalties or min(penalties) <= 0 or list(penalties) != sorted(set(penalties), reverse=True):
+        raise ValueError(f"penalties: expected decreasing positive numbers, got {penalties}")
+    features = tangent_features(parameters, tokens, counts=counts)
+    start = layer.outputs(parameters, tokens, counts=counts)
+    distance, loss, linear = (np.empty((len(labels), len(penalties))) for _ in range(3))
+    for member in range(len(labels)):
+        one = {name: tensor[member : member + 1] for name, tensor in parameters.items()}
+        rows, y, m = (tensor[member] for tensor in (features, labels, counts))
+        for at, moves in enumerate(_ridge_path(rows, y, start[member], penalties)):
+            target = _moved(one, moves, m)
+            outputs = layer.outputs(target, tokens[member : member + 1], counts=m[None])[0]
+            distance[member, at] = moves.norm()
+            loss[member, at] = -logsigmoid(y * outputs).mean()
+            linear[member, at] = -logsigmoid(y * (start[member] + rows @ moves)).mean()
+    return Targets(distance, loss, linear)
+
+
+def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: tuple[float, ...]) -> list[Tensor]:
+    """Minimise logistic loss with each penalty in turn, in coordinates along the rows' principal directions."""
+    from scipy.optimize import minimize
+
+    margins = (labels * start).cpu().numpy()
+    left, sizes, directions = np.linalg.svd((labels[:, None] * rows).cpu().numpy(), full_matrices=False)
+    to_margins = left * sizes
+
+    def objective(z: np.ndarray, penalty: float) -> tuple[float, np.ndarray]:
+        t = margins + to_margins @ z
+        slopes = -np.exp(-np.logaddexp(0, t)) / len(t)
+        return float(np.logaddexp(0, -t).mean() + penalty / 2 * z @ z), to_margins.T @ slopes + penalty * z
+
+    z, found = np.zeros(len(sizes)), []
+    options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-11}
+    for penalty in penalties:
+        z = minimize(objective, z, args=(penalty,), jac=True, method="L-BFGS-B", options=options).x
+        found.append(torch.as_tensor(z @ directions).to(rows))
+    return found
+
+
+def _moved(start: Parameters, moves: Tensor, counts: Tensor) -> Parameters:
+    """Add a move in tangent features, where a group stands for all its heads together, to one member."""
+    each = moves.view(len(counts), -1) / counts.sqrt()[:, None]
+    parts = each.split([start[name][0, 0].numel() for name in ("decoder", "key_query")], dim=1)
+    return {
+        name: start[name] + part.reshape(start[name].shape)
+        for name, part in zip(("decoder", "key_query"), parts, strict=True)
+    }

@@ -1,0 +1,1 @@
+"""The chapter on training bounds: its experiments, pictures, tables and exercises."""
