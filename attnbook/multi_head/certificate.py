@@ -33,7 +33,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.core.kernel_margin import NotSeparableError
 from attnbook.multi_head import layer
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.objectives import logistic
@@ -201,7 +200,7 @@ def certify(
     allowed = tracked_heads(n_heads=total, **problem.sizes())
     try:
         ray = _Ray(problem)
-    except NotSeparableError as error:
+    except ValueError as error:  # not separable, or all gradients are zero: everything else has been checked
         failing = f"separability (P3): the gradients of the outputs at the start: {error}"
         return Certificate(total, allowed.step_size, 0, math.inf, math.inf, failing, *np.zeros((2, 0)))
     nearest = math.sqrt(allowed.step_size * float(ray.losses(np.zeros(1), total)[0]))

@@ -210,8 +210,9 @@ def test_a_whole_network_and_its_groups_have_one_certificate(small):
     assert one.fewest_heads == pytest.approx(other.fewest_heads)
 
 
-def test_samples_that_no_direction_separates_fail_separability():
-    x = np.ones((2, 2, 2))
+@pytest.mark.parametrize("x", [np.ones((2, 2, 2)), np.array([[[1.0, 0.0], [-1.0, 0.0]]] * 2)])
+def test_samples_that_no_direction_separates_fail_separability(x):
+    """The same sample with both labels; gradients that are all zero."""
     zero = {"decoder": np.zeros((1, 2, 2)), "key_query": np.zeros((1, 2, 2))}
     found = certify(x, [1, -1], zero, 1e9)
     assert found.failing.startswith("separability (P3)")
