@@ -18,7 +18,7 @@ KINDS = {
     "generalisation_gap": own.GeneralisationGap, "stability": own.Stability,
     "realizability": own.Realizability, "inside_theorem_2": own.InsideTheorem2,
 }  # fmt: skip
-FEW = {"seeds": (0, 1), "sizes": (5, 7), "inside_steps": 20, "test_samples": 200, "reduced_test_samples": 100}
+FEW = {"seeds": (0, 1), "sizes": (5, 7), "inside_steps": 20, "test_samples": 200}
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,13 @@ import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.runtime import threads
 from attnbook.multi_head import generalisation_bounds as theory
-from attnbook.multi_head import layer, leave_one_out, starts
+from attnbook.multi_head import leave_one_out, starts
 from attnbook.multi_head.experiments.samples import Drawn
-from attnbook.multi_head.generalisation.training import Named, OnMixture, best_bound
+from attnbook.multi_head.generalisation.training import Named, OnMixture, best_bound, losses
 from attnbook.multi_head.leave_one_out import LeaveOneOut
 from attnbook.multi_head.realizability import nearest_targets
 from attnbook.multi_head.tangent_kernel import tangent_margin
@@ -106,9 +105,9 @@ class LeftOut:
         return path, Recursions(path, self.chosen, each.sum(1), step_size), start, batch, counts
 
     def measure(
-        self, n: int, heads: Sequence[int], step_size: float, steps: int, test: tuple[Drawn, Drawn]
+        self, n: int, heads: Sequence[int], step_size: float, steps: int, test: Drawn
     ) -> dict[str, Float[np.ndarray, "heads seeds"]]:
-        """Return what is measured with training sets of one size; the second test sample is for reduced networks."""
+        """Return what is measured with training sets of one size."""
         path, recursions, start, batch, counts = self.paths(n, heads, step_size, steps)
         of_step = leave_one_out.step_expansion(path, batch.tokens, batch.labels, counts=counts, step_size=step_size)
         targets = nearest_targets(start, batch.tokens, batch.labels, counts=counts)
@@ -130,9 +129,11 @@ class LeftOut:
             "distance": path.distance[-1].mean(1),
             "train_loss": path.sample_loss[-1].mean(1),
             "left_out_loss": path.left_out_loss[-1].mean(1),
-            "loss_change": np.abs(path.left_out_loss[-1] - path.sample_loss[-1]).mean(1),
-            "test_loss": self._test_loss(path, counts, test[0], slice(1)),
-            "reduced_test_loss": self._test_loss(path, counts, test[1], slice(1, None)),
+            "test_loss": losses(
+                {name: tensor[:, 0] for name, tensor in path.networks.items()},
+                Drawn(*(torch.cat([tensor] * len(heads)) for tensor in test)),
+                counts,
+            ).numpy(force=True),
             "lipschitz": recursions.constants["gradient"][-1].max(1),
             "log_envelope": np.log10(recursions.envelope("recursion")[-1].mean(1)),
             "expansive": (of_step / recursions.factors["expansive"][-1]).max(1),
@@ -142,17 +143,6 @@ class LeftOut:
             "stability_bound": step_size * largest["gradient"] / 2 * best["theorem_2"],
         }
         return {name: values.reshape(len(heads), len(self.seeds)) for name, values in found.items()}
-
-    def _test_loss(self, path: LeaveOneOut, counts: Tensor, test: Drawn, models: slice) -> np.ndarray:
-        """Return the mean loss of some models of each set on the fresh samples of its seed."""
-        found = []
-        for index, heads in enumerate(counts):
-            networks = {name: tensor[index, models] for name, tensor in path.networks.items()}
-            members, seed = len(networks["decoder"]), index % len(self.seeds)
-            tokens = test.tokens[seed].expand(members, -1, -1, -1)
-            outputs = layer.outputs(networks, tokens, counts=heads.expand(members, -1))
-            found.append(float(-logsigmoid(test.labels[seed] * outputs).mean()))
-        return np.array(found)
 
 
 def example_paths(
