@@ -18,8 +18,7 @@ from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
 from attnbook.multi_head import head_groups, network, starts, tangent_kernel
 from attnbook.multi_head import leave_one_out as left_out
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments.samples import draw
+from attnbook.multi_head.data import Mixture, draw
 from attnbook.multi_head.objectives import logistic
 
 HEADS, STEPS, STEP_SIZE = 64, 100, 0.5

@@ -5,14 +5,14 @@ paper           name here               meaning
 ==============  ======================  =======================================================
 $p$, $P$        ``residual``            what the first step wrote besides signal; its norm
 $n_1$           ``n_samples``           samples of the first phase
-$\delta$        ``failure``             probability with which a bound may fail
+$\delta$        ``failure``             probability with which a bound may fail; here 0.05
 $B_2$           ``head_norm_bound``     P1: norm of every head at the start
 $B_\Phi$        ``output_bound``        P2: outputs at the start
 $\gamma_\star$  ``first_phase_margin``  P3: margin of the target, eq. (7), in ``oracle``
 ==============  ======================  =======================================================
 
-Hidden constants are one. The exact size of the residual, the price $TR^3$ of a residual and the bound
-:func:`margin_bound` are this book's.
+Hidden constants are one. The exact size of the residual, its price $TR^3$, the bound :func:`margin_bound` and what the
+functions give with ``sharper=True`` are this book's. All functions refuse numbers outside their range.
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ __all__ = [
     "head_norm_bound",
     "heads_required",
     "margin_bound",
-    "our_head_norm_bound",
-    "our_output_bound",
     "output_bound",
     "residual_bound",
     "residual_price",
     "residual_size",
-    "samples_required",
     "sign_sums",
     "stated_residual_price",
 ]
@@ -64,7 +61,7 @@ def residual_size(mixture: Mixture, n_samples: int) -> float:
         >>> residual_size(Mixture(1, 3, 1, relevant_fraction=1.0), 2)
         0.25
     """
-    _check_samples(n_samples)
+    _check(n_samples=n_samples)
     s, zeta, m, t = mixture.pattern_norm, mixture.relevant_fraction, mixture.n_patterns, mixture.n_tokens
     on_patterns = 2 * mixture.label_noise**2 + mixture.other_noise**2 / m
     noise = on_patterns / (3 * s**2) + mixture.free_noise**2
@@ -74,121 +71,75 @@ def residual_size(mixture: Mixture, n_samples: int) -> float:
 
 
 def residual_bound(mixture: Mixture, n_samples: int, *, failure: float = 0.05) -> float:
-    r"""Return Lemma 2's bound on $\|p\|$ with $C=1$: $(2S+Z)(\sqrt{d/n_1}+\sqrt{\log(1/\delta)/n_1})$.
+    r"""Return eq. (6), the bound on $\|p\|$, with $C=1$: $(2S+Z)(\sqrt{d/n_1}+\sqrt{\log(1/\delta)/n_1})$.
 
     Args:
         mixture: Sizes and noise.
         n_samples: Samples of the first phase, at least 1.
-        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+        failure: $\delta$, between 0 and 1.
 
     Returns:
         The bound; the paper's has an unknown constant $C$ in front.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
-    _check_samples(n_samples)
-    _check_failure(failure)
+    _check(n_samples=n_samples, failure=failure)
     spread = math.sqrt(mixture.dimension) + math.sqrt(math.log(1 / failure))
     return (2 * mixture.pattern_norm + mixture.noise_norm) * spread / math.sqrt(n_samples)
 
 
-def head_norm_bound(mixture: Mixture, residual: float) -> float:
-    r"""Return $B_2=\max(1,\sqrt T(S+P))$ of property P1.
+def head_norm_bound(mixture: Mixture, residual: float, *, sharper: bool = False) -> float:
+    r"""Return $B_2=\max(1,\sqrt T(S+P))$ of property P1, or ours, $\sqrt T(\frac{\sqrt2}4\zeta S+P)$.
 
     Args:
         mixture: Sizes and noise.
         residual: $P$, at least 0.
+        sharper: Whether ours is wanted, which is attained without residual; default no.
 
     Returns:
         The bound on the norm of every head at the start.
-
-    Raises:
-        ValueError: If the residual is negative or not finite.
     """
-    _check_residual(residual)
+    _check(residual=residual)
+    if sharper:
+        return math.sqrt(mixture.n_tokens) * _row_norm(mixture, residual)
     return max(1.0, math.sqrt(mixture.n_tokens) * (mixture.pattern_norm + residual))
 
 
-def output_bound(mixture: Mixture, residual: float, *, n_samples: int, failure: float = 0.05) -> float:
-    r"""Return $B_\Phi=\max(1,TR(S+P)\sqrt{2\log(n/\delta)})$ of property P2.
+def output_bound(
+    mixture: Mixture, residual: float, *, n_samples: int, failure: float = 0.05, sharper: bool = False
+) -> float:
+    r"""Return $B_\Phi=\max(1,TR(S+P)\sqrt{2\log(n/\delta)})$ of property P2, or ours.
+
+    Ours is $TR(\frac{\sqrt2}4\zeta S+P)\sqrt{2\log(2/\delta)}$: all samples share one random sum of signs, so their
+    number does not enter.
 
     Args:
         mixture: Sizes and noise.
         residual: $P$, at least 0.
         n_samples: Training samples $n$, at least 1.
-        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+        failure: $\delta$, between 0 and 1.
+        sharper: Whether ours is wanted; default no.
 
     Returns:
         The bound on the outputs at the start.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
-    _check_residual(residual)
-    _check_samples(n_samples)
-    _check_failure(failure)
-    reach = mixture.n_tokens * mixture.token_norm * (mixture.pattern_norm + residual)
-    return max(1.0, reach * math.sqrt(2 * math.log(n_samples / failure)))
+    _check(residual=residual, n_samples=n_samples, failure=failure)
+    reach = mixture.n_tokens * mixture.token_norm
+    if sharper:
+        return reach * _row_norm(mixture, residual) * math.sqrt(2 * math.log(2 / failure))
+    return max(1.0, reach * (mixture.pattern_norm + residual) * math.sqrt(2 * math.log(n_samples / failure)))
 
 
-def our_head_norm_bound(mixture: Mixture, residual: float) -> float:
-    r"""Return $\sqrt T(\frac{\sqrt2}4\zeta S+P)$, this book's bound in the place of $B_2$ (which is at least 1).
-
-    Args:
-        mixture: Sizes and noise.
-        residual: $P$, at least 0.
-
-    Returns:
-        The bound; attained without residual.
-
-    Raises:
-        ValueError: If the residual is negative or not finite.
-    """
-    _check_residual(residual)
-    return math.sqrt(mixture.n_tokens) * _row_norm(mixture, residual)
-
-
-def our_output_bound(mixture: Mixture, residual: float, *, failure: float = 0.05) -> float:
-    r"""Return $TR(\frac{\sqrt2}4\zeta S+P)\sqrt{2\log(2/\delta)}$, this book's bound in the place of $B_\Phi$.
-
-    All samples share one random sum of signs, so their number does not enter.
-
-    Args:
-        mixture: Sizes and noise.
-        residual: $P$, at least 0.
-        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
-
-    Returns:
-        The bound.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-    """
-    _check_residual(residual)
-    _check_failure(failure)
-    reach = mixture.n_tokens * mixture.token_norm * _row_norm(mixture, residual)
-    return reach * math.sqrt(2 * math.log(2 / failure))
-
-
-def heads_required(mixture: Mixture, *, margin: float, residual: float, n_samples: int, failure: float = 0.05) -> float:
-    r"""Return the heads that P3 asks for with constant 1, $(R^4T(S+P)\sqrt{2\log(n/\delta)}/\gamma_\star)^2$.
+def heads_required(mixture: Mixture, *, margin: float, output: float) -> float:
+    r"""Return the heads that P3 asks for with constant 1, $(R^3B_\Phi/\gamma_\star)^2$.
 
     Args:
         mixture: Sizes and noise.
         margin: $\gamma_\star$.
-        residual: $P$, at least 0.
-        n_samples: Training samples $n$, at least 1.
-        failure: $\delta$, above 0 and below 1; default 0.05, this book's choice.
+        output: $B_\Phi$, see :func:`output_bound`.
 
     Returns:
         The number of heads; infinite where the margin is not positive.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
-    reach = output_bound(mixture, residual, n_samples=n_samples, failure=failure)
-    return math.inf if margin <= 0 else (mixture.token_norm**3 * reach / margin) ** 2
+    return math.inf if margin <= 0 else (mixture.token_norm**3 * output / margin) ** 2
 
 
 def stated_residual_price(mixture: Mixture) -> float:
@@ -226,7 +177,7 @@ def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
         >>> abs(margin_bound(quiet) - oracle.first_phase_margin(quiet)) < 1e-12
         True
     """
-    _check_residual(residual)
+    _check(residual=residual)
     t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
     z_mu, z_nu = mixture.label_noise, mixture.other_noise
     for name, noise in {"label_noise": z_mu, "other_noise": z_nu}.items():
@@ -239,29 +190,6 @@ def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
     return attention + oracle.linear_margin(mixture) - residual_price(mixture) * residual
 
 
-def samples_required(*, spread: float, price: float, margin: float) -> float:
-    r"""Return the $n_1$ at which a residual $\mathrm{spread}/\sqrt{n_1}$ at this price uses up the margin.
-
-    Args:
-        spread: The residual's size or bound at $n_1=1$, at least 0.
-        price: What a unit of it takes off the margin, at least 0.
-        margin: The margin without residual, positive.
-
-    Returns:
-        The number of first-phase samples above which the bound is positive.
-
-    Raises:
-        ValueError: If the margin is not positive.
-
-    Example:
-        >>> samples_required(spread=2.0, price=3.0, margin=0.5)
-        144.0
-    """
-    if not 0 < margin < math.inf:
-        raise ValueError(f"margin: expected a finite positive number, got {margin}")
-    return (spread * price / margin) ** 2
-
-
 def sign_sums(n_heads: int) -> tuple[Float[np.ndarray, " values"], Float[np.ndarray, " values"]]:
     r"""Return the law of $\frac1{\sqrt H}\sum_h\alpha_h$ for random signs, which scales all outputs at the start.
 
@@ -271,16 +199,12 @@ def sign_sums(n_heads: int) -> tuple[Float[np.ndarray, " values"], Float[np.ndar
     Returns:
         Its values, in ascending order, and their probabilities.
 
-    Raises:
-        ValueError: If ``n_heads`` is below 1.
-
     Example:
         >>> values, probabilities = sign_sums(4)
         >>> values.tolist(), probabilities.tolist()
         ([-2.0, -1.0, 0.0, 1.0, 2.0], [0.0625, 0.25, 0.375, 0.25, 0.0625])
     """
-    if n_heads < 1:
-        raise ValueError(f"n_heads: expected at least 1, got {n_heads}")
+    _check(n_heads=n_heads)
     plus = range(n_heads + 1)
     values = np.array([2 * k - n_heads for k in plus]) / math.sqrt(n_heads)
     return values, np.array([math.comb(n_heads, k) / 2**n_heads for k in plus])
@@ -290,16 +214,12 @@ def _row_norm(mixture: Mixture, residual: float) -> float:
     return math.sqrt(2) / 4 * mixture.relevant_fraction * mixture.pattern_norm + residual
 
 
-def _check_samples(n_samples: int) -> None:
-    if n_samples < 1:
-        raise ValueError(f"n_samples: expected at least 1, got {n_samples}")
-
-
-def _check_failure(failure: float) -> None:
-    if not 0 < failure < 1:
-        raise ValueError(f"failure: expected a probability above 0 and below 1, got {failure}")
-
-
-def _check_residual(residual: float) -> None:
-    if not 0 <= residual < math.inf:
-        raise ValueError(f"residual: expected a finite number of at least 0, got {residual}")
+def _check(**numbers: float) -> None:
+    """Refuse numbers outside their range, by name."""
+    for name, value in numbers.items():
+        if name == "failure" and not 0 < value < 1:
+            raise ValueError(f"failure: expected a probability above 0 and below 1, got {value}")
+        if name == "residual" and not 0 <= value < math.inf:
+            raise ValueError(f"residual: expected a finite number of at least 0, got {value}")
+        if name.startswith("n_") and value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")

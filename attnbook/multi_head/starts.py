@@ -114,7 +114,7 @@ def even_sign_counts(n_heads: int | float) -> Float[np.ndarray, " 2"]:
         The two counts.
 
     Raises:
-        ValueError: If ``n_heads`` is not a whole number of at least 1.
+        ValueError: If ``n_heads`` is outside its range.
 
     Example:
         >>> even_sign_counts(5)

@@ -15,7 +15,7 @@ from attnbook.core.figures import BACKGROUND
 from attnbook.multi_head import derivatives, network
 from attnbook.multi_head.curvature import experiments as own
 from attnbook.multi_head.curvature import figures, points, variants
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import draw
 
 CPU = torch.device("cpu")
 KINDS = {"single_head": own.SingleHead, "curvature": own.Curvature, "variants": own.Variants}
@@ -117,7 +117,7 @@ def test_heads_without_the_factor_before_them_turn_the_law_red(monkeypatch):
 @pytest.fixture(scope="module")
 def small():
     experiment = own.Curvature.at("smoke", seeds=(0,), start_scales=(0.5,))
-    return experiment, samples.draw(experiment.mixture, experiment.n_samples, experiment.seeds)[:2]
+    return experiment, draw(experiment.mixture, experiment.n_samples, experiment.seeds)[:2]
 
 
 def test_small_and_large_hessians_take_different_ways_to_the_same_eigenvalues(monkeypatch, small):
@@ -182,7 +182,7 @@ def test_bounds_come_near_where_they_should_by_hand(stored):
 
 def test_variants_at_equal_tokens_by_hand():
     """Five tokens of norm one, zero weights: |grad| is 1/2 times the root of the tokens that the decoder reads."""
-    batch = samples.draw(own.Curvature().mixture, 6, [0])[:2]
+    batch = draw(own.Curvature().mixture, 6, [0])[:2]
     found = {v: variants.ratios(v, "equal tokens", 4, 0, batch)[0] for v in variants.VARIANTS}
     bound = math.sqrt(5) * math.log(2)
     expected = {
@@ -197,7 +197,7 @@ def test_variants_measure_what_autograd_finds(variant, monkeypatch):
     """Gradient and Hessian in what is trained, with all constants put to one."""
     ones = type("Ones", (), {"gradient": 1.0, "smoothness": 1.0, "curvature": 1.0})
     monkeypatch.setattr(variants, "loss_constants", lambda **_: ones)
-    tokens, labels = samples.draw(own.Curvature().mixture, 6, [0])[:2]
+    tokens, labels = draw(own.Curvature().mixture, 6, [0])[:2]
     rows = torch.tensor(variants.rows_of(variant, 5))
     start = points.random_networks(2, rows.shape[1], 8, scale=0.5, seeds=[3], device=CPU)
     shapes = [tensor.shape for tensor in start.values()]

@@ -9,23 +9,22 @@ import pytest
 import torch
 
 from attnbook.multi_head import head_groups, layer, network, starts, tangent_kernel
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.objectives import log_sum_exp, logistic
 
 MIXTURE = Mixture(n_tokens=5, dimension=7, n_patterns=3, label_noise=0.1, other_noise=0.1, free_noise=0.3)
 SEEDS = (0, 1)
 
 
-def draw(n_samples: int = 11, purpose: str = "samples") -> samples.Drawn:
-    return samples.draw(MIXTURE, n_samples, SEEDS, purpose=purpose)
+def drawn_samples(n_samples: int = 11, purpose: str = "samples") -> Drawn:
+    return draw(MIXTURE, n_samples, SEEDS, purpose=purpose)
 
 
 def counts_of(*each: float) -> torch.Tensor:
     return torch.tensor([each] * len(SEEDS), dtype=torch.float64)
 
 
-def train(start: dict[str, torch.Tensor], drawn: samples.Drawn, counts: torch.Tensor, **options: float):
+def train(start: dict[str, torch.Tensor], drawn: Drawn, counts: torch.Tensor, **options: float):
     return head_groups.gradient_descent(
         start,
         drawn.tokens,
@@ -40,8 +39,8 @@ def train(start: dict[str, torch.Tensor], drawn: samples.Drawn, counts: torch.Te
 
 @pytest.mark.parametrize("each", [(3.0, 1.0), (8.0, 8.0)])
 def test_groups_train_exactly_as_the_whole_network(each: tuple[float, float]) -> None:
-    drawn, counts = draw(), counts_of(*each)
-    start = starts.first_phase(*draw(30, "first phase")[:2])
+    drawn, counts = drawn_samples(), counts_of(*each)
+    start = starts.first_phase(*drawn_samples(30, "first phase")[:2])
     groups = train(start, drawn, counts)
     whole = network.gradient_descent(head_groups.expand(start, counts=counts), drawn[:2], step_size=0.5, steps=50)
     for name, tensor in head_groups.expand(groups.parameters, counts=counts).items():
@@ -52,7 +51,7 @@ def test_groups_train_exactly_as_the_whole_network(each: tuple[float, float]) ->
 
 def test_from_zero_many_heads_are_one_head_with_a_scaled_output_and_a_smaller_step() -> None:
     # sqrt(H) Phi(theta) with step size eta / H: the gradient of sqrt(H) Phi is H times that of one of the heads.
-    drawn, heads = draw(), 9.0
+    drawn, heads = drawn_samples(), 9.0
     many = train(starts.zero(2, 5, 7), drawn, counts_of(heads)).parameters
     start, slopes = starts.zero(2, 5, 7), logistic(drawn.labels)
     for _ in range(50):
@@ -66,7 +65,7 @@ def test_from_zero_many_heads_are_one_head_with_a_scaled_output_and_a_smaller_st
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0])
 def test_gradient_of_a_group_is_that_of_one_of_its_heads(exponent: float) -> None:
-    drawn, counts = draw(), counts_of(2.0, 5.0)
+    drawn, counts = drawn_samples(), counts_of(2.0, 5.0)
     rng = np.random.default_rng(0)
     groups = {
         "decoder": torch.tensor(rng.standard_normal((2, 2, 5, 7))),
@@ -86,7 +85,7 @@ def test_gradient_of_a_group_is_that_of_one_of_its_heads(exponent: float) -> Non
 
 
 def test_million_million_heads_move_less_and_predict_almost_the_same_as_a_million() -> None:
-    drawn, start = draw(), starts.first_phase(*draw(30, "first phase")[:2])
+    drawn, start = drawn_samples(), starts.first_phase(*drawn_samples(30, "first phase")[:2])
     found = {h: train(start, drawn, counts_of(h / 2, h / 2)) for h in (1e6, 1e12)}
     moved = {
         h: head_groups.norm({n: t - start[n] for n, t in f.parameters.items()}, counts=counts_of(0.5, 0.5)).numpy()
@@ -96,11 +95,11 @@ def test_million_million_heads_move_less_and_predict_almost_the_same_as_a_millio
 
 
 def test_leaving_a_sample_out_is_giving_it_no_weight() -> None:
-    drawn = draw()
+    drawn = drawn_samples()
     weights = torch.full((2, 11), 1 / 11, dtype=torch.float64)
     weights[:, 4] = 0.0
     keep = [i for i in range(11) if i != 4]
-    parameters = starts.first_phase(*draw(30, "first phase")[:2])
+    parameters = starts.first_phase(*drawn_samples(30, "first phase")[:2])
     without = layer.value_and_gradient(parameters, drawn.tokens, logistic(drawn.labels, weights))
     fewer = layer.value_and_gradient(parameters, drawn.tokens[:, keep], logistic(drawn.labels[:, keep]))
     torch.testing.assert_close(without[0], fewer[0] * 10 / 11)
@@ -119,7 +118,7 @@ def test_log_sum_exp_is_the_mean_exponential_and_survives_margins_of_a_thousand(
 
 
 def test_first_phase_is_one_gradient_step_from_zero_with_step_alpha_root_heads() -> None:
-    tokens, labels, _ = draw(30, "first phase")
+    tokens, labels, _ = drawn_samples(30, "first phase")
     alpha = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
     zero = {name: t.repeat(1, 3, 1, 1) for name, t in starts.zero(2, 5, 7).items()}
     _, gradient = network.loss_and_gradient(zero, (tokens, labels))
@@ -130,7 +129,7 @@ def test_first_phase_is_one_gradient_step_from_zero_with_step_alpha_root_heads()
 
 
 def test_tangent_features_are_gradients_of_the_output() -> None:
-    rng, tokens = np.random.default_rng(1), draw(3).tokens
+    rng, tokens = np.random.default_rng(1), drawn_samples(3).tokens
     parameters = {
         "decoder": torch.tensor(rng.standard_normal((2, 3, 5, 7))),
         "key_query": torch.tensor(rng.standard_normal((2, 3, 7, 7))),
@@ -144,8 +143,8 @@ def test_tangent_features_are_gradients_of_the_output() -> None:
 
 
 def test_tangent_kernel_of_groups_is_that_of_the_whole_network() -> None:
-    tokens, counts = draw(4).tokens, counts_of(3.0, 2.0)
-    start = starts.first_phase(*draw(30, "first phase")[:2])
+    tokens, counts = drawn_samples(4).tokens, counts_of(3.0, 2.0)
+    start = starts.first_phase(*drawn_samples(30, "first phase")[:2])
     few = tangent_kernel.tangent_features(start, tokens, counts=counts)
     all_heads = tangent_kernel.tangent_features(head_groups.expand(start, counts=counts), tokens)
     torch.testing.assert_close(few @ few.mT, all_heads @ all_heads.mT)
@@ -165,14 +164,16 @@ def test_sign_counts() -> None:
         (lambda: starts.even_sign_counts(0), "n_heads"),
         (lambda: starts.even_sign_counts(2.5), "n_heads"),
         (lambda: starts.draw_sign_counts(0, rng=np.random.default_rng(0)), "n_heads"),
-        (lambda: starts.first_phase(*draw()[:2], coefficients=torch.zeros(0)), "coefficients"),
-        (lambda: train(starts.zero(2, 5, 7), draw(), counts_of(0.0)), "counts"),
-        (lambda: train(starts.zero(2, 5, 7), draw(), counts_of(1.0, 1.0)), "counts"),
-        (lambda: train(starts.zero(2, 5, 7), draw(), counts_of(1.0), exponent=-1.0), "exponent"),
+        (lambda: starts.first_phase(*drawn_samples()[:2], coefficients=torch.zeros(0)), "coefficients"),
+        (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(0.0)), "counts"),
+        (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(1.0, 1.0)), "counts"),
+        (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(1.0), exponent=-1.0), "exponent"),
         (lambda: head_groups.expand(starts.zero(2, 5, 7), counts=counts_of(1.5)), "counts"),
         (
             lambda: train(
-                starts.zero(2, 5, 7), samples.Drawn(draw().tokens * math.nan, draw().labels, None), counts_of(1.0)
+                starts.zero(2, 5, 7),
+                Drawn(drawn_samples().tokens * math.nan, drawn_samples().labels, None),
+                counts_of(1.0),
             ),
             "tokens",
         ),

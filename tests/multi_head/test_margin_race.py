@@ -14,8 +14,7 @@ from attnbook import ledger
 from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
 from attnbook.multi_head import head_groups, layer, network, objectives, oracle, starts
-from attnbook.multi_head.data import draw_patterns
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import draw, draw_patterns
 from attnbook.multi_head.margin_race import experiments as own
 from attnbook.multi_head.margin_race import figures, search
 from attnbook.multi_head.margin_race.exercises import two_samples
@@ -130,8 +129,8 @@ def by_autograd(rule, step_size, drawn, signs, direction, steps):
 @pytest.mark.parametrize("rule", own.RULES)
 @pytest.mark.parametrize("heads", RACE.heads)
 def test_every_network_is_a_whole_one_trained_by_automatic_differentiation(race, rule, heads):
-    drawn = samples.draw(RACE.mixture, RACE.n_samples, (1,))
-    first = samples.draw(RACE.mixture, RACE.first_phase_samples, (1,), purpose="first phase")
+    drawn = draw(RACE.mixture, RACE.n_samples, (1,))
+    first = draw(RACE.mixture, RACE.first_phase_samples, (1,), purpose="first phase")
     direction = starts.first_phase_direction(first.tokens, first.labels)[0]
     signs = torch.zeros(heads, dtype=torch.float64)
     if (rule, heads) == ("normalised", RACE.heads[1]):
@@ -143,7 +142,7 @@ def test_every_network_is_a_whole_one_trained_by_automatic_differentiation(race,
 
 
 def test_every_trial_is_a_network_from_zero_with_its_own_step_size(race):
-    drawn = samples.draw(RACE.mixture, RACE.n_samples, (1,))
+    drawn = draw(RACE.mixture, RACE.n_samples, (1,))
     for rule, heads, size in (("plain", 16, 30.0), ("normalised", 1, 0.8)):
         still = torch.zeros(heads, dtype=torch.float64)
         expected = by_autograd(rule, size, drawn, still, torch.zeros(RACE.dimension), RACE.tried_steps)
@@ -152,14 +151,14 @@ def test_every_trial_is_a_network_from_zero_with_its_own_step_size(race):
 
 
 def test_the_floor_is_the_exact_margin_of_linear_rules_on_mean_tokens(race):
-    drawn = samples.draw(RACE.mixture, RACE.n_samples, RACE.seeds)
+    drawn = draw(RACE.mixture, RACE.n_samples, RACE.seeds)
     for mean, y, floor in zip(drawn.tokens.mean(2).numpy(), drawn.labels.numpy(), race.floor.values, strict=True):
         expected = math.sqrt(RACE.n_tokens) * kernel_margin(mean @ mean.T, y).margin
         assert floor * oracle.attention_margin(RACE.mixture) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_oracle_with_saturated_attention_has_the_whole_attention_margin_and_cosine_one():
-    drawn = samples.draw(RACE.mixture, RACE.n_samples, (0,))
+    drawn = draw(RACE.mixture, RACE.n_samples, (0,))
     patterns = draw_patterns(RACE.mixture, rng=stream(0, "patterns"))
     target = torch.as_tensor(oracle.key_query(patterns))
     decoder = torch.as_tensor(oracle.decoder(patterns, RACE.n_tokens))
@@ -211,7 +210,7 @@ def margin_by_autograd(entries, drawn, member, labels):
 
 @pytest.mark.parametrize("heads", STARTS.heads)
 def test_margins_at_random_starts_are_those_of_features_by_automatic_differentiation(margins, heads):
-    drawn = samples.draw(STARTS.mixture, STARTS.n_samples, STARTS.seeds)
+    drawn = draw(STARTS.mixture, STARTS.n_samples, STARTS.seeds)
     entries = network.draw_parameters(
         heads, STARTS.n_tokens, STARTS.dimension, scale=1.0, rng=stream(2, "random start")
     )
@@ -227,8 +226,8 @@ def test_margins_at_random_starts_are_those_of_features_by_automatic_differentia
 
 
 def test_the_first_phase_margin_is_that_of_two_heads_of_opposite_sign(margins):
-    drawn = samples.draw(STARTS.mixture, STARTS.n_samples, STARTS.seeds)
-    first = samples.draw(STARTS.mixture, STARTS.first_phase_samples, STARTS.seeds, purpose="first phase")
+    drawn = draw(STARTS.mixture, STARTS.n_samples, STARTS.seeds)
+    first = draw(STARTS.mixture, STARTS.first_phase_samples, STARTS.seeds, purpose="first phase")
     later = {name: tensor[1].numpy() for name, tensor in starts.first_phase(first.tokens, first.labels).items()}
     expected = margin_by_autograd(later, drawn, 1, drawn.labels[1].numpy())
     assert float(margins.first_phase[1]) == pytest.approx(expected, rel=1e-6)
@@ -239,7 +238,7 @@ def test_the_first_phase_margin_is_that_of_two_heads_of_opposite_sign(margins):
 @pytest.fixture(scope="module")
 def found():
     """Networks of one kind of head, three each, and of two kinds, one each, found by a short search."""
-    drawn = samples.draw(STARTS.mixture, STARTS.n_samples, (0, 1))
+    drawn = draw(STARTS.mixture, STARTS.n_samples, (0, 1))
     networks = {}
     for kinds, each in ((1, 3.0), (2, 1.0)):
         rng, counts = np.random.default_rng(0), torch.full((2, kinds), each, dtype=torch.float64)

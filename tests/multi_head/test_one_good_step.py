@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook.multi_head import oracle, starts
+from attnbook.core.kernel_margin import kernel_margin
+from attnbook.multi_head import layer, oracle, starts
 from attnbook.multi_head import start_bounds as theory
-from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
-from attnbook.multi_head.experiments import samples, targets
-from attnbook.multi_head.experiments.summaries import log_slopes
-from attnbook.multi_head.figures import one_good_step as figures
-from attnbook.multi_head.tables import one_good_step as tables
+from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns, draw_samples
+from attnbook.multi_head.one_good_step import start
+from attnbook.multi_head.one_good_step.start_margin import jacobian_errors, sign_quantile
+from attnbook.multi_head.tangent_kernel import tangent_features
+
+CPU = torch.device("cpu")
 
 NOISY = Mixture(5, 11, 3, pattern_norm=1.5, relevant_fraction=0.4, label_noise=0.2, other_noise=0.25, free_noise=0.6)
 
@@ -30,8 +32,8 @@ def network(parameters, tokens):
 @pytest.mark.parametrize("alpha", [(1.0,), (-1.0, 1.0, 1.0), (0.3, -0.8)])
 def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation(alpha) -> None:
     """Slope of a whole network in the direction of the target, for signs and for other coefficients."""
-    batch = samples.draw(NOISY, 7, [3])
-    u, w = (part[0] for part in targets.oracle_target(NOISY, [3]))
+    batch, true = draw(NOISY, 7, [3]), start.truth(NOISY, [3], CPU)
+    u, w = true.decoder[0], true.key_query[0]
     m = torch.randn(NOISY.dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scale = torch.tensor(alpha, dtype=torch.float64)
     decoder = scale[:, None, None] * m.expand(len(alpha), NOISY.n_tokens, -1)
@@ -46,6 +48,27 @@ def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation
     pull = starts.key_query_pull(batch.tokens, batch.labels, w[None])
     found = zero[0] + scale.abs().mean() * (pull[0] @ m)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+    whole = start.network_margins(batch, true, m[None], np.array(alpha))
+    np.testing.assert_allclose(whole[0].numpy(), expected, rtol=1e-10)
+
+
+def test_with_random_signs_no_margin_depends_on_the_number_of_heads_and_equal_signs_grow_like_its_root() -> None:
+    """Of the paper's target and of the best one; outputs are one head's times the sum of the signs."""
+    batch, true, first = draw(NOISY, 7, [3]), start.truth(NOISY, [3], CPU), draw(NOISY, 50, [3], purpose="first phase")
+    m = starts.first_phase_direction(first.tokens, first.labels)
+    one = starts.first_phase(first.tokens, first.labels, coefficients=torch.ones(1))
+    single, best, margins = layer.outputs(one, batch.tokens), [], []
+    for signs in ([1.0], [-1.0, 1.0, 1.0], [1.0, -1.0] * 4):
+        many = starts.first_phase(first.tokens, first.labels, coefficients=torch.tensor(signs))
+        features = tangent_features(many, batch.tokens)[0]
+        best.append(2**0.5 * kernel_margin((features @ features.T).numpy(), batch.labels[0].numpy()).margin)
+        margins.append(start.network_margins(batch, true, m, np.array(signs)).numpy())
+        outputs = layer.outputs(many, batch.tokens)
+        torch.testing.assert_close(outputs, single * sum(signs) / len(signs) ** 0.5, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(margins, margins[:1] * 3, rtol=1e-10)
+    np.testing.assert_allclose(best, start.best_margin(batch, m)[0], rtol=1e-8)
+    equal = starts.first_phase(first.tokens, first.labels, coefficients=torch.ones(9))
+    torch.testing.assert_close(layer.outputs(equal, batch.tokens), 3 * single)
 
 
 def test_the_exact_size_is_the_mean_over_many_first_phases() -> None:
@@ -64,14 +87,16 @@ def test_sizes_known_by_hand() -> None:
     assert theory.residual_bound(alone, 4, failure=math.exp(-3)) == pytest.approx(2 * math.sqrt(3))
     assert theory.head_norm_bound(NOISY, 0.5) == pytest.approx(math.sqrt(5) * 2)
     assert theory.head_norm_bound(Mixture(1, 3, 1, pattern_norm=0.5, relevant_fraction=1.0), 0.0) == 1.0
-    assert theory.our_head_norm_bound(alone, 0.0) == pytest.approx(math.sqrt(2) / 4)
+    assert theory.head_norm_bound(alone, 0.0, sharper=True) == pytest.approx(math.sqrt(2) / 4)
     assert theory.output_bound(alone, 1.0, n_samples=2, failure=2 * math.exp(-2)) == pytest.approx(4.0)
-    assert theory.our_output_bound(alone, 0.0, failure=2 * math.exp(-2)) == pytest.approx(math.sqrt(2) / 2)
+    ours = theory.output_bound(alone, 0.0, n_samples=5, failure=2 * math.exp(-2), sharper=True)
+    assert ours == pytest.approx(math.sqrt(2) / 2)
     assert theory.stated_residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 32 * 8
     assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 4 * 8
-    heads = theory.heads_required(alone, margin=2.0, residual=1.0, n_samples=2, failure=2 * math.exp(-2))
-    assert heads == pytest.approx(4.0)
-    assert theory.heads_required(alone, margin=-1.0, residual=0.0, n_samples=2) == math.inf
+    assert theory.heads_required(alone, margin=2.0, output=4.0) == pytest.approx(4.0)
+    long = Mixture(1, 3, 1, pattern_norm=2.0, relevant_fraction=1.0)
+    assert theory.heads_required(long, margin=4.0, output=1.0) == pytest.approx(4.0)
+    assert theory.heads_required(alone, margin=-1.0, output=1.0) == math.inf
 
 
 def adversarial(mixture: Mixture, patterns, rng) -> tuple[np.ndarray, float]:
@@ -108,31 +133,30 @@ def test_our_bound_holds_at_the_worst_corners_and_at_any_residual(share) -> None
 def test_without_noise_our_bound_is_equation_seven() -> None:
     quiet = Mixture(7, 9, 3, pattern_norm=1.3, relevant_fraction=3 / 7)
     assert theory.margin_bound(quiet) == pytest.approx(oracle.first_phase_margin(quiet), rel=1e-13)
-    assert theory.samples_required(spread=0.5, price=4.0, margin=0.25) == 64.0
 
 
 def test_targets_have_norm_one_and_belong_to_the_samples() -> None:
-    u, w = targets.oracle_target(NOISY, [3, 5])
-    np.testing.assert_allclose(u.flatten(1).norm(dim=1), 1.0)
-    np.testing.assert_allclose(w.flatten(1).norm(dim=1), 1.0)
-    label, other = targets.patterns_of(NOISY, [3, 5])
-    torch.testing.assert_close(label[:, 0] - label[:, 1], targets.label_direction(NOISY, [3, 5]))
-    assert other.shape == (2, 3, 11)
-    drawn = samples.draw(NOISY, 6, [3, 5])
+    true, drawn = start.truth(NOISY, [3, 5], CPU), draw(NOISY, 6, [3, 5])
+    np.testing.assert_allclose(true.decoder.flatten(1).norm(dim=1), 1.0)
+    np.testing.assert_allclose(true.key_query.flatten(1).norm(dim=1), 1.0)
+    torch.testing.assert_close(true.label[:, 0] - true.label[:, 1], true.signal)
+    assert true.other.shape == (2, 3, 11)
     relevant = drawn.tokens[1][drawn.relevant[1]]
-    assert torch.cdist(relevant, label[1]).amin(1).max() == 0
+    assert torch.cdist(relevant, true.label[1]).amin(1).max() == 0
 
 
-def test_the_best_margin_is_that_of_two_orthogonal_features_or_none() -> None:
-    """Half way between them; and none where a feature has both labels."""
-    features = torch.tensor([[[3.0, 0.0], [0.0, 3.0]], [[1.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
-    found = targets.best_margin(features, torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64))
+def test_the_best_margin_is_found_or_none_where_a_sample_has_both_labels() -> None:
+    """At zero with one token the features are the tokens: two orthogonal ones are separated half way between them."""
+    tokens = torch.tensor([[[[3.0, 0.0]], [[0.0, 3.0]]], [[[1.0, 0.0]], [[1.0, 0.0]]]], dtype=torch.float64)
+    labels = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64)
+    found = start.best_margin(Drawn(tokens, labels, torch.ones(2, 2, 1, dtype=torch.bool)), torch.zeros(2, 2).double())
     assert found[0] == pytest.approx(3.0)
     assert np.isnan(found[1])
 
 
-def test_slopes_of_a_power_law_are_its_exponent() -> None:
-    np.testing.assert_allclose(log_slopes([1, 10, 100], np.array([[8.0, 0.8, 0.08]])), -1.0)
+def test_the_softmax_jacobian_at_zero_carries_one_over_the_number_of_tokens() -> None:
+    """Without it the error is the missing factor less one."""
+    assert jacobian_errors(4) == pytest.approx([0.0, 3.0], abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +166,11 @@ def test_slopes_of_a_power_law_are_its_exponent() -> None:
         (lambda: theory.residual_bound(NOISY, 0), "n_samples"),
         (lambda: theory.residual_bound(NOISY, 5, failure=1.0), "failure"),
         (lambda: theory.head_norm_bound(NOISY, -0.1), "residual"),
-        (lambda: theory.our_head_norm_bound(NOISY, math.inf), "residual"),
+        (lambda: theory.head_norm_bound(NOISY, math.inf, sharper=True), "residual"),
         (lambda: theory.output_bound(NOISY, 0.1, n_samples=0), "n_samples"),
-        (lambda: theory.our_output_bound(NOISY, 0.1, failure=0.0), "failure"),
-        (lambda: theory.heads_required(NOISY, margin=1.0, residual=-1.0, n_samples=5), "residual"),
+        (lambda: theory.output_bound(NOISY, 0.1, n_samples=5, failure=0.0), "failure"),
         (lambda: theory.margin_bound(NOISY, residual=-1.0), "residual"),
         (lambda: theory.margin_bound(Mixture(5, 7, 3, relevant_fraction=0.4, label_noise=0.2)), "label_noise"),
-        (lambda: theory.samples_required(spread=1.0, price=1.0, margin=0.0), "margin"),
     ],
 )
 def test_bad_input_is_named(call, message) -> None:
@@ -166,11 +188,7 @@ def test_the_law_of_the_sum_of_signs_is_that_of_all_sign_vectors():
         theory.sign_sums(0)
 
 
-def test_the_coin_says_and_shows_its_probabilities():
-    values, probabilities = theory.sign_sums(2)
-    limits = {"ours": 1.0, "stated": 3.0}
-    said = tables.coin_text(values, probabilities, limits, 2)
-    assert "every sample wrong with probability 0.25, a tie 0.50" in said
-    assert "Beyond our limit 1.0: 0.5; beyond the stated 3.0: 0." in said
-    (ax,) = figures.coin(values, probabilities, limits, 2).axes
-    assert sorted(bar.get_height() for bar in ax.patches) == [0.25, 0.25, 0.5]
+def test_quantiles_of_the_sum_of_signs_by_hand():
+    """Four heads: 0 with probability 6/16, one with 8/16, two with 2/16."""
+    assert [sign_quantile(4, failure) for failure in (0.7, 0.2, 0.125, 0.05)] == [0.0, 1.0, 1.0, 2.0]
+    assert sign_quantile(1, 0.05) == 1.0

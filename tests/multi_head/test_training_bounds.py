@@ -12,8 +12,7 @@ from attnbook.multi_head import certificate, certify, head_groups, layer, starts
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import curvature_bounds as segment_theory
 from attnbook.multi_head.curvature_bounds import LARGEST_CUMULANT, loss_constants
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import Mixture, draw
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import (
     linearised_outputs,
@@ -148,8 +147,8 @@ def test_tracked_constants_by_hand():
 @pytest.fixture(scope="module")
 def small():
     mixture = Mixture(n_tokens=5, dimension=7, n_patterns=3, label_noise=0.05, other_noise=0.05, free_noise=0.2)
-    drawn = samples.draw(mixture, 11, (0, 1))
-    start = starts.first_phase(*samples.draw(mixture, 60, (0, 1), purpose="first phase")[:2])
+    drawn = draw(mixture, 11, (0, 1))
+    start = starts.first_phase(*draw(mixture, 60, (0, 1), purpose="first phase")[:2])
     return drawn, start, torch.tensor([[3.0, 2.0], [2.0, 3.0]], dtype=torch.float64)
 
 

@@ -125,7 +125,7 @@ def test_heads_that_move_by_their_multiplicity_turn_the_collapse_red(monkeypatch
 
 def test_averages_and_distances_are_those_of_the_whole_network():
     settings = own.TrainingBounds(heads=(4, 64, 128), steps=13, horizons=(13,), seeds=(3,))
-    stack = wide.draw(settings, settings.seeds, torch.device("cpu"))
+    stack = wide.draw_stack(settings, settings.seeds, torch.device("cpu"))
     found = wide.train(stack, 0.5, 13, (0, 5, 13), None)
     counts = stack.counts[:1]
     start = head_groups.expand({n: t[:1] for n, t in stack.start.items()}, counts=counts)

@@ -16,8 +16,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import curvature_bounds
 from attnbook.multi_head.curvature import single_head, variants
 from attnbook.multi_head.curvature.points import POINTS, draw_points, measure_point
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import Mixture, double_device, draw
 
 CONSTANTS = ("gradient", "smoothness", "curvature", "dimension_free_curvature")
 
@@ -151,7 +150,7 @@ class Curvature(Experiment):
         """Train to all points and find the extreme eigenvalues there."""
         found, total = [], len(self.start_scales) * len(self.heads)
         with threads(1):
-            batch = samples.draw(self.mixture, self.n_samples, seeds, device=samples.double_device(device))[:2]
+            batch = draw(self.mixture, self.n_samples, seeds, device=double_device(device))[:2]
             for scale in self.start_scales:
                 for n_heads in self.heads:
                     points = draw_points(self, scale, n_heads, seeds, batch)
@@ -211,7 +210,7 @@ class Variants(Experiment):
         shape = len(variants.VARIANTS), len(self.heads), len(variants.SCALES), len(variants.QUANTITIES)
         cases = list(itertools.product(variants.VARIANTS, self.heads, variants.SCALES))
         with threads(1):
-            batches = {s: samples.draw(Curvature().mixture, self.n_samples, [s])[:2] for s in seeds}
+            batches = {s: draw(Curvature().mixture, self.n_samples, [s])[:2] for s in seeds}
             found = [[variants.ratios(v, p, h, s, batches[s]) for v, h, p in cases] for s in seeds]
         return {"ratio": (("seed", "variant", "heads", "point", "bound"), np.reshape(found, (len(seeds), *shape)))}
 

@@ -21,7 +21,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head import layer, starts
-from attnbook.multi_head.experiments.samples import Drawn, double_device
+from attnbook.multi_head.data import Drawn, double_device
 from attnbook.multi_head.generalisation.left_out import LeftOut
 from attnbook.multi_head.generalisation.targets import CONDITIONS, InsideTheorem2, Realizability
 from attnbook.multi_head.generalisation.training import OnMixture, best_direction, descend, even_counts, losses

@@ -16,7 +16,7 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.runtime import threads
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head import leave_one_out, starts
-from attnbook.multi_head.experiments.samples import Drawn
+from attnbook.multi_head.data import Drawn
 from attnbook.multi_head.generalisation.training import Named, OnMixture, best_bound, losses
 from attnbook.multi_head.leave_one_out import LeaveOneOut
 from attnbook.multi_head.realizability import nearest_targets

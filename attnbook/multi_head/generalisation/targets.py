@@ -19,7 +19,7 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head import starts
-from attnbook.multi_head.experiments.samples import Drawn, double_device
+from attnbook.multi_head.data import Drawn, double_device
 from attnbook.multi_head.generalisation.training import (
     OnMixture,
     best_bound,

@@ -16,8 +16,7 @@ from attnbook.core.runtime import Progress
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head import head_groups, layer, starts
 from attnbook.multi_head.curvature_bounds import loss_constants
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments.samples import Drawn, draw
+from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.realizability import Targets
 from attnbook.multi_head.tangent_kernel import tangent_margin

@@ -18,9 +18,7 @@ from attnbook.core.resuming import share
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
-from attnbook.multi_head.data import Mixture, draw_patterns
-from attnbook.multi_head.experiments import samples
-from attnbook.multi_head.experiments.samples import Drawn
+from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
 from attnbook.multi_head.margin_race import search
 from attnbook.multi_head.margin_race.start_margins import at_fixed_starts, at_random_starts, tangent_margins
 
@@ -93,9 +91,9 @@ class MarginRace(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks of a seed on the same samples, and try other step sizes."""
-        where = samples.double_device(device)
-        drawn = samples.draw(self.mixture, self.n_samples, seeds, device=where)
-        first = samples.draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
+        where = double_device(device)
+        drawn = draw(self.mixture, self.n_samples, seeds, device=where)
+        first = draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
         few, many = self.heads
         steps, plain, normalised = self.coordinates()["step"], self.plain_step_size, self.normalised_step_size
         at_zero = [("plain", few, plain), ("plain", many, plain), ("normalised", few, normalised)]
@@ -244,9 +242,9 @@ class RandomStarts(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compute the margin at every start, and search for the global one."""
-        where = samples.double_device(device)
-        drawn = samples.draw(self.mixture, self.n_samples, seeds, device=where)
-        first = samples.draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
+        where = double_device(device)
+        drawn = draw(self.mixture, self.n_samples, seeds, device=where)
+        first = draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
         with runtime.threads(1):
             fixed = at_fixed_starts(self, seeds, drawn, first)
             return fixed | at_random_starts(self, seeds, drawn, first) | search.for_all(self, seeds, drawn, progress)

@@ -22,7 +22,7 @@ from attnbook.core.resuming import share
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, objectives, starts
-from attnbook.multi_head.experiments.samples import Drawn
+from attnbook.multi_head.data import Drawn
 from attnbook.multi_head.margin_race.start_margins import tangent_margins
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from attnbook.core.experiment import Arrays
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.rng import stream, to_tensor
 from attnbook.multi_head import network, starts, tangent_kernel
-from attnbook.multi_head.experiments.samples import Drawn
+from attnbook.multi_head.data import Drawn
 
 if TYPE_CHECKING:
     from attnbook.multi_head.margin_race.experiments import RandomStarts

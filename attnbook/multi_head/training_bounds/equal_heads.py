@@ -16,7 +16,7 @@ from attnbook.core.experiment import Arrays, highest
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import head_groups, layer, network, starts
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import Drawn, double_device, draw
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.training_bounds import wide
 
@@ -48,9 +48,9 @@ class EqualHeads(wide.WideNetworks):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train whole networks, groups and single heads side by side."""
-        where = samples.double_device(device)
-        batch = samples.draw(self.mixture, self.n_samples, seeds, device=where)
-        first = samples.draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
+        where = double_device(device)
+        batch = draw(self.mixture, self.n_samples, seeds, device=where)
+        first = draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
         with threads(1):
             apart = [_differences(self, batch, first, int(n_heads)) for n_heads in self.heads]
             distinct = [_distinct(self, batch, first, each) for each in STARTS.values()]
@@ -66,9 +66,7 @@ class EqualHeads(wide.WideNetworks):
         return {"MH-COLLAPSE": {**found, **counts}}
 
 
-def _differences(
-    settings: EqualHeads, batch: samples.Drawn, first: samples.Drawn, n_heads: int
-) -> dict[str, np.ndarray]:
+def _differences(settings: EqualHeads, batch: Drawn, first: Drawn, n_heads: int) -> dict[str, np.ndarray]:
     """Largest difference of a parameter between the whole network and its groups, or one head for each of them."""
     start = starts.first_phase(first.tokens, first.labels)
     counts = to_tensor(starts.even_sign_counts(n_heads), device=batch.tokens.device, dtype=torch.float64)
@@ -87,7 +85,7 @@ def _differences(
     return {"groups": _apart(whole, groups, counts), "one_head": _apart(whole, one, counts)}
 
 
-def _one_head_each(settings: EqualHeads, batch: samples.Drawn, start: Parameters, counts: Tensor) -> Parameters:
+def _one_head_each(settings: EqualHeads, batch: Drawn, start: Parameters, counts: Tensor) -> Parameters:
     """Train one head for each group with its own two step sizes, and return one head of the group."""
     root = counts.sum(1, keepdim=True).sqrt()
     share = (counts / root)[:, :, None, None]
@@ -107,9 +105,7 @@ def _apart(whole: Parameters, groups: Parameters, counts: Tensor) -> np.ndarray:
     return torch.stack(differences).amax(0).cpu().numpy()
 
 
-def _distinct(
-    settings: EqualHeads, batch: samples.Drawn, first: samples.Drawn, coefficients: list[float]
-) -> np.ndarray:
+def _distinct(settings: EqualHeads, batch: Drawn, first: Drawn, coefficients: list[float]) -> np.ndarray:
     """Different heads of each seed after training a whole network."""
     start = starts.first_phase(first.tokens, first.labels, coefficients=torch.tensor(coefficients))
     heads = torch.cat([tensor.flatten(2) for tensor in _train(start, batch, settings).values()], dim=2)
@@ -119,6 +115,6 @@ def _distinct(
     return (~torch.tril(same, -1).any(2)).sum(1).cpu().numpy()
 
 
-def _train(start: Parameters, batch: samples.Drawn, settings: EqualHeads) -> Parameters:
+def _train(start: Parameters, batch: Drawn, settings: EqualHeads) -> Parameters:
     pair = batch.tokens, batch.labels
     return network.gradient_descent(start, pair, step_size=settings.step_size, steps=settings.steps).parameters

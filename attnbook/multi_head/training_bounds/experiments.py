@@ -16,7 +16,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import layer, network
 from attnbook.multi_head.certificate import certify, heads_for
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import double_device
 from attnbook.multi_head.tangent_kernel import linearised_outputs, smallest_linear_loss, tangent_margin
 from attnbook.multi_head.training_bounds import wide
 from attnbook.multi_head.training_bounds.equal_heads import EqualHeads
@@ -64,7 +64,7 @@ class TrainingBounds(wide.WideNetworks):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train every width and look at the linearised network and its targets."""
-        stack, widths = wide.draw(self, seeds, samples.double_device(device)), len(self.heads)
+        stack, widths = wide.draw_stack(self, seeds, double_device(device)), len(self.heads)
         with threads(1):
             found = wide.train(stack, self.step_size, self.steps, self.coordinates()["step"], progress)
             tangent = tangent_margin(stack.start, stack.tokens, stack.labels, counts=stack.counts)
@@ -206,7 +206,7 @@ class Certificates(wide.WideNetworks):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Certify every width, train the wide ones."""
-        stack, shape = wide.draw(self, seeds, samples.double_device(device)), (len(seeds), len(self.heads))
+        stack, shape = wide.draw_stack(self, seeds, double_device(device)), (len(seeds), len(self.heads))
         steps = self.coordinates()["step"]
         with threads(1):
             found = [

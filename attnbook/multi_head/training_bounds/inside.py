@@ -18,7 +18,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import head_groups, layer, network, starts
 from attnbook.multi_head.curvature_bounds import loss_constants
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import double_device
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import tangent_margin
 from attnbook.multi_head.training_bounds import wide
@@ -59,7 +59,7 @@ class InsideTheorem(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Choose the target and train."""
-        where = samples.double_device(device)
+        where = double_device(device)
         drawn = [_two_tokens(self, seed) for seed in seeds]
         tokens, labels = (torch.tensor(np.stack(part), device=where) for part in zip(*drawn, strict=True))
         start = starts.first_phase(tokens, labels)

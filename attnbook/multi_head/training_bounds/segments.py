@@ -16,8 +16,7 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import curvature_bounds as theory
 from attnbook.multi_head import derivatives, network
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import Mixture, draw
 
 FACTOR = 4 / 3  # of Proposition 4
 
@@ -109,7 +108,7 @@ def _of_one_seed(settings: Segments, seed: int) -> dict[str, list[Any]]:
     """Everything of one seed, as stacks of one network."""
     sizes = settings.n_tokens, settings.dimension, settings.n_patterns, 1.0, settings.relevant_fraction
     mixture = Mixture(*sizes, settings.noise, settings.noise, settings.free_noise)
-    batch = samples.draw(mixture, settings.n_samples, (seed,))[:2]
+    batch = draw(mixture, settings.n_samples, (seed,))[:2]
     token_norm = max(1.0, float(batch[0].norm(dim=3).max()))
     permuted, excess, ends = [], [], []
     for n_heads in settings.heads:

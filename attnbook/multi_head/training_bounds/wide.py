@@ -15,8 +15,7 @@ from attnbook.core.experiment import Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, starts
-from attnbook.multi_head.data import Mixture
-from attnbook.multi_head.experiments import samples
+from attnbook.multi_head.data import Mixture, draw
 from attnbook.multi_head.objectives import logistic
 
 
@@ -66,10 +65,10 @@ class Stack(NamedTuple):
         return logistic(self.labels)(layer.outputs(parameters, self.tokens, counts=self.counts))[0]
 
 
-def draw(settings: WideNetworks, seeds: Sequence[int], device: torch.device) -> Stack:
+def draw_stack(settings: WideNetworks, seeds: Sequence[int], device: torch.device) -> Stack:
     """Draw samples, take the first phase, and draw signs until both occur; widths of a seed share all but the signs."""
-    drawn = samples.draw(settings.mixture, settings.n_samples, seeds, device=device)
-    extra = samples.draw(settings.mixture, settings.first_phase_samples, seeds, purpose="first phase", device=device)
+    drawn = draw(settings.mixture, settings.n_samples, seeds, device=device)
+    extra = draw(settings.mixture, settings.first_phase_samples, seeds, purpose="first phase", device=device)
     start = starts.first_phase(extra.tokens, extra.labels)
     counts = to_tensor(
         np.array([_signs(seed, n_heads) for seed in seeds for n_heads in settings.heads]),

@@ -1,0 +1,1 @@
+"""The chapter on one good step: its experiments, pictures, tables and exercises."""
