@@ -55,6 +55,7 @@ def attention_weights(
         ValueError: If the reviews are longer than ``n_positions``.
 
     Example:
+        >>> import torch
         >>> attention_weights(torch.ones(1, 1, 2), torch.zeros(2, 2), n_positions=4).item()
         0.25
     """

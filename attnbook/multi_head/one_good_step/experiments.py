@@ -175,9 +175,9 @@ class AfterStart(Experiment):
     n_samples: int = 40  # training samples
     n_first: int = 1000  # samples of the first phase
     n_heads: int = 16  # a multiple of four
-    step_sizes: tuple[float, ...] = (0.5, 1.0, 3.0, 10.0)
+    step_sizes: tuple[float, ...] = (0.5, 1.0, 3.0, 10.0)  # of the second phase
     judged: float = 1.0  # the step size at which starts are compared
-    steps: int = 130
+    steps: int = 130  # of gradient descent
     reached: float = 0.01  # training loss whose first passing is timed
     chunk: int = 1
 
