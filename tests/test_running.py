@@ -127,8 +127,8 @@ def test_a_process_that_was_killed_is_explained(call, monkeypatch, tmp_results):
 
 
 def test_a_class_is_found_in_its_chapter_and_an_old_entry_comes_before_it(monkeypatch):
-    from attnbook.softmax_ntk import experiments as old_room
     from attnbook.preconditioning.structure_aware_descent.experiments import Ablation
+    from attnbook.softmax_ntk import experiments as old_room
 
     found = registry.experiments.__wrapped__
     assert found()["preconditioning.ablation"] is Ablation

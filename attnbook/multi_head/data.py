@@ -239,7 +239,8 @@ def draw(
         n_samples: Samples of each seed, at least 1.
         seeds: Seeds, one member each.
         purpose: What the samples are for; another purpose gives fresh ones. Default those for training.
-        corners: Whether noise lies at its bounds, see :func:`draw_samples`; default no.
+        corners: Whether noise lies at its bounds, see
+            :func:`~attnbook.multi_head.data.draw_samples`; default no.
         device: Where they are wanted; default CPU.
 
     Returns:

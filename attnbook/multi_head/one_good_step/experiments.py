@@ -104,18 +104,15 @@ class FirstPhase(Experiment):
         """Measure what the direction of the first phase holds, at every size and every dimension."""
         true, part = start.truth(self.mixture, seeds, where), self.relevant_fraction / 4
         m = torch.stack(directions(self.mixture, self.n_first, seeds, where), dim=1)
-        read = torch.einsum("bsd,bpd->bsp", m, true.label) * m.new_tensor([1.0, -1.0])
-        unit, wide = part * self.pattern_norm**2, []
+        wide = []
         for dimension in self.dimensions:
             mixture = self.at_dimension(dimension)
             direction = directions(mixture, self.n_first[:1], seeds, where)[0]
             wide.append((direction - part * start.truth(mixture, seeds, where).signal).norm(dim=1))
         found = {
-            "coefficient": torch.einsum("bsd,bd->bs", m, true.signal) / (8 * unit),  # of u_star, over zeta
+            "coefficient": torch.einsum("bsd,bd->bs", m, true.signal) / (8 * part * self.pattern_norm**2),
             "residual": (m - part * true.signal[:, None]).norm(dim=2),
             "residual_half": (m - 2 * part * true.signal[:, None]).norm(dim=2),  # as if the text's zeta/2 were right
-            "label_value": read.amin(2) / unit,  # what m reads from the label's pattern
-            "other_value": torch.einsum("bsd,bpd->bsp", m, true.other).abs().amax(2) / unit,  # the loudest other
         }
         arrays: Arrays = {name: (("seed", "n"), tensor.cpu().numpy()) for name, tensor in found.items()}
         return arrays | {"residual_by_dimension": (("seed", "d"), torch.stack(wide, dim=1).cpu().numpy())}

@@ -36,7 +36,7 @@ def margins_in_noise(own: StartMargin, data: xr.Dataset) -> Figure:
     unit, share = units(own, data), own.shares[0]
     bounds = [own.of_cells(data, f) / unit for f in (oracle.first_phase_margin, theory.margin_bound)]
     with style():
-        figure, axes = plt.subplots(1, len(own.pattern_norms), figsize=(7.2, 3.3), sharey=True)
+        figure, axes = plt.subplots(1, len(own.pattern_norms), figsize=(7.2, 2.6), sharey=True)
         for norm, ax in zip(own.pattern_norms, axes, strict=True):
             for name, look in (("margin", STEP), ("zero_margin", ZERO)):
                 values = (data[name] / unit).sel(share=share, norm=norm).transpose("seed", "noise")
@@ -47,7 +47,7 @@ def margins_in_noise(own: StartMargin, data: xr.Dataset) -> Figure:
             ax.set(ylim=(-0.75, 1.1), xlabel=r"noise, $\bar Z/S^2$", title=f"S = {norm:g}")
             ax.set_xticks([0, 0.05, 0.1], ["0", "0.05", "0.1"])
         axes[0].set_ylabel("smallest margin, relative")
-        axes[0].legend(loc="lower left", fontsize=9)
+        axes[0].legend(loc="lower left", fontsize=8.5, labelspacing=0.25, borderaxespad=0.2)
     return figure
 
 
