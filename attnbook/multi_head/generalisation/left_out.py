@@ -36,7 +36,7 @@ class Recursions:
 
     @cached_property
     def constants(self) -> Named:
-        """The constants of Corollary 1 at the larger of two networks: the largest on the segment between them.
+        """The constants of Corollary 1 at the larger of two networks, the largest on the segment between them.
 
         They grow with the norm of the largest head, a convex function.
         """
