@@ -100,3 +100,18 @@ def assert_turned(measure, data, changes):
     for claim, change in changes.items():
         turned = outcomes(measure, change(data)).get(claim)
         assert turned not in (None, honest[claim]), f"{claim}: still {honest[claim]} after its change"
+
+
+def assert_every_claim_turns(measure, data, changes, others=()):
+    """Check that every claim that is measured has a change that turns its verdict, and that further changes do, too.
+
+    Args:
+        measure: Data to measurements by claim id.
+        data: What was measured.
+        changes: Claim id to a function that changes the data; one for each claim that is measured.
+        others: Further pairs of a claim and a change, for other values of its rule.
+    """
+    assert set(changes) == set(measure(data))
+    assert_turned(measure, data, changes)
+    for claim, change in others:
+        assert_turned(measure, data, {claim: change})

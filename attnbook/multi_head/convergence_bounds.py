@@ -6,7 +6,6 @@ paper                            name here             meaning
 $\gamma$                         ``margin``            tangent-kernel margin at the start (P3), norm $\sqrt2$
 $B_\Phi$                         ``output_bound``      bound on outputs at the start, at least 1 (P2)
 $\Vert\tilde\theta-\dots\Vert$   ``distance``          distance $D$ of a target from the start
-$g_0(1/K)$                       ``target_distance``   that of the target of Corollary 2
 $\Vert\tilde\theta\Vert$         ``head_norm``         norm $B$ of the largest head of the target
 $\rho$                           ``smoothness``        one over the step size that Theorem 1 allows
 $T$, $d$, $R$, $K$, $\eta$, $H$  ``n_tokens``, ...     tokens, dimension, token norm, steps, step size, heads
@@ -21,8 +20,9 @@ from __future__ import annotations
 import math
 
 from attnbook.multi_head.curvature_bounds import loss_constants
+from attnbook.multi_head.generalisation_bounds import target_distance
 
-__all__ = ["final_bound", "order_heads", "regret_bound", "sketch_heads", "smoothness", "target_distance"]
+__all__ = ["final_bound", "order_heads", "regret_bound", "sketch_heads", "smoothness"]
 
 
 def regret_bound(*, target_loss: float, distance: float, step_size: float, steps: float) -> float:
@@ -50,30 +50,6 @@ def regret_bound(*, target_loss: float, distance: float, step_size: float, steps
     return 2 * target_loss + 5 * distance**2 / (4 * step_size * steps)
 
 
-def target_distance(*, steps: float, margin: float, output_bound: float = 1.0) -> float:
-    r"""Return $g_0(1/K)=(2B_\Phi+\log K)/\gamma$ (Corollary 2).
-
-    Args:
-        steps: $K$, at least 1.
-        margin: $\gamma$, positive.
-        output_bound: $B_\Phi$, at least 1; default 1.
-
-    Returns:
-        The distance at which the paper places a target of loss $1/K$.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> target_distance(steps=1, margin=0.5)
-        4.0
-    """
-    _check(steps=(steps, 1), output_bound=(output_bound, 1))
-    if not 0 < margin < math.inf:
-        raise ValueError(f"margin: expected a finite positive number, got {margin}")
-    return (2 * output_bound + math.log(steps)) / margin
-
-
 def final_bound(*, steps: float, step_size: float, margin: float, output_bound: float = 1.0) -> float:
     r"""Return $\frac2K+\frac{5(2B_\Phi+\log K)^2}{4\gamma^2\eta K}$ (Corollary 2).
 
@@ -93,7 +69,7 @@ def final_bound(*, steps: float, step_size: float, margin: float, output_bound: 
         >>> round(final_bound(steps=1, step_size=1.0, margin=1.0), 12)
         7.0
     """
-    distance = target_distance(steps=steps, margin=margin, output_bound=output_bound)
+    distance = float(target_distance(steps=steps, margin=margin, output_bound=output_bound))
     return regret_bound(target_loss=1 / steps, distance=distance, step_size=step_size, steps=steps)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
 
-__all__ = ["TangentMargin", "linearised_outputs", "smallest_linear_loss", "tangent_features", "tangent_margin"]
+__all__ = ["TangentMargin", "linearised_outputs", "tangent_features", "tangent_margin"]
 
 
 def tangent_features(
@@ -143,50 +143,3 @@ def linearised_outputs(
     for _ in range(steps):
         outputs = outputs + torch.bmm(pushed, (labels * torch.sigmoid(-labels * outputs)).unsqueeze(2)).squeeze(2)
     return outputs
-
-
-def smallest_linear_loss(
-    outputs: Float[np.ndarray, " samples"],
-    labels: Float[np.ndarray, " samples"],
-    gram: Float[np.ndarray, "samples samples"],
-    *,
-    distance: float,
-) -> float:
-    r"""Return the smallest mean logistic loss of the linearised network within some distance of the start.
-
-    Args:
-        outputs: Outputs at the start.
-        labels: 1 or -1.
-        gram: The tangent kernel $G$ there; a change of norm $\|z\|$ adds $G^{1/2}z$ to the outputs.
-        distance: The largest norm of the change, positive.
-
-    Returns:
-        The loss.
-
-    Raises:
-        ValueError: If the distance is not positive.
-
-    Example:
-        >>> round(smallest_linear_loss(np.zeros(1), np.ones(1), np.array([[4.0]]), distance=1.0), 6)  # log(1 + e^-2)
-        0.126928
-    """
-    from scipy.optimize import minimize  # here, because a machine that only trains needs no scipy
-    from scipy.special import expit
-
-    if not 0 < distance < math.inf:
-        raise ValueError(f"distance: expected a finite positive number, got {distance}")
-    values, vectors = np.linalg.eigh(gram)
-    root = distance * vectors * np.sqrt(np.maximum(values, 0.0))
-
-    def log_loss(z: np.ndarray) -> tuple[float, np.ndarray]:
-        margins = labels * (outputs + root @ z)
-        loss = np.logaddexp(0, -margins).mean()
-        return float(np.log(loss)), -root.T @ (labels * expit(-margins)) / (len(labels) * loss)
-
-    first = root.T @ labels
-    inside = {"type": "ineq", "fun": lambda z: 1 - z @ z, "jac": lambda z: -2 * z}
-    options = {"ftol": 1e-12, "maxiter": 1000}
-    found = minimize(
-        log_loss, first / np.linalg.norm(first), jac=True, method="SLSQP", constraints=inside, options=options
-    )
-    return float(np.exp(found.fun))

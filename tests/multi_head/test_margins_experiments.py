@@ -110,11 +110,7 @@ PARTS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
-    measure = KINDS[name]().measurements
-    assert set(RED[name]) == set(measure(stored[name]))
-    red.assert_turned(measure, stored[name], RED[name])
-    for claim, change in PARTS[name]:
-        red.assert_turned(measure, stored[name], {claim: change})
+    red.assert_every_claim_turns(KINDS[name]().measurements, stored[name], RED[name], PARTS[name])
 
 
 def test_every_claim_of_the_chapter_is_measured():

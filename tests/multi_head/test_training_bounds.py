@@ -13,10 +13,10 @@ from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import curvature_bounds as segment_theory
 from attnbook.multi_head.curvature_bounds import LARGEST_CUMULANT, loss_constants
 from attnbook.multi_head.data import Mixture, draw
+from attnbook.multi_head.generalisation_bounds import target_distance
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import (
     linearised_outputs,
-    smallest_linear_loss,
     tangent_features,
     tangent_margin,
 )
@@ -97,8 +97,8 @@ def test_rho_outgrows_the_order_of_theorem_1_in_the_number_of_tokens():
 
 
 def test_bound_and_distance_of_corollary_2():
-    """(2 + log K) / gamma, and 2 / K + 5 (2 B + log K)^2 / (4 gamma^2 eta K)."""
-    assert theory.target_distance(steps=math.e, margin=0.5, output_bound=1.5) == pytest.approx(8)
+    """(2 B + log K) / gamma, and 2 / K + 5 (2 B + log K)^2 / (4 gamma^2 eta K)."""
+    assert target_distance(steps=math.e, margin=0.5, output_bound=1.5) == pytest.approx(8)
     by_hand = 2 / 100 + 5 * (2 + math.log(100)) ** 2 / (4 * 0.8**2 * 0.5 * 100)
     assert theory.final_bound(steps=100, step_size=0.5, margin=0.8) == pytest.approx(by_hand, rel=1e-14)
 
@@ -254,9 +254,6 @@ def test_certify_names_the_argument_that_is_wrong(small, name, value, message):
     ("call", "message"),
     [
         (lambda: theory.regret_bound(target_loss=0.1, distance=1, step_size=0, steps=3), "step_size"),
-        (lambda: theory.target_distance(steps=0.5, margin=1.0), "steps"),
-        (lambda: theory.target_distance(steps=2, margin=0.0), "margin"),
-        (lambda: theory.target_distance(steps=2, margin=1.0, output_bound=0.5), "output_bound"),
         (lambda: theory.final_bound(steps=10, step_size=-1.0, margin=1.0), "step_size"),
         (lambda: theory.order_heads(**{**SIZES, "token_norm": 0.5}), "token_norm"),
         (lambda: theory.sketch_heads(**{**SIZES, "distance": -1.0}), "distance"),
@@ -264,7 +261,6 @@ def test_certify_names_the_argument_that_is_wrong(small, name, value, message):
         (lambda: theory.smoothness(**{**SIZES, "dimension": 0}, n_heads=1), "dimension"),
         (lambda: certificate.tracked_heads(n_tokens=3, n_heads=0.5, token_norm=1.0, start_head_norm=0.0), "n_heads"),
         (lambda: certificate.heads_for(-1.0, n_tokens=3, token_norm=1.0, start_head_norm=0.0), "distance"),
-        (lambda: smallest_linear_loss(np.zeros(1), np.ones(1), np.eye(1), distance=0.0), "distance"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -317,16 +313,3 @@ def test_linearised_outputs_are_gradient_descent_on_the_features(small):
             linearised_outputs(
                 first, drawn.labels, features @ features.mT, **{"step_size": 0.3, "steps": 7, name: number}
             )
-
-
-def test_no_change_of_the_same_norm_has_a_smaller_linear_loss(small):
-    drawn, start, counts = small
-    features = tangent_features(start, drawn.tokens, counts=counts)[0].numpy()
-    labels, outputs = drawn.labels[0].numpy(), layer.outputs(start, drawn.tokens, counts=counts)[0].numpy()
-    found = smallest_linear_loss(outputs, labels, features @ features.T, distance=2.0)
-    weights = np.zeros(features.shape[1])
-    for _ in range(20_000):  # projected gradient descent
-        margins = labels * (outputs + features @ weights)
-        weights += 0.5 * features.T @ (labels / (1 + np.exp(margins))) / len(labels)
-        weights *= min(1.0, 2 / np.linalg.norm(weights))
-    assert found == pytest.approx(np.logaddexp(0, -labels * (outputs + features @ weights)).mean(), rel=1e-6)

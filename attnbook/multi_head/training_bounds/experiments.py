@@ -17,7 +17,8 @@ from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import layer, network
 from attnbook.multi_head.certificate import certify, heads_for
 from attnbook.multi_head.data import double_device
-from attnbook.multi_head.tangent_kernel import linearised_outputs, smallest_linear_loss, tangent_margin
+from attnbook.multi_head.generalisation_bounds import target_distance
+from attnbook.multi_head.tangent_kernel import linearised_outputs, tangent_margin
 from attnbook.multi_head.training_bounds import wide
 from attnbook.multi_head.training_bounds.equal_heads import EqualHeads
 from attnbook.multi_head.training_bounds.inside import InsideTheorem
@@ -27,7 +28,6 @@ __all__ = ["Certificates", "EqualHeads", "InsideTheorem", "Segments", "TrainingB
 
 MANY = 64  # from this many heads on, the largest movement must follow its law
 ROUNDING = 1e-9  # outputs that differ by less are equal up to rounding
-STRETCHES = (1.0, math.sqrt(2))  # of the distance g_0 of the target of Corollary 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,9 @@ class TrainingBounds(wide.WideNetworks):
             raise ValueError(f"heads: expected at least two of at least {MANY}, got {self.heads}")
 
     def coordinates(self) -> dict[str, Any]:
-        """Name widths, steps, signs, horizons and factors on the distance of a target."""
+        """Name widths, steps, signs and horizons."""
         step = log_spaced(self.steps, self.records, also=self.horizons)
-        return {"heads": list(self.heads), "step": list(step), "sign": ["+", "-"], "horizon": list(self.horizons),
-                "stretch": list(STRETCHES)}  # fmt: skip
+        return {"heads": list(self.heads), "step": list(step), "sign": ["+", "-"], "horizon": list(self.horizons)}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train every width and look at the linearised network and its targets."""
@@ -79,7 +78,7 @@ class TrainingBounds(wide.WideNetworks):
             **{name: ((*both, "step"), found[name]) for name in ("loss", "average", "distance", "largest_move")},
         }
         bound = first.abs().amax(1).clamp(min=1).cpu().numpy()
-        far = [(2 * bound + np.log(k)) / tangent.margin for k in self.horizons]
+        far = [target_distance(steps=k, margin=tangent.margin, output_bound=bound) for k in self.horizons]
         target_loss = np.stack([_loss_at(stack, tangent.direction, distance) for distance in far], axis=1)
         arrays["target_loss"] = ((*both, "horizon"), target_loss)
         shaped = {
@@ -90,22 +89,14 @@ class TrainingBounds(wide.WideNetworks):
             "token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
             "head_norm": network.largest_head_norm(stack.start),
         }
-        shaped |= {name: (("seed",), values[::widths].cpu().numpy()) for name, values in norms.items()}
-        # The widest networks, the last ones of each seed, are linear up to rounding.
-        parts = (values.cpu().numpy()[widths - 1 :: widths] for values in (first, stack.labels, tangent.gram))
-        nearest = [
-            [smallest_linear_loss(*one, distance=stretch * distance) for stretch in STRETCHES]
-            for *one, distance in zip(*parts, far[-1][widths - 1 :: widths].tolist(), strict=True)
-        ]
-        return shaped | {"best_loss": (("seed", "stretch"), nearest)}
+        return shaped | {name: (("seed",), values[::widths].cpu().numpy()) for name, values in norms.items()}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off ratios of measured to stated, slopes in the number of heads, and what the targets reach."""
+        """Read off ratios of measured to stated and slopes in the number of heads."""
         stated, at = stated_bounds(data, self.step_size), at_horizons(data)
         ratios = {"corollary": at.average / stated.corollary, "regret": at.average / stated.regret,
                   "distance": at.distance / (4 * stated.distance)}  # fmt: skip
         above, moved = data.linear_gap.min("seed") > ROUNDING, abs(data.attention - self.relevant_fraction)
-        scaled = self.horizons[-1] * data.best_loss
         return {
             "MH-T1.1": {f"largest_ratio_{name}": highest(ratio) for name, ratio in ratios.items()},
             "MH-T1.5": {
@@ -114,11 +105,7 @@ class TrainingBounds(wide.WideNetworks):
                 "moved_few": data.attention.sel(sign="+").isel(heads=0) - self.relevant_fraction,
                 "moved_many": highest(moved.isel(heads=-1)),
             },
-            "MH-T1.6": {
-                "share_above": (scaled.isel(stretch=0) > 1).mean(), "scaled_loss": scaled.isel(stretch=0),
-                "largest_farther": highest(scaled.isel(stretch=1)),
-            },
-        }  # fmt: skip
+        }
 
 
 def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
@@ -160,9 +147,9 @@ def demands(data: xr.Dataset, steps: np.ndarray) -> xr.Dataset:
 def _demands(
     steps: float, start: dict[str, float], small: dict[str, Any], sizes: dict[str, Any], head_norm: float
 ) -> tuple[float, ...]:
-    distance = theory.target_distance(steps=steps, **start)
+    distance = float(target_distance(steps=steps, **start))
     order, sketch = theory.order_heads(**sizes, distance=distance), theory.sketch_heads(**sizes, distance=distance)
-    tracked = heads_for(STRETCHES[1] * distance, **small, start_head_norm=head_norm)
+    tracked = heads_for(math.sqrt(2) * distance, **small, start_head_norm=head_norm)
     step_size = min(1.0, 1 / theory.smoothness(**sizes, n_heads=sketch, distance=distance))
     return order, sketch, tracked, step_size, theory.final_bound(steps=steps, step_size=step_size, **start)
 
