@@ -12,9 +12,9 @@ from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
 
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.attention_svm import attention_constraints, attention_svm
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
-from attnbook.mirror_descent.models.attention import descend
 from attnbook.mirror_descent.optimizer import MirrorDescent
 
 EXPONENTS, SEEDS, STEPS = (1.5, 2.0, 3.0), 10, 200

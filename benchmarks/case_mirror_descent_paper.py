@@ -12,8 +12,8 @@ from plain_loop import Loss, train_each
 from side_by_side import Case, InJax
 from torch import Tensor
 
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.data import Problems, draw_problems
-from attnbook.mirror_descent.models.attention import descend
 
 RUNS, STEPS, STEP_SIZE = 100, 2000, 0.1
 COMPARED = 400

@@ -9,7 +9,7 @@ from plain_loop import Loss, train_each
 from side_by_side import Case
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.descent import gradient_descent
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.ntk import ntk_gram
 
 SEEDS, WIDTH, SAMPLES, STEPS = 20, 512, 16, 100

@@ -12,9 +12,9 @@ from torch.func import grad, jacrev, vmap
 
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.data import draw_sample
-from attnbook.softmax_ntk.models.self_attention import draw_layer, loss_and_gradients
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, loss_and_gradient
 from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.self_attention import draw_layer, loss_and_gradients
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, loss_and_gradient
 
 SEEDS, WIDTH, SAMPLES = 20, 512, 16
 

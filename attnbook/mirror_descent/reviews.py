@@ -14,7 +14,7 @@ from torch import Tensor
 from attnbook import datasets
 from attnbook.core.rng import stream
 from attnbook.datasets import Source
-from attnbook.mirror_descent.models.transformer import Inputs
+from attnbook.mirror_descent.transformer import Inputs
 
 __all__ = ["LastWords", "batches", "load_reviews", "parts", "polarity"]
 

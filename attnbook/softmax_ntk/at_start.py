@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core.rng import to_tensor
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights
+from attnbook.softmax_ntk.kernels import Activation, infinite_width_kernel
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights
 
 __all__ = ["distance_from_limit", "initial_kernel", "limit_spectrum", "output_limit"]
 

@@ -1,7 +1,7 @@
 r"""Can this kernel be inverted? Rank, condition number, and an error that says why not.
 
 Paired neurons share their features, so a kernel of size $nd$ needs $m\ge 2nd/d_{in}$ neurons, and some more: see
-:func:`attnbook.softmax_ntk.theory.kernel_stability.rank_bound`. Where a kernel is inverted,
+:func:`attnbook.softmax_ntk.stability_bounds.rank_bound`. Where a kernel is inverted,
 :func:`check_invertible` refuses one that is singular; the solution would be made of rounding errors.
 """
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.theory.kernel_stability import smallest_full_width
+from attnbook.softmax_ntk.stability_bounds import smallest_full_width
 
 __all__ = ["SingularKernelError", "check_invertible", "condition_number", "rank"]
 

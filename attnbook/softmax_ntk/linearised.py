@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
+from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives, predict
 
 __all__ = ["change_of_outputs", "change_of_weights", "outputs_and_change", "predict_linearised"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from attnbook.softmax_ntk.kernels import check_positive
 from attnbook.softmax_ntk.score_matching import Schedule
-from attnbook.softmax_ntk.theory.kernels import check_positive
 
 __all__ = [
     "Mixture",

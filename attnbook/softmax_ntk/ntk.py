@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.softmax_ntk import conditioning
-from attnbook.softmax_ntk.models.two_layer import Networks, neuron_derivatives, predict
+from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives, predict
 
 __all__ = ["DivergingStepSizeError", "kernel_coefficients", "kernel_gradient_flow", "kernel_regression", "ntk_gram"]
 
@@ -47,7 +47,7 @@ def ntk_gram(
         ValueError: If the shapes do not fit, an input is not finite or ``chunk`` is not positive.
 
     Example:
-        >>> from attnbook.softmax_ntk.models.two_layer import Weights
+        >>> from attnbook.softmax_ntk.two_layer import Weights
         >>> import numpy as np
         >>> network = Networks.stack("exp", [Weights(np.zeros((2, 4)), np.ones((1, 4)))])
         >>> ntk_gram(network, torch.tensor([[[1.0, 0.0], [0.6, 0.8]]], dtype=torch.float64)).tolist()

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.softmax_ntk.kernels import check_positive
 from attnbook.softmax_ntk.score_matching import Schedule, tweedie_score
-from attnbook.softmax_ntk.theory.kernels import check_positive
 
 __all__ = ["Denoiser", "look_up", "reverse_times", "sample", "tabulate", "wasserstein"]
 

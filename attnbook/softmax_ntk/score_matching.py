@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.theory.kernels import check_positive
+from attnbook.softmax_ntk.kernels import check_positive
 
 __all__ = [
     "NoisySample",

@@ -11,13 +11,12 @@ import torch
 
 from attnbook import ledger
 from attnbook.core.figures import BACKGROUND
-from attnbook.mirror_descent import mirror_steps, optimizer
+from attnbook.mirror_descent import attention as models
+from attnbook.mirror_descent import mirror, mirror_steps, optimizer
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
 from attnbook.mirror_descent.figures import mirror_descent as figures
 from attnbook.mirror_descent.figures.looks import LOOKS
-from attnbook.mirror_descent.models import attention as models
 from attnbook.mirror_descent.tables import mirror_descent as tables
-from attnbook.mirror_descent.theory import mirror
 
 PLANE = dataclasses.replace(trajectories.Settings.book(), steps=600, records=4, seeds=(0, 1), exact_steps=20)
 RUNS = dataclasses.replace(direction.Settings.book(), steps=700, read_at=700, records=4, seeds=(0, 2))

@@ -8,10 +8,9 @@ import pytest
 
 from attnbook import datasets, ledger
 from attnbook.datasets.images import Images
-from attnbook.mirror_descent import patches
+from attnbook.mirror_descent import comparison, patches
 from attnbook.mirror_descent.experiments import digits, images, made_reviews, optimizer_runs
 from attnbook.mirror_descent.figures import images as figures
-from attnbook.mirror_descent.models import comparison
 from attnbook.mirror_descent.planted_reviews import Vocabulary, draw_reviews
 from attnbook.mirror_descent.tables import images as tables
 

@@ -10,24 +10,24 @@ from scipy.optimize import minimize
 
 from attnbook import ledger
 from attnbook.core.max_margin import InfeasibleError, max_margin
+from attnbook.mirror_descent import joint as models
+from attnbook.mirror_descent import joint_bounds as theory
+from attnbook.mirror_descent import label_margin
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import draw_problems, plane_joint
 from attnbook.mirror_descent.exercises.joint_training import CHECKS
 from attnbook.mirror_descent.experiments import joint_comparing, joint_one_step_size, joint_toy, joint_training
 from attnbook.mirror_descent.figures import joint_training as figures
-from attnbook.mirror_descent.models import joint as models
-from attnbook.mirror_descent.models import label_margin
-from attnbook.mirror_descent.models.joint import JointBatch, descend_jointly, joint_gradient
-from attnbook.mirror_descent.models.relaxed_svm import (
+from attnbook.mirror_descent.joint import JointBatch, descend_jointly, joint_gradient
+from attnbook.mirror_descent.optimizer import MirrorDescent
+from attnbook.mirror_descent.relaxed_svm import (
     HeadSVM,
     head_svm,
     relaxed_svm,
     right_hand_sides,
     self_consistent,
 )
-from attnbook.mirror_descent.optimizer import MirrorDescent
 from attnbook.mirror_descent.tables import joint_training as tables
-from attnbook.mirror_descent.theory import joint_training as theory
 
 SIZES = {"n_samples": 3, "n_tokens": 5, "dimension": 7}
 

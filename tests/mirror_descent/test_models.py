@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from attnbook.core import ensemble
-from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
-from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
-from attnbook.mirror_descent.models.attention import (
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.attention import (
     Batch,
     attention_weights,
     descend,
@@ -16,8 +15,9 @@ from attnbook.mirror_descent.models.attention import (
     scale_free_gradient,
     train_loss,
 )
+from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
+from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
 from attnbook.mirror_descent.optimizer import MirrorDescent
-from attnbook.mirror_descent.theory import mirror
 
 SIZES = {"n_samples": 5, "n_tokens": 3, "dimension": 7}
 PROBLEMS = draw_problems([0, 1], **SIZES)

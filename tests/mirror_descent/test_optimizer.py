@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from attnbook.core import ensemble
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.optimizer import MirrorDescent, MirrorRule
-from attnbook.mirror_descent.theory import mirror
 
 RNG = np.random.default_rng(0)
 START = torch.tensor(RNG.standard_normal((3, 5)))

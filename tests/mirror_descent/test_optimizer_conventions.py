@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attnbook.mirror_descent import mirror_steps
+from attnbook.mirror_descent import mirror, mirror_steps
 from attnbook.mirror_descent.optimizer import MirrorDescent
-from attnbook.mirror_descent.theory import mirror
 
 DOUBLES = {"dtype": torch.float64}
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.mirror_descent import cone, mirror, one_step, rate_bounds
+from attnbook.mirror_descent.attention import Batch, descend, excess_loss, loss_and_gradient, train_loss
 from attnbook.mirror_descent.attention_svm import attention_svm
+from attnbook.mirror_descent.cone_probes import at_divergence, extreme_directions
 from attnbook.mirror_descent.data import draw_problems
 from attnbook.mirror_descent.exercises.rates import CHECKS
 from attnbook.mirror_descent.experiments import cone as cone_experiment
 from attnbook.mirror_descent.experiments import rates as rates_experiment
 from attnbook.mirror_descent.experiments import staying as staying_experiment
 from attnbook.mirror_descent.experiments import steps as steps_experiment
-from attnbook.mirror_descent.models.attention import Batch, descend, excess_loss, loss_and_gradient, train_loss
-from attnbook.mirror_descent.models.cone import at_divergence, extreme_directions
-from attnbook.mirror_descent.theory import cone, mirror, one_step, rates
 
 
 def failed(result):
@@ -73,12 +73,12 @@ def test_the_excess_loss_is_a_difference_of_losses():
 
 @pytest.mark.parametrize(("p", "expected"), [(1.5, 0.25), (2.0, np.log(16) ** 2 / 16), (3.0, np.log(16) / 16)])
 def test_the_rate_has_three_cases(p, expected):
-    assert np.isclose(rates.bound(np.array(16.0), p), expected)
+    assert np.isclose(rate_bounds.bound(np.array(16.0), p), expected)
 
 
 def test_the_radial_law_is_exact_for_p_2():
     times = np.array([1.0, 7.0, 40.0])
-    assert np.allclose(rates.radial_law(times, 2.0), np.log1p(np.exp(times)), rtol=1e-4)
+    assert np.allclose(rate_bounds.radial_law(times, 2.0), np.log1p(np.exp(times)), rtol=1e-4)
 
 
 def test_bad_input_is_refused():
@@ -86,9 +86,9 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="log_time"):
         descend(problems, np.array([2.0]), steps=1, step_size=0.1, log_time=True)
     with pytest.raises(ValueError, match="norm"):
-        rates.bound(np.array([1.0]), 2.0)
+        rate_bounds.bound(np.array([1.0]), 2.0)
     with pytest.raises(ValueError, match="two points"):
-        rates.log_log_slope(np.array([1.0, 2.0]), np.array([1.0, 2.0]), beyond=5.0)
+        rate_bounds.log_log_slope(np.array([1.0, 2.0]), np.array([1.0, 2.0]), beyond=5.0)
     with pytest.raises(ValueError, match="divergence"):
         at_divergence(np.eye(3), np.eye(3), 2.0, 0.0)
     with pytest.raises(ValueError, match="seeds"):

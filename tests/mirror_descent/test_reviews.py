@@ -9,11 +9,11 @@ import pytest
 
 from attnbook import datasets, ledger
 from attnbook.core.results import results_folder
+from attnbook.mirror_descent import comparison
 from attnbook.mirror_descent import reviews as data
 from attnbook.mirror_descent.experiments import few_reviews, reviews
 from attnbook.mirror_descent.experiments.optimizer_runs import gain
 from attnbook.mirror_descent.figures import reviews as figures
-from attnbook.mirror_descent.models import comparison
 from attnbook.mirror_descent.tables import reviews as tables
 
 SMOKE = {module: module.Settings.smoke() for module in (few_reviews, reviews)}

@@ -4,6 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import plane_joint, plane_tokens
 from attnbook.mirror_descent.experiments.few_reviews import FewReviews
@@ -14,15 +16,13 @@ from attnbook.mirror_descent.figures import mirror_descent as lens_figures
 from attnbook.mirror_descent.figures import rates as rate_figures
 from attnbook.mirror_descent.figures import reviews as review_figures
 from attnbook.mirror_descent.figures import token_selection as token_figures
-from attnbook.mirror_descent.models.attention import descend
-from attnbook.mirror_descent.models.relaxed_svm import relaxed_svm
+from attnbook.mirror_descent.holding import two_rivals
+from attnbook.mirror_descent.relaxed_svm import relaxed_svm
 from attnbook.mirror_descent.tables import joint_training as joint_tables
 from attnbook.mirror_descent.tables import mirror_descent as lens_tables
 from attnbook.mirror_descent.tables import rates as rate_tables
 from attnbook.mirror_descent.tables import reviews as review_tables
 from attnbook.mirror_descent.tables import token_selection as token_tables
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory.holding import two_rivals
 
 PLANE = plane_tokens()
 CASE = two_rivals(PLANE, 4, 3, 0)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.mirror_descent.theory import inequalities, mirror
+from attnbook.mirror_descent import inequalities, mirror
 
 RNG = np.random.default_rng(0)
 U, V, W = RNG.standard_normal((3, 7, 5, 3))

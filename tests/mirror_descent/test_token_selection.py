@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.mirror_descent import attention as models
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent import objective as theory
+from attnbook.mirror_descent import regularisation_path as paths
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal, selectable
 from attnbook.mirror_descent.data import Problems, draw_problems, plane_tokens
 from attnbook.mirror_descent.experiments import objective, regularisation_path, rivals, token_selection
 from attnbook.mirror_descent.figures import token_selection as figures
-from attnbook.mirror_descent.models import attention as models
-from attnbook.mirror_descent.models import regularisation_path as paths
 from attnbook.mirror_descent.tables import token_selection as tables
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory import token_selection as theory
 
 PROBLEMS = draw_problems([0, 1], n_samples=3, n_tokens=5, dimension=7)
 WEIGHTS = np.random.default_rng(2).standard_normal((2, 7, 7))

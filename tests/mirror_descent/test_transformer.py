@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 
 from attnbook.core import ensemble
+from attnbook.mirror_descent import comparison
+from attnbook.mirror_descent import transformer as models
 from attnbook.mirror_descent.attention_rule import AttentionRule
-from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models import transformer as models
-from attnbook.mirror_descent.models.transformer import Inputs, Shape
 from attnbook.mirror_descent.optimizer import MirrorDescent
+from attnbook.mirror_descent.transformer import Inputs, Shape
 
 SHAPES = {
     "frozen": Shape("frozen", 6, 5, 3, width=6, n_heads=2, positions=False),

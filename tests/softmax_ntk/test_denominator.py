@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnbook import ledger
+from attnbook.softmax_ntk import descent, two_layer
 from attnbook.softmax_ntk.experiments import denominator
-from attnbook.softmax_ntk.models import descent, two_layer
 from attnbook.softmax_ntk.ntk import ntk_gram
 
 

@@ -15,10 +15,10 @@ from attnbook.softmax_ntk.mixtures import (
     mixture_quantiles,
     mixture_score,
 )
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, predict
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.reverse_sde import reverse_times, sample, tabulate, wasserstein
 from attnbook.softmax_ntk.score_matching import Schedule, diffuse, draw_noisy_sample, network_input, tweedie_score
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
 SCHEDULE = Schedule()
 PLANE = Mixture(((0.5, 0.1), (-0.3, 0.4), (0.0, -0.6)), 0.2)

@@ -13,6 +13,7 @@ from attnbook import ledger
 from attnbook.core.figures import png
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk import score_matching
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.experiments import (
     diffusion_identities,
     score_baselines,
@@ -25,9 +26,8 @@ from attnbook.softmax_ntk.experiments import (
 )
 from attnbook.softmax_ntk.experiments.score_tasks import ON_A_LINE, KernelMachine
 from attnbook.softmax_ntk.figures import diffusion as figures
-from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.two_layer import predict
 from attnbook.softmax_ntk.tables import diffusion as tables
+from attnbook.softmax_ntk.two_layer import predict
 
 RESULTS = {
     diffusion_identities.DiffusionIdentities: ("loss_gap", "path_error", "tweedie_error", "score_error", "input_norm"),

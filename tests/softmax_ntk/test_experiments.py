@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from attnbook import ledger
 from attnbook.core.results import Measurement
+from attnbook.softmax_ntk import descent
 from attnbook.softmax_ntk.experiments import circle, identities, lazy_training, runs, samples, starts, step_size
 from attnbook.softmax_ntk.figures import lazy_training as figures
-from attnbook.softmax_ntk.models import descent
-from attnbook.softmax_ntk.models.two_layer import loss_and_gradient
 from attnbook.softmax_ntk.tables import lazy_training as tables
 from attnbook.softmax_ntk.tables import requirements
+from attnbook.softmax_ntk.two_layer import loss_and_gradient
 
 CPU = torch.device("cpu")
 SMALL = dataclasses.replace(

@@ -9,8 +9,8 @@ import pytest
 from attnbook import ledger
 from attnbook.softmax_ntk.experiments import input_norms, lazy_training
 from attnbook.softmax_ntk.figures import requirements as figures
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
 from attnbook.softmax_ntk.tables import requirements as tables
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
 
 BOOK = input_norms.Settings.book()
 

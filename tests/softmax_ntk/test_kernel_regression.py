@@ -10,7 +10,6 @@ from sklearn.kernel_ridge import KernelRidge
 import attnbook
 from attnbook.softmax_ntk.conditioning import SingularKernelError, check_invertible
 from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights, outputs_and_change
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, predict
 from attnbook.softmax_ntk.ntk import (
     DivergingStepSizeError,
     kernel_coefficients,
@@ -18,7 +17,8 @@ from attnbook.softmax_ntk.ntk import (
     kernel_regression,
     ntk_gram,
 )
-from attnbook.softmax_ntk.theory.kernel_regression import coupling_bound, coupling_bound_of_theorem
+from attnbook.softmax_ntk.regression_bounds import coupling_bound, coupling_bound_of_theorem
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
 ACTIVATIONS = ("softmax", "exp", "relu")
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 import attnbook
+from attnbook.softmax_ntk import stability_bounds as theory
 from attnbook.softmax_ntk.conditioning import SingularKernelError, condition_number, rank
 from attnbook.softmax_ntk.experiments.lemma_b1 import left_sides
 from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import Problem
-from attnbook.softmax_ntk.models.perturbations import DIRECTIONS, displaced, displacement
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights
 from attnbook.softmax_ntk.ntk import kernel_coefficients, ntk_gram
-from attnbook.softmax_ntk.theory import kernel_stability as theory
+from attnbook.softmax_ntk.perturbations import DIRECTIONS, displaced, displacement
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights
 
 CPU = torch.device("cpu")
 

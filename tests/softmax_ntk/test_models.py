@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.two_layer import Networks, Weights, draw_weights, loss_and_gradient, predict
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.two_layer import Networks, Weights, draw_weights, loss_and_gradient, predict
 
 # Where shapes and literals are checked, as in these tests, that check comes first.
 REFUSED = (ValueError, jaxtyping.TypeCheckError)

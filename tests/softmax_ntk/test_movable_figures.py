@@ -5,24 +5,24 @@ import numpy as np
 import pytest
 import torch
 
+from attnbook.softmax_ntk.attention_logits import uniform_condition, values_descent
 from attnbook.softmax_ntk.figures import diffusion as diffusion_figures
 from attnbook.softmax_ntk.figures import kernel_regression as regression_figures
 from attnbook.softmax_ntk.figures import kernel_stability as stability_figures
 from attnbook.softmax_ntk.figures import lazy_training as lazy_figures
 from attnbook.softmax_ntk.figures import to_self_attention as attention_figures
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.lazy_bounds import machine_loss
 from attnbook.softmax_ntk.mixtures import Mixture, line_shortfall, mixture_denoiser, mixture_label_spread
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow
+from attnbook.softmax_ntk.regression_bounds import residuals_with_jump
 from attnbook.softmax_ntk.score_matching import Schedule
+from attnbook.softmax_ntk.stability_bounds import polynomials_on_sphere
 from attnbook.softmax_ntk.tables import diffusion as diffusion_tables
 from attnbook.softmax_ntk.tables import kernel_regression as regression_tables
 from attnbook.softmax_ntk.tables import kernel_stability as stability_tables
 from attnbook.softmax_ntk.tables import lazy_training as lazy_tables
 from attnbook.softmax_ntk.tables import to_self_attention as attention_tables
-from attnbook.softmax_ntk.theory.kernel_regression import residuals_with_jump
-from attnbook.softmax_ntk.theory.kernel_stability import polynomials_on_sphere
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
-from attnbook.softmax_ntk.theory.lazy_training import machine_loss
-from attnbook.softmax_ntk.theory.self_attention import uniform_condition, values_descent
 
 SCHEDULE = Schedule()
 LINE = Mixture(((-0.6,), (0.6,)), 0.15)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, neuron_derivatives, predict
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, neuron_derivatives, predict
 
 ACTIVATIONS = ("softmax", "exp", "relu")
 

@@ -10,9 +10,9 @@ import torch
 from attnbook import ledger
 from attnbook.softmax_ntk.experiments import one_step
 from attnbook.softmax_ntk.figures import one_step as figures
-from attnbook.softmax_ntk.models.one_step import loss_terms
-from attnbook.softmax_ntk.models.two_layer import Networks, Weights, loss_and_gradient, predict
+from attnbook.softmax_ntk.one_step import loss_terms
 from attnbook.softmax_ntk.tables import one_step as tables
+from attnbook.softmax_ntk.two_layer import Networks, Weights, loss_and_gradient, predict
 
 SMALL = dataclasses.replace(one_step.Settings.book(), steps=5, seeds=(0, 1), chunk=2)
 

@@ -10,9 +10,9 @@ import torch
 from attnbook import ledger
 from attnbook.softmax_ntk.experiments import smallest_width
 from attnbook.softmax_ntk.figures import requirements as figures
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.tables import requirements as tables
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights
 
 CPU = torch.device("cpu")
 SMALL = dataclasses.replace(smallest_width.Settings.smoke(), widths=(2, 4, 8, 16), seeds=(0, 1, 2), chunk=3)

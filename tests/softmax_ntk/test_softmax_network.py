@@ -9,13 +9,12 @@ import torch
 
 import attnbook
 from attnbook import ledger
-from attnbook.softmax_ntk import at_start
+from attnbook.softmax_ntk import at_start, two_layer
+from attnbook.softmax_ntk import denominator as theory
 from attnbook.softmax_ntk.experiments import softmax_network
 from attnbook.softmax_ntk.figures import softmax_network as figures
-from attnbook.softmax_ntk.models import two_layer
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
 from attnbook.softmax_ntk.tables import softmax_network as tables
-from attnbook.softmax_ntk.theory import softmax_network as theory
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
 
 ACTIVATIONS = ("softmax", "exp", "relu")
 INPUTS = np.random.default_rng(0).standard_normal((5, 3))
@@ -183,7 +182,7 @@ def no_centring(networks, inputs, labels):
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "red"),
     [
-        ("models.two_layer", "neuron_derivatives", no_denominator, {"SN-ATT-net"}),
+        ("two_layer", "neuron_derivatives", no_denominator, {"SN-ATT-net"}),
         ("ntk", "neuron_derivatives", no_denominator, {"SN-FLOW", "SN-FLOW-order", "SN-INF-softmax"}),
         ("experiments.softmax_network", "loss_and_gradient", no_centring, {"SN-FLOW"}),
         (

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from attnbook.softmax_ntk.theory import kernels
-from attnbook.softmax_ntk.theory import lazy_training as theory
+from attnbook.softmax_ntk import kernels
+from attnbook.softmax_ntk import lazy_bounds as theory
 
 INPUTS = np.random.default_rng(0).standard_normal((7, 5))
 SIZES = {"n_samples": 11, "n_outputs": 3}

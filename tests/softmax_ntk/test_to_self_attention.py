@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from attnbook.core.rng import stream
+from attnbook.softmax_ntk import alternating, self_attention
+from attnbook.softmax_ntk import attention_logits as theory
+from attnbook.softmax_ntk.alternating import Way, train_layers, value_step_unit
 from attnbook.softmax_ntk.exercises.to_self_attention import CHECKS
 from attnbook.softmax_ntk.experiments import planted_attention, planted_settings, to_self_attention
 from attnbook.softmax_ntk.figures import to_self_attention as figures
-from attnbook.softmax_ntk.models import alternating, self_attention
-from attnbook.softmax_ntk.models.alternating import Way, train_layers, value_step_unit
-from attnbook.softmax_ntk.models.self_attention import (
+from attnbook.softmax_ntk.self_attention import (
     attention_weights,
     contexts,
     draw_layer,
@@ -23,7 +24,6 @@ from attnbook.softmax_ntk.models.self_attention import (
     solve_values,
 )
 from attnbook.softmax_ntk.tables import to_self_attention as tables
-from attnbook.softmax_ntk.theory import self_attention as theory
 
 CPU = torch.device("cpu")
 MEMBERS, SEQUENCES, LENGTH, DIMENSION, OUTPUTS = 2, 3, 7, 5, 4

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from attnbook import ledger
+from attnbook.softmax_ntk import attention_logits as theory
+from attnbook.softmax_ntk import self_attention
 from attnbook.softmax_ntk.experiments import planted_attention, planted_settings, to_self_attention
-from attnbook.softmax_ntk.models import self_attention
-from attnbook.softmax_ntk.models.self_attention import attention_weights, contexts, loss_and_gradients
-from attnbook.softmax_ntk.theory import self_attention as theory
+from attnbook.softmax_ntk.self_attention import attention_weights, contexts, loss_and_gradients
 
 
 def _uncentred(key_query, value, tokens, labels):

@@ -11,8 +11,8 @@ import torch
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.mirror_descent.data import draw_problems
-from attnbook.mirror_descent.models.joint import JointBatch, joint_gradient
-from attnbook.mirror_descent.theory.joint_training import common_step_growth
+from attnbook.mirror_descent.joint import JointBatch, joint_gradient
+from attnbook.mirror_descent.joint_bounds import common_step_growth
 
 __all__ = ["CHECKS"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.mirror_descent.theory import mirror
+from attnbook.mirror_descent import mirror
 
 __all__ = ["CHECKS"]
 

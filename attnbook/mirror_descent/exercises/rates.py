@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.mirror_descent.theory import cone, rates
+from attnbook.mirror_descent import cone, rate_bounds
 
 __all__ = ["CHECKS"]
 
@@ -18,7 +18,7 @@ def bound_in_norm(answer: Callable[..., Any]) -> str | None:
     """Check the three cases of the rate."""
     norm = np.array([7.0, 50.0])
     for p in (1.3, 2.0, 3.5):
-        right = rates.bound(norm, p)
+        right = rate_bounds.bound(norm, p)
         got = np.asarray(answer(norm.copy(), p), dtype=float)
         if np.allclose(got, right):
             continue

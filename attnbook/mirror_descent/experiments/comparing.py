@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.attention import Batch, attention_weights
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.models.attention import Batch, attention_weights
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["compared"]
 

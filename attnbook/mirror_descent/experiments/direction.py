@@ -20,9 +20,9 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.data import Queries, draw_problems, joined
 from attnbook.mirror_descent.experiments.comparing import compared
-from attnbook.mirror_descent.models.attention import descend
 
 __all__ = ["CROSSED", "NEEDED", "QUERIES", "Direction", "Settings", "run"]
 

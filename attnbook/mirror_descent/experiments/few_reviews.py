@@ -16,9 +16,9 @@ from jaxtyping import Float
 
 from attnbook.core.results import Measurement
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent.comparison import OPTIMIZERS
 from attnbook.mirror_descent.experiments.optimizer_runs import gain
 from attnbook.mirror_descent.experiments.review_runs import ReviewRuns, ReviewSettings, train_reviews
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 __all__ = ["GRID", "FewReviews", "Settings", "run"]
 

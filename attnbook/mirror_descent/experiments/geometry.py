@@ -17,10 +17,10 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.attention import Batch, attention_weights
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import Problems, draw_problems, joined, plane_toy
-from attnbook.mirror_descent.models.attention import Batch, attention_weights
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["CLOSED_FORM", "Geometry", "Settings", "run"]
 

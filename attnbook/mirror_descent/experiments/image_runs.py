@@ -16,10 +16,10 @@ from attnbook.core.results import Clock
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.mirror_descent import comparison
 from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns, OptimizerSettings
-from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.transformer import Inputs, Shape, forward
 from attnbook.mirror_descent.patches import ImageSource, PatchedImages, load_patches, mirror_image
+from attnbook.mirror_descent.transformer import Inputs, Shape, forward
 
 __all__ = ["PICTURES", "ImageRuns", "ImageSettings", "train_images"]
 

@@ -18,10 +18,10 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import inequalities, mirror
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.data import draw_problems, joined
-from attnbook.mirror_descent.models.attention import descend
-from attnbook.mirror_descent.theory import inequalities, mirror
-from attnbook.mirror_descent.theory.token_selection import LOSSES, loss_gradient
+from attnbook.mirror_descent.objective import LOSSES, loss_gradient
 
 __all__ = ["Inequalities", "Settings", "run"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import Problems, joined
-from attnbook.mirror_descent.models.relaxed_svm import (
+from attnbook.mirror_descent.relaxed_svm import (
     RelaxedSVM,
     head_svm,
     relaxed_svm,
     right_hand_sides,
     self_consistent,
 )
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["attended", "compared_jointly", "cosine", "targets"]
 

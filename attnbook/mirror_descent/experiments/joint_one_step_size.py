@@ -22,8 +22,8 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import draw_problems, joined
 from attnbook.mirror_descent.experiments.joint_comparing import compared_jointly
-from attnbook.mirror_descent.models.joint import Steps, descend_jointly
-from attnbook.mirror_descent.theory.joint_training import common_step_growth
+from attnbook.mirror_descent.joint import Steps, descend_jointly
+from attnbook.mirror_descent.joint_bounds import common_step_growth
 
 __all__ = ["PROTOCOLS", "JointOneStepSize", "Settings", "run"]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.mirror_descent import label_margin
 from attnbook.mirror_descent.data import Problems
 from attnbook.mirror_descent.experiments.joint_comparing import attended, cosine
-from attnbook.mirror_descent.models import label_margin
-from attnbook.mirror_descent.models.relaxed_svm import head_svm, relaxed_svm, right_hand_sides
+from attnbook.mirror_descent.relaxed_svm import head_svm, relaxed_svm, right_hand_sides
 
 __all__ = ["SHARE", "mix", "part", "scan"]
 

@@ -17,8 +17,8 @@ from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import plane_joint
 from attnbook.mirror_descent.experiments.joint_comparing import attended
-from attnbook.mirror_descent.models.joint import descend_jointly
-from attnbook.mirror_descent.models.relaxed_svm import head_svm
+from attnbook.mirror_descent.joint import descend_jointly
+from attnbook.mirror_descent.relaxed_svm import head_svm
 
 __all__ = ["HEAD", "MATRIX", "JointToy", "Settings", "run"]
 

@@ -22,7 +22,7 @@ from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
 from attnbook.mirror_descent.experiments import joint_probes
 from attnbook.mirror_descent.experiments.joint_comparing import compared_jointly
-from attnbook.mirror_descent.models.joint import descend_jointly
+from attnbook.mirror_descent.joint import descend_jointly
 
 __all__ = ["JointTraining", "Settings", "run"]
 

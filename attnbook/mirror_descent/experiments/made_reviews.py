@@ -21,10 +21,10 @@ from attnbook.core.results import Clock, Measurement, over_seeds
 from attnbook.core.resuming import by_seeds, concatenate
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
+from attnbook.mirror_descent import comparison
 from attnbook.mirror_descent.experiments.optimizer_runs import FIXED, MIRROR, OptimizerRuns, OptimizerSettings
-from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.transformer import Inputs, Shape
 from attnbook.mirror_descent.planted_reviews import PlantedReviews, Vocabulary, draw_reviews
+from attnbook.mirror_descent.transformer import Inputs, Shape
 
 __all__ = ["MadeReviews", "Settings", "run"]
 

@@ -16,11 +16,11 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent import objective as theory
+from attnbook.mirror_descent.attention import Batch, loss_and_gradient, train_loss
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import Problems, draw_problems
-from attnbook.mirror_descent.models.attention import Batch, loss_and_gradient, train_loss
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory import token_selection as theory
 
 __all__ = ["Objective", "Settings", "run"]
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 
 from attnbook.core.results import Measurement, Result
 from attnbook.core.resuming import check_seeds
-from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS, Rates
+from attnbook.mirror_descent import comparison
+from attnbook.mirror_descent.comparison import OPTIMIZERS, Rates
 
 __all__ = ["FIXED", "MIRROR", "OptimizerRuns", "OptimizerSettings", "gain"]
 

@@ -19,9 +19,9 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result, extremes_over_seeds, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import rate_bounds
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.experiments.starting import started
-from attnbook.mirror_descent.models.attention import descend
-from attnbook.mirror_descent.theory import rates
 
 __all__ = ["Rates", "Settings", "run"]
 
@@ -113,7 +113,7 @@ class Rates(Result):
         """Return the log-log slope of the divergence against the norm beyond a relative norm."""
         at = self.of(p)
         pairs = zip(self.relative_norm[:, at], self.divergence[:, at], strict=True)
-        return np.array([rates.log_log_slope(norm, far, beyond=beyond)[0] for norm, far in pairs])
+        return np.array([rate_bounds.log_log_slope(norm, far, beyond=beyond)[0] for norm, far in pairs])
 
     def growth(self, p: float) -> Float[np.ndarray, " seeds"]:
         r"""Return the slope of the norm against $\log t$ far out, in units of the norm of the max-margin solution."""
@@ -168,7 +168,7 @@ class Rates(Result):
         for seed, norm in enumerate(self.relative_norm[:, at]):
             far = norm >= BEYOND
             argument = self.log_time[seed, at, far] if in_time else norm[far] * self.target_norm[seed, at]
-            ratio = self.divergence[seed, at, far] / rates.bound(argument, p)
+            ratio = self.divergence[seed, at, far] / rate_bounds.bound(argument, p)
             found.append(ratio[-1] / ratio[0])
         return np.array(found)
 

@@ -19,11 +19,11 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent import objective as theory
+from attnbook.mirror_descent import regularisation_path as paths
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import Problems, draw_problems
-from attnbook.mirror_descent.models import regularisation_path as paths
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory import token_selection as theory
 
 __all__ = ["INWARDS", "OUTWARDS", "RegularisationPath", "Settings", "run"]
 

@@ -20,12 +20,12 @@ from attnbook.core.resuming import by_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.datasets import Source
+from attnbook.mirror_descent import comparison
 from attnbook.mirror_descent import reviews as data
+from attnbook.mirror_descent.comparison import OPTIMIZERS
 from attnbook.mirror_descent.experiments.optimizer_runs import OptimizerRuns, OptimizerSettings
-from attnbook.mirror_descent.models import comparison
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
-from attnbook.mirror_descent.models.transformer import Shape, attention_names, forward
 from attnbook.mirror_descent.reviews import LastWords
+from attnbook.mirror_descent.transformer import Shape, attention_names, forward
 
 __all__ = ["EDGES", "ReviewRuns", "ReviewSettings", "matrix_index", "train_reviews"]
 

@@ -17,9 +17,9 @@ import torch
 
 from attnbook.core.results import Measurement, over_seeds
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent.comparison import OPTIMIZERS
 from attnbook.mirror_descent.experiments.optimizer_runs import MIRROR, gain
 from attnbook.mirror_descent.experiments.review_runs import ReviewRuns, ReviewSettings, matrix_index, train_reviews
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 __all__ = ["Reviews", "Settings", "run"]
 

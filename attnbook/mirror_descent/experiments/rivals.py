@@ -18,10 +18,10 @@ from attnbook.core import runtime
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import objective as theory
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
-from attnbook.mirror_descent.models.attention import descend
-from attnbook.mirror_descent.theory import token_selection as theory
 
 __all__ = ["AHEAD", "Rivals", "Settings", "run"]
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from attnbook.mirror_descent import cone, mirror
+from attnbook.mirror_descent.attention import Batch, log_scaled_gradient
 from attnbook.mirror_descent.attention_svm import AttentionSVM, attention_svm, locally_optimal
+from attnbook.mirror_descent.cone_probes import at_divergence, extreme_directions, farthest
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.models.attention import Batch, log_scaled_gradient
-from attnbook.mirror_descent.models.cone import at_divergence, extreme_directions, farthest
-from attnbook.mirror_descent.theory import cone, mirror
 
 __all__ = ["in_the_cone", "second_choice"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import attention_svm
+from attnbook.mirror_descent.cone_probes import at_divergence, extreme_directions
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
-from attnbook.mirror_descent.models.cone import at_divergence, extreme_directions
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["Started", "started"]
 

@@ -20,10 +20,10 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate, share
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror, one_step
+from attnbook.mirror_descent.attention import Batch, attention_weights, descend, excess_loss
 from attnbook.mirror_descent.data import Problems
 from attnbook.mirror_descent.experiments.starting import Started, started
-from attnbook.mirror_descent.models.attention import Batch, attention_weights, descend, excess_loss
-from attnbook.mirror_descent.theory import mirror, one_step
 
 __all__ = ["Settings", "Staying", "run"]
 

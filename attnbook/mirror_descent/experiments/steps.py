@@ -20,10 +20,10 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate, share
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror, one_step
+from attnbook.mirror_descent.attention import Batch, attention_weights, descend, loss_and_gradient
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
-from attnbook.mirror_descent.models.attention import Batch, attention_weights, descend, loss_and_gradient
-from attnbook.mirror_descent.theory import mirror, one_step
 
 __all__ = ["Settings", "Steps", "run"]
 

@@ -20,11 +20,11 @@ from attnbook.core.results import Clock, Measurement, Result, extremes_over_seed
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent import objective as theory
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.attention_svm import attention_constraints, attention_svm, locally_optimal, selectable
 from attnbook.mirror_descent.data import Problems, draw_problems, joined, plane_tokens
-from attnbook.mirror_descent.models.attention import descend
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory import token_selection as theory
 
 __all__ = ["Settings", "TokenSelection", "run"]
 

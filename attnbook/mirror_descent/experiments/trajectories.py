@@ -15,9 +15,9 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
-from attnbook.mirror_descent.models.attention import descend
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["Settings", "Trajectories", "run"]
 

@@ -9,12 +9,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, band, style
+from attnbook.mirror_descent.comparison import OPTIMIZERS
 from attnbook.mirror_descent.experiments.image_runs import ImageRuns
 from attnbook.mirror_descent.experiments.images import CifarImages
 from attnbook.mirror_descent.experiments.made_reviews import MadeReviews
 from attnbook.mirror_descent.figures.looks import OPTIMIZER_LOOKS
 from attnbook.mirror_descent.figures.reviews import COMPARABLE, label_steps
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.data import plane_toy
 from attnbook.mirror_descent.experiments import direction, geometry, inequalities, trajectories
 from attnbook.mirror_descent.figures.looks import LOOKS
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory.inequalities import best_constant
+from attnbook.mirror_descent.inequalities import best_constant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ import numpy as np
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.mirror_descent.experiments import cone, rates, staying, steps
 from attnbook.mirror_descent.figures.looks import LOOKS
-from attnbook.mirror_descent.theory.rates import bound_exponent, radial_law
+from attnbook.mirror_descent.rate_bounds import bound_exponent, radial_law
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, band, style
+from attnbook.mirror_descent.comparison import OPTIMIZERS
 from attnbook.mirror_descent.experiments.few_reviews import UNMATCHED, FewReviews
 from attnbook.mirror_descent.experiments.review_runs import EDGES, ReviewRuns
 from attnbook.mirror_descent.figures.looks import OPTIMIZER_LOOKS
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
-from attnbook.mirror_descent.models.transformer import ATTENTION
+from attnbook.mirror_descent.transformer import ATTENTION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

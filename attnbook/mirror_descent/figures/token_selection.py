@@ -11,8 +11,8 @@ from attnbook.core.figures import BACKGROUND, INK, Look, band, style
 from attnbook.mirror_descent.data import plane_tokens
 from attnbook.mirror_descent.experiments import objective, regularisation_path, rivals, token_selection
 from attnbook.mirror_descent.figures.looks import LOOKS
-from attnbook.mirror_descent.theory.holding import TwoRivals
-from attnbook.mirror_descent.theory.token_selection import share_of_choices
+from attnbook.mirror_descent.holding import TwoRivals
+from attnbook.mirror_descent.objective import share_of_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
+from attnbook.mirror_descent.comparison import OPTIMIZERS
 from attnbook.mirror_descent.experiments.image_runs import ImageRuns
 from attnbook.mirror_descent.experiments.images import CifarImages
 from attnbook.mirror_descent.experiments.made_reviews import MadeReviews
 from attnbook.mirror_descent.figures.looks import OPTIMIZER_LOOKS
-from attnbook.mirror_descent.models.comparison import OPTIMIZERS
 
 __all__ = ["images", "one_seed", "stand_ins"]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from attnbook.core import tables
 from attnbook.core.tables import Measured, Table
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.experiments import direction, geometry, trajectories
 from attnbook.mirror_descent.figures.mirror_descent import lens_directions
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["cost", "explorer_text", "lens_text", "nearest", "tokens"]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.experiments import cone, rates, staying
-from attnbook.mirror_descent.theory.rates import bound_exponent
+from attnbook.mirror_descent.rate_bounds import bound_exponent
 
 __all__ = ["constants", "explorer_text", "exponents", "patience_text", "starts"]
 

@@ -8,7 +8,7 @@ from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.data import plane_tokens
 from attnbook.mirror_descent.experiments import regularisation_path, token_selection
 from attnbook.mirror_descent.figures.token_selection import NAMES
-from attnbook.mirror_descent.theory.holding import TwoRivals
+from attnbook.mirror_descent.holding import TwoRivals
 
 __all__ = ["explorer_text", "fates", "holding_text", "lost"]
 

@@ -11,8 +11,8 @@ import torch
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.linearised import change_of_outputs
-from attnbook.softmax_ntk.models.two_layer import Networks, Weights
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow
+from attnbook.softmax_ntk.two_layer import Networks, Weights
 
 __all__ = ["CHECKS"]
 

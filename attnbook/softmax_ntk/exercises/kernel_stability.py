@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.theory.kernel_stability import rank_bound_of_signs
+from attnbook.softmax_ntk.stability_bounds import rank_bound_of_signs
 
 __all__ = ["CHECKS"]
 

@@ -10,8 +10,8 @@ import torch
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream, to_tensor
-from attnbook.softmax_ntk.models.two_layer import Networks, Weights, loss_and_gradient
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
+from attnbook.softmax_ntk.two_layer import Networks, Weights, loss_and_gradient
 
 __all__ = ["CHECKS"]
 

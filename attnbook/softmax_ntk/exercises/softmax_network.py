@@ -10,9 +10,9 @@ import torch
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream, to_tensor
-from attnbook.softmax_ntk.models.two_layer import Networks, Weights, predict
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
-from attnbook.softmax_ntk.theory.softmax_network import effective_width
+from attnbook.softmax_ntk.denominator import effective_width
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.two_layer import Networks, Weights, predict
 
 __all__ = ["CHECKS"]
 

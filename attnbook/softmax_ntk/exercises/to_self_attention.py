@@ -10,7 +10,7 @@ import torch
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream, to_tensor
-from attnbook.softmax_ntk.models.self_attention import loss_and_gradients, row_as_network, solve_values
+from attnbook.softmax_ntk.self_attention import loss_and_gradients, row_as_network, solve_values
 
 __all__ = ["CHECKS"]
 

@@ -21,8 +21,8 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import Sample
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, place, slopes, train
-from attnbook.softmax_ntk.models.two_layer import predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
+from attnbook.softmax_ntk.two_layer import predict
 
 __all__ = ["Circle", "Settings", "run"]
 

@@ -19,9 +19,9 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import sphere
 from attnbook.softmax_ntk.experiments.runs import ROUNDING, Problem, Run, train
 from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights, outputs_and_change
-from attnbook.softmax_ntk.models.two_layer import Networks, predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
-from attnbook.softmax_ntk.theory.kernel_regression import coupling_bound
+from attnbook.softmax_ntk.regression_bounds import coupling_bound
+from attnbook.softmax_ntk.two_layer import Networks, predict
 
 __all__ = ["Coupled", "couple", "linear_error", "unseen"]
 

@@ -20,12 +20,12 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.at_start import limit_spectrum
 from attnbook.softmax_ntk.data import draw_sample, sphere
+from attnbook.softmax_ntk.denominator import denominator_scaling, sphere_factor
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs
-from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.two_layer import Networks, Start, Weights, draw_weights, predict
+from attnbook.softmax_ntk.kernels import Activation, infinite_width_kernel
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
-from attnbook.softmax_ntk.theory.softmax_network import denominator_scaling, sphere_factor
+from attnbook.softmax_ntk.two_layer import Networks, Start, Weights, draw_weights, predict
 
 __all__ = ["Denominator", "Settings", "run"]
 

@@ -21,10 +21,10 @@ from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, over_runs, place
 from attnbook.softmax_ntk.experiments.summaries import range_of
-from attnbook.softmax_ntk.models.perturbations import DIRECTIONS as ALL
-from attnbook.softmax_ntk.models.perturbations import Direction
-from attnbook.softmax_ntk.theory.kernel_stability import certified_radius
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.perturbations import DIRECTIONS as ALL
+from attnbook.softmax_ntk.perturbations import Direction
+from attnbook.softmax_ntk.stability_bounds import certified_radius
 
 __all__ = ["DIRECTIONS", "EigenvalueRadius", "Settings", "run"]
 

@@ -10,8 +10,8 @@ import torch
 from attnbook.softmax_ntk.experiments.eigenvalue_radius import EigenvalueRadius
 from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import Problem, place
-from attnbook.softmax_ntk.models.two_layer import neuron_derivatives
 from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.two_layer import neuron_derivatives
 
 __all__ = ["Look", "look_at", "looks"]
 

@@ -19,17 +19,17 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs
-from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.two_layer import (
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.two_layer import (
     Networks,
     Start,
     draw_weights,
     loss_and_gradient,
     predict,
 )
-from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation
 
 __all__ = ["Identities", "Settings", "run"]
 

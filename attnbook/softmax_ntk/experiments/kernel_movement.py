@@ -21,9 +21,9 @@ from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING, Problem, over_runs, place
 from attnbook.softmax_ntk.experiments.summaries import extent, range_of, ratios, slopes_named
-from attnbook.softmax_ntk.models.perturbations import Direction
-from attnbook.softmax_ntk.theory.kernel_stability import kernel_change_bound, relu_change_bound
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.perturbations import Direction
+from attnbook.softmax_ntk.stability_bounds import kernel_change_bound, relu_change_bound
 
 __all__ = ["DIRECTIONS", "KernelMovement", "Settings", "run"]
 

@@ -22,8 +22,8 @@ from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.coupling import Coupled, couple, linear_error
 from attnbook.softmax_ntk.experiments.regression_settings import SMOOTH, STARTS, Settings
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING, Problem, over_runs, place, slope_over_seeds
-from attnbook.softmax_ntk.models.two_layer import Start
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.two_layer import Start
 
 __all__ = ["SMOOTH", "STARTS", "KernelRegression", "Settings", "run"]
 

@@ -29,10 +29,10 @@ from attnbook.softmax_ntk.experiments.runs import (
     slopes,
     train,
 )
-from attnbook.softmax_ntk.models.two_layer import neuron_derivatives
+from attnbook.softmax_ntk.kernels import Activation, infinite_width_kernel
+from attnbook.softmax_ntk.lazy_bounds import loss_envelope, movement_bound
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow
-from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
-from attnbook.softmax_ntk.theory.lazy_training import loss_envelope, movement_bound
+from attnbook.softmax_ntk.two_layer import neuron_derivatives
 
 __all__ = ["LazyTraining", "Settings", "run"]
 

@@ -21,9 +21,9 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.runs import over_runs, place
-from attnbook.softmax_ntk.models.perturbations import displacement
-from attnbook.softmax_ntk.models.two_layer import draw_weights
-from attnbook.softmax_ntk.theory.kernel_stability import exponent_of_definition, lemma_b1_bounds
+from attnbook.softmax_ntk.perturbations import displacement
+from attnbook.softmax_ntk.stability_bounds import exponent_of_definition, lemma_b1_bounds
+from attnbook.softmax_ntk.two_layer import draw_weights
 
 __all__ = ["MOVES", "PARTS", "LemmaB1", "Settings", "left_sides", "run"]
 

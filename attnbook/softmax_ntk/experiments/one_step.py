@@ -21,11 +21,11 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import draw_sample
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.experiments.runs import Problem, over_runs, place, train
-from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.one_step import loss_terms
-from attnbook.softmax_ntk.models.two_layer import Networks, loss_and_gradient, neuron_derivatives, predict
 from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.one_step import loss_terms
+from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient, neuron_derivatives, predict
 
 __all__ = ["TERMS", "OneStep", "Settings", "run"]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.runs import Problem
-from attnbook.softmax_ntk.models.perturbations import Direction, displaced
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights
 from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.perturbations import Direction, displaced
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights
 
 __all__ = ["Start"]
 

@@ -24,10 +24,10 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import resumable
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.softmax_ntk.alternating import Trained, train_layers, value_step_unit
 from attnbook.softmax_ntk.experiments.planted_settings import PROBLEMS, STARTS, WAYS, Planted, Settings, draw
 from attnbook.softmax_ntk.experiments.runs import over_runs, place
-from attnbook.softmax_ntk.models.alternating import Trained, train_layers, value_step_unit
-from attnbook.softmax_ntk.models.self_attention import attention_weights
+from attnbook.softmax_ntk.self_attention import attention_weights
 
 __all__ = ["LATER", "PROBLEMS", "WAYS", "PlantedAttention", "Settings", "measure", "run"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attnbook.core.resuming import check_seeds
 from attnbook.core.rng import stream, to_tensor
-from attnbook.softmax_ntk.models.alternating import Way
-from attnbook.softmax_ntk.models.self_attention import draw_layer, outputs
+from attnbook.softmax_ntk.alternating import Way
+from attnbook.softmax_ntk.self_attention import draw_layer, outputs
 
 __all__ = ["PROBLEMS", "STARTS", "WAYS", "Planted", "Settings", "draw"]
 

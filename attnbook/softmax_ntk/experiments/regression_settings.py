@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from attnbook.core.resuming import check_seeds
 from attnbook.softmax_ntk.data import draw_sample
-from attnbook.softmax_ntk.models.two_layer import Start
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.two_layer import Start
 
 __all__ = ["SMOOTH", "STARTS", "Settings"]
 

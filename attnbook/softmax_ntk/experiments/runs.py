@@ -16,10 +16,10 @@ from attnbook.core import runtime
 from attnbook.core.results import Measurement
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.data import Sample, draw_sample
-from attnbook.softmax_ntk.models.descent import Descent, gradient_descent
-from attnbook.softmax_ntk.models.two_layer import Networks, Start, draw_weights, predict
+from attnbook.softmax_ntk.descent import Descent, gradient_descent
+from attnbook.softmax_ntk.kernels import Activation
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.two_layer import Networks, Start, draw_weights, predict
 
 __all__ = [
     "ACTIVATIONS",

@@ -23,9 +23,9 @@ from attnbook.core.runtime import Progress
 from attnbook.datasets import digits
 from attnbook.softmax_ntk.experiments.runs import place
 from attnbook.softmax_ntk.experiments.score_tasks import train_by_adam
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, predict
 from attnbook.softmax_ntk.reverse_sde import Denoiser, sample
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, network_input
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
 __all__ = ["DENOISERS", "ScoreDigits", "Settings", "run"]
 

@@ -21,14 +21,14 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.experiments.runs import over_runs, place
 from attnbook.softmax_ntk.experiments.score_baselines import four_terms, gap_of_one_heap, linear_answers
 from attnbook.softmax_ntk.experiments.score_tasks import ON_A_LINE, KernelMachine, sample_quality
 from attnbook.softmax_ntk.linearised import change_of_weights
-from attnbook.softmax_ntk.models.descent import gradient_descent
-from attnbook.softmax_ntk.models.two_layer import Networks, predict
 from attnbook.softmax_ntk.reverse_sde import Denoiser
 from attnbook.softmax_ntk.score_matching import NoisySample
+from attnbook.softmax_ntk.two_layer import Networks, predict
 
 __all__ = ["SAMPLERS", "ScoreLearning", "Settings", "run"]
 

@@ -17,9 +17,9 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import place, ratio_over_seeds
 from attnbook.softmax_ntk.experiments.score_tasks import IN_THE_PLANE, KernelMachine, ScoreTask
-from attnbook.softmax_ntk.models.two_layer import Networks
 from attnbook.softmax_ntk.reverse_sde import sample
 from attnbook.softmax_ntk.score_matching import diffuse
+from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["ScorePlane", "Settings", "run"]
 

@@ -15,10 +15,10 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.update_rules import Adam
 from attnbook.softmax_ntk.linearised import predict_linearised
 from attnbook.softmax_ntk.mixtures import Mixture, mixture_denoiser, mixture_quantiles
-from attnbook.softmax_ntk.models.two_layer import Networks, draw_weights, loss_and_gradient, predict
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.reverse_sde import Denoiser, look_up, reverse_times, sample, tabulate, wasserstein
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, network_input
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, loss_and_gradient, predict
 
 __all__ = ["BINS", "GAP", "IN_THE_PLANE", "ON_A_LINE", "KernelMachine", "ScoreTask", "sample_quality", "train_by_adam"]
 

@@ -21,8 +21,8 @@ from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.perturbed import Start
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, over_runs, place
 from attnbook.softmax_ntk.experiments.summaries import range_of
-from attnbook.softmax_ntk.theory.kernel_stability import rank_bound, rank_bound_of_signs
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.stability_bounds import rank_bound, rank_bound_of_signs
 
 __all__ = ["Settings", "SmallestEigenvalues", "run"]
 

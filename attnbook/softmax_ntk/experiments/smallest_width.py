@@ -20,7 +20,7 @@ from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, over_runs, place, train
-from attnbook.softmax_ntk.theory.kernels import Activation, infinite_width_kernel
+from attnbook.softmax_ntk.kernels import Activation, infinite_width_kernel
 
 __all__ = ["Settings", "SmallestWidth", "run"]
 

@@ -20,21 +20,21 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.at_start import distance_from_limit, initial_kernel, output_limit
 from attnbook.softmax_ntk.data import draw_sample, sphere
-from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, ratio_over_seeds, slope_over_seeds
-from attnbook.softmax_ntk.experiments.summaries import extent, range_of
-from attnbook.softmax_ntk.models.two_layer import (
-    Networks,
-    draw_weights,
-    loss_and_gradient,
-    predict,
-)
-from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation
-from attnbook.softmax_ntk.theory.softmax_network import (
+from attnbook.softmax_ntk.denominator import (
     effective_width,
     expected_effective_width,
     kernel_fluctuation,
     tail_scales,
+)
+from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, over_runs, ratio_over_seeds, slope_over_seeds
+from attnbook.softmax_ntk.experiments.summaries import extent, range_of
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.two_layer import (
+    Networks,
+    draw_weights,
+    loss_and_gradient,
+    predict,
 )
 
 __all__ = ["Settings", "SoftmaxNetwork", "run"]

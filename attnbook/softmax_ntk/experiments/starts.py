@@ -20,8 +20,8 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import by_seeds, check_seeds, concatenate
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, place, slopes, train
-from attnbook.softmax_ntk.models.two_layer import Start
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.two_layer import Start
 
 __all__ = ["STARTS", "Settings", "Starts", "run"]
 

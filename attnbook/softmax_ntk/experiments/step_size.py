@@ -18,9 +18,9 @@ from attnbook.core.results import Clock, Measurement, Result, over_seeds
 from attnbook.core.resuming import by_seeds, check_seeds
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, Problem, Run, over_runs, place, train
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.lazy_bounds import step_size_of_theorem
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.theory.kernels import Activation
-from attnbook.softmax_ntk.theory.lazy_training import step_size_of_theorem
 
 __all__ = ["Settings", "StepSize", "run"]
 

@@ -19,16 +19,16 @@ from attnbook.core.results import Clock, Measurement, Result
 from attnbook.core.resuming import check_seeds, seed_by_seed
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.softmax_ntk.attention_logits import logits_by_tensor_trick, uniform_condition
 from attnbook.softmax_ntk.experiments.runs import over_runs
-from attnbook.softmax_ntk.models.self_attention import (
+from attnbook.softmax_ntk.self_attention import (
     attention_weights,
     contexts,
     loss_and_gradients,
     outputs,
     row_as_network,
 )
-from attnbook.softmax_ntk.models.two_layer import Networks, predict
-from attnbook.softmax_ntk.theory.self_attention import logits_by_tensor_trick, uniform_condition
+from attnbook.softmax_ntk.two_layer import Networks, predict
 
 __all__ = ["Settings", "ToSelfAttention", "run"]
 

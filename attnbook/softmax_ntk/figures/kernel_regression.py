@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnbook.softmax_ntk.models.two_layer import Start
-    from attnbook.softmax_ntk.theory.kernels import Activation
+    from attnbook.softmax_ntk.kernels import Activation
+    from attnbook.softmax_ntk.two_layer import Start
 
 __all__ = [
     "bound_ladder",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnbook.softmax_ntk.theory.kernels import Activation
+    from attnbook.softmax_ntk.kernels import Activation
 
 __all__ = [
     "LOOKS",

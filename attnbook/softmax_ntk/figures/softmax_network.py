@@ -8,10 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.softmax_ntk.denominator import expected_effective_width, tail_scales
 from attnbook.softmax_ntk.experiments import denominator, softmax_network
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
-from attnbook.softmax_ntk.theory.softmax_network import expected_effective_width, tail_scales
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

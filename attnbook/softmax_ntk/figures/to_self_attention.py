@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attnbook.core.figures import INK, Look, band, style
+from attnbook.softmax_ntk.attention_logits import uniform_condition
 from attnbook.softmax_ntk.experiments.planted_attention import PROBLEMS, WAYS, PlantedAttention
 from attnbook.softmax_ntk.experiments.to_self_attention import ToSelfAttention
-from attnbook.softmax_ntk.theory.self_attention import uniform_condition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from attnbook.softmax_ntk.experiments import kernel_regression
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, ROUNDING, slope_over_seeds
 from attnbook.softmax_ntk.figures.kernel_regression import start_named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS, STARTS
-from attnbook.softmax_ntk.theory.kernels import Activation
+from attnbook.softmax_ntk.kernels import Activation
 
 __all__ = ["circle_text", "drifts", "late_drift_text", "light_powers", "looseness", "powers", "slopes_by_start"]
 

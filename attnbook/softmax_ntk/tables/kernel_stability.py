@@ -12,8 +12,8 @@ from attnbook.softmax_ntk.experiments import eigenvalue_radius, fading, kernel_m
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope_over_seeds
 from attnbook.softmax_ntk.figures.kernel_stability import DIRECTIONS, named
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
-from attnbook.softmax_ntk.models.perturbations import Direction
-from attnbook.softmax_ntk.theory.kernel_stability import relu_change_bound
+from attnbook.softmax_ntk.perturbations import Direction
+from attnbook.softmax_ntk.stability_bounds import relu_change_bound
 
 __all__ = [
     "bounds",

@@ -13,8 +13,8 @@ from attnbook.softmax_ntk.experiments.lazy_training import LazyTraining
 from attnbook.softmax_ntk.experiments.runs import ACTIVATIONS, slope_over_seeds
 from attnbook.softmax_ntk.experiments.smallest_width import SmallestWidth
 from attnbook.softmax_ntk.figures.lazy_training import LOOKS
-from attnbook.softmax_ntk.theory.kernels import infinite_width_kernel
-from attnbook.softmax_ntk.theory.lazy_training import row_of_table_1
+from attnbook.softmax_ntk.kernels import infinite_width_kernel
+from attnbook.softmax_ntk.lazy_bounds import row_of_table_1
 
 __all__ = ["at_full_size", "condition_numbers", "smallest_widths", "table_1", "verdicts_at_both_sizes"]
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from attnbook.core.tables import Measured, Table
+from attnbook.softmax_ntk.attention_logits import uniform_condition
 from attnbook.softmax_ntk.experiments.planted_attention import PROBLEMS, WAYS, PlantedAttention
 from attnbook.softmax_ntk.figures.to_self_attention import LOOKS, SHOWN, TITLES
-from attnbook.softmax_ntk.theory.self_attention import uniform_condition
 
 __all__ = ["at_equal_time", "chosen", "compared", "conditions", "finals", "maps_text", "values_text"]
 

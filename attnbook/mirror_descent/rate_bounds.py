@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.mirror_descent.theory.mirror import check_exponents
+from attnbook.mirror_descent.mirror import check_exponents
 
 __all__ = ["bound", "bound_exponent", "log_log_slope", "radial_law"]
 

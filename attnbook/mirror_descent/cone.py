@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from attnbook.mirror_descent.theory.inequalities import best_constant
-from attnbook.mirror_descent.theory.mirror import check_exponents, conjugate
+from attnbook.mirror_descent.inequalities import best_constant
+from attnbook.mirror_descent.mirror import check_exponents, conjugate
 
 __all__ = [
     "gap_slacks",

@@ -1,6 +1,6 @@
 """The inequalities and the identity that the proofs rest on: Lemmas 12 to 15 and 26.
 
-Notation as in :mod:`attnbook.mirror_descent.theory.mirror`. Two bounds are sharper than the form of the lemma that we
+Notation as in :mod:`attnbook.mirror_descent.mirror`. Two bounds are sharper than the form of the lemma that we
 reconstructed; their docstrings say so.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.mirror_descent.theory.mirror import (
+from attnbook.mirror_descent.mirror import (
     Exponents,
     bregman_divergence,
     check_exponents,

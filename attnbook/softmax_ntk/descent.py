@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.two_layer import Networks, loss_and_gradient
+from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient
 
 __all__ = ["Descent", "gradient_descent"]
 

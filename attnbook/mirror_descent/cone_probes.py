@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnbook.core.rng import stream
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = ["at_divergence", "extreme_directions", "farthest"]
 

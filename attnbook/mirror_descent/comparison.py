@@ -17,10 +17,10 @@ from torch.nn import functional
 from attnbook.core import ensemble
 from attnbook.core.ensemble import Gradient, Parameters, autograd
 from attnbook.core.runtime import Progress
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_rule import AttentionRule
-from attnbook.mirror_descent.models.transformer import Inputs, Shape, attention_names, draw_parameters
-from attnbook.mirror_descent.models.transformer import forward as run_network
-from attnbook.mirror_descent.theory import mirror
+from attnbook.mirror_descent.transformer import Inputs, Shape, attention_names, draw_parameters
+from attnbook.mirror_descent.transformer import forward as run_network
 
 __all__ = [
     "OPTIMIZERS",
@@ -243,7 +243,7 @@ def sparsity(parameters: Parameters, shape: Shape) -> dict[str, Float[np.ndarray
         shape: Sizes of the network.
 
     Returns:
-        ``effective_dimension`` (:func:`~attnbook.mirror_descent.theory.mirror.effective_dimension`), and ``near_zero``,
+        ``effective_dimension`` (:func:`~attnbook.mirror_descent.mirror.effective_dimension`), and ``near_zero``,
         the share of entries of at most one per cent of the largest.
     """
     stacked = scaled_matrices(parameters, shape)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.self_attention import attention_weights, contexts, loss_and_gradients
+from attnbook.softmax_ntk.self_attention import attention_weights, contexts, loss_and_gradients
 
 __all__ = ["Trained", "Way", "train_layers", "value_condition", "value_step_unit"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnbook.core.max_margin import max_margin
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, attention_constraints
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = [
     "HeadSVM",

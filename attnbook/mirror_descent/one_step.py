@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.mirror_descent.theory.mirror import (
+from attnbook.mirror_descent.mirror import (
     Exponents,
     bregman_divergence,
     check_exponents,

@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.theory.kernels import Activation, check_activation, check_positive
+from attnbook.softmax_ntk.kernels import Activation, check_activation, check_positive
 
 __all__ = [
     "loss_envelope",

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import attention_constraints
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.theory import mirror
-from attnbook.mirror_descent.theory.token_selection import score_deficits
+from attnbook.mirror_descent.objective import score_deficits
 
 __all__ = ["Path", "follow", "interpolant", "log_excess"]
 

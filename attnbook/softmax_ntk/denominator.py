@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.theory.kernels import (
+from attnbook.softmax_ntk.kernels import (
     Activation,
     check_activation,
     check_positive,

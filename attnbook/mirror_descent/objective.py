@@ -11,7 +11,7 @@ $\gamma_{i,opt}-\gamma_{it}$         :func:`score_deficits`        ``(problems, 
 ===================================  ============================  ================================
 
 The text available to us has no equations; the formulas are reconstructed from the words of its proofs. They are written
-as they read; :mod:`attnbook.mirror_descent.models.attention` has the gradient that keeps its digits when
+as they read; :mod:`attnbook.mirror_descent.attention` has the gradient that keeps its digits when
 attention saturates. Everything is float64 and batched over problems.
 """
 
@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.theory import mirror
 
 __all__ = [
     "LOSSES",

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from attnbook.core.max_margin import max_margin
-from attnbook.mirror_descent.models.relaxed_svm import HeadSVM
-from attnbook.mirror_descent.theory import mirror
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.relaxed_svm import HeadSVM
 
 __all__ = ["margin_change", "mixed_margins"]
 

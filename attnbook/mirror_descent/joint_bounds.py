@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.mirror_descent.theory.mirror import Exponents, check_exponents
+from attnbook.mirror_descent.mirror import Exponents, check_exponents
 
 __all__ = ["common_step_growth"]
 

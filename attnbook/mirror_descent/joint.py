@@ -1,6 +1,6 @@
 r"""Key-query matrix and head trained together by $\ell_p$ mirror descent ($\ell_p$-JointGD).
 
-The loss is that of :mod:`~attnbook.mirror_descent.models.attention`, now a function of both $W$ and $v$. Its two
+The loss is that of :mod:`~attnbook.mirror_descent.attention`, now a function of both $W$ and $v$. Its two
 gradients shrink at different rates, so it matters how step sizes are chosen; :func:`descend_jointly` knows two ways.
 """
 

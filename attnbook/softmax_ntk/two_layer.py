@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import to_tensor
-from attnbook.softmax_ntk.theory.kernels import Activation, check_activation, check_positive
+from attnbook.softmax_ntk.kernels import Activation, check_activation, check_positive
 
 __all__ = ["Networks", "Start", "Weights", "draw_weights", "loss_and_gradient", "neuron_derivatives", "predict"]
 

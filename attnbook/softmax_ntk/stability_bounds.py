@@ -22,7 +22,7 @@ from math import comb
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.theory.kernels import check_positive
+from attnbook.softmax_ntk.kernels import check_positive
 
 __all__ = [
     "certified_radius",

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core.rng import to_tensor
-from attnbook.softmax_ntk.models.two_layer import Networks
+from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
 

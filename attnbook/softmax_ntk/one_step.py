@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.two_layer import Networks, predict
+from attnbook.softmax_ntk.two_layer import Networks, predict
 
 __all__ = ["loss_terms"]
 
@@ -52,7 +52,7 @@ def loss_terms(
         ValueError: If the networks are not softmax networks, or the shapes do not fit.
 
     Example:
-        >>> from attnbook.softmax_ntk.models.two_layer import Weights
+        >>> from attnbook.softmax_ntk.two_layer import Weights
         >>> import numpy as np
         >>> signs = np.array([[1.0, -1.0]])
         >>> start, end = (Networks.stack("softmax", [Weights(w, signs)]) for w in (np.zeros((1, 2)), np.ones((1, 2))))

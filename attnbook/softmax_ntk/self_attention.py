@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.models.two_layer import Weights
+from attnbook.softmax_ntk.two_layer import Weights
 
 __all__ = [
     "Gradients",
@@ -258,7 +258,7 @@ def row_as_network(
         value: The values.
 
     Returns:
-        The network, for :meth:`attnbook.softmax_ntk.models.two_layer.Networks.stack`.
+        The network, for :meth:`attnbook.softmax_ntk.two_layer.Networks.stack`.
 
     Example:
         >>> row_as_network(np.ones((4, 2)), np.eye(2), np.ones((2, 3))).signs.shape

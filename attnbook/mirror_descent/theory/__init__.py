@@ -1,1 +1,0 @@
-"""The formulas of this paper as plain functions."""

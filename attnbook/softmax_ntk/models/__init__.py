@@ -1,1 +1,0 @@
-"""The networks of this paper and how they are trained."""

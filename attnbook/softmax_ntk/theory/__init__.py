@@ -1,1 +1,0 @@
-"""The formulas and bounds of this paper, as plain functions, one module per chapter."""
