@@ -146,8 +146,8 @@ def verify(
     """Run experiments again and compare each verdict with the recorded one; exit 1 if one differs.
 
     With --fresh at the book's size on sets of new seeds; what was measured is stored, and sets that are stored are not
-    run again; exit 1 if a verdict holds in fewer than four sets of five. An experiment whose data are not on this
-    machine is left out, and named.
+    run again; exit 1 if a verdict holds in fewer than four sets of five. An experiment that is named, and whose claims
+    are measured at a larger size only, runs at that size. One whose data are not on this machine is left out, and said.
 
     Raises:
         typer.Exit: With code 1 if a verdict differs or is unstable, or nothing was verified.
@@ -159,7 +159,7 @@ def verify(
         for chosen in [experiment(name) for name in names] if names else experiments().values():
             if paper in (None, chosen.id.split(".")[0]) and size in chosen.scales():
                 try:
-                    rows += _again(chosen, device, sets) if fresh else _compare(chosen, size, device)
+                    rows += _again(chosen, device, sets, bool(names)) if fresh else _compare(chosen, size, device)
                 except datasets.DataError as error:
                     left_out.append(f"left out {chosen.id}: {error}")
     holding = [row for row in rows if row["holds"]]
@@ -257,21 +257,22 @@ def _measured(chosen: Entry, size: Scale, device: str | None) -> Mapping[str, re
         return ready.measurements(ready.run(device=device, progress=progress))  # type: ignore[arg-type]  # its own
 
 
-def _again(chosen: Entry, device: str | None, sets: int) -> list[dict[str, Any]]:
-    """Each verdict at the book's size beside the number of sets of fresh seeds in which it held."""
+def _again(chosen: Entry, device: str | None, sets: int, named: bool) -> list[dict[str, Any]]:
+    """Each verdict beside the number of sets of fresh seeds in which it held."""
+    size = ledger.replicated_size(chosen.id) if named else "book"  # a larger run takes long: only if asked for
 
     def measure(settings: Any) -> tuple[Mapping[str, results.Measurement], Mapping[str, Any]]:
-        ready = chosen.at("book", seeds=settings.seeds)
+        ready = chosen.at(size, seeds=settings.seeds)
         with runtime.progress_bar(f"{chosen.id}, seeds from {settings.seeds[0]}") as progress:
             found = ready.run(device=device, progress=progress)
         how = found.provenance if isinstance(found, results.Result) else found.attrs["provenance"]
         return ready.measurements(found), plain(how)  # type: ignore[arg-type]  # its own
 
-    at_book_size = chosen.at("book")
-    ledger.replicate(chosen.id, getattr(at_book_size, "settings", at_book_size), measure, sets=sets)
+    at_size = chosen.at(size)
+    ledger.replicate(chosen.id, getattr(at_size, "settings", at_size), measure, sets=sets)
     rows = []
-    for claim in results.stored_measurements(chosen.id, "book"):
-        verdict, found = ledger.recorded(ledger.claim(claim), "book"), ledger.replicated(ledger.claim(claim))
+    for claim in results.stored_measurements(chosen.id, size):
+        verdict, found = ledger.recorded(ledger.claim(claim), size), ledger.replicated(ledger.claim(claim))
         holds = found is not None and not found.unstable
         rows.append({"claim": claim, "outcome": verdict.outcome, "fresh": str(found), "holds": holds})
     return rows

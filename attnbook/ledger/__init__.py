@@ -2,7 +2,7 @@
 
 from attnbook.ledger.judging import OUTCOMES, Verdict, judge, recorded, standing
 from attnbook.ledger.rendering import render_values
-from attnbook.ledger.replication import Replication, replicate, replicated
+from attnbook.ledger.replication import Replication, replicate, replicated, replicated_size
 from attnbook.ledger.report import Report, check
 from attnbook.ledger.schema import SETTINGS, SOURCES, Claim, LedgerError, Paper, claim, claims, papers, read_paper
 
@@ -26,5 +26,6 @@ __all__ = [
     "render_values",
     "replicate",
     "replicated",
+    "replicated_size",
     "standing",
 ]

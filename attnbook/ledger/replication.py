@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnbook.core.results import Measurement, stored_path
+from attnbook.core.results import Measurement, stored_measurements, stored_path
+from attnbook.core.runtime import Scale
 from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 from attnbook.ledger.judging import judge, recorded
 from attnbook.ledger.schema import Claim, LedgerError, claim
 
-__all__ = ["Measure", "Replication", "fresh_seeds", "replicate", "replicated"]
+__all__ = ["Measure", "Replication", "fresh_seeds", "replicate", "replicated", "replicated_size"]
 
 Measure = Callable[[Any], tuple[Mapping[str, Measurement], Mapping[str, Any]]]
 """Runs an experiment with these settings; returns what was measured, by claim id, and its provenance."""
@@ -65,6 +66,12 @@ def fresh_seeds(count: int, number: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
+def replicated_size(experiment: str) -> Scale:
+    """Return the size at which fresh seeds are tried: the book's, or a larger one if claims are measured there only."""
+    sizes: tuple[Scale, ...] = ("book", "large", "paper")
+    return next((size for size in sizes if stored_measurements(experiment, size)), "book")
+
+
 def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5) -> Path:
     """Run an experiment on sets of fresh seeds and store what was measured, after each set.
 
@@ -73,7 +80,8 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
 
     Args:
         experiment: Its id.
-        settings: Its settings at the book's size, a dataclass; each set replaces its ``seeds``.
+        settings: Its settings at the size at which its claims are measured, a dataclass; each set replaces its
+            ``seeds``.
         measure: Runs the experiment with the settings it is given.
         sets: Number of sets.
 
@@ -134,19 +142,19 @@ def _with_set(
 
 
 def replicated(claim: Claim) -> Replication | None:
-    """Return on how many sets of fresh seeds the verdict on the book's stored result held.
+    """Return on how many sets of fresh seeds the verdict on the stored result held, the book's where there is one.
 
     Args:
         claim: The claim.
 
     Returns:
-        The count; None while the claim has not been replicated, or is not measured at the book's size.
+        The count; None while the claim has not been replicated, or is not measured.
 
     Raises:
         ResultError: If the stored file is damaged, or older than the claim's rule.
     """
     path = stored_path(claim.experiment, FOLDER)
-    before = recorded(claim, "book")
+    before = recorded(claim, replicated_size(claim.experiment))
     if before.measurement is None or not path.exists():
         return None
     kept = read_json(path, claim.experiment)

@@ -9,7 +9,7 @@ from attnbook import ledger
 from attnbook.core.results import Measurement, ResultError, results_folder, stored_path, write_json
 from attnbook.core.storage import FORMAT, plain
 from attnbook.ledger import Replication, replicate, replicated, schema
-from attnbook.ledger.replication import fresh_seeds
+from attnbook.ledger.replication import fresh_seeds, replicated_size
 from attnbook.registry import experiments
 
 TOY = """
@@ -154,6 +154,15 @@ def test_a_rule_that_asks_for_more_than_was_measured_says_what_to_run(toy, rule)
         replicated(toy)
 
 
+def test_claims_of_a_larger_size_only_are_tried_at_that_size(toy):
+    assert replicated_size("toy.errors") == "book"
+    stored_path("toy.errors", "large").parent.mkdir(exist_ok=True)
+    stored_path("toy.errors", "book").rename(stored_path("toy.errors", "large"))
+    assert replicated_size("toy.errors") == "large"
+    replicate("toy.errors", Settings(), Runs(0.2, 2.0), sets=2)
+    assert replicated(toy) == Replication(1, 2)
+
+
 def settings_at(experiment, scale):
     ready = experiment.at(scale)
     return getattr(ready, "settings", ready)
@@ -169,7 +178,7 @@ def test_seeds_of_every_size_are_far_from_fresh_ones(experiment):
 def test_stored_replications_are_of_the_settings_and_claims_of_today(file):
     experiment = experiments()[file.stem]
     raw = json.loads(file.read_text(encoding="utf-8"))
-    settings = plain(settings_at(experiment, "book"), None)
+    settings = plain(settings_at(experiment, replicated_size(file.stem)), None)
     count = len(settings.pop("seeds", ()))
     assert raw["settings"] == settings
     assert raw["seeds"] == [list(fresh_seeds(count, number)) for number in range(len(raw["seeds"]))]

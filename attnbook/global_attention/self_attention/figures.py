@@ -155,10 +155,10 @@ def step_sizes(data: xr.Dataset) -> Table:
 
 
 def _accuracies(ax: Axes, data: xr.Dataset) -> None:
-    """Median and range of all four networks over the seeds that have the cell."""
+    """Median and range of all four networks over the seeds."""
     for network in NETWORKS:
         cells = final(data, network).transpose("seed", "size").values
-        band(ax, data["size"].values, np.nanquantile(cells, [0, 0.5, 1], axis=0), LOOKS[network])
+        band(ax, data["size"].values, np.quantile(cells, [0, 0.5, 1], axis=0), LOOKS[network])
 
 
 def _size_axis(ax: Axes, sizes: tuple[int, ...]) -> None:
@@ -169,18 +169,14 @@ def _size_axis(ax: Axes, sizes: tuple[int, ...]) -> None:
 
 
 def _spreads(values: xr.DataArray, form: str = ".1f") -> list[str | Measured]:
-    """Median and range over the seeds that have the value, for each number of reviews, or each step size."""
+    """Median and range over the seeds, for each number of reviews, or each step size."""
     found: list[str | Measured] = []
     for column in values.transpose(..., "seed").values:
-        known = column[~np.isnan(column)]
-        spread = f" [{known.min():{form}}, {known.max():{form}}]" if len(known) > 1 else ""
-        found.append(Measured(f"{np.median(known):{form}}{spread}"))
+        spread = f" [{column.min():{form}}, {column.max():{form}}]" if len(column) > 1 else ""
+        found.append(Measured(f"{np.median(column):{form}}{spread}"))
     return found
 
 
 def _seeds(data: xr.Dataset) -> str:
-    n, whole = data.sizes["seed"], data.dropna("seed").sizes["seed"]
-    if n == 1:
-        return "one seed, no spread"
-    part = f", and {n - whole} more where the headline is read (N = 875; the baseline at 3500 and 7000)"
-    return f"{'mean' if whole == 2 else 'median'} over {whole} seeds [smallest, largest]{part if whole < n else ''}"
+    n = data.sizes["seed"]
+    return "one seed, no spread" if n == 1 else f"{'mean' if n == 2 else 'median'} over {n} seeds [smallest, largest]"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, get_args
 
 import numpy as np
@@ -62,19 +62,15 @@ class ReviewTable(Experiment):
         """Name numbers of reviews, networks and epochs."""
         return {"size": list(self.sizes), "network": list(NETWORKS), "epoch": list(range(1, self.epochs + 1))}
 
-    def cells(self, seed: int) -> Iterator[tuple[int, str]]:
-        """Yield number of reviews and network of each cell of a seed."""
-        yield from ((size, network) for size in self.sizes for network in NETWORKS)
-
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train all cells of these seeds; those that a seed does without are NaN."""
+        """Train all cells of these seeds."""
         bench = Bench(self, device)
         shape = len(seeds), len(self.sizes)
         shapes = dict.fromkeys(("pooled_path", "words_at_start", "words_at_end"), shape)
         full = dict.fromkeys(("test_accuracy", "train_loss"), (*shape, len(NETWORKS), self.epochs))
         found = {name: np.full(size, np.nan) for name, size in (full | shapes).items()}
-        cells = [(i, seed, *cell) for i, seed in enumerate(seeds) for cell in self.cells(seed)]
-        for number, (i, seed, size, network) in enumerate(cells):
+        cells = list(product(enumerate(seeds), self.sizes, NETWORKS))
+        for number, ((i, seed), size, network) in enumerate(cells):
             at: tuple[int, ...] = i, self.sizes.index(size)
             for name, array in bench.train(seed, size, network, share(progress, number, len(cells))).items():
                 found[name][(*at, NETWORKS.index(network)) if np.ndim(array) else at] = array
@@ -130,9 +126,9 @@ class Bench:
 
 
 def final(data: xr.Dataset, network: str, size: int | None = None) -> xr.DataArray:
-    """Return the accuracies of a network after the last epoch, at one number of reviews for all seeds that have it."""
+    """Return the accuracies of a network after the last epoch, at all numbers of reviews or at one."""
     found = data.test_accuracy.isel(epoch=-1).sel(network=network)
-    return found if size is None else found.sel(size=size).dropna("seed")
+    return found if size is None else found.sel(size=size)
 
 
 def lead(data: xr.Dataset, over: str, network: str = "self_attention") -> xr.DataArray:
