@@ -6,7 +6,6 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +13,22 @@ import numpy as np
 import torch
 from side_by_side import Case
 
-from attnbook.core.ensemble import log_spaced
-from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import Experiment
 from attnbook.core.results import Clock
 from attnbook.core.resuming import by_seeds
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.masks import Training, train_members
 from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 from attnbook.preconditioning.structure_aware_descent.experiments import Ablation
 
 
 def cases() -> list[Case]:
     """Return the comparisons of this part."""
+    short = SampleComplexity.at("book", steps=300, snapshot=300)  # with fewer steps the plumbing weighs more
     return [
         plumbing("the ablation of part 5", Ablation(), "weak"),
-        plumbing("Table 1", Table1(), "test_loss"),
+        plumbing("Table 1", short, "test_loss"),
         two_processes(),
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table1(Experiment):
-    """Table 1 on the contract, with fewer steps: what the plumbing costs weighs more."""
-
-    id = "benchmark.table_1"
-    summary = "Table 1"
-
-    steps: int = 300
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train all networks of these seeds."""
-        s = SampleComplexity.at("book")
-        training = Training(self.steps, s.batch_size, s.step_size, log_spaced(self.steps, 12))
-        members = s.members(seeds, (s.n_relevant,))
-        history = train_members(members, s.setup(noise=0.0), training, device=device, progress=progress)
-        loss = history.records["test_loss"].reshape(-1, len(seeds), len(s.sizes), len(s.models))
-        return {"test_loss": (("record", "seed", "size", "model"), loss)}
 
 
 def plumbing(name: str, experiment: Experiment, array: str) -> Case:
