@@ -25,7 +25,7 @@ def cases() -> list[Case]:
     """Return the comparisons of this part."""
     short = SampleComplexity.at("book", steps=300, snapshot=300)  # with fewer steps the plumbing weighs more
     return [
-        plumbing("the ablation of part 5", Ablation(), "weak"),
+        plumbing("the ablation of part 5", Ablation(), "spectral"),
         plumbing("Table 1", short, "test_loss"),
         two_processes(),
     ]

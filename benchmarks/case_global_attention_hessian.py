@@ -90,7 +90,7 @@ class _Minimum:
     @cached_property
     def _trained(self) -> tuple[Parameters, Tensor, Tensor]:
         data = draw_noisy_digits(digits(), BOOK.scene, n_train=BOOK.n_train, n_test=BOOK.n_test, seed=0)
-        member, training = Member("baseline", 0, BOOK.scene, BOOK.step_sizes[0]), BOOK.training([BOOK.steps])
+        member, training = Member("baseline", 0, BOOK.scene, BOOK.step_sizes[0]), BOOK.training(BOOK.steps)
         history = train_classifiers([member], {0: data}, training, sharpness=BOOK.sharpness, device=CPU)
         trained = history.parameters
         network = {name: trained[name][0] for name in ("hidden", "decoder")}

@@ -6,15 +6,24 @@ that ``attnbook.global_attention.masks.train_members`` draws for itself; the che
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from attnbook.core.rng import stream
 from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.masks import Member
 from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 Arrays = dict[str, np.ndarray]
 
 BLOCK = 100
+
+
+def members_of(settings: SampleComplexity) -> list[Member]:
+    """Return all networks of the table."""
+    s = settings
+    return [Member(m, seed, n, s.n_relevant, s.penalty) for seed, n, m in product(s.seeds, s.sizes, s.models)]
 
 
 def setup_of(settings: SampleComplexity, n_test: int) -> Setup:
@@ -32,7 +41,7 @@ def draw(settings: SampleComplexity, steps: int) -> Arrays:
         ``decoder (members, outputs, width)``, the initial weights; ``mask_trained (members,)``; ``penalty
         (members,)`` and ``step_size``.
     """
-    members = settings.members(settings.seeds, (settings.n_relevant,))
+    members = members_of(settings)
     pools = [_pool(settings, seed) for seed in settings.seeds]
     batches = {(m.seed, m.n_samples): _batches(settings, m.seed, m.n_samples, steps) for m in members}
     weights = {seed: _initial_weights(settings, seed) for seed in settings.seeds}
@@ -51,7 +60,7 @@ def draw(settings: SampleComplexity, steps: int) -> Arrays:
 def held_out_losses(settings: SampleComplexity, parameters: Arrays) -> np.ndarray:
     """Return the mean squared error ``(members,)`` of trained networks on samples that none has seen."""
     losses = []
-    for number, member in enumerate(settings.members(settings.seeds, (settings.n_relevant,))):
+    for number, member in enumerate(members_of(settings)):
         inputs = stream(member.seed, "benchmark").standard_normal((512, settings.n_inputs))
         mask, hidden, decoder = (parameters[name][number].astype(np.float64) for name in ("mask", "hidden", "decoder"))
         predicted = np.maximum((inputs * mask) @ hidden.T, 0.0) @ decoder.T
@@ -62,7 +71,7 @@ def held_out_losses(settings: SampleComplexity, parameters: Arrays) -> np.ndarra
 
 def flops_per_step(settings: SampleComplexity) -> tuple[int, str]:
     """Return the floating point operations of all matrix products of a step, and the formula."""
-    networks = len(settings.members(settings.seeds, (settings.n_relevant,)))
+    networks = len(members_of(settings))
     p, w, o, b = settings.n_inputs, settings.width, settings.outputs, settings.batch_size
     formula = (
         "networks x batch x (4 width inputs + 6 width outputs): forward through both layers, back through the second, "

@@ -80,7 +80,7 @@ def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
                 worker.measured.append(worker.train(steps))
     flops, formula = problem.flops_per_step(settings)
     return {
-        "networks": len(settings.members(settings.seeds, (settings.n_relevant,))),
+        "networks": len(problem.members_of(settings)),
         "steps": steps,
         "rounds": rounds,
         "flops_per_step": flops,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
-from problem import Arrays, setup_of
+from problem import Arrays, members_of, setup_of
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from worker import Seconds
@@ -35,7 +35,7 @@ class Ours:
         s = self.settings
         starts: list[Seconds] = []
         history = train_members(
-            s.members(s.seeds, (s.n_relevant,)),
+            members_of(s),
             setup_of(s, n_test),
             Training(steps, s.batch_size, s.step_size, record_at=(0, steps)),
             device=torch.device("cpu"),
@@ -137,4 +137,4 @@ def _tensors(arrays: Arrays, dtype: str) -> dict[str, Tensor]:
 
 
 def _arrays(parameters: dict[str, Tensor]) -> Arrays:
-    return {name: np.array(tensor.detach()) for name, tensor in parameters.items()}
+    return {name: tensor.detach().numpy().copy() for name, tensor in parameters.items()}

@@ -5,10 +5,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import case_global_attention_hessian
 import numpy as np
+import problem
 import pytest
 import side_by_side
+import variants_torch
 from side_by_side import Case, InJax, as_markdown, check, measure
+
+from attnbook.global_attention.loss_landscape.experiments import HessianSpectrum
+from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 CASE = Case(
     "Sums",
@@ -70,3 +76,21 @@ def test_a_variant_whose_module_the_other_python_lacks_is_named(monkeypatch):
     case = replace(CASE, in_jax={"other": InJax(("variants_jax", "Jax"), {}, 3, "sum", needs="no_such_module")})
     measured = json.loads(json.dumps(measure(case, 2, Path(sys.executable))))
     assert "Not measured, for want of --jax-python: other." in as_markdown({"Sums": measured})
+
+
+def test_the_networks_of_table_1_are_those_of_the_book():
+    """Ours draws data, weights and batches itself; the others get the arrays of ``problem.py``."""
+    settings = SampleComplexity.at("book")
+    arrays = problem.draw(settings, 3)
+    ours, others = (kind(arrays).train(3, "float64")[1] for kind in (variants_torch.Ours, variants_torch.Vmap))
+    losses = [problem.held_out_losses(settings, trained) for trained in (ours, others)]
+    np.testing.assert_allclose(*losses, rtol=1e-10)
+
+
+def test_the_minimum_whose_eigenvalues_are_compared_is_the_book_s(monkeypatch):
+    small = HessianSpectrum.at("smoke")
+    monkeypatch.setattr(case_global_attention_hessian, "BOOK", small)
+    minimum = case_global_attention_hessian._Minimum()
+    every = minimum.by_decomposition()
+    monkeypatch.setattr(case_global_attention_hessian, "COUNT", 3)
+    np.testing.assert_allclose(minimum.by_lanczos().values, every[:3], rtol=1e-3)
