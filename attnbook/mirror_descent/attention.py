@@ -30,7 +30,6 @@ __all__ = [
     "excess_loss",
     "log_scaled_gradient",
     "loss_and_gradient",
-    "scale_free_gradient",
     "train_loss",
 ]
 
@@ -108,24 +107,6 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
     """
     losses, gradients, log_scale = _scaled_gradient(parameters["key_query"], batch)
     return losses, {"key_query": gradients * log_scale.exp()[:, None, None]}
-
-
-def scale_free_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
-    """Return the training loss of each member and a positive multiple of its gradient.
-
-    Where attention is nearly saturated the gradient is smaller than any float; its direction is not. The multiple
-    divides out the largest exponential, so that the direction keeps its digits at any norm. For normalised steps, which
-    do not see it.
-
-    Args:
-        parameters: ``key_query (members, dimension, dimension)``.
-        batch: One problem per member.
-
-    Returns:
-        Losses, and a positive multiple of each gradient.
-    """
-    losses, gradients, _ = _scaled_gradient(parameters["key_query"], batch)
-    return losses, {"key_query": gradients}
 
 
 def log_scaled_gradient(
@@ -212,7 +193,7 @@ def descend(
     dtype = precision(torch.device(device))
     batch = Batch.of(problems, device=device, dtype=dtype)
     clock = _StepClock(per_member("step_size", step_size, members), p, device, dtype) if log_time else None
-    value_and_grad: Gradient = scale_free_gradient if normalized else loss_and_gradient
+    value_and_grad: Gradient = _scale_free_gradient if normalized else loss_and_gradient
     # Matrices this small gain nothing from a second thread.
     with threads(1):
         return ensemble.train(
@@ -260,6 +241,12 @@ class _StepClock:
 def _logits(key_query: Tensor, batch: Batch) -> Tensor:
     keys = batch.queries @ key_query.mT
     return (batch.tokens @ keys.unsqueeze(-1)).squeeze(-1)
+
+
+def _scale_free_gradient(parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
+    """Losses and a positive multiple of each gradient: far out gradients are below any float, directions are not."""
+    losses, gradients, _ = _scaled_gradient(parameters["key_query"], batch)
+    return losses, {"key_query": gradients}
 
 
 def _scaled_gradient(key_query: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,8 @@
 r"""Optimisers of the attention matrices side by side: training from the same starts, and what is measured afterwards.
 
-A configuration is an optimiser and its step size. Members are ordered by configuration, then by seed; equal seeds share
-start, data and batches, so differences between configurations are paired.
+A configuration is an optimiser and its step size; ``uniform`` is the control whose queries stay zero, so that attention
+is the same on all tokens. Members are ordered by configuration, then by seed; equal seeds share start, data and
+batches, so differences between configurations are paired.
 """
 
 from __future__ import annotations
@@ -15,31 +16,37 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnbook.core import ensemble
-from attnbook.core.ensemble import Gradient, Parameters, autograd
+from attnbook.core.ensemble import Gradient, History, Parameters, autograd
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_rule import AttentionRule
-from attnbook.mirror_descent.transformer import Inputs, Shape, attention_names, draw_parameters
+from attnbook.mirror_descent.transformer import ATTENTION, Inputs, Shape, attention_names
 from attnbook.mirror_descent.transformer import forward as run_network
 
 __all__ = [
+    "MIRROR",
     "OPTIMIZERS",
     "Rates",
     "accuracy",
     "attended_words",
     "clipped_gradient",
     "configurations",
+    "drowned",
     "epoch_order",
+    "right_answers",
+    "scaled_matrices",
     "sparsity",
     "train_configurations",
-    "weight_histogram",
 ]
 
-OPTIMIZERS: Mapping[str, float | None] = {"adam": None, "p1_1": 1.1, "p2": 2.0, "p3": 3.0}
+OPTIMIZERS: Mapping[str, float | None] = {"uniform": None, "adam": None, "p1_1": 1.1, "p2": 2.0, "p3": 3.0}
 """Optimiser of the attention matrices to the exponent of its mirror map; Adam has none."""
 
+MIRROR = ("p1_1", "p2", "p3")
+"""The optimisers that are mirror descent, by rising exponent."""
+
 Rates = tuple[tuple[float, ...], ...]
-"""Step sizes of each optimiser, in the order of :data:`OPTIMIZERS`."""
+"""Step sizes of each optimiser, in the order of :data:`OPTIMIZERS`, equally many for all."""
 
 
 def configurations(rates: Rates) -> tuple[tuple[str, float], ...]:
@@ -52,14 +59,14 @@ def configurations(rates: Rates) -> tuple[tuple[str, float], ...]:
         Pairs, optimiser by optimiser.
 
     Raises:
-        ValueError: If there is not one list per optimiser, or one is empty, not increasing or not positive.
+        ValueError: If there is not one list per optimiser, all of one length, or one is not increasing or positive.
 
     Example:
-        >>> configurations(((1e-3,), (0.01, 0.03), (0.03,), (0.003,)))[1:3]
-        (('p1_1', 0.01), ('p1_1', 0.03))
+        >>> configurations(((1e-3,), (1e-3,), (0.01,), (0.03,), (0.003,)))[2:]
+        (('p1_1', 0.01), ('p2', 0.03), ('p3', 0.003))
     """
-    if len(rates) != len(OPTIMIZERS):
-        raise ValueError(f"rates: expected step sizes of {', '.join(OPTIMIZERS)}, got {len(rates)} lists")
+    if len(rates) != len(OPTIMIZERS) or len({len(own) for own in rates}) != 1:
+        raise ValueError(f"rates: expected equally many step sizes of {', '.join(OPTIMIZERS)}, got {rates}")
     for name, own in zip(OPTIMIZERS, rates, strict=True):
         if not own or list(own) != sorted(set(own)) or own[0] <= 0:
             raise ValueError(f"rates: expected increasing positive step sizes of {name}, got {own}")
@@ -70,12 +77,15 @@ def train_configurations(
     shape: Shape,
     rates: Rates,
     seeds: Sequence[int],
+    start: Parameters,
     batches: Callable[[int], Inputs],
     *,
     steps: int,
-    device: torch.device | str = "cpu",
+    noise: Callable[[int], Parameters] | None = None,
+    record: Callable[[Parameters], Mapping[str, Tensor]],
+    record_at: Sequence[int],
     progress: Progress | None = None,
-) -> Parameters:
+) -> History:
     """Train every configuration from every seed's start: mirror descent or Adam on the attention matrices.
 
     Mirror descent has momentum 0.9; all other parameters are trained by Adam with step size 1e-3 throughout; gradients
@@ -85,41 +95,47 @@ def train_configurations(
         shape: Sizes of the network.
         rates: Step sizes of each optimiser.
         seeds: One start per seed.
+        start: Initial values, ``(configurations * seeds, ...)``; the queries of the control are set to zero.
         batches: Step number to a batch with one group per seed.
         steps: Number of steps.
-        device: Where to train; default the CPU.
+        noise: Step number to noise for each attention matrix, ``(seeds, rows, columns)``, which takes the place of its
+            gradient, with the length that this had; default none.
+        record: Parameters to statistics, each ``(configurations * seeds, ...)``.
+        record_at: Steps at which they are taken.
         progress: Told (steps done, steps in all).
 
     Returns:
-        Trained parameters, ``(configurations * seeds, ...)``.
-
-    Raises:
-        FloatingPointError: If a network diverges; names configuration and seed.
+        The history, with the trained parameters; it tells which members diverged.
     """
     pairs = [(name, rate, seed) for name, rate in configurations(rates) for seed in seeds]
-    rule = AttentionRule(
-        attention_names(shape), [rate for _, rate, _ in pairs], [OPTIMIZERS[name] for name, _, _ in pairs]
-    )
-    history = ensemble.train(
-        clipped_gradient(shape),
-        draw_parameters(shape, seeds, len(pairs) // len(seeds), device=str(device)),
-        batches,
-        optimizer=rule,
+    device = start["class_token"].device
+    asking = torch.tensor([float(name != "uniform") for name, *_ in pairs], device=device)
+    queries = [name for name in start if name.startswith(ATTENTION[0])]
+    gradient = clipped_gradient(shape, asking=asking)
+    return ensemble.train(
+        gradient if noise is None else drowned(gradient),
+        start | {name: start[name] * asking.view(-1, 1, 1) for name in queries},
+        batches if noise is None else lambda step: (batches(step), noise(step)),
+        optimizer=AttentionRule(
+            attention_names(shape), [rate for _, rate, _ in pairs], [OPTIMIZERS[name] for name, *_ in pairs]
+        ),
         steps=steps,
-        record=lambda parameters: {"class_token": parameters["class_token"]},
-        record_at=(steps,),
-        names=[f"{name} at {rate:g}, seed {seed}" for name, rate, seed in pairs],
+        record=record,
+        record_at=record_at,
+        on_divergence="record",
         progress=progress,
     )
-    return history.parameters
 
 
-def clipped_gradient(shape: Shape, largest: float = 1.0) -> Gradient:
+def clipped_gradient(
+    shape: Shape, largest: float = 1.0, *, asking: Float[Tensor, " members"] | None = None
+) -> Gradient:
     """Return the cross-entropy of each member and its gradient, shortened to a given length.
 
     Args:
         shape: Sizes of the network.
         largest: Longest gradient allowed, all parameters of a member together; default 1.
+        asking: 1 for members whose queries are trained, 0 for those whose queries stay; default all 1.
 
     Returns:
         A function for :func:`attnbook.core.ensemble.train`, of parameters and inputs.
@@ -133,11 +149,35 @@ def clipped_gradient(shape: Shape, largest: float = 1.0) -> Gradient:
 
     def gradient(parameters: Parameters, inputs: Inputs) -> tuple[Tensor, Parameters]:
         losses, gradients = plain(parameters, inputs)
-        squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
-        factor = (largest / torch.stack(squares).sum(0).sqrt()).clamp_(max=1.0)
+        if asking is not None:
+            for name in (name for name in gradients if name.startswith(ATTENTION[0])):
+                gradients[name] = gradients[name] * asking.view(-1, 1, 1)
+        lengths = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients.values()]
+        factor = (largest / torch.stack(lengths).square().sum(0).sqrt()).clamp_(max=1.0)
         return losses, {n: g * factor.view(-1, *[1] * (g.ndim - 1)) for n, g in gradients.items()}
 
     return gradient
+
+
+def drowned(gradient: Gradient) -> Gradient:
+    """Return a gradient in which noise of the same length stands in the place of some of its parts.
+
+    Args:
+        gradient: Of parameters and inputs.
+
+    Returns:
+        A function of parameters and a pair of inputs and noise, by name of the parameter, ``(groups, rows, columns)``.
+    """
+
+    def noisy(parameters: Parameters, batch: tuple[Inputs, Parameters]) -> tuple[Tensor, Parameters]:
+        inputs, noise = batch
+        losses, gradients = gradient(parameters, inputs)
+        for name, drawn in noise.items():
+            lengths, own = (torch.linalg.vector_norm(g, dim=(1, 2), keepdim=True) for g in (gradients[name], drawn))
+            gradients[name] = lengths * (drawn / own).repeat(len(lengths) // len(own), 1, 1)
+        return losses, gradients
+
+    return noisy
 
 
 def cross_entropy(shape: Shape) -> Callable[[Parameters, Inputs], Float[Tensor, " members"]]:
@@ -178,25 +218,27 @@ def epoch_order(n_samples: int, steps: int, batch_size: int, rng: np.random.Gene
 
 
 @torch.no_grad()
-def accuracy(parameters: Parameters, shape: Shape, batches: Iterable[Inputs]) -> Float[np.ndarray, " members"]:
-    """Return the share of samples that each member classifies rightly.
+def right_answers(parameters: Parameters, shape: Shape, batches: Iterable[Inputs]) -> Bool[Tensor, "members samples"]:
+    """Return which samples each member classifies rightly.
 
     Args:
-        parameters: Trained parameters.
+        parameters: Parameters.
         shape: Sizes of the network.
         batches: The samples in parts, with one group for all members, or one per seed.
 
     Returns:
-        Shares between 0 and 1.
+        Whether the most likely class is the right one.
     """
-    right, count = torch.zeros(1, dtype=torch.float64), 0
+    right = []
     for inputs in batches:
         guess = run_network(parameters, shape, inputs).logits.argmax(-1)
-        right = right.to(guess.device) + (
-            guess == inputs.labels.repeat(len(guess) // len(inputs.labels), 1)
-        ).double().sum(1)
-        count += inputs.labels.shape[1]
-    return np.asarray(right.cpu() / count)
+        right.append(guess == inputs.labels.repeat(len(guess) // len(inputs.labels), 1))
+    return torch.cat(right, dim=1)
+
+
+def accuracy(parameters: Parameters, shape: Shape, batches: Iterable[Inputs]) -> Float[Tensor, " members"]:
+    """Return the share of samples that each member classifies rightly; arguments as :func:`right_answers`."""
+    return right_answers(parameters, shape, batches).float().mean(1)
 
 
 @torch.no_grad()
@@ -220,21 +262,21 @@ def attended_words(
     parts: list[dict[str, Tensor]] = []
     for inputs, marked in batches:
         weights = run_network(parameters, shape, inputs).attention[..., :-1]
-        weights = (weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)).double()
+        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
         present = torch.ones_like(marked) if inputs.present is None else inputs.present[0]
-        uniform = present.sum(-1).clamp_min(2).double().log()[None, :, None]
+        uniform = present.sum(-1).clamp_min(2).log()[None, :, None]
         parts.append(
             {
                 "mass": (weights * marked[None, :, None]).sum(-1).mean(-1),
                 "entropy": (torch.special.entr(weights).sum(-1) / uniform).mean(-1),
-                "top": marked.gather(1, weights.mean(2).argmax(-1).T).T.double(),
+                "top": marked.gather(1, weights.mean(2).argmax(-1).T).T.float(),
             }
         )
-    return {name: torch.cat([part[name] for part in parts], 1).mean(1).cpu().numpy() for name in parts[0]}
+    return {name: torch.cat([part[name] for part in parts], 1).double().mean(1).cpu().numpy() for name in parts[0]}
 
 
 def sparsity(parameters: Parameters, shape: Shape) -> dict[str, Float[np.ndarray, "members matrices"]]:
-    """Measure how sparse the attention matrices are, each alone and, last, all together.
+    """Measure how sparse the attention matrices are, kind by kind and, last, all together.
 
     Each matrix is divided by its own largest entry.
 
@@ -243,36 +285,18 @@ def sparsity(parameters: Parameters, shape: Shape) -> dict[str, Float[np.ndarray
         shape: Sizes of the network.
 
     Returns:
-        ``effective_dimension`` (:func:`~attnbook.mirror_descent.mirror.effective_dimension`), and ``near_zero``,
-        the share of entries of at most one per cent of the largest.
+        ``effective_dimension`` (:func:`~attnbook.mirror_descent.mirror.effective_dimension`), and ``near_zero``, the
+        share of entries of at most one per cent of the largest; of query, key, value and output matrices, the layers
+        together, and of all. NaN where a matrix is zero.
     """
-    stacked = scaled_matrices(parameters, shape)
-    together = stacked.reshape(len(stacked), 1, -1, stacked.shape[-1])
-    found = {}
-    for name, measure in (
-        ("effective_dimension", mirror.effective_dimension),
-        ("near_zero", lambda w: 1 - mirror.share_above(w)),
-    ):
-        found[name] = np.concatenate([measure(stacked), measure(together)], axis=1)
+    sizes = scaled_matrices(parameters, shape)
+    kinds = [sizes[:, kind :: len(ATTENTION)] for kind in range(len(ATTENTION))]
+    pooled = [kind.reshape(len(sizes), 1, -1, sizes.shape[-1]) for kind in (*kinds, sizes)]
+    measures = {"effective_dimension": mirror.effective_dimension, "near_zero": lambda w: 1 - mirror.share_above(w)}
+    with np.errstate(invalid="ignore"):
+        found = {name: np.concatenate([of(one) for one in pooled], axis=1) for name, of in measures.items()}
+    found["near_zero"][np.isnan(found["effective_dimension"])] = np.nan
     return found
-
-
-def weight_histogram(
-    parameters: Parameters, shape: Shape, edges: Float[np.ndarray, " edges"]
-) -> Float[np.ndarray, "members matrices bins"]:
-    """Return how the sizes of the entries are distributed, as shares.
-
-    Args:
-        parameters: Trained parameters.
-        shape: Sizes of the network.
-        edges: Bounds of the bins, increasing, for sizes divided by the largest of the matrix.
-
-    Returns:
-        Share of the entries in each bin; sizes below the first bound count in the first bin.
-    """
-    sizes = scaled_matrices(parameters, shape).clip(edges[0])
-    counts = [[np.histogram(matrix, edges)[0] for matrix in member] for member in sizes]
-    return np.array(counts) / sizes[0, 0].size
 
 
 def scaled_matrices(parameters: Parameters, shape: Shape) -> Float[np.ndarray, "members matrices rows columns"]:
@@ -283,9 +307,9 @@ def scaled_matrices(parameters: Parameters, shape: Shape) -> Float[np.ndarray, "
         shape: Sizes of the network.
 
     Returns:
-        Sizes between 0 and 1.
+        Sizes between 0 and 1; NaN for a matrix of zeros.
     """
-    names = attention_names(shape)
-    stacked = np.stack([parameters[name].double().cpu().numpy() for name in names], axis=1)
+    stacked = np.stack([parameters[name].double().cpu().numpy() for name in attention_names(shape)], axis=1)
     size = np.abs(stacked)
-    return np.asarray(size / size.max(axis=(-2, -1), keepdims=True))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(size / size.max(axis=(-2, -1), keepdims=True))

@@ -1,17 +1,6 @@
 r"""The cone around a max-margin solution: its width, and what holds inside (Lemmas 19 to 21, constants (4a)).
 
-=====================  ===================================  ==================================
-paper                  name here                            shape
-=====================  ===================================  ==================================
-$W_{mm}$               ``svm.weight``, ``svm.norm``         ``(problems, dimension, dimension)``
-$\mathcal T_i$         ``svm.support``                      ``(problems, samples, tokens)``
-$\delta$               :func:`separation`                   ``(problems,)``
-$A_\star$              :func:`largest_pair`                 ``(problems,)``
-$\mu_0$                :func:`guaranteed_divergence`        ``(problems,)``
-$R_\delta$             :func:`sufficient_radius`            ``(problems,)``
-=====================  ===================================  ==================================
-
-The text available to us has no equations: all constants are our reconstruction.
+All constants are our reconstruction.
 """
 
 from __future__ import annotations
@@ -141,6 +130,11 @@ def sufficient_radius(
 
     Returns:
         Relative norms.
+
+    Example:
+        >>> scores, support = np.array([[0.9, -0.4, -0.9]]), np.array([[False, True, False]])
+        >>> float(sufficient_radius(np.array(0.5), np.array(1.0), scores, np.array([0]), support).round(3))
+        5.05
     """
     samples, tokens = token_scores.shape[-2:]
     own = np.take_along_axis(token_scores, selected[..., None], axis=-1)

@@ -20,9 +20,10 @@ from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.core.update_rules import per_member
 from attnbook.mirror_descent.data import Problems
+from attnbook.mirror_descent.mirror import Exponents, check_exponents
 from attnbook.mirror_descent.optimizer import MirrorRule, precision
 
-__all__ = ["JointBatch", "JointGradient", "Steps", "descend_jointly", "joint_gradient"]
+__all__ = ["JointBatch", "JointGradient", "Steps", "common_step_growth", "descend_jointly", "joint_gradient"]
 
 Steps: TypeAlias = Literal["separate", "common"]
 """Whether each block takes scale-free steps of its own, or both share one step size."""
@@ -235,3 +236,31 @@ class _Pace:
         length = (size / largest).pow(q.unsqueeze(1)).sum(1).log() / q + largest.squeeze(1).log()
         # Where the gradient vanishes, as that of the matrix at head zero, any step is allowed.
         return (p - 2) * norm.clamp(min=1.0).log() - torch.where(largest.squeeze(1) > 0, length, -torch.inf)
+
+
+def common_step_growth(relative_norm: Float[np.ndarray, "*batch"], p: Exponents) -> Float[np.ndarray, "*batch"]:
+    r"""Return the slope of $\rho$ against $\log r$ when one step size moves both blocks on their rays.
+
+    With $r$ the relative norm of the head and $\rho$ that of the matrix, $\frac{d}{dt}r^{p-1}\propto e^{-r}$ and
+    $\frac{d}{dt}\rho^{p-1}\propto r\,e^{-r}e^{-\rho}$, so $\rho^{p-2}e^\rho\propto r^p$ up to terms of lower order:
+    $\frac{d\rho}{d\log r}=\frac{p}{1+(p-2)/\rho}$. A heuristic of this book.
+
+    Args:
+        relative_norm: $\rho$, above zero.
+        p: Exponent above 1.
+
+    Returns:
+        Slopes, near $p$ far out.
+
+    Raises:
+        ValueError: If a norm or an exponent is outside its range.
+
+    Example:
+        >>> import numpy as np
+        >>> round(float(common_step_growth(np.array(9.0), 3.0)), 6)
+        2.7
+    """
+    if not (np.asarray(relative_norm) > 0).all():
+        raise ValueError(f"relative_norm: expected numbers above 0, got {np.min(relative_norm)}")
+    exponents = check_exponents(p)
+    return np.asarray(exponents / (1 + (exponents - 2) / relative_norm))

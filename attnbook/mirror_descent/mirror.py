@@ -6,7 +6,6 @@ paper                             name here                   shape
 $W$                               ``weights``                 ``(..., rows, columns)``
 $p$, $q=p/(p-1)$                  ``p``, :func:`conjugate`    one number, or one per matrix ``(...)``
 $\|W\|_{p,p}$                     :func:`entrywise_norm`      ``(...)``
-$\psi(W)=\frac1p\|W\|_{p,p}^p$    :func:`potential`           ``(...)``
 $\nabla\psi(W)$, its inverse      :func:`mirror_map`, ...     as ``weights``
 $D_\psi(U,V)$                     :func:`bregman_divergence`  ``(...)``
 $W_{mm}$ of one constraint        :func:`single_constraint`   as the constraint
@@ -29,12 +28,12 @@ __all__ = [
     "bregman_divergence",
     "check_exponents",
     "conjugate",
+    "direction_divergence",
     "effective_dimension",
     "entrywise_norm",
     "inverse_mirror_map",
     "mirror_map",
     "normalised",
-    "potential",
     "pushed",
     "share_above",
     "single_constraint",
@@ -115,23 +114,6 @@ def normalised(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) 
         ValueError: If an exponent is not a finite number above 1.
     """
     return weights / np.maximum(entrywise_norm(weights, p), np.finfo(float).tiny)[..., None, None]
-
-
-def potential(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> Float[np.ndarray, "*batch"]:
-    r"""Return $\psi(W)=\frac1p\|W\|_{p,p}^p$.
-
-    Args:
-        weights: Matrices.
-        p: Exponents above 1.
-
-    Returns:
-        Values of the potential.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
-    r = check_exponents(p)
-    return np.asarray((np.abs(weights) ** r[..., None, None]).sum(axis=(-2, -1)) / r)
 
 
 def mirror_map(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
@@ -215,6 +197,26 @@ def bregman_divergence(
     r = check_exponents(p)[..., None, None]
     terms = (np.abs(u) ** r - np.abs(v) ** r) / r - _signed_power(v, check_exponents(p) - 1) * (u - v)
     return np.asarray(np.maximum(terms, 0.0).sum(axis=(-2, -1)))
+
+
+def direction_divergence(
+    u: Float[np.ndarray, "*#batch rows columns"], v: Float[np.ndarray, "*#batch rows columns"], p: Exponents
+) -> Float[np.ndarray, "*#batch"]:
+    r"""Return $D_\psi(\bar U,\bar V)$, the divergence of the directions of two matrices.
+
+    Args:
+        u: Matrices, not zero, for example a max-margin solution.
+        v: Matrices, not zero, for example the iterates of a run.
+        p: Exponents above 1.
+
+    Returns:
+        Divergences; for ``p = 2`` one minus the cosine.
+
+    Raises:
+        ValueError: If an exponent is not a finite number above 1.
+    """
+    one, other = np.broadcast_arrays(normalised(u, p), normalised(v, p))
+    return bregman_divergence(one, other, p)
 
 
 def single_constraint(constraint: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:

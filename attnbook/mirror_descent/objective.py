@@ -32,7 +32,6 @@ __all__ = [
     "Loss",
     "attention",
     "covariance_error",
-    "dual_objective",
     "excess_bounds",
     "gradient_bound",
     "loss_bounds",
@@ -190,33 +189,6 @@ def covariance_error(
     others = s[..., 1:].sum(-1)
     bound = np.ptp(direction, axis=-1) * np.ptp(scores, axis=-1) * others**2
     return np.asarray(np.abs(exact - approximate)), np.asarray(bound)
-
-
-def dual_objective(
-    constraints: Float[np.ndarray, "problems constraints entries"],
-    multipliers: Float[np.ndarray, "problems constraints"],
-    p: mirror.Exponents,
-) -> tuple[Float[np.ndarray, " problems"], Float[np.ndarray, "problems entries"]]:
-    r"""Return the dual value and the matrix that multipliers stand for, as the dual problem reads.
-
-    The value is $\mathbf 1^\top\lambda-\frac12\|u\|_q^2$ with $u=A^\top\lambda$, and
-    $w=\|u\|_q^{2-q}\,\mathrm{sign}(u)|u|^{q-1}$.
-
-    Args:
-        constraints: Rows of $A$.
-        multipliers: $\lambda\ge0$.
-        p: Exponents above 1.
-
-    Returns:
-        Dual values, at most $\frac12\|w\|_p^2$ of any feasible $w$, and $w$.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
-    pull = np.einsum("pj,pjk->pk", multipliers, constraints)[:, None]
-    length = mirror.entrywise_norm(pull, mirror.conjugate(p))
-    unit = mirror.inverse_mirror_map(pull / length[:, None, None], p)[:, 0]
-    return multipliers.sum(-1) - length**2 / 2, unit * length[:, None]
 
 
 def share_of_choices(n_samples: int, dimension: int) -> float:

@@ -17,7 +17,7 @@ from attnbook.mirror_descent.attention_svm import attention_constraints
 from attnbook.mirror_descent.data import Problems
 from attnbook.mirror_descent.objective import score_deficits
 
-__all__ = ["Path", "follow", "interpolant", "log_excess"]
+__all__ = ["Path", "follow", "interpolant"]
 
 
 class Path(NamedTuple):
@@ -54,6 +54,7 @@ class _Sample(NamedTuple):
         return cls(problems.tokens[0], problems.queries[0], score_deficits(problems)[0], best)
 
     def log_excess(self, weights: np.ndarray) -> tuple[float, np.ndarray]:
+        r"""Log and gradient; $\ell(a-\epsilon)-\ell(a)=\mathrm{log1p}(\mathrm{expm1}(\epsilon)/(1+e^a))$."""
         logits = (self.tokens @ (self.queries @ weights.T)[:, :, None])[..., 0]
         powers = np.exp(logits - logits.max(-1, keepdims=True))
         s = powers / powers.sum(-1, keepdims=True)
@@ -63,27 +64,6 @@ class _Sample(NamedTuple):
         coefficients = s * (self.deficits - lost[:, None]) * slopes[:, None]
         gradient = (coefficients[:, None, :] @ self.tokens)[:, 0].T @ self.queries
         return float(np.log(excess.mean())), gradient / excess.sum()
-
-
-def log_excess(
-    weights: Float[np.ndarray, "dimension dimension"], problems: Problems
-) -> tuple[float, Float[np.ndarray, "dimension dimension"]]:
-    r"""Return $\log(\mathcal L(W)-\mathcal L_{opt})$ and its gradient, accurate for any norm.
-
-    $\mathcal L_{opt}=\frac1n\sum_i\ell(\max_t\gamma_{it})$ with the logistic loss. With $\epsilon_i$ the score that
-    attention loses, $\ell(a-\epsilon)-\ell(a)=\mathrm{log1p}(\mathrm{expm1}(\epsilon)/(1+e^a))$.
-
-    Args:
-        weights: A key-query matrix.
-        problems: A stack of one problem, whose best tokens have no ties.
-
-    Returns:
-        The logarithm, and its gradient.
-
-    Raises:
-        ValueError: If the stack holds more than one problem.
-    """
-    return _Sample.of(problems).log_excess(weights)
 
 
 def interpolant(problems: Problems) -> Float[np.ndarray, "dimension dimension"]:

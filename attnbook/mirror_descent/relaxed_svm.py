@@ -11,7 +11,7 @@ is the relative norm of the head, $\|v\|_p/\|v_{mm}\|_p$, over that of the matri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,14 +20,7 @@ from attnbook.core.max_margin import max_margin
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, attention_constraints
 
-__all__ = [
-    "HeadSVM",
-    "RelaxedSVM",
-    "head_svm",
-    "relaxed_svm",
-    "right_hand_sides",
-    "self_consistent",
-]
+__all__ = ["HeadSVM", "RelaxedSVM", "head_svm", "relaxed_svm", "right_hand_sides", "self_consistent"]
 
 # Newton's method comes from the left and is quadratic: it needs about five steps.
 MOST_SWEEPS = 120
@@ -45,7 +38,8 @@ class HeadSVM:
         weight: $v_{mm}$, ``(problems, dimension)``.
         norm: $\|v_{mm}\|_p$, ``(problems,)``.
         margins: $m_i=y_iX_{i\alpha_i}^\top v_{mm}\ge1$, ``(problems, samples)``.
-        other_margins: $y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order, ``(problems, samples, others)``.
+        other_margins: $m_{it}=y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order,
+            ``(problems, samples, others)``.
         multipliers: Dual solution, ``(problems, samples)``; its sum is the squared norm.
         support: Whether a sample has margin one up to 1e-6, ``(problems, samples)``.
     """
@@ -57,6 +51,11 @@ class HeadSVM:
     multipliers: Float[np.ndarray, "problems samples"]
     support: Bool[np.ndarray, "problems samples"]
 
+    @property
+    def excess(self) -> Float[np.ndarray, "problems samples"]:
+        """By how much each margin exceeds one, zero on the margin."""
+        return np.where(self.support, 0.0, self.margins - 1)
+
 
 @dataclass(frozen=True)
 class RelaxedSVM:
@@ -66,10 +65,8 @@ class RelaxedSVM:
         weight: $W_\kappa$, ``(problems, dimension, dimension)``.
         norm: $\|W_\kappa\|_{p,p}$, ``(problems,)``.
         gaps: $(X_{i\alpha_i}-X_{it})^\top W_\kappa z_i$ for the tokens not selected, in order,
-            ``(problems, samples, tokens - 1)``.
+            ``(problems, samples, others)``.
         multipliers: Dual solution, of the same shape; zero where the right-hand side is negative.
-        kept: Whether the selected tokens have the highest logits, ``(problems,)``; where a right-hand side is negative
-            they need not.
         kappa: The ratio in the right-hand sides, ``(problems,)``; NaN where they were given.
     """
 
@@ -77,7 +74,6 @@ class RelaxedSVM:
     norm: Float[np.ndarray, " problems"]
     gaps: Float[np.ndarray, "problems samples others"]
     multipliers: Float[np.ndarray, "problems samples others"]
-    kept: Bool[np.ndarray, " problems"]
     kappa: Float[np.ndarray, " problems"]
 
 
@@ -102,6 +98,7 @@ def head_svm(
         InfeasibleError: If no head classifies the selected tokens (a ``ValueError``).
 
     Example:
+        >>> import numpy as np
         >>> tokens = np.array([[[[3.0, 4.0], [0.0, 1.0]]]])
         >>> head_svm(tokens, np.array([[-1.0]]), np.array([[0]]), 2.0).weight.round(6).tolist()
         [[-0.12, -0.16]]
@@ -140,6 +137,7 @@ def relaxed_svm(
         InfeasibleError: If the constraints contradict each other.
 
     Example:
+        >>> import numpy as np
         >>> tokens = np.array([[[[3.0], [0.0]]]])
         >>> found = relaxed_svm(tokens, np.array([[[1.0]]]), np.array([[0]]), np.array([[[0.5]]]), p=2.0)
         >>> float(found.weight[0, 0, 0].round(6))
@@ -161,38 +159,41 @@ def relaxed_svm(
     surplus = np.where(asked, 0.0, solved.multipliers).sum(axis=1, keepdims=True)
     np.put_along_axis(multipliers, most, np.take_along_axis(multipliers, most, axis=1) + surplus, axis=1)
     gaps = (rows @ solved.weights[..., None])[..., 0]
-    return RelaxedSVM(
-        solved.weights.reshape(problems, dimension, dimension),
-        solved.norm,
-        gaps.reshape(shape),
-        multipliers.reshape(shape),
-        (gaps > -SUPPORT_TOLERANCE).all(axis=1),
-        np.full(problems, np.nan),
-    )
+    weight = solved.weights.reshape(problems, dimension, dimension)
+    nothing = np.full(problems, np.nan)
+    return RelaxedSVM(weight, solved.norm, gaps.reshape(shape), multipliers.reshape(shape), nothing)
 
 
 def right_hand_sides(
-    head: HeadSVM, kappa: Float[np.ndarray, " problems"], *, floor: bool = True
+    head: HeadSVM, kappa: Float[np.ndarray, " problems"]
 ) -> Float[np.ndarray, "problems samples others"]:
     r"""Return $b_{it}=1-\kappa(m_i-1)$, but not below zero where the head needs attention to keep off a token.
 
-    A negative right-hand side would let token $t$ overtake the selected one. If the head's margin on $t$ is below one,
-    the sample would then lose its own, and its loss would bring attention back: the right-hand side stops at zero.
+    A negative right-hand side would let token $t$ overtake the selected one. The strongest pull back that the sample
+    can then have is about $e^{-rm_{it}}$, $r$ the relative norm of the head. It outweighs those that count,
+    $e^{-r-\rho}$, where $\kappa(m_{it}-1)<1$: there the right-hand side stops at zero. Elsewhere nothing holds the
+    token back.
 
     Args:
         head: The head SVM.
         kappa: Relative norm of the head over that of the matrix; infinite for what is left in the limit.
-        floor: Whether to stop at zero where that is needed; default true.
 
     Returns:
         Right-hand sides for the tokens not selected, in order; a negative one says that the constraint is left out.
+
+    Example:
+        >>> import numpy as np
+        >>> one = np.ones((1, 1))
+        >>> head = HeadSVM(one, one[0], 1.5 * one, np.array([[[0.2, 1.1, 1.4]]]), 0 * one, one > 1)
+        >>> right_hand_sides(head, np.array([4.0])).tolist()
+        [[[0.0, 0.0, -1.0]]]
     """
     # No product of an infinite ratio and an excess of zero.
-    excess = np.where(head.support, 0.0, head.margins - 1)
     times = np.where(head.support, 0.0, kappa[:, None])
-    relaxed = np.broadcast_to((1 - times * excess)[..., None], head.other_margins.shape)
-    needed = (head.other_margins < 1) & floor
-    return np.asarray(np.where(needed, np.maximum(relaxed, 0.0), relaxed))
+    relaxed = np.broadcast_to((1 - times * head.excess)[..., None], head.other_margins.shape)
+    with np.errstate(divide="ignore"):
+        held = head.other_margins - 1 < (1 / kappa)[:, None, None]
+    return np.asarray(np.where(held, np.maximum(relaxed, 0.0), relaxed))
 
 
 def self_consistent(
@@ -202,15 +203,13 @@ def self_consistent(
     head: HeadSVM,
     ratio: Float[np.ndarray, " problems"],
     p: mirror.Exponents,
-    *,
-    floor: bool = True,
 ) -> RelaxedSVM:
     r"""Find the $\kappa$ that is the ratio of relative norms for its own solution: $\kappa=c\,\|W_\kappa\|_{p,p}$.
 
-    Here $c=\|v\|_p/(\|v_{mm}\|_p\|W\|_{p,p})$. Right-hand sides are convex in $\kappa$ and do not grow with it, so the
-    same is true of $\|W_\kappa\|$: there is exactly one such $\kappa$, and Newton's method from zero approaches it from
-    below. One exception: a constraint that drops out while it is tight makes $\|W_\kappa\|$ jump, possibly across; then
-    $\kappa$ is the place of the jump, and the constraint still counts.
+    Here $c=\|v\|_p/(\|v_{mm}\|_p\|W\|_{p,p})$. Right-hand sides do not grow with $\kappa$, so neither does
+    $\|W_\kappa\|$: there is at most one such $\kappa$. Newton's method from zero approaches it from below, since the
+    norm is convex until a constraint drops out; intervals are halved where it leaves them. Where a constraint that is
+    tight drops out, $\|W_\kappa\|$ may jump across; then $\kappa$ is the place of the jump, and the constraint counts.
 
     Args:
         tokens: Tokens of each sample.
@@ -219,7 +218,6 @@ def self_consistent(
         head: The head SVM of these tokens.
         ratio: $c$, not negative.
         p: Exponent above 1; one number, or one per problem.
-        floor: As for :func:`right_hand_sides`.
 
     Returns:
         The solutions with their $\kappa$.
@@ -231,10 +229,10 @@ def self_consistent(
     ratio = np.asarray(ratio, dtype=np.float64)
     if not ((ratio >= 0) & np.isfinite(ratio)).all():
         raise ValueError(f"ratio: expected finite numbers of at least 0, got {ratio.min()} to {ratio.max()}")
-    excess = np.where(head.support, 0.0, head.margins - 1)[..., None]
     kappa, low, high = np.zeros(len(ratio)), np.zeros(len(ratio)), np.full(len(ratio), np.inf)
-    found = relaxed_svm(tokens, queries, selected, right_hand_sides(head, kappa, floor=floor), p)
     for sweep in range(MOST_SWEEPS):
+        right = right_hand_sides(head, kappa)
+        found = relaxed_svm(tokens, queries, selected, right, p)
         short = ratio * found.norm - kappa
         close = CLOSE * np.maximum(kappa, 1.0)
         unsettled = ~((np.abs(short) <= close) | ((high - low <= close) & (kappa == low)))
@@ -242,34 +240,10 @@ def self_consistent(
             return replace(found, kappa=kappa)
         low, high = np.where(short > 0, kappa, low), np.where(short > 0, high, kappa)
         # The norm falls with kappa at the rate of the multipliers (those of half its square) over itself.
-        right = right_hand_sides(head, kappa, floor=floor)
-        fall = (np.where(right > 0, found.multipliers, 0.0) * excess).sum(axis=(1, 2)) / found.norm
+        fall = (np.where(right > 0, found.multipliers, 0.0) * head.excess[..., None]).sum(axis=(1, 2)) / found.norm
         newton = kappa + short / (1 + ratio * fall)
         kappa = np.where(unsettled, _next(newton, low, high, close, halve=sweep > NEWTON), kappa)
-        found = _solved_again(found, np.flatnonzero(unsettled), (tokens, queries, selected), head, kappa, p, floor)
     raise RuntimeError(f"kappa did not settle: it still changes by {np.abs(short).max():.1e}")
-
-
-def _solved_again(
-    found: RelaxedSVM,
-    which: Int[np.ndarray, " some"],
-    given: tuple[np.ndarray, np.ndarray, np.ndarray],
-    head: HeadSVM,
-    kappa: np.ndarray,
-    p: mirror.Exponents,
-    floor: bool,
-) -> RelaxedSVM:
-    """The solutions with some of them solved anew at their ratios; the others stay."""
-    right = right_hand_sides(head, kappa, floor=floor)[which]
-    exponents = np.broadcast_to(mirror.check_exponents(p), len(kappa))[which]
-    tokens, queries, selected = (part[which] for part in given)
-    anew = relaxed_svm(tokens, queries, selected, right, exponents)
-    merged = {}
-    for field in fields(RelaxedSVM):
-        values = getattr(found, field.name).copy()
-        values[which] = getattr(anew, field.name)
-        merged[field.name] = values
-    return RelaxedSVM(**merged)
 
 
 def _next(newton: np.ndarray, low: np.ndarray, high: np.ndarray, close: np.ndarray, *, halve: bool) -> np.ndarray:

@@ -59,7 +59,7 @@ def load_reviews(source: Source, vectors: str, *, n_words: int, n_tokens: int, d
         vectors: Name of the word vectors for ``imdb``.
         n_words: How many of the most frequent words are known; others are left out.
         n_tokens: Most words kept of a review.
-        dimension: Principal components kept, each scaled to variance one.
+        dimension: Principal components kept, scaled to variance one in the mean.
 
     Returns:
         The reviews.
@@ -136,43 +136,44 @@ def polarity(
 
 def batches(
     reviews: LastWords,
-    subsets: Int[np.ndarray, "groups samples"],
-    order: Int[np.ndarray, "groups steps batch"],
+    rows: Int[np.ndarray, "groups steps batch"],
     *,
     frozen: bool,
     device: torch.device | str = "cpu",
 ) -> Callable[[int], Inputs]:
-    """Return the function from step to batch, one group per row of ``subsets``.
+    """Return the function from step to batch.
 
     Args:
         reviews: The reviews.
-        subsets: Training reviews of each group.
-        order: Which of them each step sees.
+        rows: Training reviews that each group sees at each step.
         frozen: Whether to give vectors of words, not ids.
-        device: Where the batch is wanted.
+        device: Where the batch is wanted; all training reviews are kept there.
 
     Returns:
         For :func:`attnbook.core.ensemble.train`.
     """
-    make = _maker(reviews, frozen, device)
+    ids, table = torch.as_tensor(reviews.train, device=device), _table(reviews, device)
+    chosen = torch.as_tensor(rows, device=device)
+    labels = torch.as_tensor(reviews.train_labels[rows], device=device)
 
     def batch(step: int) -> Inputs:
-        chosen = np.take_along_axis(subsets, order[:, step], axis=1)
-        return make(reviews.train[chosen], reviews.train_labels[chosen])
+        numbers = ids[chosen[:, step]]
+        tokens = torch.nn.functional.embedding(numbers, table) if frozen else numbers
+        return Inputs(tokens, labels[:, step], numbers > 0)
 
     return batch
 
 
 def parts(
     reviews: LastWords,
-    tokens: Int[np.ndarray, "groups samples tokens"],
-    labels: Int[np.ndarray, "groups samples"],
+    tokens: Int[np.ndarray, "samples tokens"],
+    labels: Int[np.ndarray, " samples"],
     *,
     frozen: bool,
     device: torch.device | str = "cpu",
     size: int = 250,
 ) -> Iterator[tuple[Inputs, Bool[Tensor, "batch tokens"]]]:
-    """Yield reviews in parts, with the mask of polar words of the first group.
+    """Yield reviews in parts, one group for all members, with the mask of polar words.
 
     Args:
         reviews: Vectors and polar words.
@@ -185,21 +186,18 @@ def parts(
     Yields:
         Inputs, and which words are polar.
     """
-    make = _maker(reviews, frozen, device)
-    for first in range(0, tokens.shape[1], size):
-        ids = tokens[:, first : first + size]
-        yield make(ids, labels[:, first : first + size]), torch.tensor(reviews.polar[ids[0]], device=device)
+    table, polar = _table(reviews, device), torch.tensor(reviews.polar, device=device)
+    for first in range(0, len(tokens), size):
+        numbers = torch.as_tensor(tokens[None, first : first + size], device=device)
+        shown = torch.nn.functional.embedding(numbers, table) if frozen else numbers
+        yield (
+            Inputs(shown, torch.as_tensor(labels[None, first : first + size], device=device), numbers > 0),
+            polar[numbers[0]],
+        )
 
 
-def _maker(reviews: LastWords, frozen: bool, device: torch.device | str) -> Callable[[np.ndarray, np.ndarray], Inputs]:
-    table = torch.tensor(reviews.vectors, dtype=torch.float32, device=device)
-
-    def make(ids: np.ndarray, labels: np.ndarray) -> Inputs:
-        numbers = torch.as_tensor(ids, device=device)
-        tokens = torch.nn.functional.embedding(numbers, table) if frozen else numbers
-        return Inputs(tokens, torch.as_tensor(labels, device=device), numbers > 0)
-
-    return make
+def _table(reviews: LastWords, device: torch.device | str) -> Tensor:
+    return torch.tensor(reviews.vectors, dtype=torch.float32, device=device)
 
 
 def _components(vectors: np.ndarray, dimension: int) -> Float[np.ndarray, "ids dimension"]:
@@ -209,7 +207,7 @@ def _components(vectors: np.ndarray, dimension: int) -> Float[np.ndarray, "ids d
     centred = vectors - vectors.mean(axis=0)
     _, directions = np.linalg.eigh(centred.T @ centred)
     kept = centred @ directions[:, ::-1][:, :dimension]
-    return np.concatenate([np.zeros((1, dimension)), kept / kept.std(axis=0)])
+    return np.concatenate([np.zeros((1, dimension)), kept / kept.std()])
 
 
 def _end(text: str, ids: Mapping[str, int], n_tokens: int) -> list[int]:

@@ -1,17 +1,101 @@
-"""The attention SVM: what it refuses and why, duality in the plane, and the exact method for p = 2."""
+"""The attention SVM: against other solvers, by hand, its certificate, and what it refuses and why."""
+
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from attnbook.core import max_margin as solver
 from attnbook.core.max_margin import max_margin
-from attnbook.mirror_descent.attention_svm import TokenConflictError, attention_svm
-from attnbook.mirror_descent.data import draw_problems
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.attention_svm import (
+    TokenConflictError,
+    attention_constraints,
+    attention_svm,
+    locally_optimal,
+    selectable,
+)
+from attnbook.mirror_descent.data import draw_problems, plane_tokens
+from attnbook.mirror_descent.objective import share_of_choices
 
 SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.4, 0.7]])
+SMALL = draw_problems([0, 1], n_samples=5, n_tokens=3, dimension=7)
 ACROSS = np.array([[[1.0, 0.0]]])
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
+def test_the_official_problem_has_the_solution_of_another_solver(p):
+    """Six samples of eight tokens in ten dimensions; benchmarks/case_mirror_descent.py does it with cvxpy."""
+    drawn = draw_problems([0])
+    found = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, p)
+    rows = attention_constraints(drawn.tokens, drawn.queries, drawn.best_tokens)[0]
+    other = minimize(
+        lambda w: ((np.abs(w) ** p).sum() / p, np.sign(w) * np.abs(w) ** (p - 1)),
+        np.linalg.pinv(rows) @ np.ones(len(rows)),
+        jac=True,
+        method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda w: rows @ w - 1, "jac": lambda w: rows},
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    assert other.success
+    assert found.norm[0] == pytest.approx((other.fun * p) ** (1 / p), rel=1e-6)
+    np.testing.assert_allclose(found.weight[0].ravel(), other.x, atol=1e-4 * np.abs(other.x).max())
+
+
+@pytest.mark.parametrize("p", [1.1, 2.0, 5.0])
+def test_one_constraint_has_a_closed_form_and_its_rival_is_the_support_token(p):
+    problem = draw_problems([5], n_samples=1, n_tokens=2, dimension=3)
+    found = attention_svm(problem.tokens, problem.queries, np.array([[1]]), p)
+    constraint = np.outer(problem.tokens[0, 0, 1] - problem.tokens[0, 0, 0], problem.queries[0, 0])
+    np.testing.assert_allclose(found.weight[0], mirror.single_constraint(constraint, p), rtol=1e-9, atol=1e-12)
+    assert found.support.tolist() == [[[True, False]]]
+    assert found.margins[0, 0, 1] == np.inf
+    assert found.multipliers[0, 0].tolist() == pytest.approx([found.norm[0] ** 2, 0.0])
+
+
+def test_local_optimality_by_hand():
+    """A support token with a higher or an equal score breaks it, in any sample; one off the margin does not."""
+    scores = np.array([[[1.0, 2.0, 0.0], [0.0, 3.0, 3.0]]] * 3)
+    selected = np.array([[0, 1]] * 3)
+    support = np.zeros((3, 2, 3), dtype=bool)
+    support[0, 0, 1] = support[1, 1, 2] = support[2, 0, 2] = True
+    assert locally_optimal(scores, selected, support).tolist() == [False, False, True]
+
+
+def test_norms_decide_which_tokens_of_the_plane_are_locally_optimal():
+    """Token B at p = 1.5, not at p = 3."""
+    problem, selected = plane_tokens().repeated(2), np.array([[1], [1]])
+    found = attention_svm(problem.tokens, problem.queries, selected, [1.5, 3.0])
+    assert locally_optimal(problem.token_scores, selected, found.support).tolist() == [True, False]
+
+
+def test_the_best_tokens_are_locally_optimal_whatever_the_norm():
+    drawn = draw_problems(range(4))
+    for p in (1.25, 2.0, 4.0):
+        support = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, p).support
+        assert locally_optimal(drawn.token_scores, drawn.best_tokens, support).all()
+
+
+def test_selectable_agrees_with_the_solver_and_refuses_ties():
+    tokens, queries = (getattr(plane_tokens(), name).repeat(6, axis=0) for name in ("tokens", "queries"))
+    assert selectable(tokens, queries, np.arange(6)[:, None]).tolist() == [True] * 5 + [False]
+    assert not selectable(tokens, 0 * queries, np.arange(6)[:, None]).any()
+
+
+def test_the_count_of_choices_is_that_of_brute_force():
+    """Four samples of two tokens on a line: one entry, two of sixteen choices; in the plane all of them."""
+    queries = draw_problems([0], n_samples=4, n_tokens=2, dimension=1).queries
+    tokens = np.random.default_rng(5).standard_normal((1, 4, 2, 1))
+    choices = np.array(list(product(range(2), repeat=4)))
+    possible = selectable(tokens.repeat(16, axis=0), queries.repeat(16, axis=0), choices)
+    assert possible.mean() == share_of_choices(4, 1) == 1 / 8
+    assert share_of_choices(4, 2) == 1
+    assert share_of_choices(18, 3) == 0.5
+    with pytest.raises(ValueError, match="n_samples"):
+        share_of_choices(0, 3)
 
 
 def test_a_token_inside_the_others_cannot_be_selected_and_the_conflict_is_named():
@@ -52,12 +136,6 @@ def test_duplicates_among_the_others_do_no_harm():
 def test_a_zero_query_is_named():
     with pytest.raises(TokenConflictError, match="the query of sample 0 is zero"):
         attention_svm(SQUARE[None, None, :4], 0 * ACROSS, np.array([[0]]), 2.0)
-
-
-@pytest.mark.parametrize("p", [1.0, 0.5, np.inf, np.nan])
-def test_exponents_of_at_most_one_or_infinite_are_refused(p):
-    with pytest.raises(ValueError, match="p: expected finite numbers above 1"):
-        attention_svm(SQUARE[None, None, :4], ACROSS, np.array([[0]]), p)
 
 
 @pytest.mark.parametrize("p", [1.3, 2.0, 3.0])
@@ -132,3 +210,27 @@ def test_the_certificate_holds_for_the_matrix_of_all_constraints(p, seed):
 
 def _gives_up(gram, labels):
     raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"selected": np.array([[3, 0, 0, 0, 0]] * 2)}, "selected"),
+        ({"selected": np.array([[-1, 0, 0, 0, 0]] * 2)}, "selected"),
+        ({"p": 1.0}, "p: "),
+        ({"p": np.inf}, "p: "),
+        ({"tokens": np.full((2, 5, 3, 7), np.nan)}, "tokens"),
+        ({"queries": np.full((2, 5, 7), np.inf)}, "queries"),
+        ({"tokens": np.zeros((2, 5, 1, 7))}, "tokens"),
+        ({"tokens": np.zeros((2, 5, 3, 7))}, "infeasible"),
+    ],
+)
+def test_impossible_svms_are_refused_by_name(change, name):
+    arguments = {
+        "tokens": SMALL.tokens,
+        "queries": SMALL.queries,
+        "selected": np.zeros((2, 5), dtype=int),
+        "p": 2.0,
+    }
+    with pytest.raises(ValueError, match=name):
+        attention_svm(**(arguments | change))

@@ -1,0 +1,1 @@
+"""The chapter on joint training: its experiments, pictures, tables and exercises."""

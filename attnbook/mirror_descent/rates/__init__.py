@@ -1,0 +1,1 @@
+"""How fast the direction settles, and what the cone is for."""

@@ -1,0 +1,1 @@
+"""The chapter on real text and images: its experiments, pictures, tables and exercises."""

@@ -1,0 +1,85 @@
+"""Checks of the exercises of the chapter. Each returns None for a right answer, else the likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnbook.core.feedback import likely_mistake
+from attnbook.core.rng import stream
+
+__all__ = ["CHECKS"]
+
+
+def effective_dimension(answer: Callable[..., Any]) -> str | None:
+    """Check the effective dimension of several matrices together, each scaled by its largest entry."""
+    rng = stream(1, "exercise", "MD-14")
+    matrices = [scale * rng.standard_normal((4, 3)) ** 3 for scale in (1.0, 30.0)]
+
+    def of(values: np.ndarray) -> np.ndarray:
+        size = np.abs(values).ravel()
+        return np.asarray(size.sum() ** 2 / (size.size * (size**2).sum()))
+
+    scaled = [m / np.abs(m).max() for m in matrices]
+    right = of(np.stack(scaled))
+    got = np.asarray(answer([m.copy() for m in matrices]), dtype=float)
+    if got.shape != ():
+        return f"one number for all matrices together is wanted, got shape {got.shape}"
+    if np.allclose(got, right):
+        return None
+    return likely_mistake(
+        got,
+        right,
+        {
+            "scale each matrix by its own largest entry first": of(np.stack(matrices)),
+            "it is a share: divide by the number of entries": right * 24,
+            "pool the entries of all matrices; do not average over matrices": np.mean([of(m) for m in scaled]),
+            "the first norm is a sum of absolute values": np.stack(scaled).sum() ** 2
+            / (24 * (np.stack(scaled) ** 2).sum()),
+        },
+    )
+
+
+def tuned_gain(answer: Callable[..., Any]) -> str | None:
+    """Check the gain of one optimiser over another, each at the step size that validation chooses."""
+    rng = stream(1, "exercise", "MD-15")
+    validation = [rng.normal(0.8, 0.02, (4, 6)) for _ in range(2)]
+    test = [v + rng.normal(0, 0.02, (4, 6)) for v in validation]
+    best = [v.mean(axis=1).argmax() for v in validation]
+    for one, row in zip(test, best, strict=True):
+        one[row] -= 0.05  # so that a look at the test accuracies would choose another step size
+    difference = test[0][best[0]] - test[1][best[1]]
+    error = difference.std(ddof=1) / np.sqrt(6)
+    right = np.array([difference.mean(), error])
+    got = np.asarray(answer(*[a.copy() for a in (*validation, *test)]), dtype=float)
+    if got.shape != (2,):
+        return f"return the mean gain and its standard error, shape (2,), got {got.shape}"
+    if np.allclose(got, right):
+        return None
+    peeked = test[0][test[0].mean(axis=1).argmax()] - test[1][test[1].mean(axis=1).argmax()]
+    own = np.array([t[v.argmax(axis=0), np.arange(6)] for t, v in zip(test, validation, strict=True)])
+    apart = np.sqrt(sum(t[b].var(ddof=1) for t, b in zip(test, best, strict=True)) / 6)
+    return likely_mistake(
+        got,
+        right,
+        {
+            "choose the step size on validation, not on test": np.array(
+                [peeked.mean(), peeked.std(ddof=1) / np.sqrt(6)]
+            ),
+            "choose one step size for all seeds, by the mean over seeds": np.array(
+                [(own[0] - own[1]).mean(), (own[0] - own[1]).std(ddof=1) / np.sqrt(6)]
+            ),
+            "this is the standard deviation; divide by the root of the number of seeds": np.array(
+                [difference.mean(), difference.std(ddof=1)]
+            ),
+            "the deviation of a sample divides by one less: ddof=1": np.array(
+                [difference.mean(), difference.std() / np.sqrt(6)]
+            ),
+            "equal seeds are paired: take differences first": np.array([difference.mean(), apart]),
+        },
+    )
+
+
+CHECKS = {"MD-14": effective_dimension, "MD-15": tuned_gain}

@@ -1,0 +1,125 @@
+"""What the chapter reads off its runs: choices on validation samples, paired differences with intervals, orders."""
+
+from __future__ import annotations
+
+import itertools
+from math import gamma, pi
+
+import numpy as np
+import xarray as xr
+
+from attnbook.mirror_descent.comparison import MIRROR, OPTIMIZERS
+
+TUNED = [name for name in OPTIMIZERS if name != "uniform"]
+
+
+def interval(differences: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+    """Return the mean over seeds and the ends of its 95 per cent interval by Student's t."""
+    from scipy import stats
+
+    n = differences.sizes["seed"]
+    mean, deviation = differences.mean("seed"), differences.std("seed", ddof=1)
+    half = stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n)
+    return mean, mean - half, mean + half
+
+
+def choice(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return for each optimiser the record and the place of the step size that are best on validation samples.
+
+    Both are chosen together, by the mean over all seeds, for each optimiser and the uniform control alike.
+    """
+    found = data.validation_accuracy.mean("seed").argmax(["record", "rate"])
+    return {str(name): place for name, place in found.items()}
+
+
+def tuned(data: xr.Dataset) -> xr.DataArray:
+    """Return the test accuracy of each optimiser and seed at its choice."""
+    return data.test_accuracy.isel(choice(data))
+
+
+def lead(data: xr.Dataset) -> xr.DataArray:
+    """Return by how much each tuned optimiser is ahead of its strongest rival without attention, seed by seed.
+
+    Rivals are the uniform control and the baselines; the one with the highest mean test accuracy counts.
+    """
+    accuracy = tuned(data)
+    others = data.baseline_accuracy.broadcast_like(data.seed)
+    if "baseline" not in others.dims:
+        others = others.expand_dims("baseline")
+    rivals = [
+        accuracy.sel(optimizer="uniform", drop=True),
+        *(rival.drop_vars("baseline", errors="ignore") for rival in others.transpose("baseline", "seed")),
+    ]
+    strongest = max(rivals, key=lambda rival: float(rival.mean()))
+    return accuracy.sel(optimizer=TUNED) - strongest
+
+
+def lead_of_attention(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return the lead of the weakest optimiser, and the smallest lower end of an interval of all."""
+    mean, lower, _ = interval(lead(data))
+    return {"lead_over_baselines": lead(data).isel(optimizer=mean.argmin("optimizer")), "lead_lower": lower.min()}
+
+
+def largest_difference(data: xr.Dataset) -> xr.DataArray:
+    """Return the farthest end of an interval for the difference of two tuned optimisers."""
+    accuracy = tuned(data)
+    ends = []
+    for one, two in itertools.combinations(TUNED, 2):
+        _, lower, upper = interval(accuracy.sel(optimizer=one, drop=True) - accuracy.sel(optimizer=two, drop=True))
+        ends += [-lower, upper]
+    return xr.concat(ends, "pair").max()
+
+
+def moved_by_step_size(data: xr.Dataset) -> xr.DataArray:
+    """Return by how much test accuracy falls from the best to the worst step size, at the end; mirror descent only.
+
+    Best and worst are chosen by mean validation accuracy.
+    """
+    end = data.sel(optimizer=list(MIRROR)).isel(record=-1)
+    means = end.validation_accuracy.mean("seed")
+    return end.test_accuracy.isel(rate=means.argmax("rate")) - end.test_accuracy.isel(rate=means.argmin("rate"))
+
+
+def steps_of(values: xr.DataArray) -> xr.DataArray:
+    """Return the differences from p = 1.1 to 2 and from 2 to 3, paired."""
+    ordered = values.sel(optimizer=list(MIRROR))
+    return ordered.diff("optimizer")
+
+
+def order(values: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Return how clearly values rise with the exponent.
+
+    That is the smallest lower end of an interval over both steps and all other dimensions, and the share of seeds where
+    everything rises.
+    """
+    rises = steps_of(values)
+    _, lower, _ = interval(rises)
+    others = [name for name in rises.dims if name != "seed"]
+    return {"lower": lower.min(), "share_ordered": (rises > 0).all(others).mean()}
+
+
+def by_exponent(values: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Return the effective dimension of each exponent, seed by seed."""
+    return {f"dimension_{name}": values.sel(optimizer=name) for name in MIRROR}
+
+
+def noise_limit(p: float) -> float:
+    r"""Return the effective dimension of :math:`|z|^{1/(p-1)}` for standard normal z, where pure noise leads."""
+
+    def moment(k: float) -> float:
+        return 2 ** (k / 2) * gamma((k + 1) / 2) / pi**0.5
+
+    power = 1 / (p - 1)
+    return moment(power) ** 2 / moment(2 * power)
+
+
+def words_by_entropy(data: xr.Dataset) -> tuple[np.ndarray, xr.DataArray, float]:
+    """Fit attention on telling words by a quadratic of its entropy, all optimisers with attention together.
+
+    Returns:
+        Coefficients, residuals, and the share of the variance that the curve explains.
+    """
+    runs = data.sel(optimizer=TUNED)
+    curve = np.polyfit(runs.entropy.values.ravel(), runs.mass.values.ravel(), 2)
+    residuals = runs.mass - np.polyval(curve, runs.entropy)
+    return curve, residuals, float(1 - residuals.var() / max(float(runs.mass.var()), 1e-30))

@@ -1,0 +1,1 @@
+"""The chapter on token selection: its experiments, pictures, tables and exercises."""
