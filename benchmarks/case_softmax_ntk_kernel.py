@@ -79,6 +79,15 @@ def gradient(members: int = SEEDS, width: int = WIDTH, n_samples: int = SAMPLES,
         loss(leaf, networks.signs, inputs, labels).sum().backward()
         return leaf.grad.numpy()
 
+    def products_alone() -> np.ndarray:
+        """The floor: four matrix products and a softmax, without checks and without the loss."""
+        neurons = torch.softmax(torch.bmm(inputs, start), 2).mul_(width)
+        outputs = torch.bmm(networks.signs, neurons.mT)
+        residual = outputs - labels
+        back = torch.bmm(residual.mT, networks.signs).sub_((residual * outputs).sum(1).div_(width).unsqueeze(2))
+        return torch.bmm(inputs.mT, back.mul_(neurons)).numpy()
+
+    floor = {} if many else {"four products and a softmax alone (floor)": products_alone}
     return Case(
         title="Gradient of softmax networks" if many else "Gradient of one softmax network",
         what=f"One gradient of {f'{members} networks together' if many else 'one network'}, {width} neurons and "
@@ -87,6 +96,7 @@ def gradient(members: int = SEEDS, width: int = WIDTH, n_samples: int = SAMPLES,
             "closed form (ours)": lambda: loss_and_gradient(networks, inputs, labels)[1].numpy(),
             "torch.autograd, batched": autograd,
             "torch.func: vmap(grad)": lambda: vmap(grad(loss))(start, networks.signs, inputs, labels).numpy(),
+            **floor,
         },
         tolerance=1e-10,
         aim={} if aim is None else {"torch.autograd, batched": aim},

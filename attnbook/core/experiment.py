@@ -32,7 +32,7 @@ from attnbook.core.runtime import Progress, Scale
 from attnbook.core.settings import check_known, check_types
 from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 
-__all__ = ["Arrays", "Experiment", "highest", "lowest"]
+__all__ = ["Arrays", "Experiment", "highest", "lowest", "share_of_seeds"]
 
 Arrays = dict[str, tuple[tuple[str, ...], Any]]
 """Name to (names of the dimensions, array)."""
@@ -317,6 +317,26 @@ def highest(values: xr.DataArray) -> xr.DataArray:
     """
     others = [dimension for dimension in values.dims if dimension != "seed"]
     return values.max(others, skipna=False).assign_attrs(over_seeds="highest")
+
+
+def share_of_seeds(passed: xr.DataArray, side: int = 0) -> xr.DataArray:
+    """Return the share of seeds that pass a test, or an end of its 95 % interval (Wilson's score interval).
+
+    Args:
+        passed: Whether each seed passes, ``seed`` among the dimensions; NaN is left out.
+        side: 0 for the share, -1 or 1 for the lower or the upper end; default 0.
+
+    Returns:
+        Shares between 0 and 1.
+
+    Example:
+        >>> passed = xr.DataArray(np.ones(20), dims="seed")
+        >>> float(share_of_seeds(passed)), round(float(share_of_seeds(passed, -1)), 3)
+        (1.0, 0.839)
+    """
+    n, p, z = passed.count("seed"), passed.mean("seed"), 1.96 * side
+    middle, spread = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    return (middle + spread) / (1 + z**2 / n)
 
 
 def _train(

@@ -23,7 +23,9 @@ from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 
 __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 
-# Accepted where rounding keeps a problem from the tolerance asked for.
+# Relative gap to stop at; so small because the weights are only known to about its root.
+TOLERANCE = 1e-12
+# Accepted where rounding keeps a problem from that.
 WORST_GAP = 1e-8
 # A constraint counts as tight when it is met with less than this to spare.
 TIGHT = 1e-4
@@ -71,7 +73,6 @@ def max_margin(
     p: float | Sequence[float] | Float[np.ndarray, " problems"],
     *,
     right: Float[np.ndarray, "problems constraints"] | None = None,
-    tolerance: float = 1e-12,
 ) -> MaxMargin:
     r"""Solve $\min_w\|w\|_p$ subject to $Aw\ge b$ for a stack of problems.
 
@@ -80,10 +81,9 @@ def max_margin(
         p: Exponent of the norm, more than 1 and finite; one number, or one per problem. Between 1.03 and 10 the
             method has been tested; closer to 1 or far above, expect the ``RuntimeError`` below.
         right: Right-hand sides $b$, none negative, at least one of each problem positive; default ones.
-        tolerance: Relative gap to stop at; default 1e-12, because the weights are only known to about its root.
 
     Returns:
-        The solutions with their certificates. Where rounding forbids ``tolerance`` the gap is larger, but at most 1e-8.
+        The solutions with their certificates, gaps of at most 1e-12, or of 1e-8 where rounding forbids that.
 
     Raises:
         InfeasibleError: If no weights satisfy the constraints of a problem (a ``ValueError``).
@@ -97,8 +97,6 @@ def max_margin(
     """
     rows = _checked(constraints)
     exponents = _exponents(p, rows.shape[0])
-    if not 0 < tolerance <= WORST_GAP:
-        raise ValueError(f"tolerance: expected a positive number of at most {WORST_GAP:g}, got {tolerance!r}")
     problems, count, dimension = rows.shape
     bound = np.ones((problems, count)) if right is None else _checked_right(right, (problems, count))
     weights, multipliers = np.zeros((problems, dimension)), np.zeros((problems, count))
@@ -108,9 +106,9 @@ def max_margin(
     rows = rows.scaled(1 / np.where(scale > 0, scale, 1.0))
     exact = (exponents == 2) & (bound == 1).all(axis=1)
     for method, chosen in ((_active_set, exact), (in_multipliers, exponents <= 2), (in_both, exponents > 2)):
-        which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= tolerance))
+        which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= TOLERANCE))
         if which.size:
-            solved = method(rows[which], bound[which], exponents[which], tolerance)
+            solved = method(rows[which], bound[which], exponents[which], TOLERANCE)
             weights[which], multipliers[which] = solved["w"], solved["lam"]
             norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
     for stuck in np.flatnonzero(~(gap <= WORST_GAP) & np.isfinite(gap)):

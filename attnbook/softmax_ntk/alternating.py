@@ -1,6 +1,7 @@
-"""Training one self-attention layer: values solved, trained or frozen, beside steps on the key-query matrix.
+r"""Training one self-attention layer: values solved, trained or frozen, beside steps on the key-query matrix.
 
-All ways take one gradient with respect to the key-query matrix per step, so that steps are a common budget.
+All ways take one gradient with respect to the key-query matrix per step, so that steps are a common budget. Two
+functions say in closed form what descent on the values pays for at uniform attention.
 """
 
 from __future__ import annotations
@@ -9,13 +10,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.softmax_ntk.self_attention import attention_weights, contexts, loss_and_gradients
 
-__all__ = ["Trained", "Way", "train_layers", "value_condition", "value_step_unit"]
+__all__ = [
+    "Trained",
+    "Way",
+    "train_layers",
+    "uniform_condition",
+    "value_condition",
+    "value_step_unit",
+    "values_descent",
+]
 
 Values: TypeAlias = Literal["solved", "trained", "frozen"]
 Rule: TypeAlias = Literal["descent", "adam"]
@@ -29,13 +39,11 @@ class Way:
     """How a layer is trained.
 
     Attributes:
-        values: Whether values are solved for by least squares, trained by steps of their own, or left as they are.
-        every: Steps on the key-query matrix between two solves, where values are solved for; default 1.
+        values: Whether values are solved for by least squares at every step, trained by steps of their own, or frozen.
         rule: Plain gradient descent, the default, or Adam.
     """
 
     values: Values
-    every: int = 1
     rule: Rule = "descent"
 
     def __post_init__(self) -> None:
@@ -43,8 +51,6 @@ class Way:
             raise ValueError(f"values: expected one of {', '.join(get_args(Values))}, got {self.values!r}")
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule: expected one of {', '.join(get_args(Rule))}, got {self.rule!r}")
-        if self.every < 1:
-            raise ValueError(f"every: expected at least 1, got {self.every}")
 
 
 @dataclass(frozen=True)
@@ -55,15 +61,13 @@ class Trained:
         loss: Loss at every step over that of the zero output, ``(steps + 1, members)``; a layer that diverged keeps
             its last one.
         key_query: Key-query matrices at the end.
-        value: Values at the end, solved for once more where they are solved for.
-        weights: Step to the attention weights of the first sequence of each member at that step.
+        value: Values at the end.
         condition: Step to the condition number of the values' problem of each member at that step.
     """
 
     loss: Float[Tensor, "records members"]
     key_query: Float[Tensor, "members dimension dimension"]
     value: Float[Tensor, "members dimension outputs"]
-    weights: dict[int, Float[Tensor, "members length length"]]
     condition: dict[int, Float[Tensor, " members"]]
 
 
@@ -99,7 +103,7 @@ def train_layers(
 ) -> Trained:
     r"""Train layers, each on its own sequences and with its own step sizes.
 
-    With ``values="solved"`` and ``every=1`` this is gradient descent on $\min_V\mathrm{loss}(QK^\top,V)$: at the best
+    With ``values="solved"`` this is gradient descent on $\min_V\mathrm{loss}(QK^\top,V)$: at the best
     values the derivative through them vanishes.
 
     Args:
@@ -111,8 +115,7 @@ def train_layers(
         key_query_step: Step sizes (learning rates of Adam) of the key-query matrices.
         value_step: Those of the values, where they are trained.
         steps: Number of steps, at least 1.
-        keep: Steps at which the attention weights of the first sequence, and the condition number of the values'
-            problem over all sequences, are kept.
+        keep: Steps at which the condition number of the values' problem over all sequences is kept.
 
     Returns:
         Losses and trained layers.
@@ -126,18 +129,15 @@ def train_layers(
     rates = (key_query_step[:, None, None], value_step[:, None, None])
     moves = (_Moves(key_query, way.rule), _Moves(value, way.rule))
     losses: list[Tensor] = []
-    kept: dict[int, Tensor] = {}
     condition: dict[int, Tensor] = {}
     alive = torch.ones_like(zero, dtype=torch.bool)
     for step in range(steps + 1):
-        solve = way.values == "solved" and (step % way.every == 0 or step == steps)
-        now = loss_and_gradients(key_query, None if solve else value, tokens, labels)
+        now = loss_and_gradients(key_query, None if way.values == "solved" else value, tokens, labels)
         value = now.at_value
         relative = now.loss / zero
         losses.append(torch.where(alive, relative, losses[-1]) if losses else relative)
         alive &= relative < DIVERGED
         if step in keep:
-            kept[step] = attention_weights(key_query, tokens[:, :1])[:, 0]
             condition[step] = value_condition(key_query, tokens)
         if step == steps:
             break
@@ -145,7 +145,7 @@ def train_layers(
         key_query = torch.where(go, key_query - rates[0] * moves[0](now.key_query), key_query)
         if way.values == "trained":
             value = torch.where(go, value - rates[1] * moves[1](now.value), value)
-    return Trained(torch.stack(losses), key_query, value, kept, condition)
+    return Trained(torch.stack(losses), key_query, value, condition)
 
 
 def value_condition(
@@ -167,6 +167,55 @@ def value_condition(
     """
     rows = contexts(attention_weights(key_query, tokens), tokens)
     return torch.linalg.cond(rows).square()
+
+
+def uniform_condition(mean_norm: float | np.ndarray, length: int) -> float | np.ndarray:
+    r"""Return the condition number of the values' problem at uniform attention, $1+L\|\mu\|^2$, for many sequences.
+
+    Each context is then the mean of $L$ tokens. For tokens from $N(\mu,I)$ contexts have second moments
+    $\mu\mu^\top+I/L$: averaging shrinks what tells tokens apart, and keeps what they share.
+
+    Args:
+        mean_norm: Norm of the mean $\mu$ of the tokens.
+        length: Tokens of a sequence $L$.
+
+    Returns:
+        Largest over smallest eigenvalue.
+
+    Example:
+        >>> uniform_condition(2.0, 8)
+        33.0
+    """
+    return 1 + length * mean_norm**2
+
+
+def values_descent(mean_norm: float, length: int, *, steps: int) -> Float[np.ndarray, "records 2"]:
+    r"""Return the error of the values along the shared mean and across it, under gradient descent at uniform attention.
+
+    The two directions have curvatures $\|\mu\|^2+\frac1L$ and $\frac1L$; both errors start at one. The step size is the
+    best fixed one, two over the sum of the curvatures, with which each step multiplies both errors by
+    $\pm(\kappa-1)/(\kappa+1)$; $\kappa$ is :func:`uniform_condition`. For many sequences and fixed attention; ours.
+
+    Args:
+        mean_norm: $\|\mu\|$, not negative.
+        length: $L$, at least 1.
+        steps: Number of steps, at least 1.
+
+    Returns:
+        Errors after $0,1,\dots$ steps.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> values_descent(1.0, 1, steps=1).round(3).tolist()
+        [[1.0, 1.0], [-0.333, 0.333]]
+    """
+    if mean_norm < 0 or length < 1 or steps < 1:
+        raise ValueError(f"mean_norm, length, steps: expected at least 0, 1, 1, got {mean_norm}, {length}, {steps}")
+    condition = uniform_condition(mean_norm, length)
+    factor = (condition - 1) / (condition + 1)
+    return np.power.outer(np.array([-factor, factor]), np.arange(steps + 1)).T
 
 
 class _Moves:

@@ -1,51 +1,62 @@
-"""The kernel of a paired network at the start, and how far it is from its limit at infinite width."""
+"""Paired networks at the start, and how far their kernel is from its limit at infinite width."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
-from attnbook.core.rng import to_tensor
+from attnbook.core.rng import stream, to_tensor
+from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.kernels import Activation, infinite_width_kernel
-from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, draw_weights
+from attnbook.softmax_ntk.two_layer import Networks, Start, draw_weights
 
-__all__ = ["distance_from_limit", "initial_kernel", "limit_spectrum", "output_limit"]
+__all__ = ["distance_from_limit", "output_limit", "starting_networks"]
 
 
-def initial_kernel(
+def starting_networks(
     activation: Activation,
-    inputs: Float[np.ndarray, "samples inputs"],
+    seeds: Sequence[int],
     *,
     width: int,
+    n_samples: int,
+    n_inputs: int,
     n_outputs: int = 1,
     scale: float = 1.0,
-    rng: np.random.Generator,
-) -> Float[np.ndarray, "rows rows"]:
-    r"""Draw a paired network and return its kernel $H(W(0))$.
+    start: Start = "paired",
+    device: torch.device | str = "cpu",
+) -> tuple[Networks, Float[Tensor, "seeds samples inputs"]]:
+    r"""Draw one network and one training set per seed; other activations and scales of a seed share their draws.
 
     Args:
         activation: What a neuron computes.
-        inputs: One input per row.
-        width: Number of neurons $m$, even.
+        seeds: Their seeds.
+        width: Number of neurons $m$.
+        n_samples: Number of samples $n$, on the unit sphere.
+        n_inputs: Number of inputs $d_{in}$.
         n_outputs: Number of outputs $d$; default 1.
         scale: Standard deviation $\sigma$ of the weights; default 1.
-        rng: Source of randomness.
+        start: What neurons share; default the paper's pairs.
+        device: Where to compute; default the CPU, which also takes the place of mps: that has no float64.
 
     Returns:
-        The kernel, output-major, ``rows = n_outputs * samples``.
+        The networks side by side, and their inputs.
 
     Raises:
-        ValueError: If a size or the scale is not positive, the width is odd or an input is not finite.
-
-    Example:
-        >>> one = initial_kernel("relu", np.eye(2), width=6, n_outputs=2, rng=np.random.default_rng(0))
-        >>> one.shape
-        (4, 4)
+        ValueError: If a size or the scale is not positive, or the width is odd where pairs are asked for.
     """
-    drawn = draw_weights(width, inputs.shape[1], n_outputs, rng=rng, scale=scale)
-    return ntk_gram(Networks.stack(activation, [drawn]), to_tensor(inputs[None], dtype=torch.float64))[0].numpy()
+    samples = [draw_sample(n_samples, n_inputs, n_outputs, seed=seed).inputs for seed in seeds]
+    drawn = [
+        draw_weights(width, n_inputs, n_outputs, rng=stream(seed, "weights", width), scale=scale, start=start)
+        for seed in seeds
+    ]
+    where = torch.device("cpu") if torch.device(device).type == "mps" else torch.device(device)
+    return Networks.stack(activation, drawn, device=where), to_tensor(
+        np.stack(samples), device=where, dtype=torch.float64
+    )
 
 
 def output_limit(
@@ -90,20 +101,3 @@ def distance_from_limit(
     samples = len(kernel) // n_outputs
     same = np.kron(np.eye(n_outputs), np.ones((samples, samples)))
     return float(distance), float(np.linalg.norm(kernel * (1 - same)) / np.linalg.norm(kernel))
-
-
-def limit_spectrum(
-    activation: Activation, inputs: Float[np.ndarray, "samples inputs"], *, scale: float = 1.0
-) -> Float[np.ndarray, " samples"]:
-    r"""Return the eigenvalues of the kernel at infinite width over the largest, decreasing.
-
-    Args:
-        activation: What a neuron computes.
-        inputs: One input per row.
-        scale: Standard deviation $\sigma$ of the weights; default 1.
-
-    Returns:
-        The eigenvalues; one over the last is the condition number.
-    """
-    values = np.linalg.eigvalsh(infinite_width_kernel(activation, inputs, scale=scale))[::-1]
-    return values / values[0]

@@ -11,9 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnbook.softmax_ntk.kernels import Activation
 from attnbook.softmax_ntk.stability_bounds import smallest_full_width
 
-__all__ = ["SingularKernelError", "check_invertible", "condition_number", "rank"]
+__all__ = [
+    "SingularKernelError",
+    "ZeroKernelError",
+    "check_invertible",
+    "check_not_zero",
+    "condition_number",
+    "rank",
+]
 
 # A width of this many times the counting bound was enough for every kernel of this book.
 MARGIN = 2
@@ -101,6 +109,32 @@ def check_invertible(kernel: Float[Tensor, "*members rows rows"], *, n_inputs: i
         raise SingularKernelError(
             smallest, size, None if n_inputs is None else smallest_full_width(size, 1, n_inputs=n_inputs)
         )
+
+
+class ZeroKernelError(ValueError):
+    """A kernel is zero: no weight of its network moves an output, and no step size fits it."""
+
+
+def check_not_zero(largest: Float[Tensor, " members"], *, activation: Activation, width: int) -> None:
+    """Refuse networks of which one has a zero kernel at its start.
+
+    Args:
+        largest: Largest eigenvalue of each kernel.
+        activation: What a neuron of these networks computes, for the message.
+        width: Their number of neurons, for the message.
+
+    Raises:
+        ZeroKernelError: If one is zero; names member, width, activation and what to change.
+    """
+    if (largest > 0).all():
+        return
+    member = int((largest <= 0).nonzero()[0, 0])
+    remedy = (
+        f"all its neurons are off at every sample: take a larger width than {width}, or another seed"
+        if activation == "relu"
+        else "all its neurons are saturated: take smaller weights (scale), or inputs of norm at most one"
+    )
+    raise ZeroKernelError(f"kernel: that of member {member}, activation {activation}, width {width}, is zero; {remedy}")
 
 
 def _eigenvalues(kernel: Tensor) -> Tensor:

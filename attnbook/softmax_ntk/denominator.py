@@ -23,79 +23,7 @@ from attnbook.softmax_ntk.kernels import (
     infinite_width_kernel,
 )
 
-__all__ = [
-    "append_constant",
-    "check_norms",
-    "denominator_scaling",
-    "effective_width",
-    "expected_effective_width",
-    "kernel_fluctuation",
-    "sphere_factor",
-    "tail_scales",
-]
-
-# Rounding by which a norm may miss one.
-SLACK = 1e-9
-
-
-def check_norms(inputs: Float[np.ndarray, "samples inputs"], *, sphere: bool = False) -> None:
-    r"""Refuse inputs outside the unit ball, which the paper's theorems are about, or off the unit sphere.
-
-    Args:
-        inputs: One input per row.
-        sphere: Whether the statement is about the sphere; default the ball, $\|x_i\|\le1$.
-
-    Raises:
-        ValueError: If a row is not finite, or too long, or (on the sphere) too short; names the row, its norm and
-            what mends it.
-
-    Example:
-        >>> check_norms(np.array([[0.6, 0.8], [3.0, 4.0]]))
-        Traceback (most recent call last):
-        ...
-        ValueError: inputs: row 1 has norm 5, this needs norms of at most 1; divide all rows by 5
-    """
-    norms = np.linalg.norm(inputs, axis=1)
-    if not np.isfinite(norms).all():
-        raise ValueError(f"inputs: row {int(np.argmin(np.isfinite(norms)))} has NaN or infinite entries")
-    off = np.abs(norms - 1) if sphere else norms - 1
-    if not len(off) or off.max() <= SLACK:
-        return
-    row = int(off.argmax())
-    if not sphere:
-        needed, remedy = "norms of at most 1", f"divide all rows by {norms[row]:.6g}"
-    elif norms[row] > 0:
-        needed, remedy = "rows of norm 1", "divide each row by its own norm"
-    else:
-        needed, remedy = "rows of norm 1", "leave this row out, or append a constant coordinate first"
-    raise ValueError(f"inputs: row {row} has norm {norms[row]:.6g}, this needs {needed}; {remedy}")
-
-
-def append_constant(
-    inputs: Float[np.ndarray, "samples inputs"], constant: float = 0.5
-) -> Float[np.ndarray, "samples inputs_and_one"]:
-    r"""Append a constant coordinate and keep the inputs in the unit ball: $(\sqrt{1-c^2}\,x, c)$.
-
-    A paired softmax network is zero at $x = 0$ whatever its weights; with the constant no input is zero.
-
-    Args:
-        inputs: One input per row, in the unit ball.
-        constant: $c$, between 0 and 1 and neither; default 0.5.
-
-    Returns:
-        Inputs with one more entry; those on the unit sphere stay on it.
-
-    Raises:
-        ValueError: If an input is outside the unit ball or the constant outside its range.
-
-    Example:
-        >>> append_constant(np.array([[0.0, 0.0]]), 0.6).tolist()
-        [[0.0, 0.0, 0.6]]
-    """
-    check_norms(inputs)
-    if not 0 < constant < 1:
-        raise ValueError(f"constant: expected a number between 0 and 1, got {constant}")
-    return np.column_stack([np.sqrt(1 - constant**2) * inputs, np.full(len(inputs), constant)])
+__all__ = ["denominator_scaling", "effective_width", "expected_effective_width", "kernel_fluctuation", "tail_scales"]
 
 
 def denominator_scaling(
@@ -121,24 +49,6 @@ def denominator_scaling(
     """
     check_positive(scale=scale)
     return np.exp(scale**2 * (inputs**2).sum(1) / 2)
-
-
-def sphere_factor(inputs: Float[np.ndarray, "samples inputs"], *, scale: float = 1.0) -> float:
-    r"""Return $e^{\sigma^2}$, the one number by which $K_{\exp}$ and $K_{\rm softmax}$ differ on the unit sphere.
-
-    Args:
-        inputs: One input per row, of norm one; off the sphere no single number does it.
-        scale: Standard deviation $\sigma$ of the initial weights; default 1.
-
-    Returns:
-        The factor.
-
-    Raises:
-        ValueError: If an input is off the unit sphere or the scale is not positive.
-    """
-    check_positive(scale=scale)
-    check_norms(inputs, sphere=True)
-    return float(np.exp(scale**2))
 
 
 def effective_width(logits: Float[np.ndarray, "*rows width"]) -> Float[np.ndarray, "*rows"]:

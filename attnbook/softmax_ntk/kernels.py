@@ -11,9 +11,10 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["Activation", "check_activation", "check_positive", "infinite_width_kernel"]
+__all__ = ["ACTIVATIONS", "Activation", "check_activation", "check_positive", "infinite_width_kernel"]
 
 Activation: TypeAlias = Literal["softmax", "exp", "relu"]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 
 def infinite_width_kernel(
@@ -71,8 +72,8 @@ def check_activation(activation: str) -> None:
     Raises:
         ValueError: If it is unknown.
     """
-    if activation not in get_args(Activation):
-        raise ValueError(f"activation: expected one of {', '.join(get_args(Activation))}, got {activation!r}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
 def check_positive(**numbers: float) -> None:

@@ -29,7 +29,6 @@ from attnbook.softmax_ntk.kernels import Activation, check_activation, check_pos
 
 __all__ = [
     "loss_envelope",
-    "machine_loss",
     "movement_bound",
     "row_of_table_1",
     "step_size_of_theorem",
@@ -170,36 +169,6 @@ def loss_envelope(
     if rate >= 1:
         raise ValueError(f"step_size: the envelope needs width * step_size * eigenvalue below 2, got {2 * rate:g}")
     return (1 - rate) ** np.asarray(steps, dtype=np.float64)
-
-
-def machine_loss(
-    eigenvalues: Float[np.ndarray, " samples"], parts: Float[np.ndarray, " samples"], *, fraction: float, steps: int
-) -> Float[np.ndarray, " records"]:
-    r"""Return the loss of a kernel machine over its first value, at every step of gradient descent.
-
-    Each step multiplies the residual along an eigenvector by $1-\eta m\mu$; this book's sum of squares.
-
-    Args:
-        eigenvalues: $\mu$, not negative.
-        parts: Squared residual along each eigenvector at the start.
-        fraction: $\eta m\lambda_{\max}$, positive; beyond 2 the loss grows in the end.
-        steps: Number of steps, at least 1.
-
-    Returns:
-        Losses after $0,1,\dots$ steps.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> machine_loss(np.array([1.0, 2.0]), np.array([1.0, 1.0]), fraction=1.0, steps=2).tolist()
-        [1.0, 0.125, 0.03125]
-    """
-    check_positive(fraction=fraction, steps=steps)
-    if eigenvalues.min() < 0 or parts.min() < 0:
-        raise ValueError("eigenvalues, parts: expected no negative number")
-    factors = (1 - fraction * eigenvalues / eigenvalues.max()) ** 2
-    return factors ** np.arange(steps + 1)[:, None] @ parts / parts.sum()
 
 
 def movement_bound(

@@ -17,7 +17,7 @@ from attnbook.softmax_ntk.score_matching import Schedule
 
 __all__ = [
     "Mixture",
-    "line_shortfall",
+    "linear_slope",
     "mixture_denoiser",
     "mixture_label_spread",
     "mixture_log_density",
@@ -213,40 +213,33 @@ def mixture_label_spread(
     return np.sqrt(between + mixture.dimension * mixture.width**2 * schedule.noise(times) / variance)
 
 
-def line_shortfall(mixture: Mixture, time: float, *, schedule: Schedule) -> tuple[float, float, float]:
-    r"""Return by how much the best straight line misses the true label at one time, beside the noise of the labels.
+def linear_slope(
+    second_moment: float, times: Float[np.ndarray, "*times"] | float, *, schedule: Schedule
+) -> Float[np.ndarray, "*times"]:
+    r"""Return the slope of the best denoiser linear in $x$, $\alpha v/(\alpha^2v+\beta)$, for data of mean 0.
 
-    The line is $\alpha E[x_0^2]\,x/(\alpha^2E[x_0^2]+\beta)$. Means are integrals over the diffused density.
+    It needs one number of the data: to the backward process all of it is then one normal heap.
 
     Args:
-        mixture: The data, of dimension 1 and mean 0.
-        time: One time, in $[T_0,T]$.
+        second_moment: $v$, the mean square of a coordinate of the data, positive.
+        times: Times in $[T_0,T]$.
         schedule: Rate of the noise.
 
     Returns:
-        Slope of the line, mean square of true label less line, mean square of noisy less true label.
+        One slope per time.
 
     Raises:
-        ValueError: If the mixture has another dimension or mean, or the time lies outside $[T_0,T]$.
+        ValueError: If a time lies outside $[T_0,T]$ or the second moment is not positive.
 
     Example:
-        >>> one = Mixture(((0.0,),), 1.0)
-        >>> slope, missed, noise = line_shortfall(one, 0.5, schedule=Schedule())
-        >>> missed < 1e-12
+        >>> schedule = Schedule()
+        >>> float(linear_slope(1.0, 0.5, schedule=schedule)) == float(schedule.signal(0.5))
         True
     """
-    means = np.array(mixture.means)
-    if mixture.dimension != 1 or abs(means.mean()) > 1e-12:
-        raise ValueError(f"mixture: expected one dimension and mean 0, got {mixture.means}")
-    signal, variance = (float(z) for z in _signal_and_variance(mixture, schedule.check(time), schedule))
-    second = float((means**2).mean()) + mixture.width**2
-    slope = signal * second / (signal**2 * second + 1 - signal**2)
-    reach = signal * float(np.abs(means).max()) + 8 * variance**0.5
-    points, times = np.linspace(-reach, reach, 2001)[:, None], np.full(2001, float(time))
-    weights = np.exp(mixture_log_density(mixture, times, points, schedule=schedule)) * (points[1, 0] - points[0, 0])
-    off = mixture_denoiser(mixture, times, points, schedule=schedule)[:, 0] - slope * points[:, 0]
-    spread = mixture_label_spread(mixture, times, points, schedule=schedule)
-    return slope, float(weights @ off**2), float(weights @ spread**2)
+    check_positive(second_moment=second_moment)
+    t = schedule.check(times)
+    signal = schedule.signal(t)
+    return np.asarray(signal * second_moment / (signal**2 * second_moment + schedule.noise(t)))
 
 
 def _signal_and_variance(mixture: Mixture, times: np.ndarray, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:

@@ -9,20 +9,87 @@ $v_0$                  change of the output through the normaliser alone
 $v_1$, $v_2$           change through the numerators: first order in $q$, and all higher orders
 $C_k$                  $2\langle F-Y,v_k\rangle$ for $k=0,1,2$
 $C_3$                  $\|F(\tau+1)-F(\tau)\|_F^2$
+unit                   $m\eta\lambda\,\|F-Y\|_F^2$: what the induction counts in; $\lambda$ is that of the start
 =====================  ============================================================================================
 
-In the text available to us the equations are missing: these formulas are our reconstruction.
+In the unit the induction asks for $C_1\le-0.8$ (Lemma E.4 with Claim E.5) and allows 0.1 to each of the others (Lemma
+E.3, Claims E.6 and E.7), so that their sum is at most $-\frac12$ (Lemma E.2). In the text available to us the equations
+are missing: these formulas and numbers are our reconstruction.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.two_layer import Networks, predict
+from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient, predict
 
-__all__ = ["loss_terms"]
+__all__ = ["ALLOWED", "ASKED", "CLOSED", "Account", "account", "loss_terms"]
+
+# In the unit: what is asked of the first order, allowed to each other term, and asked of the sum.
+ASKED, ALLOWED, CLOSED = -0.8, 0.1, -0.5
+
+
+@dataclass(frozen=True)
+class Account:
+    r"""What each step of gradient descent did to the loss, in the unit of the induction.
+
+    Attributes:
+        terms: $C_0$ to $C_3$ over $m\eta\lambda\,\|F-Y\|_F^2$, ``(members, steps, 4)``.
+        leading: $C_1$ over $-2m\eta\,e^\top He$ with $e$ the residual and $H$ the kernel before the step,
+            ``(members, steps)``.
+    """
+
+    terms: Float[Tensor, "members steps terms"]
+    leading: Float[Tensor, "members steps"]
+
+
+@torch.no_grad()
+def account(
+    networks: Networks,
+    inputs: Float[Tensor, "members samples inputs"],
+    labels: Float[Tensor, "members outputs samples"],
+    step_size: Float[Tensor, " members"],
+    *,
+    steps: int,
+) -> Account:
+    r"""Take every step of gradient descent apart: the account of Lemmas E.1 to E.4 and Claims E.6 and E.7.
+
+    Any softmax network will do, of any width, from any start. The unit has the smallest eigenvalue of the kernel at
+    that start; where it is singular the unit is zero, and the account infinite.
+
+    Args:
+        networks: Softmax networks where training starts; they are not changed.
+        inputs: Samples of each of them.
+        labels: Their labels.
+        step_size: $\eta$ of each.
+        steps: Steps to take apart, at least 1.
+
+    Returns:
+        The terms of every step.
+
+    Raises:
+        ValueError: If the networks are not softmax networks, the shapes do not fit, or there is no step.
+    """
+    if steps < 1:
+        raise ValueError(f"steps: expected at least one, got {steps}")
+    rate = networks.width * step_size
+    unit = rate * torch.linalg.eigvalsh(ntk_gram(networks, inputs))[:, 0]
+    terms, leading = [], []
+    for _ in range(steps):
+        gradient = loss_and_gradient(networks, inputs, labels)[1]
+        after = replace(networks, first_layer=networks.first_layer - step_size[:, None, None] * gradient)
+        residual = (predict(networks, inputs) - labels).flatten(1)[:, :, None]
+        form = torch.bmm(residual.mT, torch.bmm(ntk_gram(networks, inputs), residual))[:, 0, 0]
+        change = loss_terms(networks, after, inputs, labels)
+        terms.append(change / (unit * residual.square().sum((1, 2)))[:, None])
+        leading.append(change[:, 1] / (-2 * rate * form))
+        networks = after
+    return Account(torch.stack(terms, dim=1), torch.stack(leading, dim=1))
 
 
 @torch.no_grad()

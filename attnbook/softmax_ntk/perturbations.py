@@ -13,6 +13,7 @@ The directions are this book's; Lemma 5.1 allows all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attnbook.core.rng import to_tensor
+from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
@@ -71,24 +72,26 @@ def displacement(
     return np.broadcast_to(drawn, (n_inputs, width)).copy()
 
 
-def displaced(networks: Networks, direction: Direction, radius: float, *, rngs: list[np.random.Generator]) -> Networks:
+def displaced(networks: Networks, direction: Direction, radius: float, *, seeds: Sequence[int]) -> Networks:
     """Return networks whose neurons have moved.
 
     Args:
         networks: The networks.
         direction: In which direction.
         radius: By how much at most.
-        rngs: Source of randomness of each network; networks with other activations and the same weights move alike.
+        seeds: Seed of each network's direction; a seed moves in the same direction at every radius, and networks with
+            other activations and the same weights move alike.
 
     Returns:
         The moved networks.
 
     Raises:
-        ValueError: If an argument is outside its range, or there is not one generator per network.
+        ValueError: If an argument is outside its range, or there is not one seed per network.
     """
     weights = networks.first_layer
-    if len(rngs) != len(weights):
-        raise ValueError(f"rngs: expected one per network, {len(weights)}, got {len(rngs)}")
+    if len(seeds) != len(weights):
+        raise ValueError(f"seeds: expected one per network, {len(weights)}, got {len(seeds)}")
+    rngs = [stream(seed, "direction", direction, networks.width) for seed in seeds]
     before = weights.cpu().double().numpy()
     moves = [displacement(direction, w, radius, rng=rng) for w, rng in zip(before, rngs, strict=True)]
     by = to_tensor(np.stack(moves), device=weights.device, dtype=torch.float64).to(weights.dtype)

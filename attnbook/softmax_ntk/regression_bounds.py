@@ -18,10 +18,9 @@ the form without them is ours.
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["coupling_bound", "coupling_bound_of_theorem", "residuals_with_jump"]
+__all__ = ["coupling_bound", "coupling_bound_of_theorem"]
 
 
 def coupling_bound(
@@ -80,35 +79,3 @@ def coupling_bound_of_theorem(
     root = (n_samples * n_outputs) ** 0.5
     logarithm = float(np.log(n_samples * n_outputs / (kernel_drift * width * smallest_eigenvalue)))
     return root / smallest_eigenvalue * (point_drift + logarithm**2 * kernel_drift / smallest_eigenvalue)
-
-
-def residuals_with_jump(
-    times: Float[np.ndarray, " times"], *, jump: float, share: float
-) -> Float[np.ndarray, "3 times"]:
-    r"""Return what one eigendirection leaves to learn if the kernel jumps once during training (this book's example).
-
-    Gradient flow with one sample and $\lambda=1$: the machine keeps its eigenvalue, the network loses a share $s$ of it
-    at the time $t_0$. Step 3 of the proof of the coupling bound allows the two to differ by at most
-    $s\int_0^te^{-(t-u)/2}e^{-u}du=2s(e^{-t/2}-e^{-t})$.
-
-    Args:
-        times: $t$ in units of $1/\lambda$, not negative.
-        jump: $t_0$, not negative.
-        share: $s$ in $(0,\frac12]$.
-
-    Returns:
-        Residual of the machine, residual of the network, and the largest difference that step 3 allows.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> machine, network, allowed = residuals_with_jump(np.array([2.0]), jump=0.0, share=0.5)
-        >>> bool(np.isclose(network - machine, allowed).all())
-        True
-    """
-    if times.min() < 0 or jump < 0 or not 0 < share <= 0.5:
-        raise ValueError(f"times, jump, share: expected times from 0 on and a share up to 1/2, got {jump}, {share}")
-    machine = np.exp(-times)
-    network = np.exp(-times + share * np.maximum(times - jump, 0.0))
-    return np.stack([machine, network, 2 * share * (np.exp(-times / 2) - machine)])

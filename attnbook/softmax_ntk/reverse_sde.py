@@ -6,45 +6,44 @@ method of Euler and Maruyama. It ends at $T_0>0$, so that samples belong beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.kernels import check_positive
 from attnbook.softmax_ntk.score_matching import Schedule, tweedie_score
 
-__all__ = ["Denoiser", "look_up", "reverse_times", "sample", "tabulate", "wasserstein"]
+__all__ = ["Denoiser", "look_up", "reverse_times", "sample", "wasserstein"]
 
 Denoiser: TypeAlias = Callable[[float, np.ndarray], np.ndarray]
 """(time, points ``(count, dimension)``) to denoised points of the same shape: an estimate of $E[x_0|x_t]$."""
 
 
-def reverse_times(n_steps: int, *, schedule: Schedule, power: float = 1.5) -> Float[np.ndarray, " records"]:
+def reverse_times(n_steps: int, *, schedule: Schedule) -> Float[np.ndarray, " records"]:
     r"""Return the times that the backward process visits, $T_0+(T-T_0)u^{1.5}$ with $u$ falling from 1 to 0.
+
+    The power refines the grid near $T_0$, where the score is sharp.
 
     Args:
         n_steps: Number of steps, at least 1.
         schedule: Gives $T_0$ and $T$.
-        power: Refines the grid near $T_0$ when above 1, where the score is sharp; positive, default 1.5.
 
     Returns:
         One time more than there are steps, falling from $T$ to $T_0$.
 
     Raises:
-        ValueError: If a number is outside its range.
+        ValueError: If there is no step.
 
     Example:
-        >>> reverse_times(2, schedule=Schedule(first=0.5, last=1.5), power=2.0).tolist()
-        [1.5, 0.75, 0.5]
+        >>> reverse_times(4, schedule=Schedule(first=0.5, last=1.5))[[0, 3, 4]].tolist()
+        [1.5, 0.625, 0.5]
     """
     if n_steps < 1:
         raise ValueError(f"n_steps: expected at least 1, got {n_steps}")
-    check_positive(power=power)
     u = np.linspace(1.0, 0.0, n_steps + 1)
-    return schedule.first + (schedule.last - schedule.first) * u**power
+    return schedule.first + (schedule.last - schedule.first) * u**1.5
 
 
 def sample(
@@ -55,8 +54,7 @@ def sample(
     rng: np.random.Generator,
     schedule: Schedule,
     n_steps: int = 150,
-    keep: Sequence[int] = (),
-) -> tuple[Float[np.ndarray, "count dimension"], Float[np.ndarray, "kept count dimension"]]:
+) -> Float[np.ndarray, "count dimension"]:
     """Draw samples by running the backward process with the score that belongs to a denoiser.
 
     Args:
@@ -66,10 +64,9 @@ def sample(
         rng: Source of randomness.
         schedule: Rate of the noise.
         n_steps: Number of steps; default 150.
-        keep: Steps after which to keep the particles, 0 for the start; default none.
 
     Returns:
-        Particles at the end, and those kept.
+        Particles at the end.
 
     Raises:
         ValueError: If a number is outside its range or the denoiser's answer has another shape.
@@ -77,12 +74,9 @@ def sample(
     """
     if count < 1 or dimension < 1:
         raise ValueError(f"count, dimension: expected at least 1, got {count} and {dimension}")
-    if any(not 0 <= step <= n_steps for step in keep):
-        raise ValueError(f"keep: expected steps from 0 to {n_steps}, got {tuple(keep)}")
     times = reverse_times(n_steps, schedule=schedule)
     now = rng.standard_normal((count, dimension))
-    kept = {0: now}
-    for step, (time, following) in enumerate(pairwise(times), 1):
+    for time, following in pairwise(times):
         denoised = np.asarray(denoiser(float(time), now), dtype=np.float64)
         if denoised.shape != now.shape:
             raise ValueError(f"denoiser: expected an answer of shape {now.shape}, got {denoised.shape}")
@@ -93,46 +87,21 @@ def sample(
             raise FloatingPointError(
                 f"sampling: a particle left the finite numbers at time {time:g}; check the denoiser"
             )
-        if step in keep:
-            kept[step] = now
-    return now, np.array([kept[step] for step in keep]).reshape(len(keep), count, dimension)
-
-
-def tabulate(denoiser: Denoiser, times: Float[np.ndarray, " times"], *, reach: float, points: int = 501) -> Denoiser:
-    """Return a one-dimensional denoiser that looks its answers up instead of computing them for each particle.
-
-    At one time a denoiser of one dimension is a function on a line: a few hundred points and linear interpolation
-    take the place of thousands of particles. Beyond ``reach`` the answer is that at ``reach``, as for a network whose
-    inputs are clipped there.
-
-    Args:
-        denoiser: The denoiser to tabulate.
-        times: The times it will be asked for.
-        reach: Largest distance from 0 in the table, positive.
-        points: Number of points of the table, at least 2; default 501.
-
-    Returns:
-        The table as a denoiser; it raises ``KeyError`` for a time it does not hold.
-
-    Raises:
-        ValueError: If a number is outside its range.
-    """
-    check_positive(reach=reach)
-    if points < 2:
-        raise ValueError(f"points: expected at least 2, got {points}")
-    grid = np.linspace(-reach, reach, points)
-    return look_up(grid, {float(time): denoiser(float(time), grid[:, None])[:, 0] for time in times})
+    return now
 
 
 def look_up(grid: Float[np.ndarray, " points"], table: Mapping[float, Float[np.ndarray, " points"]]) -> Denoiser:
-    """Return the denoiser that interpolates a table linearly.
+    """Return the denoiser on a line that looks its answers up in a table, and interpolates linearly.
+
+    At one time a denoiser of one dimension is a function on a line: a few hundred points take the place of thousands
+    of particles. Beyond the grid it repeats the last answer, as a network does whose inputs are clipped there.
 
     Args:
         grid: Increasing points of the line.
         table: Time to the answers at these points.
 
     Returns:
-        The denoiser; beyond the grid it repeats the last answer, and it raises ``KeyError`` for other times.
+        The denoiser; it raises ``KeyError`` for times that the table does not hold.
     """
     return lambda time, at: np.interp(at[:, 0], grid, table[time])[:, None]
 

@@ -15,6 +15,7 @@ In the text available to us the equations are missing: all formulas are our reco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
     "Schedule",
     "diffuse",
     "draw_noisy_sample",
+    "held_out_stop",
     "network_input",
     "tweedie_score",
 ]
@@ -218,3 +220,39 @@ def draw_noisy_sample(
         raise ValueError("clean: expected at least one point, got none")
     times = rng.uniform(schedule.first, schedule.last, len(clean))
     return NoisySample(times, clean, diffuse(clean, times, rng=rng, schedule=schedule))
+
+
+def held_out_stop(losses: Float[np.ndarray, " records"], steps: Sequence[int], *, patience: float) -> int:
+    """Return where training stops if it sees the loss on held-out noisy labels only.
+
+    Training goes on while the loss falls. It ends when ``patience`` times as many steps as the best one took have
+    brought nothing better, and then returns to the best one.
+
+    Args:
+        losses: Held-out loss at the recorded steps.
+        steps: Those steps, increasing and positive.
+        patience: Above 1.
+
+    Returns:
+        Number of the record to return to.
+
+    Raises:
+        ValueError: If the shapes do not fit or the patience is not above 1.
+
+    Example:
+        >>> held_out_stop(np.array([3.0, 2.0, 2.5, 1.0]), [1, 2, 4, 8], patience=2.0)
+        1
+        >>> held_out_stop(np.array([3.0, 2.0, 2.5, 1.0]), [1, 2, 4, 8], patience=4.0)
+        3
+    """
+    if losses.shape != (len(steps),) or not len(steps):
+        raise ValueError(f"losses: expected one for each of {len(steps)} steps, got {losses.shape}")
+    if not patience > 1:
+        raise ValueError(f"patience: expected more than 1, got {patience}")
+    best = 0
+    for record, (loss, step) in enumerate(zip(losses, steps, strict=True)):
+        if step > patience * steps[best]:
+            break
+        if loss < losses[best]:
+            best = record
+    return best

@@ -1,4 +1,4 @@
-r"""How far the kernel may move: Lemma 5.1, Claim E.5 and Lemma B.1, and the rank of paired networks.
+r"""How far the kernel may move: Lemma B.1, Lemma B.2 (5.1) and Claim E.5, and the rank of paired networks.
 
 =============================  ==========================  ====================================================
 paper                          name here                   meaning
@@ -10,14 +10,14 @@ $\lambda$                      ``smallest_eigenvalue``     smallest eigenvalue o
 $\delta$                       ``failure``                 probability of failure
 =============================  ==========================  ====================================================
 
-In the text available to us the equations are missing: every formula is our reconstruction, and the powers of $e^B$ in
-Lemma 5.1 and Claim E.5 are recalled, not read. The bounds on the rank are this book's.
+In the text available to us the equations are missing: every formula is our reconstruction. The bounds on the rank are
+this book's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from math import comb
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float
@@ -25,14 +25,15 @@ from jaxtyping import Float
 from attnbook.softmax_ntk.kernels import check_positive
 
 __all__ = [
+    "bound_by_pieces",
     "certified_radius",
     "exponent_of_definition",
+    "five_pieces",
     "kernel_change_bound",
     "lemma_b1_bounds",
-    "polynomials_on_sphere",
+    "lemma_b1_left_sides",
     "rank_bound",
     "rank_bound_of_signs",
-    "relu_change_bound",
     "smallest_full_width",
 ]
 
@@ -92,21 +93,27 @@ def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, expone
     return float(radius * n_samples * n_outputs * np.exp(10 * exponent))
 
 
-def relu_change_bound(radius: float, *, n_samples: int) -> float:
-    r"""Return the bound $2nR$ on the change of a ReLU kernel with one output (recalled from the work compared with).
+def bound_by_pieces(radius: float, *, exponent: float) -> float:
+    r"""Return what Lemma B.1 leaves of one entry of the change of the kernel, $R(16e^{4B}+8e^{6B}+4e^{8B})$.
+
+    The five pieces of Lemma B.2, each by the parts that its proof names: at most $16Re^{4B}$ for the exponentials,
+    $2Re^{8B}$ for each centred sign and $4Re^{6B}$ for each normaliser, for inputs of norm at most one; factors $e^R$
+    are left out. From $B=1$ on it is below the $Re^{10B}$ of the lemma. Our sum.
 
     Args:
         radius: $R$, positive.
-        n_samples: $n$.
+        exponent: $B$, at least 1.
 
     Returns:
-        The bound.
+        The bound on an entry.
 
     Raises:
-        ValueError: If an argument is not positive.
+        ValueError: If an argument is outside its range.
     """
-    check_positive(radius=radius, n_samples=n_samples)
-    return float(2 * n_samples * radius)
+    check_positive(radius=radius)
+    _check_exponent(exponent)
+    b = np.exp(exponent)
+    return float(radius * (16 * b**4 + 8 * b**6 + 4 * b**8))
 
 
 def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
@@ -163,6 +170,74 @@ def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.n
         m * r * e(b + r), r / m * e(3 * b + 2 * r), e(2 * b) / m, e(2 * b + 2 * r) / m,
         r / m * e(4 * b + 3 * r), r * e(4 * b + 3 * r),
     ])  # fmt: skip
+
+
+def lemma_b1_left_sides(
+    inputs: Float[np.ndarray, "samples inputs"],
+    weights: Float[np.ndarray, "inputs width"],
+    moved: Float[np.ndarray, "inputs width"],
+) -> Float[np.ndarray, " parts"]:
+    r"""Return the left sides of Lemma B.1, each the largest over neurons, samples and pairs of samples.
+
+    Args:
+        inputs: Samples $x_i$.
+        weights: $W$, one column per neuron.
+        moved: $\tilde W$.
+
+    Returns:
+        Thirteen numbers, in the order of the lemma; the last is the worst over all $z$ of size at most one.
+    """
+    before, after = inputs @ weights, inputs @ moved
+    change = inputs @ (weights - moved)
+    high, low = 2 * change.max(), 2 * change.min()  # of <w - w~, x_i + x_j>: attained where i = j
+    exp_before, exp_after = np.exp(before), np.exp(after)
+    total_before, total_after = exp_before.sum(axis=1), exp_after.sum(axis=1)
+    soft_before, soft_after = exp_before / total_before[:, None], exp_after / total_after[:, None]
+    moved_by = np.abs(soft_before - soft_after)
+    return np.array([
+        np.abs(before).max(), np.abs(after).max(), max(high, -low),
+        exp_before.max(), exp_after.max(), max(np.expm1(high), -np.expm1(low)),
+        np.abs(exp_before - exp_after).max(),
+        np.abs(total_before - total_after).max(), np.abs(1 / total_before - 1 / total_after).max(),
+        soft_before.max(), soft_after.max(), moved_by.max(), moved_by.sum(axis=1).max(),
+    ])  # fmt: skip
+
+
+def five_pieces(
+    inputs: Float[np.ndarray, "samples inputs"],
+    signs: Float[np.ndarray, "outputs width"],
+    weights: Float[np.ndarray, "inputs width"],
+    moved: Float[np.ndarray, "inputs width"],
+) -> Float[np.ndarray, "five rows rows"]:
+    r"""Split $H(W)-H(\tilde W)$ of a softmax network into the five pieces of Lemma B.2.
+
+    An entry is $mx_i^\top x_j\sum_r\langle v_{\ell,r},S_i\rangle\langle v_{k,r},S_j\rangle\alpha_i^{-1}\alpha_j^{-1}
+    e^{\langle w_r,x_i+x_j\rangle}$. The pieces move the exponentials, then one centred sign after the other, then one
+    normaliser $\alpha$ after the other.
+
+    Args:
+        inputs: Samples $x_i$.
+        signs: Frozen second layer.
+        weights: $W$, one column per neuron.
+        moved: $\tilde W$.
+
+    Returns:
+        Five matrices, output-major like :func:`attnbook.softmax_ntk.ntk.ntk_gram`; their sum is the change.
+    """
+    (n_outputs, width), (old, new) = signs.shape, (np.exp(inputs @ w) for w in (weights, moved))
+    totals = [e.sum(axis=1, keepdims=True) for e in (old, new)]
+    centred = [
+        signs[:, None] - (signs @ (e / total).T)[:, :, None] for e, total in zip((old, new), totals, strict=True)
+    ]
+
+    def features(exponentials: np.ndarray, centre: int, normaliser: int) -> np.ndarray:
+        return (centred[centre] * exponentials / totals[normaliser]).reshape(-1, width)
+
+    steps = [features(old, 0, 0), features(new, 0, 0), features(new, 1, 0), features(new, 1, 1)]
+    pieces = [steps[0] @ steps[0].T - steps[1] @ steps[1].T]
+    for before, after in pairwise(steps[1:]):
+        pieces += [(before - after) @ before.T, after @ (before - after).T]
+    return width * np.stack(pieces) * np.tile(inputs @ inputs.T, (n_outputs, n_outputs))
 
 
 def rank_bound(n_samples: int, n_outputs: int, *, n_inputs: int, width: int) -> int:
@@ -235,32 +310,6 @@ def smallest_full_width(n_samples: int, n_outputs: int, *, n_inputs: int) -> int
     """
     check_positive(n_samples=n_samples, n_outputs=n_outputs, n_inputs=n_inputs)
     return 2 * -(-n_samples * n_outputs // n_inputs)
-
-
-def polynomials_on_sphere(degree: int, *, n_inputs: int) -> int:
-    r"""Return how many independent polynomials up to a degree there are on the unit sphere (a textbook count).
-
-    With $p=d_{in}$ inputs and degree $k$ these are $\binom{p+k-1}k+\binom{p+k-2}{k-1}$: multiplying by
-    $\|x\|^2=1$ raises the degree and changes nothing, so only the two highest degrees count.
-
-    Args:
-        degree: $k$, at least 0.
-        n_inputs: $p$, at least 2.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: If an argument is too small.
-
-    Example:
-        >>> [polynomials_on_sphere(k, n_inputs=4) for k in range(4)]
-        [1, 5, 14, 30]
-    """
-    if degree < 0 or n_inputs < 2:
-        raise ValueError(f"degree, n_inputs: expected at least 0 and at least 2, got {degree}, {n_inputs}")
-    below = comb(n_inputs + degree - 2, degree - 1) if degree else 0
-    return comb(n_inputs + degree - 1, degree) + below
 
 
 def _check_exponent(exponent: float) -> None:

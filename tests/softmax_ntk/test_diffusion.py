@@ -4,23 +4,39 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import red
 import torch
+import xarray as xr
 
+import attnbook
+from attnbook import ledger
 from attnbook.core.rng import stream
+from attnbook.softmax_ntk.diffusion import experiments as own
+from attnbook.softmax_ntk.diffusion import figures, tasks
 from attnbook.softmax_ntk.linearised import change_of_weights, predict_linearised
 from attnbook.softmax_ntk.mixtures import (
     Mixture,
+    linear_slope,
     mixture_denoiser,
+    mixture_label_spread,
     mixture_log_density,
     mixture_quantiles,
     mixture_score,
 )
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.reverse_sde import reverse_times, sample, tabulate, wasserstein
-from attnbook.softmax_ntk.score_matching import Schedule, diffuse, draw_noisy_sample, network_input, tweedie_score
+from attnbook.softmax_ntk.reverse_sde import look_up, reverse_times, sample, wasserstein
+from attnbook.softmax_ntk.score_matching import (
+    NoisySample,
+    Schedule,
+    diffuse,
+    draw_noisy_sample,
+    held_out_stop,
+    network_input,
+    tweedie_score,
+)
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
-SCHEDULE = Schedule()
+SCHEDULE, CPU = Schedule(), torch.device("cpu")
 PLANE = Mixture(((0.5, 0.1), (-0.3, 0.4), (0.0, -0.6)), 0.2)
 LINE = Mixture(((-0.6,), (0.6,)), 0.15)
 
@@ -42,11 +58,15 @@ def test_signal_solves_its_differential_equation():
     np.testing.assert_allclose(SCHEDULE.signal(t) ** 2 + SCHEDULE.noise(t), 1)
 
 
-def test_diffused_points_have_the_stated_mean_and_variance(rng):
-    times = np.full(40_000, 0.3)
-    x = diffuse(np.full((40_000, 1), 0.8), times, rng=rng, schedule=SCHEDULE)
-    assert abs(x.mean() - 0.8 * SCHEDULE.signal(0.3)) < 0.02
-    assert abs(x.var() / SCHEDULE.noise(0.3) - 1) < 0.03
+def test_diffused_points_are_distributed_like_paths_of_the_forward_process_made_of_small_steps(rng):
+    x, h = np.full((20_000, 1), 0.8), 0.002
+    for step in range(300):
+        growth = h * float(SCHEDULE.rate((step + 0.5) * h))
+        x = x * (1 - growth / 2) + np.sqrt(growth) * rng.standard_normal(x.shape)
+    at_once = diffuse(np.full((20_000, 1), 0.8), np.full(20_000, 0.6), rng=rng, schedule=SCHEDULE)
+    for found in (x, at_once):
+        assert abs(found.mean() - 0.8 * SCHEDULE.signal(0.6)) < 0.025
+        assert abs(found.var() / SCHEDULE.noise(0.6) - 1) < 0.04
 
 
 @pytest.mark.parametrize("time", [0.0, 0.049, 1.51, np.nan])
@@ -103,6 +123,45 @@ def test_denoiser_is_the_average_of_the_clean_points(rng):
         assert abs(clean[near].mean() - truth[0, 0]) < 0.02
 
 
+def test_variance_of_the_label_is_the_slope_of_the_denoiser(drawn):
+    """Differentiating Tweedie's formula: f' = alpha v / beta, so that the largest spread is a Lipschitz constant."""
+    times, points, h = np.full(13, 0.3), np.linspace(-1, 1, 13)[:, None], 1e-5
+    up, down = (mixture_denoiser(LINE, times, points + d, schedule=SCHEDULE)[:, 0] for d in (h, -h))
+    expected = SCHEDULE.noise(times) / SCHEDULE.signal(times) * (up - down) / (2 * h)
+    found = mixture_label_spread(LINE, times, points, schedule=SCHEDULE) ** 2
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_label_spread_in_the_plane_by_monte_carlo(rng):
+    plane = Mixture(((0.5, 0.1), (-0.3, 0.4)), 0.2)
+    t, clean = 0.4, plane.draw(400_000, rng=rng)
+    noisy = SCHEDULE.signal(t) * clean + np.sqrt(SCHEDULE.noise(t)) * rng.standard_normal(clean.shape)
+    near = np.abs(noisy - 0.1).max(axis=1) < 0.05
+    truth = mixture_denoiser(plane, np.full(near.sum(), t), noisy[near], schedule=SCHEDULE)
+    expected = np.sqrt(((clean[near] - truth) ** 2).sum(axis=1).mean())
+    found = mixture_label_spread(plane, np.array([t]), np.array([[0.1, 0.1]]), schedule=SCHEDULE)
+    assert found[0] == pytest.approx(expected, rel=0.03)
+
+
+def test_best_line_is_least_squares_and_leaves_a_residual_unrelated_to_the_noisy_point(rng):
+    t, clean = 0.3, LINE.draw(400_000, rng=rng)[:, 0]
+    noisy = SCHEDULE.signal(t) * clean + np.sqrt(SCHEDULE.noise(t)) * rng.standard_normal(len(clean))
+    slope = linear_slope(0.6**2 + 0.15**2, t, schedule=SCHEDULE)
+    assert slope == pytest.approx((noisy @ clean) / (noisy @ noisy), rel=0.01)
+    with pytest.raises(ValueError, match="second_moment"):
+        linear_slope(0.0, t, schedule=SCHEDULE)
+
+
+def test_held_out_labels_stop_at_the_best_step_within_patience():
+    steps = [1, 2, 4, 8, 16, 32]
+    losses = np.array([5.0, 3.0, 4.0, 3.5, 2.0, 9.0])
+    assert [held_out_stop(losses, steps, patience=p) for p in (1.5, 2.0, 7.9, 8.0)] == [0, 1, 1, 4]
+    assert held_out_stop(losses[::-1].copy(), steps, patience=4.0) == 1
+    for wrong in ({"losses": losses[:3]}, {"patience": 1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            held_out_stop(**{"losses": losses, "steps": steps, "patience": 2.0} | wrong)
+
+
 def test_tweedie_turns_the_denoiser_into_the_score_and_a_wrong_scale_does_not(drawn):
     denoised = mixture_denoiser(PLANE, drawn.times, drawn.points, schedule=SCHEDULE)
     score = mixture_score(PLANE, drawn.times, drawn.points, schedule=SCHEDULE)
@@ -117,6 +176,7 @@ def test_inputs_are_short_and_the_clip_is_radial():
     assert np.linalg.norm(inputs, axis=1).max() < 1
     np.testing.assert_allclose(inputs[0, :2], [0.48, 0.64])
     np.testing.assert_allclose(inputs[1, :2], 0.8 * x[1] / 2.5)
+    np.testing.assert_allclose(inputs[:, 2], [0.42, 0.42 * (0.2 / 1.5 - 1)])  # the clock runs from -0.42 to 0.42
     np.testing.assert_allclose(inputs[:, 3], 0.42)
     with pytest.raises(ValueError, match="radius"):
         network_input(x, t, schedule=SCHEDULE, radius=0.0)
@@ -149,9 +209,8 @@ def test_times_fall_and_are_finest_at_the_end():
     times = reverse_times(20, schedule=SCHEDULE)
     assert (times[0], times[-1]) == (pytest.approx(1.5), pytest.approx(0.05))
     assert (np.diff(np.diff(times)) > 0).all()
-    for bad in ({"n_steps": 0}, {"n_steps": 3, "power": 0.0}):
-        with pytest.raises(ValueError, match="expected"):
-            reverse_times(schedule=SCHEDULE, **bad)
+    with pytest.raises(ValueError, match="n_steps"):
+        reverse_times(0, schedule=SCHEDULE)
 
 
 def exact(time, x):
@@ -159,7 +218,7 @@ def exact(time, x):
 
 
 def distance(denoiser, **options):
-    made, _ = sample(denoiser, 1500, dimension=1, rng=stream(1, "sde"), schedule=SCHEDULE, **options)
+    made = sample(denoiser, 1500, dimension=1, rng=stream(1, "sde"), schedule=SCHEDULE, **options)
     return wasserstein(made[:, 0], mixture_quantiles(LINE, 0.05, 1500, schedule=SCHEDULE))
 
 
@@ -174,26 +233,20 @@ def test_true_score_leads_back_and_wrong_ones_do_not():
 
 def test_a_normal_distribution_is_sampled_exactly_in_mean_and_spread():
     one = Mixture(((0.4,),), 0.3)
-    made, kept = sample(
+    made = sample(
         lambda time, x: mixture_denoiser(one, np.full(len(x), time), x, schedule=SCHEDULE),
-        3000, dimension=1, rng=stream(2, "sde"), schedule=SCHEDULE, n_steps=200, keep=(0, 200),
+        3000, dimension=1, rng=stream(2, "sde"), schedule=SCHEDULE, n_steps=200,
     )  # fmt: skip
     a, b = SCHEDULE.signal(0.05), SCHEDULE.noise(0.05)
     assert abs(made.mean() - a * 0.4) < 0.03
     assert abs(made.std() / np.sqrt(a**2 * 0.09 + b) - 1) < 0.05
-    np.testing.assert_array_equal(kept[1], made)
-    assert abs(kept[0].std() - 1) < 0.05
 
 
-def test_a_table_answers_as_the_denoiser_does():
-    times, x = reverse_times(7, schedule=SCHEDULE), np.linspace(-2.2, 2.2, 57)[:, None]
-    table = tabulate(exact, times, reach=2.5, points=501)
-    for time in times:
-        assert np.abs(table(float(time), x) - exact(float(time), x)).max() < 2e-3
+def test_a_table_interpolates_and_repeats_its_last_answer():
+    table = look_up(np.array([-1.0, 0.0, 2.0]), {0.5: np.array([3.0, 1.0, 5.0])})
+    np.testing.assert_allclose(table(0.5, np.array([[-0.5], [1.0], [9.0], [-9.0]]))[:, 0], [2.0, 3.0, 5.0, 3.0])
     with pytest.raises(KeyError):
-        table(0.123, x)
-    with pytest.raises(ValueError, match="points"):
-        tabulate(exact, times, reach=2.5, points=1)
+        table(0.123, np.zeros((1, 1)))
 
 
 def test_a_denoiser_of_wrong_shape_or_without_limits_is_refused():
@@ -201,8 +254,8 @@ def test_a_denoiser_of_wrong_shape_or_without_limits_is_refused():
         sample(lambda _, x: x[:, 0], 5, dimension=1, rng=stream(0, "x"), schedule=SCHEDULE, n_steps=3)
     with pytest.raises(FloatingPointError, match="time"):
         sample(lambda _, x: x * np.inf, 5, dimension=1, rng=stream(0, "x"), schedule=SCHEDULE, n_steps=3)
-    for bad in ({"count": 0}, {"dimension": 0}, {"keep": (4,)}):
-        options = {"count": 5, "dimension": 1, "keep": ()} | bad
+    for bad in ({"count": 0}, {"dimension": 0}):
+        options = {"count": 5, "dimension": 1} | bad
         with pytest.raises(ValueError, match="expected"):
             sample(exact, rng=stream(0, "x"), schedule=SCHEDULE, n_steps=3, **options)
 
@@ -231,3 +284,231 @@ def test_linear_model_refuses_shapes_that_do_not_fit():
         change_of_weights(networks, x, torch.zeros(1, 2, 5, dtype=torch.float64))
     with pytest.raises(ValueError, match="displacements"):
         predict_linearised(networks, networks.first_layer[:, None, :, :2], x)
+
+
+# The chapter's experiments
+
+
+KINDS = {kind.id: kind for kind in (own.ForwardAndBack, own.ScoreLearning, own.ScoreSizes)}
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
+
+
+def scaled(**factors):
+    return lambda d: d.assign({name: factor * d[name] for name, factor in factors.items()})
+
+
+def other_samplers(**exchange):
+    """Put one sampler's numbers in another's place."""
+
+    def changed(data):
+        names = [exchange.get(str(name), str(name)) for name in data.sampler.values]
+        moved = data[["wasserstein", "gap"]].sel(sampler=names).assign_coords(sampler=data.sampler)
+        return data.assign(moved)
+
+    return changed
+
+
+def flat(data):
+    """As if longer training did no harm."""
+    running = np.minimum.accumulate(data.error.values, axis=data.error.get_axis_num("step"))
+    return data.assign(error=(data.error.dims, running))
+
+
+def terms(term, value):
+    return lambda d: d.assign(terms=d.terms.where(d.term != term, value))
+
+
+RED = {
+    "softmax_ntk.forward_and_back": {
+        "SN-6.DSM": lambda d: d.assign(loss_gap=d.loss_gap * xr.DataArray([1.0, 1.05, 1.1], dims="model")),
+        "SN-6.SDE": scaled(gap=3),
+        "SN-A6.1": scaled(clipped=5),
+    },
+    "softmax_ntk.score_learning": {
+        "SN-6.FIT": scaled(stopped_error=3),
+        "SN-6.ES": flat,
+        "SN-6.Z": terms("label mismatch", 2e-3),
+        "SN-6.FIT-line": scaled(stopped_error=0.3),
+        "SN-6.STOP": other_samplers(weighted="line"),
+    },
+    "softmax_ntk.score_sizes": {
+        "SN-A6.5": lambda d: d.assign(class_stopped_error=d.class_stopped_error[:, ::-1].assign_coords(size=d.size)),
+        "SN-6.N-line": lambda d: d.assign(stopped_error=d.stopped_error[:, ::-1].assign_coords(size=d.size)),
+    },
+}
+PARTS = {
+    "softmax_ntk.forward_and_back": [
+        ("SN-6.DSM", scaled(label_noise=1.1)),
+        ("SN-6.DSM", scaled(signal=2)),
+        ("SN-6.SDE", scaled(wasserstein=3)),
+        ("SN-A6.1", scaled(input_norm=1.01)),
+        ("SN-A6.1", scaled(lipschitz=2)),
+    ],
+    "softmax_ntk.score_learning": [
+        ("SN-6.ES", lambda d: d.assign(error=d.error.where(d.task == "line", 1.0))),
+        ("SN-6.ES", scaled(train_noise=0.5)),
+        ("SN-6.ES", scaled(stopped_error=2)),
+        ("SN-6.Z", scaled(coupling=1e6)),
+        ("SN-6.Z", terms("early stopping", 0.0)),
+        ("SN-6.FIT-line", lambda d: d.assign(line_error=d.line_error.where(d.task == "line", 1.0))),
+        ("SN-6.FIT-line", scaled(line_by_labels_error=1.2)),
+        ("SN-6.STOP", other_samplers(stopped="weighted")),
+        ("SN-6.STOP", scaled(small_error=2)),
+        ("SN-6.STOP", scaled(line_error=2)),
+    ],
+    "softmax_ntk.score_sizes": [
+        ("SN-A6.5", lambda d: d.assign(stopped_error=0 * d.stopped_error + 0.01)),
+        ("SN-A6.5", lambda d: d.assign(class_stopped_error=0.01 * (d["size"] / 50.0) ** -0.3 + 0 * d.stopped_error)),
+        ("SN-6.N-line", scaled(stopped_error=3)),
+        ("SN-6.N-line", scaled(stopped_error=0.2)),
+    ],
+}  # other values of the same rules
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
+    red.assert_every_claim_turns(KINDS[name]().measurements, stored[name], RED[name], PARTS[name])
+
+
+def test_every_claim_of_the_chapter_is_measured_or_says_why_not():
+    mine = {c.id: c for c in ledger.claims() if c.chapter == "softmax_ntk/diffusion"}
+    assert set(mine) - {claim for claims in RED.values() for claim in claims} == {"SN-T6.6"}
+    assert [c.id for c in mine.values() if c.untestable] == ["SN-T6.6"]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A task with few samples, in the plane and on the line."""
+    rng = stream(5, "small")
+    return {name: (task, task.start(128, 3.0, 5, CPU), task.draw(13, rng=rng)) for name, task in tasks.TASKS.items()}
+
+
+@pytest.mark.parametrize("name", ["line", "plane"])
+@pytest.mark.parametrize("weighting", list(tasks.WEIGHTINGS))
+def test_a_machine_is_descent_on_the_linearised_network_with_weighted_squares(small, name, weighting):
+    task, start, drawn = small[name]
+    machine = tasks.Machine(task, start, drawn, weighting)
+    weights = tasks.WEIGHTINGS[weighting](drawn.times)
+    assert weighting == "theorem" or weights == pytest.approx(SCHEDULE.signal(drawn.times) ** 2 / machine_noise(drawn))
+    gram = ntk_gram(start, machine.inputs)[0].numpy().reshape(task.mixture.dimension, 13, -1, 13)
+    found = np.zeros_like(drawn.clean.T)
+    for _ in range(7):
+        found = found - np.einsum("aibj,bj->ai", gram, weights * (found - drawn.clean.T)) / machine.largest
+    np.testing.assert_allclose(machine.predict(machine.after(drawn.clean.T, [7]), drawn)[0], found, atol=1e-9)
+    expected = (weights * ((found - drawn.clean.T) ** 2).sum(0)).mean()
+    losses = machine.held_out_losses(machine.after(drawn.clean.T, [7]), drawn, drawn.clean.T)
+    assert losses[0] == pytest.approx(expected, rel=1e-6)
+
+
+def machine_noise(drawn):
+    return 1 - SCHEDULE.signal(drawn.times) ** 2
+
+
+def test_the_network_follows_its_machine_and_a_wrong_number_of_steps_would_show(small):
+    task, start, drawn = small["line"]
+    machine = tasks.Machine(task, start, drawn)
+    trained = task.answers(machine.network(drawn.clean.T, [3, 20])[1], drawn)
+    gaps = [np.square(machine.predict(machine.after(drawn.clean.T, [n]), drawn)[0] - trained).max() for n in (20, 21)]
+    assert 20 * gaps[0] < gaps[1]
+
+
+def test_pseudo_labels_have_the_noise_of_the_labels_around_the_function_of_the_class(small):
+    """By hand: true label 0.5, clean point 0.7, and 2 for the function of the class."""
+    task, _, drawn = small["plane"]
+    labels = tasks.pseudo_labels(task, drawn, lambda d: 2 + task.truth(d))
+    np.testing.assert_allclose(labels, 2 + drawn.clean.T, atol=1e-12)
+    assert np.abs(labels - (2 + 2 * task.truth(drawn) - drawn.clean.T)).max() > 0.1  # what the wrong sign gives
+
+
+def test_four_times_the_terms_bound_the_error_and_each_term_is_the_one_it_is_called(small):
+    task, start, drawn = small["line"]
+    machine, test = tasks.Machine(task, start, drawn), task.draw(31, rng=stream(6, "test"))
+    member = tasks.in_class(task, start, task.draw(41, rng=stream(6, "class")), 1e-4)
+    network = task.answers(machine.network(drawn.clean.T, [5])[0], test)[0]
+    found = tasks.four_terms(machine, drawn, test, network, member=member, steps=5)
+    assert 4 * found.sum() >= np.mean((network - task.truth(test)) ** 2)
+    assert found[3] == pytest.approx(np.mean((member(test) - task.truth(test)) ** 2))
+    exact = tasks.four_terms(machine, drawn, test, network, member=task.truth, steps=5)
+    assert exact[1] == pytest.approx(0, abs=1e-20)  # with the truth in the class the labels are the same
+    assert exact[3] == 0
+
+
+def test_the_function_of_the_class_solves_the_ridge_problem(small):
+    task, start, drawn = small["plane"]
+    kernel = ntk_gram(start, task.inputs(drawn.times, drawn.points, start.signs))[0].numpy()
+    coefficients = np.linalg.solve(kernel + 0.1 * np.eye(26), task.truth(drawn).ravel())
+    found = tasks.in_class(task, start, drawn, 0.1)(drawn)
+    np.testing.assert_allclose(found.ravel(), kernel @ coefficients, rtol=1e-8)
+
+
+def test_tables_answer_as_machines_and_networks_do(small):
+    task, start, drawn = small["line"]
+    machine, times = tasks.Machine(task, start, drawn), np.array([0.1, 0.7])
+    coefficients = machine.after(drawn.clean.T, [3, 9])
+    network = machine.network(drawn.clean.T, [9])[0]
+    for time in times:
+        at = NoisySample(np.full(7, time), np.zeros((7, 1)), np.linspace(-2.4, 2.4, 7)[:, None])
+        plain = [*machine.predict(coefficients, at)[:, 0], task.answers(network, at)[0]]
+        tables = [*machine.tables(coefficients, times), tasks.network_table(task, network, times)]
+        for expected, table in zip(plain, tables, strict=True):
+            np.testing.assert_allclose(table(time, at.points)[:, 0], expected, atol=1e-3)
+
+
+def test_the_constant_found_for_the_true_labels_is_that_of_the_closed_form():
+    grid = np.linspace(0.05, 1.5, 2001)
+    middle = mixture_label_spread(LINE, grid, np.zeros((2001, 1)), schedule=SCHEDULE) ** 2
+    expected = (SCHEDULE.signal(grid) / SCHEDULE.noise(grid) * middle).max()
+    assert own.largest_slope() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_pseudo_sample_of_one_size_is_stopped_by_its_own_held_out_labels(stored):
+    """Each stop is a recorded step within the budget, and the error there is not below the best."""
+    sizes, most = stored["softmax_ntk.score_sizes"], own.ScoreSizes().budget
+    for kind in ("", "class_"):
+        assert set(sizes[f"{kind}stopped"].values.ravel()) <= set(own.recorded(most, 8))
+        assert (sizes[f"{kind}stopped_error"] >= sizes[f"{kind}best_error"]).all()
+
+
+@pytest.mark.parametrize("sizes", [(50,), (100, 50)])
+def test_sizes_that_do_not_increase_are_refused(sizes):
+    with pytest.raises(ValueError, match="sizes"):
+        own.ScoreSizes(sizes=sizes)
+
+
+def test_pictures_and_tables_draw(stored):
+    data, sizes = stored["softmax_ntk.score_learning"], stored["softmax_ntk.score_sizes"]
+    drawn = [figures.stopped(data, sizes), figures.denoiser_frame(data, 0.2)]
+    drawn += [figures.weight_frame(data, weight) for weight in figures.WEIGHTS]
+    assert all(len(figure.axes) == 2 for figure in drawn)
+    for table in (figures.beside_the_line(data), figures.terms(data), figures.by_size(sizes)):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert figures.denoiser_text(data, 0.2) != figures.denoiser_text(data, 0.1)
+    assert len({figures.weight_text(data, weight) for weight in figures.WEIGHTS}) == 2
+
+
+def label(x, alpha, means, width):
+    v = alpha**2 * width**2 + 1 - alpha**2
+    offset = x[:, None] - alpha * means
+    q = np.exp(-(offset**2) / (2 * v))
+    return ((means + alpha * width**2 / v * offset) * q).sum(1) / q.sum(1)
+
+
+def step(y, s, e, rate, h, sign=1):
+    return y + rate * h * (sign * y / 2 + s) + np.sqrt(rate * h) * e
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "said"),
+    [
+        ("SN-13", label, lambda x, alpha, means, width: x / alpha, "noise for signal"),
+        ("SN-15", step, lambda *a: step(*a, sign=-1), "outwards"),
+    ],
+)
+def test_checks_accept_the_right_answer_and_name_a_mistake(name, right, wrong, said):
+    assert "right" in repr(attnbook.check(name, right))
+    assert said in repr(attnbook.check(name, wrong))
+    assert "shape" in repr(attnbook.check(name, lambda *_: np.zeros(3)))

@@ -1,29 +1,36 @@
-"""Self-attention as a two-layer network, its gradient, and three ways to train it."""
+"""Self-attention as a two-layer network, its gradient, and ways to train it."""
 
-import dataclasses
+import itertools
 
 import jaxtyping
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import red
 import torch
 
+import attnbook
+from attnbook import ledger
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk import alternating, self_attention
-from attnbook.softmax_ntk import attention_logits as theory
-from attnbook.softmax_ntk.alternating import Way, train_layers, value_step_unit
-from attnbook.softmax_ntk.exercises.to_self_attention import CHECKS
-from attnbook.softmax_ntk.experiments import planted_attention, planted_settings, to_self_attention
-from attnbook.softmax_ntk.figures import to_self_attention as figures
+from attnbook.softmax_ntk import alternating
+from attnbook.softmax_ntk.alternating import (
+    Way,
+    train_layers,
+    uniform_condition,
+    value_condition,
+    value_step_unit,
+    values_descent,
+)
 from attnbook.softmax_ntk.self_attention import (
     attention_weights,
     contexts,
     draw_layer,
     loss_and_gradients,
     outputs,
+    row_as_network,
     solve_values,
 )
-from attnbook.softmax_ntk.tables import to_self_attention as tables
+from attnbook.softmax_ntk.to_self_attention import experiments as own
+from attnbook.softmax_ntk.to_self_attention import figures
 
 CPU = torch.device("cpu")
 MEMBERS, SEQUENCES, LENGTH, DIMENSION, OUTPUTS = 2, 3, 7, 5, 4
@@ -84,16 +91,43 @@ def test_singular_value_problem_gets_the_smallest_of_the_best_values():
     np.testing.assert_allclose(solve_values(rows, labels)[0], expected, atol=1e-9)
 
 
-def test_tensor_trick_stacks_rows_and_not_columns():
-    tokens, key_query = stream(0, "t").standard_normal((7, 3)), stream(0, "m").standard_normal((3, 3))
-    got = theory.logits_by_tensor_trick(tokens, key_query)
-    np.testing.assert_allclose(got, tokens @ key_query @ tokens.T)
-    assert not np.allclose(got, tokens @ key_query.T @ tokens.T)
+def test_at_uniform_attention_the_values_problem_has_the_condition_number_of_the_formula():
+    """Many sequences of seven tokens, norms of the mean from none to a large one; and few sequences are singular."""
+    assert uniform_condition(3.0, 7) == 64
+    centred = stream(0, "many").standard_normal((4000, 7, 5))
+    for norm in (0.0, 1.0, 4.0):
+        tokens = torch.from_numpy(centred + norm * np.eye(5)[0])[None]
+        found = value_condition(torch.zeros(1, 5, 5).double(), tokens)
+        assert float(found) == pytest.approx(uniform_condition(norm, 7), rel=0.25)
+    assert float(value_condition(torch.zeros(1, 5, 5).double(), torch.from_numpy(centred[None, :3]))) > 1e12
 
 
-def test_condition_at_uniform_attention_grows_with_length_and_mean():
-    assert theory.uniform_condition(0.0, 7) == 1
-    assert theory.uniform_condition(3.0, 7) == 64
+def test_descent_on_the_values_is_descent_and_without_a_shared_mean_one_step_is_a_solve():
+    """The same path by the gradient of a quadratic with the curvatures of contexts at uniform attention."""
+    mean = np.array([1.7, 0.0])
+    moments = np.outer(mean, mean) + np.eye(2) / 5
+    errors, step = np.ones(2), 2 / np.trace(moments)
+    path = [errors]
+    for _ in range(4):
+        errors = errors - step * moments @ errors
+        path.append(errors)
+    np.testing.assert_allclose(values_descent(1.7, 5, steps=4), np.stack(path), rtol=1e-10)
+    assert not values_descent(0.0, 8, steps=1)[1].any()
+    with pytest.raises(ValueError, match="mean_norm"):
+        values_descent(-1.0, 2, steps=1)
+
+
+def test_what_cannot_be_known_of_queries_and_keys_changes_no_attention_weight(layer):
+    """A change of basis of both, and a shift of one column where all tokens share a 1."""
+    query, key, mix = (torch.from_numpy(stream(0, name).standard_normal((1, 5, 5))) for name in ("q", "k", "mix"))
+    tokens = layer[2][:1].clone()
+    tokens[..., 0] = 1
+    plain = attention_weights(query @ key.mT, tokens)
+    shift = torch.zeros(1, 5, 5).double()
+    shift[..., 0] = query[..., 1]
+    other = (query @ mix) @ (key @ torch.linalg.inv(mix).mT).mT
+    torch.testing.assert_close(attention_weights(other, tokens), plain, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(attention_weights(query @ key.mT + shift, tokens), plain, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +151,6 @@ def test_wrong_shapes_are_refused_by_name(layer, change, match):
         (lambda: draw_layer(0, 3, rng=stream(0, "x")), "dimension"),
         (lambda: draw_layer(3, 3, rng=stream(0, "x"), sharpness=-1.0), "sharpness"),
         (lambda: Way("guessed"), "values"),
-        (lambda: Way("solved", every=0), "every"),
         (lambda: Way("solved", rule="sgd"), "rule"),
     ],
 )
@@ -166,11 +199,8 @@ def test_alternating_is_descent_on_the_loss_with_the_values_solved_for(layer):
     torch.testing.assert_close(trained.key_query[0], m.detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_rare_solves_keep_the_values_in_between_and_frozen_ones_for_ever(layer):
-    rare = _train(layer, Way("solved", every=3), steps=4)
-    assert not torch.equal(rare.key_query, _train(layer, Way("solved"), steps=4).key_query)
+def test_frozen_values_stay(layer):
     torch.testing.assert_close(_train(layer, Way("frozen")).value, layer[1])
-    assert set(rare.weights) == {0, 4}
 
 
 def test_a_layer_that_diverges_stops_and_leaves_the_others_alone(layer):
@@ -190,84 +220,180 @@ def test_unit_of_value_steps_is_one_over_the_largest_second_moment():
     np.testing.assert_allclose(value_step_unit(tokens), [2 / 9])
 
 
+RACE, LAYERS = own.PlantedAttention.at("smoke"), own.LayerAsNetwork.at("smoke")
+
+
 @pytest.mark.parametrize(
-    ("settings", "change"),
+    ("kind", "change"),
     [
-        (planted_attention.Settings, {"tuning_seeds": (0,)}),
-        (planted_attention.Settings, {"target": 2.0}),
-        (planted_attention.Settings, {"shown_steps": (0, 500)}),
-        (to_self_attention.Settings, {"few": ()}),
-        (to_self_attention.Settings, {"n_sequences": 1}),
-        (to_self_attention.Settings, {"chunk": 0}),
+        (own.PlantedAttention, {"tuning_seeds": (0,)}),
+        (own.PlantedAttention, {"target": 2.0}),
+        (own.PlantedAttention, {"shown_steps": (0, 500)}),
+        (own.LayerAsNetwork, {"sequences": 1}),
     ],
 )
-def test_impossible_settings_are_refused_by_name(settings, change):
+def test_impossible_settings_are_refused_by_name(kind, change):
     with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(settings.book(), **change)
-
-
-def test_unknown_problem_or_way_is_refused():
-    smoke = planted_attention.Settings.smoke()
-    with pytest.raises(ValueError, match="problem"):
-        planted_attention.measure(smoke, "hard", "joint", device=CPU)
-    with pytest.raises(ValueError, match="way"):
-        planted_attention.measure(smoke, "plain", "magic", device=CPU)
+        kind(**change)
 
 
 def test_students_of_a_problem_differ_from_those_of_others_only_where_they_should():
-    smoke = planted_attention.Settings.smoke()
-    plain, mean, sharp = (planted_settings.draw(smoke, p, (0,), CPU) for p in planted_settings.PROBLEMS)
-    shift = (mean.tokens - plain.tokens).flatten(0, 2)
+    plain, mean, sharp = (RACE.draw(problem, (0,), CPU) for problem in own.PROBLEMS)
+    shift = (mean["tokens"] - plain["tokens"]).flatten(0, 2)
     torch.testing.assert_close(shift, shift[:1].expand_as(shift))
-    assert float(shift[0].norm()) == pytest.approx(smoke.mean_norm)
-    torch.testing.assert_close(sharp.teacher, plain.teacher * smoke.sharper / smoke.sharpness)
-    assert set(planted_settings.STARTS.values()) <= set(plain.values)
+    assert float(shift[0].norm()) == pytest.approx(RACE.mean_norm)
+    torch.testing.assert_close(sharp["teacher"], plain["teacher"] * RACE.sharper / RACE.sharpness)
+    for start in {"zero", *own.STARTS.values()}:
+        assert plain[f"values_{start}"].shape == plain["values_teacher"].shape
+    taught = outputs(plain["teacher"], plain["values_teacher"], plain["tokens"])
+    torch.testing.assert_close(plain["labels"], taught)
+
+
+def test_tuning_takes_the_pair_with_the_fewest_gradients_on_its_own_seeds():
+    """Against training each pair alone; ties go to the lower loss, which is not what decides here."""
+    grid = {"key_query_steps": (0.2, 0.5, 2.0), "value_steps": (0.5, 1.0, 2.0)}
+    race = own.PlantedAttention.at("smoke", target=0.5, **grid)
+    data, tried = race.draw("plain", race.tuning_seeds, CPU), {}
+    for pair in itertools.product(race.key_query_steps, race.value_steps):
+        loss = race._train("joint", data, [pair], race.steps).loss
+        tried[pair] = own.steps_to(loss, race.target)[0], float(loss[-1, 0])
+    best = min(tried, key=tried.get)
+    assert race.tune("plain", "joint", CPU) == best != min(tried, key=lambda pair: tried[pair][1])
 
 
 def test_evaluations_are_counted_to_the_first_loss_at_the_target():
     loss = torch.tensor([[1.0, 1.0], [0.5, 1.0], [0.1, 1.0], [0.2, 1.0]])
-    assert planted_attention._steps_to(loss, 0.5).tolist() == [1, 4]
+    assert own.steps_to(loss, 0.5).tolist() == [1, 4]
 
 
-def test_condition_of_the_values_is_kept_along_training_and_infinite_for_one_sequence(layer):
+def test_condition_of_the_values_is_kept_along_training(layer):
     trained = _train(layer, Way("solved"))
     for step, matrix in ((0, layer[0]), (5, trained.key_query)):
         rows = contexts(attention_weights(matrix, layer[2]), layer[2])[1]
         eigenvalues = torch.linalg.eigvalsh(rows.mT @ rows)
         torch.testing.assert_close(trained.condition[step][1], eigenvalues[-1] / eigenvalues[0], rtol=1e-8, atol=0)
-    uniform = alternating.value_condition(torch.zeros_like(layer[0]), layer[2][:, :1])
-    assert (uniform > 1e12).all()
 
 
-def test_figures_and_tables_draw_from_a_smoke_result(smoke_results):
-    race, link = smoke_results["softmax_ntk.planted_attention"], smoke_results["softmax_ntk.to_self_attention"]
-    drawn = [
-        figures.one_row(race),
-        figures.loss_by_budget(race),
-        figures.step_windows(race),
-        figures.condition(link),
-        figures.found(race),
-        figures.maps_frame(race, "joint, zero values", 12),
-    ]
-    for figure in drawn:
-        assert figure.axes
-        plt.close(figure)
-    for table in (tables.compared, tables.at_equal_time, tables.chosen, tables.finals, tables.conditions):
-        assert "<table>" in table(race)._repr_html_()
-    assert "12 gradients" in tables.maps_text(race, "joint, zero values", 12)
-    assert (
-        race.n_networks == 3 * ((4 * 2 + 2 * 4 + 2 * 1) * 1 + 8 * 2) + 3 * 2
-    )  # grids on one tuning seed; eight ways, two seeds; three ways with a longer budget
-    assert race.n_programs == 2 * 3 * 8 + 3
+KINDS = {kind.id: kind for kind in (own.LayerAsNetwork, own.PlantedAttention)}
 
 
-def _fit(weights, x, y):
+@pytest.fixture(scope="module")
+def stored():
+    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
+
+
+def exchanged(one, other):
+    """Exchange two ways."""
+
+    def changed(data):
+        names = [{one: other, other: one}.get(str(way), str(way)) for way in data.way.values]
+        return data.assign(data[["loss", "evaluations"]].sel(way=names).assign_coords(way=data.way))
+
+    return changed
+
+
+def scaled(name, factor, **where):
+    def changed(data):
+        array = data[name].copy(deep=True)
+        array.loc[where] = factor * array.loc[where]
+        return data.assign({name: array})
+
+    return changed
+
+
+RED = {
+    "softmax_ntk.layer_as_network": {
+        "SN-ATT-row": lambda d: d.assign(row_error=d.row_error + 1e-9),
+        "SN-H-kernel": lambda d: d.assign(spectrum=d.spectrum.where(d["index"] != 24, 0.0)),
+    },
+    "softmax_ntk.planted_attention": {
+        "SN-H-alternating": exchanged("alternating", "frozen"),
+        "SN-H-frozen": exchanged("frozen", "known"),
+        "SN-H-mean": exchanged("alternating", "joint_from_zero"),
+        "SN-H-sharp": exchanged("alternating", "joint_adam"),
+    },
+}
+PARTS = {
+    "softmax_ntk.layer_as_network": [
+        ("SN-ATT-row", lambda d: d.assign(tensor_error=d.tensor_error + 1e-9)),
+        ("SN-ATT-row", lambda d: d.assign(gradient_error=d.gradient_error + 1e-9)),
+        ("SN-H-kernel", scaled("spectrum", 1e9, index=30)),
+    ],
+    "softmax_ntk.planted_attention": [
+        ("SN-H-alternating", scaled("evaluations", 9, problem="plain", way="alternating")),
+        ("SN-H-alternating", scaled("evaluations", 20, problem="common_mean", way="alternating")),
+        ("SN-H-alternating", lambda d: d.assign(distance=1 + d.distance)),
+        ("SN-H-frozen", scaled("evaluations", 20, way="known", problem="sharp")),
+        ("SN-H-frozen", scaled("loss", 0.1, way="frozen", problem="sharp")),
+        ("SN-H-mean", scaled("evaluations", 0.3, problem="common_mean", way="joint")),
+        ("SN-H-mean", scaled("evaluations", 0.5, problem="common_mean", way="joint_from_zero")),
+        ("SN-H-mean", scaled("evaluations", 0.5, problem="plain", way="joint_from_zero")),
+        ("SN-H-mean", scaled("evaluations", 2, problem="plain", way="joint_from_zero")),
+        ("SN-H-mean", scaled("condition", 0.1, problem="common_mean")),
+        ("SN-H-sharp", scaled("evaluations", 2, problem="sharp", way="joint_from_zero")),
+        ("SN-H-sharp", scaled("evaluations", 0.5, problem="sharp", way="joint_from_zero")),
+        ("SN-H-sharp", scaled("evaluations", 2, problem="sharp", way="joint_adam")),
+        ("SN-H-sharp", scaled("evaluations", 0.3, problem="common_mean", way="joint_adam")),
+        ("SN-H-sharp", scaled("loss", 1e6, problem="plain", way="joint_adam")),
+    ],
+}  # other values of the same rules
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
+    data = stored[name]
+    if "index" in data.dims:
+        data = data.assign_coords(index=range(data.sizes["index"]))
+    red.assert_every_claim_turns(KINDS[name]().measurements, data, RED[name], PARTS[name])
+
+
+def test_every_claim_of_the_chapter_is_measured():
+    mine = {c.id for c in ledger.claims() if c.chapter == "softmax_ntk/to_self_attention"}
+    assert mine == {claim for claims in RED.values() for claim in claims}
+
+
+def test_ratios_are_taken_seed_by_seed_with_misses_as_one_more_than_the_budget(stored):
+    data = stored["softmax_ntk.planted_attention"]
+    above, below = (data.evaluations.sel(problem="common_mean", way=way).values for way in ("joint", "alternating"))
+    measured = own.PlantedAttention().measurements(data)["SN-H-mean"].values
+    assert measured["random_over_solved"] == np.median(above / below)
+    assert above.max() == own.PlantedAttention().steps + 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong"),
+    [
+        ("row_as_network", lambda x, m, v: row_as_network(x, m.T, v)),  # queries and keys exchanged
+        ("loss_and_gradients", lambda *a: _uncentred(*a)),
+    ],
+)
+def test_a_wrong_model_turns_the_identities_red(monkeypatch, broken, wrong):
+    monkeypatch.setattr(own, broken, wrong)
+    found = LAYERS.measurements(LAYERS.run(device="cpu"))["SN-ATT-row"]
+    assert ledger.judge(ledger.claim("SN-ATT-row"), found).outcome == "not reproduced"
+
+
+def _uncentred(key_query, value, tokens, labels):
+    right = loss_and_gradients(key_query, value, tokens, labels)
+    weights = attention_weights(key_query, tokens)
+    rows = contexts(weights, tokens)
+    error = (rows @ value - labels) @ value.mT
+    back = weights * (error.unflatten(1, tokens.shape[1:3]) @ tokens.mT)
+    return right._replace(key_query=(tokens.mT @ (back @ tokens)).sum(1) / rows.shape[1])
+
+
+def test_pictures_and_tables_draw(stored):
+    layers, race = stored.values()
+    drawn = [figures.kernel_and_race(layers, race), figures.values_frame(2.0, 8)]
+    assert [len(figure.axes) for figure in drawn] == [3, 2]
+    for table in (figures.compared(race), figures.finals(race), figures.conditions(race, 2.0, 8)):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert "takes 38 to" in figures.values_text(2.0, 8)
+    assert "takes 1 to" in figures.values_text(0.0, 8)
+
+
+def fit(weights, x, y):
     return np.linalg.lstsq((weights @ x).reshape(-1, 5), y.reshape(-1, 3), rcond=1e-8)[0]
-
-
-def _gradient(m, v, x, y):
-    arguments = [torch.from_numpy(a[None]) for a in (m, v, x[None], y)]
-    return len(x) * self_attention.loss_and_gradients(*arguments).key_query[0].numpy()
 
 
 @pytest.mark.parametrize(
@@ -275,11 +401,9 @@ def _gradient(m, v, x, y):
     [
         ("SN-16", lambda x, q, k: q @ k.T @ x.T, lambda x, q, k: k @ q.T @ x.T, "exchanged"),
         ("SN-16", lambda x, q, k: q @ k.T @ x.T, lambda x, q, k: x @ q @ k.T, "shape"),
-        ("SN-17", _gradient, lambda *a: _gradient(*a) / 5, "not the mean"),
-        ("SN-17", _gradient, lambda *a: _gradient(*a).T, "transpose"),
-        ("SN-18", _fit, lambda w, x, y: np.linalg.lstsq(x.reshape(-1, 5), y.reshape(-1, 3))[0], "attention is missing"),
+        ("SN-18", fit, lambda w, x, y: np.linalg.lstsq(x.reshape(-1, 5), y.reshape(-1, 3))[0], "attention is missing"),
     ],
 )
 def test_exercises_accept_the_right_answer_and_name_the_mistake(exercise, right, wrong, said):
-    assert CHECKS[exercise](right) is None
-    assert said in CHECKS[exercise](wrong)
+    assert attnbook.check(exercise, right).right
+    assert said in repr(attnbook.check(exercise, wrong))

@@ -1,0 +1,1 @@
+"""The chapter on score estimation: its experiments, pictures, tables and exercises."""

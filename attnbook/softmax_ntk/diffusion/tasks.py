@@ -1,0 +1,200 @@
+"""What the experiments share: data and inputs, kernel machines and networks as denoisers, the four terms, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbook.core.rng import stream, to_tensor
+from attnbook.softmax_ntk.descent import gradient_descent
+from attnbook.softmax_ntk.linearised import change_of_weights, predict_linearised
+from attnbook.softmax_ntk.mixtures import Mixture, linear_slope, mixture_denoiser, mixture_quantiles
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
+from attnbook.softmax_ntk.reverse_sde import Denoiser, look_up, reverse_times, sample, wasserstein
+from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, network_input
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
+
+SCHEDULE = Schedule()
+GAP = 0.25  # points nearer to 0 lie between the two modes on the line
+GRID = np.linspace(-2.5, 2.5, 251)  # where denoisers on the line are tabulated
+BINS = np.linspace(-2.5, 2.5, 101)  # edges of the histograms of samples
+WEIGHTINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "theorem": np.ones_like,  # the score error weighted by beta^2 / alpha^2, which is plain regression
+    "signal_to_noise": lambda t: SCHEDULE.signal(t) ** 2 / SCHEDULE.noise(t),  # the score error weighted by beta
+}  # weight of a label at time t in the regression
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """A mixture of mean 0 whose score is to be learned from noisy labels."""
+
+    mixture: Mixture
+    radius: float  # where inputs are clipped
+
+    def draw(self, count: int, *, rng: np.random.Generator) -> NoisySample:
+        """Return times, clean points (the noisy labels) and noisy points."""
+        return draw_noisy_sample(self.mixture.draw(count, rng=rng), rng=rng, schedule=SCHEDULE)
+
+    def truth(self, drawn: NoisySample) -> np.ndarray:
+        """Return the true labels, as (outputs, samples)."""
+        return mixture_denoiser(self.mixture, drawn.times, drawn.points, schedule=SCHEDULE).T
+
+    def line(self, drawn: NoisySample, second_moment: float | None = None) -> np.ndarray:
+        """Return what the best linear denoiser answers; it knows the data's second moment, or is given one."""
+        return linear_slope(second_moment or self.second_moment, drawn.times, schedule=SCHEDULE) * drawn.points.T
+
+    @property
+    def second_moment(self) -> float:
+        """Mean square of a coordinate of the data."""
+        return float(np.var(self.mixture.means)) + self.mixture.width**2
+
+    def inputs(self, times: np.ndarray, points: np.ndarray, like: Tensor) -> Tensor:
+        """Return the inputs of one network, with the type and device of a tensor."""
+        mapped = network_input(points, times, schedule=SCHEDULE, radius=self.radius)
+        return to_tensor(mapped[None], device=like.device, dtype=like.dtype)
+
+    def start(self, width: int, scale: float, seed: int, device: torch.device) -> Networks:
+        """Return one paired softmax network."""
+        rng, outputs = stream(seed, "score network", width), self.mixture.dimension
+        weights = draw_weights(width, outputs + 2, outputs, rng=rng, scale=scale)
+        return Networks.stack("softmax", [weights], device=device, dtype=torch.float64)
+
+    def answers(self, networks: Networks, drawn: NoisySample) -> np.ndarray:
+        """Return what one network answers, as (outputs, samples)."""
+        inputs = self.inputs(drawn.times, drawn.points, networks.signs)
+        return predict(networks, inputs)[0].cpu().double().numpy()
+
+
+ON_A_LINE = ScoreTask(Mixture(((-0.6,), (0.6,)), 0.15), radius=2.5)
+IN_THE_PLANE = ScoreTask(Mixture(((0.0, 0.6), (-0.52, -0.3), (0.52, -0.3)), 0.12), radius=3.2)
+TASKS = {"line": ON_A_LINE, "plane": IN_THE_PLANE}
+
+
+class Machine:
+    r"""Gradient descent on the kernel of a network at its start, each sample's square with a weight of its own.
+
+    The residual $r$ moves as $\dot r=-HDr$ with the weights $D$: plain descent on $D^{1/2}HD^{1/2}$ and $D^{1/2}Y$. The
+    step size is one over the largest eigenvalue.
+    """
+
+    def __init__(self, task: ScoreTask, start: Networks, drawn: NoisySample, weighting: str = "theorem") -> None:
+        self.task, self.start, self.weighting = task, start, weighting
+        self.inputs = task.inputs(drawn.times, drawn.points, start.signs)
+        weights = to_tensor(WEIGHTINGS[weighting](drawn.times), device=self.inputs.device, dtype=self.inputs.dtype)
+        self.root = weights.sqrt().repeat(start.signs.shape[1])
+        self.kernel = self.root[:, None] * ntk_gram(start, self.inputs)[0] * self.root
+        eigenvalues = torch.linalg.eigvalsh(self.kernel)
+        self.smallest, self.largest = float(eigenvalues[0]), float(eigenvalues[-1])
+
+    def after(self, labels: np.ndarray, steps: Sequence[int]) -> Tensor:
+        """Return the coefficients of the machine after numbers of steps, for labels (outputs, samples)."""
+        y = self.root * to_tensor(labels.ravel(), device=self.root.device, dtype=self.root.dtype)
+        unit = torch.eye(len(y), dtype=y.dtype, device=y.device)
+        return self.root * kernel_gradient_flow(self.kernel, y, 1 / self.largest, steps, cross=unit)
+
+    def predict(self, coefficients: Tensor, at: NoisySample) -> np.ndarray:
+        """Return predictions (records, outputs, samples)."""
+        points = self.task.inputs(at.times, at.points, self.inputs)
+        cross = ntk_gram(self.start, points, self.inputs)[0]
+        return (coefficients @ cross.T).unflatten(1, (self.start.signs.shape[1], -1)).cpu().numpy()
+
+    def held_out_losses(self, coefficients: Tensor, held: NoisySample, labels: np.ndarray) -> np.ndarray:
+        """Return the mean square on held-out labels, weighted as in training: all that a stopping rule may see."""
+        squares = ((self.predict(coefficients, held) - labels) ** 2).sum(1)
+        return (WEIGHTINGS[self.weighting](held.times) * squares).mean(1)
+
+    def network(self, labels: np.ndarray, checkpoints: Sequence[int]) -> list[Networks]:
+        """Return the network itself at increasing steps of plain descent with the machine's step size."""
+        found, now, before = [], self.start, 0
+        y = to_tensor(labels[None], device=self.inputs.device, dtype=self.inputs.dtype)
+        size = self.inputs.new_tensor([1 / (self.start.width * self.largest)])
+        for step in checkpoints:
+            now, before = gradient_descent(now, self.inputs, y, size, max_steps=step - before).networks, step
+            found.append(now)
+        return found
+
+    def tables(self, coefficients: Tensor, times: np.ndarray) -> list[Denoiser]:
+        """Return denoisers on the line at given times; all share their features, in single precision."""
+        moved = [change_of_weights(self.start, self.inputs, c[None, None]) for c in coefficients]
+        start = _single(self.start)
+        return _tables(self.task, times, lambda x: predict_linearised(start, torch.stack(moved, 1).float(), x)[0, :, 0])
+
+
+def network_table(task: ScoreTask, networks: Networks, times: np.ndarray) -> Denoiser:
+    """Return the denoiser of one network on the line as a table, in single precision."""
+    return _tables(task, times, lambda x: predict(_single(networks), x)[0])[0]
+
+
+def _single(networks: Networks) -> Networks:
+    return Networks("softmax", networks.first_layer.float(), networks.signs.float())
+
+
+def _tables(task: ScoreTask, times: np.ndarray, answer: Callable[[Tensor], Tensor]) -> list[Denoiser]:
+    like, rows = torch.zeros(1), []
+    for time in times:
+        rows.append(answer(task.inputs(np.full(len(GRID), time), GRID[:, None], like)).cpu().double().numpy())
+    each = zip(*rows, strict=True)
+    return [look_up(GRID, {float(t): row for t, row in zip(times, one, strict=True)}) for one in each]
+
+
+def in_class(task: ScoreTask, start: Networks, fresh: NoisySample, ridge: float) -> Callable[[NoisySample], np.ndarray]:
+    """Return a function of the kernel's class that stands for the truth: a ridge fit of true labels on fresh points."""
+    many = task.inputs(fresh.times, fresh.points, start.signs)
+    kernel = ntk_gram(start, many)[0]
+    kernel.diagonal().add_(ridge)
+    exact = to_tensor(task.truth(fresh).reshape(-1, 1), device=kernel.device, dtype=kernel.dtype)
+    coefficients = torch.cholesky_solve(exact, torch.linalg.cholesky(kernel))[:, 0]
+
+    def at(drawn: NoisySample) -> np.ndarray:
+        points = task.inputs(drawn.times, drawn.points, start.signs)
+        return (ntk_gram(start, points, many)[0] @ coefficients).view(start.signs.shape[1], -1).cpu().numpy()
+
+    return at
+
+
+def pseudo_labels(task: ScoreTask, drawn: NoisySample, member: Callable[[NoisySample], np.ndarray]) -> np.ndarray:
+    r"""Return the labels of Claim G.1, $f_{\mathcal H}(x_i)+(x_{0,i}-f_*(x_i))$: the same noise around the class."""
+    return member(drawn) + (drawn.clean.T - task.truth(drawn))
+
+
+def four_terms(
+    machine: Machine, drawn: NoisySample, test: NoisySample, network: np.ndarray, *,
+    member: Callable[[NoisySample], np.ndarray], steps: int,
+) -> np.ndarray:  # fmt: skip
+    """Return coupling, label mismatch, early stopping and approximation at test points, of a network after steps."""
+    task = machine.task
+    labels = (drawn.clean.T, pseudo_labels(task, drawn, member))
+    noisy, matched = (machine.predict(machine.after(y, [steps]), test)[0] for y in labels)
+    way = (network, noisy, matched, member(test), task.truth(test))
+    return np.array([np.mean((a - b) ** 2) for a, b in pairwise(way)])
+
+
+def sampler_times(n_steps: int) -> np.ndarray:
+    """Return the times at which a backward process asks for the score."""
+    return reverse_times(n_steps, schedule=SCHEDULE)[:-1]
+
+
+def sample_quality(
+    denoisers: Sequence[Denoiser], count: int, n_steps: int, seed: int, name: str
+) -> dict[str, np.ndarray]:
+    """Draw samples on the line with each denoiser and the same noise, and compare them with the data at $T_0$."""
+    ideal = mixture_quantiles(ON_A_LINE.mixture, SCHEDULE.first, count, schedule=SCHEDULE)
+    found = [
+        sample(one, count, dimension=1, rng=stream(seed, name), schedule=SCHEDULE, n_steps=n_steps)[:, 0]
+        for one in denoisers
+    ]
+    return {
+        "wasserstein": np.array([wasserstein(x, ideal) for x in found]),
+        "gap": np.array([np.mean(np.abs(x) < GAP) for x in found]),
+        "histogram": np.array([np.histogram(x, BINS, density=True)[0] for x in found]),
+    }
+
+
+def line_denoiser(time: float, points: np.ndarray) -> np.ndarray:
+    """The best linear denoiser on the line."""
+    return linear_slope(ON_A_LINE.second_moment, time, schedule=SCHEDULE) * points

@@ -1,0 +1,1 @@
+"""The chapter on kernel regression: its experiment, pictures, tables and exercises."""

@@ -1,0 +1,148 @@
+"""The pictures and tables of the chapter. Each function takes data sets and computes nothing but medians."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.tables import Measured, Table
+from attnbook.softmax_ntk.kernel_stability import experiments as own
+from attnbook.softmax_ntk.looks import LOOKS
+from attnbook.softmax_ntk.stability_bounds import rank_bound
+
+DIRECTIONS: Mapping[str, Look] = {
+    "random": Look("random", "#7c3aed", "-", "D"),
+    "common": Look("all alike", "#8a5a00", "--", "P"),
+    "spread": Look("spread", "#be185d", "-.", "X"),
+    "gdlike": Look("opposite in pairs", "#0f766e", ":", "v"),
+    "inward": Look("inward", "#111827", (0, (5, 1)), "o"),
+}
+LEAST = 3e-9  # below all changes that are not rounding
+EDGES = (2e-4, 3e2)  # eigenvalues outside are drawn at the edge
+
+
+def movement(data: xr.Dataset) -> Figure:
+    """Draw the relative change of the kernel against the radius, one panel per network, one line per direction."""
+    relative, radii = data.change / data.norm, data.radius.values
+    with style():
+        figure, axes = plt.subplots(1, 3, figsize=(7.8, 2.6), sharey=True)
+        for ax, (name, network) in zip(axes, LOOKS.items(), strict=True):
+            for direction in own.MOVES:
+                samples = relative.sel(network=name, direction=direction).transpose("seed", "radius").values
+                if (direction, name) != ("common", "softmax"):
+                    band(ax, radii, np.maximum(samples, LEAST), DIRECTIONS[direction])
+            ax.set(xscale="log", yscale="log", ylim=(LEAST, 3), xlabel="distance moved $R$", title=network.label)
+        axes[0].annotate("all alike: rounding error", (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=9)
+        _slope(axes[0], radii, 8e-2 * (radii / radii[0]), "slope 1")
+        _slope(axes[0], radii, 8e-9 * (radii / radii[0]) ** 2, "slope 2")
+        _slope(axes[2], radii, 3e-5 * (radii / radii[0]) ** 0.5, "slope ½")
+        axes[0].set_ylabel("change of the kernel, relative")
+        axes[1].legend(fontsize=8.5, loc="lower right")
+    return figure
+
+
+def lost(data: xr.Dataset) -> Figure:
+    """Draw how much of each part of Lemma B.1 is used, and the ladder from the change of the kernel to its bound."""
+    looks = (DIRECTIONS["random"], DIRECTIONS["common"], DIRECTIONS["spread"])
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.9), width_ratios=(1, 1))
+        for i, (move, look) in enumerate(zip(data.move.values, looks, strict=True)):
+            largest = data.ratio.sel(move=move).max("seed")
+            left.plot(largest, data.part + 0.2 * (i - 1), look.marker, color=look.color, label=str(move))
+            if i != 1:  # all towards one sample changes nothing but rounding errors
+                rungs = data.ladder.sel(move=move).median("seed")
+                right.plot(rungs, range(len(rungs)), look.line, marker=look.marker, color=look.color, label=str(move))
+        left.axvline(1, color=INK, linewidth=1)
+        left.set(xscale="log", xlabel="left side / bound", ylabel="part of Lemma B.1", ylim=(13.8, 0.2))
+        left.set(xticks=[1e-16, 1e-8, 1], yticks=range(1, 14))
+        left.legend(fontsize=8.5, loc="upper left", title="neurons move", title_fontsize=8.5)
+        right.set(xscale="log", xlabel="change of the kernel over $R$", ylim=(len(own.RUNGS) - 0.5, -0.5))
+        right.set_yticks(range(len(own.RUNGS)), own.RUNGS, fontsize=8.5)
+    return figure
+
+
+def eigenvalue_frame(data: xr.Dataset, direction: str, size: int) -> Figure:
+    """Draw what is left of the smallest eigenvalue against the radius, for one direction and number of samples."""
+    picked = data.sel(direction=_named(direction), size=size).isel(radius=slice(1, None))
+    with style():
+        figure, axes = plt.subplots(1, len(data.output), figsize=(6.8, 3.3), sharey=True, squeeze=False)
+        for ax, outputs in zip(axes[0], data.output.values, strict=True):
+            for name, look in LOOKS.items():
+                left = (picked.after / picked.before).sel(output=outputs, network=name).transpose("seed", "radius")
+                band(ax, picked.radius.values, np.clip(left.values, *EDGES), look)
+                ax.lines[-1].set_markevery(4)
+            ax.axhline(0.5, color=INK, linewidth=1, linestyle=":")
+            ax.set(xscale="log", yscale="log", ylim=(1e-4, 5e2), xlabel="distance moved $R$")
+            ax.set_xticks([0.5, 2, 8], ["0.5", "2", "8"])
+            ax.minorticks_off()
+            ax.set_title(f"{outputs} output{'s' if outputs > 1 else ''}")
+        axes[0, 0].set_ylabel(r"$\lambda$ after / before")
+        axes[0, 0].legend(fontsize=9, loc="lower left")
+    return figure
+
+
+def eigenvalue_text(data: xr.Dataset, direction: str, size: int) -> str:
+    """Return the numbers behind one picture of the slider."""
+    first = own.first_loss(data).sel(direction=_named(direction), size=size)
+    parts = []
+    for name, look in LOOKS.items():
+        radii = first.sel(network=name)
+        gone, count = radii.values[np.isfinite(radii.values)], radii.size
+        where = f", first at R = {np.median(gone):.2g} (median of these)" if len(gone) else ""
+        parts.append(f"{look.label} {len(gone)} of {count}{where}")
+    return f"{direction}, {size} samples. Networks that lose half of λ at some R: " + "; ".join(parts) + "."
+
+
+def conditioning(data: xr.Dataset) -> Figure:
+    """Draw conditioning against the weight scale, and the rank of paired networks against the width."""
+    s = data.attrs["settings"]
+    sizes = {"n_samples": s["rank_size"], "n_outputs": s["rank_outputs"], "n_inputs": s["rank_inputs"]}
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4))
+        for name in ("softmax", "relu"):
+            band(left, data["scale"].values, data.inverse_condition.sel(network=name).values, LOOKS[name])
+        left.set(
+            yscale="log", xlabel=r"weight scale $\sigma$", ylabel=r"$\lambda/\lambda_{\max}$", title="conditioning"
+        )
+        left.legend(loc="lower right")
+        widths, jitter = data.rank_width.values, np.linspace(-0.7, 0.7, data.sizes["seed"])[:, None]
+        look = LOOKS["softmax"]
+        right.plot(widths + jitter, data["rank"].values.T, ".", color=look.color, alpha=0.45)
+        right.plot([], [], ".", color=look.color, label="measured")
+        counts = [rank_bound(**sizes, width=int(m)) for m in widths]
+        right.plot(widths, counts, color=INK, linestyle=":", marker="_", label="counting bound")
+        right.set(xlabel="width", title="rank, softmax", ylim=(0, None), xticks=widths[::2])
+        right.legend(loc="lower right")
+    return figure
+
+
+def changes(data: xr.Dataset, radius: float) -> Table:
+    """Return the relative change of the kernel at one radius, by direction and network."""
+    relative = (data.change / data.norm).sel(radius=radius)
+    rows: list[list[str | Measured]] = [
+        [DIRECTIONS[d].label, *(_spread(relative.sel(direction=d, network=name)) for name in LOOKS)] for d in own.MOVES
+    ]
+    caption = f"Change over norm at R = {radius:g}: median over {data.sizes['seed']} seeds [smallest, largest]."
+    return Table(["neurons move", *(look.label for look in LOOKS.values())], rows, caption)
+
+
+def _named(label: str) -> str:
+    """The direction that legends call by this name."""
+    return next(name for name, look in DIRECTIONS.items() if look.label == label)
+
+
+def _spread(samples: xr.DataArray) -> Measured:
+    low, middle, high = np.quantile(samples, (0, 0.5, 1))
+    return Measured(f"{middle:.1e} [{low:.1e}, {high:.1e}]")
+
+
+def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str) -> None:
+    """A thin line of a power, with its name at its left end."""
+    ax.plot(x, y, color=INK, linewidth=1, linestyle=(0, (1, 2)))
+    ax.annotate(text, (x[0], y[0]), xytext=(2, 5), textcoords="offset points", fontsize=9)

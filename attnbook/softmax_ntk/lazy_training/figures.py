@@ -1,0 +1,195 @@
+"""The pictures and tables of the chapter. Each function takes data sets and computes nothing but medians."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.tables import Measured, Table
+from attnbook.softmax_ntk.lazy_bounds import loss_envelope, row_of_table_1
+from attnbook.softmax_ntk.looks import LOOKS, STARTS, log_axis
+from attnbook.softmax_ntk.one_step import ALLOWED, ASKED
+
+TERMS = {
+    "normaliser": Look("normaliser, $|C_0|$", "#9d174d", "-", "D"),
+    "first order": Look("first order, $|C_1|$", INK, ":", "o"),
+    "higher orders": Look("higher orders, $|C_2|$", "#0f766e", "--", "P"),
+    "squared change": Look("squared change, $C_3$", "#a16207", "-.", "s"),
+}
+
+
+def harmless(lazy: xr.Dataset, steps: xr.Dataset) -> Figure:
+    """Draw how far the kernel has moved at equal loss, and the normaliser's part in a step, against the width."""
+    drift, normaliser = lazy.drift.isel(output=0), abs(steps.terms).max("step").sel(term="normaliser")
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.1))
+        for name, look in LOOKS.items():
+            band(left, lazy.width, np.maximum(drift.sel(network=name).transpose("seed", "width"), 1e-16), look)
+        for start in steps.start.values:
+            band(right, steps.width, normaliser.sel(start=start).transpose("seed", "width"), STARTS[start])
+        right.axhline(ALLOWED, color=INK, linestyle=":", linewidth=1.2)
+        right.annotate(
+            "allowed: 0.1", (steps.width[-1], ALLOWED), xytext=(0, 4), textcoords="offset points", ha="right"
+        )
+        left.set(yscale="log", ylabel="change of the kernel", title="training a thousandfold")
+        right.set(yscale="log", ylabel="normaliser's term", title="one step, softmax")
+        log_axis(left, lazy.width.values[::2])
+        log_axis(right, steps.width.values)
+        left.legend(fontsize=10)
+        right.legend(fontsize=10)
+    return figure
+
+
+def account_frame(steps: xr.Dataset, width: int, start: str) -> Figure:
+    """Draw the sizes of the four terms in the unit of the induction, step by step."""
+    sizes = abs(steps.terms).sel(width=width, start=start).transpose("term", "seed", "step")
+    with style():
+        figure, ax = plt.subplots(figsize=(6.4, 3.9))
+        for name, look in TERMS.items():
+            band(ax, steps.step, sizes.sel(term=name), look)
+        for level, text in (
+            (-ASKED, f"asked of $|C_1|$: {-ASKED:g}"),
+            (ALLOWED, f"allowed to the others: {ALLOWED:g}"),
+        ):
+            ax.axhline(level, color=INK, linestyle=":", linewidth=1)
+            ax.annotate(
+                text, (steps.step[-1], level), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9
+            )
+        ax.set(
+            yscale="log", xlabel="step", ylabel=r"size / $m\eta\lambda\|e\|^2$", ylim=(1e-9, 100), xticks=(0, 5, 10, 15)
+        )
+        ax.set_title(f"{STARTS[start].label}, width {width}")
+        ax.legend(loc="lower left", ncols=2, fontsize=9)
+    return figure
+
+
+def account_text(steps: xr.Dataset, width: int, start: str) -> str:
+    """Say how large the normaliser's term becomes, and whether the account closes."""
+    terms = steps.terms.sel(width=width, start=start)
+    largest = abs(terms).max("step").sel(term="normaliser")
+    within = int((largest <= ALLOWED).sum())
+    return (
+        f"{STARTS[start].label}, width {width}: the normaliser's term is at most {float(largest.median()):.2g} (median "
+        f"over {len(steps.seed)} seeds), within its allowance in {within}; the sum of all four is at most "
+        f"{float(terms.sum('term').max()):.2g} where -0.5 is asked."
+    )
+
+
+def envelope(lazy: xr.Dataset) -> Figure:
+    """Draw the loss of the three networks, and for softmax the envelope of Lemma 5.3."""
+    at = lazy.isel(output=0).sel(width=lazy.attrs["settings"]["curve_width"], network="softmax")
+    rates = [float(e / top) for e, top in zip(at.smallest_eigenvalue, at.largest_eigenvalue, strict=True)]
+    bound = [
+        loss_envelope(lazy.step.values.astype(float), smallest_eigenvalue=rate, step_size=1.0, width=1)
+        for rate in rates
+    ]
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.2))
+        for name, look in LOOKS.items():
+            band(ax, lazy.step, lazy.curve.sel(network=name).transpose("seed", "step"), look)
+        band(ax, lazy.step, np.array(bound), Look("envelope of Lemma 5.3, softmax", INK, ":", "none"))
+        ax.set(yscale="log", xlabel="step", ylabel="loss / first loss", ylim=(3e-4, 1.5))
+        ax.legend(fontsize=10)
+    return figure
+
+
+def drift_by_start(starts: xr.Dataset) -> Figure:
+    """Draw the drift of the kernel at equal residual for three starts."""
+    shown = (("softmax", 1.0, -1.5), ("softmax", 0.3, -2.0), ("relu", 1.0, -1.0))
+    with style():
+        figure, axes = plt.subplots(1, 3, figsize=(7.6, 3.3), sharey=True)
+        for ax, (network, scale, power) in zip(axes, shown, strict=True):
+            drift = starts.drift.sel(network=network, scale=scale).transpose("start", "seed", "width")
+            for start, look in STARTS.items():
+                band(ax, starts.width, np.maximum(drift.sel(start=start), 1e-16), look)
+            _reference(ax, starts.width.values, 0.4 * float(drift.sel(start="paired").isel(width=0).median()), power)
+            ax.set(yscale="log", title=f"{LOOKS[network].label}, scale {scale:g}")
+            log_axis(ax, starts.width.values[::2])
+        axes[0].set_ylabel("change of the kernel")
+        axes[0].legend(fontsize=9)
+    return figure
+
+
+def varied(steps: xr.Dataset) -> Table:
+    """Return the largest sizes of the terms by weight scale and by step size, for both starts."""
+    rows: list[list[str | Measured]] = []
+    for name, label in (("scale", "weights σ"), ("fraction", "step size × mλ_max")):
+        for value in steps[name].values:
+            for start in steps.start.values:
+                sizes = steps[f"by_{name}"].sel({name: value, "start": start}).median("seed")
+                cells = [Measured(f"{float(sizes.sel(term=term)):.2g}") for term in TERMS if term != "first order"]
+                rows.append([f"{label} = {value:g}", STARTS[start].label, *cells])
+    width = steps.attrs["settings"]["width"]
+    caption = (
+        f"Largest size over the steps, in the unit of the account, width {width}; medians over seeds. Allowed: 0.1."
+    )
+    return Table(["", "start", "normaliser", "higher orders", "squared change"], rows, caption)
+
+
+def table_1(lazy: xr.Dataset) -> Table:
+    """Return the rows of Table 1, evaluated on the data, beside what the networks took."""
+    n = lazy.attrs["settings"]["n_samples"]
+    rows: list[list[str | Measured]] = []
+    last = lazy.isel(output=0, width=-1)
+    for name, look in LOOKS.items():
+        at = last.sel(network=name)
+        eigenvalue = float(at.smallest_eigenvalue.median())
+        width, steps = row_of_table_1(name, eigenvalue, n_samples=n, error=lazy.attrs["settings"]["target"] * n)  # type: ignore[arg-type]
+        arrived = (lazy.reached.isel(output=0).sel(network=name) == 1).all("seed")
+        failed = [int(w) for w in lazy.width.values[~arrived]]
+        enough = [int(w) for w in lazy.width.values if not failed or w > max(failed)]
+        cells = (
+            f"{eigenvalue:.2g}",
+            f"{width:.0e}",
+            f"{enough[0]}" if enough else "none",
+            f"{steps:.0e}",
+            _spread(at.steps),
+        )
+        rows.append([look.label, *map(Measured, cells)])
+    caption = f"One output, constants 1, o(1) = 0. Steps at width {int(lazy.width[-1])}: median [smallest, largest]."
+    return Table(["", "λ", "width: row", "all arrive from", "steps: row", "steps taken"], rows, caption)
+
+
+def step_sizes(data: xr.Dataset) -> Table:
+    """Return by step size how many networks arrive, whether their loss rises, and in how many steps."""
+    rows: list[list[str | Measured]] = []
+    for fraction in data.fraction.values:
+        at = data.sel(fraction=fraction)
+        cells = []
+        for name in LOOKS:
+            run = at.sel(network=name)
+            arrived = run.steps.where(run.reached == 1, drop=True)
+            took = f"{float(arrived.median()):.0f} steps" if arrived.size else "none"
+            cells.append(Measured(f"{took}, {arrived.size} of {run.steps.size}, {int(run.rises.sum())} rise"))
+        rows.append([f"{fraction:g}", *cells])
+    caption = (
+        "Median steps of those that arrive; how many do; in how many the loss rises on the way (divergence included)."
+    )
+    return Table(["step size × mλ_max", *(look.label for look in LOOKS.values())], rows, caption)
+
+
+def smallest_widths(data: xr.Dataset) -> Table:
+    """Return the smallest working widths beside the count of features."""
+    n_inputs = data.attrs["settings"]["n_inputs"]
+    rows: list[list[str | Measured]] = []
+    for size in data["size"].values:
+        cells = [Measured(_spread(data.smallest.sel(size=size, network=name))) for name in LOOKS]
+        rows.append([f"{size}", f"{2 * size / n_inputs:g}", *cells])
+    caption = f"Median [smallest, largest] over {len(data.seed)} seeds; {n_inputs} inputs, one output."
+    return Table(["samples n", "2n / inputs", *(look.label for look in LOOKS.values())], rows, caption)
+
+
+def _spread(values: xr.DataArray) -> str:
+    low, middle, high = (f"{float(x):.3g}" for x in (values.min(), values.median(), values.max()))
+    return f"{middle} [{low}, {high}]"
+
+
+def _reference(ax: Axes, widths: np.ndarray, start: float, power: float) -> None:
+    """A dotted line of a falling power, named."""
+    line = start * (widths / widths[0]) ** power
+    ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
+    ax.annotate(f"slope −{-power:g}", (widths[1], line[1]), xytext=(0, -15), textcoords="offset points", fontsize=9)

@@ -1,0 +1,39 @@
+"""How networks and starts look in all pictures of this part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnbook.core.figures import Look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["LOOKS", "STARTS", "log_axis"]
+
+LOOKS: Mapping[str, Look] = {
+    "softmax": Look("softmax", "#0b5cad", "-", "o"),
+    "exp": Look("exp", "#c2410c", "-.", "^"),
+    "relu": Look("ReLU", "#5b5f66", "--", "s"),
+}
+STARTS: Mapping[str, Look] = {
+    "paired": Look("pairs", "#15803d", "-", "v"),
+    "opposite_signs": Look("opposite signs only", "#7c3aed", "-.", "D"),
+    "independent": Look("independent", "#8a5a00", "--", "P"),
+}
+
+
+def log_axis(ax: Axes, numbers: np.ndarray, *, label: str = "width") -> None:
+    """Make the horizontal axis logarithmic, with a tick at each of these numbers.
+
+    Args:
+        ax: Whose axis.
+        numbers: Where ticks are wanted.
+        label: What they are; default the width.
+    """
+    ax.set(xscale="log", xlabel=label)
+    ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
+    ax.minorticks_off()

@@ -1,0 +1,1 @@
+"""The chapter on the softmax network: its experiments, pictures, tables and exercises."""

@@ -1,0 +1,129 @@
+"""The pictures and tables of the chapter. Each function takes data sets and computes nothing but medians."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.tables import Measured, Table
+from attnbook.softmax_ntk.denominator import expected_effective_width, tail_scales
+from attnbook.softmax_ntk.looks import LOOKS
+
+WIDTHS = (Look("", "#7fb2e5", "-", "v"), Look("", "#0b5cad", "-", "o"), Look("", "#082c52", "-", "D"))
+
+
+def kernels(data: xr.Dataset) -> Figure:
+    """Draw the kernels of softmax networks of growing width, and their limit."""
+    samples, top = data.attrs["settings"]["n_samples"], float(data.kernel[-1].max())
+    names = [f"{name} neurons" for name in data.picture.values[:-1]] + ["infinitely many: a formula"]
+    with style():
+        figure, axes = plt.subplots(1, len(names), figsize=(7.8, 2.5))
+        for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
+            image = ax.imshow(data.kernel[i], vmin=-top, vmax=top, cmap="RdBu_r", interpolation="nearest")
+            ends = np.arange(len(data.row) // samples + 1) * samples - 0.5
+            for edge in ends[1:-1]:
+                ax.axhline(edge, color=INK, linewidth=1)
+                ax.axvline(edge, color=INK, linewidth=1)
+            labels = [f"output {k + 1}" for k in range(len(ends) - 1)]
+            ax.set_xticks((ends[1:] + ends[:-1]) / 2, labels, fontsize=8.5)
+            ax.set_yticks((ends[1:] + ends[:-1]) / 2, labels if i == 0 else [], rotation=90, va="center", fontsize=8.5)
+            ax.tick_params(length=0)
+            ax.grid(visible=False)
+            ax.set_title(name, fontsize=9)
+        figure.colorbar(image, ax=axes, shrink=0.8, aspect=20)
+    return figure
+
+
+def attention_frame(data: xr.Dataset, sigma: float) -> Figure:
+    """Draw the sorted attention weights of one input, and how many neurons that amounts to."""
+    share, width = data.share.sel(sigma=sigma).values, int(data.effective_width[0])
+    effective = float(data.effective.isel(effective_width=0).sel(sigma=sigma).median())
+    with style():
+        figure, ax = plt.subplots(figsize=(6.4, 3.4))
+        ax.axvline(effective, color="#c9a227", linewidth=5, alpha=0.6)
+        ax.plot(range(1, len(share) + 1), 100 * share, "o", color=LOOKS["softmax"].color, markersize=4.5)
+        ax.axhline(100 / width, color=INK, linewidth=1.2, linestyle="--")
+        ax.annotate(f"if all {width} had the same", (1, 100 / width), xytext=(0, -13), textcoords="offset points")
+        if effective < len(share):
+            side = "left" if effective < len(share) / 2 else "right"
+            ax.annotate(
+                "effective number", (effective, 60), xytext=(8 if side == "left" else -8, 0),
+                textcoords="offset points", ha=side,
+            )  # fmt: skip
+        ax.set(yscale="log", ylim=(0.02, 100), xlim=(0, len(share) + 1), ylabel="attention weight (%)")
+        ax.set(xlabel=f"neuron, sorted by weight (first {len(share)} of {width})")
+    return figure
+
+
+def attention_text(data: xr.Dataset, sigma: float) -> str:
+    """Return the numbers behind one picture of the slider."""
+    pair = float(data.share.sel(sigma=sigma)[:2].sum())
+    found, width = data.effective.isel(effective_width=0).sel(sigma=sigma), int(data.effective_width[0])
+    return (
+        f"Weight scale {sigma:g}: the heaviest pair of this input has {100 * pair:.2g} % of the attention. Effective "
+        f"number: {float(found.median()):.3g} of {width} (mean over inputs, median over {data.sizes['seed']} seeds)."
+    )
+
+
+def towards_the_limit(data: xr.Dataset) -> Figure:
+    """Draw how far kernels are from their limit, by width and weight scale, beside what the variance of a pair says."""
+    with style():
+        figure, axes = plt.subplots(1, len(data["scale"]), figsize=(7.8, 3.2), sharey=True)
+        for ax, scale in zip(axes, data["scale"].values, strict=True):
+            for name, look in LOOKS.items():
+                picked = data.sel(scale=scale, network=name)
+                band(ax, data.width.values, picked.distance.values, look)
+                ax.plot(data.width, picked.fluctuation.median("seed"), color=look.color, linestyle=":", linewidth=1.4)
+            ax.set(xscale="log", yscale="log", ylim=(5e-3, 9), title=rf"$\sigma={scale:g}$", xlabel="width")
+        axes[0].set_ylabel("distance from the limit, relative")
+        axes[0].legend(fontsize=9)
+    return figure
+
+
+def effective_numbers(data: xr.Dataset) -> Figure:
+    """Draw the effective number of neurons against the weight scale, with the formula and where its tails begin."""
+    sigmas = data.sigma.values
+    fine = np.linspace(sigmas[0], 4, 60)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.8))
+        for width, drawn in zip(data.effective_width.values, WIDTHS, strict=False):
+            look = Look(f"{width} neurons", drawn.color, "-", drawn.marker)
+            band(ax, sigmas, data.effective.sel(effective_width=width).values, look)
+            expected = [expected_effective_width(int(width), scale=c) for c in fine]
+            ax.plot(fine, expected, color=look.color, linestyle=":", linewidth=1.2)
+            for at, marker in zip(tail_scales(int(width)), ("|", "x"), strict=True):
+                ax.plot(at, 1.0, marker, color=look.color, markersize=9, markeredgewidth=2, clip_on=False)
+        ax.set(yscale="log", ylim=(1, 1.5e5), xlabel=r"weight scale $\sigma$, inputs of norm 1")
+        ax.set_ylabel("effective number of neurons")
+        ax.legend(title="dotted: the formula; at the axis\n| here it must fail,  × a few have it all", fontsize=9.5)
+    return figure
+
+
+def conditions(data: xr.Dataset) -> Table:
+    """Return condition numbers of the kernels of networks and at infinite width, by norms and weight scale."""
+    rows: list[list[str | Measured]] = []
+    for low in data.lowest.values:
+        for scale in (1.0, 2.0):
+            picked = data.sel(lowest=low, scale=scale)
+            limits = picked["limit"].median("seed")
+            cells = [
+                Measured(f"{_spread(picked.condition.sel(network=name))} / {_short(float(limits.sel(network=name)))}")
+                for name in LOOKS
+            ]
+            ratio = picked.condition.sel(network="exp") / picked.condition.sel(network="softmax")
+            rows.append(["all 1" if low == 1 else f"{low:g} to 1", f"{scale:g}", *cells, Measured(_spread(ratio))])
+    caption = f"Networks: median over {data.sizes['seed']} seeds [smallest, largest] / median at infinite width."
+    return Table(["norms", "σ", *(look.label for look in LOOKS.values()), "exp over softmax"], rows, caption)
+
+
+def _spread(samples: xr.DataArray) -> str:
+    low, middle, high = (_short(number) for number in np.quantile(samples, (0, 0.5, 1)))
+    return f"{middle} [{low}, {high}]"
+
+
+def _short(number: float) -> str:
+    """Two digits, without a power of ten."""
+    return f"{float(f'{number:.2g}'):g}"

@@ -1,1 +1,0 @@
-"""The tables of this part, one module per chapter."""

@@ -1,0 +1,1 @@
+"""The chapter on self-attention: its experiments, pictures, tables and exercises."""

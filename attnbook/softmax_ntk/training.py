@@ -1,0 +1,149 @@
+"""Draw networks, train them at a step size that fits their own kernel, and see how far they have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnbook.core import runtime
+from attnbook.core.rng import stream, to_tensor
+from attnbook.softmax_ntk.conditioning import check_not_zero
+from attnbook.softmax_ntk.data import Sample, draw_sample
+from attnbook.softmax_ntk.descent import Descent, gradient_descent
+from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.two_layer import Networks, Start, draw_weights, predict
+
+__all__ = ["ACTIVATIONS", "Problem", "Trained", "double_device", "train"]
+
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a group of networks has in common.
+
+    Attributes:
+        activation: What a neuron computes.
+        width: Number of neurons.
+        n_samples: Number of samples.
+        n_inputs: Number of inputs.
+        n_outputs: Number of outputs; default 1.
+        scale: Standard deviation of the initial weights; default 1.
+        start: What neurons share at the start; default the paper's pairs.
+    """
+
+    activation: Activation
+    width: int
+    n_samples: int
+    n_inputs: int
+    n_outputs: int = 1
+    scale: float = 1.0
+    start: Start = "paired"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Networks of several seeds before and after training.
+
+    Attributes:
+        start: The networks before training.
+        inputs: Their samples, ``(seeds, samples, inputs)``.
+        labels: What they fit, ``(seeds, outputs, samples)``: the initial outputs plus the labels; paired networks
+            start at zero, so that these are the labels.
+        kernel: Kernel before training, ``(seeds, rows, rows)``.
+        eigenvalues: Its eigenvalues, increasing, ``(seeds, rows)``.
+        step_size: Step sizes, ``(seeds,)``.
+        descent: What training did.
+    """
+
+    start: Networks
+    inputs: Float[Tensor, "seeds samples inputs"]
+    labels: Float[Tensor, "seeds outputs samples"]
+    kernel: Float[Tensor, "seeds rows rows"]
+    eigenvalues: Float[np.ndarray, "seeds rows"]
+    step_size: Float[Tensor, " seeds"]
+    descent: Descent
+
+    def first_outputs(self) -> Float[Tensor, "seeds outputs samples"]:
+        """Return the outputs before training; zero for paired networks."""
+        return predict(self.start, self.inputs)
+
+    def movement(self) -> Float[np.ndarray, "seeds width"]:
+        """Return how far each neuron moved, in Euclidean norm."""
+        return (self.descent.networks.first_layer - self.start.first_layer).norm(dim=1).cpu().double().numpy()
+
+    def drift(self) -> Float[np.ndarray, " seeds"]:
+        """Return how far the kernel moved, relative to its first norm."""
+        moved = ntk_gram(self.descent.networks, self.inputs) - self.kernel
+        return (moved.norm(dim=(1, 2)) / self.kernel.norm(dim=(1, 2))).cpu().double().numpy()
+
+
+def train(
+    problem: Problem,
+    seeds: Sequence[int],
+    *,
+    device: torch.device,
+    max_steps: int,
+    target: float = 0.0,
+    fraction: float = 1.0,
+    samples: Sequence[Sample] | None = None,
+) -> Trained:
+    r"""Draw networks, train them with step size ``fraction`` $/(m\lambda_{\max}(H^*))$ and keep both ends.
+
+    Args:
+        problem: What they have in common.
+        seeds: One network for each.
+        device: Where to compute.
+        max_steps: Steps after which to give up.
+        target: Fraction of the first loss to stop at; default never.
+        fraction: Step size in units of one over the largest eigenvalue of $mH^*$; default 1. Linear theory allows 2.
+        samples: One training set per seed; default uniform on unit spheres.
+
+    Returns:
+        The networks before and after.
+
+    Raises:
+        ZeroKernelError: If the kernel of a network is zero, so that no step size fits it.
+        ValueError: If a number is outside its range.
+    """
+    p, to = problem, partial(to_tensor, device=device, dtype=torch.float64)
+    weights = [
+        draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
+        for s in seeds
+    ]
+    start = Networks.stack(p.activation, weights, device=device, dtype=torch.float64)
+    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=s) for s in seeds]
+    inputs = to(np.stack([s.inputs for s in drawn]))
+    labels = to(np.stack([s.labels for s in drawn])) + predict(start, inputs)
+    kernel = ntk_gram(start, inputs)
+    eigenvalues = torch.linalg.eigvalsh(kernel)
+    check_not_zero(eigenvalues[:, -1], activation=p.activation, width=p.width)
+    step_size = fraction / (p.width * eigenvalues[:, -1])
+    descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)
+    return Trained(start, inputs, labels, kernel, eigenvalues.cpu().double().numpy(), step_size, descent)
+
+
+def double_device(name: str | torch.device | None) -> torch.device:
+    """Return the device to compute on: as :func:`attnbook.core.runtime.device`, but the CPU in place of mps.
+
+    Late losses and small drifts need float64, and kernels need eigenvalues; mps has neither.
+
+    Args:
+        name: Name of a device; default the first that this machine has.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If the device is not available.
+    """
+    where = runtime.device(name)
+    return torch.device("cpu") if where.type == "mps" else where
