@@ -29,7 +29,7 @@ def stopped(data: xr.Dataset, sizes: xr.Dataset) -> Figure:
     """Draw error against steps with the networks where they stopped, and against the number of labels."""
     plain = data.sel(task="line", weighting="theorem")
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.0), sharey=True)
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 2.9), sharey=True)
         band(left, data.step, plain.error.values, MACHINE)
         left.plot(plain.stopped, data.stopped_error, **NETWORK.line_style())
         _line(left, plain.line_error)

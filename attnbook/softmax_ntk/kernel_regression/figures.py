@@ -26,7 +26,7 @@ STAGES = {
 def network_and_machine(data: xr.Dataset) -> Figure:
     """Draw a ReLU and a softmax network with their machines along a circle, and the gap against the width."""
     with style():
-        figure, axes = plt.subplots(1, 3, figsize=(7.8, 3.1))
+        figure, axes = plt.subplots(1, 3, figsize=(7.8, 2.35))
         for ax, name in zip(axes, ("relu", "softmax"), strict=False):
             _predictions(ax, data, "paired", name, int(data.time[-1]))
             ax.set(title=f"{LOOKS[name].label}, width {int(data.shown[0])}", ylim=(-1.5, 1.9), xlabel="angle (degrees)")
@@ -36,8 +36,9 @@ def network_and_machine(data: xr.Dataset) -> Figure:
             gap = data.gap.isel(scale=0).sel(start="paired", network=name).transpose("seed", "width")
             band(axes[2], data.width, np.maximum(gap, ROUNDING), look)
         axes[2].set(yscale="log", title="largest gap")
+        axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 300)
         log_axis(axes[2], data.width.values[::2])
-        axes[2].legend(fontsize=9)
+        axes[2].legend(fontsize=8.5, loc="lower left")
     return figure
 
 
@@ -48,7 +49,7 @@ def circle_frame(data: xr.Dataset, steps: int, network: str, neurons: str) -> Fi
     gaps = abs(shown.sel(model="network") - shown.sel(model="machine"))
     shades = plt.get_cmap("cividis")(np.linspace(0.75, 0, len(data.shown)))
     with style():
-        figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 4.6), sharex=True, height_ratios=(1.1, 1))
+        figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 4.3), sharex=True, height_ratios=(1.1, 1))
         _predictions(above, data, start, network, steps)
         counted = f"{steps} step" + "s" * (steps > 1)
         above.set(

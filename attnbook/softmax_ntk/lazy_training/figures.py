@@ -26,7 +26,7 @@ def harmless(lazy: xr.Dataset, steps: xr.Dataset) -> Figure:
     """Draw how far the kernel has moved at equal loss, and the normaliser's part in a step, against the width."""
     drift, normaliser = lazy.drift.isel(output=0), abs(steps.terms).max("step").sel(term="normaliser")
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.3))
         for name, look in LOOKS.items():
             band(left, lazy.width, np.maximum(drift.sel(network=name).transpose("seed", "width"), 1e-16), look)
         for start in steps.start.values:
@@ -57,7 +57,7 @@ def account_frame(steps: xr.Dataset, width: int, start: str) -> Figure:
         ):
             ax.axhline(level, color=INK, linestyle=":", linewidth=1)
             ax.annotate(
-                text, (steps.step[-1], level), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9
+                text, (steps.step[-1], level), xytext=(0, -11), textcoords="offset points", ha="right", fontsize=9
             )
         ax.set(
             yscale="log", xlabel="step", ylabel=r"size / $m\eta\lambda\|e\|^2$", ylim=(1e-9, 100), xticks=(0, 5, 10, 15)

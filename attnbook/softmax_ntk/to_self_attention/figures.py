@@ -32,7 +32,7 @@ STEPS, TARGET = 60, 0.01  # of descent on the values alone
 def kernel_and_race(layers: xr.Dataset, race: xr.Dataset) -> Figure:
     """Draw the spectrum of the kernel of the softmax weights, and losses against gradients in two problems."""
     with style():
-        figure, (left, *others) = plt.subplots(1, 3, figsize=(7.8, 3.1), width_ratios=(1, 1.1, 1.1))
+        figure, (left, *others) = plt.subplots(1, 3, figsize=(7.8, 2.6), width_ratios=(1, 1.1, 1.1))
         spectrum = (layers.spectrum / layers.spectrum.max("index")).median("seed")
         for length, (color, marker, size) in zip(layers.length.values, LENGTHS, strict=False):
             one = spectrum.sel(length=length)
