@@ -1,0 +1,1 @@
+"""The chapter on learning features: its experiment, pictures, tables and exercises."""
