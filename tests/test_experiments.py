@@ -113,14 +113,6 @@ def test_the_same_on_a_cluster(new, found, cluster):
 
 
 @pytest.mark.slow
-def test_an_old_experiment_runs_on_a_worker_as_one_task(pool, smoke_results):
-    old, seen = OLD[-1], []
-    there = old.at("smoke").run(device="cpu", executor=pool, progress=lambda *told: seen.append(told))
-    assert there.measurements() == smoke_results[old.id].measurements()
-    assert seen == [(1, 1)]
-
-
-@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_loses_nothing(cluster, tmp_path):
     """SIGKILL, as the kernel does for want of memory: its group goes to the other worker, all others stay."""
     toy = Toy(seeds=tuple(range(8)), chunk=1, seconds=0.5, log=str(tmp_path))

@@ -134,7 +134,7 @@ def sufficient_radius(
     Example:
         >>> scores, support = np.array([[0.9, -0.4, -0.9]]), np.array([[False, True, False]])
         >>> float(sufficient_radius(np.array(0.5), np.array(1.0), scores, np.array([0]), support).round(3))
-        5.05
+        5.045
     """
     samples, tokens = token_scores.shape[-2:]
     own = np.take_along_axis(token_scores, selected[..., None], axis=-1)

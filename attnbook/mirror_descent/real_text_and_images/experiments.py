@@ -134,7 +134,7 @@ class Reviews(Comparison):
     large = {
         "reviews": "imdb", "n_words": 30_000, "n_tokens": 200, "width": 100, "n_train": 22_500, "n_few": 500,
         "n_validation": 2500, "n_test": 25_000, "n_read": 5000, "steps": 2250, "few_steps": 400, "batch_size": 100,
-        "records": 10, "rates": GRID, "compared": 3, "cases": ("many", "learned", "few", "noise"),
+        "records": 10, "rates": GRID, "compared": 3, "cases": ("many", "few", "noise"),
         "seeds": tuple(range(10)), "chunk": 10,
     }  # fmt: skip
 

@@ -249,8 +249,8 @@ class SmallestEigenvalues(Experiment):
     scale_size: int = 32  # number of samples where the scale varies, with the fewest inputs
     rank_widths: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48)  # 32 among them
     rank_size: int = 24  # samples of the kernels whose rank is taken
-    rank_inputs: int = 4
-    rank_outputs: int = 2
+    rank_inputs: int = 4  # entries of their inputs
+    rank_outputs: int = 2  # entries of their outputs
     seeds: tuple[int, ...] = tuple(range(20))
     chunk: int = 20
 
