@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from attnbook.core.results import Measurement
 from attnbook.ledger.judging import Verdict, standing
-from attnbook.ledger.replication import replicated
+from attnbook.ledger.replication import replicated, replicated_size
 from attnbook.ledger.schema import SETTINGS, SOURCES, Claim
 
 __all__ = [
@@ -146,8 +146,8 @@ def held(verdict: Verdict) -> str:
     found = replicated(verdict.claim)
     if found is None:
         return ""
-    size = f", {SIZES['book']}" if found.sets and standing(verdict.claim).scale != "book" else ""
-    return f"{found}{size}"
+    tried, stands = replicated_size(verdict.claim.experiment), standing(verdict.claim).scale
+    return f"{found}, {SIZES[tried]}" if found.sets and tried != stands else str(found)
 
 
 def scoreboards(verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:
