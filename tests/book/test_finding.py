@@ -59,7 +59,8 @@ def test_gallery_shows_figures_of_every_chapter(address: str, visit: Callable) -
     """Each picture leads to a figure on a chapter's page."""
     page = visit(f"{address}reference/gallery.html").page
     targets = page.eval_on_selector_all(".gallery-chapter a:has(img)", "all => all.map(a => a.getAttribute('href'))")
-    assert len(targets) > 100
+    chapters = page.locator(".gallery-chapter").count()
+    assert len(targets) >= 3 * chapters > 0
     assert all("-figure-" in target for target in targets)
     page.goto(page.url.rsplit("/", 1)[0] + "/" + targets[1])
     assert page.evaluate("document.querySelector(':target').tagName") == "FIGURE"

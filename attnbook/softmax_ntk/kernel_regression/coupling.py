@@ -1,7 +1,7 @@
 r"""A network in training beside its kernel machine: at every step, on training and on unseen inputs.
 
 The machine is gradient descent on the kernel of the network at its start, with the same step size and labels, and
-starts at the outputs of the network: $F_0(x)+K_0(x,X)H^{*-1}(I-(I-\eta mH^*)^\tau)\mathrm{vec}(Y)$.
+starts at the outputs of the network: $F_0(x)+K_0(x,X)\,u$ with $u=H^{*-1}(I-(I-\eta mH^*)^\tau)\mathrm{vec}(Y)$.
 """
 
 from __future__ import annotations
