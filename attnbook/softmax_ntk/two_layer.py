@@ -189,7 +189,8 @@ def loss_and_gradient(
     r"""Return the loss of each network (Definition 3.2) and its gradient (Claim 3.4), in closed form.
 
     With $E = F - Y$ and the derivatives $g$ of the neurons (see above), the gradient of
-    $\frac12\|F - Y\|_F^2$ is $X^\top[\,g\odot(E^\top A - c\,r1^\top)]$ with $r=\tfrac1m\mathrm{rowsum}(E\odot F)$ and $c = 1$ for
+    $\frac12\|F - Y\|_F^2$ is $X^\top[\,g\odot(E^\top A - c\,r1^\top)]$ with
+    $r=\tfrac1m\mathrm{rowsum}(E\odot F)$ and $c = 1$ for
     softmax and 0 else: the sum over outputs is one matrix product, the denominator one number per sample.
 
     Args:
