@@ -212,8 +212,8 @@ def five_pieces(
     r"""Split $H(W)-H(\tilde W)$ of a softmax network into the five pieces of Lemma B.2.
 
     An entry is the sum over $r$ of $m\,x_i^\top x_j\langle v_{\ell,r},S_i\rangle\langle v_{k,r},S_j\rangle$ times
-    $\alpha_i^{-1}\alpha_j^{-1}e^{\langle w_r,x_i+x_j\rangle}$. The pieces move the exponentials, then one centred sign after
-    the other, then one normaliser $\alpha$ after the other.
+    $\alpha_i^{-1}\alpha_j^{-1}e^{\langle w_r,x_i+x_j\rangle}$. The pieces move the exponentials, then one centred
+    sign after the other, then one normaliser $\alpha$ after the other.
 
     Args:
         inputs: Samples $x_i$.
