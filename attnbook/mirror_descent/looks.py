@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attnbook.core.figures import Look
 
-__all__ = ["LOOKS", "OPTIMIZER_LOOKS"]
+__all__ = ["LOOKS"]
 
 # On-off dashes, so that no two exponents share a line.
 LOOKS: Mapping[float, Look] = {
@@ -20,11 +20,3 @@ LOOKS: Mapping[float, Look] = {
     4.0: Look("p = 4", "#06306e", (0, (1, 3)), ">"),
 }
 """How each exponent looks in all chapters of this part."""
-
-OPTIMIZER_LOOKS: Mapping[str, Look] = {
-    "adam": Look("Adam", "#6b6b6b", (0, (4, 1, 1, 1, 1, 1)), "X"),
-    "p1_1": LOOKS[1.1],
-    "p2": LOOKS[2.0],
-    "p3": LOOKS[3.0],
-}
-"""How each optimiser of the attention matrices looks."""

@@ -98,7 +98,7 @@ class Recurrent(Experiment):
     def task(self, name: str) -> Task:
         """Return the teacher that ``attention``, ``position``, ``equal`` or ``two_looks`` names."""
         # Names come from the coordinates of data sets, which are texts to mypy.
-        return Task("attention", 0.0) if name == "equal" else Task(name, self.sharpness)  # type: ignore[arg-type]
+        return Task("attention", 0.0) if name == "equal" else Task(name, self.sharpness)  # type: ignore[arg-type]  # a str from a list
 
     def coordinates(self) -> dict[str, Any]:
         """Name sizes, models, teachers and what was read off the longer run."""

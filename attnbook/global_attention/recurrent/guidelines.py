@@ -79,7 +79,7 @@ class Guidelines(Experiment):
         def train(option: str, values: tuple[float, ...], kind: Penalty = "entropy") -> tuple[np.ndarray, np.ndarray]:
             cases = list(product(seeds, tasks, [{option: value} for value in values]))
             # Penalties are floats; mypy compares the dictionary with every argument left.
-            members = [WordMember(task, seed, self.n_sentences, **given) for seed, task, given in cases]  # type: ignore[arg-type]
+            members = [WordMember(task, seed, self.n_sentences, **given) for seed, task, given in cases]  # type: ignore[arg-type]  # a dict of options
             found = train_reader("one_step", members, setup, training, device=device, penalty=kind, progress=next(told))
             shape = (len(seeds), len(tasks), len(values))
             return found.test_loss.reshape(shape), found.train_loss.reshape(shape)

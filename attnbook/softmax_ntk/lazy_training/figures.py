@@ -138,7 +138,7 @@ def table_1(lazy: xr.Dataset) -> Table:
     for name, look in LOOKS.items():
         at = last.sel(network=name)
         eigenvalue = float(at.smallest_eigenvalue.median())
-        width, steps = row_of_table_1(name, eigenvalue, n_samples=n, error=lazy.attrs["settings"]["target"] * n)  # type: ignore[arg-type]
+        width, steps = row_of_table_1(name, eigenvalue, n_samples=n, error=lazy.attrs["settings"]["target"] * n)  # type: ignore[arg-type]  # xarray's names are str
         arrived = (lazy.reached.isel(output=0).sel(network=name) == 1).all("seed")
         failed = [int(w) for w in lazy.width.values[~arrived]]
         enough = [int(w) for w in lazy.width.values if not failed or w > max(failed)]
