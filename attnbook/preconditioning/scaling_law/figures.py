@@ -133,8 +133,9 @@ def bounds(keys: xr.Dataset) -> Table:
 def one_data_set(data: xr.Dataset) -> Table:
     """Return by number of samples what the start leaves over its limit, and what training adds."""
     rows: list[list[str | Measured]] = []
-    for n, path in own.pooled_path(data).groupby("n"):
-        worth = (Measured(f"{ratio.item():.3f}") for ratio in (path[..., -1], path.min()))
+    for path in own.pooled_path(data).transpose("n", "step"):
+        n = path.n.item()
+        worth = (Measured(f"{ratio.item():.3f}") for ratio in (path[-1], path.min()))
         rows.append([f"{n}", _spread(n * data.start.sel(n=n) / data.limit), *worth])
     caption = "First: median over problems [smallest, largest]. Others: means over data sets and problems."
     return Table(["n", "n · start / limit", "trained / start", "best step / start"], rows, caption)

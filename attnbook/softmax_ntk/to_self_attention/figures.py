@@ -72,13 +72,16 @@ def values_frame(norm: float, length: int) -> Figure:
 
 
 def values_text(norm: float, length: int) -> str:
-    """Return how many steps of the best fixed size the values need at uniform attention."""
+    """Return how many steps of the best fixed size the values need at uniform attention.
+
+    Without a mean the length does not matter; the words name it, so that a slider is heard to have moved.
+    """
     condition = uniform_condition(norm, length)
     factor = (condition - 1) / (condition + 1)
     steps = math.ceil(math.log(TARGET) / (2 * math.log(factor)) - 1e-9) if factor else 1
     return (
-        f"Condition number {condition:.3g}: one step of descent keeps {factor:.3g} of the error, and it takes {steps} "
-        f"to get to {TARGET:g} of the first loss; a solve takes one."
+        f"Mean of norm {norm:g}, {length} tokens: condition number {condition:.3g}. One step of descent keeps "
+        f"{factor:.3g} of the error, and it takes {steps} to get to {TARGET:g} of the first loss; a solve takes one."
     )
 
 
