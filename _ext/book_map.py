@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from attnbook import ledger
 
 MAP = Path("chapters") / "map.toml"
+WAY = "two_hours"  # the key of the map that is no part
 SHORT = {  # where the name of the notebook would be badly spelled
     "noisy_mnist": "noisy MNIST",
     "self_attention": "self-attention",
@@ -57,7 +59,7 @@ class Chapter:
 
 def read_map(root: Path) -> dict[str, Chapter]:
     """Return all chapters by name, in the order of the book."""
-    raw = tomllib.loads((root / MAP).read_text(encoding="utf-8"))
+    raw = _raw(root)
     return {
         f"{paper}/{stem}": Chapter(
             f"{paper}/{stem}",
@@ -67,8 +69,24 @@ def read_map(root: Path) -> dict[str, Chapter]:
             tuple(entry.get("own_letters", ())),
         )
         for paper, entries in raw.items()
+        if paper != WAY
         for stem, entry in entries.items()
     }
+
+
+def two_hours(root: Path) -> list[str]:
+    """Return the names of the chapters on the two-hour way, in its order."""
+    return _raw(root)[WAY]
+
+
+def _raw(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / MAP).read_text(encoding="utf-8"))
+
+
+def markdown(notebook: Path) -> list[str]:
+    """Return the text cells of a notebook."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
 def seconds(notebook: Path) -> float | None:

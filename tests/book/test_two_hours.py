@@ -1,0 +1,52 @@
+"""The two-hour way: short enough for two hours, and each step leads on to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import book_map
+import pytest
+import quick_lane
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+WAY = book_map.two_hours(ROOT)
+CHAPTERS = book_map.read_map(ROOT)
+END = "p.quick-onward"
+
+
+def test_way_has_at_most_six_thousand_words_and_meets_every_part() -> None:
+    """What stands above the first headings of its chapters."""
+    total = sum(quick_lane.words(quick_lane.quick_text(ROOT / f"{CHAPTERS[name].page}.ipynb")) for name in WAY)
+    assert 2_000 < total <= 6_000
+    assert {CHAPTERS[name].paper for name in WAY} == {chapter.paper for chapter in CHAPTERS.values()}
+
+
+def test_way_has_at_most_45_screens_and_leads_on(address: str, visit: Callable) -> None:
+    """On a laptop, from the top of each chapter to the line that leads on; the last line leads to the summary."""
+    screens, page = 0.0, visit(f"{address}chapters/{WAY[0]}.html#quick").page
+    page.set_viewport_size({"width": 1366, "height": 768})
+    for name, following in zip(WAY, [*WAY[1:], ""], strict=True):
+        assert page.url.endswith(f"{name}.html#quick")
+        screens += _bottom(page) / 768
+        page.locator(f"{END} a").click()
+        page.wait_for_url(f"**/{following}.html#quick" if following else "**/take_away.html")
+    assert screens <= 45
+    page.context.close()
+
+
+def _bottom(page: Any) -> float:
+    """Return where the quick part of an open chapter ends, in pixels from the top of the page."""
+    page.wait_for_load_state("load")
+    return page.evaluate(f"document.querySelector('{END}').getBoundingClientRect().bottom + window.scrollY")
+
+
+def test_summary_has_two_lines_of_every_chapter(address: str, visit: Callable) -> None:
+    """What to take away, with a link to the chapter."""
+    page = visit(f"{address}reference/take_away.html").page
+    links = page.eval_on_selector_all("article section section > p > a", "all => all.map(a => a.getAttribute('href'))")
+    assert [link.removeprefix("../chapters/").split(".html")[0] for link in links] == list(CHAPTERS)
+    assert page.locator("article section section > ul > li").count() == quick_lane.LINES * len(CHAPTERS)
+    page.context.close()
