@@ -198,7 +198,8 @@ def _row(v: Verdict) -> str:
     left = 'style="text-align: left"'  # JupyterLab sets tables to the right
     rule = f"Accepted when <code>{html.escape(v.claim.accept)}</code>" if v.claim.accept else ""
     trial = f"The rule was set after {_text(v.claim.trial)}." if v.claim.trial else ""
-    facts = "<br>".join(filter(None, [_values(v), rule, trial]))
+    note = f"<b>Read with care.</b> {_text(v.claim.note)}" if v.claim.note else ""
+    facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
     details = f"<details><summary>numbers and rule</summary>{facts}</details>" if facts else ""
     badge = f'<span class="verdict verdict-{v.outcome.replace(" ", "-")}">{SIGNS[v.outcome]} {v.outcome}</span>'
     remarks = [f'<span class="claim-remark">{remark}</span>' for remark in (stands(v), held(v)) if remark]
@@ -224,6 +225,7 @@ def _values(v: Verdict) -> str:
 
 
 def _text(markdown: str) -> str:
-    r"""Escape a statement and give its formulas the delimiters \(...\) that every front end typesets."""
+    r"""Write a statement as HTML: names in backquotes as code, formulas in \(...\), which every front end typesets."""
     pieces = html.escape(" ".join(markdown.split()), quote=False).split("$")
-    return "".join(piece if i % 2 == 0 else rf"\({piece}\)" for i, piece in enumerate(pieces))
+    code = r"<code>\1</code>"
+    return "".join(rf"\({piece}\)" if i % 2 else re.sub("`(.+?)`", code, piece) for i, piece in enumerate(pieces))

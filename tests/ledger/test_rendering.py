@@ -128,6 +128,11 @@ def test_what_the_papers_state_and_what_this_book_found_are_counted_apart():
     assert list(scoreboards(verdicts[:1])) == ["paper"]
 
 
+def test_note_of_a_claim_stands_in_its_row():
+    html = card([judge(made(id="XY-1", note="Only for $n<3$; see `share`."), measured(loss=0.1))])
+    assert r"<b>Read with care.</b> Only for \(n&lt;3\); see <code>share</code>." in html
+
+
 def test_rules_set_after_a_look_are_counted_apart_and_named_in_their_rows(monkeypatch):
     claims = [made(id=f"XY-{i}", trial=trial) for i, trial in enumerate(["", "one seed", "$n=3$ & more"])]
     verdicts = [judge(claim, measured(loss=0.1)) for claim in claims]
