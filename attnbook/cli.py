@@ -17,10 +17,10 @@ from rich.table import Column, Table
 from attnbook import datasets, doctor, ledger, running
 from attnbook.core import results, runtime
 from attnbook.core.executors import executor_on
+from attnbook.core.experiment import Experiment
 from attnbook.core.runtime import Scale
-from attnbook.core.storage import plain
 from attnbook.ledger import rendering
-from attnbook.registry import Entry, experiment, experiments
+from attnbook.registry import experiment, experiments
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Look up, run and verify the claims of the book.",
@@ -241,35 +241,26 @@ def _clear_errors() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def _chosen(names: list[str], every: bool, paper: str | None) -> list[Entry]:
+def _chosen(names: list[str], every: bool, paper: str | None) -> list[type[Experiment]]:
     """The experiments that were asked for, each once."""
     if bool(names) + every + (paper is not None) != 1:
         raise ValueError("experiment: name one or several, or use --all, or --paper NAME")
     _one_of("paper", paper, [p.name for p in ledger.papers()])
     if names:
         return [experiment(name) for name in dict.fromkeys(names)]
-    return [entry for name, entry in experiments().items() if every or name.split(".")[0] == paper]
+    return [kind for name, kind in experiments().items() if every or name.split(".")[0] == paper]
 
 
-def _measured(chosen: Entry, size: Scale, device: str | None) -> Mapping[str, results.Measurement]:
-    ready = chosen.at(size)
-    with runtime.progress_bar(chosen.id) as progress:
-        return ready.measurements(ready.run(device=device, progress=progress))  # type: ignore[arg-type]  # its own
-
-
-def _again(chosen: Entry, device: str | None, sets: int, named: bool) -> list[dict[str, Any]]:
+def _again(chosen: type[Experiment], device: str | None, sets: int, named: bool) -> list[dict[str, Any]]:
     """Each verdict beside the number of sets of fresh seeds in which it held."""
     size = ledger.replicated_size(chosen.id) if named else "book"  # a larger run takes long: only if asked for
 
-    def measure(settings: Any) -> tuple[Mapping[str, results.Measurement], Mapping[str, Any]]:
-        ready = chosen.at(size, seeds=settings.seeds)
-        with runtime.progress_bar(f"{chosen.id}, seeds from {settings.seeds[0]}") as progress:
+    def measure(ready: Experiment) -> tuple[Mapping[str, results.Measurement], Mapping[str, Any]]:
+        with runtime.progress_bar(f"{chosen.id}, seeds from {ready.seeds[0]}") as progress:
             found = ready.run(device=device, progress=progress)
-        how = found.provenance if isinstance(found, results.Result) else found.attrs["provenance"]
-        return ready.measurements(found), plain(how)  # type: ignore[arg-type]  # its own
+        return ready.measurements(found), found.attrs["provenance"]
 
-    at_size = chosen.at(size)
-    ledger.replicate(chosen.id, getattr(at_size, "settings", at_size), measure, sets=sets)
+    ledger.replicate(chosen.id, chosen.at(size), measure, sets=sets)
     rows = []
     for claim in results.stored_measurements(chosen.id, size):
         verdict, found = ledger.recorded(ledger.claim(claim), size), ledger.replicated(ledger.claim(claim))
@@ -278,9 +269,11 @@ def _again(chosen: Entry, device: str | None, sets: int, named: bool) -> list[di
     return rows
 
 
-def _compare(chosen: Entry, size: Scale, device: str | None) -> list[dict[str, Any]]:
+def _compare(chosen: type[Experiment], size: Scale, device: str | None) -> list[dict[str, Any]]:
     """Each verdict beside the recorded one; a recorded claim that is no longer measured differs too."""
-    measured = _measured(chosen, size, device)
+    ready = chosen.at(size)
+    with runtime.progress_bar(chosen.id) as progress:
+        measured = ready.measurements(ready.run(device=device, progress=progress))
     found = {claim: ledger.judge(ledger.claim(claim), m, size).outcome for claim, m in measured.items()}
     before = {claim: ledger.recorded(ledger.claim(claim), size).outcome for claim in found}
     for claim in results.stored_measurements(chosen.id, size):

@@ -241,7 +241,6 @@ def _data() -> Iterator[Finding]:
 def _results() -> Iterator[Finding]:
     from attnbook import ledger
     from attnbook.core import results
-    from attnbook.core.storage import read_json
 
     stored = sorted(results.results_folder().glob("*/*.json"))
     mend = "git checkout results" if (ROOT / ".git").exists() else "install attnbook again"
@@ -250,7 +249,7 @@ def _results() -> Iterator[Finding]:
         return
     try:
         for file in stored:
-            read_json(file, file.stem)
+            results.read_json(file, file.stem)
         yield Finding("results", "ok", f"{len(stored)} stored results for {len(ledger.claims())} claims")
     except ValueError as error:
         yield Finding("results", "broken", str(error), mend)

@@ -37,7 +37,7 @@ class Feedback:
 
 
 def checks(room: str) -> dict[str, Callable[..., str | None]]:
-    """Return the checks of a room by exercise: those of each chapter's folder, and of a room that has not moved yet.
+    """Return the checks of a room by exercise: those of each chapter's folder.
 
     Args:
         room: Its package, for example ``attnbook.preconditioning``.
@@ -46,7 +46,7 @@ def checks(room: str) -> dict[str, Callable[..., str | None]]:
         Id of an exercise to its check, which returns the likely mistake, or None.
     """
     chapters = (module.name for module in pkgutil.iter_modules(import_module(room).__path__) if module.ispkg)
-    modules = [f"{room}.exercises", *(f"{room}.{chapter}.exercises" for chapter in sorted(chapters))]
+    modules = [f"{room}.{chapter}.exercises" for chapter in sorted(chapters)]
     return {i: check for module in modules if find_spec(module) for i, check in import_module(module).CHECKS.items()}
 
 

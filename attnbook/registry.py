@@ -1,8 +1,4 @@
-"""All experiments of all papers, by id: those that a module ``<room>/<chapter>/experiments.py`` defines or gathers.
-
-Rooms that have not moved yet list theirs in ``<room>/experiments/__init__.py``; such an entry comes before a class with
-the same id, until it is removed with the chapter that uses it.
-"""
+"""All experiments of all papers, by id: those that a module ``<room>/<chapter>/experiments.py`` defines or gathers."""
 
 from __future__ import annotations
 
@@ -12,50 +8,43 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TypeAlias
 
 from attnbook.core.experiment import Experiment
-from attnbook.core.first_edition import OldEntry
 from attnbook.rooms import ROOMS
 
-__all__ = ["Entry", "experiment", "experiments"]
-
-Entry: TypeAlias = type[Experiment] | OldEntry
+__all__ = ["experiment", "experiments"]
 
 
 @cache
-def experiments() -> dict[str, Entry]:
+def experiments() -> dict[str, type[Experiment]]:
     """Return the experiments by id, in the order of the rooms.
 
     Returns:
-        By id the class of the experiment, or an entry of the first edition.
+        By id the class of the experiment.
 
     Raises:
         ValueError: If two classes have the same id.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, type[Experiment]] = {}
     for name in ROOMS.values():
         room = import_module(name)
-        if find_spec(f"{name}.experiments"):
-            listed = import_module(f"{name}.experiments").EXPERIMENTS
-            found |= {entry.id: OldEntry(**vars(entry)) for entry in listed}
         for chapter in sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.ispkg):
             if find_spec(f"{name}.{chapter}.experiments"):
                 _add(found, import_module(f"{name}.{chapter}.experiments"))
     return found
 
 
-def _add(found: dict[str, Entry], module: ModuleType) -> None:
+def _add(found: dict[str, type[Experiment]], module: ModuleType) -> None:
     """Add the experiments of a chapter's folder that its module offers: what has an id; others are bases."""
     for kind in vars(module).values():
         here = isinstance(kind, type) and issubclass(kind, Experiment) and hasattr(kind, "id")
         if here and kind.__module__.rpartition(".")[0] == module.__package__:
             known = found.setdefault(kind.id, kind)
-            if known is not kind and isinstance(known, type):
+            if known is not kind:
                 raise ValueError(f"{module.__name__}: {kind.__name__} has the id of {known.__name__}, {kind.id!r}")
 
 
-def experiment(name: str) -> Entry:
+def experiment(name: str) -> type[Experiment]:
     """Return the experiment with this id.
 
     Args:

@@ -21,11 +21,8 @@ import attnbook
 from attnbook.core import runtime
 from attnbook.core.executors import parse_where
 from attnbook.core.experiment import Experiment
-from attnbook.core.first_edition import OldExperiment
-from attnbook.core.results import Measurement, stored_path
+from attnbook.core.results import Measurement, read_json, stored_path
 from attnbook.core.runtime import Progress, Scale
-from attnbook.core.storage import read_json
-from attnbook.registry import Entry
 
 __all__ = ["Done", "Job", "prepare", "run_jobs"]
 
@@ -40,7 +37,7 @@ class Job:
         workdir: Where finished groups of seeds wait until it is stored.
     """
 
-    experiment: Experiment | OldExperiment
+    experiment: Experiment
     path: Path
     workdir: Path
 
@@ -63,7 +60,7 @@ class Done:
 
 
 def prepare(
-    chosen: Sequence[Entry], scale: Scale, *, device: str | None, on: str, output: Path | None, strict: bool
+    chosen: Sequence[type[Experiment]], scale: Scale, *, device: str | None, on: str, output: Path | None, strict: bool
 ) -> tuple[list[Job], list[str]]:
     """Look at everything that can be wrong before anything is trained.
 
@@ -84,15 +81,15 @@ def prepare(
     if output and len(chosen) > 1:
         raise ValueError(f"output: one file for {len(chosen)} experiments; name one experiment")
     where = runtime.device(device) if parse_where(on) is None else device
-    fitting = [entry for entry in chosen if strict or scale in entry.scales()]
+    fitting = [kind for kind in chosen if strict or scale in kind.scales()]
     jobs = []
-    for entry in fitting:
-        experiment, path = entry.at(scale), output or stored_path(entry.id, scale)
+    for kind in fitting:
+        experiment, path = kind.at(scale), output or stored_path(kind.id, scale)
         _check_writable(path)
         # other settings, versions or devices have other folders
         label = hashlib.sha256(f"{attnbook.__version__} {where} {experiment!r}".encode()).hexdigest()[:12]
-        jobs.append(Job(experiment, path, path.parent / ".parts" / f"{entry.id}-{label}"))
-    return jobs, [entry.id for entry in chosen if entry not in fitting]
+        jobs.append(Job(experiment, path, path.parent / ".parts" / f"{kind.id}-{label}"))
+    return jobs, [kind.id for kind in chosen if kind not in fitting]
 
 
 def run_jobs(jobs: Sequence[Job], executor: Executor | None, device: str | None) -> list[Done]:
@@ -125,7 +122,7 @@ def run_jobs(jobs: Sequence[Job], executor: Executor | None, device: str | None)
 
 
 def _run(job: Job, executor: Executor | None, device: str | None, progress: Progress | None) -> Done:
-    experiment: Any = job.experiment  # of either kind
+    experiment = job.experiment
     try:
         data = experiment.run(device=device, workdir=job.workdir, executor=executor, progress=progress)
         experiment.store(data, job.path)

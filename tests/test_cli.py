@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import attnbook
 from attnbook import cli, ledger
-from attnbook.core.storage import plain
+from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
 from attnbook.registry import experiment, experiments
 

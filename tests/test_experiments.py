@@ -1,28 +1,24 @@
 """Every experiment of every paper passes the same checks; the tiny one of the tests goes through them as well."""
 
-import dataclasses
 import json
 import multiprocessing
 import os
 import signal
 import time
+import types
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from toy_experiment import Toy
 
-from attnbook import ledger
+from attnbook import ledger, registry
 from attnbook.core.experiment import Experiment
-from attnbook.core.first_edition import OldEntry
 from attnbook.core.results import stored_path
 from attnbook.registry import experiments
 
 ALL = list(experiments().values())
-NEW = [e for e in ALL if not isinstance(e, OldEntry)] + [Toy]
-OLD = [e for e in ALL if isinstance(e, OldEntry)]
 
 
 @pytest.fixture(params=ALL, ids=lambda e: e.id)
@@ -30,14 +26,9 @@ def experiment(request):
     return request.param
 
 
-@pytest.fixture(params=OLD, ids=lambda e: e.id)
-def old(request):
-    return request.param
-
-
-@pytest.fixture(params=NEW, ids=lambda e: e.id)
-def new(request):
-    """The class of an experiment of the new kind; it runs at smoke size, a seed at a time."""
+@pytest.fixture(params=[*ALL, Toy], ids=lambda e: e.id)
+def kind(request):
+    """The class of an experiment, the tiny one among them; it runs at smoke size, a seed at a time."""
     return request.param
 
 
@@ -58,41 +49,27 @@ def assert_same(one, other):
     assert one.drop_attrs().identical(other.drop_attrs())
 
 
-def test_old_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(old, smoke_results, tmp_path):
-    """Same settings, same numbers; progress ends at its total; what is saved is what is loaded."""
-    first, seen = smoke_results[old.id], []
-    second = old.at("smoke").run(device="cpu", progress=lambda done, total: seen.append((done, total)))
-    assert first.measurements() == second.measurements()
-    assert seen[-1][0] == seen[-1][1]
-    first.save(tmp_path / "result.json")
-    loaded = old.result.load(tmp_path / "result.json")
-    assert loaded.settings == first.settings == old.settings_for("smoke")
-    for field in dataclasses.fields(first):
-        if isinstance(getattr(first, field.name), np.ndarray):
-            np.testing.assert_allclose(getattr(loaded, field.name), getattr(first, field.name), rtol=1e-5)
-
-
-def test_new_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(new, found, tmp_path):
-    ready, seen = new.at("smoke", chunk=1), []
+def test_a_smoke_run_is_deterministic_reports_progress_and_survives_a_round_trip(kind, found, tmp_path):
+    ready, seen = kind.at("smoke", chunk=1), []
     again = ready.run(device="cpu", progress=lambda done, total: seen.append(done / total))
-    assert_same(again, found(new))
+    assert_same(again, found(kind))
     assert seen == sorted(seen)
     assert seen[-1] == 1
     ready.store(again, tmp_path / "result.json")
-    loaded = new.load(tmp_path / "result.json")
+    loaded = kind.load(tmp_path / "result.json")
     assert_same(loaded, again)
     assert ready.measurements(loaded) == ready.measurements(again)
 
 
-def test_killed_and_resumed_is_the_same(new, found, tmp_path):
+def test_killed_and_resumed_is_the_same(kind, found, tmp_path):
     """The last group is missing, as after a kill."""
-    ready = new.at("smoke", chunk=1)
+    ready = kind.at("smoke", chunk=1)
     ready.run(device="cpu", workdir=tmp_path)
     parts = sorted(tmp_path.iterdir())
     assert len(parts) == len(ready.seeds) > 1
     parts[-1].unlink()
     before = {part: part.stat().st_mtime_ns for part in parts[:-1]}
-    assert_same(ready.run(device="cpu", workdir=tmp_path), found(new))
+    assert_same(ready.run(device="cpu", workdir=tmp_path), found(kind))
     assert {part: part.stat().st_mtime_ns for part in parts[:-1]} == before
 
 
@@ -103,13 +80,13 @@ def pool():
 
 
 @pytest.mark.slow
-def test_the_same_on_a_process_pool(new, found, pool):
-    assert_same(new.at("smoke", chunk=1).run(device="cpu", executor=pool), found(new))
+def test_the_same_on_a_process_pool(kind, found, pool):
+    assert_same(kind.at("smoke", chunk=1).run(device="cpu", executor=pool), found(kind))
 
 
 @pytest.mark.slow
-def test_the_same_on_a_cluster(new, found, cluster):
-    assert_same(new.at("smoke", chunk=1).run(device="cpu", executor=cluster.get_executor()), found(new))
+def test_the_same_on_a_cluster(kind, found, cluster):
+    assert_same(kind.at("smoke", chunk=1).run(device="cpu", executor=cluster.get_executor()), found(kind))
 
 
 @pytest.mark.slow
@@ -155,7 +132,10 @@ def test_every_experiment_says_what_it_is_and_respects_a_time_budget_of_under_a_
     assert stored["cpu_seconds"] <= experiment.budget_seconds <= 60
 
 
-def test_old_and_new_kind_are_found_together_and_an_id_is_there_once():
-    assert set(experiments()) == {e.id for e in ALL}
-    for kind in NEW:
-        assert issubclass(kind, Experiment)
+def test_an_id_is_that_of_its_experiment_and_belongs_to_one_class():
+    assert all(issubclass(found, Experiment) and found.id == name for name, found in experiments().items())
+    one, other = (type("Other", (Toy,), {"__module__": "room.chapter.experiments"}) for _ in range(2))
+    module = types.ModuleType("room.chapter.experiments")
+    module.__package__, module.one, module.again, module.other = "room.chapter", one, one, other
+    with pytest.raises(ValueError, match=r"room\.chapter\.experiments: Other has the id of Other, 'toy\.draws'"):
+        registry._add({}, module)

@@ -168,7 +168,7 @@ def test_the_arrows_between_modules_go_one_way(capsys, monkeypatch):
 
 
 def test_a_rooms_library_knows_no_chapter_and_no_chapter_another():
-    """Folders of chapters stand on the room's library; a room of the first edition has layers instead."""
+    """Folders of chapters stand on the room's library."""
     graph = grimp.build_graph("attnbook", cache_dir=None)
     for room in ROOMS.values():
         chapters = {m for m in graph.find_children(room) if f"{m}.figures" in graph.modules}

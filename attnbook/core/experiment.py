@@ -26,11 +26,9 @@ import xarray as xr
 
 import attnbook
 from attnbook.core import runtime
-from attnbook.core.results import Clock, Measurement, stored_path
-from attnbook.core.resuming import check_seeds, share
-from attnbook.core.runtime import Progress, Scale
+from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain, read_json, stored_path, write_json
+from attnbook.core.runtime import Progress, Scale, share
 from attnbook.core.settings import check_known, check_types
-from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 
 __all__ = ["Arrays", "Experiment", "highest", "lowest", "share_of_seeds"]
 
@@ -63,7 +61,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_seeds(self.seeds, self.chunk)
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds: expected at least one and no repeats, got {self.seeds}")
+        if self.chunk < 1:
+            raise ValueError(f"chunk: expected at least one seed, got {self.chunk}")
 
     @classmethod
     def scales(cls) -> tuple[Scale, ...]:
@@ -286,7 +287,7 @@ class Experiment:
         return data.assign_attrs(experiment=self.id, settings=plain(self), provenance=provenance)
 
     def _write(self, data: xr.Dataset, path: Path, measurements: Mapping[str, Measurement] | None = None) -> None:
-        measured = {} if measurements is None else {"measurements": plain(measurements, digits=None)}
+        measured = {} if measurements is None else {"measurements": plain(measurements)}
         head = {"format": FORMAT, "experiment": self.id, **measured}
         origin = {name: data.attrs[name] for name in ("settings", "provenance")}
         arrays = {"coords": _variables(data.coords), "data_vars": _variables(data.data_vars)}
@@ -350,7 +351,7 @@ def _train(
     found = experiment.simulate(seeds, where, progress)
     arrays = {name: (dims, np.asarray(array, dtype=np.float64)) for name, (dims, array) in found.items()}
     data = xr.Dataset(arrays, coords={"seed": list(seeds)})
-    return data.assign_attrs(settings=plain(experiment), provenance=plain(clock.provenance(where)))
+    return data.assign_attrs(settings=plain(experiment), provenance=clock.provenance(where))
 
 
 def _of_this_version(part: xr.Dataset) -> xr.Dataset:
@@ -372,7 +373,7 @@ def _cost(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def _variables(variables: Mapping[Any, xr.DataArray]) -> dict[str, Any]:
     """What :meth:`xarray.Dataset.to_dict` gives, with the type of each array."""
     return {
-        str(name): {"dims": list(v.dims), "dtype": str(v.dtype), "data": plain(v.values, digits=None)}
+        str(name): {"dims": list(v.dims), "dtype": str(v.dtype), "data": plain(v.values)}
         for name, v in variables.items()
     }
 

@@ -19,6 +19,8 @@ __all__ = ["KernelMargin", "NotSeparableError", "kernel_margin"]
 
 # A gap larger than this is rounding that got out of hand.
 WORST_GAP = 1e-6
+# Margins below this times the largest norm of a feature: double precision cannot tell such inner products from zero.
+SMALLEST = 1e-7
 
 
 class NotSeparableError(ValueError):
@@ -51,22 +53,18 @@ class KernelMargin:
     gap: float
 
 
-def kernel_margin(
-    gram: Float[np.ndarray, "samples samples"], labels: Float[np.ndarray, " samples"], *, smallest: float = 1e-7
-) -> KernelMargin:
+def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.ndarray, " samples"]) -> KernelMargin:
     r"""Return the largest margin for unit-norm rules through the origin.
 
     Args:
         gram: Inner products $\langle f_i,f_j\rangle$, symmetric and positive semi-definite.
         labels: 1 or -1.
-        smallest: Margins below this times the largest norm of a feature count as none: inner products in double
-            precision cannot tell them from zero. Default 1e-7.
 
     Returns:
         The margin with its certificate.
 
     Raises:
-        NotSeparableError: If no rule has a positive margin (a ``ValueError``).
+        NotSeparableError: If no rule has a margin above 1e-7 of the largest norm of a feature (a ``ValueError``).
         ValueError: If a shape does not fit, an entry is not finite, a label is not 1 or -1, or the matrix is not
             symmetric and positive semi-definite.
         RuntimeError: If rounding keeps the gap above one in a million.
@@ -87,7 +85,7 @@ def kernel_margin(
     weights = solution / solution.sum()
     nearest = factor @ weights
     length = float(np.linalg.norm(nearest))
-    if length < smallest:
+    if length < SMALLEST:
         raise NotSeparableError(weights, length)
     margin = float((factor.T @ nearest).min() / length)
     if margin < (1 - WORST_GAP) * length:

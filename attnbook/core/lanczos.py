@@ -56,7 +56,6 @@ def leading_eigenvalues(
     most_products: int = 2000,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
-    seed: int = 0,
 ) -> Leading:
     """Return the largest eigenvalues of a symmetric matrix.
 
@@ -70,7 +69,6 @@ def leading_eigenvalues(
         most_products: When to give up, at least ``count + block``; default 2000.
         device: Where the vectors live; default the CPU.
         dtype: Their type; default float64. With float32, eigenvalues below a millionth of the largest are noise.
-        seed: Seed of the starting vectors; default 0, so that results repeat.
 
     Returns:
         Eigenvalues, largest first, with residuals.
@@ -90,7 +88,7 @@ def leading_eigenvalues(
     rows = min(most_products // block * block, size // block * block)
     basis = torch.empty(rows, size, device=device, dtype=dtype)
     reduced = np.zeros((rows, rows))
-    start = to_tensor(stream(seed, "Lanczos").standard_normal((size, block)), device=device, dtype=dtype)
+    start = to_tensor(stream(0, "Lanczos").standard_normal((size, block)), device=device, dtype=dtype)
     basis[:block] = torch.linalg.qr(start).Q.T
     look_at = count + block
     for m in range(block, rows + 1, block):

@@ -1,40 +1,49 @@
-"""Measured results: what was measured, how it was obtained, and where it is kept.
+"""Measured results: what was measured, how it was obtained, and the files that keep it.
 
-A result file is small JSON: settings, plain arrays, measurements by claim id, and provenance.
+A result file is JSON that appears whole or not at all, and says what is wrong with it when it is read: settings,
+arrays, measurements by claim id, and provenance.
 """
 
 from __future__ import annotations
 
 import datetime
+import errno
+import json
+import math
 import os
 import platform
 import resource
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 import torch
 
 import attnbook
-from attnbook.core.runtime import Scale
-from attnbook.core.storage import FORMAT, ResultError, plain, read_json, tuples, write_json
 
 __all__ = [
+    "FORMAT",
     "Clock",
-    "Experiment",
     "Measurement",
-    "Provenance",
-    "Result",
-    "extremes_over_seeds",
-    "over_seeds",
+    "ResultError",
+    "plain",
+    "read_json",
     "results_folder",
     "stored_measurements",
     "stored_path",
+    "write_json",
 ]
+
+FORMAT = 1
+
+
+class ResultError(ValueError):
+    """A result file is missing, damaged, of another experiment or of another format."""
 
 
 @dataclass(frozen=True)
@@ -52,80 +61,6 @@ class Measurement:
     n_seeds: int = 1
 
 
-def over_seeds(**samples: Sequence[float] | np.ndarray) -> Measurement:
-    """Summarise one number per seed by the median and the range.
-
-    Args:
-        **samples: Name to values over seeds, all of the same length.
-
-    Returns:
-        The measurement.
-
-    Raises:
-        ValueError: If a name has no values or the lengths differ.
-
-    Example:
-        >>> over_seeds(loss=[1.0, 2.0, 4.0]).values
-        {'loss': 2.0}
-    """
-    lengths = {name: len(values) for name, values in samples.items()}
-    if not lengths or 0 in lengths.values() or len(set(lengths.values())) != 1:
-        raise ValueError(f"samples: every name needs the same positive number of seeds, got {lengths}")
-    values = {name: float(np.median(sample)) for name, sample in samples.items()}
-    spread = {name: (float(np.min(sample)), float(np.max(sample))) for name, sample in samples.items()}
-    return Measurement(values, spread, next(iter(lengths.values())))
-
-
-def extremes_over_seeds(**samples: np.ndarray) -> Measurement:
-    """Summarise arrays by their smallest or largest entry, as their names say.
-
-    Args:
-        **samples: Name to values, ``(seeds, ...)``. A name that starts with ``smallest`` asks for the smallest entry,
-            any other for the largest.
-
-    Returns:
-        The extremes over everything, with the range over seeds of each seed's own.
-
-    Example:
-        >>> extremes_over_seeds(smallest_gap=np.array([[3.0, 1.0], [2.0, 5.0]]))
-        Measurement(values={'smallest_gap': 1.0}, spread={'smallest_gap': (1.0, 2.0)}, n_seeds=2)
-    """
-    of = {name: np.min if name.startswith("smallest") else np.max for name in samples}
-    per_seed = {name: of[name](array.reshape(len(array), -1), axis=1) for name, array in samples.items()}
-    values = {name: float(of[name](array)) for name, array in per_seed.items()}
-    spread = {name: (float(array.min()), float(array.max())) for name, array in per_seed.items()}
-    return Measurement(values, spread, len(next(iter(per_seed.values()))))
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """How a result was obtained.
-
-    Attributes:
-        attnbook: Version of this package.
-        python: Version of Python.
-        torch: Version of torch.
-        numpy: Version of NumPy.
-        system: Operating system and processor family.
-        device: Device that trained, with its name for a GPU.
-        wall_seconds: Elapsed time.
-        cpu_seconds: Processor time of this process.
-        peak_memory_mib: Largest memory of this process so far.
-        date: Day of the run, ISO 8601.
-    """
-
-    attnbook: str
-    python: str
-    torch: str
-    numpy: str
-    system: str
-    device: str
-    wall_seconds: float
-    cpu_seconds: float
-    peak_memory_mib: float
-    date: str
-
-
 class Clock:
     """Starts when made; :meth:`provenance` tells how the time was spent."""
 
@@ -136,140 +71,31 @@ class Clock:
         """Return the elapsed and the processor time so far, in seconds."""
         return time.perf_counter() - self.wall, time.process_time() - self.cpu
 
-    def add(self, wall: float, cpu: float) -> None:
-        """Count time that an earlier, interrupted run spent on parts that are used again."""
-        self.wall, self.cpu = self.wall - wall, self.cpu - cpu
-
-    def provenance(self, device: torch.device) -> Provenance:
-        """Return the provenance of a computation that ends now.
+    def provenance(self, device: torch.device) -> dict[str, Any]:
+        """Return how a computation that ends now was obtained.
 
         Args:
             device: Device it ran on.
 
         Returns:
-            Versions, device, times and memory.
+            Versions of this package, of Python, torch and NumPy; operating system and processor family; device, with
+            its name for a GPU; elapsed and processor time of this process in seconds; its largest memory so far; day.
         """
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
         gpu = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-        return Provenance(
-            attnbook=attnbook.__version__,
-            python=platform.python_version(),
-            torch=torch.__version__,
-            numpy=np.__version__,
-            system=f"{platform.system()} {platform.machine()}",
-            device=device.type + gpu,
-            wall_seconds=round(self.spent()[0], 2),
-            cpu_seconds=round(self.spent()[1], 2),
-            peak_memory_mib=round(peak),
-            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        )
-
-
-@dataclass(frozen=True)
-class Result:
-    """Base of all results: settings, provenance, and arrays added by the subclass.
-
-    Attributes:
-        settings: The frozen settings that produced it.
-        provenance: How it was obtained.
-    """
-
-    # Significant digits of stored arrays; None, all of them, where a claim compares nearly equal numbers.
-    digits: ClassVar[int | None] = 9
-    experiment: ClassVar[str]
-    settings_type: ClassVar[type]
-
-    settings: Any
-    provenance: Provenance
-
-    def measurements(self) -> dict[str, Measurement]:
-        """Return what was measured, by claim id."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it measured")
-
-    def save(self, path: Path) -> None:
-        """Write the result as JSON; the file appears whole or not at all.
-
-        Args:
-            path: Name of the file; its folder is made when missing.
-
-        Raises:
-            ResultError: If the folder or file cannot be written.
-        """
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        measured = plain({claim: asdict(m) for claim, m in self.measurements().items()}, digits=None)
-        write_json(
-            path, {"format": FORMAT, "experiment": self.experiment, "measurements": measured, **plain(own, self.digits)}
-        )
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a result of this experiment.
-
-        Args:
-            path: A file written by :meth:`save`.
-
-        Returns:
-            The result, numbers as float64 NumPy arrays.
-
-        Raises:
-            ResultError: If the file is missing, damaged, of another experiment or of another format.
-        """
-        raw = read_json(path, cls.experiment)
-        try:
-            settings = cls.settings_type(**{k: tuples(v) for k, v in raw["settings"].items()})
-            values = {
-                f.name: _loaded(raw[f.name], f.type) for f in fields(cls) if f.name not in {"settings", "provenance"}
-            }
-            return cls(settings=settings, provenance=Provenance(**raw["provenance"]), **values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ResultError(f"{path.name}: does not fit {cls.__name__}: {error}") from error
-
-    @classmethod
-    def load_stored(cls, scale: Scale) -> Self:
-        """Read the result of this experiment that is kept with the book.
-
-        Args:
-            scale: ``book`` or ``paper``.
-
-        Returns:
-            The result.
-
-        Raises:
-            ResultError: As :meth:`load`.
-        """
-        return cls.load(stored_path(cls.experiment, scale))
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """An entry of the registry: everything the command line and the tests need to know.
-
-    Attributes:
-        id: ``<paper>.<name>``.
-        summary: One line for ``attnbook list``.
-        settings: Frozen dataclass with the constructors ``smoke()``, ``book()`` and ``paper()``.
-        result: Its :class:`Result` class.
-        run: ``run(settings, *, device=None, progress=None, workdir=None) -> Result``.
-        budget_seconds: Time the book scale may take on two cores.
-    """
-
-    id: str
-    summary: str
-    settings: Any
-    result: type[Result]
-    run: Callable[..., Result]
-    budget_seconds: float
-
-    def settings_for(self, scale: Scale) -> Any:
-        """Return the settings of a scale."""
-        return getattr(self.settings, scale)()
-
-
-def _loaded(value: Any, kind: Any) -> Any:
-    """A text, or several, where the field's annotation says so; else numbers, infinity among them, as an array."""
-    if kind == "str":
-        return value
-    return tuple(value) if kind == "tuple[str, ...]" else np.array(value, dtype=np.float64)
+        wall, cpu = self.spent()
+        return {
+            "attnbook": attnbook.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "system": f"{platform.system()} {platform.machine()}",
+            "device": device.type + gpu,
+            "wall_seconds": round(wall, 2),
+            "cpu_seconds": round(cpu, 2),
+            "peak_memory_mib": round(peak),
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        }
 
 
 def results_folder() -> Path:
@@ -319,3 +145,80 @@ def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
         }
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ResultError(f"{path.name}: damaged measurements: {error!r}") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file; it appears whole or not at all.
+
+    Args:
+        path: Name of the file; its folder is made when missing.
+        content: JSON values.
+
+    Raises:
+        ResultError: If the folder or file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+            part = Path(file.name)
+        try:
+            part.write_text(_layout(content), encoding="utf-8")
+            part.chmod(0o644)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        mend = "; make room and run again, what is finished is kept" if error.errno == errno.ENOSPC else ""
+        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}{mend}") from error
+
+
+def _layout(content: Mapping[str, Any], indent: str = "  ") -> str:
+    """One line per top-level entry, and per variable of a data set: short files, readable differences."""
+    lines = []
+    for key, value in content.items():
+        nested = key in ("coords", "data_vars") and value
+        text = _layout(value, indent + "  ").strip() if nested else json.dumps(value, allow_nan=False)
+        lines.append(f"{indent}{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + f"\n{indent[2:]}}}\n"
+
+
+def read_json(path: Path, experiment: str) -> dict[str, Any]:
+    """Read a file of :func:`write_json` that holds this experiment, or this part of one.
+
+    Args:
+        path: The file.
+        experiment: What its entry ``experiment`` must be.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ResultError: If the file is missing, damaged, of another experiment or of another format.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultError(f"path: no result file {path.name}; make it with `attnbook run {experiment}`") from None
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path.name}: damaged or unreadable: {error}; delete it and run again") from error
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        found = raw.get("format") if isinstance(raw, dict) else None
+        raise ResultError(f"{path.name}: written in format {found!r}, this version reads {FORMAT}; run it again")
+    if raw.get("experiment") != experiment:
+        raise ResultError(f"{path.name}: holds {raw.get('experiment')!r}, expected {experiment!r}")
+    return raw
+
+
+def plain(value: Any) -> Any:
+    """Turn settings and arrays into JSON values, infinity and NaN as texts."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has neither infinity nor NaN; float() and NumPy read the texts
+    return value

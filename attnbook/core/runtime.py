@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-__all__ = ["Progress", "Scale", "chosen_device", "device", "progress_bar", "scale", "threads", "use"]
+__all__ = ["Progress", "Scale", "chosen_device", "device", "progress_bar", "scale", "share", "threads", "use"]
 
 Scale: TypeAlias = Literal["smoke", "book", "paper", "large"]
 Progress: TypeAlias = Callable[[int, int], None]
@@ -162,3 +162,19 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
     with Bar(console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def share(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    """Return what to tell the progress of one of several equal parts to.
+
+    Args:
+        progress: Told (work done, work in all) of the whole; may be None.
+        number: Number of the part, from 0.
+        parts: Number of parts.
+
+    Returns:
+        A function for the part, or None.
+    """
+    if progress is None:
+        return None
+    return lambda done, total: progress(number * total + done, parts * total)

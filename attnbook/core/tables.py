@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import xarray as xr
-
-from attnbook.core.results import Result
 
 __all__ = ["Measured", "Table", "cost", "provenance", "settings"]
 
@@ -68,18 +66,18 @@ def _content(text: str | Measured) -> str:
     return html.escape(text)
 
 
-def cost(result: Result | xr.Dataset, networks: int, *, programs: int = 1) -> Table:
+def cost(data: xr.Dataset, networks: int, *, programs: int = 1) -> Table:
     """Return how many networks an experiment trained, where and in what time.
 
     Args:
-        result: Its result or data set.
+        data: What it returned.
         networks: Number of networks.
         programs: Number of batched programs they were trained in; default 1.
 
     Returns:
         A table of one row.
     """
-    origin = _origin(result)
+    origin = data.attrs["provenance"]
     row: list[str | Measured] = [
         f"{networks}",
         Measured(f"{origin['wall_seconds']:.1f} s"),
@@ -96,7 +94,7 @@ def settings(chosen: Any) -> Table:
     """Return the settings of an experiment.
 
     Args:
-        chosen: An experiment, or a frozen dataclass of settings.
+        chosen: An experiment.
 
     Returns:
         A table with one row per setting.
@@ -105,21 +103,17 @@ def settings(chosen: Any) -> Table:
     return Table(["setting", "value"], rows, "Settings of this run; what each means stands in the reference.")
 
 
-def provenance(result: Result | xr.Dataset) -> Table:
+def provenance(data: xr.Dataset) -> Table:
     """Return how a stored result was obtained.
 
     Args:
-        result: A result or a data set.
+        data: The result.
 
     Returns:
         A table with one row per fact.
     """
-    facts = _origin(result).items()
+    facts = data.attrs["provenance"].items()
     rows: list[list[str | Measured]] = [
         [name.replace("_", " "), Measured(str(value))] for name, value in facts if name != "groups"
     ]
     return Table(["stored result", ""], rows, "How the stored result was obtained.")
-
-
-def _origin(result: Result | xr.Dataset) -> Mapping[str, Any]:
-    return result.attrs["provenance"] if isinstance(result, xr.Dataset) else asdict(result.provenance)

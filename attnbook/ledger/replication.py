@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnbook.core.results import Measurement, stored_measurements, stored_path
+from attnbook.core.results import (
+    FORMAT,
+    Measurement,
+    ResultError,
+    plain,
+    read_json,
+    stored_measurements,
+    stored_path,
+    write_json,
+)
 from attnbook.core.runtime import Scale
-from attnbook.core.storage import FORMAT, ResultError, plain, read_json, write_json
 from attnbook.ledger.judging import judge, recorded
 from attnbook.ledger.schema import Claim, LedgerError, claim
 
@@ -93,7 +101,7 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         LedgerError: If a measured claim is not in the ledger or cannot be judged.
     """
     path, seeds = stored_path(experiment, FOLDER), getattr(settings, "seeds", ())
-    fixed = {name: value for name, value in plain(settings, None).items() if name != "seeds"}
+    fixed = {name: value for name, value in plain(settings).items() if name != "seeds"}
     content: dict[str, Any] = {
         "format": FORMAT,
         "experiment": experiment,
@@ -134,7 +142,7 @@ def _with_set(
     lists["provenance"].append(dict(provenance))
     for i, m in measured.items():
         outcome = judge(claim(i), m).outcome
-        lists[i].append({"outcome": outcome, "values": plain(m.values, None)})
+        lists[i].append({"outcome": outcome, "values": plain(m.values)})
     for i, entries in lists.items():
         if len(entries) != len(lists["seeds"]):
             raise LedgerError(f"{i}: measured in {len(entries)} of {len(lists['seeds'])} sets of seeds, expected all")

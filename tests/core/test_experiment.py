@@ -14,10 +14,9 @@ import xarray as xr
 from toy_experiment import Toy
 
 import attnbook
-from attnbook.core import runtime, storage
+from attnbook.core import results, runtime
 from attnbook.core.experiment import highest, lowest
-from attnbook.core.results import Clock, Measurement, stored_measurements, stored_path
-from attnbook.core.storage import ResultError
+from attnbook.core.results import Clock, Measurement, ResultError, stored_measurements, stored_path
 
 
 @pytest.fixture
@@ -235,7 +234,7 @@ def test_storing_that_breaks_off_keeps_the_old_file(error, tmp_path, monkeypatch
     def break_off(*_):
         raise error
 
-    monkeypatch.setattr(storage, "_layout", break_off)
+    monkeypatch.setattr(results, "_layout", break_off)
     with pytest.raises((KeyboardInterrupt, ResultError)):
         toy.store(data, file)
     assert file.read_bytes() == before

@@ -125,3 +125,11 @@ def test_progress_bar_draws_on_a_terminal_and_only_on_stderr(capsys, monkeypatch
     out, err = capsys.readouterr()
     assert out == ""
     assert "training" in err
+
+
+def test_equal_parts_tell_their_progress_together():
+    seen = []
+    for number in range(3):
+        runtime.share(lambda *told: seen.append(told), number, 3)(2, 5)
+    assert seen == [(2, 15), (7, 15), (12, 15)]
+    assert runtime.share(None, 0, 3) is None

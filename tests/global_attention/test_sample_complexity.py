@@ -6,7 +6,7 @@ import red
 import xarray as xr
 
 from attnbook import ledger
-from attnbook.core.storage import plain
+from attnbook.core.results import plain
 from attnbook.global_attention import masks as models
 from attnbook.global_attention.sample_complexity import experiments, figures
 from attnbook.global_attention.sample_complexity.experiments import (

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from attnbook import ledger
-from attnbook.core.results import Measurement, ResultError, results_folder, stored_path, write_json
-from attnbook.core.storage import FORMAT, plain
+from attnbook.core.results import FORMAT, Measurement, ResultError, plain, results_folder, stored_path, write_json
 from attnbook.ledger import Replication, replicate, replicated, schema
 from attnbook.ledger.replication import fresh_seeds, replicated_size
 from attnbook.registry import experiments
@@ -163,23 +162,18 @@ def test_claims_of_a_larger_size_only_are_tried_at_that_size(toy):
     assert replicated(toy) == Replication(1, 2)
 
 
-def settings_at(experiment, scale):
-    ready = experiment.at(scale)
-    return getattr(ready, "settings", ready)
-
-
 @pytest.mark.parametrize("experiment", experiments().values(), ids=lambda e: e.id)
 def test_seeds_of_every_size_are_far_from_fresh_ones(experiment):
     for scale in experiment.scales():
-        assert max(getattr(settings_at(experiment, scale), "seeds", (0,))) < 10_000
+        assert max(experiment.at(scale).seeds) < 10_000
 
 
 @pytest.mark.parametrize("file", sorted((results_folder() / "replications").glob("*.json")), ids=lambda file: file.stem)
 def test_stored_replications_are_of_the_settings_and_claims_of_today(file):
     experiment = experiments()[file.stem]
     raw = json.loads(file.read_text(encoding="utf-8"))
-    settings = plain(settings_at(experiment, replicated_size(file.stem)), None)
-    count = len(settings.pop("seeds", ()))
+    settings = plain(experiment.at(replicated_size(file.stem)))
+    count = len(settings.pop("seeds"))
     assert raw["settings"] == settings
     assert raw["seeds"] == [list(fresh_seeds(count, number)) for number in range(len(raw["seeds"]))]
     for claim in set(raw) - {"format", "experiment", "settings", "seeds", "provenance"}:

@@ -10,7 +10,6 @@ import pytest
 from scipy.optimize import brentq
 
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
-from attnbook.core.results import extremes_over_seeds
 from attnbook.core.rng import stream
 from attnbook.multi_head import feasibility as conditions
 from attnbook.multi_head import hard_samples, oracle
@@ -246,13 +245,6 @@ def test_the_limits_of_the_constant_are_those_of_the_display_by_hand():
     assert smallest == pytest.approx(math.log(100) ** 2.5 / 2)  # log^(5/2) n H^(p - 3/4)
     shown = math.log(n) ** 5 / smallest**2 * h ** (2 * p - 1)  # the line before, as it is printed
     assert math.sqrt(h) == pytest.approx(shown)
-
-
-def test_extremes_follow_their_names():
-    found = extremes_over_seeds(smallest_a=np.array([[3.0, 1.0], [2.0, 5.0]]), b=np.array([4.0, 7.0]))
-    assert found.values == {"smallest_a": 1.0, "b": 7.0}
-    assert found.spread == {"smallest_a": (1.0, 2.0), "b": (4.0, 7.0)}
-    assert found.n_seeds == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 import red
 import xarray as xr
 
-from attnbook.core.resuming import share
 from attnbook.preconditioning import training
 from attnbook.preconditioning.curves import first_time
 from attnbook.preconditioning.structure_aware_descent import figures, race
@@ -29,14 +28,6 @@ def test_a_seed_that_never_arrives_counts_as_infinite():
     assert first_time(steps, ratios).tolist() == [7.0, np.inf, np.inf]
     named = xr.DataArray(ratios, dims=("record", "seed")), xr.DataArray(steps, dims="record")
     assert race.near_at(*named).values.tolist() == [7.0, np.inf, np.inf]
-
-
-def test_stages_report_their_progress_together():
-    seen = []
-    for number in range(3):
-        share(lambda done, total: seen.append(done / total), number, 3)(5, 5)
-    assert seen == pytest.approx([1 / 3, 2 / 3, 1.0], abs=1e-3)
-    assert share(None, 0, 3) is None
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, lowest
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent.depth import Depth
 from attnbook.global_attention.recurrent.guidelines import Guidelines

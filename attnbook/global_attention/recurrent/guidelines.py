@@ -15,8 +15,7 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent_networks import Penalty
 from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader

@@ -15,9 +15,8 @@ from torch import Tensor
 from attnbook import ledger
 from attnbook.core import ensemble, update_rules
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress, threads
+from attnbook.core.runtime import Progress, share, threads
 from attnbook.datasets import Source
 from attnbook.global_attention.self_attention.exactness import network_error, uniform_attention_error
 from attnbook.global_attention.self_attention.review_table import NETWORKS, Bench, ReviewTable, final, lead

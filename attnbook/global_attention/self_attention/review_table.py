@@ -11,9 +11,8 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress, threads
+from attnbook.core.runtime import Progress, share, threads
 from attnbook.datasets import Source
 from attnbook.global_attention.pooled_networks import Control, Pooled, PooledNetwork
 from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape

@@ -14,8 +14,7 @@ import xarray as xr
 from attnbook.core import runtime
 from attnbook.core.ensemble import log_spaced
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest, share_of_seeds
-from attnbook.core.resuming import share
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention import Batch, attention_weights, descend, train_loss
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal

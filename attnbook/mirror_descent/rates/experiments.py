@@ -13,9 +13,8 @@ import xarray as xr
 from attnbook.core import runtime
 from attnbook.core.ensemble import log_spaced
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest, share_of_seeds
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.mirror_descent import mirror, one_step, rate_bounds
 from attnbook.mirror_descent.attention import Batch, descend, excess_loss, loss_and_gradient
 from attnbook.mirror_descent.cone_lemmas import in_the_cone

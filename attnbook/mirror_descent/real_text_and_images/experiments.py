@@ -18,9 +18,8 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.datasets import Source
 from attnbook.mirror_descent import baselines, comparison, patches, reviews
 from attnbook.mirror_descent.comparison import OPTIMIZERS, Rates

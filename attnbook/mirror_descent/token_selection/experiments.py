@@ -14,9 +14,9 @@ import xarray as xr
 from attnbook.core import runtime
 from attnbook.core.ensemble import autograd
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.resuming import share as part_of
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.core.runtime import share as part_of
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent import objective as theory
 from attnbook.mirror_descent import regularisation_path as paths

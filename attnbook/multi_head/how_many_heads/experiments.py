@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, network, oracle, teacher
 from attnbook.multi_head.data import draw_patterns
 from attnbook.multi_head.how_many_heads.training import Case, OnMixture, descend, double, train_all

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attnbook.core.ensemble import History, Parameters, log_spaced
 from attnbook.core.experiment import Experiment
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, starts
 from attnbook.multi_head.data import Mixture, draw_patterns, draw_samples
 from attnbook.multi_head.objectives import logistic

@@ -14,9 +14,8 @@ from torch import Tensor
 from attnbook.core import runtime
 from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
 from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
 from attnbook.multi_head.margin_race import search

@@ -18,9 +18,8 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, objectives, starts
 from attnbook.multi_head.data import Drawn
 from attnbook.multi_head.margin_race.start_margins import tangent_margins

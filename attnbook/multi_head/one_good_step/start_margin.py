@@ -12,9 +12,8 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Mixture, double_device, draw

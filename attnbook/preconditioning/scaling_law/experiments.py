@@ -13,8 +13,7 @@ from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.resuming import share
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.preconditioning.attention_output import scalar_bias
 from attnbook.preconditioning.curves import stacked
 from attnbook.preconditioning.data import Setup

@@ -11,8 +11,7 @@ import torch
 import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.preconditioning.curves import NEAR, stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from attnbook.core.ensemble import log_spaced
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.resuming import share
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, share
 from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.kernels import infinite_width_kernel
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow
