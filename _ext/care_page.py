@@ -15,7 +15,7 @@ from html import escape
 from typing import Any, ClassVar
 
 import claims_html as write
-from claims_page import LEDGER_PAGE, fingerprint
+from claims_page import fingerprint, ledger_page
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
@@ -65,14 +65,14 @@ class Care(SphinxDirective):
 
     def evidence(self, claim: ledger.Claim) -> str:
         """Write one claim: place and verdict, statement, numbers, and the section that shows it."""
-        page = self.env.app.builder.get_relative_uri(self.env.docname, LEDGER_PAGE)
+        page = self.env.app.builder.get_relative_uri(self.env.docname, ledger_page(claim.paper))
         verdict = ledger.standing(claim)
         shown = f"Shown in {{shown}}`{claim.id}`."
         return "\n\n".join(filter(None, [write.head(verdict, page), claim.statement, write.facts(verdict), shown]))
 
     def rest(self, paper: str, shown: set[str]) -> str:
         """List the other notes of a paper, each with the claims it belongs to."""
-        page = self.env.app.builder.get_relative_uri(self.env.docname, LEDGER_PAGE)
+        page = self.env.app.builder.get_relative_uri(self.env.docname, ledger_page(paper))
         found: dict[str, list[str]] = {}
         for claim in ledger.claims():
             if claim.paper == paper and claim.note and claim.id not in shown:

@@ -67,7 +67,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, f'<p class="claim-rules">{rules(verdicts)}</p>'])
 
 
-def form(papers: list[ledger.Paper], total: int) -> str:
+def form(total: int) -> str:
     """Return the search form; it stays hidden unless its script runs."""
 
     def select(label: str, name: str, pairs: Iterable[tuple[str, str]]) -> str:
@@ -76,7 +76,6 @@ def form(papers: list[ledger.Paper], total: int) -> str:
 
     return (
         '<form class="claim-filter" role="search" aria-label="Filter the claims" hidden onsubmit="return false">'
-        + select("Paper", "paper", ((p.name, p.title) for p in papers))
         + select("Verdict", "status", ((v, v) for v in SIGNS))
         + select("Whose", "source", ledger.SOURCES.items())
         + '<label>Text <input type="search" name="text" placeholder="id, place, chapter or word"></label>'

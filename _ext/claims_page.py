@@ -6,7 +6,8 @@
 
 ``:paper:``, ``:chapter:`` (``paper/chapter``), ``:status:`` (a verdict) and ``:notes:`` (only claims to be read with
 care) choose claims. ``:summary:`` only counts them by verdict, ``:brief:`` leaves out rules and numbers, ``:filter:``
-writes the search form for all claims of the page.
+writes the search form for all claims of the page. The ledger has a page for each paper, to which the links of claims
+lead; its first page counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from sphinx.util.docutils import SphinxDirective
 
 from attnbook import ledger
 
-LEDGER_PAGE = "reference/claims"
+LEDGER = "reference/claims"
+
+# Hundreds of formulas are typeset when they come into view.
+LAZY = "window.MathJax.loader = {load: ['ui/lazy']};"
+
+
+def ledger_page(paper: str) -> str:
+    """Return the name of the page that shows all claims of a paper."""
+    return f"{LEDGER}_{paper}"
 
 
 class Claims(SphinxDirective):
@@ -49,7 +58,7 @@ class Claims(SphinxDirective):
 
     def index(self, chosen: list[ledger.Verdict]) -> list[nodes.Node]:
         """Enter the claims of the ledger page into the index: the search reads it, too."""
-        if self.env.docname != LEDGER_PAGE or {"filter", "summary"} & set(self.options):
+        if not self.env.docname.startswith(f"{LEDGER}_") or {"filter", "summary"} & set(self.options):
             return []
         entries = [("single", i, v.claim.id, "main", None) for v in chosen for i in (v.claim.id, *v.claim.merged)]
         return [addnodes.index(entries=entries)]
@@ -66,21 +75,24 @@ class Claims(SphinxDirective):
     def text(self, papers: list[ledger.Paper], chosen: list[ledger.Verdict]) -> str:
         """Write what the options ask for."""
         if "filter" in self.options:
-            return write.form(papers, len(chosen))
+            return write.form(len(chosen))
         if "summary" in self.options:
-            return write.summary(chosen)
+            home = f"{ledger_page(papers[0].name)}.html".split("/")[-1]
+            begin = f'<div data-prefix="{papers[0].prefix}" data-page="{home}">' if len(papers) == 1 else "<div>"
+            return f"{begin}\n{write.summary(chosen)}\n</div>"
         return "\n\n".join(map(self.card, chosen)) or "None so far."
 
     def card(self, verdict: ledger.Verdict) -> str:
         """Write one claim: its head, the statement, and below it the numbers, the rule and the note."""
         claim, here, page, search = verdict.claim, self.env.docname, "", ""
-        if here == LEDGER_PAGE:  # the place that all links to a claim lead to
+        home = ledger_page(claim.paper)
+        if here == home:  # the place that all links to a claim lead to
             self.env.get_domain("std").note_hyperlink_target(claim.id.lower(), here, claim.id, claim.id)
             ids = " ".join([claim.id, *claim.merged])
             words = f"{ids} {claim.where} {claim.chapter} {claim.statement}".lower().replace("\n", " ")
             search = f' data-source="{claim.source}" data-text="{escape(words)}"'
         else:
-            page = self.env.app.builder.get_relative_uri(here, LEDGER_PAGE)
+            page = self.env.app.builder.get_relative_uri(here, home)
         brief, notes = "brief" in self.options, "notes" in self.options
         status = f'data-status="{verdict.outcome}"'
         parts = [
@@ -114,9 +126,10 @@ def read_again(app: Any, env: Any, added: set[str], changed: set[str], removed: 
 
 
 def add_filter(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Load the script of the filter on the ledger page alone."""
-    if pagename == LEDGER_PAGE:
+    """Load the script of the filter on the pages of the ledger alone."""
+    if pagename.startswith(LEDGER):
         app.add_js_file("claims.js", loading_method="defer", priority=100)  # ready before the formulas are
+        app.add_js_file(None, body=LAZY, priority=501)  # after MathJax's settings, before MathJax
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ var Scorer = {
     }
     if (page.startsWith("reference/api")) return score / 5;
     // a word that is part of a claim's name, as in "SN-H-kernel"
-    if (page === "reference/claims" && anchor !== "" && score < 100) return score / 7;
+    if (page.startsWith("reference/claims_") && anchor !== "" && score < 100) return score / 7;
     // the first page of a part: after its chapters, and not before a word of the glossary
     if (page.endsWith("/index") && anchor === "") return score === 100 ? 99.5 : score + 0.5;
     if (anchor !== "") return score;

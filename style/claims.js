@@ -1,8 +1,13 @@
-// The filter of the claims ledger: shows the claims that match all fields, counts them, and keeps the choice in the address.
+// The filter of a page of the claims ledger: shows the claims that match all fields, counts them, and keeps the choice in
+// the address. The ledger's first page has no claims; it leads an address of a claim on to the page of its paper.
 (function () {
   const form = document.querySelector("form.claim-filter");
-  if (!form) return;
-  const fields = ["paper", "status", "source", "text"].map((name) => form.elements[name]);
+  if (!form) {
+    const home = document.querySelector(`[data-prefix="${location.hash.slice(1).split("-")[0]}"]`);
+    if (home) location.replace(home.dataset.page + location.hash);
+    return;
+  }
+  const fields = ["status", "source", "text"].map((name) => form.elements[name]);
   const claims = [...document.querySelectorAll("section.claim")];
   const groups = [...new Set(claims.map((claim) => claim.parentElement))];
   const count = form.querySelector("output");

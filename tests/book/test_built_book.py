@@ -89,7 +89,7 @@ def test_page_loads_without_network_and_errors(opened: Opened) -> None:
     assert opened.problems == []
 
 
-@pytest.mark.parametrize("name", ["intro", "chapters/mirror_descent/token_selection", "reference/claims"])
+@pytest.mark.parametrize("name", ["intro", "chapters/mirror_descent/token_selection", "reference/claims_multi_head"])
 def test_page_opens_from_the_file_system(name: str, html: Path, visit: Callable) -> None:
     """A double click on a page is enough: no server, no network, no errors; one page of each depth and kind."""
     here = visit((html / f"{name}.html").as_uri())
@@ -102,7 +102,7 @@ def test_only_pages_of_the_contents_are_built(html: Path) -> None:
     """Canary notebooks, drafts and readmes never become pages."""
     built = {file.relative_to(html).with_suffix("").as_posix() for file in html.rglob("*.html")}
     extra = {name for name in built if not name.startswith(("_static/", "_images/"))} - set(PAGES)
-    assert extra <= {"index", "genindex", "search", "py-modindex", "prf-prf"}
+    assert extra <= {"index", "genindex", "genindex-claims", "genindex-package", "search", "py-modindex", "prf-prf"}
     assert set(PAGES) <= built
 
 
@@ -248,10 +248,10 @@ def test_phone_needs_no_sideways_scrolling(opened: Opened) -> None:
 
 
 def test_ledger_can_be_filtered(address: str, visit: Callable) -> None:
-    """Paper, verdict and text narrow the list; the count says how many claims are left; all of it by keyboard."""
-    page = visit(f"{address}reference/claims.html").page
+    """Source, verdict and text narrow the list; the count says how many claims are left; all of it by keyboard."""
+    page = visit(f"{address}reference/claims_global_attention.html").page
     total = page.locator("section.claim").count()
-    page.get_by_role("combobox", name="Paper", exact=True).select_option("global_attention")
+    page.get_by_role("combobox", name="Whose", exact=True).select_option("paper")
     some = page.locator("section.claim:visible").count()
     assert 0 < some < total
     page.get_by_role("searchbox", name="Text", exact=True).press_sequentially("ga-tab1")

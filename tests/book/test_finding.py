@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import three_indexes
 
 pytestmark = pytest.mark.slow
 
 QUERIES = {
-    "GA-TAB1-headline": "reference/claims.html#GA-TAB1-headline",
-    "PC-F1": "reference/claims.html#PC-F1",
-    "MH-L2.2": "reference/claims.html#MH-L2.2",
+    "GA-TAB1-headline": "reference/claims_global_attention.html#GA-TAB1-headline",
+    "PC-F1": "reference/claims_preconditioning.html#PC-F1",
+    "MH-L2.2": "reference/claims_multi_head.html#MH-L2.2",
     "one-point convexity": "reference/glossary.html#term-one-point-convexity",
     "neural tangent kernel": "reference/glossary.html#term-neural-tangent-kernel",
     "softmax gradient": "reference/glossary.html#term-softmax-gradient",
@@ -84,8 +85,8 @@ def test_chapter_says_what_it_needs_and_what_comes_next(address: str, visit: Cal
 
 
 def ledger_page(address: str, visit: Callable, choice: str) -> Any:
-    """The ledger, opened at an address with a choice or a claim."""
-    return visit(f"{address}reference/claims.html{choice}").page
+    """A page of the ledger, opened at an address with a choice or a claim."""
+    return visit(f"{address}reference/claims_multi_head.html{choice}").page
 
 
 def test_ledger_keeps_the_choice_in_the_address(address: str, visit: Callable) -> None:
@@ -112,6 +113,36 @@ def test_address_of_a_claim_opens_it(address: str, visit: Callable) -> None:
     assert 0 <= box["y"] < 600
     assert "one_good_step.html#" in claim.locator("details a").last.get_attribute("href")
     page.context.close()
+
+
+def test_first_page_of_the_ledger_leads_an_address_of_a_claim_on(address: str, visit: Callable) -> None:
+    """Links to claims that were made before each paper had a page of its own stay good."""
+    page = visit(f"{address}reference/claims.html#MD-theorem").page
+    page.wait_for_url("**/reference/claims_mirror_descent.html#MD-theorem")
+    page.context.close()
+
+
+def test_page_of_claims_answers_at_once(address: str, visit: Callable) -> None:
+    """Formulas that are out of sight wait until they come into view."""
+    page = ledger_page(address, visit, "")
+    waiting = page.locator("section.claim mjx-lazy").count()
+    assert waiting > page.locator("section.claim").count()
+    page.locator("section.claim").last.scroll_into_view_if_needed()
+    page.wait_for_function("!document.querySelector('section.claim:last-of-type > p:not(.claim-head) mjx-lazy')")
+    page.context.close()
+
+
+def test_three_indexes_share_out_words_claims_and_names(html: Path) -> None:
+    """Each entry stands in the index of its kind, and each index leads to the others."""
+    texts = {name: (html / f"{name}.html").read_text(encoding="utf-8") for name in three_indexes.PLACES}
+    lists = {name: "".join(text.split('<ul class="index-list">')[1:]) for name, text in texts.items()}
+    for name, word in (
+        ("genindex", "mirror map"),
+        ("genindex-claims", "MH-L2.2"),
+        ("genindex-package", "linear_margin"),
+    ):
+        assert [other for other, text in lists.items() if f">{word}" in text] == [name]
+        assert all(f'href="{other}.html"' in texts[name] for other in three_indexes.PLACES if other != name)
 
 
 def test_pages_say_what_they_are_when_shared(html: Path) -> None:
