@@ -17,6 +17,8 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
+from attnbook import ledger
+
 QUICK = "quick"
 AFTER = "reference/take_away"  # where the two-hour way ends
 HEADING = re.compile(r"^## ", re.MULTILINE)
@@ -79,8 +81,9 @@ class TakeAway(SphinxDirective):
         """Return two lines of each chapter, part by part."""
         root, text = Path(self.env.srcdir), []
         self.env.note_dependency(str(root / MAP))
+        titles = {paper.name: paper.title for paper in ledger.papers()}
         for paper, chapters in groupby(read_map(root).values(), lambda chapter: chapter.paper):
-            text += [f"## {{doc}}`/chapters/{paper}/index`", ""]
+            text += [f"## {titles[paper]}", ""]
             for chapter in chapters:
                 notebook = root / f"{chapter.page}.ipynb"
                 self.env.note_dependency(str(notebook))
