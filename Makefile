@@ -14,7 +14,7 @@ SHARED_OUT := -n $(JOBS) --dist loadfile
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick lint lab notebooks colab address serve print look results verify benchmarks measure lock clean
+.PHONY: help book test quick lint lab notebooks colab address serve print pdf look results verify benchmarks measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ serve: $(VENV)/.installed  ## show the built book at http://localhost:8000
 
 print: $(VENV)/.installed  ## put the chapters of the built book on one page, to print or to save as PDF
 	$(BIN)/python tools/one_page.py
+
+pdf: $(VENV)/.installed  ## print the built book to _build/html/attnbook.pdf, with bookmarks and page numbers
+	$(BIN)/python tools/one_page.py --pdf
 
 look: $(VENV)/.installed  ## photograph and measure the pages of the built book, light and dark, desktop and phone
 	$(BIN)/python tools/look.py

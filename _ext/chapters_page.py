@@ -7,6 +7,7 @@ one paper's chapters; ``:diagram:`` draws them.
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,6 +72,19 @@ def verdicts(chapter: str) -> str:
         signs = [f'{counts[v]}&nbsp;<abbr title="{v}">{SIGNS[v]}</abbr>' for v in SIGNS if counts[v]]
         lines.append(f"{source} {counts.total()}: {' '.join(signs)}")
     return "<br>".join(lines)
+
+
+class Questions(FromMap):
+    """The chapters by the questions that they ask."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a list of parts, each with the list of its chapters."""
+        self.env.note_dependency(str(Path(self.env.srcdir) / MAP))
+        lines = []
+        for number, (paper, chapters) in enumerate(groupby(self.chapters().values(), lambda one: one.paper), 1):
+            lines += [f"{number}. {{doc}}`/chapters/{paper}/index`", ""]
+            lines += [*(f"   - {{doc}}`/{chapter.page}`" for chapter in chapters), ""]
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 class Connections(FromMap):
@@ -139,6 +153,7 @@ def setup(app: Any) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_directive("chapters", Chapters)
     app.add_directive("connections", Connections)
+    app.add_directive("questions", Questions)
     app.connect("doctree-read", add_to_chapter)
     app.connect("doctree-resolved", connections_svg.draw)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,6 +17,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+import yaml
 from importlinter.cli import lint_imports
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -187,3 +188,9 @@ def test_shapes_are_checked_while_tests_run():
         predict(parameters, torch.ones(11, 3))
     with pytest.raises(jaxtyping.TypeCheckError):
         Teacher(np.ones(3), np.ones((5, 3)), np.ones((7, 2)))
+
+
+def test_citation_file_names_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == attnbook.__version__
+    assert cited["title"].startswith("attnbook")

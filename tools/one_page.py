@@ -1,11 +1,13 @@
 """Put the chapters of the built book on one long page, to print it or to save it as PDF.
 
-``python tools/one_page.py [HTML]`` reads ``_build/html``, or the folder HTML, and writes ``print.html`` there. The text
-is that of the built pages, so there is no second source. Reference pages are left out; links to them stay links.
+``python tools/one_page.py [HTML]`` reads ``_build/html``, or the folder HTML, and writes ``print.html`` there; with
+``--pdf`` also ``attnbook.pdf``. The text is that of the built pages, so there is no second source. Reference pages are
+left out; links to them stay links.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import posixpath
 import re
@@ -13,8 +15,10 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import chromium
 import yaml
 
+PATIENCE = 600_000  # milliseconds: thousands of formulas
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = ("reference/api", "reference/claims", "reference/gallery", "reference/performance", "genindex")
 TAG = re.compile(r"<[a-zA-Z][^>]*>")
@@ -30,14 +34,50 @@ def main() -> int:
     Returns:
         0, or 1 when the book is not built.
     """
-    html = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "_build" / "html")
+    parser = argparse.ArgumentParser(description="Put the chapters of the built book on one page.")
+    parser.add_argument("html", nargs="?", type=Path, default=ROOT / "_build" / "html", help="folder of the built book")
+    parser.add_argument("--pdf", action="store_true", help="print the page to attnbook.pdf")
+    options = parser.parse_args()
+    html = options.html
     if not (html / "intro.html").is_file():
         print(f"no book in {html}: build it first, with `make book`")
         return 1
     page = html / "print.html"
     page.write_text(one_page(html, pages()), encoding="utf-8")
+    if options.pdf:
+        print_to(html / "attnbook.pdf", page)
+        print(f"the book is in {os.path.relpath(html / 'attnbook.pdf')}")
+        return 0
     print(f"open {os.path.relpath(page)} in a browser, wait until the formulas stand, and print it or save it as PDF")
     return 0
+
+
+def print_to(pdf: Path, page: Path) -> None:
+    """Print a page with a headless Chromium, with its headings as bookmarks and numbers below the pages.
+
+    Args:
+        pdf: The file to write.
+        page: The page.
+    """
+    from playwright.sync_api import sync_playwright
+
+    number = '<p style="font-size: 8px; width: 100%; text-align: center"><span class="pageNumber"></span></p>'
+    with sync_playwright() as play:
+        browser = chromium.launch(play)
+        tab = browser.new_page()
+        tab.set_default_timeout(PATIENCE)
+        tab.goto(page.resolve().as_uri(), wait_until="load")
+        chromium.settle(tab)
+        made = tab.pdf(
+            format="A4",
+            tagged=True,
+            outline=True,
+            display_header_footer=True,
+            header_template="<p></p>",
+            footer_template=number,
+        )
+        pdf.write_bytes(made)
+        browser.close()
 
 
 def pages() -> list[str]:

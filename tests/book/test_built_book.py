@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -14,6 +15,8 @@ import launching
 import pytest
 import yaml
 from chromium import barriers
+
+import attnbook
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = 1280
@@ -245,6 +248,25 @@ def test_phone_needs_no_sideways_scrolling(opened: Opened) -> None:
     wide = opened.page.evaluate("document.documentElement.scrollWidth")
     opened.page.set_viewport_size({"width": WIDE, "height": 900})
     assert wide <= 390
+
+
+@pytest.mark.parametrize("name", ["chapters/multi_head/margin_race", "chapters/preconditioning/scaling_law"])
+def test_exercises_and_equations_count_within_their_chapter(name: str, html: Path) -> None:
+    """The text of a chapter names its equations by the same numbers."""
+    text = (html / f"{name}.html").read_text(encoding="utf-8")
+    equations = re.findall(r'class="eqno">\((\d+)\)', text)
+    exercises = re.findall(r'class="caption-number">Exercise (\d+)', text)
+    for found in (equations, exercises):
+        assert found == [str(number) for number in range(1, len(found) + 1)] != []
+
+
+def test_footer_says_version_licence_and_how_to_cite(html: Path) -> None:
+    """On every page; source and issues only where the address is known."""
+    for name in PAGES:
+        footer = (html / f"{name}.html").read_text(encoding="utf-8").split('class="book-footer"')[1].split("</p>")[0]
+        assert f"Version {attnbook.__version__}" in footer
+        assert "colophon.html#how-to-cite" in footer or name == "reference/colophon"
+        assert "CC BY 4.0" in footer
 
 
 def test_ledger_can_be_filtered(address: str, visit: Callable) -> None:
