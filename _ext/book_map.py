@@ -32,6 +32,7 @@ class Chapter:
         needs: Names of the chapters it builds on.
         next: Pairs: name of a chapter of another part, and a sentence that says why it continues this one.
         own_letters: Symbols that it uses in another sense than the page of notation.
+        asked: Words by which readers look for it, in small letters.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Chapter:
     needs: tuple[str, ...]
     next: tuple[tuple[str, str], ...]
     own_letters: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
 
     @property
     def page(self) -> str:
@@ -67,6 +69,7 @@ def read_map(root: Path) -> dict[str, Chapter]:
             tuple(entry["needs"]),
             tuple((a, b) for a, b in entry["next"]),
             tuple(entry.get("own_letters", ())),
+            tuple(entry["asked"]),
         )
         for paper, entries in raw.items()
         if paper != WAY

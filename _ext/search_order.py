@@ -1,11 +1,13 @@
 """Makes the search put first what a reader means: enters the names of chapters and parts, and orders the results.
 
-The title of a chapter is a question. Readers look for it by its short name, "noisy MNIST" or "noisy_mnist"; each such
-name becomes an entry of the index that only the search reads. How results are ordered says ``search_order.js``.
+The title of a chapter is a question. Readers look for it by its short name, "noisy MNIST" or "noisy_mnist", by words
+that ``chapters/map.toml`` calls ``asked``, or by a statement that it checks, "lemma 3" or "lemma 3 multi-head"; each
+becomes an entry of the index that only the search reads. How results are ordered says ``search_order.js``.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ from book_map import read_map
 from docutils import nodes
 from sphinx import addnodes
 
+from attnbook import ledger
+
 ORDER = Path(__file__).with_suffix(".js")
+NUMBERED = re.compile(
+    r"\b(Theorem|Lemma|Corollary|Proposition|Definition|Assumption|Claim|Table|Figure|Algorithm) [A-Z]?\.?\d+(\.\d+)?"
+)
 
 
 def names(stem: str, short: str = "") -> list[str]:
@@ -34,12 +41,20 @@ def names(stem: str, short: str = "") -> list[str]:
     return [name for name in dict.fromkeys(found) if name]
 
 
+def statements(chapter: str) -> list[str]:
+    """Return the numbered statements that a chapter checks, alone and with the name of their paper."""
+    places = [c.where for c in ledger.claims() if c.chapter == chapter and c.source == "paper"]
+    numbered = sorted({found[0].lower() for place in places for found in NUMBERED.finditer(place)})
+    papers = names(chapter.split("/")[0])[1:]
+    return [text for one in numbered for text in (one, *(f"{one} {paper}" for paper in papers))]
+
+
 def enter_names(app: Any, doctree: nodes.document) -> None:
     """Enter the names of a chapter or of the first page of a part, without an anchor: the result is the page itself."""
     chapters = read_map(Path(app.srcdir))
     name = app.env.docname.removeprefix("chapters/")
     if name in chapters:
-        found = names(name.split("/")[1], chapters[name].short)
+        found = [*names(name.split("/")[1], chapters[name].short), *chapters[name].asked, *statements(name)]
     elif name.removesuffix("/index") in {chapter.paper for chapter in chapters.values()}:
         found = names(name.removesuffix("/index"))
     else:

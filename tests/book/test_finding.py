@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,22 @@ def test_search_puts_the_right_place_first(query: str, place: str, address: str,
     first = page.locator("#search-results li > a").first
     first.wait_for(timeout=20_000)
     assert place in first.get_attribute("href")
+    page.context.close()
+
+
+def test_search_puts_the_right_chapter_first_for_what_students_type(address: str, visit: Callable) -> None:
+    """For at least 27 of 30 queries, which were written before the search was tried on them."""
+    queries = tomllib.loads((Path(__file__).parent / "queries.toml").read_text(encoding="utf-8"))
+    page, wrong = visit(f"{address}search.html").page, {}
+    for query, places in queries.items():
+        page.goto(f"{address}search.html?q={query}")
+        first = page.locator("#search-results li > a").first
+        page.wait_for_function("document.querySelector('.search-summary').innerText.includes('finished')")
+        target = first.get_attribute("href") if first.count() else "nothing"
+        if not any(f"chapters/{place}" in target for place in places):
+            wrong[query] = target
+    assert len(queries) == 30
+    assert len(wrong) <= 3, wrong
     page.context.close()
 
 
