@@ -43,7 +43,7 @@ def line_outputs(n: int, key_query: float) -> np.ndarray:
 def line_and_valley(key_query: float = 0.7) -> Figure:
     """Draw what attention computes for Gaussian keys, and the loss that follows, in one dimension."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 4.2), width_ratios=(1.2, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.6), width_ratios=(1.2, 1))
         for n in (10, 10_000):
             band(left, QUERIES[::4], line_outputs(n, key_query)[:, ::4], LOOKS[n])
         _line(left, key_query)
