@@ -107,7 +107,7 @@ def gradient(members: int = SEEDS, width: int = WIDTH, n_samples: int = SAMPLES,
 def attention_gradient(members: int = 20, n_sequences: int = 32, length: int = 16, dimension: int = 16) -> Case:
     """Compare both gradients of self-attention layers, in closed form, with automatic differentiation."""
     layers = [draw_layer(dimension, dimension, rng=stream(s, "benchmark")) for s in range(members)]
-    key_query, value = (torch.from_numpy(np.stack([getattr(x, n) for x in layers])) for n in ("key_query", "value"))
+    key_query, value = (torch.from_numpy(np.stack(weights)) for weights in zip(*layers, strict=True))
     rng = stream(0, "benchmark", "tokens")
     tokens = torch.from_numpy(rng.standard_normal((members, n_sequences, length, dimension)))
     labels = torch.from_numpy(rng.standard_normal((members, n_sequences * length, dimension)))

@@ -18,14 +18,8 @@ from torch import Tensor
 from attnbook.softmax_ntk.self_attention import attention_weights, contexts, loss_and_gradients
 
 __all__ = [
-    "Trained",
-    "Way",
-    "train_layers",
-    "uniform_condition",
-    "value_condition",
-    "value_step_unit",
-    "values_descent",
-]
+    "Trained", "Way", "train_layers", "uniform_condition", "value_condition", "value_step_unit", "values_descent"
+]  # fmt: skip
 
 Values: TypeAlias = Literal["solved", "trained", "frozen"]
 Rule: TypeAlias = Literal["descent", "adam"]
@@ -74,12 +68,6 @@ class Trained:
 def value_step_unit(tokens: Float[Tensor, "members sequences length dimension"]) -> Float[Tensor, " members"]:
     r"""Return one over the largest eigenvalue of $X^\top X/(nL)$: a natural unit for steps on the values.
 
-    Args:
-        tokens: Sequences of each layer.
-
-    Returns:
-        One number per layer.
-
     Example:
         >>> value_step_unit(2 * torch.eye(2)[None, None]).tolist()
         [0.5]
@@ -101,7 +89,7 @@ def train_layers(
     steps: int,
     keep: Collection[int] = (),
 ) -> Trained:
-    r"""Train layers, each on its own sequences and with its own step sizes.
+    r"""Return what training does to layers, each on its own sequences and with its own step sizes.
 
     With ``values="solved"`` this is gradient descent on $\min_V\mathrm{loss}(QK^\top,V)$: at the best
     values the derivative through them vanishes.
@@ -117,11 +105,8 @@ def train_layers(
         steps: Number of steps, at least 1.
         keep: Steps at which the condition number of the values' problem over all sequences is kept.
 
-    Returns:
-        Losses and trained layers.
-
     Raises:
-        ValueError: If the shapes do not fit or there is no step.
+        ValueError: If there is no step.
     """
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
@@ -154,12 +139,7 @@ def value_condition(
 ) -> Float[Tensor, " members"]:
     r"""Return the condition number of $C^\top C$, of least squares in the values at these attention weights.
 
-    Args:
-        key_query: One matrix per layer.
-        tokens: Sequences of each layer.
-
-    Returns:
-        One number per layer; infinite where the contexts $C$ miss a direction altogether.
+    It is infinite where the contexts $C$ miss a direction altogether.
 
     Example:
         >>> value_condition(torch.zeros(1, 2, 2), torch.tensor([[[[2.0, 0.0]], [[0.0, 1.0]]]])).tolist()
@@ -175,13 +155,6 @@ def uniform_condition(mean_norm: float | np.ndarray, length: int) -> float | np.
     Each context is then the mean of $L$ tokens. For tokens from $N(\mu,I)$ contexts have second moments
     $\mu\mu^\top+I/L$: averaging shrinks what tells tokens apart, and keeps what they share.
 
-    Args:
-        mean_norm: Norm of the mean $\mu$ of the tokens.
-        length: Tokens of a sequence $L$.
-
-    Returns:
-        Largest over smallest eigenvalue.
-
     Example:
         >>> uniform_condition(2.0, 8)
         33.0
@@ -196,16 +169,8 @@ def values_descent(mean_norm: float, length: int, *, steps: int) -> Float[np.nda
     best fixed one, two over the sum of the curvatures, with which each step multiplies both errors by
     $\pm(\kappa-1)/(\kappa+1)$; $\kappa$ is :func:`uniform_condition`. For many sequences and fixed attention; ours.
 
-    Args:
-        mean_norm: $\|\mu\|$, not negative.
-        length: $L$, at least 1.
-        steps: Number of steps, at least 1.
-
-    Returns:
-        Errors after $0,1,\dots$ steps.
-
     Raises:
-        ValueError: If an argument is outside its range.
+        ValueError: If the norm is negative or another number below 1.
 
     Example:
         >>> values_descent(1.0, 1, steps=1).round(3).tolist()

@@ -37,15 +37,7 @@ class Sample:
 
 
 def sphere(count: int, dimension: int, *, rng: np.random.Generator) -> Float[np.ndarray, "count dimension"]:
-    """Draw points uniformly on the unit sphere.
-
-    Args:
-        count: Number of points, at least 1.
-        dimension: Dimension of the space, at least 1; in dimension 1 the points are 1 and -1.
-        rng: Source of randomness.
-
-    Returns:
-        One point per row.
+    """Return points drawn uniformly on the unit sphere, one per row; in dimension 1 they are 1 and -1.
 
     Raises:
         ValueError: If a size is not positive.
@@ -63,19 +55,9 @@ def sphere(count: int, dimension: int, *, rng: np.random.Generator) -> Float[np.
 
 
 def draw_sample(n_samples: int, n_inputs: int, n_outputs: int, *, seed: int) -> Sample:
-    """Draw the training set of a seed; one of other size has none of its numbers in common.
+    """Return $n$ samples of $d_{in}$ inputs and $d$ outputs; sets of other sizes have no numbers in common.
 
-    Args:
-        n_samples: Number of samples $n$.
-        n_inputs: Number of inputs $d_{in}$.
-        n_outputs: Number of outputs $d$.
-        seed: Its seed.
-
-    Returns:
-        Inputs and labels, independent and uniform on unit spheres.
-
-    Raises:
-        ValueError: If a size is not positive.
+    Inputs and labels are independent and uniform on unit spheres.
     """
     sizes = (n_samples, n_inputs, n_outputs)
     inputs = sphere(n_samples, n_inputs, rng=stream(seed, "inputs", *sizes))

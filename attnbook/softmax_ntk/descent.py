@@ -65,8 +65,7 @@ def gradient_descent(
         Losses at every step, and the trained networks.
 
     Raises:
-        ValueError: If the shapes do not fit, a label is not finite, a step size is not positive or a number is
-            outside its range.
+        ValueError: If the shapes do not fit, a label is not finite or a number is outside its range.
     """
     _check_descent(networks, labels, step_size, max_steps, target)
     final, members = networks.first_layer.clone(), len(networks.first_layer)

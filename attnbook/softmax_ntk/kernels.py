@@ -14,7 +14,7 @@ from jaxtyping import Float
 __all__ = ["ACTIVATIONS", "Activation", "check_activation", "check_positive", "infinite_width_kernel"]
 
 Activation: TypeAlias = Literal["softmax", "exp", "relu"]
-ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+ACTIVATIONS: list[Activation] = list(get_args(Activation))
 
 
 def infinite_width_kernel(
@@ -35,10 +35,7 @@ def infinite_width_kernel(
         activation: Which network.
         inputs: One input per row.
         others: Second arguments; default the inputs themselves.
-        scale: Standard deviation $\sigma$ of the initial weights; default 1. ReLU does not depend on it.
-
-    Returns:
-        The kernel.
+        scale: Standard deviation $\sigma$ of the initial weights, positive; default 1. ReLU does not depend on it.
 
     Raises:
         ValueError: If the activation is unknown, the scale is not positive or an input is not finite.
@@ -64,27 +61,13 @@ def infinite_width_kernel(
 
 
 def check_activation(activation: str) -> None:
-    """Refuse a name that is no activation.
-
-    Args:
-        activation: The name.
-
-    Raises:
-        ValueError: If it is unknown.
-    """
+    """Refuse a name that is no activation."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
 def check_positive(**numbers: float) -> None:
-    """Refuse numbers that are not positive and finite.
-
-    Args:
-        **numbers: Name to value.
-
-    Raises:
-        ValueError: If one is zero, negative, infinite or NaN; names it.
-    """
+    """Refuse a number that is not positive and finite, by name."""
     for name, value in numbers.items():
         if not 0 < value < float("inf"):
             raise ValueError(f"{name}: expected a positive number, got {value}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["change_of_outputs", "change_of_weights", "outputs_and_change", "predict_linearised"]
+__all__ = ["change_of_weights", "outputs_and_change"]
 
 
 @torch.no_grad()
@@ -29,9 +29,6 @@ def change_of_weights(
         networks: The networks around whose weights $J$ is taken.
         inputs: Samples of each of them.
         coefficients: $c$, one number per output and sample; for kernel regression $H^{-1}\mathrm{vec}(Y)$.
-
-    Returns:
-        The change $\delta$ of each first layer.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -50,42 +47,17 @@ def change_of_weights(
 
 
 @torch.no_grad()
-def change_of_outputs(
-    networks: Networks,
-    inputs: Float[Tensor, "members points inputs"],
-    change: Float[Tensor, "members inputs width"],
-) -> Float[Tensor, "members outputs points"]:
-    r"""Return $J\delta$: how a change of the first layer moves the outputs, to first order.
-
-    Args:
-        networks: The networks around whose weights $J$ is taken.
-        inputs: Points of each of them.
-        change: The change $\delta$ of each first layer.
-
-    Returns:
-        The change of the outputs; add the outputs themselves for the linearised network.
-
-    Raises:
-        ValueError: If the shapes do not fit.
-    """
-    return outputs_and_change(networks, inputs, change)[1]
-
-
-@torch.no_grad()
 def outputs_and_change(
     networks: Networks,
     inputs: Float[Tensor, "members points inputs"],
     change: Float[Tensor, "members inputs width"],
 ) -> tuple[Float[Tensor, "members outputs points"], Float[Tensor, "members outputs points"]]:
-    r"""Return the outputs $F(x)$ and their change $J\delta$ together, for little more than the price of one.
+    r"""Return the outputs $F(x)$, and $J\delta$: how a change of the first layer moves them, to first order.
 
     Args:
         networks: The networks around whose weights $J$ is taken.
         inputs: Points of each of them.
         change: The change $\delta$ of each first layer.
-
-    Returns:
-        Outputs, and how the change moves them to first order.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -101,55 +73,9 @@ def outputs_and_change(
     return outputs, found
 
 
-@torch.no_grad()
-def predict_linearised(
-    networks: Networks,
-    displacements: Float[Tensor, "members variants inputs width"],
-    inputs: Float[Tensor, "members samples inputs"],
-) -> Float[Tensor, "members variants outputs samples"]:
-    r"""Return the change of the outputs to first order in changes of the weights, $J(x)\,\mathrm{vec}(V)$.
-
-    Features are computed once for all variants: many stopping times cost little more than one.
-
-    Args:
-        networks: The networks at the start.
-        displacements: $V$, changes of each first layer, several for each network.
-        inputs: Samples of each.
-
-    Returns:
-        The linear models' outputs; for paired networks, which start at zero, the whole prediction.
-
-    Raises:
-        ValueError: If the shapes do not fit.
-    """
-    members, n_inputs, width = networks.first_layer.shape
-    if displacements.ndim != 4 or (*displacements.shape[:1], *displacements.shape[2:]) != (members, n_inputs, width):
-        raise ValueError(
-            f"displacements: expected (members, variants, inputs, width) = ({members}, any, {n_inputs}, {width}), "
-            f"got {tuple(displacements.shape)}"
-        )
-    derivatives = neuron_derivatives(networks, inputs)
-
-    def along(weighted: Tensor) -> Tensor:
-        """Sum over neurons and inputs, ``(members, variants, samples)``."""
-        summed = torch.bmm(derivatives, weighted.flatten(1, 2).mT).unflatten(2, (-1, n_inputs))
-        return (summed * inputs[:, :, None]).sum(3).mT
-
-    signs = networks.signs[:, :, None, None]
-    change = torch.stack([along(displacements * signs[:, k]) for k in range(signs.shape[1])], dim=2)
-    if networks.activation == "softmax":
-        change -= along(displacements)[:, :, None] * predict(networks, inputs)[:, None] / width
-    return change
-
-
 def _derivatives(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Factors of the derivatives of all neurons, and the outputs; all but ReLU neurons are their own derivative."""
-    members, n_inputs, _ = networks.first_layer.shape
-    if inputs.ndim != 3 or inputs.shape[::2] != (members, n_inputs):
-        raise ValueError(
-            f"inputs: expected (members, samples, inputs) = ({members}, any, {n_inputs}), got {tuple(inputs.shape)}"
-        )
-    if networks.activation == "relu":
-        return neuron_derivatives(networks, inputs), predict(networks, inputs)
     derivatives = neuron_derivatives(networks, inputs)
+    if networks.activation == "relu":
+        return derivatives, predict(networks, inputs)
     return derivatives, torch.bmm(networks.signs, derivatives.mT)

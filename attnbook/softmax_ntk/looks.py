@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnbook.core.figures import Look
+from attnbook.core.tables import Measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["LOOKS", "STARTS", "log_axis"]
+__all__ = ["LOOKS", "STARTS", "log_axis", "spread"]
 
 LOOKS: Mapping[str, Look] = {
     "softmax": Look("softmax", "#0b5cad", "-", "o"),
@@ -27,13 +29,13 @@ STARTS: Mapping[str, Look] = {
 
 
 def log_axis(ax: Axes, numbers: np.ndarray, *, label: str = "width") -> None:
-    """Make the horizontal axis logarithmic, with a tick at each of these numbers.
-
-    Args:
-        ax: Whose axis.
-        numbers: Where ticks are wanted.
-        label: What they are; default the width.
-    """
+    """Make the horizontal axis logarithmic, with a tick at each of these numbers."""
     ax.set(xscale="log", xlabel=label)
     ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
     ax.minorticks_off()
+
+
+def spread(samples: xr.DataArray | np.ndarray, form: str) -> Measured:
+    """Return the cell "median [smallest, largest]" of a table, all in one format."""
+    low, middle, high = (f"{number:{form}}" for number in np.quantile(samples, (0, 0.5, 1)))
+    return Measured(f"{middle} [{low}, {high}]")

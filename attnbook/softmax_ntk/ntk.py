@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk import conditioning
+from attnbook.softmax_ntk.conditioning import SingularKernelError, rank
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["DivergingStepSizeError", "kernel_coefficients", "kernel_gradient_flow", "kernel_regression", "ntk_gram"]
+__all__ = ["kernel_coefficients", "kernel_gradient_flow", "ntk_gram"]
 
 # Neurons whose features are held at a time: bounds the memory at any width.
 CHUNK = 4096
@@ -39,9 +39,6 @@ def ntk_gram(
         inputs: Samples of each of them.
         others: Second arguments of the kernel; default the inputs themselves.
         chunk: Neurons whose features are held at a time, at least 1; default 4096.
-
-    Returns:
-        One matrix per network, ``(outputs * samples, outputs * others)``.
 
     Raises:
         ValueError: If the shapes do not fit, an input is not finite or ``chunk`` is not positive.
@@ -69,23 +66,6 @@ def ntk_gram(
     return gram
 
 
-class DivergingStepSizeError(ValueError):
-    r"""A step size above $2/\lambda_{\max}$: the linear model leaves its fit in ever larger strides.
-
-    Attributes:
-        step_size: The step size, in the units in which it was given.
-        limit: $2/\lambda_{\max}$ of the same kernel.
-        member: Number of the kernel in the batch; 0 for a single one.
-    """
-
-    def __init__(self, step_size: float, limit: float, member: int) -> None:
-        super().__init__(
-            f"scaled_step_size: {step_size:g} diverges on the kernel of member {member}; expected at most 2 over its "
-            f"largest eigenvalue, {limit:g}; take half of that, or None for the gradient flow, which has no limit"
-        )
-        self.step_size, self.limit, self.member = step_size, limit, member
-
-
 def kernel_gradient_flow(
     kernel: Float[Tensor, "*members rows rows"],
     labels: Float[Tensor, "*members rows"],
@@ -100,8 +80,8 @@ def kernel_gradient_flow(
     $(I-\eta mH)^t$ times the first one, so that one eigendecomposition serves every $t$:
     $f_t(x) = K(x, X)\,Q\,\mathrm{diag}(\rho_t(\mu))\,Q^\top\mathrm{vec}(Y)$ with
     $\rho_t(\mu) = (1-(1-\eta m\mu)^t)/\mu$ for steps, and $\rho_t(\mu) = (1-e^{-\mu t})/\mu$ for the flow
-    $\dot f = -K(f-Y)$. As $t$ grows both tend to
-    :func:`kernel_regression`.
+    $\dot f = -K(f-Y)$. As $t$ grows both tend to kernel regression, $K(x, X)H^{-1}\mathrm{vec}(Y)$
+    (Definition F.1), whose weights are :func:`kernel_coefficients`.
 
     Args:
         kernel: Symmetric positive semi-definite matrix $H$ of the training points.
@@ -111,12 +91,9 @@ def kernel_gradient_flow(
         steps: Numbers of steps or, for the flow, times $t$; at least 0.
         cross: $K(x, X)$ of the points to predict at; default the training points.
 
-    Returns:
-        Predictions at the points, for each time.
-
     Raises:
-        DivergingStepSizeError: If a step size is above $2/\lambda_{\max}$ of its kernel.
-        ValueError: If the kernel or labels are not finite, or a number is outside its range.
+        ValueError: If the kernel or labels are not finite, a number is outside its range, or a step size diverges:
+            above $2/\lambda_{\max}$ the linear model leaves its fit in ever larger strides.
 
     Example:
         >>> kernel, labels = torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -154,48 +131,20 @@ def kernel_coefficients(
         labels: $\mathrm{vec}(Y)$.
         n_inputs: Number of inputs of the networks, to name the smallest width that works in the error; default none.
 
-    Returns:
-        One coefficient per training point and output.
-
     Raises:
-        SingularKernelError: If a kernel is singular; see :mod:`attnbook.softmax_ntk.conditioning`.
-        ValueError: If the kernel or labels are not finite.
+        SingularKernelError: If one is singular up to rounding; names the smallest rank, the size and, if ``n_inputs``
+            is given, the smallest width that works.
 
     Example:
         >>> kernel_coefficients(4 * torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)).tolist()
         [0.25, 0.25]
     """
     _check_learning(kernel, labels)
-    conditioning.check_invertible(kernel, n_inputs=n_inputs)
+    smallest, size = int(rank(kernel).min()), kernel.shape[-1]
+    if smallest < size:
+        # Below this even width the features of the pairs, width / 2 * n_inputs, are fewer than the rows.
+        raise SingularKernelError(smallest, size, n_inputs and 2 * -(-size // n_inputs))
     return torch.cholesky_solve(labels.unsqueeze(-1), torch.linalg.cholesky(kernel)).squeeze(-1)
-
-
-def kernel_regression(
-    kernel: Float[Tensor, "*members rows rows"],
-    labels: Float[Tensor, "*members rows"],
-    *,
-    cross: Float[Tensor, "*members points rows"],
-) -> Float[Tensor, "*members points"]:
-    r"""Return $K(x, X)H^{-1}\mathrm{vec}(Y)$ (Definition F.1): where steps and flow on a kernel end.
-
-    Args:
-        kernel: Symmetric positive definite matrix $H$ of the training points.
-        labels: $\mathrm{vec}(Y)$; a network that does not start at zero has $\mathrm{vec}(Y - F(0))$ here.
-        cross: $K(x, X)$ of the points to predict at.
-
-    Returns:
-        Predictions at the points.
-
-    Raises:
-        SingularKernelError: If a kernel is singular: then no such predictor fits every pattern of labels.
-        ValueError: If the kernel or labels are not finite.
-
-    Example:
-        >>> kernel, labels = torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
-        >>> kernel_regression(kernel, labels, cross=torch.tensor([[0.5, 0.0]], dtype=torch.float64)).tolist()
-        [0.5]
-    """
-    return (cross @ kernel_coefficients(kernel, labels).unsqueeze(-1)).squeeze(-1)
 
 
 def _check_learning(kernel: Tensor, labels: Tensor) -> None:
@@ -213,7 +162,10 @@ def _checked_step_size(scaled_step_size: Tensor | float, eigenvalues: Tensor) ->
     if beyond.any():
         member = int(beyond.nonzero()[0, 0])
         sizes, tops = eta.expand_as(top).flatten(), top.flatten()
-        raise DivergingStepSizeError(float(sizes[member]), float(2 / tops[member]), member)
+        raise ValueError(
+            f"scaled_step_size: {sizes[member]:g} diverges on the kernel of member {member}; expected at most 2 over "
+            f"its largest eigenvalue, {2 / tops[member]:g}; take half of that, or None for the flow, which has no limit"
+        )
     return eta.unsqueeze(-1)
 
 

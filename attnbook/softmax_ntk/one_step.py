@@ -19,7 +19,7 @@ are missing: these formulas and numbers are our reconstruction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -28,24 +28,10 @@ from torch import Tensor
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient, predict
 
-__all__ = ["ALLOWED", "ASKED", "CLOSED", "Account", "account", "loss_terms"]
+__all__ = ["ALLOWED", "ASKED", "account", "loss_terms"]
 
-# In the unit: what is asked of the first order, allowed to each other term, and asked of the sum.
-ASKED, ALLOWED, CLOSED = -0.8, 0.1, -0.5
-
-
-@dataclass(frozen=True)
-class Account:
-    r"""What each step of gradient descent did to the loss, in the unit of the induction.
-
-    Attributes:
-        terms: $C_0$ to $C_3$ over $m\eta\lambda\,\|F-Y\|_F^2$, ``(members, steps, 4)``.
-        leading: $C_1$ over $-2m\eta\,e^\top He$ with $e$ the residual and $H$ the kernel before the step,
-            ``(members, steps)``.
-    """
-
-    terms: Float[Tensor, "members steps terms"]
-    leading: Float[Tensor, "members steps"]
+# In the unit: what is asked of the first order, and allowed to each other term.
+ASKED, ALLOWED = -0.8, 0.1
 
 
 @torch.no_grad()
@@ -56,11 +42,12 @@ def account(
     step_size: Float[Tensor, " members"],
     *,
     steps: int,
-) -> Account:
-    r"""Take every step of gradient descent apart: the account of Lemmas E.1 to E.4 and Claims E.6 and E.7.
+) -> tuple[Float[Tensor, "members steps terms"], Float[Tensor, "members steps"]]:
+    r"""Return what every step of gradient descent does to the loss: Lemmas E.1 to E.4 and Claims E.6 and E.7.
 
-    Any softmax network will do, of any width, from any start. The unit has the smallest eigenvalue of the kernel at
-    that start; where it is singular the unit is zero, and the account infinite.
+    First the terms $C_0$ to $C_3$ in the unit, then $C_1$ over $-2m\eta\,e^\top He$ with $e$ the residual and $H$ the
+    kernel before the step. Any softmax network will do, from any start; where its first kernel is singular the unit is
+    zero, and the account infinite.
 
     Args:
         networks: Softmax networks where training starts; they are not changed.
@@ -69,11 +56,8 @@ def account(
         step_size: $\eta$ of each.
         steps: Steps to take apart, at least 1.
 
-    Returns:
-        The terms of every step.
-
     Raises:
-        ValueError: If the networks are not softmax networks, the shapes do not fit, or there is no step.
+        ValueError: If there is no step; as :func:`loss_terms`.
     """
     if steps < 1:
         raise ValueError(f"steps: expected at least one, got {steps}")
@@ -89,7 +73,7 @@ def account(
         terms.append(change / (unit * residual.square().sum((1, 2)))[:, None])
         leading.append(change[:, 1] / (-2 * rate * form))
         networks = after
-    return Account(torch.stack(terms, dim=1), torch.stack(leading, dim=1))
+    return torch.stack(terms, dim=1), torch.stack(leading, dim=1)
 
 
 @torch.no_grad()
@@ -99,24 +83,16 @@ def loss_terms(
     inputs: Float[Tensor, "members samples inputs"],
     labels: Float[Tensor, "members outputs samples"],
 ) -> Float[Tensor, "members terms"]:
-    r"""Split the change of $\|F-Y\|_F^2$ from one softmax network to another into the terms of Lemma E.1.
+    r"""Return the terms $C_0$ to $C_3$ of Lemma E.1, which sum to the change of $\|F-Y\|_F^2$ from before to after.
 
     With $S$ the softmax and $q$ the change of the logits, the output changes by $v_0+v_1+v_2$, where
     $v_1=m\sum_ra_{\ell r}S_{ir}q_{ir}$, $v_2=m\sum_ra_{\ell r}S_{ir}(e^{q_{ir}}-1-q_{ir})$ and
     $v_0=m\sum_ra_{\ell r}(\alpha_i(\tau+1)^{-1}-\alpha_i(\tau)^{-1})e^{\langle w_r(\tau+1),x_i\rangle}$. The last
     one is computed as $-F_{\ell i}(\tau+1)\,(\alpha_i(\tau+1)/\alpha_i(\tau)-1)$, which is the same, without overflow.
-
-    Args:
-        before: Softmax networks before the step.
-        after: The same networks after it; any step will do.
-        inputs: Samples of each of them.
-        labels: Their labels.
-
-    Returns:
-        $C_0$, $C_1$, $C_2$, $C_3$ of each network; their sum is the change of $\|F-Y\|_F^2$.
+    Any step will do.
 
     Raises:
-        ValueError: If the networks are not softmax networks, or the shapes do not fit.
+        ValueError: If the networks are not softmax networks with the same signs, or the shapes do not fit.
 
     Example:
         >>> from attnbook.softmax_ntk.two_layer import Weights

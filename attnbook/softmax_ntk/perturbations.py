@@ -35,14 +35,7 @@ def displacement(
 ) -> Float[np.ndarray, "inputs width"]:
     r"""Return by what each neuron of a network moves: a column of length $R$, or less where ``inward`` ends earlier.
 
-    Args:
-        direction: In which direction; see the table above.
-        first_layer: The weights, one column per neuron; a pair is two neighbouring neurons.
-        radius: $R$, at least 0.
-        rng: Source of randomness; the same generator gives the same direction at every radius.
-
-    Returns:
-        What to add to the weights.
+    The same generator gives the same direction at every radius.
 
     Raises:
         ValueError: If the direction is unknown, the radius is negative or not finite, or ``gdlike`` meets an odd width.
@@ -73,20 +66,12 @@ def displacement(
 
 
 def displaced(networks: Networks, direction: Direction, radius: float, *, seeds: Sequence[int]) -> Networks:
-    """Return networks whose neurons have moved.
+    """Return networks whose neurons have moved, in a direction that depends on the seed of each and on the width only.
 
-    Args:
-        networks: The networks.
-        direction: In which direction.
-        radius: By how much at most.
-        seeds: Seed of each network's direction; a seed moves in the same direction at every radius, and networks with
-            other activations and the same weights move alike.
-
-    Returns:
-        The moved networks.
+    A seed moves in the same direction at every radius, and networks of other activations with the same weights alike.
 
     Raises:
-        ValueError: If an argument is outside its range, or there is not one seed per network.
+        ValueError: If there is not one seed per network.
     """
     weights = networks.first_layer
     if len(seeds) != len(weights):

@@ -1,4 +1,4 @@
-r"""Score matching as regression on noisy labels: the forward process, its exact score, training sets and inputs.
+r"""Score matching as regression on noisy labels: the forward process, training sets, inputs, and where to stop.
 
 ========================  =====================  ==========================================================
 paper                     name here              meaning
@@ -7,7 +7,7 @@ $g(t)$                    ``Schedule.rate``      rate of the noise; $0.1+4t$ her
 $\alpha(t)$, $\beta(t)$   ``signal``, ``noise``  $x_t|x_0\sim N(\alpha x_0,\beta I)$, $\beta=1-\alpha^2$
 $T_0$, $T$                ``first``, ``last``    times that are used
 $f_*(t,x)=E[x_0|x_t=x]$   ``denoised``           the true label; what a denoiser answers
-$\frac{\alpha f-x}\beta$  ``tweedie_score``      the score that belongs to a denoiser $f$
+$\frac{\alpha f-x}\beta$  ``Schedule.score``     the score that belongs to a denoiser $f$
 ========================  =====================  ==========================================================
 
 In the text available to us the equations are missing: all formulas are our reconstruction.
@@ -23,20 +23,14 @@ from jaxtyping import Float
 
 from attnbook.softmax_ntk.kernels import check_positive
 
-__all__ = [
-    "NoisySample",
-    "Schedule",
-    "diffuse",
-    "draw_noisy_sample",
-    "held_out_stop",
-    "network_input",
-    "tweedie_score",
-]
+__all__ = ["NoisySample", "Schedule", "draw_noisy_sample", "held_out_stop", "network_input"]
 
 
 @dataclass(frozen=True)
 class Schedule:
     r"""The variance preserving forward process $dx=-\frac12g(t)x\,dt+\sqrt{g(t)}\,dB$ with $g(t)=g_0+g_1t$.
+
+    Times outside $[T_0,T]$ raise ValueError where points are drawn or scores asked for.
 
     Attributes:
         base: $g_0$; default 0.1.
@@ -78,12 +72,6 @@ class Schedule:
     def check(self, times: Float[np.ndarray, "*times"] | float) -> Float[np.ndarray, "*times"]:
         """Return times as an array, or refuse those outside $[T_0,T]$.
 
-        Args:
-            times: Times.
-
-        Returns:
-            The same times.
-
         Raises:
             ValueError: If a time lies outside; names the first such time.
         """
@@ -96,55 +84,49 @@ class Schedule:
             )
         return t
 
+    def diffuse(
+        self,
+        clean: Float[np.ndarray, "count dimension"],
+        times: Float[np.ndarray, " count"],
+        *,
+        rng: np.random.Generator,
+    ) -> Float[np.ndarray, "count dimension"]:
+        r"""Return $x_t=\alpha(t)x_0+\sqrt{\beta(t)}\,\xi$ with standard normal $\xi$: the forward process at once."""
+        t = self.check(times)[:, None]
+        return self.signal(t) * clean + np.sqrt(self.noise(t)) * rng.standard_normal(clean.shape)
 
-def diffuse(
-    clean: Float[np.ndarray, "count dimension"],
-    times: Float[np.ndarray, " count"],
-    *,
-    rng: np.random.Generator,
-    schedule: Schedule,
-) -> Float[np.ndarray, "count dimension"]:
-    r"""Draw $x_t=\alpha(t)x_0+\sqrt{\beta(t)}\,\xi$ with standard normal $\xi$: the forward process in one step.
+    def score(
+        self,
+        denoised: Float[np.ndarray, "count dimension"],
+        times: Float[np.ndarray, " count"],
+        points: Float[np.ndarray, "count dimension"],
+    ) -> Float[np.ndarray, "count dimension"]:
+        r"""Return the score of a denoiser's answers by Tweedie's formula, $(\alpha f(t,x)-x)/\beta$.
 
-    Args:
-        clean: Points $x_0$.
-        times: One time for each, in $[T_0,T]$.
-        rng: Source of randomness.
-        schedule: Rate of the noise.
+        Example:
+            >>> t, x = np.array([0.5]), np.array([[2.0]])
+            >>> schedule = Schedule()
+            >>> schedule.score(schedule.signal(t)[:, None] * x, t, x).round(9).tolist()
+            [[-2.0]]
+        """
+        t = self.check(times)[:, None]
+        return (self.signal(t) * denoised - points) / self.noise(t)
 
-    Returns:
-        Noisy points.
+    def linear_slope(
+        self, second_moment: float, times: Float[np.ndarray, "*times"] | float
+    ) -> Float[np.ndarray, "*times"]:
+        r"""Return the slope of the best denoiser linear in $x$, $\alpha v/(\alpha^2v+\beta)$, for data of mean 0.
 
-    Raises:
-        ValueError: If a time lies outside $[T_0,T]$.
-    """
-    t = schedule.check(times)[:, None]
-    return schedule.signal(t) * clean + np.sqrt(schedule.noise(t)) * rng.standard_normal(clean.shape)
+        It needs one number of the data, the mean square $v$ of a coordinate, which must be positive: to the backward
+        process all of it is then one normal heap.
 
-
-def tweedie_score(
-    denoised: Float[np.ndarray, "count dimension"],
-    times: Float[np.ndarray, " count"],
-    points: Float[np.ndarray, "count dimension"],
-    *,
-    schedule: Schedule,
-) -> Float[np.ndarray, "count dimension"]:
-    r"""Return the score of a denoiser by Tweedie's formula, $(\alpha f(t,x)-x)/\beta$.
-
-    Args:
-        denoised: $f(t,x)$, the denoiser's answer for each point.
-        times: One time per point, in $[T_0,T]$.
-        points: The points $x$.
-        schedule: Rate of the noise.
-
-    Returns:
-        One score per point.
-
-    Raises:
-        ValueError: If a time lies outside $[T_0,T]$.
-    """
-    t = schedule.check(times)[:, None]
-    return (schedule.signal(t) * denoised - points) / schedule.noise(t)
+        Example:
+            >>> float(Schedule().linear_slope(1.0, 0.5)) == float(Schedule().signal(0.5))
+            True
+        """
+        check_positive(second_moment=second_moment)
+        signal = self.signal(self.check(times))
+        return np.asarray(signal * second_moment / (signal**2 * second_moment + self.noise(times)))
 
 
 def network_input(
@@ -157,20 +139,9 @@ def network_input(
     r"""Return the network's inputs $(0.8\,\mathrm{clip}(x)/r,\;0.42\,(2t/T-1),\;0.42)$, of norm below one.
 
     Assumption 6.1 asks for inputs of norm at most one, which normal noise never satisfies. So points longer than $r$
-    are pulled back to length $r$ along their direction (our reading), and everything is scaled. The last coordinate is
-    constant: a paired network without one is zero at $x=0$ whatever its weights.
-
-    Args:
-        points: Noisy points $x$.
-        times: One time per point, in $[T_0,T]$.
-        schedule: Gives $T$.
-        radius: $r$, positive; default 2.5, which touches about one point in a hundred in one dimension.
-
-    Returns:
-        One input per row, made of the point's coordinates, the time and the constant.
-
-    Raises:
-        ValueError: If a time lies outside $[T_0,T]$ or the radius is not positive.
+    are pulled back to length $r$ along their direction (our reading), and everything is scaled; the default, 2.5,
+    touches about one point in a hundred in one dimension. The last coordinate is constant: a paired network without one
+    is zero at $x=0$ whatever its weights.
 
     Example:
         >>> x = network_input(np.array([[100.0]]), np.array([1.5]), schedule=Schedule())
@@ -187,7 +158,7 @@ def network_input(
 
 @dataclass(frozen=True)
 class NoisySample:
-    """A training set of score matching.
+    """A training set of denoising score matching.
 
     Attributes:
         times: One time per sample.
@@ -203,27 +174,13 @@ class NoisySample:
 def draw_noisy_sample(
     clean: Float[np.ndarray, "count dimension"], *, rng: np.random.Generator, schedule: Schedule
 ) -> NoisySample:
-    """Draw one time for each clean point, uniformly from $[T_0,T]$, and the noisy point of that time.
-
-    Args:
-        clean: Points $x_0$ of the data, the noisy labels.
-        rng: Source of randomness.
-        schedule: Rate of the noise.
-
-    Returns:
-        The training set of denoising score matching.
-
-    Raises:
-        ValueError: If there are no points.
-    """
-    if not len(clean):
-        raise ValueError("clean: expected at least one point, got none")
+    """Return one time for each clean point, drawn uniformly from $[T_0,T]$, and the noisy point of that time."""
     times = rng.uniform(schedule.first, schedule.last, len(clean))
-    return NoisySample(times, clean, diffuse(clean, times, rng=rng, schedule=schedule))
+    return NoisySample(times, clean, schedule.diffuse(clean, times, rng=rng))
 
 
 def held_out_stop(losses: Float[np.ndarray, " records"], steps: Sequence[int], *, patience: float) -> int:
-    """Return where training stops if it sees the loss on held-out noisy labels only.
+    """Return the number of the record to which training returns if it sees the loss on held-out noisy labels only.
 
     Training goes on while the loss falls. It ends when ``patience`` times as many steps as the best one took have
     brought nothing better, and then returns to the best one.
@@ -233,17 +190,13 @@ def held_out_stop(losses: Float[np.ndarray, " records"], steps: Sequence[int], *
         steps: Those steps, increasing and positive.
         patience: Above 1.
 
-    Returns:
-        Number of the record to return to.
-
     Raises:
         ValueError: If the shapes do not fit or the patience is not above 1.
 
     Example:
-        >>> held_out_stop(np.array([3.0, 2.0, 2.5, 1.0]), [1, 2, 4, 8], patience=2.0)
-        1
-        >>> held_out_stop(np.array([3.0, 2.0, 2.5, 1.0]), [1, 2, 4, 8], patience=4.0)
-        3
+        >>> losses = np.array([3.0, 2.0, 2.5, 1.0])
+        >>> [held_out_stop(losses, [1, 2, 4, 8], patience=patience) for patience in (2.0, 4.0)]
+        [1, 3]
     """
     if losses.shape != (len(steps),) or not len(steps):
         raise ValueError(f"losses: expected one for each of {len(steps)} steps, got {losses.shape}")

@@ -13,12 +13,13 @@ $XV$                 (not stored)        ``(length, outputs)``
 ===================  ==================  ==========================================
 
 Tensors have a leading *member* axis, as everywhere in this book: layers of equal sizes are computed together, each on
-its own sequences. The loss is $\frac1{2nL}\sum\|\mathrm{output}-\mathrm{label}\|^2$ over $n$ sequences of $L$ tokens.
+its own sequences; outputs, contexts and labels have one row per token, all sequences below each other. The loss is
+$\frac1{2nL}\sum\|\mathrm{output}-\mathrm{label}\|^2$ over $n$ sequences of $L$ tokens. Shapes that do not fit raise
+ValueError and are named.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,32 +30,12 @@ from torch import Tensor
 from attnbook.softmax_ntk.two_layer import Weights
 
 __all__ = [
-    "Gradients",
-    "Layer",
-    "attention_weights",
-    "contexts",
-    "draw_layer",
-    "loss_and_gradients",
-    "outputs",
-    "row_as_network",
-    "solve_values",
-]
+    "Gradients", "attention_weights", "contexts", "draw_layer", "loss_and_gradients", "outputs",
+    "row_as_network", "solve_values",
+]  # fmt: skip
 
 # Directions in which the Gram matrix of the contexts is smaller than this part of its largest eigenvalue are left at 0.
 CUTOFF = 1e-12
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The weights of one layer, as they are drawn.
-
-    Attributes:
-        key_query: The product of query and key matrix, ``(dimension, dimension)``.
-        value: The value matrix, ``(dimension, outputs)``.
-    """
-
-    key_query: Float[np.ndarray, "dimension dimension"]
-    value: Float[np.ndarray, "dimension outputs"]
 
 
 class Gradients(NamedTuple):
@@ -73,28 +54,21 @@ class Gradients(NamedTuple):
     at_value: Float[Tensor, "members dimension outputs"]
 
 
-def draw_layer(dimension: int, n_outputs: int, *, rng: np.random.Generator, sharpness: float = 1.0) -> Layer:
-    r"""Draw the weights of a layer.
+def draw_layer(
+    dimension: int, n_outputs: int, *, rng: np.random.Generator, sharpness: float = 1.0
+) -> tuple[Float[np.ndarray, "dimension dimension"], Float[np.ndarray, "dimension outputs"]]:
+    r"""Return weights of a layer, $QK^\top$ and $V$.
 
     Entries of $QK^\top$ have standard deviation ``sharpness`` over the dimension, so that for standard normal tokens
-    the logits of different tokens have standard deviation ``sharpness``; entries of $V$ have
-    $1/\sqrt{\mathrm{dimension}}$.
-
-    Args:
-        dimension: Entries of a token, at least 1.
-        n_outputs: Number of outputs, at least 1.
-        rng: Source of randomness.
-        sharpness: Standard deviation of the logits, at least 0; default 1. With 0 attention is uniform.
-
-    Returns:
-        The layer.
+    the logits of different tokens have standard deviation ``sharpness``, which is at least 0 and by default 1; with 0
+    attention is uniform. Entries of $V$ have $1/\sqrt{\mathrm{dimension}}$.
 
     Raises:
         ValueError: If a size is not positive or the sharpness is negative or not finite.
 
     Example:
-        >>> draw_layer(5, 3, rng=np.random.default_rng(0)).value.shape
-        (5, 3)
+        >>> [weights.shape for weights in draw_layer(5, 3, rng=np.random.default_rng(0))]
+        [(5, 5), (5, 3)]
     """
     for name, size in {"dimension": dimension, "n_outputs": n_outputs}.items():
         if size < 1:
@@ -102,21 +76,14 @@ def draw_layer(dimension: int, n_outputs: int, *, rng: np.random.Generator, shar
     if not 0 <= sharpness < np.inf:
         raise ValueError(f"sharpness: expected a finite number of at least 0, got {sharpness}")
     key_query = sharpness / dimension * rng.standard_normal((dimension, dimension))
-    return Layer(key_query, rng.standard_normal((dimension, n_outputs)) / np.sqrt(dimension))
+    return key_query, rng.standard_normal((dimension, n_outputs)) / np.sqrt(dimension)
 
 
 def attention_weights(
     key_query: Float[Tensor, "members dimension dimension"],
     tokens: Float[Tensor, "members sequences length dimension"],
 ) -> Float[Tensor, "members sequences length length"]:
-    r"""Return $\mathrm{softmax}(XQK^\top X^\top)$ of each sequence, row by row.
-
-    Args:
-        key_query: One matrix per layer.
-        tokens: Sequences of each layer.
-
-    Returns:
-        Attention weights; rows sum to one, row $i$ says what token $i$ looks at.
+    r"""Return $\mathrm{softmax}(XQK^\top X^\top)$ of each sequence: row $i$ says what token $i$ looks at.
 
     Raises:
         ValueError: If the shapes do not fit or a token is not finite.
@@ -141,15 +108,7 @@ def contexts(
     weights: Float[Tensor, "members sequences length length"],
     tokens: Float[Tensor, "members sequences length dimension"],
 ) -> Float[Tensor, "members rows dimension"]:
-    """Return what each token gathers before the values are applied, all sequences below each other.
-
-    Args:
-        weights: Attention weights.
-        tokens: The sequences that they belong to.
-
-    Returns:
-        One row per token of each sequence, the weighted mean of the tokens of its sequence.
-    """
+    """Return what each token gathers before the values are applied: the weighted mean of the tokens of its sequence."""
     return (weights @ tokens).flatten(1, 2)
 
 
@@ -158,19 +117,7 @@ def outputs(
     value: Float[Tensor, "members dimension outputs"],
     tokens: Float[Tensor, "members sequences length dimension"],
 ) -> Float[Tensor, "members rows outputs"]:
-    r"""Return $\mathrm{softmax}(XQK^\top X^\top)\,XV$ of each layer, all sequences below each other.
-
-    Args:
-        key_query: One matrix per layer.
-        value: Its values.
-        tokens: Its sequences.
-
-    Returns:
-        One row per token of each sequence.
-
-    Raises:
-        ValueError: If the shapes do not fit or a token is not finite.
-    """
+    r"""Return $\mathrm{softmax}(XQK^\top X^\top)\,XV$ of each layer."""
     _check_value(key_query, value)
     return contexts(attention_weights(key_query, tokens), tokens) @ value
 
@@ -180,19 +127,9 @@ def solve_values(
 ) -> Float[Tensor, "members dimension outputs"]:
     r"""Return the values that fit best, for attention weights as they are: linear least squares.
 
-    With contexts $C$ the loss in $V$ is $\frac12\|CV-Y\|^2$ up to a factor, convex, and solved by
+    With the rows of :func:`contexts` $C$ the loss in $V$ is $\frac12\|CV-Y\|^2$ up to a factor, convex, and solved by
     $V=(C^\top C)^+C^\top Y$. Directions that the contexts (nearly) do not have are left at zero: of all best
     values these are the smallest.
-
-    Args:
-        rows: Contexts $C$, from :func:`contexts`.
-        labels: What to fit.
-
-    Returns:
-        The values.
-
-    Raises:
-        ValueError: If the shapes do not fit.
 
     Example:
         >>> solve_values(torch.eye(3)[None], torch.ones(1, 3, 2))[0, 0].tolist()
@@ -219,13 +156,7 @@ def loss_and_gradients(
         key_query: One matrix per layer.
         value: Its values; None for those that fit best (:func:`solve_values`), whose own gradient is then zero.
         tokens: Its sequences.
-        labels: What it should say, one row per token, all sequences below each other.
-
-    Returns:
-        Losses and gradients.
-
-    Raises:
-        ValueError: If the shapes do not fit or a token is not finite.
+        labels: What it should say.
     """
     weights = attention_weights(key_query, tokens)
     rows = contexts(weights, tokens)
@@ -249,16 +180,8 @@ def row_as_network(
 ) -> Weights:
     r"""Return the two-layer softmax network whose output at token $i$ is row $i$ of self-attention, times the length.
 
-    It has one neuron per token. Row $j$ of $XKQ^\top$ is the weight vector of neuron $j$, row $j$ of $XV$ its output
-    weights; these take the place of the signs. The network's output has a factor $m$, here the length.
-
-    Args:
-        tokens: One sequence.
-        key_query: The product $QK^\top$.
-        value: The values.
-
-    Returns:
-        The network, for :meth:`attnbook.softmax_ntk.two_layer.Networks.stack`.
+    It has one neuron per token of the sequence. Row $j$ of $XKQ^\top$ is the weight vector of neuron $j$, row $j$ of
+    $XV$ its output weights, in the place of the signs. The network's output has a factor $m$, here the length.
 
     Example:
         >>> row_as_network(np.ones((4, 2)), np.eye(2), np.ones((2, 3))).signs.shape

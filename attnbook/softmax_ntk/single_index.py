@@ -47,20 +47,10 @@ class SingleIndex:
 
 
 def draw_single_index(n_samples: int, n_inputs: int, *, noise: float, seed: int, purpose: str = "train") -> SingleIndex:
-    """Draw samples; the index depends on the seed only, and fewer samples of a purpose are the first of more.
-
-    Args:
-        n_samples: Number of samples.
-        n_inputs: Number of inputs.
-        noise: Standard deviation of the noise, at least 0.
-        seed: Seed of index and samples.
-        purpose: What the samples are for; others share the index and nothing else.
-
-    Returns:
-        The samples.
+    """Return samples of a seed: fewer of a purpose are the first of more, others share the index and nothing else.
 
     Raises:
-        ValueError: If a number is outside its range.
+        ValueError: If the standard deviation of the noise is negative.
 
     Example:
         >>> few, more = (draw_single_index(n, 4, noise=0.1, seed=0) for n in (2, 3))
@@ -76,12 +66,7 @@ def draw_single_index(n_samples: int, n_inputs: int, *, noise: float, seed: int,
 
 @torch.no_grad()
 def index_learnt(start: Networks, networks: Networks, index: Float[Tensor, "members inputs"]) -> dict[str, Tensor]:
-    r"""Return what of the index is in the weights $W$ of each network, and in their movement $D = W - W(0)$.
-
-    Args:
-        start: The networks before training.
-        networks: The same networks later.
-        index: The index $u$ of each of them.
+    r"""Return what of its index $u$ is in the weights $W$ of each network, and in their movement $D = W - W(0)$.
 
     Returns:
         ``movement``: $\|D\|_F / \|W(0)\|_F$; ``aligned``: $\|u^\top W\|^2 / \|W\|_F^2$, about $1/d_{in}$ for random

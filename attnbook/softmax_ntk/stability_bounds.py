@@ -5,13 +5,15 @@ paper                          name here                   meaning
 =============================  ==========================  ====================================================
 $n$, $d$, $d_{in}$, $m$        ``n_samples``, ...          samples, outputs, inputs, neurons
 $R$                            ``radius``                  no neuron moves farther: $\|w_r-\tilde w_r\|\le R$
+$x_i$, $a$                     ``inputs``, ``signs``       samples, one per row; the frozen second layer
+$W$, $\tilde W$                ``weights``, ``moved``      before and after the move, one column per neuron
 $B$                            ``exponent``                bounds every $|\langle w_r, x_i\rangle|$; at least 1
 $\lambda$                      ``smallest_eigenvalue``     smallest eigenvalue of the kernel at the start
-$\delta$                       ``failure``                 probability of failure
+$\sigma$, $\delta$             ``scale``, ``failure``      deviation of the weights; probability of failure
 =============================  ==========================  ====================================================
 
 In the text available to us the equations are missing: every formula is our reconstruction. The bounds on the rank are
-this book's.
+this book's. All functions raise ValueError for numbers outside their range, and name them.
 """
 
 from __future__ import annotations
@@ -25,71 +27,47 @@ from jaxtyping import Float
 from attnbook.softmax_ntk.kernels import check_positive
 
 __all__ = [
-    "bound_by_pieces",
-    "certified_radius",
-    "exponent_of_definition",
-    "five_pieces",
-    "kernel_change_bound",
-    "lemma_b1_bounds",
-    "lemma_b1_left_sides",
-    "rank_bound",
-    "rank_bound_of_signs",
-    "smallest_full_width",
-]
+    "bound_by_pieces", "certified_radius", "check_exponent", "check_failure", "exponent_of_definition", "five_pieces",
+    "kernel_change_bound", "lemma_b1_bounds", "lemma_b1_left_sides", "rank_bound", "rank_bound_of_signs",
+]  # fmt: skip
 
 # Definition 4.1 asks for a large constant; 2 suffices by a union bound for widths up to nd^2/(2 delta).
 CONSTANT = 2.0
 
 
-def exponent_of_definition(
-    n_samples: int, n_outputs: int, *, scale: float = 1.0, failure: float = 0.1, constant: float = CONSTANT
-) -> float:
-    r"""Return $B = \max\{C\sigma\sqrt{\log(nd/\delta)}, 1\}$ of Definition 4.1 (reconstructed).
+def check_exponent(exponent: float) -> None:
+    """Refuse an exponent that is not finite and at least 1."""
+    if not 1 <= exponent < float("inf"):
+        raise ValueError(f"exponent: B is at least 1 by its definition, got {exponent}")
 
-    Args:
-        n_samples: $n$.
-        n_outputs: $d$.
-        scale: Standard deviation $\sigma$ of the initial weights; default 1.
-        failure: $\delta$ in (0, 1); default 0.1.
-        constant: $C$; the text fixes its role, not its size; default 2.
 
-    Returns:
-        $B$.
+def check_failure(failure: float) -> None:
+    """Refuse a number that is no probability strictly between 0 and 1."""
+    if not 0 < failure < 1:
+        raise ValueError(f"failure: expected a probability between 0 and 1, got {failure}")
 
-    Raises:
-        ValueError: If an argument is outside its range.
+
+def exponent_of_definition(n_samples: int, n_outputs: int, *, scale: float = 1.0, failure: float = 0.1) -> float:
+    r"""Return $B = \max\{C\sigma\sqrt{\log(nd/\delta)}, 1\}$ of Definition 4.1 (reconstructed), with $C = 2$.
 
     Example:
         >>> round(exponent_of_definition(32, 2), 2)
         5.08
     """
-    check_positive(n_samples=n_samples, n_outputs=n_outputs, scale=scale, constant=constant)
-    if not 0 < failure < 1:
-        raise ValueError(f"failure: expected a probability between 0 and 1, got {failure}")
-    return float(max(constant * scale * np.sqrt(np.log(n_samples * n_outputs / failure)), 1.0))
+    check_positive(n_samples=n_samples, n_outputs=n_outputs, scale=scale)
+    check_failure(failure)
+    return float(max(CONSTANT * scale * np.sqrt(np.log(n_samples * n_outputs / failure)), 1.0))
 
 
 def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
-    r"""Return Lemma 5.1's bound on $\|H(W)-H(\tilde W)\|_F$, which is $R\,nd\,e^{10B}$ (reconstructed).
-
-    Args:
-        radius: $R$, positive; the lemma asks for less than 0.01.
-        n_samples: $n$.
-        n_outputs: $d$.
-        exponent: $B$, at least 1.
-
-    Returns:
-        The bound.
-
-    Raises:
-        ValueError: If an argument is outside its range.
+    r"""Return Lemma 5.1's bound on $\|H(W)-H(\tilde W)\|_F$, which is $R\,nd\,e^{10B}$, for $R < 0.01$.
 
     Example:
         >>> f"{kernel_change_bound(0.01, n_samples=32, n_outputs=2, exponent=1.0):.0f}"
         '14097'
     """
     check_positive(radius=radius, n_samples=n_samples, n_outputs=n_outputs)
-    _check_exponent(exponent)
+    check_exponent(exponent)
     return float(radius * n_samples * n_outputs * np.exp(10 * exponent))
 
 
@@ -99,19 +77,9 @@ def bound_by_pieces(radius: float, *, exponent: float) -> float:
     The five pieces of Lemma B.2, each by the parts that its proof names: at most $16Re^{4B}$ for the exponentials,
     $2Re^{8B}$ for each centred sign and $4Re^{6B}$ for each normaliser, for inputs of norm at most one; factors $e^R$
     are left out. From $B=1$ on it is below the $Re^{10B}$ of the lemma. Our sum.
-
-    Args:
-        radius: $R$, positive.
-        exponent: $B$, at least 1.
-
-    Returns:
-        The bound on an entry.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
     check_positive(radius=radius)
-    _check_exponent(exponent)
+    check_exponent(exponent)
     b = np.exp(exponent)
     return float(radius * (16 * b**4 + 8 * b**6 + 4 * b**8))
 
@@ -121,47 +89,28 @@ def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: i
 
     At this radius the bound of Lemma 5.1 is $\lambda/2$, and no eigenvalue moves by more than the norm of the change.
 
-    Args:
-        smallest_eigenvalue: $\lambda$, positive.
-        n_samples: $n$.
-        n_outputs: $d$.
-        exponent: $B$, at least 1.
-
-    Returns:
-        The radius.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
     Example:
         >>> radius = certified_radius(0.7, n_samples=32, n_outputs=2, exponent=1.0)
         >>> round(kernel_change_bound(radius, n_samples=32, n_outputs=2, exponent=1.0), 6)
         0.35
     """
     check_positive(smallest_eigenvalue=smallest_eigenvalue)
-    return (
-        smallest_eigenvalue / 2 / kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
-    )
+    bound = kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
+    return smallest_eigenvalue / 2 / bound
 
 
 def lemma_b1_bounds(*, exponent: float, radius: float, width: int) -> Float[np.ndarray, " parts"]:
     r"""Return the thirteen bounds of Lemma B.1 (reconstructed), in its order.
 
-    Args:
-        exponent: $B$, at least 1.
-        radius: $R$ in (0, 0.01).
-        width: $m$.
-
-    Returns:
-        Bounds on the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
-        after (4, 5), their ratio and difference (6, 7), the normaliser and its inverse (8, 9), the softmax before and
-        after (10, 11), its entries' change (12) and their sum weighted by numbers of size at most one (13).
+    They are on the logits before and after the move (parts 1, 2), their differences (3), the exponentials before and
+    after (4, 5), their ratio and difference (6, 7), the normaliser and its inverse (8, 9), the softmax before and
+    after (10, 11), its entries' change (12) and their sum weighted by numbers of size at most one (13).
 
     Raises:
-        ValueError: If an argument is outside its range.
+        ValueError: If the radius is not below 0.01, or a number outside its range.
     """
     check_positive(radius=radius, width=width)
-    _check_exponent(exponent)
+    check_exponent(exponent)
     if radius >= 0.01:
         raise ValueError(f"radius: the lemma asks for less than 0.01, got {radius}")
     b, r, m, e = exponent, radius, width, np.exp
@@ -177,15 +126,9 @@ def lemma_b1_left_sides(
     weights: Float[np.ndarray, "inputs width"],
     moved: Float[np.ndarray, "inputs width"],
 ) -> Float[np.ndarray, " parts"]:
-    r"""Return the left sides of Lemma B.1, each the largest over neurons, samples and pairs of samples.
+    r"""Return the left sides of Lemma B.1 in its order, each the largest over neurons, samples and pairs of samples.
 
-    Args:
-        inputs: Samples $x_i$.
-        weights: $W$, one column per neuron.
-        moved: $\tilde W$.
-
-    Returns:
-        Thirteen numbers, in the order of the lemma; the last is the worst over all $z$ of size at most one.
+    The last is the worst over all $z$ of size at most one.
     """
     before, after = inputs @ weights, inputs @ moved
     change = inputs @ (weights - moved)
@@ -209,20 +152,11 @@ def five_pieces(
     weights: Float[np.ndarray, "inputs width"],
     moved: Float[np.ndarray, "inputs width"],
 ) -> Float[np.ndarray, "five rows rows"]:
-    r"""Split $H(W)-H(\tilde W)$ of a softmax network into the five pieces of Lemma B.2.
+    r"""Return the five pieces of Lemma B.2 into which $H(W)-H(\tilde W)$ of a softmax network splits, output-major.
 
     An entry is the sum over $r$ of $m\,x_i^\top x_j\langle v_{\ell,r},S_i\rangle\langle v_{k,r},S_j\rangle$ times
     $\alpha_i^{-1}\alpha_j^{-1}e^{\langle w_r,x_i+x_j\rangle}$. The pieces move the exponentials, then one centred
-    sign after the other, then one normaliser $\alpha$ after the other.
-
-    Args:
-        inputs: Samples $x_i$.
-        signs: Frozen second layer.
-        weights: $W$, one column per neuron.
-        moved: $\tilde W$.
-
-    Returns:
-        Five matrices, output-major like :func:`attnbook.softmax_ntk.ntk.ntk_gram`; their sum is the change.
+    sign after the other, then one normaliser $\alpha$ after the other; they add up to the change.
     """
     (n_outputs, width), (old, new) = signs.shape, (np.exp(inputs @ w) for w in (weights, moved))
     totals = [e.sum(axis=1, keepdims=True) for e in (old, new)]
@@ -246,15 +180,6 @@ def rank_bound(n_samples: int, n_outputs: int, *, n_inputs: int, width: int) -> 
     The two neurons of a pair have the same features up to the sign, so that $m$ neurons give only $m/2$ times $d_{in}$
     different ones. This book's formula.
 
-    Args:
-        n_samples: $n$.
-        n_outputs: $d$.
-        n_inputs: $d_{in}$.
-        width: $m$, even.
-
-    Returns:
-        The bound.
-
     Example:
         >>> rank_bound(24, 2, n_inputs=4, width=16)
         32
@@ -268,14 +193,6 @@ def rank_bound_of_signs(signs: Float[np.ndarray, "outputs width"], *, n_samples:
     At the start $H$ is a sum over sign patterns $s$ (up to a global sign) of $ss^\top$ times a kernel of the pairs
     with this pattern; such a term has rank at most $\min(n, d_{in}\cdot\text{pairs})$. This book's formula.
 
-    Args:
-        signs: The frozen second layer of a paired network.
-        n_samples: $n$.
-        n_inputs: $d_{in}$.
-
-    Returns:
-        The bound, never above that of :func:`rank_bound`.
-
     Example:
         >>> signs = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
         >>> rank_bound_of_signs(signs, n_samples=3, n_inputs=5)
@@ -286,32 +203,3 @@ def rank_bound_of_signs(signs: Float[np.ndarray, "outputs width"], *, n_samples:
     counts = Counter(tuple(pattern) for pattern in pairs.T)
     total = sum(min(n_samples, n_inputs * pairs_of_it) for pairs_of_it in counts.values())
     return min(total, rank_bound(n_samples, n_outputs, n_inputs=n_inputs, width=width))
-
-
-def smallest_full_width(n_samples: int, n_outputs: int, *, n_inputs: int) -> int:
-    r"""Return the smallest even width whose count of features, $\frac m2d_{in}$, reaches $nd$.
-
-    Below it the kernel of a paired network is singular; at it, it may still be. This book's formula.
-
-    Args:
-        n_samples: $n$.
-        n_outputs: $d$.
-        n_inputs: $d_{in}$.
-
-    Returns:
-        The width.
-
-    Raises:
-        ValueError: If a size is not positive.
-
-    Example:
-        >>> smallest_full_width(24, 2, n_inputs=4)
-        24
-    """
-    check_positive(n_samples=n_samples, n_outputs=n_outputs, n_inputs=n_inputs)
-    return 2 * -(-n_samples * n_outputs // n_inputs)
-
-
-def _check_exponent(exponent: float) -> None:
-    if not 1 <= exponent < float("inf"):
-        raise ValueError(f"exponent: B is at least 1 by its definition, got {exponent}")

@@ -1,29 +1,31 @@
-"""Experiments that train networks of many kinds, and slopes of what they give."""
+"""What experiments share: networks of many kinds, arrays side by side, and slopes of what they give."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress, threads
 from attnbook.softmax_ntk.kernels import Activation
-from attnbook.softmax_ntk.training import Problem, Trained, double_device, train
+from attnbook.softmax_ntk.training import Problem, Trained, train
+from attnbook.softmax_ntk.two_layer import Networks
 
-__all__ = ["ROUNDING", "Sweep", "over", "slope"]
+__all__ = ["ROUNDING", "Sweep", "check_increasing", "each", "measured_exponent", "over", "slope"]
 
 ROUNDING = 1e-16  # stands for zero on logarithmic axes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Experiment):
-    """Sizes that such experiments share, with the book's as defaults."""
+    """Sizes that experiments on training share, with the book's as defaults."""
 
     n_samples: int = 16  # on unit spheres, inputs and labels
     n_inputs: int = 16  # as many as samples, so that all three kernels are well conditioned
@@ -44,8 +46,21 @@ class Sweep(Experiment):
 
     def trained(self, problem: Problem, seeds: tuple[int, ...], device: torch.device, **others: Any) -> Trained:
         """Train one network for each seed."""
-        options = {"max_steps": self.max_steps, "target": self.target} | others
-        return train(problem, seeds, device=double_device(device), **options)
+        return train(problem, seeds, device=device, **({"max_steps": self.max_steps, "target": self.target} | others))
+
+
+def each(values: Iterable[Any], dimension: str, one: Callable[[Any], Arrays], progress: Progress | None) -> Arrays:
+    """Return what a function gives for every value, seeds for example, side by side along a new first dimension."""
+    chosen, found = list(values), []
+    with threads(1):
+        for done, value in enumerate(chosen, 1):
+            found.append(one(value))
+            if progress:
+                progress(done, len(chosen))
+    return {
+        name: ((dimension, *dims), np.stack([np.asarray(arrays[name][1]) for arrays in found]))
+        for name, (dims, _) in found[0].items()
+    }
 
 
 def over(
@@ -56,18 +71,9 @@ def over(
     progress: Progress | None,
     rest: tuple[str, ...] = (),
 ) -> Arrays:
-    """Call a function for every combination of values, and name the dimensions of what it gives.
+    """Return what a function gives for every combination of values, the last name fastest: ``seed``, names, rest.
 
-    Args:
-        names: Axes to go along, the last one fastest.
-        axes: Their values.
-        one: Called with one value of each; returns arrays whose first axis runs over the seeds.
-        seeds: The seeds of the group.
-        progress: Told (combinations done, combinations in all); may be None.
-        rest: Names of further axes of the arrays, in order.
-
-    Returns:
-        Each array with the dimensions ``seed``, ``names`` and those of ``rest`` that it has.
+    The function is called with one value of each; the first axis of what it returns runs over the seeds.
     """
     groups, found = list(itertools.product(*(axes[name] for name in names))), []
     with threads(1):
@@ -83,16 +89,19 @@ def over(
 
 
 def slope(values: xr.DataArray, dimension: str) -> xr.DataArray:
-    """Return the slope of a line on log axes; zeros count as the smallest rounding error.
+    """Return the slope of a line on log axes along a dimension; NaN where a value is not positive."""
+    logs = xr.DataArray(np.log(values.where(values > 0)))
+    logs = logs.assign_coords({dimension: np.log(values[dimension].astype(float))})
+    return logs.polyfit(dimension, 1, skipna=False).polyfit_coefficients.sel(degree=1, drop=True)
 
-    Args:
-        values: Not negative.
-        dimension: Along which, with positive coordinates.
 
-    Returns:
-        One slope for each index of the other dimensions.
-    """
-    logs = xr.DataArray(np.log(values.clip(min=ROUNDING))).assign_coords(
-        {dimension: np.log(values[dimension].astype(float))}
-    )
-    return logs.polyfit(dimension, 1).polyfit_coefficients.sel(degree=1, drop=True)
+def measured_exponent(networks: Networks, inputs: Tensor) -> np.ndarray:
+    """Return the measured B of each network: the largest size of a logit, at least 1."""
+    return torch.bmm(inputs, networks.first_layer).abs().amax((1, 2)).clamp(min=1.0).cpu().numpy()
+
+
+def check_increasing(least: int, **settings: Sequence[float]) -> None:
+    """Refuse settings that are not enough positive increasing numbers, by name."""
+    for name, values in settings.items():
+        if len(values) < least or sorted(set(values)) != list(values) or values[0] <= 0:
+            raise ValueError(f"{name}: expected at least {least} positive increasing numbers, got {values}")

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core import runtime
 from attnbook.core.rng import stream, to_tensor
-from attnbook.softmax_ntk.conditioning import check_not_zero
+from attnbook.softmax_ntk.conditioning import ZeroKernelError
 from attnbook.softmax_ntk.data import Sample, draw_sample
 from attnbook.softmax_ntk.descent import Descent, gradient_descent
 from attnbook.softmax_ntk.kernels import Activation
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, Start, draw_weights, predict
+from attnbook.softmax_ntk.two_layer import Networks, Start, double_device, draw_weights, predict
 
-__all__ = ["ACTIVATIONS", "Problem", "Trained", "double_device", "train"]
-
-ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+__all__ = ["Problem", "Trained", "starting_networks", "train"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Problem:
     Attributes:
         activation: What a neuron computes.
         width: Number of neurons.
-        n_samples: Number of samples.
+        n_samples: Number of samples, on the unit sphere.
         n_inputs: Number of inputs.
         n_outputs: Number of outputs; default 1.
         scale: Standard deviation of the initial weights; default 1.
@@ -86,11 +82,36 @@ class Trained:
         return (moved.norm(dim=(1, 2)) / self.kernel.norm(dim=(1, 2))).cpu().double().numpy()
 
 
+def starting_networks(
+    problem: Problem,
+    seeds: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    samples: Sequence[Sample] | None = None,
+) -> tuple[Networks, Float[Tensor, "seeds samples inputs"], Float[Tensor, "seeds outputs samples"]]:
+    """Return one network for each seed, its inputs and its labels; problems that differ in nothing else share draws.
+
+    Args:
+        problem: What they have in common.
+        seeds: One network for each.
+        device: Where to compute; default the CPU, which also takes the place of mps.
+        samples: One training set per seed; default uniform on unit spheres.
+    """
+    p, to = problem, partial(to_tensor, device=double_device(device), dtype=torch.float64)
+    weights = [
+        draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
+        for s in seeds
+    ]
+    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=s) for s in seeds]
+    inputs, labels = (to(np.stack([getattr(s, name) for s in drawn])) for name in ("inputs", "labels"))
+    return Networks.stack(p.activation, weights, device=inputs.device), inputs, labels
+
+
 def train(
     problem: Problem,
     seeds: Sequence[int],
     *,
-    device: torch.device,
+    device: torch.device | str,
     max_steps: int,
     target: float = 0.0,
     fraction: float = 1.0,
@@ -111,39 +132,15 @@ def train(
         The networks before and after.
 
     Raises:
-        ZeroKernelError: If the kernel of a network is zero, so that no step size fits it.
-        ValueError: If a number is outside its range.
+        ZeroKernelError: If the kernel of a network is zero; names member, width, activation and what to change.
     """
-    p, to = problem, partial(to_tensor, device=device, dtype=torch.float64)
-    weights = [
-        draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
-        for s in seeds
-    ]
-    start = Networks.stack(p.activation, weights, device=device, dtype=torch.float64)
-    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=s) for s in seeds]
-    inputs = to(np.stack([s.inputs for s in drawn]))
-    labels = to(np.stack([s.labels for s in drawn])) + predict(start, inputs)
+    start, inputs, labels = starting_networks(problem, seeds, device=device, samples=samples)
+    labels = labels + predict(start, inputs)
     kernel = ntk_gram(start, inputs)
     eigenvalues = torch.linalg.eigvalsh(kernel)
-    check_not_zero(eigenvalues[:, -1], activation=p.activation, width=p.width)
-    step_size = fraction / (p.width * eigenvalues[:, -1])
+    if not (eigenvalues[:, -1] > 0).all():
+        member = int((eigenvalues[:, -1] <= 0).nonzero()[0, 0])
+        raise ZeroKernelError(member, problem.activation, problem.width)
+    step_size = fraction / (problem.width * eigenvalues[:, -1])
     descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)
     return Trained(start, inputs, labels, kernel, eigenvalues.cpu().double().numpy(), step_size, descent)
-
-
-def double_device(name: str | torch.device | None) -> torch.device:
-    """Return the device to compute on: as :func:`attnbook.core.runtime.device`, but the CPU in place of mps.
-
-    Late losses and small drifts need float64, and kernels need eigenvalues; mps has neither.
-
-    Args:
-        name: Name of a device; default the first that this machine has.
-
-    Returns:
-        The device.
-
-    Raises:
-        ValueError: If the device is not available.
-    """
-    where = runtime.device(name)
-    return torch.device("cpu") if where.type == "mps" else where

@@ -32,9 +32,18 @@ from torch import Tensor
 from attnbook.core.rng import to_tensor
 from attnbook.softmax_ntk.kernels import Activation, check_activation, check_positive
 
-__all__ = ["Networks", "Start", "Weights", "draw_weights", "loss_and_gradient", "neuron_derivatives", "predict"]
+__all__ = [
+    "Networks", "Start", "Weights", "double_device", "draw_weights", "loss_and_gradient", "neuron_derivatives",
+    "predict",
+]  # fmt: skip
 
 Start: TypeAlias = Literal["paired", "opposite_signs", "independent"]
+
+
+def double_device(device: torch.device | str) -> torch.device:
+    """Return the device, or the CPU in the place of mps: late losses, small drifts and kernels need float64."""
+    where = torch.device(device)
+    return torch.device("cpu") if where.type == "mps" else where
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ def draw_weights(
     scale: float = 1.0,
     start: Start = "paired",
 ) -> Weights:
-    r"""Draw the weights of one network.
+    r"""Return weights of one network; a pair is two neighbouring neurons.
 
     ``paired`` is the symmetric initialisation of Definition 3.7: neurons come in pairs with equal weights
     $w \sim N(0, \sigma^2 I)$ and opposite random signs, so that the network is zero at every input. The other two are
@@ -73,12 +82,8 @@ def draw_weights(
         scale: Standard deviation $\sigma$ of each weight; default 1, the paper leaves it open.
         start: What neurons share; default the paper's pairs.
 
-    Returns:
-        The weights; a pair is two neighbouring neurons.
-
     Raises:
-        ValueError: If a size is not positive, the width is odd where pairs are asked for, the scale is not a positive
-            number or the start is unknown.
+        ValueError: If a size or the scale is not positive, the width odd for pairs, or the start unknown.
 
     Example:
         >>> weights = draw_weights(6, 3, 1, rng=np.random.default_rng(0))
@@ -131,16 +136,13 @@ class Networks:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
     ) -> Self:
-        """Put networks of equal sizes side by side.
+        """Return networks of one activation and of equal sizes side by side.
 
         Args:
-            activation: What a neuron computes, the same in all of them.
+            activation: What a neuron computes.
             weights: One per network.
             device: Where to compute; default the CPU.
             dtype: Type of the computation; default float64, in which late losses and small drifts can be seen.
-
-        Returns:
-            The networks.
 
         Raises:
             ValueError: If there are none, their shapes differ, a weight is not finite or the activation is unknown.
@@ -165,20 +167,8 @@ class Networks:
 def predict(
     networks: Networks, inputs: Float[Tensor, "members samples inputs"]
 ) -> Float[Tensor, "members outputs samples"]:
-    r"""Return $F_\ell(x) = \sum_r a_{\ell r}\phi_r(x)$ of each network for its own inputs (equation (1) for softmax).
-
-    Args:
-        networks: The networks.
-        inputs: Samples of each of them.
-
-    Returns:
-        Outputs.
-
-    Raises:
-        ValueError: If the shapes do not fit.
-    """
-    _check_inputs(networks, inputs)
-    return _outputs(networks, _neurons(networks, inputs))
+    r"""Return $F_\ell(x) = \sum_r a_{\ell r}\phi_r(x)$ of each network for its inputs (equation (1) for softmax)."""
+    return torch.bmm(networks.signs, _neurons(networks, inputs).mT)
 
 
 def loss_and_gradient(
@@ -193,23 +183,14 @@ def loss_and_gradient(
     $r=\tfrac1m\mathrm{rowsum}(E\odot F)$ and $c = 1$ for
     softmax and 0 else: the sum over outputs is one matrix product, the denominator one number per sample.
 
-    Args:
-        networks: The networks.
-        inputs: Samples of each of them.
-        labels: Their labels.
-
-    Returns:
-        Losses, and gradients with respect to the first layers.
-
     Raises:
         ValueError: If the shapes do not fit.
     """
-    _check_inputs(networks, inputs)
+    neurons = _neurons(networks, inputs)
+    outputs = torch.bmm(networks.signs, neurons.mT)
     expected = (*networks.signs.shape[:2], inputs.shape[1])
     if labels.shape != expected:
         raise ValueError(f"labels: expected (members, outputs, samples) = {expected}, got {tuple(labels.shape)}")
-    neurons = _neurons(networks, inputs)
-    outputs = _outputs(networks, neurons)
     residual = outputs - labels
     back = torch.bmm(residual.mT, networks.signs)
     if networks.activation == "softmax":
@@ -221,16 +202,8 @@ def loss_and_gradient(
 def neuron_derivatives(
     networks: Networks, inputs: Float[Tensor, "members samples inputs"]
 ) -> Float[Tensor, "members samples width"]:
-    r"""Return the factor $g$ of each neuron's derivative for each sample.
-
-    Args:
-        networks: The networks.
-        inputs: Samples of each of them.
-
-    Returns:
-        $m\,\mathrm{softmax}(W^\top x)$, $e^{\langle w_r,x\rangle}$ or $1[\langle w_r,x\rangle>0]$.
-    """
-    logits = torch.bmm(inputs, networks.first_layer)
+    r"""Return the factor $g$ of each neuron's derivative for each sample (see above)."""
+    logits = _logits(networks, inputs)
     if networks.activation == "softmax":
         return torch.softmax(logits, dim=2).mul_(networks.width)
     return logits.exp_() if networks.activation == "exp" else (logits > 0).to(logits)
@@ -238,16 +211,10 @@ def neuron_derivatives(
 
 def _neurons(networks: Networks, inputs: Tensor) -> Tensor:
     """Values of the neurons, ``(members, samples, width)``; all but ReLU are their own derivative."""
-    if networks.activation == "relu":
-        return torch.bmm(inputs, networks.first_layer).relu_()
-    return neuron_derivatives(networks, inputs)
+    return _logits(networks, inputs).relu_() if networks.activation == "relu" else neuron_derivatives(networks, inputs)
 
 
-def _outputs(networks: Networks, neurons: Tensor) -> Tensor:
-    return torch.bmm(networks.signs, neurons.mT)
-
-
-def _check_inputs(networks: Networks, inputs: Tensor) -> None:
+def _logits(networks: Networks, inputs: Tensor) -> Tensor:
     members, n_inputs, _ = networks.first_layer.shape
     if inputs.ndim != 3 or inputs.shape[0] != members or inputs.shape[2] != n_inputs:
         raise ValueError(
@@ -255,3 +222,4 @@ def _check_inputs(networks: Networks, inputs: Tensor) -> None:
         )
     if not torch.isfinite(inputs).all():
         raise ValueError("inputs: expected finite numbers, got NaN or infinity")
+    return torch.bmm(inputs, networks.first_layer)

@@ -7,33 +7,18 @@ import pytest
 import red
 import torch
 import xarray as xr
+from scipy.stats import wasserstein_distance
 
 import attnbook
 from attnbook import ledger
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.diffusion import experiments as own
 from attnbook.softmax_ntk.diffusion import figures, tasks
-from attnbook.softmax_ntk.linearised import change_of_weights, predict_linearised
-from attnbook.softmax_ntk.mixtures import (
-    Mixture,
-    linear_slope,
-    mixture_denoiser,
-    mixture_label_spread,
-    mixture_log_density,
-    mixture_quantiles,
-    mixture_score,
-)
+from attnbook.softmax_ntk.linearised import change_of_weights, outputs_and_change
+from attnbook.softmax_ntk.mixtures import Mixture
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.reverse_sde import look_up, reverse_times, sample, wasserstein
-from attnbook.softmax_ntk.score_matching import (
-    NoisySample,
-    Schedule,
-    diffuse,
-    draw_noisy_sample,
-    held_out_stop,
-    network_input,
-    tweedie_score,
-)
+from attnbook.softmax_ntk.reverse_sde import reverse_times, sample
+from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, held_out_stop, network_input
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
 SCHEDULE, CPU = Schedule(), torch.device("cpu")
@@ -63,7 +48,7 @@ def test_diffused_points_are_distributed_like_paths_of_the_forward_process_made_
     for step in range(300):
         growth = h * float(SCHEDULE.rate((step + 0.5) * h))
         x = x * (1 - growth / 2) + np.sqrt(growth) * rng.standard_normal(x.shape)
-    at_once = diffuse(np.full((20_000, 1), 0.8), np.full(20_000, 0.6), rng=rng, schedule=SCHEDULE)
+    at_once = SCHEDULE.diffuse(np.full((20_000, 1), 0.8), np.full(20_000, 0.6), rng=rng)
     for found in (x, at_once):
         assert abs(found.mean() - 0.8 * SCHEDULE.signal(0.6)) < 0.025
         assert abs(found.var() / SCHEDULE.noise(0.6) - 1) < 0.04
@@ -73,9 +58,9 @@ def test_diffused_points_are_distributed_like_paths_of_the_forward_process_made_
 def test_times_outside_the_range_are_refused(time):
     x, t = np.zeros((1, 1)), np.array([time])
     for call in (
-        lambda: diffuse(x, t, rng=np.random.default_rng(0), schedule=SCHEDULE),
-        lambda: mixture_score(LINE, t, x, schedule=SCHEDULE),
-        lambda: tweedie_score(x, t, x, schedule=SCHEDULE),
+        lambda: SCHEDULE.diffuse(x, t, rng=np.random.default_rng(0)),
+        lambda: LINE.denoiser(t, x),
+        lambda: SCHEDULE.score(x, t, x),
         lambda: network_input(x, t, schedule=SCHEDULE),
     ):
         with pytest.raises(ValueError, match=r"times: expected times from 0\.05 to 1\.5"):
@@ -91,17 +76,19 @@ def test_impossible_schedules_are_refused(options, message):
         Schedule(**options)
 
 
-def test_score_is_the_gradient_of_the_log_density(drawn):
-    score, h = mixture_score(PLANE, drawn.times, drawn.points, schedule=SCHEDULE), 1e-6
+def test_score_of_the_denoiser_is_the_gradient_of_the_log_density_and_a_wrong_sign_is_not(drawn):
+    denoised, h = PLANE.denoiser(drawn.times, drawn.points), 1e-6
+    score = SCHEDULE.score(denoised, drawn.times, drawn.points)
+    assert np.abs(SCHEDULE.score(-denoised, drawn.times, drawn.points) - score).max() > 0.1
     for axis in range(2):
         step = h * np.eye(2)[axis]
-        ends = [mixture_log_density(PLANE, drawn.times, drawn.points + k * step, schedule=SCHEDULE) for k in (1, -1)]
+        ends = [PLANE.log_density(drawn.times, drawn.points + k * step) for k in (1, -1)]
         np.testing.assert_allclose((ends[0] - ends[1]) / (2 * h), score[:, axis], atol=1e-6)
 
 
 def test_density_integrates_to_one():
     grid = np.linspace(-6, 6, 4001)
-    log = mixture_log_density(LINE, np.full(4001, 0.2), grid[:, None], schedule=SCHEDULE)
+    log = LINE.log_density(np.full(4001, 0.2), grid[:, None])
     assert np.exp(log).sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-6)
 
 
@@ -110,25 +97,25 @@ def test_one_normal_mode_has_a_linear_denoiser_known_by_hand():
     one, t, x = Mixture(((0.5,),), 0.4), np.array([0.6]), np.array([[1.3]])
     a, b = SCHEDULE.signal(0.6), SCHEDULE.noise(0.6)
     expected = 0.5 + a * 0.16 / (a**2 * 0.16 + b) * (1.3 - a * 0.5)
-    assert mixture_denoiser(one, t, x, schedule=SCHEDULE)[0, 0] == pytest.approx(float(expected))
+    assert one.denoiser(t, x)[0, 0] == pytest.approx(float(expected))
 
 
 def test_denoiser_is_the_average_of_the_clean_points(rng):
     """Against a histogram of clean points behind noisy ones that fall together."""
     clean = LINE.draw(400_000, rng=rng)
-    x = diffuse(clean, np.full(len(clean), 0.4), rng=rng, schedule=SCHEDULE)
+    x = SCHEDULE.diffuse(clean, np.full(len(clean), 0.4), rng=rng)
     for centre in (-0.5, 0.1, 0.9):
         near = np.abs(x[:, 0] - centre) < 0.02
-        truth = mixture_denoiser(LINE, np.array([0.4]), np.array([[centre]]), schedule=SCHEDULE)
+        truth = LINE.denoiser(np.array([0.4]), np.array([[centre]]))
         assert abs(clean[near].mean() - truth[0, 0]) < 0.02
 
 
 def test_variance_of_the_label_is_the_slope_of_the_denoiser(drawn):
     """Differentiating Tweedie's formula: f' = alpha v / beta, so that the largest spread is a Lipschitz constant."""
     times, points, h = np.full(13, 0.3), np.linspace(-1, 1, 13)[:, None], 1e-5
-    up, down = (mixture_denoiser(LINE, times, points + d, schedule=SCHEDULE)[:, 0] for d in (h, -h))
+    up, down = (LINE.denoiser(times, points + d)[:, 0] for d in (h, -h))
     expected = SCHEDULE.noise(times) / SCHEDULE.signal(times) * (up - down) / (2 * h)
-    found = mixture_label_spread(LINE, times, points, schedule=SCHEDULE) ** 2
+    found = LINE.label_spread(times, points) ** 2
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -137,19 +124,19 @@ def test_label_spread_in_the_plane_by_monte_carlo(rng):
     t, clean = 0.4, plane.draw(400_000, rng=rng)
     noisy = SCHEDULE.signal(t) * clean + np.sqrt(SCHEDULE.noise(t)) * rng.standard_normal(clean.shape)
     near = np.abs(noisy - 0.1).max(axis=1) < 0.05
-    truth = mixture_denoiser(plane, np.full(near.sum(), t), noisy[near], schedule=SCHEDULE)
+    truth = plane.denoiser(np.full(near.sum(), t), noisy[near])
     expected = np.sqrt(((clean[near] - truth) ** 2).sum(axis=1).mean())
-    found = mixture_label_spread(plane, np.array([t]), np.array([[0.1, 0.1]]), schedule=SCHEDULE)
+    found = plane.label_spread(np.array([t]), np.array([[0.1, 0.1]]))
     assert found[0] == pytest.approx(expected, rel=0.03)
 
 
 def test_best_line_is_least_squares_and_leaves_a_residual_unrelated_to_the_noisy_point(rng):
     t, clean = 0.3, LINE.draw(400_000, rng=rng)[:, 0]
     noisy = SCHEDULE.signal(t) * clean + np.sqrt(SCHEDULE.noise(t)) * rng.standard_normal(len(clean))
-    slope = linear_slope(0.6**2 + 0.15**2, t, schedule=SCHEDULE)
+    slope = SCHEDULE.linear_slope(LINE.second_moment, t)
     assert slope == pytest.approx((noisy @ clean) / (noisy @ noisy), rel=0.01)
     with pytest.raises(ValueError, match="second_moment"):
-        linear_slope(0.0, t, schedule=SCHEDULE)
+        SCHEDULE.linear_slope(0.0, t)
 
 
 def test_held_out_labels_stop_at_the_best_step_within_patience():
@@ -160,14 +147,6 @@ def test_held_out_labels_stop_at_the_best_step_within_patience():
     for wrong in ({"losses": losses[:3]}, {"patience": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             held_out_stop(**{"losses": losses, "steps": steps, "patience": 2.0} | wrong)
-
-
-def test_tweedie_turns_the_denoiser_into_the_score_and_a_wrong_scale_does_not(drawn):
-    denoised = mixture_denoiser(PLANE, drawn.times, drawn.points, schedule=SCHEDULE)
-    score = mixture_score(PLANE, drawn.times, drawn.points, schedule=SCHEDULE)
-    of = tweedie_score(denoised, drawn.times, drawn.points, schedule=SCHEDULE)
-    np.testing.assert_allclose(of, score, atol=1e-12)
-    assert np.abs(tweedie_score(-denoised, drawn.times, drawn.points, schedule=SCHEDULE) - score).max() > 0.1
 
 
 def test_inputs_are_short_and_the_clip_is_radial():
@@ -189,20 +168,12 @@ def test_impossible_mixtures_are_refused(means, width):
 
 
 def test_quantiles_are_those_of_a_large_sample(rng):
-    x = diffuse(LINE.draw(100_000, rng=rng), np.full(100_000, 0.05), rng=rng, schedule=SCHEDULE)
-    ideal = mixture_quantiles(LINE, 0.05, 1000, schedule=SCHEDULE)
+    x = SCHEDULE.diffuse(LINE.draw(100_000, rng=rng), np.full(100_000, 0.05), rng=rng)
+    ideal = LINE.quantiles(0.05, 1000)
     assert (np.diff(ideal) > 0).all()
-    assert wasserstein(x[:, 0], ideal) < 0.01
+    assert wasserstein_distance(x[:, 0], ideal) < 0.01
     with pytest.raises(ValueError, match="one dimension"):
-        mixture_quantiles(PLANE, 0.05, 10, schedule=SCHEDULE)
-
-
-def test_distance_of_samples_known_by_hand():
-    assert wasserstein(np.array([0.0, 1.0]), np.array([0.5])) == pytest.approx(0.5)
-    assert wasserstein(np.arange(6.0), np.arange(6.0)[::-1] + 2) == pytest.approx(2)
-    assert wasserstein(np.array([0.0, 0.0, 3.0]), np.array([0.0, 3.0])) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="got 0 and 1"):
-        wasserstein(np.array([]), np.array([1.0]))
+        PLANE.quantiles(0.05, 10)
 
 
 def test_times_fall_and_are_finest_at_the_end():
@@ -214,12 +185,12 @@ def test_times_fall_and_are_finest_at_the_end():
 
 
 def exact(time, x):
-    return mixture_denoiser(LINE, np.full(len(x), time), x, schedule=SCHEDULE)
+    return LINE.denoiser(np.full(len(x), time), x)
 
 
 def distance(denoiser, **options):
     made = sample(denoiser, 1500, dimension=1, rng=stream(1, "sde"), schedule=SCHEDULE, **options)
-    return wasserstein(made[:, 0], mixture_quantiles(LINE, 0.05, 1500, schedule=SCHEDULE))
+    return wasserstein_distance(made[:, 0], LINE.quantiles(0.05, 1500))
 
 
 def test_true_score_leads_back_and_wrong_ones_do_not():
@@ -234,19 +205,12 @@ def test_true_score_leads_back_and_wrong_ones_do_not():
 def test_a_normal_distribution_is_sampled_exactly_in_mean_and_spread():
     one = Mixture(((0.4,),), 0.3)
     made = sample(
-        lambda time, x: mixture_denoiser(one, np.full(len(x), time), x, schedule=SCHEDULE),
+        lambda time, x: one.denoiser(np.full(len(x), time), x),
         3000, dimension=1, rng=stream(2, "sde"), schedule=SCHEDULE, n_steps=200,
     )  # fmt: skip
     a, b = SCHEDULE.signal(0.05), SCHEDULE.noise(0.05)
     assert abs(made.mean() - a * 0.4) < 0.03
     assert abs(made.std() / np.sqrt(a**2 * 0.09 + b) - 1) < 0.05
-
-
-def test_a_table_interpolates_and_repeats_its_last_answer():
-    table = look_up(np.array([-1.0, 0.0, 2.0]), {0.5: np.array([3.0, 1.0, 5.0])})
-    np.testing.assert_allclose(table(0.5, np.array([[-0.5], [1.0], [9.0], [-9.0]]))[:, 0], [2.0, 3.0, 5.0, 3.0])
-    with pytest.raises(KeyError):
-        table(0.123, np.zeros((1, 1)))
 
 
 def test_a_denoiser_of_wrong_shape_or_without_limits_is_refused():
@@ -268,22 +232,11 @@ def test_linear_model_in_weights_equals_kernel_regression_and_finite_differences
     x, points = (torch.tensor(rng.standard_normal((2, n, 3))) for n in (5, 7))
     c = torch.tensor(rng.standard_normal((2, 10)))
     moved = change_of_weights(networks, x, c.view(2, 2, 5))
-    both = predict_linearised(networks, torch.stack([moved, -2 * moved], dim=1), points)
-    by_kernel = (ntk_gram(networks, points, x) @ c[:, :, None]).view(2, 2, 7)
-    torch.testing.assert_close(both[:, 0], by_kernel)
-    torch.testing.assert_close(both[:, 1], -2 * by_kernel)
+    found = outputs_and_change(networks, points, moved)[1]
+    torch.testing.assert_close(found, (ntk_gram(networks, points, x) @ c[:, :, None]).view(2, 2, 7))
     h = 1e-6
     ends = [predict(replace(networks, first_layer=networks.first_layer + k * h * moved), points) for k in (1, -1)]
-    torch.testing.assert_close(both[:, 0], (ends[0] - ends[1]) / (2 * h), rtol=1e-5, atol=1e-7)
-
-
-def test_linear_model_refuses_shapes_that_do_not_fit():
-    networks = Networks.stack("softmax", [draw_weights(4, 3, 1, rng=stream(0, "w"))])
-    x = torch.zeros(1, 5, 3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="coefficients"):
-        change_of_weights(networks, x, torch.zeros(1, 2, 5, dtype=torch.float64))
-    with pytest.raises(ValueError, match="displacements"):
-        predict_linearised(networks, networks.first_layer[:, None, :, :2], x)
+    torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * h), rtol=1e-5, atol=1e-7)
 
 
 # The chapter's experiments
@@ -398,9 +351,9 @@ def test_a_machine_is_descent_on_the_linearised_network_with_weighted_squares(sm
     found = np.zeros_like(drawn.clean.T)
     for _ in range(7):
         found = found - np.einsum("aibj,bj->ai", gram, weights * (found - drawn.clean.T)) / machine.largest
-    np.testing.assert_allclose(machine.predict(machine.after(drawn.clean.T, [7]), drawn)[0], found, atol=1e-9)
+    np.testing.assert_allclose(machine.predict(machine.after([7], machine.labels), drawn)[0], found, atol=1e-9)
     expected = (weights * ((found - drawn.clean.T) ** 2).sum(0)).mean()
-    losses = machine.held_out_losses(machine.after(drawn.clean.T, [7]), drawn, drawn.clean.T)
+    losses = machine.held_out_losses(machine.after([7], machine.labels), drawn, drawn.clean.T)
     assert losses[0] == pytest.approx(expected, rel=1e-6)
 
 
@@ -411,8 +364,8 @@ def machine_noise(drawn):
 def test_the_network_follows_its_machine_and_a_wrong_number_of_steps_would_show(small):
     task, start, drawn = small["line"]
     machine = tasks.Machine(task, start, drawn)
-    trained = task.answers(machine.network(drawn.clean.T, [3, 20])[1], drawn)
-    gaps = [np.square(machine.predict(machine.after(drawn.clean.T, [n]), drawn)[0] - trained).max() for n in (20, 21)]
+    trained = task.answers(machine.network([3, 20])[1], drawn)
+    gaps = [np.square(machine.predict(machine.after([n], machine.labels), drawn)[0] - trained).max() for n in (20, 21)]
     assert 20 * gaps[0] < gaps[1]
 
 
@@ -428,11 +381,11 @@ def test_four_times_the_terms_bound_the_error_and_each_term_is_the_one_it_is_cal
     task, start, drawn = small["line"]
     machine, test = tasks.Machine(task, start, drawn), task.draw(31, rng=stream(6, "test"))
     member = tasks.in_class(task, start, task.draw(41, rng=stream(6, "class")), 1e-4)
-    network = task.answers(machine.network(drawn.clean.T, [5])[0], test)[0]
-    found = tasks.four_terms(machine, drawn, test, network, member=member, steps=5)
+    network = task.answers(machine.network([5])[0], test)[0]
+    found = tasks.four_terms(machine, test, network, member, 5)
     assert 4 * found.sum() >= np.mean((network - task.truth(test)) ** 2)
     assert found[3] == pytest.approx(np.mean((member(test) - task.truth(test)) ** 2))
-    exact = tasks.four_terms(machine, drawn, test, network, member=task.truth, steps=5)
+    exact = tasks.four_terms(machine, test, network, task.truth, 5)
     assert exact[1] == pytest.approx(0, abs=1e-20)  # with the truth in the class the labels are the same
     assert exact[3] == 0
 
@@ -448,28 +401,33 @@ def test_the_function_of_the_class_solves_the_ridge_problem(small):
 def test_tables_answer_as_machines_and_networks_do(small):
     task, start, drawn = small["line"]
     machine, times = tasks.Machine(task, start, drawn), np.array([0.1, 0.7])
-    coefficients = machine.after(drawn.clean.T, [3, 9])
-    network = machine.network(drawn.clean.T, [9])[0]
+    coefficients = machine.after([3, 9], machine.labels)
+    network = machine.network([9])[0]
     for time in times:
         at = NoisySample(np.full(7, time), np.zeros((7, 1)), np.linspace(-2.4, 2.4, 7)[:, None])
         plain = [*machine.predict(coefficients, at)[:, 0], task.answers(network, at)[0]]
-        tables = [*machine.tables(coefficients, times), tasks.network_table(task, network, times)]
+        tables = [*(machine.table(c, times) for c in coefficients), tasks.network_table(task, network, times)]
         for expected, table in zip(plain, tables, strict=True):
             np.testing.assert_allclose(table(time, at.points)[:, 0], expected, atol=1e-3)
+    beyond, last = (tables[0](0.7, np.array([[x]])) for x in (9.0, 2.5))
+    assert beyond == last
+    with pytest.raises(KeyError):
+        tables[0](0.123, np.zeros((1, 1)))
 
 
 def test_the_constant_found_for_the_true_labels_is_that_of_the_closed_form():
     grid = np.linspace(0.05, 1.5, 2001)
-    middle = mixture_label_spread(LINE, grid, np.zeros((2001, 1)), schedule=SCHEDULE) ** 2
+    middle = LINE.label_spread(grid, np.zeros((2001, 1))) ** 2
     expected = (SCHEDULE.signal(grid) / SCHEDULE.noise(grid) * middle).max()
     assert own.largest_slope() == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_pseudo_sample_of_one_size_is_stopped_by_its_own_held_out_labels(stored):
     """Each stop is a recorded step within the budget, and the error there is not below the best."""
-    sizes, most = stored["softmax_ntk.score_sizes"], own.ScoreSizes().budget
+    sizes, kind_of = stored["softmax_ntk.score_sizes"], own.ScoreSizes()
+    within = {step for step in kind_of.recorded if step <= kind_of.budget}
     for kind in ("", "class_"):
-        assert set(sizes[f"{kind}stopped"].values.ravel()) <= set(own.recorded(most, 8))
+        assert set(sizes[f"{kind}stopped"].values.ravel()) <= within
         assert (sizes[f"{kind}stopped_error"] >= sizes[f"{kind}best_error"]).all()
 
 

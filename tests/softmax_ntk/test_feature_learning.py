@@ -109,10 +109,6 @@ def test_of_runs_and_records_the_smallest_held_out_error_is_kept():
     assert chosen["error"].tolist() == [[10.0], [0.0]]
 
 
-def test_a_share_has_an_interval():
-    assert float(own.surely(own.xr.DataArray([True] * 8))) == pytest.approx(8 / (8 + 1.96**2), abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"samples": (50, 80)}, "samples"), ({"held_out": 0.6}, "held_out")],

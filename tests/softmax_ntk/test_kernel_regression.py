@@ -10,17 +10,11 @@ from sklearn.kernel_ridge import KernelRidge
 
 import attnbook
 from attnbook import ledger
-from attnbook.softmax_ntk.conditioning import SingularKernelError, check_invertible
+from attnbook.softmax_ntk.conditioning import SingularKernelError
 from attnbook.softmax_ntk.kernel_regression import coupling, figures
 from attnbook.softmax_ntk.kernel_regression.experiments import KernelRegression
-from attnbook.softmax_ntk.linearised import change_of_outputs, change_of_weights, outputs_and_change
-from attnbook.softmax_ntk.ntk import (
-    DivergingStepSizeError,
-    kernel_coefficients,
-    kernel_gradient_flow,
-    kernel_regression,
-    ntk_gram,
-)
+from attnbook.softmax_ntk.linearised import change_of_weights, outputs_and_change
+from attnbook.softmax_ntk.ntk import kernel_coefficients, kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.regression_bounds import coupling_bound, coupling_bound_of_theorem
 from attnbook.softmax_ntk.training import Problem, train
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
@@ -35,6 +29,11 @@ def double(*shape, seed=0):
 def positive(size, *, members=()):
     root = double(*members, size, size)
     return root @ root.mT / size + 0.1 * torch.eye(size)
+
+
+def regression(kernel, labels, cross):
+    """Definition F.1."""
+    return (cross @ kernel_coefficients(kernel, labels).unsqueeze(-1)).squeeze(-1)
 
 
 def networks(activation, *, start="independent", members=2):
@@ -70,7 +69,7 @@ def test_flow_of_a_singular_kernel_learns_linearly_in_time_where_the_kernel_is_b
 
 def test_steps_and_flow_end_in_kernel_regression():
     kernel, labels, cross = positive(5, members=(2,)), double(2, 5, seed=1), double(2, 3, 5, seed=2)
-    limit = kernel_regression(kernel, labels, cross=cross)
+    limit = regression(kernel, labels, cross)
     rate = 1 / torch.linalg.eigvalsh(kernel)[:, -1]
     for step_size, times in ((None, [1e5]), (rate, [100000])):
         found = kernel_gradient_flow(kernel, labels, step_size, times, cross=cross)[0]
@@ -80,13 +79,13 @@ def test_steps_and_flow_end_in_kernel_regression():
 def test_kernel_regression_is_ridge_regression_without_a_ridge():
     kernel, labels, cross = positive(7), double(7, seed=1), double(3, 7, seed=2)
     ridge = KernelRidge(alpha=1e-13, kernel="precomputed").fit(kernel.numpy(), labels.numpy())
-    found = kernel_regression(kernel, labels, cross=cross)
+    found = regression(kernel, labels, cross)
     np.testing.assert_allclose(found, ridge.predict(cross.numpy()), rtol=1e-8)
 
 
 def test_kernel_regression_fits_the_samples():
     kernel, labels = positive(7), double(7, seed=1)
-    torch.testing.assert_close(kernel_regression(kernel, labels, cross=kernel), labels, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(regression(kernel, labels, kernel), labels, rtol=1e-9, atol=1e-9)
 
 
 def test_all_times_at_once_equal_one_time_each():
@@ -100,11 +99,8 @@ def test_all_times_at_once_equal_one_time_each():
 def test_a_diverging_step_size_is_refused_and_says_which():
     kernel = torch.stack([torch.eye(3), 5 * torch.eye(3)]).double()
     kernel_gradient_flow(kernel, torch.ones(2, 3).double(), 0.4, [7])  # the limit itself
-    with pytest.raises(DivergingStepSizeError, match=r"member 1.*0.4") as caught:
+    with pytest.raises(ValueError, match=r"scaled_step_size: 0.5 diverges.*member 1.*0.4"):
         kernel_gradient_flow(kernel, torch.ones(2, 3).double(), 0.5, [7])
-    assert caught.value.step_size == 0.5
-    assert caught.value.limit == pytest.approx(0.4)
-    assert caught.value.member == 1
 
 
 def test_half_a_step_is_refused_and_half_a_unit_of_time_is_not():
@@ -124,8 +120,7 @@ def test_a_singular_kernel_names_its_rank_and_the_width_that_mends_it():
         kernel_coefficients(kernel, double(1, 11), n_inputs=3)
     assert (caught.value.rank, caught.value.size, caught.value.width) == (6, 11, 8)
     with pytest.raises(SingularKernelError, match="pass n_inputs"):
-        kernel_regression(kernel, double(1, 11), cross=kernel)
-    check_invertible(torch.eye(3).double())
+        kernel_coefficients(kernel, double(1, 11))
     with pytest.raises(ValueError, match="kernel"):
         kernel_coefficients(torch.full((2, 2), math.nan), torch.ones(2))
 
@@ -148,7 +143,6 @@ def test_linearised_network_is_the_derivative_by_automatic_differentiation(activ
         both = outputs_and_change(nets, x, change)
         torch.testing.assert_close(both[0][k], value, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(both[1][k], forward, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(change_of_outputs(nets, x, change)[k], forward, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(change_of_weights(nets, x, coefficients)[k], backward / 22, rtol=1e-10, atol=1e-10)
 
 
@@ -159,14 +153,14 @@ def test_kernel_regression_in_weight_space_needs_no_kernel_to_predict(activation
     labels = double(1, 15, seed=4)
     coefficients = kernel_coefficients(kernel, labels)
     change = change_of_weights(nets, x, coefficients.unflatten(1, (3, 5)))
-    found = change_of_outputs(nets, new, change).flatten(1)
-    torch.testing.assert_close(found, kernel_regression(kernel, labels, cross=cross), rtol=1e-9, atol=1e-9)
+    found = outputs_and_change(nets, new, change)[1].flatten(1)
+    torch.testing.assert_close(found, regression(kernel, labels, cross), rtol=1e-9, atol=1e-9)
 
 
 def test_one_common_change_of_all_softmax_neurons_changes_nothing():
     nets, x = networks("softmax"), double(2, 5, 7)
     common = double(2, 7, 1, seed=1).expand(2, 7, 22)
-    assert change_of_outputs(nets, x, common).abs().max() < 1e-12
+    assert outputs_and_change(nets, x, common)[1].abs().max() < 1e-12
 
 
 def test_bad_shapes_of_the_linearised_network_are_refused_by_name():
@@ -174,7 +168,7 @@ def test_bad_shapes_of_the_linearised_network_are_refused_by_name():
     with pytest.raises(ValueError, match="coefficients"):
         change_of_weights(nets, x, double(2, 4, 5))
     with pytest.raises(ValueError, match="change"):
-        change_of_outputs(nets, x, double(2, 7, 21))
+        outputs_and_change(nets, x, double(2, 7, 21))
     with pytest.raises(ValueError, match="inputs"):
         change_of_weights(nets, double(2, 5, 6), double(2, 3, 5))
 
@@ -203,10 +197,12 @@ def test_bounds_known_by_hand():
     tensors = {name: torch.tensor(value) for name, value in values.items()}
     assert float(coupling_bound(torch.tensor(2.0), **tensors)) == pytest.approx(2 * 0.2 * 3 / 2 + 4 * 5 * 0.1 * 3 / 4)
     sizes = {"n_samples": 4, "n_outputs": 1, "width": 10}
-    found = coupling_bound_of_theorem(2.0, **sizes, kernel_drift=0.2, point_drift=0.3)
-    assert found == pytest.approx(0.3)  # the logarithm is that of one
-    found = coupling_bound_of_theorem(2.0, **sizes, kernel_drift=0.05, point_drift=0.3)
-    assert found == pytest.approx(0.3 + 2 / 4 * math.log(4) ** 2 * 0.05)
+    eigenvalue, point = torch.tensor([2.0, 0.3]).double()
+    found = coupling_bound_of_theorem(
+        eigenvalue, **sizes, kernel_drift=torch.tensor([0.2, 0.05]).double(), point_drift=point
+    )
+    assert found[0] == pytest.approx(0.3)  # the logarithm is that of one
+    assert found[1] == pytest.approx(0.3 + 2 / 4 * math.log(4) ** 2 * 0.05)
 
 
 def flow(kernel, labels, cross, time):
@@ -258,10 +254,10 @@ def test_explicit_steps_of_the_linearised_network_are_the_closed_form():
     closed = kernel_gradient_flow(begun.kernel, labels.flatten(1), eta, [40], cross=cross)[0]
     change = torch.zeros_like(begun.start.first_layer)
     for _ in range(40):
-        residual = change_of_outputs(begun.start, begun.inputs, change) - labels
+        residual = outputs_and_change(begun.start, begun.inputs, change)[1] - labels
         change -= eta[:, None, None] * change_of_weights(begun.start, begun.inputs, residual)
     torch.testing.assert_close(
-        change_of_outputs(begun.start, points, change).flatten(1), closed, rtol=1e-10, atol=1e-12
+        outputs_and_change(begun.start, points, change)[1].flatten(1), closed, rtol=1e-10, atol=1e-12
     )
 
 
@@ -334,6 +330,5 @@ def test_pictures_and_tables_draw(stored):
     ]  # fmt: skip
     assert all(figure.axes for figure in drawn)
     assert figures.circle_text(stored, 1, "relu", "pairs") != figures.circle_text(stored, 1, "relu", "independent")
-    assert all(
-        len(row) == len(t.columns) for t in (figures.looseness(stored), figures.powers(stored)) for row in t.rows
-    )
+    table = figures.looseness(stored)
+    assert all(len(row) == len(table.columns) for row in table.rows)

@@ -21,7 +21,7 @@ from attnbook.softmax_ntk.two_layer import Networks, Weights, draw_weights, loss
 
 KINDS = {
     "lazy_training": own.LazyTraining, "one_step": own.OneStep, "starts": own.Starts,
-    "step_size": own.StepSize, "smallest_width": own.SmallestWidth,
+    "step_size": own.StepSize,
 }  # fmt: skip
 CPU = torch.device("cpu")
 SIZES = {"n_samples": 3, "n_outputs": 2}
@@ -101,12 +101,12 @@ def test_account_of_one_neuron_pair_by_hand():
     """
     network = Networks.stack("softmax", [Weights(np.zeros((1, 2)), np.array([[1.0, -1.0]]))])
     one = torch.ones(1, 1, 1).double()
-    found = account(network, one, one, torch.tensor([0.25]).double(), steps=1)
+    terms, leading = account(network, one, one, torch.tensor([0.25]).double(), steps=1)
     moved = 2 * math.tanh(0.25)
-    assert found.terms[0, 0, 1].item() == pytest.approx(-2)
-    assert found.terms[0, 0, 3].item() == pytest.approx(moved**2 / 0.5)
-    assert found.terms.sum().item() == pytest.approx(((1 - moved) ** 2 - 1) / 0.5)
-    assert found.leading.item() == pytest.approx(1)
+    assert terms[0, 0, 1].item() == pytest.approx(-2)
+    assert terms[0, 0, 3].item() == pytest.approx(moved**2 / 0.5)
+    assert terms.sum().item() == pytest.approx(((1 - moved) ** 2 - 1) / 0.5)
+    assert leading.item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,6 @@ RED = {
     },
     "starts": {"SN-UNP": lambda d: d.assign(drift=d.drift**0.8)},
     "step_size": {"SN-ETA": lambda d: d.assign(reached=1 - d.reached)},
-    "smallest_width": {"SN-MMIN": lambda d: d.assign(smallest=8 * d.smallest)},
 }
 PARTS = {
     "lazy_training": [
@@ -217,7 +216,6 @@ PARTS = {
         ("SN-ETA", lambda d: d.assign(sharpness=2 * d.sharpness)),
         ("SN-ETA", entry("rises", "fraction", 2.2, lambda r: 0 * r)),
     ],
-    "smallest_width": [("SN-MMIN", lambda d: d.assign(smallest=d.smallest / 8))],
 }  # other values of the same rules
 
 
@@ -251,15 +249,12 @@ def test_pictures_and_tables_draw(stored):
     lazy, steps = stored["lazy_training"], stored["one_step"]
     drawn = [
         figures.harmless(lazy, steps), figures.account_frame(steps, 256, "paired"), figures.envelope(lazy),
-        figures.drift_by_start(stored["starts"]),
+        figures.drift_by_start(stored["starts"]), figures.step_sizes(stored["step_size"]),
     ]  # fmt: skip
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)
     assert figures.account_text(steps, 64, "paired") != figures.account_text(steps, 64, "independent")
-    tables = [
-        figures.varied(steps), figures.table_1(lazy), figures.step_sizes(stored["step_size"]),
-        figures.smallest_widths(stored["smallest_width"]),
-    ]  # fmt: skip
-    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+    for table in (figures.varied(steps), figures.table_1(lazy)):
+        assert all(len(row) == len(table.columns) for row in table.rows)
 
 
 def gradient(weights, signs, x, y, *, forget=""):

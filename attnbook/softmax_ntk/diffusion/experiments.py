@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +9,15 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.diffusion import tasks
 from attnbook.softmax_ntk.diffusion.tasks import GRID, ON_A_LINE, SCHEDULE, TASKS, WEIGHTINGS, Machine
-from attnbook.softmax_ntk.mixtures import mixture_denoiser, mixture_score
-from attnbook.softmax_ntk.score_matching import NoisySample, held_out_stop, tweedie_score
+from attnbook.softmax_ntk.reverse_sde import reverse_times
+from attnbook.softmax_ntk.score_matching import NoisySample, held_out_stop
+from attnbook.softmax_ntk.sweeps import check_increasing, each
+from attnbook.softmax_ntk.two_layer import double_device
 
 TERMS = ("coupling", "label mismatch", "early stopping", "approximation")
 SAMPLERS = ("stopped", "longer", "weighted", "line")  # denoisers that samples are drawn with
@@ -45,10 +45,10 @@ class ForwardAndBack(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Run forward and back, and compare the losses of three models."""
-        return _each(seeds, self._one, progress)
+        return each(seeds, "seed", self._one, progress)
 
     def _one(self, seed: int) -> Arrays:
-        samples = tasks.sample_quality([exact_denoiser], self.particles, self.sde_steps, seed, "particles")
+        samples = tasks.sample_quality([tasks.exact_denoiser], self.particles, self.sde_steps, seed, "particles")
         noisy = ON_A_LINE.draw(self.inputs, rng=stream(seed, "inputs"))
         mapped = ON_A_LINE.inputs(noisy.times, noisy.points, torch.zeros(1, dtype=torch.float64))
         return {
@@ -82,20 +82,49 @@ class ForwardAndBack(Experiment):
         drawn = ON_A_LINE.draw(self.draws, rng=stream(seed, "loss gap"))
         t, x = drawn.times, drawn.points
         weight = (SCHEDULE.noise(t) / SCHEDULE.signal(t)) ** 2
-        targets = (
-            tweedie_score(drawn.clean, t, x, schedule=SCHEDULE),
-            mixture_score(ON_A_LINE.mixture, t, x, schedule=SCHEDULE),
-        )
-        gaps = []
+        targets, gaps = [SCHEDULE.score(denoised, t, x) for denoised in (drawn.clean, ON_A_LINE.truth(drawn).T)], []
         for model in (np.zeros_like(x), 0.5 * np.tanh(3 * x), np.sin(2 * x) + t[:, None]):
-            answer = tweedie_score(model, t, x, schedule=SCHEDULE)
+            answer = SCHEDULE.score(model, t, x)
             losses = [(weight * ((answer - target) ** 2)[:, 0]).mean() for target in targets]
             gaps.append(losses[0] - losses[1])
         return np.array(gaps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreLearning(Experiment):
+class Stopped(Experiment):
+    """Settings that the next two share: networks, their kernel machines, and the rule that stops both."""
+
+    width: int = 1024  # neurons
+    scale: float = 3.0  # standard deviation of initial weights; large, since it is the kernel's bandwidth
+    patience: float = 4.0  # the rule gives up when so many times the steps of the best have brought nothing better
+    budget: int = 10_000  # steps at which it gives up in any case
+    last: int = 10_000_000  # steps of the kernel machine
+    per_decade: int = 8  # recorded steps per factor of ten
+    test: int = 2000  # fresh points on which errors are measured
+    ridge: float = 1e-4  # of the fit of true labels that defines the function of the class
+    chunk: int = 1
+
+    @property
+    def recorded(self) -> list[int]:
+        """Steps from 1 to the last, evenly spaced on a log axis."""
+        count = round(self.per_decade * np.log10(self.last)) + 1
+        return np.unique(np.round(np.geomspace(1, self.last, count)).astype(int)).tolist()
+
+    def stop(self, losses: np.ndarray) -> int:
+        """Return the step that held-out losses at the recorded steps choose within the budget."""
+        within = [step for step in self.recorded if step <= self.budget]
+        return within[held_out_stop(losses[: len(within)], within, patience=self.patience)]
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train the machines and networks of each seed."""
+        return each(seeds, "seed", lambda seed: self._one(seed, double_device(device)), progress)
+
+    def _one(self, seed: int, device: torch.device) -> Arrays:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreLearning(Stopped):
     """Theorem 6.6 and Claim G.1: a network on noisy labels, stopped by held-out ones, and its kernel machine."""
 
     id = "softmax_ntk.score_learning"
@@ -109,78 +138,68 @@ class ScoreLearning(Experiment):
 
     samples: int = 400  # training points with noisy labels
     held_out: int = 200  # further ones, which only the stopping rule sees
-    width: int = 1024  # neurons
-    scale: float = 3.0  # standard deviation of initial weights; large, since it is the kernel's bandwidth
-    patience: float = 4.0  # the rule gives up when so many times the steps of the best have brought nothing better
-    budget: int = 10_000  # steps at which it gives up in any case
     longer: int = 1000  # times more steps than the rule's: training far too long for the error
-    last: int = 10_000_000  # steps of the kernel machine
-    per_decade: int = 8  # recorded steps per factor of ten
-    test: int = 2000  # fresh points on which errors are measured
     class_factor: int = 3  # fresh points, in units of samples, whose true labels define the function of the class
-    ridge: float = 1e-4  # of that fit
     particles: int = 2000  # of the backward process
     sde_steps: int = 150  # of the backward process
     seeds: tuple[int, ...] = tuple(range(10))
-    chunk: int = 1
 
     def coordinates(self) -> dict[str, Any]:
         """Name tasks, weightings, steps, terms, samplers and times."""
         return {
-            "task": list(TASKS), "weighting": list(WEIGHTINGS), "step": list(recorded(self.last, self.per_decade)),
+            "task": list(TASKS), "weighting": list(WEIGHTINGS), "step": self.recorded,
             "checkpoint": list(CHECKPOINTS), "term": list(TERMS), "sampler": list(SAMPLERS), "time": list(SHOWN),
         }  # fmt: skip
 
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train machines on both mixtures with both weights, and the network on the line."""
-        return _each(seeds, lambda seed: self._one(seed, _double(device)), progress)
-
     def _one(self, seed: int, device: torch.device) -> Arrays:
-        machines: list[tuple[Machine, NoisySample, NoisySample]] = []
-        curves: dict[str, list[Any]] = {}
+        """Train machines on both mixtures with both weights, and the network on the line."""
+        machines, curves, tests = [], [], []
         for task in TASKS.values():
             start = task.start(self.width, self.scale, seed, device)
             sizes = {"train": self.samples, "held out": self.held_out, "test": self.test}
-            data = drawn, _, test = [task.draw(count, rng=stream(seed, name)) for name, count in sizes.items()]
+            drawn, held, test = (task.draw(count, rng=stream(seed, name)) for name, count in sizes.items())
             for weighting in WEIGHTINGS:
-                machines.append((Machine(task, start, drawn, weighting), drawn, test))
-                for name, found in self._curves(machines[-1][0], data).items():
-                    curves.setdefault(name, []).append(found)
-        shape, dims = (len(TASKS), len(WEIGHTINGS)), ("task", "weighting", "step")
-        stacked = {name: np.reshape(each, shape + np.shape(each[0])) for name, each in curves.items()}
-        arrays: Arrays = {name: (dims[: array.ndim], array) for name, array in stacked.items()}
-        stops = [int(stop) for stop in stacked["stopped"][0]]
-        return arrays | self._network(seed, *machines[0], stops[0]) | self._samples(seed, machines[:2], stops)
+                machines.append(Machine(task, start, drawn, weighting))
+                curves.append(self._curves(machines[-1], held, test))
+            tests.append(test)
+        arrays: Arrays = {}
+        for name in curves[0]:
+            stacked = np.reshape(
+                [one[name] for one in curves], (len(TASKS), len(WEIGHTINGS), *np.shape(curves[0][name]))
+            )
+            arrays[name] = ("task", "weighting", "step")[: stacked.ndim], stacked
+        stops = [int(stop) for stop in arrays["stopped"][1][0]]
+        return arrays | self._network(seed, machines[0], tests[0], stops[0]) | self._samples(seed, machines[:2], stops)
 
-    def _curves(self, machine: Machine, data: list[NoisySample]) -> dict[str, Any]:
+    def _curves(self, machine: Machine, held: NoisySample, test: NoisySample) -> dict[str, Any]:
         """Return errors and losses of a kernel machine at all steps, where held-out labels stop it, and the lines'."""
-        (drawn, held, test), task, steps = data, machine.task, recorded(self.last, self.per_decade)
-        coefficients, truth = machine.after(drawn.clean.T, steps), task.truth(test)
+        task, labels = machine.task, machine.labels
+        coefficients, truth = machine.after(self.recorded, labels), task.truth(test)
         squares = ((machine.predict(coefficients, test) - truth) ** 2).sum(1)
         held_out = machine.held_out_losses(coefficients, held, held.clean.T)
         line, by_labels = (
-            ((task.line(test, known) - truth) ** 2).sum(0) for known in (None, float(np.mean(drawn.clean**2)))
+            ((task.line(test, known) - truth) ** 2).sum(0) for known in (None, float(np.mean(labels**2)))
         )
         small = test.times < EARLY
         return {
             "error": squares.mean(1),
             "small_error": squares[:, small].mean(1),  # at small times only
-            "train_loss": ((machine.predict(coefficients, drawn) - drawn.clean.T) ** 2).sum(1).mean(1),
+            "train_loss": ((machine.predict(coefficients, machine.drawn) - labels) ** 2).sum(1).mean(1),
             "held_out_loss": held_out,
-            "stopped": stop_within(held_out, steps, self.budget, self.patience),
+            "stopped": self.stop(held_out),
             "line_error": line.mean(),
             "small_line_error": line[small].mean(),
             "line_by_labels_error": by_labels.mean(),  # with the second moment of the labels in place of the data's
             "signal": (truth**2).sum(0).mean(),
-            "train_noise": ((drawn.clean.T - task.truth(drawn)) ** 2).sum(0).mean(),  # the loss of the true labels
+            "train_noise": ((labels - task.truth(machine.drawn)) ** 2).sum(0).mean(),  # the loss of the true labels
         }
 
-    def _network(self, seed: int, machine: Machine, drawn: NoisySample, test: NoisySample, stop: int) -> Arrays:
+    def _network(self, seed: int, machine: Machine, test: NoisySample, stop: int) -> Arrays:
         """Train the network on the line, compare it with its machine, and split its error where it was stopped."""
         task, checkpoints = machine.task, sorted({*CHECKPOINTS, stop})
-        networks = machine.network(drawn.clean.T, checkpoints)
+        networks = machine.network(checkpoints)
         answers = np.stack([task.answers(network, test)[0] for network in networks])
-        along = machine.predict(machine.after(drawn.clean.T, checkpoints), test)[:, 0]
+        along = machine.predict(machine.after(checkpoints, machine.labels), test)[:, 0]
         error, coupling = ((answers - other) ** 2 for other in (task.truth(test)[0], along))
         at, end = [checkpoints.index(c) for c in CHECKPOINTS], checkpoints.index(stop)
         fresh = task.draw(self.class_factor * self.samples, rng=stream(seed, "function of the class"))
@@ -191,19 +210,17 @@ class ScoreLearning(Experiment):
             "network_error": (("checkpoint",), error.mean(1)[at]),
             "coupling": (("checkpoint",), coupling.mean(1)[at]),
             "stopped_error": ((), error.mean(1)[end]),
-            "terms": (("term",), tasks.four_terms(machine, drawn, test, answers[end], member=member, steps=stop)),
+            "terms": (("term",), tasks.four_terms(machine, test, answers[end], member, stop)),
             "answers": (("time", "point"), shown[:, ::4]),
             "slope": (("time",), np.abs(np.diff(shown) / np.diff(GRID)).max(1)),  # largest of its answers on the grid
         }
 
-    def _samples(self, seed: int, machines: list[tuple[Machine, NoisySample, NoisySample]], stops: list[int]) -> Arrays:
+    def _samples(self, seed: int, machines: list[Machine], stops: list[int]) -> Arrays:
         """Draw samples with the machines where they were stopped, with one that trains on, and with the line."""
-        times, asked = tasks.sampler_times(self.sde_steps), ([stops[0], self.longer * stops[0]], [stops[1]])
-        tables = [
-            table
-            for (machine, drawn, _), steps in zip(machines, asked, strict=True)
-            for table in machine.tables(machine.after(drawn.clean.T, steps), times)
-        ]
+        times = reverse_times(self.sde_steps, schedule=SCHEDULE)[:-1]
+        (plain, weighted), (first, second) = machines, stops
+        asked = ((plain, first), (plain, self.longer * first), (weighted, second))
+        tables = [machine.table(machine.after([steps], machine.labels)[0], times) for machine, steps in asked]
         denoisers = [*tables, tasks.line_denoiser]
         found = tasks.sample_quality(denoisers, self.particles, self.sde_steps, seed, "samples")
         return {name: (("sampler", "bin")[: array.ndim], array) for name, array in found.items()}
@@ -249,50 +266,31 @@ class ScoreLearning(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSizes(Experiment):
+class ScoreSizes(Stopped):
     """Assumption 6.5 and the network against the line: more samples, stopped by held-out labels."""
 
     id = "softmax_ntk.score_sizes"
     summary = "Error at the held-out stop against the number of samples, beside the best linear denoiser"
     budget_seconds = 40
     smoke = {
-        "sizes": (11, 23),
-        "class_points": 31,
-        "width": 32,
-        "last": 1000,
-        "per_decade": 2,
-        "test": 101,
-        "seeds": (0, 1),
-    }
+        "sizes": (11, 23), "class_points": 31, "width": 32, "last": 1000, "per_decade": 2, "test": 101, "seeds": (0, 1),
+    }  # fmt: skip
     large = {"sizes": (50, 100, 200, 400, 800, 1600, 3200), "width": 4096, "seeds": tuple(range(10, 20))}
 
     sizes: tuple[int, ...] = (50, 100, 200, 400, 800, 1600)  # training points; half as many more are held out
-    width: int = 1024  # neurons
-    scale: float = 3.0  # standard deviation of initial weights
-    patience: float = 4.0  # of the stopping rule
-    budget: int = 10_000  # steps at which it gives up in any case
-    last: int = 10_000_000  # steps of the kernel machine
-    per_decade: int = 8  # recorded steps per factor of ten
-    test: int = 2000  # fresh points on which errors are measured
     class_points: int = 1200  # points whose true labels define the function of the class
-    ridge: float = 1e-4  # of that fit
     seeds: tuple[int, ...] = tuple(range(10, 16))
-    chunk: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.sizes) < 2 or sorted(set(self.sizes)) != list(self.sizes):
-            raise ValueError(f"sizes: expected at least two increasing numbers, got {self.sizes}")
+        check_increasing(2, sizes=self.sizes)
 
     def coordinates(self) -> dict[str, Any]:
         """Name sizes."""
         return {"size": list(self.sizes)}
 
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train machines on samples of several sizes, with noisy labels and with pseudo-labels of the class."""
-        return _each(seeds, lambda seed: self._one(seed, _double(device)), progress)
-
     def _one(self, seed: int, device: torch.device) -> Arrays:
+        """Train machines on samples of several sizes, with noisy labels and with pseudo-labels of the class."""
         task, start = ON_A_LINE, ON_A_LINE.start(self.width, self.scale, seed, device)
         test, fresh = (
             task.draw(count, rng=stream(seed, name))
@@ -315,10 +313,10 @@ class ScoreSizes(Experiment):
         self, machine: Machine, labels: tuple[np.ndarray, ...], at: tuple[NoisySample, NoisySample]
     ) -> dict[str, float]:
         """Return errors against a target, at the best step, the last and that which held-out labels choose."""
-        coefficients = machine.after(labels[0], steps := recorded(self.last, self.per_decade))
+        coefficients, steps = machine.after(self.recorded, labels[0]), self.recorded
         error = ((machine.predict(coefficients, at[1]) - labels[2]) ** 2).mean((1, 2))
         held_out = machine.held_out_losses(coefficients, at[0], labels[1])
-        stop, best = stop_within(held_out, steps, self.budget, self.patience), int(error.argmin())
+        stop, best = self.stop(held_out), int(error.argmin())
         return {
             "best_error": error[best], "end_error": error[-1], "best_step": steps[best],
             "stopped_error": error[steps.index(stop)], "stopped": stop,
@@ -350,46 +348,10 @@ def at_stop(data: xr.Dataset, name: str) -> xr.DataArray:
     return data[name].sel(step=data.stopped)
 
 
-def stop_within(losses: np.ndarray, steps: tuple[int, ...], budget: int, patience: float) -> int:
-    """Return the step that held-out losses choose within a budget of steps."""
-    within = [step for step in steps if step <= budget]
-    return within[held_out_stop(losses[: len(within)], within, patience=patience)]
-
-
-def recorded(last: int, per_decade: int) -> tuple[int, ...]:
-    """Return steps from 1 to the last, evenly spaced on a log axis."""
-    count = round(per_decade * np.log10(last)) + 1
-    return tuple(np.unique(np.round(np.geomspace(1, last, count)).astype(int)).tolist())
-
-
-def exact_denoiser(time: float, points: np.ndarray) -> np.ndarray:
-    """The true denoiser on the line."""
-    return mixture_denoiser(ON_A_LINE.mixture, np.full(len(points), time), points, schedule=SCHEDULE)
-
-
 def largest_slope() -> float:
     """Return the Lipschitz constant of the true labels in x on the line, over all times that are used."""
     grid, step = GRID[:, None], 1e-5
     return max(
-        float(np.abs(exact_denoiser(t, grid + step) - exact_denoiser(t, grid - step)).max()) / (2 * step)
+        float(np.abs(np.subtract(*(tasks.exact_denoiser(t, grid + d) for d in (step, -step)))).max()) / (2 * step)
         for t in np.linspace(SCHEDULE.first, SCHEDULE.last, 300)
     )
-
-
-def _double(device: torch.device) -> torch.device:
-    """The CPU in the place of mps, which has no float64."""
-    return torch.device("cpu") if device.type == "mps" else device
-
-
-def _each(seeds: tuple[int, ...], one: Callable[[int], Arrays], progress: Progress | None) -> Arrays:
-    """Return the arrays of all seeds, each computed on one thread."""
-    found = []
-    with runtime.threads(1):
-        for done, seed in enumerate(seeds, 1):
-            found.append(one(seed))
-            if progress:
-                progress(done, len(seeds))
-    return {
-        name: (("seed", *dims), np.stack([np.asarray(f[name][1]) for f in found]))
-        for name, (dims, _) in found[0].items()
-    }

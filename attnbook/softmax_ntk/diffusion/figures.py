@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
-from attnbook.softmax_ntk.diffusion.experiments import EARLY, at_stop, exact_denoiser
-from attnbook.softmax_ntk.diffusion.tasks import BINS, GRID, ON_A_LINE, SCHEDULE, line_denoiser
-from attnbook.softmax_ntk.mixtures import mixture_label_spread, mixture_log_density
+from attnbook.softmax_ntk.diffusion.experiments import EARLY, at_stop
+from attnbook.softmax_ntk.diffusion.tasks import BINS, GRID, ON_A_LINE, SCHEDULE, exact_denoiser, line_denoiser
+from attnbook.softmax_ntk.looks import spread
 
 MACHINE = Look("kernel machine", "#0b5cad", "-", "none")
 NETWORK = Look("network, stopped by held-out labels", "#0b5cad", "none", "o", hollow=True)
@@ -47,8 +47,7 @@ def stopped(data: xr.Dataset, sizes: xr.Dataset) -> Figure:
 
 def weight_frame(data: xr.Dataset, weight: str) -> Figure:
     """Draw errors against steps, with the stops, and the samples that the stopped machine leads to."""
-    one = data.sel(task="line", weighting=WEIGHTS[weight])
-    sampler = {"theorem": "stopped", "signal_to_noise": "weighted"}[WEIGHTS[weight]]
+    one, sampler = _weighted(data, weight)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.4))
         for look, name, line in ((MACHINE, "error", "line_error"), (WEIGHTED, "small_error", "small_line_error")):
@@ -61,15 +60,14 @@ def weight_frame(data: xr.Dataset, weight: str) -> Figure:
         for name, look in ((sampler, MACHINE), ("line", LINE)):
             heights = data.histogram.sel(sampler=name).median("seed")
             right.stairs(heights, BINS, color=look.color, linestyle=look.line, linewidth=1.4)
-        _density(right, SCHEDULE.first)
+        right.plot(GRID, _at(SCHEDULE.first)[2], color=INK, linestyle=":", linewidth=1.6)
         right.set(xlim=(-1.6, 1.6), ylim=(0, 2.1), xlabel="sample", ylabel="density", title="samples")
     return figure
 
 
 def weight_text(data: xr.Dataset, weight: str) -> str:
     """Return the numbers behind one picture of the switch."""
-    one = data.sel(task="line", weighting=WEIGHTS[weight])
-    sampler = {"theorem": "stopped", "signal_to_noise": "weighted"}[WEIGHTS[weight]]
+    one, sampler = _weighted(data, weight)
     over = {
         "error at all times": at_stop(one, "error") / one.line_error,
         "error at small times": at_stop(one, "small_error") / one.small_line_error,
@@ -81,30 +79,30 @@ def weight_text(data: xr.Dataset, weight: str) -> str:
 
 def denoiser_frame(data: xr.Dataset, time: float) -> Figure:
     """Draw true label, scatter of noisy ones, best line and stopped networks at one time, above the density."""
-    points, truth, spread, _ = _at(time)
+    truth, scatter, _ = _at(time)
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 4.6), sharex=True, height_ratios=(2.6, 1))
-        above.fill_between(points, truth - spread, truth + spread, color=LABELS, alpha=0.2, lw=0, label="noisy labels")
+        above.fill_between(GRID, truth - scatter, truth + scatter, color=LABELS, alpha=0.2, lw=0, label="noisy labels")
         band(above, AT_POINTS, data.answers.sel(time=time).values, Look("networks, stopped", "#0b5cad", "-", "none"))
-        above.plot(points, line_denoiser(time, points), **LINE.line_style())
-        above.plot(points, truth, color=INK, linestyle=":", label="true label")
+        above.plot(GRID, line_denoiser(time, GRID), **LINE.line_style())
+        above.plot(GRID, truth, color=INK, linestyle=":", label="true label")
         above.set(xlim=(-2, 2), ylim=(-1.3, 1.3), ylabel="clean point", title=f"time {time:g}")
         above.legend(fontsize=9, loc="upper left")
-        _density(below, time)
+        below.plot(GRID, _at(time)[2], color=INK, linestyle=":", linewidth=1.6)
         below.set(ylim=(0, 1.9), xlabel="noisy point", ylabel="density")
     return figure
 
 
 def denoiser_text(data: xr.Dataset, time: float) -> str:
     """Return by how much line and networks miss the true label at one time, beside the noise of the labels."""
-    points, truth, spread, density = _at(time)
-    networks = [np.interp(points, AT_POINTS, one) for one in data.answers.sel(time=time).values]
+    truth, scatter, density = _at(time)
+    networks = [np.interp(GRID, AT_POINTS, one) for one in data.answers.sel(time=time).values]
     line, *each = (
-        np.average((answer - truth) ** 2, weights=density) for answer in (line_denoiser(time, points), *networks)
+        np.average((answer - truth) ** 2, weights=density) for answer in (line_denoiser(time, GRID), *networks)
     )
-    scatter = np.average(spread**2, weights=density)
+    miss = np.average(scatter**2, weights=density)
     return (
-        f"Time {time:g}, mean squares: noisy labels miss the true one by {scatter:.4f}, the best line by {line:.4f}, "
+        f"Time {time:g}, mean squares: noisy labels miss the true one by {miss:.4f}, the best line by {line:.4f}, "
         f"the networks by {np.median(each):.4f} (median)."
     )
 
@@ -124,8 +122,8 @@ def beside_the_line(data: xr.Dataset) -> Table:
         ("plane: machine, stopped", plane, at_stop(plane, "error"), None),
         ("plane: best line", plane, plane.line_error, None),
     ):
-        cells = [_spread(error / one.signal, 3) if error is not None else ""]
-        cells += [_spread(data[k].sel(sampler=sampler), 2) if sampler else "" for k in ("wasserstein", "gap")]
+        cells = [spread(error / one.signal, ".3f") if error is not None else ""]
+        cells += [spread(data[k].sel(sampler=sampler), ".2f") if sampler else "" for k in ("wasserstein", "gap")]
         rows.append([name, *cells])
     caption = f"Median [least, most] over {data.sizes['seed']} seeds. Always answering zero has error 1."
     return Table(["denoiser", "error over signal", "distance of samples", "between the modes"], rows, caption)
@@ -135,10 +133,7 @@ def terms(data: xr.Dataset) -> Table:
     """Return the four terms where the network stopped, their sum times four, and the error."""
     parts = {str(term): data.terms.sel(term=term) for term in data.term.values}
     parts |= {"four times the sum": 4 * data.terms.sum("term"), "error of the network": data.stopped_error}
-    rows: list[list[str | Measured]] = [
-        [name, Measured(f"{float(x.median()):.1e} [{float(x.min()):.1e}, {float(x.max()):.1e}]")]
-        for name, x in parts.items()
-    ]
+    rows: list[list[str | Measured]] = [[name, spread(x, ".1e")] for name, x in parts.items()]
     return Table(["term", "mean square"], rows, f"Median [least, most] over {data.sizes['seed']} seeds.")
 
 
@@ -147,29 +142,24 @@ def by_size(sizes: xr.Dataset) -> Table:
     rows: list[list[str | Measured]] = []
     for n in sizes.size.values:
         one = sizes.sel(size=n)
-        over = [_spread(one[name] / one.line_error, 2) for name in ("stopped_error", "best_error", "end_error")]
+        over = [spread(one[name] / one.line_error, ".2f") for name in ("stopped_error", "best_error", "end_error")]
         eigenvalue = int(np.ceil(np.log10(np.abs(one.smallest_eigenvalue).max())))
-        rows.append([str(n), _spread(one.stopped, 0), *over, Measured(f"below 1e{eigenvalue}")])
+        rows.append([str(n), spread(one.stopped, ".0f"), *over, Measured(f"below 1e{eigenvalue}")])
     head = ["labels", "stopped after", "error over line's", "oracle's stop", "after long training", "size of λ"]
     return Table(head, rows, f"Median [least, most] over {sizes.sizes['seed']} seeds; λ: largest size computed.")
 
 
+def _weighted(data: xr.Dataset, weight: str) -> tuple[xr.Dataset, str]:
+    """The runs on the line with this weight of time, and the sampler that goes with it."""
+    sampler = {"theorem": "stopped", "signal_to_noise": "weighted"}[WEIGHTS[weight]]
+    return data.sel(task="line", weighting=WEIGHTS[weight]), sampler
+
+
 def _at(time: float) -> tuple[np.ndarray, ...]:
-    """Points, true labels, scatter of the noisy ones, density."""
-    where = np.full(len(GRID), time), GRID[:, None]
-    spread = mixture_label_spread(ON_A_LINE.mixture, *where, schedule=SCHEDULE)
-    density = np.exp(mixture_log_density(ON_A_LINE.mixture, *where, schedule=SCHEDULE))
-    return GRID, exact_denoiser(time, GRID[:, None])[:, 0], spread, density
-
-
-def _density(ax: Axes, time: float) -> None:
-    ax.plot(GRID, _at(time)[3], color=INK, linestyle=":", linewidth=1.6)
+    """True labels, scatter of the noisy ones and density on the grid."""
+    mixture, where = ON_A_LINE.mixture, (np.full(len(GRID), time), GRID[:, None])
+    return exact_denoiser(time, GRID[:, None])[:, 0], mixture.label_spread(*where), np.exp(mixture.log_density(*where))
 
 
 def _line(ax: Axes, error: xr.DataArray) -> None:
     ax.axhline(float(error.median()), color=LINE.color, linestyle=LINE.line, label=LINE.label)
-
-
-def _spread(samples: xr.DataArray, digits: int) -> Measured:
-    low, middle, high = (f"{number:.{digits}f}" for number in np.quantile(samples, (0, 0.5, 1)))
-    return Measured(f"{middle} [{low}, {high}]")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.softmax_ntk.descent import gradient_descent
-from attnbook.softmax_ntk.linearised import change_of_weights, predict_linearised
-from attnbook.softmax_ntk.mixtures import Mixture, linear_slope, mixture_denoiser, mixture_quantiles
+from attnbook.softmax_ntk.linearised import change_of_weights, outputs_and_change
+from attnbook.softmax_ntk.mixtures import Mixture
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
-from attnbook.softmax_ntk.reverse_sde import Denoiser, look_up, reverse_times, sample, wasserstein
+from attnbook.softmax_ntk.reverse_sde import Denoiser, sample
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, network_input
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
@@ -42,16 +42,11 @@ class ScoreTask:
 
     def truth(self, drawn: NoisySample) -> np.ndarray:
         """Return the true labels, as (outputs, samples)."""
-        return mixture_denoiser(self.mixture, drawn.times, drawn.points, schedule=SCHEDULE).T
+        return self.mixture.denoiser(drawn.times, drawn.points).T
 
     def line(self, drawn: NoisySample, second_moment: float | None = None) -> np.ndarray:
         """Return what the best linear denoiser answers; it knows the data's second moment, or is given one."""
-        return linear_slope(second_moment or self.second_moment, drawn.times, schedule=SCHEDULE) * drawn.points.T
-
-    @property
-    def second_moment(self) -> float:
-        """Mean square of a coordinate of the data."""
-        return float(np.var(self.mixture.means)) + self.mixture.width**2
+        return SCHEDULE.linear_slope(second_moment or self.mixture.second_moment, drawn.times) * drawn.points.T
 
     def inputs(self, times: np.ndarray, points: np.ndarray, like: Tensor) -> Tensor:
         """Return the inputs of one network, with the type and device of a tensor."""
@@ -61,8 +56,9 @@ class ScoreTask:
     def start(self, width: int, scale: float, seed: int, device: torch.device) -> Networks:
         """Return one paired softmax network."""
         rng, outputs = stream(seed, "score network", width), self.mixture.dimension
-        weights = draw_weights(width, outputs + 2, outputs, rng=rng, scale=scale)
-        return Networks.stack("softmax", [weights], device=device, dtype=torch.float64)
+        return Networks.stack(
+            "softmax", [draw_weights(width, outputs + 2, outputs, rng=rng, scale=scale)], device=device
+        )
 
     def answers(self, networks: Networks, drawn: NoisySample) -> np.ndarray:
         """Return what one network answers, as (outputs, samples)."""
@@ -83,7 +79,8 @@ class Machine:
     """
 
     def __init__(self, task: ScoreTask, start: Networks, drawn: NoisySample, weighting: str = "theorem") -> None:
-        self.task, self.start, self.weighting = task, start, weighting
+        self.task, self.start, self.drawn, self.weighting = task, start, drawn, weighting
+        self.labels = drawn.clean.T
         self.inputs = task.inputs(drawn.times, drawn.points, start.signs)
         weights = to_tensor(WEIGHTINGS[weighting](drawn.times), device=self.inputs.device, dtype=self.inputs.dtype)
         self.root = weights.sqrt().repeat(start.signs.shape[1])
@@ -91,7 +88,7 @@ class Machine:
         eigenvalues = torch.linalg.eigvalsh(self.kernel)
         self.smallest, self.largest = float(eigenvalues[0]), float(eigenvalues[-1])
 
-    def after(self, labels: np.ndarray, steps: Sequence[int]) -> Tensor:
+    def after(self, steps: Sequence[int], labels: np.ndarray) -> Tensor:
         """Return the coefficients of the machine after numbers of steps, for labels (outputs, samples)."""
         y = self.root * to_tensor(labels.ravel(), device=self.root.device, dtype=self.root.dtype)
         unit = torch.eye(len(y), dtype=y.dtype, device=y.device)
@@ -108,38 +105,37 @@ class Machine:
         squares = ((self.predict(coefficients, held) - labels) ** 2).sum(1)
         return (WEIGHTINGS[self.weighting](held.times) * squares).mean(1)
 
-    def network(self, labels: np.ndarray, checkpoints: Sequence[int]) -> list[Networks]:
+    def network(self, checkpoints: Sequence[int]) -> list[Networks]:
         """Return the network itself at increasing steps of plain descent with the machine's step size."""
-        found, now, before = [], self.start, 0
-        y = to_tensor(labels[None], device=self.inputs.device, dtype=self.inputs.dtype)
+        networks = [self.start]
+        y = to_tensor(self.labels[None], device=self.inputs.device, dtype=self.inputs.dtype)
         size = self.inputs.new_tensor([1 / (self.start.width * self.largest)])
-        for step in checkpoints:
-            now, before = gradient_descent(now, self.inputs, y, size, max_steps=step - before).networks, step
-            found.append(now)
-        return found
+        for before, step in pairwise((0, *checkpoints)):
+            networks.append(gradient_descent(networks[-1], self.inputs, y, size, max_steps=step - before).networks)
+        return networks[1:]
 
-    def tables(self, coefficients: Tensor, times: np.ndarray) -> list[Denoiser]:
-        """Return denoisers on the line at given times; all share their features, in single precision."""
-        moved = [change_of_weights(self.start, self.inputs, c[None, None]) for c in coefficients]
-        start = _single(self.start)
-        return _tables(self.task, times, lambda x: predict_linearised(start, torch.stack(moved, 1).float(), x)[0, :, 0])
+    def table(self, coefficients: Tensor, times: np.ndarray) -> Denoiser:
+        """Return the denoiser on the line of one record of coefficients, at given times, in single precision."""
+        start, moved = _single(self.start), change_of_weights(self.start, self.inputs, coefficients[None, None]).float()
+        return _table(self.task, times, lambda x: outputs_and_change(start, x, moved)[1])
 
 
 def network_table(task: ScoreTask, networks: Networks, times: np.ndarray) -> Denoiser:
     """Return the denoiser of one network on the line as a table, in single precision."""
-    return _tables(task, times, lambda x: predict(_single(networks), x)[0])[0]
+    single = _single(networks)
+    return _table(task, times, lambda x: predict(single, x))
 
 
 def _single(networks: Networks) -> Networks:
     return Networks("softmax", networks.first_layer.float(), networks.signs.float())
 
 
-def _tables(task: ScoreTask, times: np.ndarray, answer: Callable[[Tensor], Tensor]) -> list[Denoiser]:
-    like, rows = torch.zeros(1), []
-    for time in times:
-        rows.append(answer(task.inputs(np.full(len(GRID), time), GRID[:, None], like)).cpu().double().numpy())
-    each = zip(*rows, strict=True)
-    return [look_up(GRID, {float(t): row for t, row in zip(times, one, strict=True)}) for one in each]
+def _table(task: ScoreTask, times: np.ndarray, answer: Callable[[Tensor], Tensor]) -> Denoiser:
+    """A table of answers, interpolated; beyond the grid it repeats the last, as a network does with clipped inputs."""
+    like, points = torch.zeros(1), GRID[:, None]
+    inputs = {float(time): task.inputs(np.full(len(GRID), time), points, like) for time in times}
+    table = {time: answer(x)[0, 0].double().numpy() for time, x in inputs.items()}
+    return lambda time, at: np.interp(at[:, 0], GRID, table[time])[:, None]
 
 
 def in_class(task: ScoreTask, start: Networks, fresh: NoisySample, ridge: float) -> Callable[[NoisySample], np.ndarray]:
@@ -163,33 +159,28 @@ def pseudo_labels(task: ScoreTask, drawn: NoisySample, member: Callable[[NoisySa
 
 
 def four_terms(
-    machine: Machine, drawn: NoisySample, test: NoisySample, network: np.ndarray, *,
-    member: Callable[[NoisySample], np.ndarray], steps: int,
-) -> np.ndarray:  # fmt: skip
+    machine: Machine, test: NoisySample, network: np.ndarray, member: Callable[[NoisySample], np.ndarray], steps: int
+) -> np.ndarray:
     """Return coupling, label mismatch, early stopping and approximation at test points, of a network after steps."""
-    task = machine.task
-    labels = (drawn.clean.T, pseudo_labels(task, drawn, member))
-    noisy, matched = (machine.predict(machine.after(y, [steps]), test)[0] for y in labels)
-    way = (network, noisy, matched, member(test), task.truth(test))
+    labels = (machine.labels, pseudo_labels(machine.task, machine.drawn, member))
+    noisy, matched = (machine.predict(machine.after([steps], y), test)[0] for y in labels)
+    way = (network, noisy, matched, member(test), machine.task.truth(test))
     return np.array([np.mean((a - b) ** 2) for a, b in pairwise(way)])
-
-
-def sampler_times(n_steps: int) -> np.ndarray:
-    """Return the times at which a backward process asks for the score."""
-    return reverse_times(n_steps, schedule=SCHEDULE)[:-1]
 
 
 def sample_quality(
     denoisers: Sequence[Denoiser], count: int, n_steps: int, seed: int, name: str
 ) -> dict[str, np.ndarray]:
     """Draw samples on the line with each denoiser and the same noise, and compare them with the data at $T_0$."""
-    ideal = mixture_quantiles(ON_A_LINE.mixture, SCHEDULE.first, count, schedule=SCHEDULE)
+    from scipy.stats import wasserstein_distance
+
+    ideal = ON_A_LINE.mixture.quantiles(SCHEDULE.first, count)
     found = [
         sample(one, count, dimension=1, rng=stream(seed, name), schedule=SCHEDULE, n_steps=n_steps)[:, 0]
         for one in denoisers
     ]
     return {
-        "wasserstein": np.array([wasserstein(x, ideal) for x in found]),
+        "wasserstein": np.array([wasserstein_distance(x, ideal) for x in found]),
         "gap": np.array([np.mean(np.abs(x) < GAP) for x in found]),
         "histogram": np.array([np.histogram(x, BINS, density=True)[0] for x in found]),
     }
@@ -197,4 +188,9 @@ def sample_quality(
 
 def line_denoiser(time: float, points: np.ndarray) -> np.ndarray:
     """The best linear denoiser on the line."""
-    return linear_slope(ON_A_LINE.second_moment, time, schedule=SCHEDULE) * points
+    return SCHEDULE.linear_slope(ON_A_LINE.mixture.second_moment, time) * points
+
+
+def exact_denoiser(time: float, points: np.ndarray) -> np.ndarray:
+    """The true denoiser on the line."""
+    return ON_A_LINE.mixture.denoiser(np.full(len(points), time), points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnbook.core.ensemble import log_spaced
-from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import Arrays, Experiment, share_of_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share
 from attnbook.softmax_ntk.descent import gradient_descent
@@ -168,6 +169,7 @@ class FeatureLearning(Experiment):
         beyond = (mean_field.isel(n=-1) < last.error.sel(learner="large steps")).all("target")
         low, high = data.isel(size=LAZY), data.isel(size=MEAN_FIELD)
         gain = {target: error["kernel, stretched"] / error["kernel"] for target, error in of.items()}
+        surely = partial(share_of_seeds, side=-1)
         return {
             "SN-H2": {
                 "surely_fewer": surely(mean_field.sel(target="step").isel(n=-2) < step["kernel"]),
@@ -210,10 +212,3 @@ def pick(looks: dict[str, np.ndarray], n_teams: int, n_seeds: int) -> dict[str, 
 def unexplained(outputs: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return the squared error over the variance of the target: 0 is perfect, 1 what its mean has."""
     return np.asarray(((outputs - truth) ** 2).mean(-1) / truth.var(-1))
-
-
-def surely(holds: xr.DataArray) -> xr.DataArray:
-    """Return the lower end of the 95 % interval (Wilson) of the share of seeds in which something holds."""
-    from scipy.stats import binomtest
-
-    return xr.DataArray(binomtest(int(holds.sum()), holds.size).proportion_ci(method="wilson").low)

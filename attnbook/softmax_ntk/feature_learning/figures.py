@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
+from attnbook.softmax_ntk.looks import spread
 from attnbook.softmax_ntk.single_index import TARGETS
 
 LOOKS = [
@@ -74,8 +75,6 @@ def learnt(data: xr.Dataset) -> Table:
         for network in data.network.values:
             values = [last.error.sel(target=target, learner=network)]
             values += [last[name].sel(target=target, network=network) for name in names]
-            spread = [np.quantile(value, (0.5, 0, 1)) for value in values]
-            cells = [Measured("{:.2g} [{:.2g}, {:.2g}]".format(*three)) for three in spread]
-            rows.append([f"{target}, {network}", *cells])
+            rows.append([f"{target}, {network}", *(spread(value, ".2g") for value in values)])
     caption = f"Median over {data.sizes['seed']} seeds [smallest, largest], {int(last.n)} samples."
     return Table(["", "test error", *names.values()], rows, caption)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.data import sphere
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.linearised import change_of_weights, outputs_and_change
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.regression_bounds import coupling_bound, coupling_bound_of_theorem
@@ -31,20 +33,10 @@ def unseen(n_points: int, n_inputs: int, *, seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def couple(begun: Trained, points: Tensor, *, steps: int, record: Sequence[int]) -> dict[str, np.ndarray]:
-    """Train networks step by step and compare them with their machines; of the run only the start is used.
+    """Return gaps, drifts, factors of the bounds above the gap and losses of networks in training and their machines.
 
-    Args:
-        begun: Networks, samples and step sizes.
-        points: Unseen inputs of each.
-        steps: How many to take.
-        record: Steps at which the kernels are computed, for the drifts.
-
-    Returns:
-        The largest gap, the drifts, and factors of the bounds above the gap, one number for each seed; losses of
-        networks and machines, ``(seeds, steps + 1)``.
-
-    Raises:
-        FloatingPointError: If a network diverges; names step, member and step size.
+    Of the run only the start is used. Kernels are computed at the steps in `record`; a network that diverges raises
+    FloatingPointError.
     """
     way = _Way(begun, points, steps)
     for step in range(steps + 1):
@@ -98,55 +90,49 @@ class _Way:
 
     def summary(self) -> dict[str, np.ndarray]:
         """Return what is kept of the way."""
-        smallest, norms = self.begun.eigenvalues[:, 0], self.cross.norm(dim=2)
+        smallest, norms = torch.as_tensor(self.begun.eigenvalues[:, 0]).to(self.eta), self.cross.norm(dim=2)
         bound = coupling_bound(
-            torch.as_tensor(smallest).to(self.eta)[:, None], label_norm=self.label_norm[:, None], cross_norm=norms,
+            smallest[:, None], label_norm=self.label_norm[:, None], cross_norm=norms,
             kernel_drift=self.drift[:, None], point_drift=self.point_drift,
         )  # fmt: skip
         summed = self.point_drift * self.residuals[:, None] + norms * self.differences[:, None]
-        over = {name: _numpy(b / self.gap.clamp(min=ROUNDING)) for name, b in
-                {"bound": bound, "summed": summed, "directed": self.directed}.items()}  # fmt: skip
-        drift, point_drift, gap = (_numpy(t) for t in (self.drift, self.point_drift.amax(1), self.gap.amax(1)))
+        stages = {"bound": bound, "summed": summed, "directed": self.directed}
+        over = {name: _numpy(stage / self.gap.clamp(min=ROUNDING)) for name, stage in stages.items()}
         _, n_outputs, n_samples = self.begun.labels.shape
-        sizes = {"n_samples": n_samples, "n_outputs": n_outputs, "width": self.now.width}
-        form = [
-            coupling_bound_of_theorem(float(e), kernel_drift=float(k), point_drift=float(p), **sizes)
-            for e, k, p in zip(smallest, drift, point_drift, strict=True)
-        ]
+        point_drift = self.point_drift.amax(1)
+        form = coupling_bound_of_theorem(
+            smallest, n_samples=n_samples, n_outputs=n_outputs, width=self.now.width, kernel_drift=self.drift,
+            point_drift=point_drift,
+        )  # fmt: skip
         loss, machine_loss = torch.stack(self.loss), self.fit.square().sum(2) / 2
-        return {
-            "gap": gap, "kernel_drift": drift, "point_drift": point_drift, "smallest_eigenvalue": smallest,
-            "form": np.array(form), "smallest_bound_over_gap": over["bound"].min(axis=1),
-            **{f"{name}_over_gap": np.median(ratio, axis=1) for name, ratio in over.items()},
-            "curve": _numpy(loss / loss[0]).T, "machine_curve": _numpy(machine_loss / machine_loss[0]).T,
+        found = {
+            "gap": self.gap.amax(1), "kernel_drift": self.drift, "point_drift": point_drift,
+            "smallest_eigenvalue": smallest, "form": form, "curve": (loss / loss[0]).T,
+            "machine_curve": (machine_loss / machine_loss[0]).T,
         }  # fmt: skip
+        return {name: _numpy(tensor) for name, tensor in found.items()} | {
+            "smallest_bound_over_gap": over["bound"].min(axis=1),
+            **{f"{name}_over_gap": np.median(ratio, axis=1) for name, ratio in over.items()},
+        }
 
 
 @torch.no_grad()
 def learned(begun: Trained, watched: Tensor, times: Sequence[int]) -> np.ndarray:
-    """Return what the first network and its machine have learned at some inputs, first output less its start.
+    """Return what the first network and its machine have learned at some inputs after increasing numbers of steps.
 
-    Args:
-        begun: Networks, samples and step sizes.
-        watched: Inputs, ``(points, inputs)``.
-        times: After how many steps, increasing.
-
-    Returns:
-        Network and machine, ``(2, times, points)``.
+    Of the first output less its start: ``(2, times, points)``.
     """
-    one = np.array([0])
-    start, inputs, labels = begun.start.subset(one), begun.inputs[:1], begun.labels[:1]
-    points, eta = watched[None], begun.step_size[:1] * begun.start.width
-    goal = (labels - predict(start, inputs)).flatten(1)
-    cross = ntk_gram(start, points, inputs)
-    machine = kernel_gradient_flow(begun.kernel[:1], goal, eta, times, cross=cross)[:, 0, : len(watched)]
-    now, first, network = replace(start, first_layer=start.first_layer.clone()), predict(start, points)[0, 0], []
-    for step in range(times[-1] + 1):
-        if step in times:
-            network.append(predict(now, points)[0, 0] - first)
-        residual = predict(now, inputs) - labels
-        now.first_layer.sub_(change_of_weights(now, inputs, residual) * eta[:, None, None])
-    return _numpy(torch.stack([torch.stack(network), machine]))
+    start, inputs, labels = begun.start.subset(np.array([0])), begun.inputs[:1], begun.labels[:1]
+    step_size = begun.step_size[:1]
+    points, first = watched[None], predict(start, watched[None])[0, 0]
+    goal, cross = (labels - predict(start, inputs)).flatten(1), ntk_gram(start, points, inputs)
+    machine = kernel_gradient_flow(begun.kernel[:1], goal, step_size * start.width, times, cross=cross)
+    now, network = start, []
+    for before, after in pairwise((0, *times)):
+        if after > before:
+            now = gradient_descent(now, inputs, labels, step_size, max_steps=after - before).networks
+        network.append(predict(now, points)[0, 0] - first)
+    return _numpy(torch.stack([torch.stack(network), machine[:, 0, : len(watched)]]))
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -16,14 +16,13 @@ from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.kernel_regression.coupling import couple, learned, unseen
-from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation
 from attnbook.softmax_ntk.sweeps import Sweep, over, slope
-from attnbook.softmax_ntk.training import ACTIVATIONS
 from attnbook.softmax_ntk.two_layer import Start
 
 __all__ = ["KernelRegression"]
 
-NETWORKS, SMOOTH = list(ACTIVATIONS), ["softmax", "exp"]
+SMOOTH = ["softmax", "exp"]
 STARTS: list[Start] = ["paired", "independent"]
 FLOOR = 1e-4  # loss over its first value down to which curves are compared
 
@@ -65,7 +64,7 @@ class KernelRegression(Sweep):
     def axes(self) -> Mapping[str, Sequence[Any]]:
         """Vary scales, starts, widths and networks; name steps and the picture."""
         return {
-            "scale": self.weight_scales, "start": STARTS, "width": self.widths, "network": NETWORKS,
+            "scale": self.weight_scales, "start": STARTS, "width": self.widths, "network": ACTIVATIONS,
             "step": range(self.steps + 1), "shown": self.shown_widths, "time": self.times,
             "model": ["network", "machine"], "angle": np.degrees(self.circle()[0]).tolist(),
         }  # fmt: skip
@@ -99,7 +98,7 @@ class KernelRegression(Sweep):
             return found
 
         found = over(["scale", "start", "width", "network"], self.axes(), one, seeds, progress)
-        shape = len(STARTS), len(self.shown_widths), len(NETWORKS)
+        shape = len(STARTS), len(self.shown_widths), len(ACTIVATIONS)
         picture = np.stack(pictures).reshape(*shape, *pictures[0].shape)
         return found | {
             "curve": (("network", "model", "seed", "step"), np.stack(curves)),
@@ -111,7 +110,8 @@ class KernelRegression(Sweep):
         """Read off loss curves, slopes of gap and drift, and how far the bounds are above the gap."""
         usual, light = data.isel(scale=0), data.isel(scale=1)
         condition = data.kernel_drift <= data.smallest_eigenvalue / 2
-        curves = curve_difference(data)
+        network, machine = data.curve.sel(model="network"), data.curve.sel(model="machine")
+        curves = abs(network / machine - 1).where((network > FLOOR) & (machine > FLOOR), 0).max("step")
         gap = slope(usual.gap.median("seed"), "width").sel(start="paired")
         drift = slope(light.kernel_drift.median("seed"), "width").sel(network=SMOOTH)
         each = slope(data.gap.sel(network=SMOOTH), "width")
@@ -134,12 +134,6 @@ class KernelRegression(Sweep):
             "SN-F2-paired": {
                 "share_steeper": steeper.mean(),
                 **{f"light_drift_{s}_{name}": drift.sel(start=s, network=name) for s in STARTS for name in SMOOTH},
-                **{f"gap_{name}": gap.sel(network=name) for name in NETWORKS},
+                **{f"gap_{name}": gap.sel(network=name) for name in ACTIVATIONS},
             },
         }  # fmt: skip
-
-
-def curve_difference(data: xr.Dataset) -> xr.DataArray:
-    """Return the largest relative difference of loss and machine's loss while both are above the floor."""
-    network, machine = data.curve.sel(model="network"), data.curve.sel(model="machine")
-    return abs(network / machine - 1).where((network > FLOOR) & (machine > FLOOR), 0).max("step")

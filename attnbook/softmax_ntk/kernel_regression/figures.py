@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from attnbook.core.figures import INK, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.looks import LOOKS, STARTS, log_axis
-from attnbook.softmax_ntk.sweeps import ROUNDING, slope
+from attnbook.softmax_ntk.sweeps import ROUNDING
 
 MACHINE: dict[str, Any] = {"color": "#c9a227", "linewidth": 5, "alpha": 0.7, "label": "kernel machine"}
 STAGES = {
@@ -51,10 +51,8 @@ def circle_frame(data: xr.Dataset, steps: int, network: str, neurons: str) -> Fi
     with style():
         figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 4.3), sharex=True, height_ratios=(1.1, 1))
         _predictions(above, data, start, network, steps)
-        counted = f"{steps} step" + "s" * (steps > 1)
-        above.set(
-            title=f"{LOOKS[network].label}, width {int(data.shown[0])}, {counted}", ylabel="learned", ylim=(-1.8, 2)
-        )
+        title = f"{LOOKS[network].label}, width {int(data.shown[0])}, {steps} step" + "s" * (steps > 1)
+        above.set(title=title, ylabel="learned", ylim=(-1.8, 2))
         above.legend(fontsize=9, loc="upper right", ncols=2)
         for shade, line, width in zip(shades, ("-", "--", "-."), data.shown.values, strict=False):
             below.plot(data.angle, np.maximum(gaps.sel(shown=width), 1e-9), line, color=shade, label=f"width {width}")
@@ -105,9 +103,8 @@ def gap_by_start(data: xr.Dataset) -> Figure:
         for ax, (name, scale) in zip(axes, shown, strict=True):
             at = data.gap.isel(scale=scale).sel(network=name)
             for start in data.start.values:
-                band(
-                    ax, data.width, np.maximum(at.sel(start=start).transpose("seed", "width"), ROUNDING), STARTS[start]
-                )
+                gaps = np.maximum(at.sel(start=start).transpose("seed", "width"), ROUNDING)
+                band(ax, data.width, gaps, STARTS[start])
             ax.set(yscale="log", title=f"{LOOKS[name].label}, scale {float(data.scale[scale]):g}")
             log_axis(ax, data.width.values[::2])
         axes[0].set_ylabel("largest gap")
@@ -123,26 +120,10 @@ def looseness(data: xr.Dataset) -> Table:
             at = usual.sel(start=start, network=name)
             holds = at.kernel_drift <= at.smallest_eigenvalue / 2
             factors = [f"{float(at[f'{stage}_over_gap'].isel(width=-1).median()):.2g}" for stage in STAGES]
-            rows.append(
-                [STARTS[start].label, look.label, *map(Measured, (f"{int(holds.sum())} of {holds.size}", *factors))]
-            )
+            cells = map(Measured, (f"{int(holds.sum())} of {holds.size}", *factors))
+            rows.append([STARTS[start].label, look.label, *cells])
     caption = f"Condition: drift at most λ/2, all widths. Factors above the gap: width {int(data.width[-1])}, medians."
     return Table(["start", "network", "condition", *(label for label, *_ in STAGES.values())], rows, caption)
-
-
-def powers(data: xr.Dataset) -> Table:
-    """Return the slopes of gap, drift and smallest eigenvalue in the width."""
-    rows: list[list[str | Measured]] = []
-    for scale in data.scale.values:
-        for start in data.start.values:
-            for name, look in LOOKS.items():
-                at = data.sel(scale=scale, start=start, network=name).median("seed")
-                found = (float(slope(at[n], "width")) for n in ("gap", "kernel_drift", "smallest_eigenvalue"))
-                rows.append([f"{scale:g}", STARTS[start].label, look.label, *(Measured(f"{x:.2f}") for x in found)])
-    caption = (
-        f"Log-log slopes of medians over {len(data.seed)} seeds, widths {int(data.width[0])} to {int(data.width[-1])}."
-    )
-    return Table(["weights σ", "start", "network", "gap", "drift ε_H", "λ"], rows, caption)
 
 
 def _predictions(ax: Axes, data: xr.Dataset, start: str, name: str, time: int) -> None:

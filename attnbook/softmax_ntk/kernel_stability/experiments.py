@@ -11,21 +11,20 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.at_start import starting_networks
 from attnbook.softmax_ntk.conditioning import rank
 from attnbook.softmax_ntk.data import draw_sample
-from attnbook.softmax_ntk.kernel_stability.lemmas import RUNGS, GradientBounds, LemmaB1
+from attnbook.softmax_ntk.kernel_stability.lemmas import RUNGS, LemmaB1
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.perturbations import Direction, displaced
 from attnbook.softmax_ntk.stability_bounds import certified_radius, kernel_change_bound, rank_bound_of_signs
+from attnbook.softmax_ntk.sweeps import check_increasing, each, measured_exponent, slope
+from attnbook.softmax_ntk.training import Problem, starting_networks
 
-__all__ = ["RUNGS", "EigenvalueRadius", "GradientBounds", "KernelMovement", "LemmaB1", "SmallestEigenvalues"]
+__all__ = ["RUNGS", "EigenvalueRadius", "KernelMovement", "LemmaB1", "SmallestEigenvalues"]
 
-NETWORKS = list(ACTIVATIONS)
 MOVES: tuple[Direction, ...] = ("random", "common", "spread", "gdlike")
 FAR: tuple[Direction, ...] = ("random", "common", "spread", "inward")
 
@@ -65,22 +64,24 @@ class KernelMovement(Experiment):
     def coordinates(self) -> dict[str, Any]:
         """Name radii, directions, networks and sizes."""
         sizes = {"radius": self.radii, "width": self.widths, "size": self.sizes, "output": self.outputs}
-        return {"direction": list(MOVES), "network": NETWORKS} | {name: list(values) for name, values in sizes.items()}
+        return {"direction": list(MOVES), "network": ACTIVATIONS} | {
+            name: list(values) for name, values in sizes.items()
+        }
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Sweep over all sizes, one network after the other."""
-        return by_network(lambda name: self._sweeps(name, seeds, device), progress)
+        return each(ACTIVATIONS, "network", lambda name: self._sweeps(name, seeds, device), progress)
 
     def _sweeps(self, activation: Activation, seeds: tuple[int, ...], device: torch.device) -> Arrays:
         """Changes of the kernel of one network, and what they are to be compared with."""
 
         def changes(directions: Sequence[Direction], radii: Sequence[float], **sizes: Any) -> tuple[Any, Any, Any]:
             given = {name: getattr(self, name) for name in ("width", "n_samples", "n_inputs", "n_outputs")}
-            networks, inputs = starting_networks(activation, seeds, device=device, **(given | sizes))
+            networks, inputs, _ = starting_networks(Problem(activation, **(given | sizes)), seeds, device=device)
             kernel = ntk_gram(networks, inputs)
             moved = [[ntk_gram(displaced(networks, d, r, seeds=seeds), inputs) for d in directions] for r in radii]
             change = np.array([[_norm(one - kernel) for one in row] for row in moved])
-            return change, _norm(kernel), exponents(inputs, networks.first_layer)
+            return change, _norm(kernel), measured_exponent(networks, inputs)
 
         change, norm, exponent = changes(MOVES, self.radii)
         wide = [changes(MOVES, (self.radius,), width=m) for m in self.widths]
@@ -95,9 +96,7 @@ class KernelMovement(Experiment):
 
     def _by_size(self, activation: Activation, seeds: tuple[int, ...], device: torch.device) -> np.ndarray:
         n, d = self.sizes[-1], self.outputs[-1]
-        networks, x = starting_networks(
-            activation, seeds, width=self.width, n_samples=n, n_inputs=self.n_inputs, n_outputs=d, device=device
-        )
+        networks, x, _ = starting_networks(Problem(activation, self.width, n, self.n_inputs, d), seeds, device=device)
         change = ntk_gram(displaced(networks, "random", self.radius, seeds=seeds), x) - ntk_gram(networks, x)
         blocks = change.view(-1, d, n, d, n)
         return np.array([[_norm(blocks[:, :k, :i, :k, :i]) for k in self.outputs] for i in self.sizes])
@@ -177,28 +176,19 @@ class EigenvalueRadius(Experiment):
     def coordinates(self) -> dict[str, Any]:
         """Name sizes, outputs, radii, directions and networks."""
         sizes = {"size": self.sizes, "output": self.outputs, "radius": self.radii}
-        return {"direction": list(FAR), "network": NETWORKS} | {name: list(values) for name, values in sizes.items()}
+        return {"direction": list(FAR), "network": ACTIVATIONS} | {name: list(values) for name, values in sizes.items()}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Follow the smallest eigenvalues of all networks."""
-        return by_network(lambda name: self._sweeps(name, seeds, device), progress)
+        return each(
+            ACTIVATIONS, "network",
+            lambda name: each(self.sizes, "size", lambda n: self._sweep(name, n, seeds, device), None), progress,
+        )  # fmt: skip
 
-    def _sweeps(self, activation: Activation, seeds: tuple[int, ...], device: torch.device) -> Arrays:
-        found = [self._sweep(activation, size, seeds, device) for size in self.sizes]
-        before, after, exponent = (np.stack(parts) for parts in zip(*found, strict=True))
-        return {
-            "before": (("size", "output", "seed"), before),
-            "after": (("size", "radius", "direction", "output", "seed"), after),
-            "exponent": (("size", "seed"), exponent),  # the measured B
-        }
-
-    def _sweep(
-        self, activation: Activation, size: int, seeds: tuple[int, ...], device: torch.device
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _sweep(self, activation: Activation, size: int, seeds: tuple[int, ...], device: torch.device) -> Arrays:
         d = self.outputs[-1]
-        networks, inputs = starting_networks(
-            activation, seeds, width=self.width, n_samples=size, n_inputs=self.n_inputs, n_outputs=d, device=device
-        )
+        problem = Problem(activation, self.width, size, self.n_inputs, d)
+        networks, inputs, _ = starting_networks(problem, seeds, device=device)
 
         def smallest(kernel: Tensor) -> np.ndarray:
             """Of the networks with the first outputs only, ``(outputs, seeds)``."""
@@ -207,7 +197,11 @@ class EigenvalueRadius(Experiment):
             return np.stack([torch.linalg.eigvalsh(matrix)[:, 0].cpu().numpy() for matrix in first])
 
         after = [[smallest(ntk_gram(displaced(networks, w, r, seeds=seeds), inputs)) for w in FAR] for r in self.radii]
-        return smallest(ntk_gram(networks, inputs)), np.array(after), exponents(inputs, networks.first_layer)
+        return {
+            "before": (("output", "seed"), smallest(ntk_gram(networks, inputs))),
+            "after": (("radius", "direction", "output", "seed"), after),
+            "exponent": (("seed",), measured_exponent(networks, inputs)),
+        }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off the radii at which half is lost, and the share of networks that never lose it."""
@@ -235,18 +229,15 @@ class SmallestEigenvalues(Experiment):
     """How small is it to begin with? Kernels at infinite width, and the rank of paired networks."""
 
     id = "softmax_ntk.smallest_eigenvalues"
-    summary = "Smallest eigenvalues at infinite width, conditioning, and the rank of paired networks"
+    summary = "Smallest eigenvalues at infinite width, and the rank of paired networks"
     budget_seconds = 5
     smoke = {
-        "sizes": (3, 5), "inputs": (2, 7), "weight_scales": (1.0, 3.0), "scale_size": 5, "rank_widths": (16, 32),
-        "rank_size": 11, "rank_inputs": 3, "seeds": (0, 1),
+        "sizes": (3, 5), "inputs": (2, 7), "rank_widths": (16, 32), "rank_size": 11, "rank_inputs": 3, "seeds": (0, 1),
     }  # fmt: skip
     large = {"sizes": (4, 8, 16, 32, 64, 128, 256), "inputs": (4, 16, 64)}
 
     sizes: tuple[int, ...] = (4, 8, 16, 32, 64)  # numbers of samples; each is drawn anew
     inputs: tuple[int, ...] = (4, 16)  # numbers of inputs
-    weight_scales: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0, 4.0)  # standard deviations; 1 and 3 among them
-    scale_size: int = 32  # number of samples where the scale varies, with the fewest inputs
     rank_widths: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48)  # 32 among them
     rank_size: int = 24  # samples of the kernels whose rank is taken
     rank_inputs: int = 4  # entries of their inputs
@@ -256,41 +247,37 @@ class SmallestEigenvalues(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_increasing(
-            2, sizes=self.sizes, inputs=self.inputs, weight_scales=self.weight_scales, rank_widths=self.rank_widths
-        )
-        if not {1.0, 3.0} <= set(self.weight_scales) or 32 not in self.rank_widths:
-            raise ValueError("weight_scales, rank_widths: the rules need scales 1 and 3, and width 32")
+        check_increasing(2, sizes=self.sizes, inputs=self.inputs, rank_widths=self.rank_widths)
+        if 32 not in self.rank_widths:
+            raise ValueError(f"rank_widths: the rule needs width 32, got {self.rank_widths}")
 
     def coordinates(self) -> dict[str, Any]:
-        """Name sizes, inputs, scales, widths and networks."""
-        sizes = {"size": self.sizes, "inputs": self.inputs, "scale": self.weight_scales, "rank_width": self.rank_widths}
-        return {"network": NETWORKS} | {name: list(values) for name, values in sizes.items()}
+        """Name sizes, inputs, widths and networks."""
+        sizes = {"size": self.sizes, "inputs": self.inputs, "rank_width": self.rank_widths}
+        return {"network": ACTIVATIONS} | {name: list(values) for name, values in sizes.items()}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compute eigenvalues of closed forms, and ranks of narrow networks, on the CPU."""
-        ends = np.array([[[_ends(n, d, seed, 1.0) for n in self.sizes] for d in self.inputs] for seed in seeds])
-        scaled = np.array(
-            [[_ends(self.scale_size, self.inputs[0], seed, c) for c in self.weight_scales] for seed in seeds]
-        )
-        sizes: dict[str, Any] = {"n_samples": self.rank_size, "n_inputs": self.rank_inputs}
-        ranks, bounds = [], []
-        for width in self.rank_widths:
-            networks, x = starting_networks("softmax", seeds, width=width, n_outputs=self.rank_outputs, **sizes)
-            ranks.append(rank(ntk_gram(networks, x)).numpy())
-            bounds.append([rank_bound_of_signs(signs, **sizes) for signs in networks.signs.numpy()])
-        return {
-            "smallest": (("seed", "inputs", "size", "network"), ends[..., 0]),
-            "largest": (("seed", "inputs", "size", "network"), ends[..., 1]),
-            "inverse_condition": (("seed", "scale", "network"), scaled[..., 0] / scaled[..., 1]),
-            "rank": (("rank_width", "seed"), ranks),
-            "sign_bound": (("rank_width", "seed"), bounds),  # what the signs that were drawn allow
+
+        def smallest(n_samples: int, n_inputs: int, seed: int) -> list[float]:
+            inputs = draw_sample(n_samples, n_inputs, 1, seed=seed).inputs
+            return [np.linalg.eigvalsh(infinite_width_kernel(name, inputs))[0] for name in ACTIVATIONS]
+
+        def ranks(width: int) -> Arrays:
+            problem = Problem("softmax", width, self.rank_size, self.rank_inputs, self.rank_outputs)
+            networks, x, _ = starting_networks(problem, seeds)
+            sizes = {"n_samples": self.rank_size, "n_inputs": self.rank_inputs}
+            bounds = [rank_bound_of_signs(signs, **sizes) for signs in networks.signs.numpy()]
+            # The second is what the signs that were drawn allow.
+            return {"rank": (("seed",), rank(ntk_gram(networks, x))), "sign_bound": (("seed",), bounds)}
+
+        found = [[[smallest(n, d, seed) for n in self.sizes] for d in self.inputs] for seed in seeds]
+        return each(self.rank_widths, "rank_width", ranks, progress) | {
+            "smallest": (("seed", "inputs", "size", "network"), found)
         }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off eigenvalues, ranks and condition numbers."""
-        conditions = (data.largest / data.smallest).isel(inputs=0, size=-1)
-        over_relu = data.inverse_condition.sel(network="softmax") / data.inverse_condition.sel(network="relu")
+        """Read off eigenvalues and ranks."""
         full = data["rank"].sel(rank_width=32) == self.rank_size * self.rank_outputs
         return {
             "SN-LAM-positive": {
@@ -298,54 +285,12 @@ class SmallestEigenvalues(Experiment):
                 "rank_off_sum_over_signs": highest(abs(data["rank"] - data.sign_bound)),
                 "share_full_at_width_32": full.mean("seed"),
             },
-            "SN-LAMS": {
-                "conditioning_over_relu_sigma1": over_relu.sel(scale=1),
-                "conditioning_over_relu_sigma3": over_relu.sel(scale=3),
-                "condition_softmax": conditions.sel(network="softmax"),
-                "condition_relu": conditions.sel(network="relu"),
-            },
         }  # fmt: skip
-
-
-def by_network(sweeps: Any, progress: Progress | None) -> Arrays:
-    """Return what ``sweeps`` finds for each network, side by side along a last dimension."""
-    found: list[Arrays] = []
-    with runtime.threads(1):
-        for done, name in enumerate(ACTIVATIONS, 1):
-            found.append(sweeps(name))
-            if progress:
-                progress(done, len(ACTIVATIONS))
-    return {k: ((*dims, "network"), np.stack([one[k][1] for one in found], -1)) for k, (dims, _) in found[0].items()}
-
-
-def check_increasing(least: int, **settings: Sequence[float]) -> None:
-    """Refuse settings that are not enough positive increasing numbers."""
-    for name, values in settings.items():
-        if len(values) < least or sorted(set(values)) != list(values) or values[0] <= 0:
-            raise ValueError(f"{name}: expected at least {least} positive increasing numbers, got {values}")
-
-
-def exponents(inputs: Tensor, first_layer: Tensor) -> np.ndarray:
-    """Return the measured B of each network: the largest size of a logit, at least 1."""
-    return torch.bmm(inputs, first_layer).abs().amax((1, 2)).clamp(min=1.0).cpu().numpy()
-
-
-def slope(values: xr.DataArray, along: str) -> xr.DataArray:
-    """Return the slope against one dimension, on log axes; NaN where a value is not positive."""
-    logs = xr.DataArray(np.log(values.where(values > 0))).assign_coords({along: np.log(values[along].astype(float))})
-    return logs.polyfit(along, 1, skipna=False).polyfit_coefficients.sel(degree=1, drop=True)
 
 
 def first_loss(data: xr.Dataset) -> xr.DataArray:
     """Return the first radius at which less than half of the smallest eigenvalue is left; infinite if there is none."""
     return data.radius.where(data.after < data.before / 2).min("radius").fillna(np.inf)
-
-
-def _ends(n_samples: int, n_inputs: int, seed: int, scale: float) -> list[list[float]]:
-    """Smallest and largest eigenvalue of each network's kernel at infinite width."""
-    inputs = draw_sample(n_samples, n_inputs, 1, seed=seed).inputs
-    spectra = [np.linalg.eigvalsh(infinite_width_kernel(name, inputs, scale=scale)) for name in ACTIVATIONS]
-    return [[float(spectrum[0]), float(spectrum[-1])] for spectrum in spectra]
 
 
 def _norm(matrices: Tensor) -> np.ndarray:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.kernel_stability import experiments as own
-from attnbook.softmax_ntk.looks import LOOKS
+from attnbook.softmax_ntk.looks import LOOKS, spread
 from attnbook.softmax_ntk.stability_bounds import rank_bound
 
 DIRECTIONS: Mapping[str, Look] = {
@@ -99,26 +99,20 @@ def eigenvalue_text(data: xr.Dataset, direction: str, size: int) -> str:
     return f"{direction}, {size} samples. Networks that lose half of λ at some R: " + "; ".join(parts) + "."
 
 
-def conditioning(data: xr.Dataset) -> Figure:
-    """Draw conditioning against the weight scale, and the rank of paired networks against the width."""
+def ranks(data: xr.Dataset) -> Figure:
+    """Draw the rank of paired networks against the width."""
     s = data.attrs["settings"]
     sizes = {"n_samples": s["rank_size"], "n_outputs": s["rank_outputs"], "n_inputs": s["rank_inputs"]}
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4))
-        for name in ("softmax", "relu"):
-            band(left, data["scale"].values, data.inverse_condition.sel(network=name).values, LOOKS[name])
-        left.set(
-            yscale="log", xlabel=r"weight scale $\sigma$", ylabel=r"$\lambda/\lambda_{\max}$", title="conditioning"
-        )
-        left.legend(loc="lower right")
+        figure, ax = plt.subplots(figsize=(6.0, 3.2))
         widths, jitter = data.rank_width.values, np.linspace(-0.7, 0.7, data.sizes["seed"])[:, None]
-        look = LOOKS["softmax"]
-        right.plot(widths + jitter, data["rank"].values.T, ".", color=look.color, alpha=0.45)
-        right.plot([], [], ".", color=look.color, label="measured")
+        color = LOOKS["softmax"].color
+        ax.plot(widths + jitter, data["rank"].transpose("seed", "rank_width"), ".", color=color, alpha=0.45)
+        ax.plot([], [], ".", color=color, label="softmax, measured")
         counts = [rank_bound(**sizes, width=int(m)) for m in widths]
-        right.plot(widths, counts, color=INK, linestyle=":", marker="_", label="counting bound")
-        right.set(xlabel="width", title="rank, softmax", ylim=(0, None), xticks=widths[::2])
-        right.legend(loc="lower right")
+        ax.plot(widths, counts, color=INK, linestyle=":", marker="_", label="counting bound")
+        ax.set(xlabel="width", ylabel="rank", ylim=(0, None), xticks=widths[::2])
+        ax.legend(loc="lower right")
     return figure
 
 
@@ -126,7 +120,7 @@ def changes(data: xr.Dataset, radius: float) -> Table:
     """Return the relative change of the kernel at one radius, by direction and network."""
     relative = (data.change / data.norm).sel(radius=radius)
     rows: list[list[str | Measured]] = [
-        [DIRECTIONS[d].label, *(_spread(relative.sel(direction=d, network=name)) for name in LOOKS)] for d in own.MOVES
+        [DIRECTIONS[d].label, *(spread(relative.sel(direction=d, network=k), ".1e") for k in LOOKS)] for d in own.MOVES
     ]
     caption = f"Change over norm at R = {radius:g}: median over {data.sizes['seed']} seeds [smallest, largest]."
     return Table(["neurons move", *(look.label for look in LOOKS.values())], rows, caption)
@@ -135,11 +129,6 @@ def changes(data: xr.Dataset, radius: float) -> Table:
 def _named(label: str) -> str:
     """The direction that legends call by this name."""
     return next(name for name, look in DIRECTIONS.items() if look.label == label)
-
-
-def _spread(samples: xr.DataArray) -> Measured:
-    low, middle, high = np.quantile(samples, (0, 0.5, 1))
-    return Measured(f"{middle:.1e} [{low:.1e}, {high:.1e}]")
 
 
 def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str) -> None:

@@ -1,24 +1,23 @@
-"""The experiments on what breaks lazy training: steps that are too long, networks that are too narrow."""
+"""The experiment on what breaks lazy training: steps that are too long."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core.experiment import Arrays, highest, lowest
+from attnbook.core.experiment import Arrays
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation
 from attnbook.softmax_ntk.lazy_bounds import step_size_of_theorem
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.sweeps import Sweep, over
-from attnbook.softmax_ntk.training import ACTIVATIONS, Problem, Trained
+from attnbook.softmax_ntk.training import Trained
 
-NETWORKS = list(ACTIVATIONS)
 SMOOTH: list[Activation] = ["softmax", "exp"]
 SINGULAR = 1e-9  # smallest over largest eigenvalue below which a kernel is singular: the theorem excludes it
 
@@ -30,11 +29,11 @@ class StepSize(Sweep):
     id = "softmax_ntk.step_size"
     summary = "Usable step sizes, the catapult beyond them, and the theorem's"
     budget_seconds = 30
-    smoke: ClassVar[Mapping[str, Any]] = {
+    smoke = {
         "fractions": (1.0, 1.9, 2.2), "n_samples": 5, "n_inputs": 7, "width": 64, "max_steps": 100, "seeds": (0, 1),
         "chunk": 1,
     }  # fmt: skip
-    large: ClassVar[Mapping[str, Any]] = {"n_samples": 64, "n_inputs": 64, "width": 4096, "chunk": 1}
+    large = {"n_samples": 64, "n_inputs": 64, "width": 4096, "chunk": 1}
 
     fractions: tuple[float, ...] = (
         0.25,
@@ -64,7 +63,7 @@ class StepSize(Sweep):
 
     def axes(self) -> Mapping[str, Sequence[Any]]:
         """Vary step sizes and networks."""
-        return {"fraction": self.fractions, "network": NETWORKS}
+        return {"fraction": self.fractions, "network": ACTIVATIONS}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train with every step size."""
@@ -94,59 +93,6 @@ class StepSize(Sweep):
         }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmallestWidth(Sweep):
-    r"""The smallest width that still fits, beside $2n/d_{in}$, below which a paired kernel is singular."""
-
-    id = "softmax_ntk.smallest_width"
-    summary = "The smallest working width against the number of samples, beside a counting bound"
-    budget_seconds = 30
-    smoke: ClassVar[Mapping[str, Any]] = {
-        "sizes": (3, 5), "n_inputs": 4, "widths": (2, 4, 8), "target": 0.1, "max_steps": 100, "seeds": (0, 1),
-        "chunk": 1,
-    }  # fmt: skip
-    large: ClassVar[Mapping[str, Any]] = {
-        "sizes": (16, 32, 64, 128), "widths": (2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
-        "seeds": tuple(range(10)), "chunk": 10,
-    }  # fmt: skip
-
-    n_inputs: int = 8  # few, so that there is something to count
-    sizes: tuple[int, ...] = (16, 32, 64)  # numbers of samples
-    widths: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # to try, increasing
-    target: float = 1e-2  # part of the first loss to reach
-    seeds: tuple[int, ...] = (0, 1, 2)
-    chunk: int = 3
-
-    def axes(self) -> Mapping[str, Sequence[Any]]:
-        """Vary numbers of samples and networks."""
-        return {"size": self.sizes, "network": NETWORKS}
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Try ever narrower networks; a seed that has failed is not tried again."""
-
-        def one(size: int, activation: Activation) -> dict[str, np.ndarray]:
-            found, left = np.full(len(seeds), np.inf), np.arange(len(seeds))
-            for width in reversed(self.widths):
-                problem = Problem(activation, width, size, self.n_inputs)
-                left = left[self.trained(problem, tuple(seeds[k] for k in left), device).descent.reached]
-                if not len(left):
-                    break
-                found[left] = width
-            return {"smallest": found}
-
-        return over(["size", "network"], self.axes(), one, seeds, progress)
-
-    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Hold the smallest widths against the counting bound, and softmax against exp."""
-        ratio = data.smallest * self.n_inputs / (2 * data["size"])
-        softmax, exp = (ratio.sel(network=name) for name in SMOOTH)
-        within = (softmax >= 0.4) & (softmax <= 4)
-        return {"SN-MMIN": {
-            "share_near": within.mean(), "smallest": lowest(softmax), "largest": highest(softmax),
-            "largest_any": highest(ratio), "share_below_exp": (softmax <= exp).mean(),
-        }}  # fmt: skip
-
-
 def step_size_ratio(run: Trained) -> np.ndarray:
     """Theorem 4.2's step size at the smallest B it allows, over the one taken."""
     sizes = {"n_samples": run.inputs.shape[1], "n_outputs": run.labels.shape[1], "width": run.start.width}
@@ -157,8 +103,5 @@ def step_size_ratio(run: Trained) -> np.ndarray:
 
 def _sharpness(run: Trained, fraction: float) -> np.ndarray:
     r"""$m\eta\lambda_{\max}(H)$ where training ended; above 2 a linear model diverges. Infinite after divergence."""
-    found, kept = np.full(len(run.eigenvalues), np.inf), np.flatnonzero(~run.descent.diverged)
-    if len(kept):
-        kernel = ntk_gram(run.descent.networks.subset(kept), run.inputs[kept])
-        found[kept] = fraction * torch.linalg.eigvalsh(kernel)[:, -1].cpu().double().numpy() / run.eigenvalues[kept, -1]
-    return found
+    top = torch.linalg.eigvalsh(ntk_gram(run.descent.networks, run.inputs))[:, -1].cpu().double().numpy()
+    return np.where(run.descent.diverged, np.inf, fraction * top / run.eigenvalues[:, -1])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
+from attnbook.softmax_ntk.checking import compared
 from attnbook.softmax_ntk.two_layer import Networks, Weights, loss_and_gradient
 
 __all__ = ["CHECKS"]
@@ -20,25 +20,18 @@ def softmax_gradient(answer: Callable[..., Any]) -> str | None:
     rng = stream(1, "exercise", "SN-1")
     weights, signs = rng.standard_normal((3, 8)), rng.choice([-1.0, 1.0], 8)
     x, y = rng.standard_normal((5, 3)), rng.standard_normal(5)
-    got = np.asarray(answer(*(a.copy() for a in (weights, signs, x, y))), dtype=float)
-    if got.shape != weights.shape:
-        return f"one number per weight is wanted, shape {weights.shape}, got {got.shape}"
     network = Networks.stack("softmax", [Weights(weights, signs[None])])
     right = loss_and_gradient(network, torch.from_numpy(x[None]), torch.from_numpy(y[None, None]))[1][0].numpy()
-    if np.allclose(got, right):
-        return None
-    logits = x @ weights
-    neurons = 8 * np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    residual = neurons @ signs - y
+    neurons = 8 * np.exp(x @ weights) / np.exp(x @ weights).sum(1, keepdims=True)
+    uncentred = x.T @ (neurons * (neurons @ signs - y)[:, None] * signs)
     likely = {
-        "the centring is missing: through the denominator every neuron also lowers all others": x.T
-        @ (neurons * residual[:, None] * signs),
+        "the centring is missing: through the denominator every neuron also lowers all others": uncentred,
         "the loss has 1/2 in front: a factor 2 too many": 2 * right,
         "it is the sum over samples, not the mean": right / 5,
         "the sign is reversed: the residual is output minus label": -right,
         "the factor m is missing: the network is m times a softmax average": right / 8,
     }
-    return likely_mistake(got, right, likely)
+    return compared(answer(*(a.copy() for a in (weights, signs, x, y))), right, "one number per weight", likely)
 
 
 def kernel_change(answer: Callable[..., Any]) -> str | None:
@@ -46,22 +39,17 @@ def kernel_change(answer: Callable[..., Any]) -> str | None:
     rng = stream(1, "exercise", "SN-12")
     weights, move = rng.standard_normal((2, 3, 8))
     x, z = rng.standard_normal((2, 3))
-    got = np.asarray(answer(*(a.copy() for a in (weights, x, z, move))), dtype=float)
-    if got.shape != ():
-        return f"one number is wanted, got shape {got.shape}"
     neurons, product = np.exp(weights.T @ (x + z)), x @ z
     right = product * (neurons * (move.T @ (x + z))).mean()
-    if np.allclose(got, right):
-        return None
+    whole = product * (np.exp((weights + move).T @ (x + z)) - neurons).mean()
     likely = {
         "it is the average over neurons: divide by their number": 8 * right,
         "the inner product of the two inputs is missing": right / product,
         "both inputs feel the move: one of the two terms is missing": product * (neurons * (move.T @ x)).mean(),
         "this is the kernel itself, not its change": product * neurons.mean(),
-        "this is the whole change, all orders included": product
-        * (np.exp((weights + move).T @ (x + z)) - neurons).mean(),
+        "this is the whole change, all orders included": whole,
     }
-    return likely_mistake(got, right, likely)
+    return compared(answer(*(a.copy() for a in (weights, x, z, move))), right, "one number", likely)
 
 
 CHECKS = {"SN-1": softmax_gradient, "SN-12": kernel_change}

@@ -19,22 +19,15 @@ from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.data import Sample, draw_sample
-from attnbook.softmax_ntk.kernels import Activation
+from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation
 from attnbook.softmax_ntk.lazy_bounds import loss_envelope, movement_bound
-from attnbook.softmax_ntk.lazy_training.breaking import (
-    NETWORKS,
-    SINGULAR,
-    SMOOTH,
-    SmallestWidth,
-    StepSize,
-    step_size_ratio,
-)
+from attnbook.softmax_ntk.lazy_training.breaking import SINGULAR, SMOOTH, StepSize, step_size_ratio
 from attnbook.softmax_ntk.one_step import ALLOWED, account
-from attnbook.softmax_ntk.sweeps import Sweep, over, slope
+from attnbook.softmax_ntk.sweeps import Sweep, measured_exponent, over, slope
 from attnbook.softmax_ntk.training import Problem, Trained
 from attnbook.softmax_ntk.two_layer import Start
 
-__all__ = ["LazyTraining", "OneStep", "SmallestWidth", "Starts", "StepSize"]
+__all__ = ["LazyTraining", "OneStep", "Starts", "StepSize"]
 
 STARTS = list(get_args(Start))
 TERMS = ["normaliser", "first order", "higher orders", "squared change"]
@@ -83,7 +76,7 @@ class LazyTraining(Sweep):
     def axes(self) -> Mapping[str, Sequence[Any]]:
         """Vary outputs, widths and networks; also numbers of samples, norms of inputs, and steps."""
         return {
-            "output": self.outputs, "width": self.widths, "network": NETWORKS, "size": self.sizes,
+            "output": self.outputs, "width": self.widths, "network": ACTIVATIONS, "size": self.sizes,
             "lowest": self.lowest_norms, "step": range(self.curve_steps + 1),
         }  # fmt: skip
 
@@ -100,7 +93,9 @@ class LazyTraining(Sweep):
         def one(n_outputs: int, width: int, activation: Activation) -> dict[str, np.ndarray]:
             run = self.trained(self.problem(activation, width, n_outputs=n_outputs), seeds, device)
             if (n_outputs, width) == (self.outputs[0], self.curve_width):
-                curves.append(_padded(run, self.curve_steps))
+                loss = (run.descent.loss / run.descent.loss[0])[: self.curve_steps + 1]
+                # A network that has stopped keeps its last loss.
+                curves.append(np.pad(loss, ((0, self.curve_steps + 1 - len(loss)), (0, 0)), mode="edge").T)
             return _ends(run)
 
         def more(size: int, activation: Activation) -> dict[str, np.ndarray]:
@@ -130,7 +125,7 @@ class LazyTraining(Sweep):
             "SN-T4.2": {"share_arrived": softmax.reached.sel(width=trained).mean()},
             "SN-TAB1": {
                 "ratio": ratio.isel(output=0), "ratio_more_outputs": ratio.isel(output=-1),
-                **{f"growth_{name}": growth.sel(network=name) for name in NETWORKS},
+                **{f"growth_{name}": growth.sel(network=name) for name in ACTIVATIONS},
             },
             "SN-5.3L": {
                 "largest_over_envelope": highest(softmax.bound_ratio.where(regular, 0)),
@@ -138,7 +133,7 @@ class LazyTraining(Sweep):
                 "smallest_exponent_ratio": lowest(softmax.exponent_ratio.where(regular, np.inf)),
             },
             "SN-5.3W": {
-                **{f"slope_{name}": rms.sel(network=name) for name in NETWORKS},
+                **{f"slope_{name}": rms.sel(network=name) for name in ACTIVATIONS},
                 "slope_largest": slope(moved.largest_movement.sel(network="softmax"), "width"),
                 "smallest_slack": lowest(softmax.movement_bound / softmax.largest_movement),
             },
@@ -195,8 +190,8 @@ class OneStep(Sweep):
         def one(start: Start, width: int, scale: float = 1.0, fraction: float = self.fraction) -> dict[str, np.ndarray]:
             problem = self.problem("softmax", width, n_outputs=self.n_outputs, scale=scale, start=start)
             run = self.trained(problem, seeds, device, max_steps=1, fraction=fraction)
-            found = account(run.start, run.inputs, run.labels, run.step_size, steps=self.steps)
-            return {"terms": found.terms.cpu().numpy(), "leading": found.leading.amin(1).cpu().numpy()}
+            terms, leading = account(run.start, run.inputs, run.labels, run.step_size, steps=self.steps)
+            return {"terms": terms.cpu().numpy(), "leading": leading.amin(1).cpu().numpy()}
 
         def largest(name: str, start: Start, value: float) -> dict[str, np.ndarray]:
             terms = one(start, self.width, **{name: value})["terms"]
@@ -254,7 +249,7 @@ class Starts(Sweep):
 
     def axes(self) -> Mapping[str, Sequence[Any]]:
         """Vary scales, widths, starts and networks."""
-        return {"scale": self.weight_scales, "width": self.widths, "start": STARTS, "network": NETWORKS}
+        return {"scale": self.weight_scales, "width": self.widths, "start": STARTS, "network": ACTIVATIONS}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train networks from three starts."""
@@ -272,39 +267,30 @@ class Starts(Sweep):
         each = slope(data.drift.isel(scale=0).sel(network=SMOOTH), "width")
         steeper = each.sel(start="paired") < each.sel(start="independent")
         found = {f"light_{a}_{start}": light.sel(network=a, start=start) for a in SMOOTH for start in STARTS[::2]}
-        found |= {f"{a}_{start}": usual.sel(network=a, start=start) for a in NETWORKS for start in STARTS}
+        found |= {f"{a}_{start}": usual.sel(network=a, start=start) for a in ACTIVATIONS for start in STARTS}
         return {"SN-UNP": found | {"share_steeper": steeper.mean()}}
 
 
 def _ends(run: Trained) -> dict[str, np.ndarray]:
     """Loss beside its envelope, movement beside its bound, and the drift of the kernel."""
-    descent, movement, smallest = run.descent, run.movement(), run.eigenvalues[:, 0]
-    names = ("monotone", "bound_ratio", "exponent_ratio", "movement_bound")
-    found = {name: np.zeros(len(smallest)) for name in names}
-    exponents = torch.bmm(run.inputs, run.start.first_layer).abs().amax((1, 2)).cpu().double().numpy()
-    sizes = {"n_samples": run.inputs.shape[1], "n_outputs": run.labels.shape[1], "width": run.start.width}
+    descent, movement, smallest, width = run.descent, run.movement(), run.eigenvalues[:, 0], run.start.width
+    exponents, largest = measured_exponent(run.start, run.inputs), run.eigenvalues[:, -1]
+    sizes = {"n_samples": run.inputs.shape[1], "n_outputs": run.labels.shape[1], "width": width}
+    monotone, bound_ratio, exponent_ratio, bounds = [], [], [], []
     for k, eta in enumerate(run.step_size.tolist()):
-        eigenvalue = max(smallest[k], SINGULAR * run.eigenvalues[k, -1])
-        steps, half = descent.steps[k], descent.steps[k] // 2
+        eigenvalue, steps, half = max(smallest[k], SINGULAR * largest[k]), descent.steps[k], descent.steps[k] // 2
         loss = np.nan_to_num(descent.loss[: steps + 1, k] / descent.loss[0, k], nan=BLOWN_UP, posinf=BLOWN_UP)
-        scaled = {"smallest_eigenvalue": eigenvalue, "step_size": eta, "width": run.start.width}
-        envelope = loss_envelope(np.arange(steps + 1.0), **scaled)
-        found["monotone"][k] = (np.diff(loss) <= 0).all()
-        found["bound_ratio"][k] = (loss / envelope)[1:].max()
-        found["exponent_ratio"][k] = np.log(loss[-1] / loss[half]) / np.log(envelope[-1] / envelope[half])
+        envelope = loss_envelope(np.arange(steps + 1.0), smallest_eigenvalue=eigenvalue, step_size=eta, width=width)
+        monotone.append(float((np.diff(loss) <= 0).all()))
+        bound_ratio.append((loss / envelope)[1:].max())
+        exponent_ratio.append(np.log(loss[-1] / loss[half]) / np.log(envelope[-1] / envelope[half]))
         residual = float(np.sqrt(2 * descent.loss[0, k]))
-        found["movement_bound"][k] = movement_bound(
-            eigenvalue, exponent=max(exponents[k], 1.0), residual=residual, **sizes
-        )
-    return found | {
-        "steps": descent.steps.astype(float), "reached": descent.reached.astype(float),
+        bounds.append(movement_bound(eigenvalue, exponent=exponents[k], residual=residual, **sizes))
+    found = {
+        "monotone": monotone, "bound_ratio": bound_ratio, "exponent_ratio": exponent_ratio, "movement_bound": bounds,
+        "steps": descent.steps, "reached": descent.reached,
         "rms_movement": np.sqrt((movement**2).mean(axis=1)), "largest_movement": movement.max(axis=1),
         "longest_step": descent.longest_step, "drift": run.drift(), "step_size_ratio": step_size_ratio(run),
-        "smallest_eigenvalue": smallest, "largest_eigenvalue": run.eigenvalues[:, -1],
+        "smallest_eigenvalue": smallest, "largest_eigenvalue": largest,
     }  # fmt: skip
-
-
-def _padded(run: Trained, steps: int) -> np.ndarray:
-    """Loss over its first value, ``(seeds, steps + 1)``; a network that has stopped keeps its last one."""
-    loss = (run.descent.loss / run.descent.loss[0])[: steps + 1]
-    return np.pad(loss, ((0, steps + 1 - len(loss)), (0, 0)), mode="edge").T
+    return {name: np.asarray(values, dtype=float) for name, values in found.items()}

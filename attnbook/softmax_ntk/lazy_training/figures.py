@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -11,7 +13,7 @@ from matplotlib.figure import Figure
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.lazy_bounds import loss_envelope, row_of_table_1
-from attnbook.softmax_ntk.looks import LOOKS, STARTS, log_axis
+from attnbook.softmax_ntk.looks import LOOKS, STARTS, log_axis, spread
 from attnbook.softmax_ntk.one_step import ALLOWED, ASKED
 
 TERMS = {
@@ -32,9 +34,7 @@ def harmless(lazy: xr.Dataset, steps: xr.Dataset) -> Figure:
         for start in steps.start.values:
             band(right, steps.width, normaliser.sel(start=start).transpose("seed", "width"), STARTS[start])
         right.axhline(ALLOWED, color=INK, linestyle=":", linewidth=1.2)
-        right.annotate(
-            "allowed: 0.1", (steps.width[-1], ALLOWED), xytext=(0, 4), textcoords="offset points", ha="right"
-        )
+        _noted(right, "allowed: 0.1", (steps.width[-1], ALLOWED), (0, 4), ha="right")
         left.set(yscale="log", ylabel="change of the kernel", title="training a thousandfold")
         right.set(yscale="log", ylabel="normaliser's term", title="one step, softmax")
         log_axis(left, lazy.width.values[::2])
@@ -51,18 +51,12 @@ def account_frame(steps: xr.Dataset, width: int, start: str) -> Figure:
         figure, ax = plt.subplots(figsize=(6.4, 3.9))
         for name, look in TERMS.items():
             band(ax, steps.step, sizes.sel(term=name), look)
-        for level, text in (
-            (-ASKED, f"asked of $|C_1|$: {-ASKED:g}"),
-            (ALLOWED, f"allowed to the others: {ALLOWED:g}"),
-        ):
+        levels = {f"asked of $|C_1|$: {-ASKED:g}": -ASKED, f"allowed to the others: {ALLOWED:g}": ALLOWED}
+        for text, level in levels.items():
             ax.axhline(level, color=INK, linestyle=":", linewidth=1)
-            ax.annotate(
-                text, (steps.step[-1], level), xytext=(0, -11), textcoords="offset points", ha="right", fontsize=9
-            )
-        ax.set(
-            yscale="log", xlabel="step", ylabel=r"size / $m\eta\lambda\|e\|^2$", ylim=(1e-9, 100), xticks=(0, 5, 10, 15)
-        )
-        ax.set_title(f"{STARTS[start].label}, width {width}")
+            _noted(ax, text, (steps.step[-1], level), (0, -11), ha="right", fontsize=9)
+        ax.set(yscale="log", xlabel="step", ylabel=r"size / $m\eta\lambda\|e\|^2$", ylim=(1e-9, 100))
+        ax.set(xticks=(0, 5, 10, 15), title=f"{STARTS[start].label}, width {width}")
         ax.legend(loc="lower left", ncols=2, fontsize=9)
     return figure
 
@@ -83,10 +77,8 @@ def envelope(lazy: xr.Dataset) -> Figure:
     """Draw the loss of the three networks, and for softmax the envelope of Lemma 5.3."""
     at = lazy.isel(output=0).sel(width=lazy.attrs["settings"]["curve_width"], network="softmax")
     rates = [float(e / top) for e, top in zip(at.smallest_eigenvalue, at.largest_eigenvalue, strict=True)]
-    bound = [
-        loss_envelope(lazy.step.values.astype(float), smallest_eigenvalue=rate, step_size=1.0, width=1)
-        for rate in rates
-    ]
+    steps = lazy.step.values.astype(float)
+    bound = [loss_envelope(steps, smallest_eigenvalue=rate, step_size=1.0, width=1) for rate in rates]
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.2))
         for name, look in LOOKS.items():
@@ -106,7 +98,10 @@ def drift_by_start(starts: xr.Dataset) -> Figure:
             drift = starts.drift.sel(network=network, scale=scale).transpose("start", "seed", "width")
             for start, look in STARTS.items():
                 band(ax, starts.width, np.maximum(drift.sel(start=start), 1e-16), look)
-            _reference(ax, starts.width.values, 0.4 * float(drift.sel(start="paired").isel(width=0).median()), power)
+            widths = starts.width.values
+            line = 0.4 * float(drift.sel(start="paired").isel(width=0).median()) * (widths / widths[0]) ** power
+            ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
+            _noted(ax, f"slope −{-power:g}", (widths[1], line[1]), (0, -15), fontsize=9)
             ax.set(yscale="log", title=f"{LOOKS[network].label}, scale {scale:g}")
             log_axis(ax, starts.width.values[::2])
         axes[0].set_ylabel("change of the kernel")
@@ -142,54 +137,31 @@ def table_1(lazy: xr.Dataset) -> Table:
         arrived = (lazy.reached.isel(output=0).sel(network=name) == 1).all("seed")
         failed = [int(w) for w in lazy.width.values[~arrived]]
         enough = [int(w) for w in lazy.width.values if not failed or w > max(failed)]
-        cells = (
-            f"{eigenvalue:.2g}",
-            f"{width:.0e}",
-            f"{enough[0]}" if enough else "none",
-            f"{steps:.0e}",
-            _spread(at.steps),
-        )
-        rows.append([look.label, *map(Measured, cells)])
+        cells = (f"{eigenvalue:.2g}", f"{width:.0e}", f"{enough[0]}" if enough else "none", f"{steps:.0e}")
+        rows.append([look.label, *map(Measured, cells), spread(at.steps, ".3g")])
     caption = f"One output, constants 1, o(1) = 0. Steps at width {int(lazy.width[-1])}: median [smallest, largest]."
     return Table(["", "λ", "width: row", "all arrive from", "steps: row", "steps taken"], rows, caption)
 
 
-def step_sizes(data: xr.Dataset) -> Table:
-    """Return by step size how many networks arrive, whether their loss rises, and in how many steps."""
-    rows: list[list[str | Measured]] = []
-    for fraction in data.fraction.values:
-        at = data.sel(fraction=fraction)
-        cells = []
-        for name in LOOKS:
-            run = at.sel(network=name)
-            arrived = run.steps.where(run.reached == 1, drop=True)
-            took = f"{float(arrived.median()):.0f} steps" if arrived.size else "none"
-            cells.append(Measured(f"{took}, {arrived.size} of {run.steps.size}, {int(run.rises.sum())} rise"))
-        rows.append([f"{fraction:g}", *cells])
-    caption = (
-        "Median steps of those that arrive; how many do; in how many the loss rises on the way (divergence included)."
-    )
-    return Table(["step size × mλ_max", *(look.label for look in LOOKS.values())], rows, caption)
+def step_sizes(data: xr.Dataset) -> Figure:
+    """Draw steps against the step size: hollow where the loss of most networks rises, crossed where not all arrive."""
+    with style():
+        figure, ax = plt.subplots(figsize=(6.6, 3.3))
+        for name, look in LOOKS.items():
+            run = data.sel(network=name)
+            steps, rising = run.steps.where(run.reached == 1).median("seed"), run.rises.mean("seed") > 0.5
+            ax.plot(data.fraction, steps, color=look.color, linestyle=look.line, label=look.label)
+            for shown, fill in ((rising, "none"), (~rising, "full")):
+                ax.plot(data.fraction, steps.where(shown), look.marker, color=look.color, fillstyle=fill)
+            ax.plot(data.fraction, steps.where(run.reached.mean("seed") < 1), "kx", markersize=9)
+        ax.axvline(2, color=INK, linestyle=":", linewidth=1)
+        ax.set(xscale="log", yscale="log", xlabel=r"step size $\times m\lambda_{\max}$", ylabel="steps to arrive")
+        ax.set_xticks((0.25, 0.5, 1, 2, 4, 10), ("0.25", "0.5", "1", "2", "4", "10"))
+        ax.minorticks_off()
+        ax.legend(fontsize=10)
+    return figure
 
 
-def smallest_widths(data: xr.Dataset) -> Table:
-    """Return the smallest working widths beside the count of features."""
-    n_inputs = data.attrs["settings"]["n_inputs"]
-    rows: list[list[str | Measured]] = []
-    for size in data["size"].values:
-        cells = [Measured(_spread(data.smallest.sel(size=size, network=name))) for name in LOOKS]
-        rows.append([f"{size}", f"{2 * size / n_inputs:g}", *cells])
-    caption = f"Median [smallest, largest] over {len(data.seed)} seeds; {n_inputs} inputs, one output."
-    return Table(["samples n", "2n / inputs", *(look.label for look in LOOKS.values())], rows, caption)
-
-
-def _spread(values: xr.DataArray) -> str:
-    low, middle, high = (f"{float(x):.3g}" for x in (values.min(), values.median(), values.max()))
-    return f"{middle} [{low}, {high}]"
-
-
-def _reference(ax: Axes, widths: np.ndarray, start: float, power: float) -> None:
-    """A dotted line of a falling power, named."""
-    line = start * (widths / widths[0]) ** power
-    ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
-    ax.annotate(f"slope −{-power:g}", (widths[1], line[1]), xytext=(0, -15), textcoords="offset points", fontsize=9)
+def _noted(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
+    """A word beside a point of a picture."""
+    ax.annotate(text, at, xytext=offset, textcoords="offset points", **how)

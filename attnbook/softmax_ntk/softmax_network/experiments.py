@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
 
-from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.softmax_ntk.at_start import distance_from_limit, output_limit
 from attnbook.softmax_ntk.data import draw_sample, sphere
-from attnbook.softmax_ntk.denominator import effective_width, expected_effective_width, kernel_fluctuation, tail_scales
-from attnbook.softmax_ntk.descent import gradient_descent
+from attnbook.softmax_ntk.denominator import (
+    distance_from_limit,
+    effective_width,
+    expected_effective_width,
+    kernel_fluctuation,
+    output_limit,
+    tail_scales,
+)
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, Start, Weights, draw_weights, loss_and_gradient, predict
-
-NETWORKS = list(ACTIVATIONS)
+from attnbook.softmax_ntk.sweeps import check_increasing, each, slope
+from attnbook.softmax_ntk.two_layer import Networks, Start, Weights, draw_weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxNetwork(Experiment):
-    """One first-order step, kernels beside their limit at growing width, and the effective number of neurons."""
+    """Kernels beside their limit at growing width, and the effective number of neurons."""
 
     id = "softmax_ntk.softmax_network"
-    summary = "One step to first order, the kernel at growing width, the effective number of neurons"
+    summary = "The kernel at growing width beside its limit, and the effective number of neurons"
     budget_seconds = 25
     smoke = {
         "n_samples": 5, "widths": (16, 32, 64), "shown": 8, "effective_widths": (16, 64), "points": 3, "seeds": (0, 1),
@@ -43,8 +45,6 @@ class SoftmaxNetwork(Experiment):
     n_outputs: int = 2
     widths: tuple[int, ...] = (64, 256, 1024, 4096, 16384, 65536)  # even
     weight_scales: tuple[float, ...] = (0.5, 1.0, 2.0)  # of the kernels; the first one small, for light tails
-    small_width: int = 64  # of the network that makes one step
-    step: float = 1e-6  # width times step size of that step
     sigmas: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)  # of the effective number
     effective_widths: tuple[int, ...] = (256, 4096, 65536)  # where it is counted
     points: int = 32  # unit inputs at which it is counted
@@ -54,10 +54,7 @@ class SoftmaxNetwork(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("widths", "effective_widths"):
-            widths = getattr(self, name)
-            if sorted(set(widths)) != list(widths) or len(widths) < 2 or any(m % 2 for m in widths):
-                raise ValueError(f"{name}: expected at least two even numbers, increasing, got {widths}")
+        check_increasing(2, widths=self.widths, effective_widths=self.effective_widths)
         if self.n_outputs < 2:
             raise ValueError(f"n_outputs: blocks between outputs need at least 2, got {self.n_outputs}")
 
@@ -66,43 +63,15 @@ class SoftmaxNetwork(Experiment):
         sizes = {"width": self.widths, "scale": self.weight_scales, "sigma": self.sigmas}
         pictures = [*map(str, self.widths[:5:2]), "limit"]
         return {k: list(v) for k, v in sizes.items()} | {
-            "effective_width": list(self.effective_widths), "network": NETWORKS, "picture": pictures,
+            "effective_width": list(self.effective_widths), "network": ACTIVATIONS, "picture": pictures,
         }  # fmt: skip
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Look at the networks of each seed, on the CPU; pictures are of seed 0, whatever the seeds."""
-        found = []
-        with runtime.threads(1):
-            for done, seed in enumerate(seeds, 1):
-                found.append(self._one_step(seed) | self._kernels(seed) | {"effective": self._effective(seed)})
-                if progress:
-                    progress(done, len(seeds))
-            pictures = self._pictures()
-        dims = {"effective": ("effective_width", "sigma")} | dict.fromkeys(
-            ("distance", "between", "fluctuation"), ("scale", "width", "network")
-        )
-        return {k: (("seed", *dims.get(k, ())), np.stack([one[k] for one in found])) for k in found[0]} | pictures
+        found = each(seeds, "seed", lambda seed: self._kernels(seed) | self._effective(seed), progress)
+        return found | self._pictures()
 
-    def _one_step(self, seed: int) -> dict[str, Any]:
-        """How far a step is from its first order, and with which power that grows, for weights without pairs."""
-        sample, m = draw_sample(self.n_samples, self.n_inputs, self.n_outputs, seed=seed), self.small_width
-        drawn = draw_weights(m, self.n_inputs, self.n_outputs, rng=stream(seed, "one step"), start="independent")
-        network = Networks.stack("softmax", [drawn])
-        x, y = (to_tensor(a[None], dtype=torch.float64) for a in (sample.inputs, sample.labels))
-        before, gradient = predict(network, x), loss_and_gradient(network, x, y)[1]
-        first_order = -(ntk_gram(network, x)[0] @ (before - y).flatten()).view_as(before)
-
-        def rest(size: float) -> float:
-            moved = replace(network, first_layer=network.first_layer - size / m * gradient)
-            change = predict(moved, x) - before
-            return float((change - size * first_order).norm() / change.norm())
-
-        return {
-            "flow_error": rest(self.step),  # distance of a step from its first order, over the step
-            "flow_order": np.log10(rest(100 * self.step) / rest(10 * self.step)),
-        }
-
-    def _kernels(self, seed: int) -> dict[str, Any]:
+    def _kernels(self, seed: int) -> Arrays:
         """Relative distance of kernels from their limit, size of the blocks between outputs, and what a pair says."""
         inputs, d = draw_sample(self.n_samples, self.n_inputs, self.n_outputs, seed=seed).inputs, self.n_outputs
         weights = [draw_weights(m, self.n_inputs, d, rng=stream(seed, "weights", m)) for m in self.widths]
@@ -114,17 +83,19 @@ class SoftmaxNetwork(Experiment):
             return *distance_from_limit(kernel, limit, n_outputs=d), said
 
         found = np.array([[[compare(c, w, a) for a in ACTIVATIONS] for w in weights] for c in self.weight_scales])
-        return {name: found[..., i] for i, name in enumerate(("distance", "between", "fluctuation"))}
+        dims = ("scale", "width", "network")
+        return {name: (dims, found[..., i]) for i, name in enumerate(("distance", "between", "fluctuation"))}
 
     def _logits(self, seed: int, width: int) -> np.ndarray:
         """Of unit inputs, at weight scale 1."""
         points = sphere(self.points, self.n_inputs, rng=stream(seed, "points", self.points, self.n_inputs))
         return points @ draw_weights(width, self.n_inputs, 1, rng=stream(seed, "weights", width)).first_layer
 
-    def _effective(self, seed: int) -> np.ndarray:
+    def _effective(self, seed: int) -> Arrays:
         """Mean effective number over the points."""
         logits = [self._logits(seed, width) for width in self.effective_widths]
-        return np.array([[effective_width(sigma * one).mean() for sigma in self.sigmas] for one in logits])
+        found = [[effective_width(sigma * one).mean() for sigma in self.sigmas] for one in logits]
+        return {"effective": (("effective_width", "sigma"), found)}
 
     def _pictures(self) -> Arrays:
         inputs, d = draw_sample(self.n_samples, self.n_inputs, self.n_outputs, seed=0).inputs, self.n_outputs
@@ -140,13 +111,12 @@ class SoftmaxNetwork(Experiment):
         }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off errors, slopes, ratios to the formulas."""
+        """Read off slopes and ratios to the formulas."""
         over = np.sqrt(((data.distance / data.fluctuation).isel(width=-1) ** 2).mean("seed")).isel(scale=slice(2))
         light = slope(data.distance.isel(scale=0).median("seed"), "width")
         between = slope(data.between.isel(scale=0).median("seed"), "width")
         below, beyond = self.around_the_tail(data)
         return {
-            "SN-FLOW": {"error": highest(data.flow_error), "order": data.flow_order},
             "SN-INF": {
                 "least_over_formula": over.min(), "most_over_formula": over.max(),
                 "slope_steepest": light.min(), "slope_flattest": light.max(),
@@ -173,14 +143,14 @@ class SoftmaxNetwork(Experiment):
 
 @dataclass(frozen=True, kw_only=True)
 class Denominator(Experiment):
-    """Networks with and without the denominator: their kernels at the start, condition numbers, what is conserved."""
+    """Networks with and without the denominator: their kernels at the start, and condition numbers."""
 
     id = "softmax_ntk.denominator"
-    summary = "Closed forms, and networks with and without the denominator: kernels, condition numbers, invariants"
+    summary = "Networks with and without the denominator: their kernels at the start, condition numbers"
     budget_seconds = 20
     smoke = {
         "n_samples": 5, "width": 256, "exact_widths": (16,), "lowest_norms": (1.0, 0.5), "weight_scales": (1.0, 2.0),
-        "steps": 5, "seeds": (0, 1),
+        "seeds": (0, 1),
     }  # fmt: skip
     large = {"width": 131072, "seeds": tuple(range(40)), "chunk": 1}
 
@@ -190,7 +160,6 @@ class Denominator(Experiment):
     exact_widths: tuple[int, ...] = (64, 1024)  # where the identity of finite networks is tried
     lowest_norms: tuple[float, ...] = (1.0, 0.8, 0.5, 0.2)  # norms of the inputs are uniform from one of these to 1
     weight_scales: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
-    steps: int = 50  # of training, after which invariants are looked at
     seeds: tuple[int, ...] = tuple(range(20))
     chunk: int = 20
 
@@ -202,13 +171,11 @@ class Denominator(Experiment):
     def coordinates(self) -> dict[str, Any]:
         """Name norms, scales, widths and networks."""
         sizes = {"lowest": self.lowest_norms, "scale": self.weight_scales, "exact_width": self.exact_widths}
-        return {"network": NETWORKS, "pairs": [True, False]} | {name: list(values) for name, values in sizes.items()}
+        return {"network": ACTIVATIONS, "pairs": [True, False]} | {name: list(values) for name, values in sizes.items()}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compare the networks of each seed, on the CPU."""
-        with runtime.threads(1):
-            found = [self._conditions(seed) | self._identity(seed) | self._closed_forms(seed) for seed in seeds]
-        return {k: (("seed", *dims), np.stack([one[k][1] for one in found])) for k, (dims, _) in found[0].items()}
+        return each(seeds, "seed", lambda seed: self._conditions(seed) | self._identity(seed), progress)
 
     def _conditions(self, seed: int) -> Arrays:
         n, rng = self.n_samples, stream(seed, "limits")
@@ -221,7 +188,7 @@ class Denominator(Experiment):
 
         dims = ("lowest", "scale", "network")
         return {
-            "condition": (dims, conditions(lambda x, c: kernels(NETWORKS, drawn, x, c))),
+            "condition": (dims, conditions(lambda x, c: kernels(ACTIVATIONS, drawn, x, c))),
             "limit": (dims, conditions(lambda x, c: [infinite_width_kernel(a, x, scale=c) for a in ACTIVATIONS])),
         }
 
@@ -240,40 +207,12 @@ class Denominator(Experiment):
         errors = [[[error(m, c, s) for c in self.weight_scales] for m in self.exact_widths] for s in starts]
         return {"identity_error": (("pairs", "exact_width", "scale"), np.array(errors))}
 
-    def _closed_forms(self, seed: int) -> Arrays:
-        """Gradients and kernels beside automatic differentiation; what training and a common shift leave alone."""
-        n, m, found = self.n_samples, self.exact_widths[0], []
-        sample = draw_sample(n, n, self.n_outputs, seed=seed)
-        x, y = (to_tensor(a[None], dtype=torch.float64) for a in (sample.inputs, sample.labels))
-        for name in ACTIVATIONS:
-            paired, free = (
-                Networks.stack(name, [draw_weights(m, n, self.n_outputs, rng=stream(seed, "invariants"), start=start)])
-                for start in ("paired", "independent")
-            )
-            kernel = ntk_gram(free, x)
-            eta = 1 / (m * torch.linalg.eigvalsh(kernel)[:, -1])
-            change = gradient_descent(free, x, y, eta, max_steps=self.steps).networks.first_layer - free.first_layer
-            shifted = ntk_gram(replace(free, first_layer=free.first_layer + x[:, :1].mT), x)
-            gradient, by_jacobian = by_autograd(free, x[0], y[0])
-            found.append((
-                _distance(loss_and_gradient(free, x, y)[1][0], gradient), _distance(kernel[0], by_jacobian),
-                float(predict(paired, x).abs().max()),
-                float(change.mean(2).norm() / change.norm(dim=1).mean()), _distance(shifted, kernel),
-            ))  # fmt: skip
-        names = ("gradient_error", "kernel_error", "first_output", "mean_weight_change", "shift_change")
-        return {name: (("network",), values) for name, values in zip(names, np.array(found).T, strict=True)}
-
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off errors, ratios of condition numbers and changes."""
+        """Read off errors and ratios of condition numbers."""
         finite = data.condition.sel(lowest=0.5)
         ratio = finite.sel(network="exp") / finite.sel(network="softmax")
         limit = data["limit"].sel(lowest=1)
-        others = {"network": ["exp", "relu"]}
         return {
-            "SN-GRAD": {
-                "gradient_error": highest(data.gradient_error), "kernel_error": highest(data.kernel_error),
-                "first_output": highest(data.first_output),
-            },
             "SN-KEXP-finite": {
                 "error_with_pairs": highest(data.identity_error.sel(pairs=True)),
                 "error_without_pairs": lowest(data.identity_error.sel(pairs=False)),
@@ -284,12 +223,6 @@ class Denominator(Experiment):
                 "exp_over_softmax_sigma2": ratio.sel(scale=2),
                 "limit_on_the_sphere": highest(abs(limit.sel(network="exp") / limit.sel(network="softmax") - 1)),
             },
-            "SN-INV": {
-                "softmax_mean_weight": highest(data.mean_weight_change.sel(network="softmax")),
-                "softmax_shift": highest(data.shift_change.sel(network="softmax")),
-                "others_mean_weight": lowest(data.mean_weight_change.sel(others)),
-                "others_shift": lowest(data.shift_change.sel(others)),
-            },
         }  # fmt: skip
 
 
@@ -297,27 +230,3 @@ def kernels(activations: list[Activation], drawn: Weights, inputs: np.ndarray, s
     """Return the kernels of networks that share their weights, drawn at scale 1."""
     x, scaled = to_tensor(inputs[None], dtype=torch.float64), Weights(scale * drawn.first_layer, drawn.signs)
     return [ntk_gram(Networks.stack(name, [scaled]), x)[0].numpy() for name in activations]
-
-
-def by_autograd(networks: Networks, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the loss and the kernel of the first network by automatic differentiation."""
-    signs, width = networks.signs[0], networks.width
-
-    def outputs(first_layer: Tensor) -> Tensor:
-        z = x @ first_layer
-        neurons = {"softmax": lambda: width * torch.softmax(z, dim=1), "exp": z.exp, "relu": z.relu}
-        return signs @ neurons[networks.activation]().mT
-
-    weights = networks.first_layer[0]
-    jacobian = torch.func.jacrev(lambda w: outputs(w).flatten())(weights).flatten(1)
-    return torch.func.grad(lambda w: (outputs(w) - y).square().sum() / 2)(weights), jacobian @ jacobian.mT / width
-
-
-def slope(values: xr.DataArray, along: str) -> xr.DataArray:
-    """Return the slope against one dimension, on log axes."""
-    logs = xr.DataArray(np.log(values)).assign_coords({along: np.log(values[along].astype(float))})
-    return logs.polyfit(along, 1).polyfit_coefficients.sel(degree=1, drop=True)
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).norm() / other.norm())

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.denominator import expected_effective_width, tail_scales
-from attnbook.softmax_ntk.looks import LOOKS
+from attnbook.softmax_ntk.looks import LOOKS, spread
 
 WIDTHS = (Look("", "#7fb2e5", "-", "v"), Look("", "#0b5cad", "-", "o"), Look("", "#082c52", "-", "D"))
 
@@ -105,25 +105,12 @@ def effective_numbers(data: xr.Dataset) -> Figure:
 def conditions(data: xr.Dataset) -> Table:
     """Return condition numbers of the kernels of networks and at infinite width, by norms and weight scale."""
     rows: list[list[str | Measured]] = []
-    for low in data.lowest.values:
+    for low in (1.0, 0.5, 0.2):
         for scale in (1.0, 2.0):
             picked = data.sel(lowest=low, scale=scale)
-            limits = picked["limit"].median("seed")
-            cells = [
-                Measured(f"{_spread(picked.condition.sel(network=name))} / {_short(float(limits.sel(network=name)))}")
-                for name in LOOKS
-            ]
-            ratio = picked.condition.sel(network="exp") / picked.condition.sel(network="softmax")
-            rows.append(["all 1" if low == 1 else f"{low:g} to 1", f"{scale:g}", *cells, Measured(_spread(ratio))])
-    caption = f"Networks: median over {data.sizes['seed']} seeds [smallest, largest] / median at infinite width."
-    return Table(["norms", "σ", *(look.label for look in LOOKS.values()), "exp over softmax"], rows, caption)
-
-
-def _spread(samples: xr.DataArray) -> str:
-    low, middle, high = (_short(number) for number in np.quantile(samples, (0, 0.5, 1)))
-    return f"{middle} [{low}, {high}]"
-
-
-def _short(number: float) -> str:
-    """Two digits, without a power of ten."""
-    return f"{float(f'{number:.2g}'):g}"
+            cells = [spread(picked.condition.sel(network=name), ".1f") for name in LOOKS]
+            cells.append(spread(picked.condition.sel(network="exp") / picked.condition.sel(network="softmax"), ".1f"))
+            limits = (f"{float(picked['limit'].sel(network=name).median()):.1f}" for name in LOOKS)
+            rows.append(["all 1" if low == 1 else f"{low:g} to 1", f"{scale:g}", *cells, Measured(" / ".join(limits))])
+    caption = f"Median over {data.sizes['seed']} seeds [smallest, largest]; at infinite width medians of the three."
+    return Table(["norms", "σ", *(look.label for look in LOOKS.values()), "exp over softmax", "limits"], rows, caption)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnbook.core import runtime
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.alternating import Trained, Way, train_layers, value_step_unit
-from attnbook.softmax_ntk.self_attention import draw_layer, loss_and_gradients, outputs, row_as_network
-from attnbook.softmax_ntk.two_layer import Networks, predict
+from attnbook.softmax_ntk.self_attention import draw_layer, outputs
+from attnbook.softmax_ntk.sweeps import each
+from attnbook.softmax_ntk.two_layer import double_device
 
 WAYS = {
     "alternating": Way("solved"),
@@ -38,80 +39,53 @@ SINGULAR = 1e-12  # eigenvalues below this part of the largest count as zero
 
 @dataclass(frozen=True, kw_only=True)
 class LayerAsNetwork(Experiment):
-    """Appendix H.1: a row of self-attention is the two-layer network; the kernel of its softmax weights."""
+    """Beyond Appendix H.1: the kernel of the softmax weights of a random layer."""
 
     id = "softmax_ntk.layer_as_network"
-    summary = "Self-attention by the tensor trick and row by row, its gradient, and the rank of its kernel"
+    summary = "Rank of the kernel of a layer's softmax weights, against the length of the sequences"
     budget_seconds = 10
     smoke = {"sequences": 5, "dimension": 3, "lengths": (7, 11), "seeds": (0, 1)}
 
     sequences: int = 11
-    length: int = 7  # tokens of a sequence in the identities
     dimension: int = 5  # entries of a token
     outputs: int = 3  # of a token
-    lengths: tuple[int, ...] = (7, 14, 28)  # of sequences at which the kernel of the softmax weights is taken
+    lengths: tuple[int, ...] = (7, 14, 28)  # tokens of a sequence
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        entries = self.sequences * min(self.lengths) * self.outputs
-        if self.dimension**2 >= entries:
-            raise ValueError(f"sequences: the kernel needs more than {self.dimension**2} label entries, got {entries}")
+        if self.dimension**2 >= self.entries:
+            raise ValueError(f"sequences: needs more than {self.dimension**2} label entries, got {self.entries}")
+
+    @property
+    def entries(self) -> int:
+        """Number of label entries of the shortest sequences."""
+        return self.sequences * min(self.lengths) * self.outputs
 
     def coordinates(self) -> dict[str, Any]:
         """Name lengths."""
         return {"length": list(self.lengths)}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Compare layers with their other forms, and take eigenvalues of their kernels."""
-        with runtime.threads(1):
-            found = [self._one(seed) for seed in seeds]
-        if progress:
-            progress(1, 1)
-        return {
-            name: (("seed", "length", "index")[: 1 + np.ndim(found[0][name])], np.stack([f[name] for f in found]))
-            for name in found[0]
-        }
+        """Take the largest eigenvalues of each kernel, a few more than there are weights."""
+        return each(seeds, "seed", lambda seed: each(self.lengths, "length", partial(self._one, seed), None), progress)
 
-    def _one(self, seed: int) -> dict[str, Any]:
-        rng = stream(seed, "to_self_attention", self.dimension)
-
-        def normal(*shape: int) -> Tensor:
-            return to_tensor(rng.standard_normal(shape), dtype=torch.float64)
-
-        tokens = normal(1, self.sequences, self.length, self.dimension)
-        key_query = normal(self.dimension, self.dimension) @ normal(self.dimension, self.dimension).T / self.dimension
-        value, labels = normal(self.dimension, self.outputs), normal(1, self.sequences * self.length, self.outputs)
-        x, whole = tokens[0, 0], plain_layer(key_query, value, tokens[0])[: self.length]
-        logits = (torch.kron(x, x) @ key_query.flatten()).view(self.length, -1)
-        network = Networks.stack("softmax", [row_as_network(x.numpy(), key_query.numpy(), value.numpy())])
-        ours = loss_and_gradients(key_query[None], value[None], tokens, labels)
-        slope = torch.func.grad(lambda m: (plain_layer(m, value, tokens[0]) - labels[0]).square().sum())(key_query)
-        return {
-            "tensor_error": float((torch.softmax(logits, 1) @ x @ value - whole).abs().max()),
-            "row_error": float((predict(network, x[None])[0].T / self.length - whole).abs().max()),
-            "gradient_error": float((2 * labels.shape[1] * ours.key_query[0] - slope).norm() / slope.norm()),
-            "spectrum": np.stack([self._spectrum(key_query, value, seed, length) for length in self.lengths]),
-        }
-
-    def _spectrum(self, key_query: Tensor, value: Tensor, seed: int, length: int) -> np.ndarray:
-        """Return the largest eigenvalues of the kernel of the softmax weights, a few more than there are weights."""
-        shape = (1, self.sequences, length, self.dimension)
-        tokens = to_tensor(stream(seed, "kernel", *shape).standard_normal(shape), dtype=torch.float64)[0]
-        jacobian = torch.func.jacrev(lambda m: plain_layer(m, value, tokens).flatten())(key_query).flatten(1)
-        gram = (jacobian @ jacobian.T).numpy()
-        return np.sort(np.abs(np.linalg.eigvalsh(gram)))[::-1][: 2 * self.dimension**2]
+    def _one(self, seed: int, length: int) -> Arrays:
+        layer = draw_layer(self.dimension, self.outputs, rng=stream(seed, "layer", self.dimension))
+        shape = (self.sequences, length, self.dimension)
+        drawn = (*layer, stream(seed, "kernel", *shape).standard_normal(shape))
+        key_query, value, tokens = (to_tensor(array[None], dtype=torch.float64) for array in drawn)
+        jacobian = torch.func.jacrev(lambda m: outputs(m, value, tokens).flatten())(key_query).flatten(1)
+        spectrum = torch.linalg.eigvalsh(jacobian @ jacobian.T).abs().sort(descending=True)[0]
+        return {"spectrum": (("index",), spectrum[: 2 * self.dimension**2])}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off the largest errors, and the rank of the kernel at each length."""
+        """Read off the rank of the kernel at each length."""
         rank = (data.spectrum > SINGULAR * data.spectrum.max("index")).sum("index")
-        errors = {name: highest(data[name]) for name in ("tensor_error", "row_error", "gradient_error")}
-        entries = self.sequences * min(self.lengths) * self.outputs
         return {
-            "SN-ATT-row": errors,
             "SN-H-kernel": {
                 "lowest_rank": lowest(rank), "highest_rank": highest(rank),
-                "softmax_weights": xr.DataArray(self.dimension**2), "label_entries": xr.DataArray(entries),
-            },
+                "softmax_weights": xr.DataArray(self.dimension**2), "label_entries": xr.DataArray(self.entries),
+            }
         }  # fmt: skip
 
 
@@ -178,33 +152,28 @@ class PlantedAttention(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Tune and train all ways on all problems."""
-        where = torch.device("cpu") if device.type == "mps" else device
-        found: list[dict[str, np.ndarray]] = []
-        later: list[np.ndarray] = []
-        with runtime.threads(1):
-            for problem, way in itertools.product(PROBLEMS, WAYS):
-                best = self.tune(problem, way, where)
-                data = self.draw(problem, seeds, where)
-                trained = self._train(way, data, [best] * len(seeds), self.steps, keep=self.shown_steps)
-                found.append(self._read(trained, data["teacher"]) | {"chosen": np.tile(best, (len(seeds), 1))})
-                if problem == "sharp" and way in LATER:
-                    longer = self._train(way, data, [best] * len(seeds), self.long_steps)
-                    later.append(longer.loss[-1].cpu().numpy())
-                if progress:
-                    progress(len(found), len(PROBLEMS) * len(WAYS))
-        shape, last = (len(PROBLEMS), len(WAYS)), {"loss": "step", "condition": "shown", "chosen": "matrix"}
-        arrays: Arrays = {"later_loss": (("later", "seed"), np.stack(later))}
-        for name in found[0]:
-            each = np.stack([f[name] for f in found])
-            dims = ("problem", "way", "seed", *((last[name],) if name in last else ()))
-            arrays[name] = (dims, each.reshape(*shape, *each.shape[1:]))
-        return arrays
+        where, later = double_device(device), []
 
-    def _read(self, trained: Trained, teacher: Tensor) -> dict[str, np.ndarray]:
-        distance = (trained.key_query - teacher).norm(dim=(1, 2)) / teacher.norm(dim=(1, 2))
+        def one(problem: str, way: str) -> Arrays:
+            best, data = self.tune(problem, way, where), self.draw(problem, seeds, where)
+            trained = self._train(way, data, [best] * len(seeds), self.steps, keep=self.shown_steps)
+            if problem == "sharp" and way in LATER:
+                longer = self._train(way, data, [best] * len(seeds), self.long_steps)
+                later.append(longer.loss[-1].cpu().numpy())
+            return self._read(trained, data["teacher"]) | {"chosen": (("seed", "matrix"), [best] * len(seeds))}
+
+        found = each(PROBLEMS, "problem", lambda problem: each(WAYS, "way", partial(one, problem), None), progress)
+        return found | {"later_loss": (("later", "seed"), later)}
+
+    def _read(self, trained: Trained, teacher: Tensor) -> Arrays:
         condition = torch.stack([trained.condition[step] for step in self.shown_steps], dim=1)
-        tensors = {"loss": trained.loss[self.recorded].T, "condition": condition, "distance": distance}
-        return {"evaluations": steps_to(trained.loss, self.target)} | {n: t.cpu().numpy() for n, t in tensors.items()}
+        distance = (trained.key_query - teacher).norm(dim=(1, 2)) / teacher.norm(dim=(1, 2))
+        return {
+            "evaluations": (("seed",), steps_to(trained.loss, self.target)),
+            "loss": (("seed", "step"), trained.loss[self.recorded].T.cpu()),
+            "condition": (("seed", "shown"), condition.cpu()),
+            "distance": (("seed",), distance.cpu()),
+        }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off who reaches the target, ratios of gradients seed by seed, and who is stuck."""
@@ -262,15 +231,16 @@ class PlantedAttention(Experiment):
     def _draw_one(self, problem: str, seed: int) -> dict[str, np.ndarray]:
         sizes = self.dimension, self.outputs
         sharpness = self.sharper if problem == "sharp" else self.sharpness
-        teacher = draw_layer(*sizes, rng=stream(seed, "teacher", self.dimension), sharpness=sharpness)
-        student = draw_layer(*sizes, rng=stream(seed, "student", self.dimension), sharpness=self.start_sharpness)
+        (teacher, values_teacher), (student, values_random) = (
+            draw_layer(*sizes, rng=stream(seed, name, self.dimension), sharpness=logits)
+            for name, logits in (("teacher", sharpness), ("student", self.start_sharpness))
+        )
         mean = stream(seed, "mean", self.dimension).standard_normal(self.dimension)
         mean *= (self.mean_norm if problem == "common_mean" else 0.0) / np.linalg.norm(mean)
         shape = (self.sequences, self.length, self.dimension)
         return {
             "tokens": stream(seed, "sequences", *shape).standard_normal(shape) + mean,
-            "teacher": teacher.key_query, "values_teacher": teacher.value,
-            "key_query": student.key_query, "values_random": student.value,
+            "teacher": teacher, "values_teacher": values_teacher, "key_query": student, "values_random": values_random,
         }  # fmt: skip
 
     def tune(self, problem: str, way: str, device: torch.device) -> tuple[float, float]:
@@ -298,11 +268,6 @@ class PlantedAttention(Experiment):
             data["key_query"], value, data["tokens"], data["labels"], way=WAYS[way], key_query_step=sizes[:, 0],
             value_step=sizes[:, 1] * unit, steps=steps, keep=keep,
         )  # fmt: skip
-
-
-def plain_layer(key_query: Tensor, value: Tensor, tokens: Tensor) -> Tensor:
-    """Return the outputs of one layer on sequences, as one would write it down."""
-    return (torch.softmax(tokens @ key_query @ tokens.mT, dim=2) @ tokens @ value).flatten(0, 1)
 
 
 def steps_to(loss: Tensor, target: float) -> np.ndarray:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.softmax_ntk.alternating import uniform_condition, values_descent
+from attnbook.softmax_ntk.looks import spread
 from attnbook.softmax_ntk.to_self_attention.experiments import PROBLEMS, WAYS
 
 LOOKS = {
@@ -25,26 +26,18 @@ LOOKS = {
     "joint_adam": Look("values trained from zero, Adam", "#111111", "--", "x"),
 }
 TITLES = {"plain": "no shared mean", "common_mean": "shared mean", "sharp": "sharp teacher"}
-LENGTHS = ((INK, "o", 9), ("#c2410c", "^", 6), ("#0b5cad", "s", 3))
 STEPS, TARGET = 60, 0.01  # of descent on the values alone
 
 
-def kernel_and_race(layers: xr.Dataset, race: xr.Dataset) -> Figure:
-    """Draw the spectrum of the kernel of the softmax weights, and losses against gradients in two problems."""
+def race(data: xr.Dataset) -> Figure:
+    """Draw losses against gradients in two problems."""
     with style():
-        figure, (left, *others) = plt.subplots(1, 3, figsize=(7.8, 2.6), width_ratios=(1, 1.1, 1.1))
-        spectrum = (layers.spectrum / layers.spectrum.max("index")).median("seed")
-        for length, (color, marker, size) in zip(layers.length.values, LENGTHS, strict=False):
-            one = spectrum.sel(length=length)
-            left.plot(one.index + 1, one, marker, color=color, markersize=size, fillstyle="none", label=f"{length}")
-        left.axvline(len(spectrum.index) / 2 + 0.5, color=INK, linestyle=":", linewidth=1)
-        left.set(yscale="log", xlabel="number of eigenvalue", title="kernel", ylim=(1e-19, 10))
-        left.legend(fontsize=8.5, title="tokens", title_fontsize=8.5, loc="lower left")
-        for ax, problem in zip(others, PROBLEMS, strict=False):
-            _losses(ax, race.sel(problem=problem))
+        figure, axes = plt.subplots(1, 2, figsize=(7.8, 2.9), sharey=True)
+        for ax, problem in zip(axes, PROBLEMS, strict=False):
+            _losses(ax, data.sel(problem=problem))
             ax.set(title=TITLES[problem])
-        others[0].legend(fontsize=7.5, loc="lower left")
-        others[1].set_yticklabels([])
+        axes[0].set_ylabel("loss / loss of zero")
+        axes[0].legend(fontsize=8.5, loc="lower left")
     return figure
 
 
@@ -108,7 +101,7 @@ def finals(race: xr.Dataset) -> Table:
     rows: list[list[str | Measured]] = []
     for way in WAYS:
         losses = (race.loss.sel(problem=problem, way=way).isel(step=-1).values for problem in PROBLEMS)
-        cells = [Measured(f"{np.median(x):.0e} [{x.min():.0e}, {x.max():.0e}]") for x in losses]
+        cells = [spread(x, ".0e") for x in losses]
         later = race.later_loss.sel(later=way) if way in race.later else None
         stuck = "" if later is None else Measured(f"{int((later > 0.1).sum())} of {race.sizes['seed']}")
         rows.append([LOOKS[way].label, *cells, stuck])
@@ -117,20 +110,6 @@ def finals(race: xr.Dataset) -> Table:
         "with the sharp teacher still above a tenth after five times the budget."
     )
     return Table(["way", *TITLES.values(), "stuck"], rows, caption)
-
-
-def conditions(race: xr.Dataset, mean_norm: float, length: int) -> Table:
-    """Return the condition number of the values' problem along training, beside what the formula says."""
-    pairs = [(problem, way) for problem in PROBLEMS[:2] for way in ("alternating", "joint_from_zero")]
-    rows: list[list[str | Measured]] = []
-    for step in race.shown.values:
-        columns = (race.condition.sel(problem=p, way=way, shown=step).values for p, way in pairs)
-        rows.append([str(step), *(Measured(f"{np.median(c):.0f} [{c.min():.0f}, {c.max():.0f}]") for c in columns)])
-    limits = [uniform_condition(norm, length) for norm in (0.0, mean_norm)]
-    caption = (
-        f"Median [smallest, largest] over seeds. The formula, for many sequences: {limits[0]:g} and {limits[1]:g}."
-    )
-    return Table(["gradients", *(f"{TITLES[p]}: {LOOKS[way].label}" for p, way in pairs)], rows, caption)
 
 
 def _losses(ax: Axes, race: xr.Dataset) -> None:
