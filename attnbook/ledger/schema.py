@@ -54,7 +54,7 @@ class Claim:
         setting: One of :data:`SETTINGS`: where the experiment lies, for what the paper states.
         verdict: What a claim earns when its rule holds: ``reproduced``, ``consistent with the bound`` (a bound is not
             exceeded), ``reproduced in trend`` or ``contradicted`` (the rule then tests the corrected statement).
-        status: ``pending`` while its chapter is not written, else empty.
+        status: ``pending`` while its chapter, or the run that it asks for, is missing; else empty.
         scale: The size that the statement is about: ``book``, ``large`` (a larger run of our own) or ``paper`` (the
             paper's own experiment); empty when it names none.
         untestable: Reason why it cannot be tested; empty for all others.

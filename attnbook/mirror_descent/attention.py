@@ -2,7 +2,9 @@ r"""One layer of attention with a query per sample, its loss and gradient, and t
 
 The model is $f(X,z)=v^\top X^\top\sigma(XWz)$ with the key-query matrix $W$ trained and the head $v$ fixed. The
 training loss is $\mathcal L(W)=\frac1n\sum_i\ell(\gamma_i^\top s_i)$ with $s_i=\sigma(X_iWz_i)$, token scores
-$\gamma_{it}=y_iv^\top X_{it}$ and the logistic loss $\ell(m)=\log(1+e^{-m})$. Matrices carry a leading member axis.
+$\gamma_{it}=y_iv^\top X_{it}$ and the logistic loss $\ell(m)=\log(1+e^{-m})$. Matrices carry a leading member axis, and
+so does what is returned: ``key_query`` is one matrix $W$ per member ``(members, dimension, dimension)``, by itself or
+the one entry of ``parameters``, and ``batch`` has one problem per member.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ __all__ = [
     "attention_weights",
     "descend",
     "excess_loss",
+    "log_longest_step",
     "log_scaled_gradient",
     "loss_and_gradient",
     "train_loss",
@@ -40,54 +43,31 @@ class Batch(NamedTuple):
     Attributes:
         tokens: ``(members, samples, tokens, dimension)``.
         queries: ``(members, samples, dimension)``.
-        token_scores: ``(members, samples, tokens)``.
+        labels: ``(members, samples)``.
+        token_scores: Under the problems' own head, ``(members, samples, tokens)``.
     """
 
     tokens: Tensor
     queries: Tensor
+    labels: Tensor
     token_scores: Tensor
 
     @classmethod
     def of(cls, problems: Problems, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Batch:
-        """Return the problems as tensors.
-
-        Args:
-            problems: One problem per member.
-            device: Where the tensors are wanted.
-            dtype: Their type; default float64.
-
-        Returns:
-            The batch.
-        """
-        parts = (problems.tokens, problems.queries, problems.token_scores)
+        """Return problems, one per member, as tensors of a type on a device."""
+        parts = (problems.tokens, problems.queries, problems.labels, problems.token_scores)
         return cls(*(to_tensor(part, device=device, dtype=dtype) for part in parts))
 
 
 def attention_weights(
     key_query: Float[Tensor, "members dimension dimension"], batch: Batch
 ) -> Float[Tensor, "members samples tokens"]:
-    r"""Return $\sigma(X_iWz_i)$ of each sample.
-
-    Args:
-        key_query: One matrix $W$ per member.
-        batch: One problem per member.
-
-    Returns:
-        Attention weights; each row sums to one.
-    """
+    r"""Return $\sigma(X_iWz_i)$ of each sample."""
     return _logits(key_query, batch).softmax(-1)
 
 
 def train_loss(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
-    """Return the training loss of each member.
-
-    Args:
-        parameters: ``key_query (members, dimension, dimension)``.
-        batch: One problem per member.
-
-    Returns:
-        Logistic losses, mean over samples.
-    """
+    """Return the training loss of each member."""
     margins = (attention_weights(parameters["key_query"], batch) * batch.token_scores).sum(-1)
     return torch.nn.functional.softplus(-margins).mean(-1)
 
@@ -97,13 +77,6 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
 
     $\nabla\mathcal L(W)=\frac1n\sum_i\ell'(\gamma_i^\top s_i)\,X_i^\top\sigma'(X_iWz_i)\gamma_iz_i^\top$ with
     $\sigma'=\mathrm{diag}(s)-ss^\top$.
-
-    Args:
-        parameters: ``key_query (members, dimension, dimension)``.
-        batch: One problem per member.
-
-    Returns:
-        Losses, and the gradient of each loss.
     """
     losses, gradients, log_scale = _scaled_gradient(parameters["key_query"], batch)
     return losses, {"key_query": gradients * log_scale.exp()[:, None, None]}
@@ -112,15 +85,7 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
 def log_scaled_gradient(
     key_query: Float[Tensor, "members dimension dimension"], batch: Batch
 ) -> tuple[Float[Tensor, "members dimension dimension"], Float[Tensor, " members"]]:
-    """Return the gradient of each member as a matrix of ordinary size and the log of the scale that multiplies it.
-
-    Args:
-        key_query: One matrix per member.
-        batch: One problem per member.
-
-    Returns:
-        Scaled gradients, and logs of their scales; the gradient is the first times the exponential of the second.
-    """
+    """Return the gradient as a matrix of ordinary size, and the log of the scale that multiplies it."""
     _, gradients, log_scale = _scaled_gradient(key_query, batch)
     return gradients, log_scale
 
@@ -133,13 +98,7 @@ def excess_loss(
     With $\epsilon_i=\sum_ts_{it}(\gamma_{i\alpha_i}-\gamma_{it})$ and $a_i=\gamma_{i\alpha_i}$ it is the mean of
     $\ell(a_i-\epsilon_i)-\ell(a_i)=\log\big(1+(e^{\epsilon_i}-1)/(1+e^{a_i})\big)$: nothing cancels.
 
-    Args:
-        key_query: One matrix per member.
-        batch: One problem per member.
-        selected: Token of each sample.
-
-    Returns:
-        Differences; negative where another token is better and attended to.
+    It is negative where another token is better and attended to.
     """
     own = batch.token_scores.gather(-1, selected.unsqueeze(-1))
     lead = (attention_weights(key_query, batch) * (own - batch.token_scores)).sum(-1)
@@ -209,6 +168,28 @@ def descend(
         )
 
 
+def log_longest_step(weights: Tensor, gradients: Tensor, p: Float[Tensor, " members"]) -> Float[Tensor, " members"]:
+    r"""Return the log of the plain step size that a scale-free step of size 1 amounts to.
+
+    It is $(p-2)\log\max(1,\|W\|)-\log\|\nabla\mathcal L\|$ with the $p$-norm of the weights and the dual norm of the
+    gradient, none of which overflows.
+
+    Args:
+        weights: Matrices or vectors, ``(members, ...)``.
+        gradients: Their gradients, up to a scale whose log is to be subtracted, of the same shape.
+        p: Exponent of each member.
+
+    Returns:
+        Logarithms; infinite where a gradient is zero.
+    """
+    q = p / (p - 1)
+    size = gradients.flatten(1).abs()
+    largest = size.amax(1)
+    length = (size / largest.unsqueeze(1)).pow(q.unsqueeze(1)).sum(1).log() / q + largest.log()
+    norm = weights.flatten(1).abs().pow(p.unsqueeze(1)).sum(1).log() / p
+    return (p - 2) * norm.clamp(min=0.0) - torch.where(largest > 0, length, -torch.inf)
+
+
 class _StepClock:
     """Adds up, as logarithms, the plain step sizes that scale-free steps amount to."""
 
@@ -230,12 +211,7 @@ class _StepClock:
         return {"log_time": so_far, "log_step_size": ahead}
 
     def _log_size(self, key_query: Tensor, gradients: Tensor, log_scale: Tensor) -> Tensor:
-        p, q = self.p, self.p / (self.p - 1)
-        size = gradients.flatten(1).abs()
-        largest = size.amax(1, keepdim=True)
-        length = (size / largest).pow(q.unsqueeze(1)).sum(1).log() / q + largest.squeeze(1).log()
-        norm = key_query.flatten(1).abs().pow(p.unsqueeze(1)).sum(1).log() / p
-        return self.log_step + (p - 2) * norm.clamp(min=0.0) - length - log_scale
+        return self.log_step + log_longest_step(key_query, gradients, self.p) - log_scale
 
 
 def _logits(key_query: Tensor, batch: Batch) -> Tensor:

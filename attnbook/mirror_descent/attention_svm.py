@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnbook.core.constraint_rows import OuterRows
-from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.max_margin import InfeasibleError, max_margin
 
 __all__ = [
@@ -22,8 +21,8 @@ __all__ = [
     "TokenConflictError",
     "attention_constraints",
     "attention_svm",
+    "check_tokens",
     "locally_optimal",
-    "selectable",
 ]
 
 # A token counts as support when its margin exceeds one by less than this.
@@ -136,41 +135,6 @@ def attention_svm(
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
 
 
-def selectable(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    queries: Float[np.ndarray, "problems samples dimension"],
-    selected: Int[np.ndarray, "problems samples"],
-) -> Bool[np.ndarray, " problems"]:
-    """Return whether some matrix selects these tokens together, for choices of which many are impossible.
-
-    Args:
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        selected: Token that each sample should attend to, from 0.
-
-    Returns:
-        Whether the attention SVM is feasible, problem by problem; margins below one in ten million of the longest
-        constraint count as none.
-
-    Raises:
-        ValueError: If shapes do not fit, or a number is not finite or outside its range.
-
-    Example:
-        >>> tokens = np.array([[[[0.0], [1.0], [3.0]]]] * 3)
-        >>> selectable(tokens, np.ones((3, 1, 1)), np.array([[0], [1], [2]])).tolist()
-        [True, False, True]
-    """
-    found = []
-    rows, _ = _rows(*_checked(tokens, queries, selected))
-    for gram in rows.gram():
-        try:
-            # A constraint of length zero can have no margin.
-            found.append(bool((gram.diagonal() > 0).all()) and kernel_margin(gram, np.ones(len(gram))).margin > 0)
-        except NotSeparableError:
-            found.append(False)
-    return np.array(found)
-
-
 def locally_optimal(
     token_scores: Float[np.ndarray, "problems samples tokens"],
     selected: Int[np.ndarray, "problems samples"],
@@ -204,16 +168,7 @@ def attention_constraints(
 ) -> Float[np.ndarray, "problems constraints entries"]:
     r"""Return the rows $\mathrm{vec}\big((X_{i\alpha_i}-X_{it})z_i^\top\big)$ of the attention SVM.
 
-    Args:
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        selected: Token that each sample should attend to, from 0.
-
-    Returns:
-        One row per sample and token not selected, sample by sample.
-
-    Raises:
-        ValueError: If shapes do not fit, or a number is not finite or outside its range.
+    One per sample and token not selected, sample by sample; arguments and errors as :func:`attention_svm`.
     """
     rows, _ = _rows(*_checked(tokens, queries, selected))
     return np.stack([rows.dense(problem) for problem in range(rows.shape[0])])
@@ -235,28 +190,38 @@ def _refuse_ties(rows: OuterRows, others: np.ndarray, selected: np.ndarray) -> N
     raise TokenConflictError(int(problem), conflict, selected[problem], reason)
 
 
+def check_tokens(tokens: np.ndarray, **others: tuple[np.ndarray, tuple[int, ...]]) -> None:
+    """Refuse tokens of a wrong shape, arrays that do not fit them, and numbers that are not finite.
+
+    Args:
+        tokens: Should be ``(problems, samples, tokens, dimension)``.
+        **others: Other arrays by name, each with the axes of the tokens that its axes should be as long as.
+
+    Raises:
+        ValueError: Naming the array.
+    """
+    if tokens.ndim != 4 or tokens.shape[2] < 2 or 0 in tokens.shape:
+        raise ValueError(
+            f"tokens: expected (problems, samples, 2 or more tokens, dimension), none zero, got {tokens.shape}"
+        )
+    for name, (values, axes) in {"tokens": (tokens, (0, 1, 2, 3)), **others}.items():
+        if values.shape != (shape := tuple(tokens.shape[axis] for axis in axes)):
+            raise ValueError(f"{name}: expected {shape} to fit the tokens, got {values.shape}")
+        if wrong := int((~np.isfinite(values)).sum()):
+            raise ValueError(f"{name}: expected finite numbers, got {wrong} NaN or infinite")
+
+
 def _checked(
     tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     tokens, queries = np.asarray(tokens, dtype=np.float64), np.asarray(queries, dtype=np.float64)
     selected = np.asarray(selected)
-    if tokens.ndim != 4 or tokens.shape[2] < 2 or 0 in tokens.shape:
-        raise ValueError(
-            f"tokens: expected (problems, samples, 2 or more tokens, dimension), none zero, got {tokens.shape}"
-        )
-    problems, samples, n_tokens, dimension = tokens.shape
-    if queries.shape != (problems, samples, dimension):
-        raise ValueError(f"queries: expected {(problems, samples, dimension)} to fit the tokens, got {queries.shape}")
-    for name, values in (("tokens", tokens), ("queries", queries)):
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"{name}: expected finite numbers, got {int((~np.isfinite(values)).sum())} NaN or infinite"
-            )
+    check_tokens(tokens, queries=(queries, (0, 1, 3)))
+    problems, samples, n_tokens, _ = tokens.shape
     if selected.shape != (problems, samples) or not np.issubdtype(selected.dtype, np.integer):
         raise ValueError(
             f"selected: expected whole numbers {(problems, samples)}, got {selected.dtype} {selected.shape}"
         )
-    if (selected < 0).any() or (selected >= n_tokens).any():
-        wrong = selected[(selected < 0) | (selected >= n_tokens)][0]
-        raise ValueError(f"selected: expected token numbers from 0 to {n_tokens - 1}, got {wrong}")
+    if len(wrong := selected[(selected < 0) | (selected >= n_tokens)]):
+        raise ValueError(f"selected: expected token numbers from 0 to {n_tokens - 1}, got {wrong[0]}")
     return tokens, queries, selected

@@ -2,7 +2,8 @@ r"""Matrices in a cone around a max-margin direction, pushed where they do most 
 
 The cone $S_{p,\mu}$ holds the matrices with $D_\psi(\bar W_{mm},\bar W)\le\mu$. Random perturbations hardly move the
 few logits that matter; those that lower one gap between two tokens most, at a given $p$-norm, are the extremal ones of
-Hölder's inequality.
+Hölder's inequality. Here $p$ is one exponent above 1, ``center`` a unit matrix (the axis of the cone), and
+``direction`` a unit perturbation; what is returned has norm one, too.
 """
 
 from __future__ import annotations
@@ -38,24 +39,9 @@ def extreme_directions(
     r"""Return unit perturbations that lower one gap between two tokens as much as any of their norm.
 
     The gap of tokens $t$ and $\tau$ is $\langle A,W\rangle$ with $A=(X_{it}-X_{i\tau})z_i^\top$; the perturbation is
-    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn at random; or $t$ is the
-    selected token of its sample.
-
-    Args:
-        problems: The problems.
-        seeds: Seed of each problem's draws.
-        count: Directions per problem.
-        p: One exponent above 1.
-        selected: Selected token of each sample, whose gaps are lowered; default any two tokens.
-
-    Returns:
-        Matrices of norm one.
-
-    Raises:
-        ValueError: If there is not one seed per problem, or the exponent is not a finite number above 1.
+    $-\mathrm{sign}(A)|A|^{q-1}$, normalised. Sample and tokens are drawn with the seed of the problem; or $t$ is the
+    selected token of its sample. For each problem there are ``count`` directions.
     """
-    if len(seeds) != len(problems.decoder):
-        raise ValueError(f"seeds: expected one per problem, {len(problems.decoder)}, got {len(seeds)}")
     _, samples, tokens, _ = problems.tokens.shape
     found = []
     for problem, seed in enumerate(seeds):
@@ -78,20 +64,8 @@ def at_divergence(
 ) -> Float[np.ndarray, "*batch rows columns"]:
     r"""Return unit matrices $\bar W\propto\bar U+s\Delta$ at a given divergence $D_\psi(\bar U,\bar W)$, or just below.
 
-    Args:
-        center: Unit matrices $\bar U$, axis of the cone.
-        direction: Unit perturbations $\Delta$.
-        p: One exponent above 1.
-        divergence: The divergence wanted, positive; what no size reaches gives the largest size tried.
-
-    Returns:
-        Matrices of norm one.
-
-    Raises:
-        ValueError: If a divergence is not positive, or the exponent is not a finite number above 1.
+    A divergence that no size reaches gives the largest size tried.
     """
-    if not (np.asarray(divergence) > 0).all():
-        raise ValueError(f"divergence: expected positive numbers, got {np.min(divergence)}")
     return farthest(center, direction, p, lambda unit: mirror.bregman_divergence(center, unit, p) <= divergence)
 
 
@@ -103,17 +77,7 @@ def farthest(
 ) -> Float[np.ndarray, "*batch rows columns"]:
     r"""Return the last unit matrix $\propto\bar U+s\Delta$ of each ray that is inside, by bisection in $\log s$.
 
-    Args:
-        center: Unit matrices $\bar U$, inside.
-        direction: Unit perturbations $\Delta$.
-        p: One exponent above 1.
-        inside: Unit matrices to whether each is inside; should change once along a ray.
-
-    Returns:
-        Matrices of norm one.
-
-    Raises:
-        ValueError: If the exponent is not a finite number above 1.
+    Whether a matrix is inside should change once along a ray.
     """
     low = np.full(direction.shape[:-2], np.log(SIZES[0]))
     high = np.full(direction.shape[:-2], np.log(SIZES[1]))
@@ -128,29 +92,26 @@ def farthest(
     return unit(low)
 
 
-def second_choice(problems: Problems, p: float) -> Int[np.ndarray, "problems samples"]:
-    """Return the best tokens with one of them exchanged for the second best, such that the choice is locally optimal.
+def second_choice(
+    problems: Problems, p: float, *, largest: bool = False
+) -> tuple[Int[np.ndarray, "problems samples"], Float[np.ndarray, " problems"]]:
+    """Return the best tokens but for one sample's second best, such that the choice is locally optimal, and its slack.
 
-    Args:
-        problems: The problems.
-        p: One exponent above 1.
-
-    Returns:
-        Tokens; the best ones where no single exchange is locally optimal.
-
-    Raises:
-        ValueError: If such tokens cannot be selected by any matrix.
+    The slack is the margin, above one, of the nearest better token; NaN where no such choice exists, and the best
+    tokens stand in its place. Of several such choices it is the first, or the one with the largest slack.
     """
-    scores, best = problems.token_scores, problems.best_tokens
-    count, samples, _ = scores.shape
-    candidates = np.repeat(best[:, None], samples, axis=1)
-    index = np.arange(samples)
-    candidates[:, index, index] = np.argsort(scores, axis=2)[:, :, -2]
-    flat, repeated = candidates.reshape(-1, samples), problems.repeated(samples)
-    svm = attention_svm(repeated.tokens, repeated.queries, flat, p)
-    fits = np.asarray(locally_optimal(repeated.token_scores, flat, svm.support)).reshape(count, samples)
-    found = np.asarray(fits.any(axis=1))
-    return np.where(found[:, None], candidates[np.arange(count), fits.argmax(axis=1)], best)
+    count, samples, _ = problems.token_scores.shape
+    selected, index = np.repeat(problems.best_tokens[:, None], samples, axis=1), np.arange(samples)
+    selected[:, index, index] = np.argsort(problems.token_scores, axis=2)[:, :, -2]
+    tried, flat = problems.repeated(samples), selected.reshape(-1, samples)
+    svm, scores = attention_svm(tried.tokens, tried.queries, flat, p), tried.token_scores
+    better = scores > np.take_along_axis(scores, flat[..., None], axis=2)
+    slack = (np.where(better, svm.margins, np.inf).min(axis=(1, 2)) - 1).reshape(count, samples)
+    fits = np.asarray(locally_optimal(scores, flat, svm.support)).reshape(count, samples)
+    most = (np.where(fits, slack, -np.inf) if largest else fits).argmax(axis=1)
+    every, exists = np.arange(count), np.asarray(fits.any(axis=1))
+    chosen = np.where(exists[:, None], selected[every, most], problems.best_tokens)
+    return chosen, np.where(exists, slack[every, most], np.nan)
 
 
 @dataclass(frozen=True)
@@ -161,22 +122,24 @@ class ConeStarts:
         problems: The problem of each member.
         ps: The exponent of each member.
         selected: Tokens whose max-margin solution the run starts beside, ``(members, samples)``.
-        ray: Direction of that solution, normalised.
-        norm: Norm of that solution.
+        slack: Margin, above one, of the nearest better token; infinite for the best tokens, NaN for a second choice
+            that does not exist.
+        weight: That solution.
+        norm: Its norm.
         start: Initial matrices.
     """
 
     problems: Problems
     ps: Float[np.ndarray, " members"]
     selected: Int[np.ndarray, "members samples"]
-    ray: Float[np.ndarray, "members d d"]
+    slack: Float[np.ndarray, " members"]
+    weight: Float[np.ndarray, "members d d"]
     norm: Float[np.ndarray, " members"]
     start: Float[np.ndarray, "members d d"]
 
     def divergence(self, path: Float[np.ndarray, "records members d d"]) -> Float[np.ndarray, "records members"]:
         """Return the divergence to the max-margin direction along the runs."""
-        rays = np.broadcast_to(self.ray, path.shape)
-        return mirror.bregman_divergence(rays, mirror.normalised(path, self.ps), self.ps)
+        return mirror.direction_divergence(self.weight, path, self.ps)
 
     def relative_norm(self, path: Float[np.ndarray, "records members d d"]) -> Float[np.ndarray, "records members"]:
         """Return the norm over that of the max-margin solution along the runs."""
@@ -188,30 +151,21 @@ class ConeStarts:
         return (attended == self.selected).all(axis=1)
 
 
-def cone_starts(ps: Sequence[float], seeds: Sequence[int], starts: Sequence[tuple[float, float]]) -> ConeStarts:
-    """Return starts at given divergences and relative norms from max-margin solutions.
+def cone_starts(
+    ps: Sequence[float], seeds: Sequence[int], starts: Sequence[tuple[float, float]], *, largest: bool = False
+) -> ConeStarts:
+    """Return starts at given divergences and relative norms from max-margin solutions, of one problem per seed.
 
     Of two choices of tokens: the best, and :func:`second_choice`. The perturbation of a seed lowers one gap of a
-    selected token as much as any of its norm.
-
-    Args:
-        ps: Exponents.
-        seeds: One problem per seed.
-        starts: Divergence and relative norm of each kind of start.
-
-    Returns:
-        The runs to be, ordered by exponent, choice of tokens, start, seed.
-
-    Raises:
-        ValueError: If the tokens cannot be selected by any matrix.
+    selected token as much as any of its norm. Runs are ordered by exponent, choice of tokens, start, seed.
     """
     one, parts = draw_problems(seeds), []
     for p in ps:
-        for selected in (one.best_tokens, second_choice(one, p)):
+        for selected, slack in ((one.best_tokens, np.full(len(seeds), np.inf)), second_choice(one, p, largest=largest)):
             svm = attention_svm(one.tokens, one.queries, selected, p)
             ray, size = mirror.normalised(svm.weight, p), svm.norm[:, None, None]
             ways = extreme_directions(one, seeds, 1, p, selected=selected)[:, 0]
             for divergence, radius in starts:
                 start = radius * size * at_divergence(ray, ways, p, divergence)
-                parts.append((np.full(len(seeds), p), selected, ray, svm.norm, start))
+                parts.append((np.full(len(seeds), p), selected, slack, svm.weight, svm.norm, start))
     return ConeStarts(joined([one] * len(parts)), *map(np.concatenate, zip(*parts, strict=True)))

@@ -18,17 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Problems", "Queries", "draw_problems", "joined", "plane_joint", "plane_tokens", "plane_toy"]
-
-Queries: TypeAlias = Literal["independent", "first_token"]
-"""Whether queries are drawn like tokens, or are the first token of the sample (self-attention)."""
+__all__ = ["Problems", "draw_problems", "joined", "plane_joint", "plane_tokens", "plane_toy"]
 
 
 @dataclass(frozen=True)
@@ -59,18 +55,10 @@ class Problems:
 
     def repeated(self, times: int) -> Problems:
         """Return every problem several times in a row, for example once per exponent."""
-        parts = (self.tokens, self.queries, self.labels, self.decoder)
-        return Problems(*(np.repeat(part, times, axis=0) for part in parts))
+        return Problems(*(np.repeat(part, times, axis=0) for part in vars(self).values()))
 
 
-def draw_problems(
-    seeds: Sequence[int],
-    *,
-    n_samples: int = 6,
-    n_tokens: int = 8,
-    dimension: int = 10,
-    queries: Queries = "independent",
-) -> Problems:
+def draw_problems(seeds: Sequence[int], *, n_samples: int = 6, n_tokens: int = 8, dimension: int = 10) -> Problems:
     """Draw one problem per seed.
 
     Args:
@@ -78,13 +66,12 @@ def draw_problems(
         n_samples: Samples per problem; default 6, as in an early state of the first author's code.
         n_tokens: Tokens per sample; default 8, from the same source.
         dimension: Dimension of a token; default 10, from the same source.
-        queries: Where queries come from; default independent of the tokens, from the same source.
 
     Returns:
         The problems.
 
     Raises:
-        ValueError: If a size is too small, ``queries`` is unknown or ``seeds`` is empty.
+        ValueError: If a size is too small or ``seeds`` is empty.
 
     Example:
         >>> draw_problems([0, 1], n_samples=2).tokens.shape
@@ -93,15 +80,11 @@ def draw_problems(
     for name, size, least in (("n_samples", n_samples, 1), ("n_tokens", n_tokens, 2), ("dimension", dimension, 1)):
         if size < least:
             raise ValueError(f"{name}: expected at least {least}, got {size}")
-    if queries not in get_args(Queries):
-        raise ValueError(f"queries: expected one of {', '.join(get_args(Queries))}, got {queries!r}")
     if not seeds:
         raise ValueError("seeds: expected at least one, got none")
-    tokens = np.stack([_unit(stream(s, "tokens").standard_normal((n_samples, n_tokens, dimension))) for s in seeds])
-    drawn = np.stack([_unit(stream(s, "queries").standard_normal((n_samples, dimension))) for s in seeds])
     return Problems(
-        tokens,
-        tokens[:, :, 0].copy() if queries == "first_token" else drawn,
+        np.stack([_unit(stream(s, "tokens").standard_normal((n_samples, n_tokens, dimension))) for s in seeds]),
+        np.stack([_unit(stream(s, "queries").standard_normal((n_samples, dimension))) for s in seeds]),
         np.stack([stream(s, "labels").choice([-1.0, 1.0], n_samples) for s in seeds]),
         np.stack([_unit(stream(s, "decoder").standard_normal(dimension)) for s in seeds]),
     )
@@ -113,9 +96,6 @@ def plane_toy() -> Problems:
     Only the first column of the key-query matrix ever moves, so that its whole path can be drawn. The first token has
     the highest score, and at the solution only the second token is at the margin: the constraint is
     $1.2\,w_1+0.5\,w_2\ge1$.
-
-    Returns:
-        A stack of one problem.
     """
     return Problems(
         tokens=np.array([[[[0.8, 0.5], [-0.4, 0.0], [-0.9, 0.1]]]]),
@@ -132,9 +112,6 @@ def plane_tokens() -> Problems:
     be farthest out in its direction. Token 0 has the highest score; token 5 lies inside the others and cannot be
     selected; whether tokens 1 and 4 are locally optimal depends on the exponent. They were found by a search over
     random tokens with one decimal.
-
-    Returns:
-        A stack of one problem.
     """
     return Problems(
         tokens=np.array([[[[0.0, 0.7], [-1.3, 0.7], [-0.5, -0.6], [0.2, -0.9], [1.3, -0.8], [-0.3, 0.1]]]]),
@@ -150,9 +127,6 @@ def plane_joint() -> Problems:
     A toy of earlier work, as we recall it. The first token of each sample is zero; only the first column of the
     key-query matrix ever moves. With the second tokens selected the smallest head is $(0,1)$ and the smallest column
     $(\tfrac43,\tfrac13)$, whatever the exponent: in both, two constraints meet in a corner.
-
-    Returns:
-        A stack of one problem; its decoder is that smallest head.
     """
     return Problems(
         tokens=np.array([[[[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, -1.0]], [[0.0, 0.0], [0.5, 1.0]]]]),
@@ -163,16 +137,8 @@ def plane_joint() -> Problems:
 
 
 def joined(parts: Sequence[Problems]) -> Problems:
-    """Return several stacks of problems as one stack.
-
-    Args:
-        parts: At least one stack; all of the same sizes.
-
-    Returns:
-        The problems in order.
-    """
-    names = ("tokens", "queries", "labels", "decoder")
-    return Problems(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    """Return several stacks of problems as one stack."""
+    return Problems(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ gradients shrink at different rates, so it matters how step sizes are chosen; :f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -19,11 +19,11 @@ from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.core.update_rules import per_member
+from attnbook.mirror_descent.attention import Batch, log_longest_step
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.mirror import Exponents, check_exponents
 from attnbook.mirror_descent.optimizer import MirrorRule, precision
 
-__all__ = ["JointBatch", "JointGradient", "Steps", "common_step_growth", "descend_jointly", "joint_gradient"]
+__all__ = ["Steps", "descend_jointly", "joint_gradient"]
 
 Steps: TypeAlias = Literal["separate", "common"]
 """Whether each block takes scale-free steps of its own, or both share one step size."""
@@ -31,52 +31,7 @@ Steps: TypeAlias = Literal["separate", "common"]
 BLOCKS = ("key_query", "decoder")
 
 
-class JointBatch(NamedTuple):
-    """What the loss needs of the problems, one per member.
-
-    Attributes:
-        tokens: ``(members, samples, tokens, dimension)``.
-        queries: ``(members, samples, dimension)``.
-        labels: ``(members, samples)``.
-    """
-
-    tokens: Tensor
-    queries: Tensor
-    labels: Tensor
-
-    @classmethod
-    def of(
-        cls, problems: Problems, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-    ) -> JointBatch:
-        """Return the problems as tensors; their decoder is not used.
-
-        Args:
-            problems: One problem per member.
-            device: Where the tensors are wanted.
-            dtype: Their type; default float64.
-
-        Returns:
-            The batch.
-        """
-        parts = (problems.tokens, problems.queries, problems.labels)
-        return cls(*(to_tensor(part, device=device, dtype=dtype) for part in parts))
-
-
-class JointGradient(NamedTuple):
-    """Losses, and the gradient of each block as a tensor of ordinary size and the log of the scale that multiplies it.
-
-    Attributes:
-        losses: ``(members,)``.
-        gradients: ``key_query (members, dimension, dimension)`` and ``decoder (members, dimension)``.
-        log_scales: The same names, ``(members,)`` each.
-    """
-
-    losses: Tensor
-    gradients: Parameters
-    log_scales: Parameters
-
-
-def joint_gradient(parameters: Parameters, batch: JointBatch) -> JointGradient:
+def joint_gradient(parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters, Parameters]:
     r"""Return losses and both gradients in closed form, safe at any norm.
 
     With $s_i=\sigma(X_iWz_i)$, scores $\gamma_{it}=y_iv^\top X_{it}$ and margins $\gamma_i^\top s_i$:
@@ -86,11 +41,11 @@ def joint_gradient(parameters: Parameters, batch: JointBatch) -> JointGradient:
     $e^{-\text{margin}_i-\text{gap}_{it}}$ for $W$.
 
     Args:
-        parameters: ``key_query`` and ``decoder``, one of each per member.
+        parameters: ``key_query (members, dimension, dimension)`` and ``decoder (members, dimension)``.
         batch: One problem per member.
 
     Returns:
-        Losses, gradients and scales.
+        Losses, and by name of the block gradients of ordinary size and the logs of the scales that multiply them.
     """
     keys = batch.queries @ parameters["key_query"].mT
     logits = (batch.tokens @ keys.unsqueeze(-1)).squeeze(-1)
@@ -113,14 +68,10 @@ def joint_gradient(parameters: Parameters, batch: JointBatch) -> JointGradient:
     weights = weights * (log_slopes - head_scale).exp() * batch.labels.unsqueeze(-1)
     n = margins.shape[1]
     along = (pull.unsqueeze(-2) @ batch.tokens).squeeze(-2)
-    return JointGradient(
-        losses=torch.nn.functional.softplus(-margins).mean((1, 2)),
-        gradients={
-            "key_query": along.mT @ batch.queries / -n,
-            "decoder": (weights.unsqueeze(-1) * batch.tokens).sum((1, 2)) / -n,
-        },
-        log_scales={"key_query": matrix_scale[:, 0, 0], "decoder": head_scale[:, 0, 0]},
-    )
+    head = (weights.unsqueeze(-1) * batch.tokens).sum((1, 2)) / -n
+    gradients = {"key_query": along.mT @ batch.queries / -n, "decoder": head}
+    log_scales = {"key_query": matrix_scale[:, 0, 0], "decoder": head_scale[:, 0, 0]}
+    return torch.nn.functional.softplus(-margins).mean((1, 2)), gradients, log_scales
 
 
 def descend_jointly(
@@ -168,14 +119,12 @@ def descend_jointly(
     if protocol not in get_args(Steps):
         raise ValueError(f"protocol: expected one of {', '.join(get_args(Steps))}, got {protocol!r}")
     members, dimension = problems.decoder.shape
-    initial = (np.zeros((members, dimension, dimension)), np.zeros((members, dimension))) if start is None else start
-    for name, value, shape in zip(
-        BLOCKS, initial, ((members, dimension, dimension), (members, dimension)), strict=True
-    ):
-        if value.shape != shape:
-            raise ValueError(f"start: expected {name} of shape {shape} to fit the problems, got {value.shape}")
+    shapes = [(members, dimension, dimension), (members, dimension)]
+    initial = [np.zeros(shape) for shape in shapes] if start is None else start
+    if [value.shape for value in initial] != shapes:
+        raise ValueError(f"start: expected shapes {shapes} to fit the problems, got {[v.shape for v in initial]}")
     dtype = precision(torch.device(device))
-    batch = JointBatch.of(problems, device=device, dtype=dtype)
+    batch = Batch.of(problems, device=device, dtype=dtype)
     sizes = per_member("step_size", step_size, members)
     pace = _Pace(sizes, p, per_member("head_pace", head_pace, members), protocol == "common", device, dtype)
     with threads(1):
@@ -210,57 +159,21 @@ class _Pace:
         self.log_time = torch.full_like(self.p, -torch.inf)
         self.common = common
 
-    def value_and_grad(self, parameters: Parameters, batch: JointBatch) -> tuple[Tensor, Parameters]:
+    def value_and_grad(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         """Gradients such that a step of the plain rule is the step of this protocol."""
         losses, gradients, log_scales = joint_gradient(parameters, batch)
-        # log of eta_k / step_size that is allowed to each block.
-        allowed = {name: self._allowed(parameters[name], gradients[name]) - log_scales[name] for name in BLOCKS}
+        # log of eta_k / step_size that is allowed to each block; any where the gradient vanishes, as at head zero.
+        allowed = {
+            name: log_longest_step(parameters[name], gradients[name], self.p) - log_scales[name] for name in BLOCKS
+        }
         if self.common:
             allowed = dict.fromkeys(BLOCKS, torch.minimum(*allowed.values()))
         else:
             allowed["decoder"] = allowed["decoder"] + self.log_head
         self.log_time = torch.logaddexp(self.log_time, allowed["decoder"] + self.log_step)
         moved = {}
-        for name in BLOCKS:
+        for name, gradient in gradients.items():
             factor = (allowed[name] + log_scales[name]).exp()
-            moved[name] = gradients[name] * torch.where(factor.isfinite(), factor, 0.0).view(
-                -1, *[1] * (gradients[name].ndim - 1)
-            )
+            factor = torch.where(factor.isfinite(), factor, 0.0)
+            moved[name] = gradient * factor.view(-1, *[1] * (gradient.ndim - 1))
         return losses, moved
-
-    def _allowed(self, weights: Tensor, gradient: Tensor) -> Tensor:
-        p, q = self.p, self.p / (self.p - 1)
-        norm = weights.flatten(1).abs().pow(p.unsqueeze(1)).sum(1).pow(1 / p)
-        size = gradient.flatten(1).abs()
-        largest = size.amax(1, keepdim=True)
-        length = (size / largest).pow(q.unsqueeze(1)).sum(1).log() / q + largest.squeeze(1).log()
-        # Where the gradient vanishes, as that of the matrix at head zero, any step is allowed.
-        return (p - 2) * norm.clamp(min=1.0).log() - torch.where(largest.squeeze(1) > 0, length, -torch.inf)
-
-
-def common_step_growth(relative_norm: Float[np.ndarray, "*batch"], p: Exponents) -> Float[np.ndarray, "*batch"]:
-    r"""Return the slope of $\rho$ against $\log r$ when one step size moves both blocks on their rays.
-
-    With $r$ the relative norm of the head and $\rho$ that of the matrix, $\frac{d}{dt}r^{p-1}\propto e^{-r}$ and
-    $\frac{d}{dt}\rho^{p-1}\propto r\,e^{-r}e^{-\rho}$, so $\rho^{p-2}e^\rho\propto r^p$ up to terms of lower order:
-    $\frac{d\rho}{d\log r}=\frac{p}{1+(p-2)/\rho}$. A heuristic of this book.
-
-    Args:
-        relative_norm: $\rho$, above zero.
-        p: Exponent above 1.
-
-    Returns:
-        Slopes, near $p$ far out.
-
-    Raises:
-        ValueError: If a norm or an exponent is outside its range.
-
-    Example:
-        >>> import numpy as np
-        >>> round(float(common_step_growth(np.array(9.0), 3.0)), 6)
-        2.7
-    """
-    if not (np.asarray(relative_norm) > 0).all():
-        raise ValueError(f"relative_norm: expected numbers above 0, got {np.min(relative_norm)}")
-    exponents = check_exponents(p)
-    return np.asarray(exponents / (1 + (exponents - 2) / relative_norm))

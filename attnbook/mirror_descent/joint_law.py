@@ -10,30 +10,39 @@ $a_{it}/\rho>\max(0,1-\kappa(m_i-1))$, in the solution as well as in the trained
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnbook.core.max_margin import InfeasibleError
 from attnbook.mirror_descent import mirror
-from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE
+from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, check_tokens
 from attnbook.mirror_descent.relaxed_svm import HeadSVM, RelaxedSVM, head_svm, self_consistent
 
-__all__ = ["JointDirections", "OvertakingTokenError", "attended", "joint_directions"]
+__all__ = ["JointDirections", "JointLawError", "NearConflictError", "OvertakingTokenError", "joint_directions"]
 
 
-class OvertakingTokenError(ValueError):
-    """A token with at least the head margin of the selected one is not kept off: the joint law does not apply.
+class JointLawError(ValueError):
+    """The joint law does not apply.
 
     Attributes:
         problem: Number of the problem.
         sample: Number of the sample.
-        token: The token that breaks the condition.
+        token: The token that is in the way.
     """
 
     def __init__(self, problem: int, sample: int, token: int, reason: str) -> None:
         self.problem, self.sample, self.token = problem, sample, token
         super().__init__(f"key_query: problem {problem}, sample {sample}, token {token}: {reason}")
+
+
+class OvertakingTokenError(JointLawError):
+    """A token with at least the head margin of the selected one is not kept off."""
+
+
+class NearConflictError(JointLawError):
+    """The tokens attended to are so nearly in conflict that no target can be computed; names the nearest rival."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +72,6 @@ class JointDirections:
     cosine_head: Float[np.ndarray, " problems"]
     cosine_key_query: Float[np.ndarray, " problems"]
     overtaking: Bool[np.ndarray, "problems samples others"]
-
-
-def attended(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    queries: Float[np.ndarray, "problems samples dimension"],
-    key_query: Float[np.ndarray, "problems dimension dimension"],
-) -> tuple[Int[np.ndarray, "problems samples"], Float[np.ndarray, "problems samples others"]]:
-    """Return the token of each sample with the highest logit, and by how much the others are below it.
-
-    Args:
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        key_query: Matrices $W$.
-
-    Returns:
-        Tokens from 0, and the gaps of the tokens not selected, in order.
-    """
-    logits = np.einsum("pstd,pde,pse->pst", tokens, key_query, queries)
-    selected = logits.argmax(axis=2)
-    return selected, _others(logits.max(axis=2, keepdims=True) - logits, selected)
 
 
 def joint_directions(
@@ -117,6 +106,8 @@ def joint_directions(
     Raises:
         OvertakingTokenError: If a token with at least the head margin of the selected one, under $v$ or $v_{mm}$, is
             not kept off; the message names problem, sample and token (a ``ValueError``).
+        NearConflictError: If the tokens attended to are so nearly in conflict that the targets of a problem cannot be
+            computed, whatever ``check``; names the token that is kept off least (a ``ValueError``).
         ValueError: If shapes do not fit, a number is not finite or outside its range, two tokens of a sample tie for
             attention, or no head classifies what is attended to; the message names the argument and the sample.
 
@@ -134,20 +125,18 @@ def joint_directions(
         [[0.5, 0.047], [0.5, -0.188]]
     """
     tokens, queries, labels, head, key_query = _checked(tokens, queries, labels, head, key_query)
-    selected, logit_gaps = attended(tokens, queries, key_query)
+    logits = np.einsum("pstd,pde,pse->pst", tokens, key_query, queries)
+    selected = logits.argmax(axis=2)
+    logit_gaps = _others(logits.max(axis=2, keepdims=True) - logits, selected)
     _refuse_ties(logit_gaps, selected)
-    try:
-        smallest = head_svm(tokens, labels, selected, p)
-    except InfeasibleError as error:
-        samples = ", ".join(map(str, np.flatnonzero(error.combination > SUPPORT_TOLERANCE)))
-        raise ValueError(
-            f"labels: problem {error.problem}: no head classifies the tokens attended to in samples {samples}"
-        ) from error
     exponents = np.broadcast_to(mirror.check_exponents(p), len(tokens))
-    norm = mirror.entrywise_norm(key_query, exponents)
-    head_norm = mirror.entrywise_norm(head[:, None], exponents) / smallest.norm
-    law = self_consistent(tokens, queries, selected, smallest, head_norm / norm, exponents)
-    relative_norm = norm / law.norm
+    lengths = mirror.entrywise_norm(head[:, None], exponents), mirror.entrywise_norm(key_query, exponents)
+    given = (tokens, queries, labels, selected, *lengths, exponents)
+    try:
+        smallest, law = _targets(*given)
+    except (InfeasibleError, RuntimeError) as error:
+        _refuse_near_conflict(given, logit_gaps / lengths[1][:, None, None], error)
+    head_norm, relative_norm = lengths[0] / smallest.norm, lengths[1] / law.norm
     gaps = logit_gaps / relative_norm[:, None, None]
     scores = labels[..., None] * np.einsum("pstd,pd->pst", tokens, head)
     trained = np.take_along_axis(scores, selected[..., None], axis=2) <= _others(scores, selected)
@@ -156,12 +145,29 @@ def joint_directions(
     overtaking = better & (np.minimum(gaps, law.gaps) <= asked + SUPPORT_TOLERANCE)
     if check:
         _refuse_overtaking(overtaking, selected, smallest, gaps, asked)
-    cosines = _cosine(head[:, None], smallest.weight[:, None]), _cosine(key_query, law.weight)
-    return JointDirections(selected, smallest, law, head_norm, relative_norm, gaps, *cosines, overtaking)
+    cosine = 1 - mirror.direction_divergence(key_query, law.weight, 2.0)
+    cosine_head = 1 - mirror.direction_divergence(head[:, None], smallest.weight[:, None], 2.0)
+    return JointDirections(selected, smallest, law, head_norm, relative_norm, gaps, cosine_head, cosine, overtaking)
 
 
-def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.asarray((mirror.normalised(first, 2.0) * mirror.normalised(second, 2.0)).sum(axis=(-2, -1)))
+def _targets(
+    tokens: np.ndarray,
+    queries: np.ndarray,
+    labels: np.ndarray,
+    selected: np.ndarray,
+    head_length: np.ndarray,
+    length: np.ndarray,
+    p: np.ndarray,
+) -> tuple[HeadSVM, RelaxedSVM]:
+    """The smallest heads, and the matrices of the law."""
+    try:
+        smallest = head_svm(tokens, labels, selected, p)
+    except InfeasibleError as error:
+        samples = ", ".join(map(str, np.flatnonzero(error.combination > SUPPORT_TOLERANCE)))
+        raise ValueError(
+            f"labels: problem {error.problem}: no head classifies the tokens attended to in samples {samples}"
+        ) from error
+    return smallest, self_consistent(tokens, queries, selected, smallest, head_length / smallest.norm / length, p)
 
 
 def _others(values: np.ndarray, selected: np.ndarray) -> np.ndarray:
@@ -182,6 +188,21 @@ def _refuse_ties(gaps: np.ndarray, selected: np.ndarray) -> None:
         raise ValueError(f"key_query: problem {problem}, sample {sample}: tokens {tied} get the same attention")
 
 
+def _refuse_near_conflict(given: tuple[np.ndarray, ...], gaps: np.ndarray, error: Exception) -> NoReturn:
+    """Name a problem that fails alone, and the token that its matrix of norm one keeps off least."""
+    problem = int(gaps.min(axis=(1, 2)).argmin())
+    for number in range(len(gaps)):
+        try:
+            _targets(*(array[number : number + 1] for array in given))
+        except (InfeasibleError, RuntimeError):
+            problem = number
+            break
+    own = gaps[problem]
+    place = np.array([problem, *np.unravel_index(own.argmin(), own.shape)])
+    reason = f"kept off by {own.min():.1e} of the norm of the matrix only, and no target could be computed ({error})"
+    raise NearConflictError(*_token(given[3], place), reason) from error
+
+
 def _refuse_overtaking(
     overtaking: np.ndarray, selected: np.ndarray, head: HeadSVM, gaps: np.ndarray, asked: np.ndarray
 ) -> None:
@@ -197,27 +218,16 @@ def _refuse_overtaking(
 
 def _checked(*given: np.ndarray) -> tuple[np.ndarray, ...]:
     """All arguments as stacks of problems, or an error that names the one that does not fit."""
-    names = ("tokens", "queries", "labels", "head", "key_query")
-    arrays = [np.asarray(array, dtype=np.float64) for array in given]
-    if arrays[0].ndim == 3:
-        arrays = [array[None] for array in arrays]
-    if arrays[0].ndim != 4 or arrays[0].shape[2] < 2 or 0 in arrays[0].shape:
-        raise ValueError(
-            f"tokens: expected (problems, samples, 2 or more tokens, dimension), none zero, got {given[0].shape}"
-        )
-    problems, samples, _, dimension = arrays[0].shape
-    shapes = (
-        (problems, samples, dimension),
-        (problems, samples),
-        (problems, dimension),
-        (problems, dimension, dimension),
+    tokens, queries, labels, head, key_query = (np.asarray(array, dtype=np.float64) for array in given)
+    if tokens.ndim == 3:
+        tokens, queries, labels, head, key_query = (a[None] for a in (tokens, queries, labels, head, key_query))
+    check_tokens(
+        tokens,
+        queries=(queries, (0, 1, 3)),
+        labels=(labels, (0, 1)),
+        head=(head, (0, 3)),
+        key_query=(key_query, (0, 3, 3)),
     )
-    for name, array, shape in zip(names[1:], arrays[1:], shapes, strict=True):
-        if array.shape != shape:
-            raise ValueError(f"{name}: expected {shape} to fit the tokens, got {array.shape}")
-    for name, array in zip(names, arrays, strict=True):
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name}: expected finite numbers, got {int((~np.isfinite(array)).sum())} that are not")
-    if not np.isin(arrays[2], (-1.0, 1.0)).all():
+    if not np.isin(labels, (-1.0, 1.0)).all():
         raise ValueError("labels: expected 1 and -1 only")
-    return tuple(arrays)
+    return tokens, queries, labels, head, key_query

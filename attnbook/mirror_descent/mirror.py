@@ -12,7 +12,8 @@ $W_{mm}$ of one constraint        :func:`single_constraint`   as the constraint
 ================================  ==========================  ======================================
 
 The text available to us has no equations; the formulas are reconstructed from the words of its proofs. Everything is
-float64 and batched over all leading axes.
+float64 and batched over all leading axes: matrices, here and where they are called $U$ and $V$, may have any. Where an
+exponent is not a finite number above 1 all functions raise a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from jaxtyping import Float
 
 __all__ = [
     "Exponents",
+    "best_constant",
     "bregman_divergence",
     "check_exponents",
     "conjugate",
     "direction_divergence",
     "effective_dimension",
     "entrywise_norm",
+    "extreme_change",
     "inverse_mirror_map",
     "mirror_map",
     "normalised",
-    "pushed",
     "share_above",
     "single_constraint",
 ]
@@ -64,15 +66,6 @@ def check_exponents(p: Exponents) -> np.ndarray:
 def conjugate(p: Exponents) -> np.ndarray:
     """Return the conjugate exponent ``q = p / (p - 1)``.
 
-    Args:
-        p: Exponents above 1.
-
-    Returns:
-        Exponents above 1, as an array.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-
     Example:
         >>> float(conjugate(3.0))
         1.5
@@ -82,18 +75,7 @@ def conjugate(p: Exponents) -> np.ndarray:
 
 
 def entrywise_norm(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> Float[np.ndarray, "*batch"]:
-    r"""Return $\|W\|_{p,p}=(\sum_{ab}|W_{ab}|^p)^{1/p}$, without overflow.
-
-    Args:
-        weights: Matrices.
-        p: Exponents above 1.
-
-    Returns:
-        Norms.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
+    r"""Return $\|W\|_{p,p}=(\sum_{ab}|W_{ab}|^p)^{1/p}$, without overflow."""
     r = check_exponents(p)
     largest = np.maximum(np.abs(weights).max(axis=(-2, -1)), np.finfo(float).tiny)
     scaled = np.abs(weights / largest[..., None, None]) ** r[..., None, None]
@@ -101,33 +83,12 @@ def entrywise_norm(weights: Float[np.ndarray, "*batch rows columns"], p: Exponen
 
 
 def normalised(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
-    r"""Return the direction $\bar W=W/\|W\|_{p,p}$; zero stays zero.
-
-    Args:
-        weights: Matrices.
-        p: Exponents above 1.
-
-    Returns:
-        Matrices on the unit sphere of the norm.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
+    r"""Return the direction $\bar W=W/\|W\|_{p,p}$; zero stays zero."""
     return weights / np.maximum(entrywise_norm(weights, p), np.finfo(float).tiny)[..., None, None]
 
 
 def mirror_map(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
     r"""Return $\nabla\psi(W)=\mathrm{sign}(W)|W|^{p-1}$, entry by entry.
-
-    Args:
-        weights: Matrices.
-        p: Exponents above 1.
-
-    Returns:
-        Matrices of the mirror space.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
 
     Example:
         >>> mirror_map(np.array([[-2.0, 3.0]]), p=3.0).tolist()
@@ -137,42 +98,8 @@ def mirror_map(weights: Float[np.ndarray, "*batch rows columns"], p: Exponents) 
 
 
 def inverse_mirror_map(mirrored: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
-    r"""Return $W=\mathrm{sign}(\theta)|\theta|^{q-1}$, the weights whose mirror image is $\theta$.
-
-    Args:
-        mirrored: Matrices of the mirror space.
-        p: Exponents above 1.
-
-    Returns:
-        Weights.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
+    r"""Return $W=\mathrm{sign}(\theta)|\theta|^{q-1}$, the weights whose mirror image is $\theta$."""
     return _signed_power(mirrored, conjugate(p) - 1)
-
-
-def pushed(
-    start: Float[np.ndarray, "*#batch #rows #columns"], push: Float[np.ndarray, "*#batch #rows #columns"], p: Exponents
-) -> np.ndarray:
-    r"""Return the weights after a push in the mirror space, $(\nabla\psi)^{-1}(\nabla\psi(W_0)+G)$.
-
-    Args:
-        start: Weights before.
-        push: Sum of the negative gradients times their step sizes, $G$.
-        p: Exponents above 1.
-
-    Returns:
-        Weights after.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-
-    Example:
-        >>> pushed(np.array([[4.0]]), np.array([[1.0]]), p=1.5).tolist()
-        [[9.0]]
-    """
-    return inverse_mirror_map(mirror_map(start, p) + push, p)
 
 
 def bregman_divergence(
@@ -182,17 +109,6 @@ def bregman_divergence(
 
     Entry by entry the terms are non-negative; they are summed as such, so that tiny divergences keep their digits. On
     the unit sphere it is $1-\langle\nabla\psi(V),U\rangle$, for $p=2$ one minus the cosine.
-
-    Args:
-        u: Matrices, for example the max-margin direction.
-        v: Matrices, for example the direction of the iterate.
-        p: Exponents above 1.
-
-    Returns:
-        Divergences, not negative.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
     """
     r = check_exponents(p)[..., None, None]
     terms = (np.abs(u) ** r - np.abs(v) ** r) / r - _signed_power(v, check_exponents(p) - 1) * (u - v)
@@ -202,19 +118,7 @@ def bregman_divergence(
 def direction_divergence(
     u: Float[np.ndarray, "*#batch rows columns"], v: Float[np.ndarray, "*#batch rows columns"], p: Exponents
 ) -> Float[np.ndarray, "*#batch"]:
-    r"""Return $D_\psi(\bar U,\bar V)$, the divergence of the directions of two matrices.
-
-    Args:
-        u: Matrices, not zero, for example a max-margin solution.
-        v: Matrices, not zero, for example the iterates of a run.
-        p: Exponents above 1.
-
-    Returns:
-        Divergences; for ``p = 2`` one minus the cosine.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
+    r"""Return $D_\psi(\bar U,\bar V)$, the divergence of the directions of two matrices."""
     one, other = np.broadcast_arrays(normalised(u, p), normalised(v, p))
     return bregman_divergence(one, other, p)
 
@@ -222,12 +126,7 @@ def direction_divergence(
 def single_constraint(constraint: Float[np.ndarray, "*batch rows columns"], p: Exponents) -> np.ndarray:
     r"""Return the smallest $W$ with $\langle A,W\rangle\ge1$: $\mathrm{sign}(A)|A|^{q-1}/\|A\|_{q,q}^q$.
 
-    Args:
-        constraint: Matrices $A$, not zero.
-        p: Exponents above 1.
-
-    Returns:
-        Max-margin solutions in closed form.
+    These are max-margin solutions in closed form, for matrices $A$ that are not zero.
 
     Raises:
         ValueError: If an exponent is not a finite number above 1, or a constraint is zero.
@@ -243,15 +142,47 @@ def single_constraint(constraint: Float[np.ndarray, "*batch rows columns"], p: E
     return _signed_power(constraint / length[..., None, None], q - 1) / length[..., None, None]
 
 
-def effective_dimension(weights: Float[np.ndarray, "*batch rows columns"]) -> Float[np.ndarray, "*batch"]:
-    r"""Return $\|W\|_1^2/(N\|W\|_2^2)$ for $N$ entries: 1 for entries of equal size, $1/N$ for a single one.
+def best_constant(p: float) -> float:
+    r"""Return $c_p^\star$, the largest $c$ with $D_\psi(U,V)\ge c\|U-V\|_{p,p}^p$ for all matrices, $p\ge2$.
 
-    Args:
-        weights: Matrices, not zero.
+    Entry by entry the inequality is homogeneous, so $c_p^\star=\min_s\big(\frac1p|1-s|^p-\frac1p+s\big)/|s|^p$. Setting
+    the derivative to zero gives $(s-1)^{p-1}+1=(p-1)s$, $s>1$, and there $c_p^\star=\frac{p-1}p\,s^{2-p}$ (this
+    book's; the proof text suggests $1/(p2^p)$).
 
-    Returns:
-        Shares between 0 and 1, a measure without a threshold of how many entries count.
+    Raises:
+        ValueError: If the exponent is not a finite number of at least 2.
+
+    Example:
+        >>> best_constant(2.0), round(best_constant(3.0), 4)
+        (0.5, 0.1953)
     """
+    change = extreme_change(p)
+    return float((p - 1) / p * change ** (2 - p))
+
+
+def extreme_change(p: float) -> float:
+    r"""Return the $s>1$ at which :func:`best_constant` is attained: an entry $v$ changed to $(1-s)v$.
+
+    It is the largest root of $(s-1)^{p-1}+1=(p-1)s$; 2 for p = 2, where every change attains the constant.
+
+    Raises:
+        ValueError: If the exponent is not a finite number of at least 2.
+    """
+    if not 2 <= p < np.inf:
+        raise ValueError(f"p: expected a finite number of at least 2, got {p!r}")
+    if p == 2:
+        return 2.0
+    # Bisection in log(s - 1): the convex left side starts below the right one and ends above it.
+    low, high = -60.0, 60.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        below = np.exp((p - 1) * middle) + 1 < (p - 1) * (1 + np.exp(middle))
+        low, high = (middle, high) if below else (low, middle)
+    return float(1 + np.exp(low))
+
+
+def effective_dimension(weights: Float[np.ndarray, "*batch rows columns"]) -> Float[np.ndarray, "*batch"]:
+    r"""Return $\|W\|_1^2/(N\|W\|_2^2)$ for $N$ entries: 1 for entries of equal size, $1/N$ for a single one."""
     count = weights.shape[-1] * weights.shape[-2]
     size = np.abs(weights)
     return np.asarray(size.sum(axis=(-2, -1)) ** 2 / (count * np.square(size).sum(axis=(-2, -1))))

@@ -14,13 +14,7 @@ PIECE = 2**17
 
 
 def image(theta: Tensor, p: float, dtype: torch.dtype | None = None) -> Tensor:
-    r"""Return the weights $\mathrm{sign}(\theta)|\theta|^{1/(p-1)}$; at 2 they share memory with $\theta$.
-
-    Args:
-        theta: Mirror image.
-        p: Exponent of the potential.
-        dtype: The type to which they will be rounded; default that of ``theta``.
-    """
+    r"""Return the weights $\mathrm{sign}(\theta)|\theta|^{1/(p-1)}$; at 2 they share memory with $\theta$."""
     # torch computes the powers 2 and 1/2 (p = 1.5 and 3) without a logarithm; its inverse root takes half the time of
     # the root, and loses a bit that a narrower type has no place for.
     if p == 3 and dtype not in (None, theta.dtype):
@@ -34,13 +28,7 @@ def remapped(theta: Tensor, before: float, after: float) -> Tensor:
 
 
 def described(number: int, group: dict[str, Any], position: int) -> str:
-    """Return what to call a parameter in messages.
-
-    Args:
-        number: Number of its group.
-        group: Its group, with ``param_names`` where the optimiser was given named parameters.
-        position: Its position in the group.
-    """
+    """Return what to call a parameter in messages."""
     names, shape = group.get("param_names"), tuple(group["params"][position].shape)
     place = f"parameter {position} of group {number}, shape {shape}"
     return f"{names[position]!r} ({place})" if names else place
@@ -48,9 +36,6 @@ def described(number: int, group: dict[str, Any], position: int) -> str:
 
 def refuse_gradients(groups: list[dict[str, Any]]) -> None:
     """Refuse sparse gradients and, where a group asks for it, NaN and infinite ones.
-
-    Args:
-        groups: Parameter groups of the optimiser.
 
     Raises:
         RuntimeError: If a gradient is sparse.
@@ -89,13 +74,7 @@ def _suspicious(gradients: list[Tensor]) -> bool:
 
 
 def update_each(weights: list[Tensor], states: list[dict[str, Tensor]], group: dict[str, Any]) -> None:
-    """Take a step tensor by tensor, large ones piece by piece.
-
-    Args:
-        weights: Weights with gradients.
-        states: ``mirrored`` of each, and ``momentum_buffer`` where the group has momentum.
-        group: Options.
-    """
+    """Take a step tensor by tensor, large ones piece by piece."""
     for weight, state in zip(weights, states, strict=True):
         tensors = [weight, state["mirrored"], _gradient(weight)]
         if group["momentum"]:

@@ -225,17 +225,7 @@ class MirrorRule:
     normalized: bool = False
 
     def options(self, members: int) -> list[dict[str, float]]:
-        """Return the options of each member.
-
-        Args:
-            members: How many there are.
-
-        Returns:
-            One dictionary per member; neighbours with equal ones are updated together.
-
-        Raises:
-            ValueError: If there is neither one value nor one per member, or a value is outside its range.
-        """
+        """Return the options of each of so many members; neighbours with equal ones are updated together."""
         pairs = zip(per_member("step_size", self.step_size, members), per_member("p", self.p, members), strict=True)
         found = [{"lr": float(step_size), "p": float(p)} for step_size, p in pairs]
         for one in found:

@@ -7,6 +7,9 @@ on attention. So the key-query matrix trained with the head points to
 
 where $m_i\ge1$ is the margin of sample $i$ under the smallest head $v_{mm}$ with margins of at least one, and $\kappa$
 is the relative norm of the head, $\|v\|_p/\|v_{mm}\|_p$, over that of the matrix, $\|W\|_{p,p}/\|W_\kappa\|_{p,p}$.
+
+In all functions ``tokens``, ``queries``, ``selected`` and ``p``, one exponent or one per problem, are those of
+:func:`~attnbook.mirror_descent.attention_svm.attention_svm`, and ``labels`` are plus or minus one.
 """
 
 from __future__ import annotations
@@ -83,16 +86,7 @@ def head_svm(
     selected: Int[np.ndarray, "problems samples"],
     p: mirror.Exponents,
 ) -> HeadSVM:
-    r"""Solve $\min\|v\|_p$ subject to $y_iX_{i\alpha_i}^\top v\ge1$ ($\ell_p$-SVM) for many problems.
-
-    Args:
-        tokens: Tokens of each sample.
-        labels: Plus or minus one.
-        selected: The token $\alpha_i$ that each sample attends to, from 0.
-        p: Exponent above 1; one number, or one per problem.
-
-    Returns:
-        The solutions.
+    r"""Return the solutions of $\min\|v\|_p$ subject to $y_iX_{i\alpha_i}^\top v\ge1$ ($\ell_p$-SVM) for many problems.
 
     Raises:
         InfeasibleError: If no head classifies the selected tokens (a ``ValueError``).
@@ -119,18 +113,10 @@ def relaxed_svm(
     right: Float[np.ndarray, "problems samples others"],
     p: mirror.Exponents,
 ) -> RelaxedSVM:
-    r"""Solve the attention SVM with right-hand side $b_{it}$ in place of one.
+    r"""Return the solutions of the attention SVM with right-hand side $b_{it}$, ``right``, in place of one.
 
-    Args:
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        selected: Token that each sample should attend to, from 0.
-        right: $b_{it}$ for the tokens not selected, in order; at least one of each problem positive. Constraints with a
-            negative one are left out.
-        p: Exponent above 1; one number, or one per problem.
-
-    Returns:
-        The solutions.
+    There is one for each token not selected, in order; at least one of each problem is positive. Constraints with a
+    negative one are left out.
 
     Raises:
         ValueError: If no right-hand side of a problem is positive, or shapes do not fit.
@@ -174,12 +160,8 @@ def right_hand_sides(
     $e^{-r-\rho}$, where $\kappa(m_{it}-1)<1$: there the right-hand side stops at zero. Elsewhere nothing holds the
     token back.
 
-    Args:
-        head: The head SVM.
-        kappa: Relative norm of the head over that of the matrix; infinite for what is left in the limit.
-
-    Returns:
-        Right-hand sides for the tokens not selected, in order; a negative one says that the constraint is left out.
+    A negative one that is left says that the constraint is left out. An infinite $\kappa$ gives what is left in the
+    limit.
 
     Example:
         >>> import numpy as np
@@ -204,23 +186,13 @@ def self_consistent(
     ratio: Float[np.ndarray, " problems"],
     p: mirror.Exponents,
 ) -> RelaxedSVM:
-    r"""Find the $\kappa$ that is the ratio of relative norms for its own solution: $\kappa=c\,\|W_\kappa\|_{p,p}$.
+    r"""Return the solutions for the $\kappa$ that is the ratio of relative norms: $\kappa=c\,\|W_\kappa\|_{p,p}$.
 
-    Here $c=\|v\|_p/(\|v_{mm}\|_p\|W\|_{p,p})$. Right-hand sides do not grow with $\kappa$, so neither does
-    $\|W_\kappa\|$: there is at most one such $\kappa$. Newton's method from zero approaches it from below, since the
-    norm is convex until a constraint drops out; intervals are halved where it leaves them. Where a constraint that is
-    tight drops out, $\|W_\kappa\|$ may jump across; then $\kappa$ is the place of the jump, and the constraint counts.
-
-    Args:
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        selected: Token that each sample attends to, from 0.
-        head: The head SVM of these tokens.
-        ratio: $c$, not negative.
-        p: Exponent above 1; one number, or one per problem.
-
-    Returns:
-        The solutions with their $\kappa$.
+    Here $c=\|v\|_p/(\|v_{mm}\|_p\|W\|_{p,p})$ is ``ratio``, and ``head`` the head SVM of these tokens. Right-hand
+    sides do not grow with $\kappa$, so neither does $\|W_\kappa\|$: there is at most one such $\kappa$. Newton's method
+    from zero approaches it from below, since the norm is convex until a constraint drops out; intervals are halved
+    where it leaves them. Where a constraint that is tight drops out, $\|W_\kappa\|$ may jump across; then $\kappa$ is
+    the place of the jump, and the constraint counts.
 
     Raises:
         ValueError: If a ratio is negative or not finite.

@@ -1,7 +1,5 @@
 """The attention SVM: against other solvers, by hand, its certificate, and what it refuses and why."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,10 +14,8 @@ from attnbook.mirror_descent.attention_svm import (
     attention_constraints,
     attention_svm,
     locally_optimal,
-    selectable,
 )
 from attnbook.mirror_descent.data import draw_problems, plane_tokens
-from attnbook.mirror_descent.objective import share_of_choices
 
 SQUARE = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.4, 0.7]])
 SMALL = draw_problems([0, 1], n_samples=5, n_tokens=3, dimension=7)
@@ -77,25 +73,6 @@ def test_the_best_tokens_are_locally_optimal_whatever_the_norm():
     for p in (1.25, 2.0, 4.0):
         support = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, p).support
         assert locally_optimal(drawn.token_scores, drawn.best_tokens, support).all()
-
-
-def test_selectable_agrees_with_the_solver_and_refuses_ties():
-    tokens, queries = (getattr(plane_tokens(), name).repeat(6, axis=0) for name in ("tokens", "queries"))
-    assert selectable(tokens, queries, np.arange(6)[:, None]).tolist() == [True] * 5 + [False]
-    assert not selectable(tokens, 0 * queries, np.arange(6)[:, None]).any()
-
-
-def test_the_count_of_choices_is_that_of_brute_force():
-    """Four samples of two tokens on a line: one entry, two of sixteen choices; in the plane all of them."""
-    queries = draw_problems([0], n_samples=4, n_tokens=2, dimension=1).queries
-    tokens = np.random.default_rng(5).standard_normal((1, 4, 2, 1))
-    choices = np.array(list(product(range(2), repeat=4)))
-    possible = selectable(tokens.repeat(16, axis=0), queries.repeat(16, axis=0), choices)
-    assert possible.mean() == share_of_choices(4, 1) == 1 / 8
-    assert share_of_choices(4, 2) == 1
-    assert share_of_choices(18, 3) == 0.5
-    with pytest.raises(ValueError, match="n_samples"):
-        share_of_choices(0, 3)
 
 
 def test_a_token_inside_the_others_cannot_be_selected_and_the_conflict_is_named():

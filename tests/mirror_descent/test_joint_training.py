@@ -12,10 +12,11 @@ from scipy.optimize import minimize
 from attnbook.core.max_margin import InfeasibleError, max_margin
 from attnbook.mirror_descent import joint, joint_directions
 from attnbook.mirror_descent import relaxed_svm as relaxed
+from attnbook.mirror_descent.attention import Batch
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import draw_problems, plane_joint
-from attnbook.mirror_descent.joint import JointBatch, descend_jointly, joint_gradient
-from attnbook.mirror_descent.joint_law import OvertakingTokenError
+from attnbook.mirror_descent.joint import descend_jointly, joint_gradient
+from attnbook.mirror_descent.joint_law import NearConflictError, OvertakingTokenError
 from attnbook.mirror_descent.joint_training import experiments as own
 from attnbook.mirror_descent.joint_training import figures
 from attnbook.mirror_descent.joint_training.exercises import CHECKS
@@ -44,22 +45,22 @@ def random_parameters(members, dimension, size=1.0):
 
 @pytest.mark.parametrize("size", [0.1, 8.0])
 def test_both_gradients_are_those_of_autograd(size):
-    batch, parameters = JointBatch.of(draw_problems([0, 1], **SIZES)), random_parameters(2, 7, size)
-    found = joint_gradient(parameters, batch)
+    batch, parameters = Batch.of(draw_problems([0, 1], **SIZES)), random_parameters(2, 7, size)
+    losses, gradients, log_scales = joint_gradient(parameters, batch)
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in parameters.items()}
     expected = loss(leaves, batch)
     expected.sum().backward()
-    assert torch.allclose(found.losses, expected, atol=1e-13)
+    assert torch.allclose(losses, expected, atol=1e-13)
     for name, leaf in leaves.items():
-        scale = found.log_scales[name].exp().view(-1, *[1] * (leaf.ndim - 1))
-        assert torch.allclose(found.gradients[name] * scale, leaf.grad, rtol=1e-9, atol=1e-14)
+        scale = log_scales[name].exp().view(-1, *[1] * (leaf.ndim - 1))
+        assert torch.allclose(gradients[name] * scale, leaf.grad, rtol=1e-9, atol=1e-14)
 
 
 def test_gradients_keep_their_direction_where_every_float_would_be_zero():
     far = {name: 900 * tensor for name, tensor in random_parameters(1, 7, 30.0).items()}
-    found = joint_gradient(far, JointBatch.of(draw_problems([0], **SIZES)))
-    assert found.log_scales["key_query"] < -2000
-    for gradient in found.gradients.values():
+    _, gradients, log_scales = joint_gradient(far, Batch.of(draw_problems([0], **SIZES)))
+    assert log_scales["key_query"] < -2000
+    for gradient in gradients.values():
         assert torch.isfinite(gradient).all()
         assert gradient.abs().max() > 1e-6
 
@@ -69,24 +70,24 @@ def one_step(size=1.0, **options):
     start = (size * draw.standard_normal((1, 7, 7)), size * draw.standard_normal((1, 7)))
     run = descend_jointly(problems, steps=1, step_size=0.1, start=start, record_at=[0, 1], **options)
     at_start = {"key_query": torch.tensor(start[0]), "decoder": torch.tensor(start[1])}
-    return run, at_start, joint_gradient(at_start, JointBatch.of(problems))
+    return run, at_start, *joint_gradient(at_start, Batch.of(problems))[1:]
 
 
 @pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
 def test_a_common_step_moves_both_blocks_by_the_same_multiple_of_their_gradients(p):
-    run, _, found = one_step(p=np.array([p]), protocol="common")
+    run, _, gradients, log_scales = one_step(p=np.array([p]), protocol="common")
     eta = np.exp(run.records["log_time"][1])
     for name in joint.BLOCKS:
         before, after = (np.sign(w) * np.abs(w) ** (p - 1) for w in run.records[name])
-        plain = found.gradients[name].numpy() * np.exp(float(found.log_scales[name][0]))
+        plain = gradients[name].numpy() * np.exp(float(log_scales[name][0]))
         assert np.allclose(after, before - eta * plain, atol=1e-12)
 
 
 def test_separate_steps_are_those_of_the_optimiser_on_each_block():
-    run, start, found = one_step(2.0, p=np.array([1.5]), head_pace=3.0)
+    run, start, gradients, _ = one_step(2.0, p=np.array([1.5]), head_pace=3.0)
     for name, size in (("key_query", 0.1), ("decoder", 0.3)):
         weight = torch.nn.Parameter(start[name])
-        weight.grad = found.gradients[name]
+        weight.grad = gradients[name]
         MirrorDescent([weight], lr=size, p=1.5, normalized=True, stacked=True).step()
         assert np.allclose(run.records[name][1], weight.detach().numpy(), atol=1e-12)
 
@@ -205,7 +206,7 @@ def test_one_step_size_lets_the_matrix_grow_as_the_radial_equations_say():
             rho[k + 1] = rho[k] + (r[k + 1] - r[k]) * r[k] ** (p - 1) * np.exp(-rho[k]) * rho[k] ** (2 - p)
         far = r > 1e3
         slope = np.polyfit(np.log(r[far]), rho[far], 1)[0]
-        assert np.isclose(slope, joint.common_step_growth(rho[far], p).mean(), rtol=0.03)
+        assert np.isclose(slope, own.common_step_growth(rho[far], p).mean(), rtol=0.03)
 
 
 # One sample, query (1, 0): the first token is selected, the last has twice its head margin.
@@ -234,6 +235,19 @@ def test_a_token_with_a_larger_head_margin_that_is_not_kept_off_is_named(column)
     assert found.overtaking[0, 0].tolist() == [False] * (last - 1) + [True]
 
 
+@pytest.mark.parametrize("nearly", [1e-6, 1e-9])  # the solver gives up; it takes the tokens for a conflict
+def test_tokens_nearly_in_conflict_are_named_whatever_is_checked(nearly):
+    """One query, two samples: the second asks for the opposite of the first, but for a hair. An easy problem before."""
+    hard = np.array([[[2.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [2.0, 1.0 - nearly]]])
+    tokens = np.stack([np.array([[[1.0, 1.0], [0.0, 0.0]], [[1.0, -4.0], [0.0, 0.0]]]), hard])
+    queries = np.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
+    labels, heads = np.array([[1.0, -1.0], [1.0, 1.0]]), np.array([[2.0, 2.0], [1.0, 1.0]])
+    matrices = np.array([[[5.0, 0.0], [5.0, -2.0]], [[1.0, 0.0], [2 / nearly, 0.0]]])
+    with pytest.raises(NearConflictError, match="problem 1, sample 0, token 1: kept off by") as refused:
+        joint_directions(tokens, queries, labels, heads, matrices, check=False)
+    assert (refused.value.problem, refused.value.sample, refused.value.token) == (1, 0, 1)
+
+
 def test_a_stack_of_problems_is_each_of_them_alone():
     one = draw_problems([5, 6], **SIZES)
     run = descend_jointly(one, np.array([2.0, 3.0]), steps=300, step_size=0.1, record_at=[300])
@@ -257,7 +271,6 @@ def test_bad_input_is_refused_by_name():
         "right'": lambda: relaxed_svm(one.tokens, one.queries, CHOSEN[:1], np.ones((1, 3)), 2.0),
         "right": lambda: max_margin(np.ones((1, 2, 3)), 2.0, right=-np.ones((1, 2))),
         "ratio": lambda: self_consistent(one.tokens, one.queries, CHOSEN[:1], head, np.array([-1.0]), 2.0),
-        "relative_norm": lambda: joint.common_step_growth(np.array([0.0]), 2.0),
         "tokens": lambda: joint_directions(**good | {"tokens": KEPT_OFF[0]}),
         "head": lambda: joint_directions(**good | {"head": np.ones(3)}),
         "key_query: expected finite": lambda: joint_directions(**good | {"key_query": np.full((2, 2), np.nan)}),
@@ -319,7 +332,6 @@ RED = {
     },
     own.CrowdedProblems: {
         "MD-joint-condition": lambda data: data.assign(broken=data.broken.roll(seed=1)),
-        "MD-joint-floor": lambda data: data.assign(cosine=data.cosine_first_stop, cosine_first_stop=data.cosine),
     },
     own.JointOneStepSize: {"MD-joint+-kappa": lambda data: data.assign(kappa=0 * data.kappa + 2)},
 }
@@ -332,7 +344,6 @@ PARTS = {
     own.CrowdedProblems: [
         ("MD-joint-condition", some_seeds("cosine", lambda x: 0.9 * x, 25)),
         ("MD-joint-condition", lambda data: data.assign(cosine=data.cosine.where(data.broken == 0, 1.0))),
-        ("MD-joint-floor", lambda data: data.assign(cosine_first_stop=data.cosine)),
     ],
     own.JointOneStepSize: [("MD-joint+-kappa", lambda data: data.assign(relative_norm=np.sqrt(data.head_norm)))],
 }

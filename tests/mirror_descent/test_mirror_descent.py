@@ -14,6 +14,7 @@ from attnbook.core.figures import BACKGROUND
 from attnbook.mirror_descent import mirror, mirror_steps, optimizer
 from attnbook.mirror_descent.attention import descend
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
+from attnbook.mirror_descent.cone_probes import second_choice
 from attnbook.mirror_descent.data import draw_problems, plane_toy
 from attnbook.mirror_descent.looks import LOOKS
 from attnbook.mirror_descent.mirror_descent import experiments as own
@@ -117,12 +118,16 @@ def test_starts_of_the_theorem_lie_where_they_should():
 
 def test_second_choices_are_locally_optimal_and_not_the_best():
     problems = draw_problems(range(6))
-    selected, slack = own.second_choice(problems, 2.0)
-    exists, svm = ~np.isnan(slack), attention_svm(problems.tokens, problems.queries, selected, 2.0)
-    assert exists.any()
-    assert ((selected != problems.best_tokens).sum(axis=1) == exists).all()
-    assert locally_optimal(problems.token_scores, selected, svm.support).all()
-    assert (slack[exists] > 0).all()
+    for largest in (False, True):
+        selected, slack = second_choice(problems, 2.0, largest=largest)
+        exists, svm = ~np.isnan(slack), attention_svm(problems.tokens, problems.queries, selected, 2.0)
+        assert exists.any()
+        assert ((selected != problems.best_tokens).sum(axis=1) == exists).all()
+        assert locally_optimal(problems.token_scores, selected, svm.support).all()
+        assert (slack[exists] > 0).all()
+    first = second_choice(problems, 2.0)[1][exists]
+    assert (slack[exists] >= first).all()
+    assert (slack[exists] > first).any()
 
 
 def test_equal_norm_is_read_between_records():

@@ -36,13 +36,11 @@ def plain_loss(key_query, problems, i):
     return total / 5
 
 
-def test_problems_have_unit_vectors_signs_and_the_query_asked_for():
-    own, first = (draw_problems([3], queries=kind, **SIZES) for kind in ("independent", "first_token"))
+def test_problems_have_unit_vectors_and_signs():
+    own = draw_problems([3], **SIZES)
     for vectors in (own.tokens, own.queries, own.decoder):
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1.0)
     assert set(np.unique(own.labels)) <= {-1.0, 1.0}
-    assert np.array_equal(first.queries, first.tokens[:, :, 0])
-    assert np.array_equal(first.tokens, own.tokens)
 
 
 def test_the_problem_of_a_seed_does_not_depend_on_the_others():
@@ -122,7 +120,6 @@ def test_trained_attention_picks_the_tokens_its_svm_is_asked_for():
         ({"n_samples": 0}, "n_samples"),
         ({"n_tokens": 1}, "n_tokens"),
         ({"dimension": 0}, "dimension"),
-        ({"queries": "magic"}, "queries"),
         ({"seeds": []}, "seeds"),
         ({"seeds": [-1]}, "seed"),
     ],

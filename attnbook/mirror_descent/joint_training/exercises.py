@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.mirror_descent.joint import common_step_growth
+from attnbook.mirror_descent.joint_training.experiments import common_step_growth
 
 __all__ = ["CHECKS"]
 
@@ -58,7 +58,4 @@ def growth(answer: Callable[..., Any]) -> str | None:
     return None
 
 
-CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {
-    "MD-11": newton,
-    "MD-12": growth,
-}
+CHECKS: dict[str, Callable[[Callable[..., Any]], str | None]] = {"MD-11": newton, "MD-12": growth}

@@ -18,8 +18,8 @@ def mirror_step(answer: Callable[..., Any]) -> str | None:
     """Check one step of mirror descent."""
     weights, gradient = stream(1, "exercise", "MD-1").standard_normal((2, 3, 5))
     lr, p = 0.7, 1.6
-    mirrored, right = mirror.mirror_map(weights, p), mirror.pushed(weights, -lr * gradient, p)
-    got, moved = np.asarray(answer(weights.copy(), gradient.copy(), lr, p), dtype=float), mirrored - lr * gradient
+    moved, wrong = (mirror.mirror_map(weights, p) + sign * lr * gradient for sign in (-1, 1))
+    right, got = mirror.inverse_mirror_map(moved, p), np.asarray(answer(weights.copy(), gradient.copy(), lr, p), float)
     if got.shape != right.shape:
         return f"the new weights have the shape of the old ones, {right.shape}, got {got.shape}"
     if np.isnan(got).any():
@@ -27,7 +27,7 @@ def mirror_step(answer: Callable[..., Any]) -> str | None:
     likely = {
         "this is the point in the mirror space: map it back to the weights": moved,
         "the step was taken in the weights, not in the mirror space: that is gradient descent": weights - lr * gradient,
-        "the sign is reversed: descent subtracts the gradient": mirror.pushed(weights, lr * gradient, p),
+        "the sign is reversed: descent subtracts the gradient": mirror.inverse_mirror_map(wrong, p),
         "the signs are lost on the way back": np.abs(right),
         "the way back has the exponent 1 / (p - 1), not p - 1": mirror.mirror_map(moved, p),
     }

@@ -18,8 +18,8 @@ from attnbook.core.runtime import Progress, share
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention import Batch, attention_weights, descend, train_loss
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
-from attnbook.mirror_descent.cone_probes import at_divergence, extreme_directions
-from attnbook.mirror_descent.data import Problems, draw_problems, joined, plane_toy
+from attnbook.mirror_descent.cone_probes import cone_starts
+from attnbook.mirror_descent.data import draw_problems, joined, plane_toy
 from attnbook.mirror_descent.mirror import direction_divergence as divergence
 from attnbook.mirror_descent.mirror_descent import lemmas
 
@@ -74,32 +74,22 @@ class MainTheorem(ByExponent):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train one member for each exponent, choice and seed, twice."""
-        one, names = draw_problems(seeds), self.coordinates()
-        parts: dict[str, list[np.ndarray]] = {"selected": [], "weight": [], "norm": [], "start": [], "slack": []}
-        for p in self.ps:
-            for selected, slack in ((one.best_tokens, np.full(len(seeds), np.inf)), second_choice(one, p)):
-                svm = attention_svm(one.tokens, one.queries, selected, p)
-                way = extreme_directions(one, seeds, 1, p, selected=selected)[:, 0]
-                unit = at_divergence(mirror.normalised(svm.weight, p), way, p, self.divergence)
-                start = self.relative_norm * svm.norm[:, None, None] * unit
-                for name, part in zip(parts, (selected, svm.weight, svm.norm, start, slack), strict=True):
-                    parts[name].append(part)
-        selected, weight, norm, start, slack = (np.concatenate(part) for part in parts.values())
-        ps, problems, shape = np.repeat(self.ps, 2 * len(seeds)), joined([one] * 2 * len(self.ps)), (-1, 2, len(seeds))
-        batch = Batch.of(problems)
+        starts = cone_starts(self.ps, seeds, [(self.divergence, self.relative_norm)], largest=True)
+        names, slack, ps, shape = self.coordinates(), starts.slack, starts.ps, (-1, 2, len(seeds))
+        batch = Batch.of(starts.problems)
         found: Arrays = {"slack": (("p", "choice", "seed"), slack.reshape(shape))}
         runs = {"": ("step", self.step_size + 0 * ps), "free_": ("free_step", self.free_step_size * (ps - 1))}
         for number, (kind, (step, size)) in enumerate(runs.items()):
             history = descend(
-                problems, ps, steps=names[step][-1], step_size=size.tolist(), normalized=kind == "free_", start=start,
-                record_at=names[step], device=device, progress=share(progress, number, 2),
+                starts.problems, ps, steps=names[step][-1], step_size=size.tolist(), normalized=kind == "free_",
+                start=starts.start, record_at=names[step], device=device, progress=share(progress, number, 2),
             )  # fmt: skip
             path = history.records["key_query"]
             losses = [train_loss({"key_query": torch.tensor(w)}, batch).numpy() for w in path]
             arrays = {
-                "divergence": divergence(weight, path, ps),
-                "norm": mirror.entrywise_norm(path, ps) / norm,
-                "kept": (attended(path[-1], batch) == selected).all(-1),
+                "divergence": starts.divergence(path),
+                "norm": starts.relative_norm(path),
+                "kept": starts.kept(path[-1]),
                 "rise": np.diff(losses, axis=0).max(0),  # of the loss from record to record, largest
             }
             for name, array in arrays.items():
@@ -116,6 +106,8 @@ class MainTheorem(ByExponent):
         passed = turns.where(data.kept.notnull())
         near = (np.abs(np.log(ratio)) < np.log(1.1)).where(ratio.notnull())
         theorem: dict[str, xr.DataArray] = {"loss_rise": highest(data.rise.sel(choice="best"))}
+        left = data.free_kept.sel(choice="other") == 0
+        theorem |= {"other_runs": data.kept.sel(choice="other").count(), "other_left_far": left.sum()}
         equal = {"low_within_a_tenth": share_of_seeds(near, -1).min()}
         for choice in CHOICES:
             runs = passed.sel(choice=choice)
@@ -198,6 +190,7 @@ class Direction(ByExponent):
         rising = own.sel(p=[1.1, 1.25, 1.5, 1.75]).diff("p") > 0
         denser = data.dimension.sel(of=["trained", "solution for the best"], p=slice(None, 3)).diff("p") > 0
         fuller = data.share.sel(of="trained", p=[1.1, 1.5, 3.0]).diff("p") > 0
+        local, best = settled.local.all("p"), settled.best.all("p")
         trained, beside = data.dimension.sel(of="trained"), data.dimension.sel(of="solution")
         return {
             "MD-dir": {"low": share_of_seeds(turned, -1)} | by_p("divergence", ends, CROSSED),
@@ -205,8 +198,8 @@ class Direction(ByExponent):
             "MD-sparse": {"low": share_of_seeds(denser.all(["p", "of"]) & fuller.all("p"), -1)}
             | by_p("dimension", trained, [1.1, 2.0, 3.0]),
             "MD-local": {
-                "low_local": share_of_seeds(settled.local.all("p"), -1), "share_best": settled.best.mean("p"),
-                "high_best": share_of_seeds(settled.best.all("p"), 1), "share_local_p1_1": data.local.sel(p=1.1),
+                "low_local": share_of_seeds(local, -1), "share_local": share_of_seeds(local),
+                "share_best": share_of_seeds(best), "high_best": share_of_seeds(best, 1),
             },
             "MD-memory": {"low": share_of_seeds(rising.all("p"), -1)} | by_p("cosine", own, [1.1, 1.25, 1.5])
             | by_p("density_over_solution", trained / beside, [1.1, 2.0]),
@@ -299,25 +292,6 @@ class Inequalities(ByExponent):
             "MD-L26": {"largest_error": highest(data.identity)},
             "MD-L13+": {"least_ratio": lowest(sharp), "largest_least_ratio": highest(sharp)},
         }
-
-
-def second_choice(problems: Problems, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best tokens but for one sample's second best, locally optimal, and their slack (NaN: there is none).
-
-    The slack is the margin, above one, of the nearest better token; of several such choices it is the largest.
-    """
-    count, samples, _ = problems.token_scores.shape
-    selected, index = np.repeat(problems.best_tokens[:, None], samples, axis=1), np.arange(samples)
-    selected[:, index, index] = np.argsort(problems.token_scores, axis=2)[:, :, -2]
-    tried, flat = problems.repeated(samples), selected.reshape(-1, samples)
-    svm, scores = attention_svm(tried.tokens, tried.queries, flat, p), tried.token_scores
-    better = scores > np.take_along_axis(scores, flat[..., None], axis=2)
-    slack = np.where(better, svm.margins, np.inf).min(axis=(1, 2)) - 1
-    slack = np.where(locally_optimal(scores, flat, svm.support), slack, -np.inf).reshape(count, samples)
-    most = slack.argmax(axis=1), slack.max(axis=1)
-    exists = np.isfinite(most[1])
-    chosen = np.where(exists[:, None], selected[np.arange(count), most[0]], problems.best_tokens)
-    return chosen, np.where(exists, most[1], np.nan)
 
 
 def attended(key_query: np.ndarray, batch: Batch) -> np.ndarray:

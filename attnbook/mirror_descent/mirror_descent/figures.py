@@ -108,12 +108,13 @@ def theorem(data: xr.Dataset) -> Figure:
 def by_exponent(data: xr.Dataset) -> Table:
     """Return by exponent what the runs from zero end with."""
     trained, solution = (data.dimension.sel(of=of) for of in ("trained", "solution"))
-    found = {"cosine with the solution": own_cosine(data), "share that counts": trained, "of the solution": solution}
+    angle = np.degrees(np.arccos(own_cosine(data).clip(max=1)))
+    found = {"angle to the solution": angle, "share that counts": trained, "of the solution": solution}
     rows: list[list[str | Measured]] = []
     for p in data.p.values:
         spreads = [np.quantile(values.sel(p=p), (0, 0.5, 1)) for values in found.values()]
         shares = (f"{float(data[name].sel(p=p).mean()):.0%}" for name in ("local", "best"))
         cells = [*(f"{middle:.3g} [{low:.3g}, {high:.3g}]" for low, middle, high in spreads), *shares]
         rows.append([f"{p:g}", *map(Measured, cells)])
-    caption = f"Median over {data.sizes['seed']} problems [smallest, largest]; last: shares of the problems."
+    caption = f"Medians over {data.sizes['seed']} problems [smallest, largest], angles in degrees; last: shares."
     return Table(["p", *found, "locally optimal", "best tokens"], rows, caption)

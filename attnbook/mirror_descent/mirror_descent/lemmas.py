@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnbook.core.rng import stream
-from attnbook.mirror_descent import inequalities, mirror
+from attnbook.mirror_descent import mirror
+from attnbook.mirror_descent.mirror_descent import inequalities
 
 if TYPE_CHECKING:
     from attnbook.mirror_descent.mirror_descent.experiments import Inequalities
@@ -58,7 +59,7 @@ def unit_pairs(sizes: Inequalities, seed: int, p: float) -> tuple[np.ndarray, np
         u[tiny], v[tiny] = 0.0, 0.0
         u[tiny, 0, 0] = v[tiny, 0, 0] = 1.0
         v[tiny, 0, 1] = np.geomspace(0.02, 0.3, EXTREME)
-        u[tiny, 0, 1] = v[tiny, 0, 1] * (1 - inequalities.extreme_change(p))
+        u[tiny, 0, 1] = v[tiny, 0, 1] * (1 - mirror.extreme_change(p))
     kept = u.any(axis=(1, 2))  # a change by all of a sparse matrix leaves zero, which has no direction
     u, v = mirror.normalised(u[kept], p), mirror.normalised(v[kept], p)
     apart = mirror.entrywise_norm(u - v, p) > 1e-4  # others coincide but for rounding and say nothing

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
-from attnbook.mirror_descent import rate_bounds
+from attnbook.mirror_descent.rates import one_step
 
 __all__ = ["CHECKS"]
 
@@ -18,7 +18,7 @@ def bound_in_norm(answer: Callable[..., Any]) -> str | None:
     """Check the three cases of the rate."""
     norm = np.array([7.0, 50.0])
     for p in (1.3, 2.0, 3.5):
-        right = rate_bounds.bound(norm, p)
+        right = one_step.rate_bound(norm, p)
         got = np.asarray(answer(norm.copy(), p), dtype=float)
         if np.allclose(got, right):
             continue

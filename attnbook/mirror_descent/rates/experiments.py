@@ -15,11 +15,12 @@ from attnbook.core.ensemble import log_spaced
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest, share_of_seeds
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share
-from attnbook.mirror_descent import mirror, one_step, rate_bounds
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention import Batch, descend, excess_loss, loss_and_gradient
-from attnbook.mirror_descent.cone_lemmas import in_the_cone
 from attnbook.mirror_descent.cone_probes import ConeStarts, cone_starts, second_choice
 from attnbook.mirror_descent.data import draw_problems, joined
+from attnbook.mirror_descent.rates import one_step
+from attnbook.mirror_descent.rates.cone_lemmas import in_the_cone
 
 CHOICES = ["best", "second"]  # tokens: the best of each sample; one of them exchanged for the second best
 TINY = 1e-10  # slack below zero that is rounding
@@ -108,12 +109,11 @@ class Cone(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Sample both choices of tokens, exponent by exponent."""
-        sizes = {name: getattr(self, name) for name in ("directions", "tested", "others", "radii")}
         one, columns = draw_problems(seeds), []
         with runtime.threads(1):
             for number, p in enumerate(self.ps, 1):
-                selected = np.concatenate([one.best_tokens, second_choice(one, p)])
-                columns.append(in_the_cone(joined([one, one]), selected, (*seeds, *seeds), p, **sizes))
+                selected = np.concatenate([one.best_tokens, second_choice(one, p)[0]])
+                columns.append(in_the_cone(joined([one, one]), selected, (*seeds, *seeds), p, self))
                 if progress:
                     progress(number, len(self.ps))
         found: Arrays = {}
@@ -201,7 +201,7 @@ class Staying(Experiment):
                 path, sizes = records["key_query"], np.exp(records["log_step_size"][at])
                 batch, own = Batch.of(runs.problems), torch.tensor(runs.selected)
                 losses = np.stack([excess_loss(to_tensor(w, dtype=torch.float64), batch, own).numpy() for w in path])
-                ray, pair = np.broadcast_to(runs.ray, path[at].shape), (losses[at], losses[at + 1])
+                ray, pair = mirror.normalised(runs.weight, runs.ps), (losses[at], losses[at + 1])
                 needed = one_step.needed_slack(path[at], path[at + 1], ray, pair, sizes, runs.ps)
                 parts.append(
                     {
@@ -288,13 +288,11 @@ class Rates(Experiment):
             record_at=steps["plain_step"], device=device, progress=share(progress, 0, 2),
         ).records["key_query"]  # fmt: skip
         records = equal_steps(runs, self.step, self.steps, steps["step"], device, share(progress, 1, 2))
-        equal = np.concatenate([runs.start[None], records["key_query"]])
+        equal = records["key_query"]
         with runtime.threads(1):
-            norm, log_divergence = runs.relative_norm(equal), np.log(runs.divergence(equal))
             constant = {"plain_divergence": runs.divergence(plain), "plain_norm": runs.relative_norm(plain)}
-            columns = zip(constant["plain_norm"].T, norm.T, log_divergence.T, strict=True)
-            constant["equal_divergence"] = np.exp([np.interp(*c, right=np.nan) for c in columns]).T
-            far = {"divergence": np.exp(log_divergence[1:]), "relative_norm": norm[1:], "log_time": records["log_time"]}
+            far = {"divergence": runs.divergence(equal), "relative_norm": runs.relative_norm(equal)}
+            far["log_time"] = records["log_time"]
             ends = {"kept": runs.kept(equal[-1]), "plain_kept": runs.kept(plain[-1]), "target_norm": runs.norm}
         parts = (constant, ("plain_step",)), (far, ("step",)), (ends, ())
         return {k: v for found, axes in parts for k, v in by_run(found, axes, self.ps, seeds).items()}
@@ -314,15 +312,12 @@ class Rates(Experiment):
         quotients = norms.diff("plain_step") / np.log(norms.plain_step).diff("plain_step")
         early, last = (quotients.isel(plain_step=at, drop=True) for at in (0, 1))
         grows = (last >= np.minimum(early, 1)) & (data.plain_norm.diff("plain_step") > 0).all("plain_step")
-        error = abs(np.log(data.equal_divergence / data.plain_divergence)).max("plain_step").where(left)
         return {
             "MD-L29": held((late[True] <= 1) & (late[False] <= 1) | ~kept)
             | {f"median_p{p:g}".replace(".", "_"): late[False].where(kept).sel(p=p).median("choice") for p in self.ps},
             "MD-L30": held(grows | ~left) | {"median_slope": last.where(left).median(["p", "choice"])},
             "MD-rate-k": {f"share_kept_{c}": left.sel(choice=c).mean() for c in CHOICES}
             | {f"change_{c}": change.sel(choice=c).median() for c in CHOICES},
-            "MD-plain": held((error < np.log(1.1)) | ~left)
-            | {"median_difference": np.exp(error.median(["p", "choice"])) - 1},
             "MD-rate+": {"largest_error": abs(medians + 2 * np.minimum(1, medians.p - 1)).max()}
             | {f"slope_p{p:g}".replace(".", "_"): slopes.sel(p=p).median("choice") for p in self.ps},
             "MD-L30+": {
@@ -394,7 +389,7 @@ def over_bound(divergence: xr.DataArray, argument: xr.DataArray) -> xr.DataArray
     """Return the divergence over the rate of Lemma 29 at an argument: the norm, or the log of the time."""
     rates = argument.copy(deep=True)
     for p in rates.p.values:
-        rates.loc[{"p": p}] = rate_bounds.bound(argument.sel(p=p).values, float(p))
+        rates.loc[{"p": p}] = one_step.rate_bound(argument.sel(p=p).values, float(p))
     return divergence / rates
 
 

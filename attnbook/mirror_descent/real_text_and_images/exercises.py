@@ -50,9 +50,12 @@ def tuned_gain(answer: Callable[..., Any]) -> str | None:
     best = [v.mean(axis=1).argmax() for v in validation]
     for one, row in zip(test, best, strict=True):
         one[row] -= 0.05  # so that a look at the test accuracies would choose another step size
+
+    def judged(gain: np.ndarray, ddof: int = 1) -> np.ndarray:
+        return np.array([gain.mean(), gain.std(ddof=ddof) / np.sqrt(6)])
+
     difference = test[0][best[0]] - test[1][best[1]]
-    error = difference.std(ddof=1) / np.sqrt(6)
-    right = np.array([difference.mean(), error])
+    right = judged(difference)
     got = np.asarray(answer(*[a.copy() for a in (*validation, *test)]), dtype=float)
     if got.shape != (2,):
         return f"return the mean gain and its standard error, shape (2,), got {got.shape}"
@@ -61,25 +64,14 @@ def tuned_gain(answer: Callable[..., Any]) -> str | None:
     peeked = test[0][test[0].mean(axis=1).argmax()] - test[1][test[1].mean(axis=1).argmax()]
     own = np.array([t[v.argmax(axis=0), np.arange(6)] for t, v in zip(test, validation, strict=True)])
     apart = np.sqrt(sum(t[b].var(ddof=1) for t, b in zip(test, best, strict=True)) / 6)
-    return likely_mistake(
-        got,
-        right,
-        {
-            "choose the step size on validation, not on test": np.array(
-                [peeked.mean(), peeked.std(ddof=1) / np.sqrt(6)]
-            ),
-            "choose one step size for all seeds, by the mean over seeds": np.array(
-                [(own[0] - own[1]).mean(), (own[0] - own[1]).std(ddof=1) / np.sqrt(6)]
-            ),
-            "this is the standard deviation; divide by the root of the number of seeds": np.array(
-                [difference.mean(), difference.std(ddof=1)]
-            ),
-            "the deviation of a sample divides by one less: ddof=1": np.array(
-                [difference.mean(), difference.std() / np.sqrt(6)]
-            ),
-            "equal seeds are paired: take differences first": np.array([difference.mean(), apart]),
-        },
-    )
+    likely = {
+        "choose the step size on validation, not on test": judged(peeked),
+        "choose one step size for all seeds, by the mean over seeds": judged(own[0] - own[1]),
+        "this is the standard deviation; divide by the root of the number of seeds": right * [1, np.sqrt(6)],
+        "the deviation of a sample divides by one less: ddof=1": judged(difference, ddof=0),
+        "equal seeds are paired: take differences first": np.array([difference.mean(), apart]),
+    }
+    return likely_mistake(got, right, likely)
 
 
 CHECKS = {"MD-14": effective_dimension, "MD-15": tuned_gain}

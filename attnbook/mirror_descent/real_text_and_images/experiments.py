@@ -9,24 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
+from attnbook.core import ensemble
 from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
 from attnbook.datasets import Source
-from attnbook.mirror_descent import baselines, comparison, patches, reviews
-from attnbook.mirror_descent.comparison import OPTIMIZERS, Rates
-from attnbook.mirror_descent.patches import ImageSource, Pictures
-from attnbook.mirror_descent.real_text_and_images import measures
-from attnbook.mirror_descent.reviews import LastWords
-from attnbook.mirror_descent.transformer import ATTENTION, Inputs, Shape, attention_names, draw_parameters
+from attnbook.mirror_descent.real_text_and_images import baselines, comparison, measures, patches, reviews
+from attnbook.mirror_descent.real_text_and_images.attention_rule import AttentionRule
+from attnbook.mirror_descent.real_text_and_images.comparison import OPTIMIZERS, Rates
+from attnbook.mirror_descent.real_text_and_images.patches import N_CLASSES, ImageSource
+from attnbook.mirror_descent.real_text_and_images.reviews import LastWords
+from attnbook.mirror_descent.real_text_and_images.transformer import (
+    ATTENTION,
+    Inputs,
+    Shape,
+    attention_names,
+    draw_parameters,
+)
 
 EDGES = np.geomspace(1e-6, 1.0, 25)  # bounds of the bins of the histograms, in sizes over the largest of the matrix
 MATRICES = [*ATTENTION, "all"]
@@ -69,7 +76,7 @@ class Comparison(Experiment):
         self,
         shape: Shape,
         seeds: tuple[int, ...],
-        start: Parameters,
+        device: torch.device,
         batches: Callable[[int], Inputs],
         *,
         steps: int,
@@ -78,20 +85,29 @@ class Comparison(Experiment):
         test: Parts,
         progress: Progress | None,
     ) -> tuple[Parameters, Arrays]:
-        """Train all configurations; return them, their accuracies at each record, and how sparse they end."""
-        history = comparison.train_configurations(
-            shape,
-            self.rates,
-            seeds,
-            start,
-            batches,
+        """Return networks of every configuration from every seed's start, accuracies at records, and sparsity.
+
+        Gradients are cut to length 1. Batches have one group per seed. Noise for the attention matrices takes the place
+        of their gradients, with the length that these had.
+        """
+        pairs = [(name, rate) for name, rate in comparison.configurations(self.rates) for _ in seeds]
+        start = draw_parameters(shape, seeds, len(pairs) // len(seeds), device=str(device))
+        asking = torch.tensor([float(name != "uniform") for name, _ in pairs], device=device)
+        queries = [name for name in start if name.startswith(ATTENTION[0])]
+        gradient = comparison.clipped_gradient(shape, asking=asking)
+        exponents = [comparison.OPTIMIZERS[name] for name, _ in pairs]
+        history = ensemble.train(
+            comparison.drowned(gradient) if noise else gradient,
+            start | {name: start[name] * asking.view(-1, 1, 1) for name in queries},
+            (lambda step: (batches(step), noise(step))) if noise else batches,
+            optimizer=AttentionRule(attention_names(shape), [rate for _, rate in pairs], exponents),
             steps=steps,
-            noise=noise,
             record=lambda parameters: {
                 "validation_accuracy": comparison.accuracy(parameters, shape, validation()),
                 "test_accuracy": comparison.accuracy(parameters, shape, test()),
             },
             record_at=[steps * k // self.records for k in range(1, self.records + 1)],
+            on_divergence="record",
             progress=progress,
         )
         trained = history.parameters
@@ -99,28 +115,20 @@ class Comparison(Experiment):
         for name, values in comparison.sparsity(trained, shape).items():
             found[name] = ("matrix", *RUNS), self._split(values.T, seeds, 1)
         found["diverged"] = RUNS, self._split(history.diverged, seeds)
-        right = comparison.right_answers(trained, shape, test()).view(*self._members(seeds), -1)
-        other = right[list(OPTIMIZERS).index("p2")]
-        found["discordant"] = RUNS, (right != other).float().mean(-1).cpu().numpy()
         return trained, found
-
-    def _members(self, seeds: tuple[int, ...]) -> tuple[int, int, int]:
-        return len(OPTIMIZERS), len(self.rates[0]), len(seeds)
 
     def _split(self, values: np.ndarray, seeds: tuple[int, ...], axis: int = 0) -> np.ndarray:
         """Split the axis of members into optimisers, step sizes and seeds."""
-        return values.reshape(*values.shape[:axis], *self._members(seeds), *values.shape[axis + 1 :])
-
-    def _start(self, shape: Shape, seeds: tuple[int, ...], device: torch.device) -> Parameters:
-        return draw_parameters(shape, seeds, len(comparison.configurations(self.rates)), device=str(device))
+        members = len(OPTIMIZERS), len(self.rates[0]), len(seeds)
+        return values.reshape(*values.shape[:axis], *members, *values.shape[axis + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reviews(Comparison):
     """One layer whose class token reads the last words of a review.
 
-    Cases: ``many`` reviews with frozen word vectors; ``learned``, where the vectors are trained on; ``few`` reviews;
-    and ``noise``, where noise of the same length stands in the place of the gradients of the attention matrices.
+    Cases: ``many`` reviews; ``few`` reviews; and ``noise``, many reviews with noise of the same length in the place of
+    the gradients of the attention matrices. Word vectors are frozen.
     """
 
     id = "mirror_descent.reviews"
@@ -128,7 +136,7 @@ class Reviews(Comparison):
     smoke = {
         "n_words": 100, "n_tokens": 12, "width": 8, "n_train": 40, "n_few": 20, "n_validation": 20, "n_test": 30,
         "n_read": 20, "steps": 3, "few_steps": 3, "batch_size": 10, "records": 2, "rates": tuple(r[:2] for r in THREE),
-        "cases": ("many", "learned", "few", "noise"), "seeds": (0, 1), "chunk": 1,
+        "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
     large = {
         "reviews": "imdb", "n_words": 30_000, "n_tokens": 200, "width": 100, "n_train": 22_500, "n_few": 500,
@@ -152,16 +160,11 @@ class Reviews(Comparison):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.cases or set(self.cases) - {"many", "learned", "few", "noise"}:
-            raise ValueError(f"cases: expected some of many, learned, few and noise, got {self.cases}")
+        if not self.cases or set(self.cases) - {"many", "few", "noise"}:
+            raise ValueError(f"cases: expected some of many, few and noise, got {self.cases}")
 
     def read(self) -> LastWords:
-        """Return the reviews.
-
-        Raises:
-            DataError: If they are not on this machine.
-            ValueError: If there are too few.
-        """
+        """Return the reviews; refused where there are too few, or none on this machine."""
         sizes = {"n_words": self.n_words, "n_tokens": self.n_tokens, "dimension": self.width}
         found = reviews.load_reviews(self.reviews, self.vectors, **sizes)
         if self.n_train + self.n_validation > len(found.train) or max(self.n_test, self.n_read) > len(found.test):
@@ -186,15 +189,9 @@ class Reviews(Comparison):
     def _case(
         self, case: str, found: LastWords, seeds: tuple[int, ...], device: torch.device, progress: Progress | None
     ) -> Arrays:
-        few, frozen = case == "few", case != "learned"
-        steps, n_train = (self.few_steps, self.n_few) if few else (self.steps, self.n_train)
+        steps, n_train = (self.few_steps, self.n_few) if case == "few" else (self.steps, self.n_train)
         subsets = [self.n_validation + stream(s, "training reviews").permutation(self.n_train)[:n_train] for s in seeds]
-        kind: Literal["frozen", "words"] = "frozen" if frozen else "words"
-        size = self.width if frozen else len(found.words)
-        shape = Shape(kind, size, self.n_tokens, width=self.width, n_heads=self.n_heads, positions=False)
-        start = self._start(shape, seeds, device)
-        if not frozen:
-            start["words"] = torch.tensor(found.vectors).to(start["words"]).expand_as(start["words"])
+        shape = Shape("frozen", self.width, self.n_tokens, width=self.width, n_heads=self.n_heads)
         ordered = [
             own[comparison.epoch_order(n_train, steps, self.batch_size, stream(s, "batches"))]
             for s, own in zip(seeds, subsets, strict=True)
@@ -207,13 +204,13 @@ class Reviews(Comparison):
 
         def parts(split: str, part: slice) -> Iterator[tuple[Inputs, Tensor]]:
             tokens, labels = getattr(found, split)[part], getattr(found, f"{split}_labels")[part]
-            return reviews.parts(found, tokens, labels, frozen=frozen, device=device)
+            return reviews.parts(found, tokens, labels, device=device)
 
         trained, arrays = self._train(
             shape,
             seeds,
-            start,
-            reviews.batches(found, np.stack(ordered), frozen=frozen, device=device),
+            device,
+            reviews.batches(found, np.stack(ordered), device=device),
             steps=steps,
             noise=noise if case == "noise" else None,
             validation=lambda: (inputs for inputs, _ in parts("train", slice(self.n_validation))),
@@ -243,7 +240,7 @@ class Reviews(Comparison):
             splits = [found.train[own], found.train[apart], found.test[: self.n_test]]
             labels = [found.train_labels[own], found.train_labels[apart], found.test_labels[: self.n_test]]
             features = baselines.text_features(splits, found.vectors)
-            table[:, column] = [baselines.logistic_regression(features[n], labels)[0] for n in baselines.TEXT_BASELINES]
+            table[:, column] = [baselines.logistic_regression(features[n], labels) for n in baselines.TEXT_BASELINES]
         return table
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
@@ -256,10 +253,6 @@ class Reviews(Comparison):
             whole = data.effective_dimension.sel(case="many", matrix="all", drop=True)
             unmatched = whole.sel(optimizer="p2").isel(rate=-1) - whole.sel(optimizer="p1_1").isel(rate=0)
             found["MD-hist-noise"] |= {"unmatched": unmatched, "unmatched_upper": -_lower(-unmatched)}
-        if {"many", "learned"} <= set(data.case.values):  # reported, not judged
-            learned = data.sel(case="learned", drop=True)
-            found["MD-imdb"] |= {"gain_learned": _more(measures.tuned(learned))}
-            found["MD-tok"] |= {"attention_gain_learned": _more(learned.mass.isel(rate=self.compared))}
         return found
 
     def _many(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
@@ -276,9 +269,7 @@ class Reviews(Comparison):
             "MD-imdb": {"gain": gain, "gain_over_p3": gain_over_p3, **lead}
             | {"least_gain_lower": xr.concat([_lower(gain), _lower(gain_over_p3)], "rival").min()},
             "MD-imdb-tie": {**lead, "largest_difference": measures.largest_difference(data)},
-            "MD-hist": measures.by_exponent(dimension)
-            | {"near_zero_lower": near_zero["lower"], "dimension_lower": order["lower"]}
-            | {"share_ordered": order["share_ordered"]},
+            "MD-hist": measures.by_exponent(dimension) | {"near_zero_lower": near_zero["dimension_lower"], **order},
             "MD-tok": {"attention_gain": attention, "attention_gain_lower": _lower(attention)}
             | {"hit_rate_gain": hits, "hit_rate_gain_lower": _lower(hits)},
             "MD-tok-sharp": {"corrected_gain": corrected, "corrected_gain_upper": -_lower(-corrected)}
@@ -298,10 +289,7 @@ class Reviews(Comparison):
             f"from_limit_{p}": fastest.sel(optimizer=p) - measures.noise_limit(float(p[1:])) for p in ("p2", "p3")
         }
         dimensions = measures.by_exponent(whole.isel(rate=self.compared))
-        return {
-            "MD-hist-noise": {**dimensions, **limits}
-            | {"dimension_lower": order["lower"], "share_ordered": order["share_ordered"]}
-        }
+        return {"MD-hist-noise": {**dimensions, **limits} | order}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,47 +319,28 @@ class Images(Comparison):
     n_layers: int = 1
     steps: int = 400
 
-    def read(self) -> Pictures:
-        """Return the images.
-
-        Raises:
-            DataError: If they are not on this machine.
-            ValueError: If there are too few.
-        """
-        sizes = {name: getattr(self, name) for name in ("n_train", "n_validation", "n_apart", "n_test")}
-        return patches.load_images(self.images, **sizes)
-
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks; the baseline is logistic regression on the pixels."""
-        found, cut = self.read(), self.patch
-        side, channels = found.train.shape[2:]
-        shape = Shape(
-            "projected",
-            cut * cut * channels,
-            (side // cut) ** 2,
-            len(found.classes),
-            self.width,
-            self.n_heads,
-            self.n_layers,
-        )
+        sizes = {name: getattr(self, name) for name in ("n_train", "n_validation", "n_apart", "n_test")}
+        found, cut = patches.load_images(self.images, **sizes), self.patch
+        side, channels = found["train"].images.shape[2:]
+        inputs = cut * cut * channels, (side // cut) ** 2, N_CLASSES
+        shape = Shape("projected", *inputs, self.width, self.n_heads, self.n_layers)
         size = self.steps, self.batch_size
         rows = np.stack([comparison.epoch_order(self.n_train, *size, stream(s, "batches")) for s in seeds])
         moves = np.stack([self._moves(stream(s, "moves")) for s in seeds])
         _, arrays = self._train(
             shape,
             seeds,
-            self._start(shape, seeds, device),
-            patches.batches(found, cut, rows, moves, device=device),
+            device,
+            patches.batches(found["train"], cut, rows, moves, device=device),
             steps=self.steps,
-            validation=lambda: patches.parts(found.validation, found.validation_labels, cut, device=device),
-            test=lambda: patches.parts(found.test, found.test_labels, cut, device=device),
+            validation=lambda: patches.parts(found["validation"], cut, device=device),
+            test=lambda: patches.parts(found["test"], cut, device=device),
             progress=progress,
         )
-        pixels = [
-            getattr(found, split).reshape(-1, side * side * channels) for split in ("train", "validation", "test")
-        ]
-        labels = [found.train_labels, found.validation_labels, found.test_labels]
-        linear, _ = baselines.logistic_regression(pixels, labels, PIXEL_PENALTIES)
+        pixels = [split.images.reshape(len(split.labels), -1) for split in found.values()]
+        linear = baselines.logistic_regression(pixels, [split.labels for split in found.values()], PIXEL_PENALTIES)
         return arrays | {"baseline_accuracy": ((), linear)}
 
     def _moves(self, rng: np.random.Generator) -> np.ndarray:
@@ -380,21 +349,20 @@ class Images(Comparison):
         return np.concatenate([both, rng.integers(1 + self.mirrored, size=(*size, 1))], axis=-1)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off accuracies at each optimiser's choice, and sparsity at the step sizes chosen and at all."""
-        accuracy, chosen = measures.tuned(data), measures.choice(data)["rate"]
+        """Read off sparsity at all step sizes and, of CIFAR-10, accuracy and sparsity at each optimiser's choice."""
         whole = data.effective_dimension.sel(matrix="all", drop=True)
+        order = measures.order(whole)
+        matched = measures.by_exponent(whole.isel(rate=self.compared))
+        found = {"MD-vit-matched": matched | order}
+        if self.images != "cifar10":
+            return found
+        accuracy, chosen = measures.tuned(data), measures.choice(data)["rate"]
         behind, sparser = _more(accuracy.sel(optimizer=["adam", "p1_1"]), "p1_1", "adam"), whole.isel(rate=chosen)
         denser = sparser.sel(optimizer="p1_1") - sparser.sel(optimizer="adam")
-        order = measures.order(whole)
-        return {
-            "MD-vit": {
-                "behind_adam": behind,
-                "behind_adam_upper": -_lower(-behind),
-                **measures.lead_of_attention(data),
-            },
+        lead = measures.lead_of_attention(data)
+        return found | {
+            "MD-vit": {"behind_adam": behind, "behind_adam_upper": -_lower(-behind), **lead},
             "MD-vit-sparse": {"denser_than_adam": denser, "denser_than_adam_upper": -_lower(-denser)},
-            "MD-vit-matched": measures.by_exponent(whole.isel(rate=self.compared))
-            | {"dimension_lower": order["lower"], "share_ordered": order["share_ordered"]},
         }
 
 

@@ -12,22 +12,19 @@ from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
-from attnbook.mirror_descent.comparison import MIRROR, OPTIMIZERS
+from attnbook.mirror_descent.looks import LOOKS as BY_EXPONENT
 from attnbook.mirror_descent.real_text_and_images import measures
-from attnbook.mirror_descent.transformer import ATTENTION
+from attnbook.mirror_descent.real_text_and_images.comparison import MIRROR, OPTIMIZERS
+from attnbook.mirror_descent.real_text_and_images.transformer import ATTENTION
 
 LOOKS: Mapping[str, Look] = {
     "uniform": Look("uniform attention", "#8a6d00", (0, (5, 1)), "D"),
     "adam": Look("Adam", "#6b6b6b", (0, (4, 1, 1, 1, 1, 1)), "X"),
-    "p1_1": Look("p = 1.1", "#8e4604", (0, (1, 1)), "v"),
-    "p2": Look("p = 2 (gradient descent)", "#0e0e0e", "--", "s"),
-    "p3": Look("p = 3", "#03707f", "-", "o"),
+    "p1_1": BY_EXPONENT[1.1],
+    "p2": BY_EXPONENT[2.0],
+    "p3": BY_EXPONENT[3.0],
 }
-BASELINES = {
-    "mean_vector": "mean word vector",
-    "bag_of_words": "bag of words",
-    "tf_idf": "tf-idf",
-}
+BASELINES = {"mean_vector": "mean word vector", "bag_of_words": "bag of words", "tf_idf": "tf-idf"}
 START = 0.75  # effective dimension of entries uniform between two bounds
 PLACES = "step size of p = 1.1 and 2 (p = 3: a tenth)"
 

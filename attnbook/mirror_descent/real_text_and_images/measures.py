@@ -8,7 +8,7 @@ from math import gamma, pi
 import numpy as np
 import xarray as xr
 
-from attnbook.mirror_descent.comparison import MIRROR, OPTIMIZERS
+from attnbook.mirror_descent.real_text_and_images.comparison import MIRROR, OPTIMIZERS
 
 TUNED = [name for name in OPTIMIZERS if name != "uniform"]
 
@@ -42,16 +42,10 @@ def lead(data: xr.Dataset) -> xr.DataArray:
 
     Rivals are the uniform control and the baselines; the one with the highest mean test accuracy counts.
     """
-    accuracy = tuned(data)
-    others = data.baseline_accuracy.broadcast_like(data.seed)
-    if "baseline" not in others.dims:
-        others = others.expand_dims("baseline")
-    rivals = [
-        accuracy.sel(optimizer="uniform", drop=True),
-        *(rival.drop_vars("baseline", errors="ignore") for rival in others.transpose("baseline", "seed")),
-    ]
-    strongest = max(rivals, key=lambda rival: float(rival.mean()))
-    return accuracy.sel(optimizer=TUNED) - strongest
+    accuracy, baselines = tuned(data), data.baseline_accuracy
+    apart = [one.drop_vars("baseline") for one in baselines] if "baseline" in baselines.dims else [baselines]
+    rivals = [accuracy.sel(optimizer="uniform", drop=True), *apart]
+    return accuracy.sel(optimizer=TUNED) - max(rivals, key=lambda rival: float(rival.mean()))
 
 
 def lead_of_attention(data: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -80,22 +74,16 @@ def moved_by_step_size(data: xr.Dataset) -> xr.DataArray:
     return end.test_accuracy.isel(rate=means.argmax("rate")) - end.test_accuracy.isel(rate=means.argmin("rate"))
 
 
-def steps_of(values: xr.DataArray) -> xr.DataArray:
-    """Return the differences from p = 1.1 to 2 and from 2 to 3, paired."""
-    ordered = values.sel(optimizer=list(MIRROR))
-    return ordered.diff("optimizer")
-
-
 def order(values: xr.DataArray) -> dict[str, xr.DataArray]:
     """Return how clearly values rise with the exponent.
 
     That is the smallest lower end of an interval over both steps and all other dimensions, and the share of seeds where
     everything rises.
     """
-    rises = steps_of(values)
+    rises = values.sel(optimizer=list(MIRROR)).diff("optimizer")
     _, lower, _ = interval(rises)
     others = [name for name in rises.dims if name != "seed"]
-    return {"lower": lower.min(), "share_ordered": (rises > 0).all(others).mean()}
+    return {"dimension_lower": lower.min(), "share_ordered": (rises > 0).all(others).mean()}
 
 
 def by_exponent(values: xr.DataArray) -> dict[str, xr.DataArray]:

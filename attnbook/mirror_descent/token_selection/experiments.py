@@ -18,11 +18,11 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.core.runtime import share as part_of
 from attnbook.mirror_descent import mirror
-from attnbook.mirror_descent import objective as theory
-from attnbook.mirror_descent import regularisation_path as paths
 from attnbook.mirror_descent.attention import Batch, descend, loss_and_gradient, train_loss
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
 from attnbook.mirror_descent.data import Problems, draw_problems, joined, plane_tokens
+from attnbook.mirror_descent.token_selection import objective as theory
+from attnbook.mirror_descent.token_selection import regularisation_path as paths
 
 AHEAD = 5.0  # relative norm times slack above which a start counts as far out
 FAR = 10.0  # relative norm from which on the path's slope is measured and lost walks are to be exposed
@@ -342,7 +342,7 @@ class RegularisationPath(Official):
         problem, norms = self.problems([seed]), np.array(self.relative_norms)
         walked = [self._walks(problem, p) for p in self.ps]
         radii = norms * attention_svm(problem.tokens, problem.queries, problem.best_tokens, 2.0).norm[0]
-        drawn = stream(seed, "path starts").standard_normal((self.starts, 1, self.dimension, self.dimension))
+        drawn = stream(seed, "path starts").standard_normal((self.starts, self.dimension, self.dimension))
         started = [[paths.follow(problem, 2.0, radii[at, None], start, most_steps=self.most_steps)
                     for at in range(len(norms))] for start in drawn]  # fmt: skip
         bounds = [theory.excess_bounds(problem, norm) for norm in self.relative_norms]
@@ -362,9 +362,8 @@ class RegularisationPath(Official):
         target = attention_svm(problem.tokens, problem.queries, problem.best_tokens, p)
         radii, ray = np.array(self.relative_norms) * target.norm[0], mirror.normalised(target.weight, p)
         downhill = -theory.loss_gradient(np.zeros_like(target.weight), problem, theory.LOSSES["logistic"])
-        outwards = paths.follow(problem, p, radii, downhill, most_steps=self.most_steps)
-        known = paths.interpolant(problem)[None]
-        back = paths.follow(problem, p, radii[::-1], known, most_steps=self.most_steps)
+        outwards = paths.follow(problem, p, radii, downhill[0], most_steps=self.most_steps)
+        back = paths.follow(problem, p, radii[::-1], paths.interpolant(problem), most_steps=self.most_steps)
         walks = (outwards, paths.Path(*(part[::-1] for part in back)))
         units = [mirror.normalised(walk.weights, p) for walk in walks]
         return {

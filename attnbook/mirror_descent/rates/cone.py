@@ -8,30 +8,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from attnbook.mirror_descent.inequalities import best_constant
-from attnbook.mirror_descent.mirror import check_exponents, conjugate
-
-__all__ = [
-    "gap_slacks",
-    "gaps",
-    "guaranteed_divergence",
-    "largest_pair",
-    "separation",
-    "sufficient_radius",
-]
+from attnbook.mirror_descent.mirror import best_constant, conjugate
 
 
 def separation(
     margins: Float[np.ndarray, "*batch samples tokens"], support: Bool[np.ndarray, "*batch samples tokens"]
 ) -> Float[np.ndarray, "*batch"]:
     r"""Return $\delta$: half the smallest excess margin of a token that is not a support token (4a).
-
-    Args:
-        margins: Margins at $W_{mm}$, infinite at the selected token.
-        support: Support tokens.
-
-    Returns:
-        $\delta>0$; infinite where every token is a support token.
 
     Example:
         >>> float(separation(np.array([[np.inf, 1.0, 1.5]]), np.array([[False, True, False]])))
@@ -51,23 +34,10 @@ def largest_pair(
 
     By Hölder's inequality, a matrix that is within $\epsilon\|W_{mm}\|_{p,p}$ of $W_{mm}$ has logits within
     $\epsilon A_\star$ of those of $W_{mm}$.
-
-    Args:
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        norm: $\|W_{mm}\|_{p,p}$.
-        p: One exponent above 1.
-
-    Returns:
-        The constants.
-
-    Raises:
-        ValueError: If the exponent is not a finite number above 1.
     """
     q = float(conjugate(p))
     # The norm of an outer product is the product of the norms.
-    token = (np.abs(tokens) ** q).sum(axis=-1) ** (1 / q)
-    query = (np.abs(queries) ** q).sum(axis=-1) ** (1 / q)
+    token, query = (np.linalg.norm(vectors, ord=q, axis=-1) for vectors in (tokens, queries))
     return np.asarray(norm * (token.max(axis=-1) * query).max(axis=-1))
 
 
@@ -85,24 +55,10 @@ def guaranteed_divergence(
     $\frac{p-1}2\big(m/(2A_\star d^{2/p-1})\big)^2$. The sharper constants of Lemma 13 give $c_p^\star(m/2A_\star)^p$
     and $\frac{p-1}2(m/2A_\star)^2$.
 
-    Args:
-        delta: $\delta$, from :func:`separation`; may be infinite.
-        pair: $A_\star$, from :func:`largest_pair`.
-        dimension: $d$, rows of the key-query matrix.
-        p: One exponent above 1.
-        sharp: Whether to use the sharper constants; default the reconstructed ones.
-
-    Returns:
-        Divergences between directions.
-
-    Raises:
-        ValueError: If the exponent is not a finite number above 1.
-
     Example:
         >>> float(guaranteed_divergence(np.array(1.0), np.array(1.0), 3, 2.0))
         0.0078125
     """
-    check_exponents(p)
     ratio = np.minimum(0.5, delta) / pair
     if p >= 2:
         return np.asarray(best_constant(p) * (ratio / 2) ** p if sharp else (ratio / 4) ** p / p)
@@ -120,16 +76,6 @@ def sufficient_radius(
 
     $R_\delta/\|W_{mm}\|=\frac1{\min(\delta,1/2)}\log\frac{C\,n\,T^2A_\star\Gamma}{\gamma_{gap}}$ with $\Gamma$ the
     largest range of scores and $\gamma_{gap}$ the smallest lead of a selected token over a support token.
-
-    Args:
-        delta: $\delta$, from :func:`separation`.
-        pair: $A_\star$, from :func:`largest_pair`.
-        token_scores: Scores of the tokens.
-        selected: Selected token of each sample, locally optimal.
-        support: Support tokens.
-
-    Returns:
-        Relative norms.
 
     Example:
         >>> scores, support = np.array([[0.9, -0.4, -0.9]]), np.array([[False, True, False]])
@@ -149,17 +95,7 @@ def gaps(
     queries: Float[np.ndarray, "*#batch samples dimension"],
     selected: Int[np.ndarray, "*#batch samples"],
 ) -> Float[np.ndarray, "*batch samples tokens"]:
-    r"""Return $(X_{i\alpha_i}-X_{it})^\top Wz_i$, infinite at the selected token.
-
-    Args:
-        weights: Key-query matrices.
-        tokens: Tokens of each sample.
-        queries: Query of each sample.
-        selected: Selected token of each sample.
-
-    Returns:
-        Gaps between the logit of the selected token and those of the others.
-    """
+    r"""Return $(X_{i\alpha_i}-X_{it})^\top Wz_i$, infinite at the selected token."""
     keys = np.asarray(queries) @ np.swapaxes(weights, -1, -2)
     logits = (tokens @ keys[..., None])[..., 0]
     index = np.broadcast_to(selected[..., None], (*logits.shape[:-1], 1))
@@ -178,14 +114,6 @@ def gap_slacks(
     For support tokens $t$ and all other tokens $\tau$ of sample $i$: (12a) $(X_{it}-X_{i\tau})^\top Wz_i\ge\delta$,
     (12b) $(X_{i\alpha_i}-X_{i\tau})^\top Wz_i\ge1+\delta$, (12c)
     $\frac12\le(X_{i\alpha_i}-X_{it})^\top Wz_i\le\frac32$.
-
-    Args:
-        found: What :func:`gaps` returned for matrices of the norm of $W_{mm}$.
-        support: Support tokens.
-        delta: $\delta$, from :func:`separation`.
-
-    Returns:
-        Smallest slack of ``12a``, ``12b`` and ``12c``; infinite where there is nothing to check.
     """
     delta = np.where(np.isfinite(delta), delta, 0.0)
     other = np.where(support, np.inf, found).min(axis=-1)

@@ -11,45 +11,20 @@ import torch
 from attnbook.core.update_rules import per_member
 from attnbook.mirror_descent.optimizer import MirrorDescent
 
-__all__ = ["AttentionRule"]
-
 ADAM = 0.0
+MOMENTUM, OTHER_STEP_SIZE = 0.9, 1e-3  # of mirror descent; of Adam on all other parameters
 
 
 @dataclass(frozen=True)
 class AttentionRule:
-    """The rule with which :func:`attnbook.core.ensemble.train` compares optimisers of the attention matrices only.
+    """The rule with which :func:`attnbook.core.ensemble.train` compares optimisers of the attention matrices only."""
 
-    Attributes:
-        matrices: Names of the parameters to which ``step_size`` and ``p`` belong.
-        step_size: Step size of these matrices, one per member.
-        p: Exponent of the mirror map, one per member; None for Adam.
-        other_step_size: Step size of Adam on all other parameters; default 1e-3.
-        momentum: Heavy-ball momentum of mirror descent, in [0, 1); default 0.9.
-    """
-
-    matrices: Collection[str]
-    step_size: Sequence[float]
-    p: Sequence[float | None]
-    other_step_size: float = 1e-3
-    momentum: float = 0.9
+    matrices: Collection[str]  # names of the parameters to which the next two belong
+    step_size: Sequence[float]  # one per member
+    p: Sequence[float | None]  # exponent of the mirror map, one per member; None for Adam
 
     def options(self, members: int) -> list[dict[str, float]]:
-        """Return step size and exponent of each member; exponent 0 stands for Adam.
-
-        Args:
-            members: How many there are.
-
-        Returns:
-            One dictionary per member.
-
-        Raises:
-            ValueError: If there is not one value per member, or a value is outside its range.
-        """
-        if len(self.p) != members:
-            raise ValueError(f"p: expected one exponent or None per member ({members}), got {len(self.p)}")
-        if any(p is not None and not p > 1 for p in self.p):
-            raise ValueError(f"p: expected exponents above 1, or None for Adam, got {tuple(self.p)}")
+        """Return step size and exponent of each member; exponent 0 stands for Adam."""
         sizes = per_member("step_size", list(self.step_size), members)
         exponents = [ADAM if p is None else float(p) for p in self.p]
         return [{"lr": float(size), "p": p} for size, p in zip(sizes, exponents, strict=True)]
@@ -76,8 +51,8 @@ class _Together(torch.optim.Optimizer):
         if kinds[True]:
             self.parts.append(torch.optim.Adam(kinds[True], fused=True))
         if kinds[False]:
-            self.parts.append(MirrorDescent(kinds[False], 0.0, momentum=rule.momentum, stacked=True))
-        self.rest = [torch.optim.Adam(others, rule.other_step_size, fused=True)] if others else []
+            self.parts.append(MirrorDescent(kinds[False], 0.0, momentum=MOMENTUM, stacked=True))
+        self.rest = [torch.optim.Adam(others, OTHER_STEP_SIZE, fused=True)] if others else []
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is needed here
         """Take one step with all parts."""

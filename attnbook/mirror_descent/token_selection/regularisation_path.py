@@ -15,27 +15,16 @@ from jaxtyping import Float
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import attention_constraints
 from attnbook.mirror_descent.data import Problems
-from attnbook.mirror_descent.objective import score_deficits
-
-__all__ = ["Path", "follow", "interpolant"]
+from attnbook.mirror_descent.token_selection.objective import score_deficits
 
 
 class Path(NamedTuple):
-    r"""Minimisers along radii.
-
-    Attributes:
-        weights: $W(R)$ as found, ``(radii, dimension, dimension)``.
-        log_excess: $\log(\mathcal L(W(R))-\mathcal L_{opt})$, ``(radii,)``.
-        steepness: Derivative of the logarithm of the excess by $\log R$, ``(radii,)``; negative where a larger radius
-            helps.
-        slope: Largest entry of the derivative along the sphere, as the search sees it, ``(radii,)``; near zero where a
-            search ended at a stationary point and not at its last step.
-    """
+    """Minimisers along radii."""
 
     weights: Float[np.ndarray, "radii dimension dimension"]
-    log_excess: Float[np.ndarray, " radii"]
-    steepness: Float[np.ndarray, " radii"]
-    slope: Float[np.ndarray, " radii"]
+    log_excess: Float[np.ndarray, " radii"]  # logarithm of the loss above that of perfect attention
+    steepness: Float[np.ndarray, " radii"]  # its derivative by the log of the radius; negative where a larger one helps
+    slope: Float[np.ndarray, " radii"]  # largest entry of its derivative along the sphere; zero at a stationary point
 
 
 class _Sample(NamedTuple):
@@ -48,8 +37,6 @@ class _Sample(NamedTuple):
 
     @classmethod
     def of(cls, problems: Problems) -> _Sample:
-        if len(problems.tokens) != 1:
-            raise ValueError(f"problems: expected a stack of one problem, got {len(problems.tokens)}")
         best = problems.token_scores[0].max(-1)
         return cls(problems.tokens[0], problems.queries[0], score_deficits(problems)[0], best)
 
@@ -67,14 +54,7 @@ class _Sample(NamedTuple):
 
 
 def interpolant(problems: Problems) -> Float[np.ndarray, "dimension dimension"]:
-    """Return the smallest matrix (Euclidean) that gives every other token a margin of one below the best.
-
-    Args:
-        problems: A stack of one problem.
-
-    Returns:
-        The matrix; least squares where no matrix has all margins equal to one.
-    """
+    """Return the smallest matrix (Euclidean) that gives every other token a margin of one below the best."""
     dimension = problems.decoder.shape[1]
     rows = attention_constraints(problems.tokens, problems.queries, problems.best_tokens)[0]
     return (np.linalg.pinv(rows) @ np.ones(len(rows))).reshape(dimension, dimension)
@@ -84,42 +64,18 @@ def follow(
     problems: Problems,
     p: float,
     radii: Float[np.ndarray, " radii"],
-    starts: Float[np.ndarray, "starts dimension dimension"],
+    start: Float[np.ndarray, "dimension dimension"],
     *,
-    most_steps: int = 500,
+    most_steps: int,
 ) -> Path:
-    """Follow a minimiser along radii: from the best of all starts at the first one, then from where the last one ended.
-
-    Args:
-        problems: A stack of one problem.
-        p: Exponent of the norm, above 1.
-        radii: Radii in the order of the walk; outwards and inwards can end in different minima.
-        starts: Directions to start from at the first radius, none of them zero.
-        most_steps: Most steps of L-BFGS per search; default 500.
-
-    Returns:
-        What was found.
-
-    Raises:
-        ValueError: If a radius is not above zero, a start is zero, or the exponent is not above 1.
-    """
-    exponent = float(mirror.check_exponents(p))
-    if not ((radii > 0) & np.isfinite(radii)).all():
-        raise ValueError(f"radii: expected finite numbers above 0, got {radii}")
-    if not starts.any(axis=(1, 2)).all():
-        raise ValueError("starts: expected matrices that are not zero, got a zero matrix")
-    sample = _Sample.of(problems)
-    found: list[np.ndarray] = []
-    for radius in radii:
-        tried = [_minimum(sample, exponent, float(radius), start, most_steps) for start in (found[-1:] or starts)]
-        found.append(min(tried, key=lambda weights: sample.log_excess(weights)[0]))
-    ends = [sample.log_excess(weights) for weights in found]
-    steepness = [float((gradient * weights).sum()) for (_, gradient), weights in zip(ends, found, strict=True)]
-    slopes = [
-        float(np.abs(_on_sphere(sample, exponent, float(radius), (weights / radius).ravel())[1]).max())
-        for radius, weights in zip(radii, found, strict=True)
-    ]
-    return Path(np.stack(found), np.array([value for value, _ in ends]), np.array(steepness), np.array(slopes))
+    """Search at the first radius from a direction, then at each from where the last search ended, by L-BFGS."""
+    sample, weights, found = _Sample.of(problems), start, []
+    for radius in map(float, radii):
+        weights = _minimum(sample, p, radius, weights, most_steps)
+        value, gradient = sample.log_excess(weights)
+        slope = np.abs(_on_sphere(sample, p, radius, (weights / radius).ravel())[1]).max()
+        found.append((weights, value, (gradient * weights).sum(), slope))
+    return Path(*map(np.array, zip(*found, strict=True)))
 
 
 def _minimum(sample: _Sample, p: float, radius: float, start: np.ndarray, most_steps: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-r"""What one step of mirror descent does to norm, divergence and loss: Lemmas 4, 22, 23, 24 and 27.
+r"""What one step of mirror descent does to norm, divergence and loss (Lemmas 4, 22, 23, 24, 27), and the rate (29).
 
 Functions take the weights before and after a step $\nabla\psi(W_+)=\nabla\psi(W)-\eta\nabla\mathcal L(W)$. Slacks are
 positive where an inequality holds, in units of what the step moves,
@@ -23,21 +23,16 @@ from attnbook.mirror_descent.mirror import (
     normalised,
 )
 
-__all__ = ["StepSlacks", "needed_slack", "step_slacks", "three_point_step_error"]
-
 
 class StepSlacks(NamedTuple):
     r"""The length of each step and the slacks of three lemmas, in units of it.
 
-    Attributes:
-        length: $\|\nabla\psi(W_+)-\nabla\psi(W)\|_{q,q}$.
-        lemma_4: Of $\|W_+\|^{p-1}-\|W\|^{p-1}\le\eta\|\nabla\mathcal L(W)\|_{q,q}$. It follows in one line from
-            $\|\nabla\psi(W)\|_{q,q}=\|W\|_{p,p}^{p-1}$ and the triangle inequality (this book's; the paper reaches the
-            same order by a longer route).
-        lemma_22: Of $\|W_+\|^{p-1}\ge\|W\|^{p-1}+\frac\eta{\|W\|}\langle-\nabla\mathcal L(W),W\rangle$, which needs no
-            small step.
-        lemma_24: Of $\frac{p-1}p\big(\|W_+\|^p-\|W\|^p\big)+\eta\big(\mathcal L(W_+)-\mathcal L(W)\big)\le\eta
-            \langle-\nabla\mathcal L(W),W\rangle$, for a small step; also divided by the larger norm of the weights.
+    Lemma 4: $\|W_+\|^{p-1}-\|W\|^{p-1}\le\eta\|\nabla\mathcal L(W)\|_{q,q}$. It follows in one line from
+    $\|\nabla\psi(W)\|_{q,q}=\|W\|_{p,p}^{p-1}$ and the triangle inequality (this book's; the paper reaches the same
+    order by a longer route). Lemma 22, which needs no small step:
+    $\|W_+\|^{p-1}\ge\|W\|^{p-1}+\frac\eta{\|W\|}\langle-\nabla\mathcal L(W),W\rangle$. Lemma 24, for a small step:
+    $\frac{p-1}p\big(\|W_+\|^p-\|W\|^p\big)+\eta\big(\mathcal L(W_+)-\mathcal L(W)\big)\le\eta
+    \langle-\nabla\mathcal L(W),W\rangle$; its slack is also divided by the larger norm of the weights.
     """
 
     length: np.ndarray
@@ -49,21 +44,7 @@ class StepSlacks(NamedTuple):
 def step_slacks(
     before: np.ndarray, after: np.ndarray, losses: tuple[np.ndarray, np.ndarray], step_size: np.ndarray, p: Exponents
 ) -> StepSlacks:
-    """Return the slacks of Lemmas 4, 22 and 24 at steps.
-
-    Args:
-        before: Weights, not zero, ``(..., rows, columns)``.
-        after: Weights one step later.
-        losses: Losses before and after, up to a common constant.
-        step_size: Step sizes.
-        p: Exponents above 1.
-
-    Returns:
-        One number per step each; a step that moves nothing attains every inequality.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
-    """
+    """Return the slacks of Lemmas 4, 22 and 24 at steps."""
     r = check_exponents(p)
     length = np.asarray(entrywise_norm(mirror_map(after, r) - mirror_map(before, r), conjugate(r)))
     norm, after_norm, growth = entrywise_norm(before, r), entrywise_norm(after, r), _growth(before, after, r)
@@ -92,20 +73,6 @@ def needed_slack(
     The lemma: $\langle\nabla\psi(W_+)-\nabla\psi(W),\bar W_{mm}\rangle$ is at least
     $\frac1{1+\pi}\big(\|W_+\|^{p-1}-\|W\|^{p-1}\big)$ plus
     $\frac\eta{\|W\|}\big(\mathcal L(W_+)-\mathcal L(W)\big)$.
-
-    Args:
-        before: Weights, not zero, ``(..., rows, columns)``.
-        after: Weights one step later, of a larger norm.
-        target: Max-margin direction $\bar W_{mm}$.
-        losses: Losses before and after, up to a common constant.
-        step_size: Step sizes $\eta$.
-        p: Exponents above 1.
-
-    Returns:
-        One number per step; infinite where none is large enough.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
     """
     lost = step_size * (losses[1] - losses[0]) / entrywise_norm(before, p)
     left = _along(before, after, target, p) - lost
@@ -126,21 +93,6 @@ def three_point_step_error(
 
     $D_\psi(V,W)=D_\psi(V,W_+)+D_{\psi-\eta\mathcal L}(W_+,W)-\eta\langle\nabla\mathcal L(W),V-W\rangle
     -\eta\mathcal L(W)+\eta\mathcal L(W_+)$.
-
-    Args:
-        before: Weights, ``(..., rows, columns)``.
-        after: Weights one step later.
-        other: Any weights $V$.
-        losses: Losses before and after.
-        gradient: $\nabla\mathcal L(W)$, computed apart from the step.
-        step_size: Step sizes $\eta$.
-        p: Exponents above 1.
-
-    Returns:
-        Differences; zero up to rounding.
-
-    Raises:
-        ValueError: If an exponent is not a finite number above 1.
     """
     lost = losses[1] - losses[0]
     of_loss = lost - (gradient * (after - before)).sum(axis=(-2, -1))
@@ -150,9 +102,26 @@ def three_point_step_error(
     return np.asarray(bregman_divergence(other, before, p) - right)
 
 
+def rate_bound(norm: Float[np.ndarray, "*batch"], p: float) -> Float[np.ndarray, "*batch"]:
+    r"""Return the rate of Lemma 29 without its constant, of which the text available to us has none.
+
+    $\log N/N$ for $p>2$, $(\log N)^2/N$ for $p=2$, $N^{-(p-1)}$ for $p<2$. With $\log k$ in place of $N$ it is the rate
+    in the number of steps.
+    They are the three cases of an integral: with $N_k=\|W(k)\|_{p,p}$ the proof bounds $D_k\,N_k^{p-1}$ by
+    $1+\int^{N_k}\frac{\log r}r\,d(r^{p-1})$.
+
+    Example:
+        >>> float(rate_bound(np.array(16.0), 1.5))
+        0.25
+    """
+    if p < 2:
+        return np.asarray(norm ** (1 - p))
+    return np.asarray(np.log(norm) ** (2 if p == 2 else 1) / norm)
+
+
 def _growth(before: np.ndarray, after: np.ndarray, p: Exponents) -> np.ndarray:
-    r = check_exponents(p)
-    return np.asarray(entrywise_norm(after, r) ** (r - 1) - entrywise_norm(before, r) ** (r - 1))
+    power = np.asarray(p) - 1
+    return np.asarray(entrywise_norm(after, p) ** power - entrywise_norm(before, p) ** power)
 
 
 def _along(before: np.ndarray, after: np.ndarray, direction: np.ndarray, p: Exponents) -> np.ndarray:

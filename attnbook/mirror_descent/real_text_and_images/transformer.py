@@ -1,10 +1,11 @@
 r"""A small pre-norm transformer that reads from a class token, many of them trained as one program.
 
-Tokens $x_t$ are word vectors (frozen, or learned) or image patches times a learned matrix. Each layer adds attention,
-then a network of two linear maps, to the stream; each part sees the layer-normalised stream $\hat x_t$. Only the class
-token is read out, so the last layer needs its query $q$ alone. For a head with matrices $W_K,W_V$ of its own the logit
-of token $t$ is $\hat x_t^\top W_Kq/\sqrt k$ and what it passes on is $\bigl(\sum_ts_t\hat x_t\bigr)W_V$: with
-$W_Kq$ taken first, no key and no value is ever formed, and the cost per token falls from $O(d^2)$ to $O(dH)$.
+Tokens $x_t$ are word vectors that stay as they are, or image patches times a learned matrix plus learned positions.
+Each layer adds attention, then a network of two linear maps, to the stream; each part sees the layer-normalised stream
+$\hat x_t$. Only the class token is read out, so the last layer needs its query $q$ alone. For a head with matrices
+$W_K,W_V$ of its own the logit of token $t$ is $\hat x_t^\top W_Kq/\sqrt k$ and what it passes on is
+$\bigl(\sum_ts_t\hat x_t\bigr)W_V$: with $W_Kq$ taken first, no key and no value is ever formed, and the cost per token
+falls from $O(d^2)$ to $O(dH)$.
 
 Parameters carry a leading member axis. Members that read the same data are $m,\,m+g,\,m+2g,\dots$ where $g$ is the
 number of groups in the inputs: frozen tokens are then read once for all members of a group.
@@ -26,116 +27,55 @@ from torch.nn import functional
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 
-__all__ = ["ATTENTION", "Inputs", "Output", "Shape", "attention_names", "draw_parameters", "forward"]
-
-ATTENTION = ("query", "key", "value", "output")
-"""The four attention matrices of a layer; ``query0`` is that of the first layer."""
-
+ATTENTION = ("query", "key", "value", "output")  # of a layer; ``query0`` is that of the first layer
 POSITION_SCALE = 0.1
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the network.
+    """Sizes of the network; frozen tokens have no positions, and one layer."""
 
-    Attributes:
-        tokens: ``frozen`` vectors of ``width`` entries, ``projected`` vectors times a learned matrix, or ``words``:
-            numbers of learned vectors.
-        input_size: Entries of a token vector, or the number of words.
-        n_tokens: Tokens of an input, without the class token.
-        n_classes: Number of classes; default 2.
-        width: Entries of the stream, a multiple of ``n_heads``; default 32.
-        n_heads: Heads of each layer; default 4.
-        n_layers: Layers; default 1.
-        positions: Whether tokens carry learned positions; without them the first layer cannot see their order.
-            Default true; not with frozen tokens and one layer, whose speed rests on their absence.
-    """
-
-    tokens: Literal["frozen", "projected", "words"]
-    input_size: int
-    n_tokens: int
+    tokens: Literal["frozen", "projected"]  # vectors of the width, or vectors times a learned matrix
+    input_size: int  # entries of a token vector
+    n_tokens: int  # of an input, without the class token
     n_classes: int = 2
-    width: int = 32
+    width: int = 32  # entries of the stream, a multiple of the heads
     n_heads: int = 4
     n_layers: int = 1
-    positions: bool = True
 
     def __post_init__(self) -> None:
-        if self.tokens not in ("frozen", "projected", "words"):
-            raise ValueError(f"tokens: expected 'frozen', 'projected' or 'words', got {self.tokens!r}")
-        for name in ("input_size", "n_tokens", "n_classes", "width", "n_heads", "n_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if min(self.n_tokens, self.width, self.n_heads, self.n_layers) < 1:
+            raise ValueError(f"n_tokens, width, n_heads, n_layers: expected at least 1, got {self}")
         if self.width % self.n_heads:
             raise ValueError(f"width: expected a multiple of n_heads={self.n_heads}, got {self.width}")
-        if self.tokens == "frozen" and self.input_size != self.width:
-            raise ValueError(
-                f"input_size: frozen tokens have the width {self.width} of the stream, got {self.input_size}"
-            )
+        if self.tokens == "frozen" and (self.input_size, self.n_layers) != (self.width, 1):
+            raise ValueError(f"tokens: frozen ones have the width of the stream and one layer, got {self}")
 
 
 class Inputs(NamedTuple):
-    """A batch for each group of members.
+    """A batch for each group of members."""
 
-    Attributes:
-        tokens: Vectors ``(groups, batch, tokens, input_size)``, or numbers of words ``(groups, batch, tokens)``.
-        labels: Classes ``(groups, batch)``.
-        present: Which tokens are there ``(groups, batch, tokens)``; None when all are.
-    """
-
-    tokens: Tensor
+    tokens: Float[Tensor, "groups batch tokens input_size"]
     labels: Int[Tensor, "groups batch"]
-    present: Bool[Tensor, "groups batch tokens"] | None = None
+    present: Bool[Tensor, "groups batch tokens"] | None = None  # which tokens are there; None when all are
 
 
 class Output(NamedTuple):
-    """What the network returns.
-
-    Attributes:
-        logits: Of each class.
-        attention: Weights that the class token gives to the tokens and, last, to itself, in the last layer.
-    """
+    """Logits, and the attention of the class token in the last layer: to the tokens and, last, to itself."""
 
     logits: Float[Tensor, "members batch classes"]
     attention: Float[Tensor, "members batch heads tokens_and_class"]
 
 
 def attention_names(shape: Shape) -> tuple[str, ...]:
-    """Return the names of all attention matrices, layer by layer.
-
-    Args:
-        shape: Sizes of the network.
-
-    Returns:
-        Names of parameters.
-
-    Example:
-        >>> attention_names(Shape("frozen", 32, 64, positions=False))
-        ('query0', 'key0', 'value0', 'output0')
-    """
+    """Return the names of all attention matrices, layer by layer."""
     return tuple(f"{name}{layer}" for layer in range(shape.n_layers) for name in ATTENTION)
 
 
 def draw_parameters(
     shape: Shape, seeds: Sequence[int], repeats: int = 1, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> Parameters:
-    """Draw initial values: linear maps as torch's linear layers start, word vectors standard normal.
-
-    Args:
-        shape: Sizes of the network.
-        seeds: One seed per group; members of a group start alike.
-        repeats: Members per group; default 1.
-        dtype: Type of the parameters; default float32.
-        device: Where they are wanted; default the CPU.
-
-    Returns:
-        Parameters ``(repeats * groups, ...)``; groups vary fastest.
-
-    Raises:
-        ValueError: If there is no seed, or ``repeats`` is not positive.
-    """
-    if not seeds or repeats < 1:
-        raise ValueError(f"seeds, repeats: expected at least one of each, got {tuple(seeds)} and {repeats}")
+    """Draw ``(repeats * groups, ...)`` starts, one seed per group: linear maps as torch's linear layers have them."""
     drawn = [_one_start(shape, seed) for seed in seeds]
     stacked = {name: np.stack([one[name] for one in drawn]) for name in drawn[0]}
     return {
@@ -145,24 +85,19 @@ def draw_parameters(
 
 
 def forward(parameters: Parameters, shape: Shape, inputs: Inputs) -> Output:
-    """Run the network.
-
-    Args:
-        parameters: As from :func:`draw_parameters`, ``(members, ...)``.
-        shape: Sizes of the network.
-        inputs: One batch per group; the number of members is a multiple of the number of groups.
-
-    Returns:
-        Logits and the attention of the class token.
-
-    Raises:
-        ValueError: If tokens or groups do not fit.
-    """
-    stream_ = _tokens(parameters, shape, inputs)
-    members, batch = len(parameters["class_token"]), inputs.tokens.shape[1]
+    """Run the network; the number of members is a multiple of the number of groups."""
+    members, (groups, batch, *sizes) = len(parameters["class_token"]), inputs.tokens.shape
+    if tuple(sizes) != (shape.n_tokens, shape.input_size):
+        raise ValueError(f"tokens: expected {(shape.n_tokens, shape.input_size)} per sample, got {tuple(sizes)}")
+    if members % groups:
+        raise ValueError(f"tokens: expected a number of groups that divides the {members} members, got {groups}")
+    stream_ = inputs.tokens
+    if shape.tokens == "projected":
+        vectors = inputs.tokens.repeat(members // groups, 1, 1, 1).flatten(1, 2) @ parameters["projection"]
+        stream_ = vectors.unflatten(1, (batch, shape.n_tokens)) + parameters["positions"].unsqueeze(1)
     class_token = parameters["class_token"].unsqueeze(1).expand(members, batch, shape.width)
     for layer in range(shape.n_layers - 1):
-        stream_, class_token = _full_layer(parameters, shape, layer, stream_, class_token, inputs.present)
+        stream_, class_token = _full_layer(parameters, shape, layer, stream_, class_token)
     last = shape.n_layers - 1
     attended, attention = _class_attention(parameters, shape, last, stream_, class_token, inputs.present)
     read = class_token + attended
@@ -174,11 +109,8 @@ def forward(parameters: Parameters, shape: Shape, inputs: Inputs) -> Output:
 def _one_start(shape: Shape, seed: int) -> dict[str, np.ndarray]:
     d, size = shape.width, shape.input_size
     start: dict[str, np.ndarray] = {}
-    if shape.tokens == "words":
-        start["words"] = stream(seed, "words").standard_normal((size, d))
-    elif shape.tokens == "projected":
+    if shape.tokens == "projected":
         start["projection"] = _uniform(seed, "projection", (size, d), size)
-    if shape.positions:
         start["positions"] = POSITION_SCALE * stream(seed, "positions").standard_normal((shape.n_tokens, d))
     start["class_token"] = POSITION_SCALE * stream(seed, "class token").standard_normal(d)
     for layer in range(shape.n_layers):
@@ -196,29 +128,6 @@ def _one_start(shape: Shape, seed: int) -> dict[str, np.ndarray]:
 
 def _uniform(seed: int, name: str, size: tuple[int, ...], fan_in: int) -> np.ndarray:
     return stream(seed, name).uniform(-(fan_in**-0.5), fan_in**-0.5, size)
-
-
-def _tokens(p: Parameters, shape: Shape, inputs: Inputs) -> Tensor:
-    """The stream of the tokens, ``(groups, batch, tokens, width)`` when frozen, else ``(members, ...)``."""
-    expected = (shape.n_tokens,) if shape.tokens == "words" else (shape.n_tokens, shape.input_size)
-    members, groups = len(p["class_token"]), len(inputs.tokens)
-    if tuple(inputs.tokens.shape[2:]) != expected:
-        raise ValueError(f"tokens: expected (groups, batch, {expected}), got {tuple(inputs.tokens.shape)}")
-    if members % groups:
-        raise ValueError(f"tokens: expected a number of groups that divides the {members} members, got {groups}")
-    if shape.tokens == "frozen":
-        found = inputs.tokens
-    elif shape.tokens == "words":
-        numbers = inputs.tokens.repeat(members // groups, 1, 1)
-        offsets = torch.arange(members, device=numbers.device).view(-1, 1, 1) * shape.input_size
-        found = functional.embedding(numbers + offsets, p["words"].flatten(0, 1))
-    else:
-        found = (inputs.tokens.repeat(members // groups, 1, 1, 1).flatten(1, 2) @ p["projection"]).unflatten(
-            1, inputs.tokens.shape[1:3]
-        )
-    if not shape.positions:
-        return found
-    return found.repeat(members // len(found), 1, 1, 1) + p["positions"].unsqueeze(1)
 
 
 def _class_attention(
@@ -261,12 +170,10 @@ def _by_member(rows: Tensor, members: int, batch: int, heads: int) -> Tensor:
     return split.permute(2, 0, 3, 1, 4).reshape(members, heads, batch, rows.shape[2])
 
 
-def _full_layer(
-    p: Parameters, shape: Shape, layer: int, tokens: Tensor, class_token: Tensor, present: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _full_layer(p: Parameters, shape: Shape, layer: int, tokens: Tensor, class_token: Tensor) -> tuple[Tensor, Tensor]:
     """A layer in which every token asks: the new streams of tokens and class token."""
     members, batch = class_token.shape[:2]
-    everything = torch.cat([tokens.repeat(members // len(tokens), 1, 1, 1), class_token.unsqueeze(2)], dim=2)
+    everything = torch.cat([tokens, class_token.unsqueeze(2)], dim=2)
     rows = everything.flatten(1, 2)
     normed = _normed(p, f"attend{layer}", rows)
     # Four axes, not five: torch's fused kernel takes no more.
@@ -274,12 +181,8 @@ def _full_layer(
         (normed @ p[f"{name}{layer}"]).view(members * batch, -1, shape.n_heads, shape.width // shape.n_heads)
         for name in ATTENTION[:3]
     ]
-    mask = None
-    if present is not None:
-        itself = torch.ones_like(present[..., :1])
-        mask = torch.cat([present, itself], dim=-1).repeat(members // len(present), 1, 1).flatten(0, 1)[:, None, None]
     queries, keys, values = (part.transpose(1, 2) for part in parts)
-    found = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    found = functional.scaled_dot_product_attention(queries, keys, values)
     rows = rows + found.transpose(1, 2).reshape(rows.shape) @ p[f"output{layer}"]
     rows = rows + _feed_forward(p, layer, rows)
     new = rows.view_as(everything)

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
-from attnbook.mirror_descent import cone, mirror
+from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention import Batch, log_scaled_gradient
-from attnbook.mirror_descent.attention_svm import attention_svm
+from attnbook.mirror_descent.attention_svm import AttentionSVM, attention_svm
 from attnbook.mirror_descent.cone_probes import at_divergence, extreme_directions, farthest
 from attnbook.mirror_descent.data import Problems
+from attnbook.mirror_descent.rates import cone
 
-__all__ = ["in_the_cone"]
+if TYPE_CHECKING:
+    from attnbook.mirror_descent.rates.experiments import Cone
 
 FRACTIONS = (1.0, 0.3)  # sizes, over the relative norm, of perturbations that are added to those at the boundary
 
 
 def in_the_cone(
-    problems: Problems,
-    selected: Int[np.ndarray, "problems samples"],
-    seeds: Sequence[int],
-    p: float,
-    *,
-    directions: int,
-    tested: int,
-    others: int,
-    radii: Sequence[float],
+    problems: Problems, selected: Int[np.ndarray, "problems samples"], seeds: Sequence[int], p: float, sizes: Cone
 ) -> dict[str, np.ndarray]:
     r"""Return the constants of the cone and the worst samples in it, problem by problem.
 
-    Args:
-        problems: The problems.
-        selected: Selected token of each sample.
-        seeds: Seed of each problem's perturbations.
-        p: One exponent above 1.
-        directions: Perturbations for Lemma 19, each lowering one gap between any two tokens.
-        tested: Perturbations for Lemmas 20 and 21, each lowering one gap of a selected token.
-        others: Second matrices $V$ of Lemma 20, at most as many.
-        radii: Relative norms.
-
-    Returns:
-        Of each problem $\delta$, ``pair`` $A_\star$, ``literal`` and ``sharp`` $\mu_0$, ``violated``, the smallest
-        divergence at which a sample violates Lemma 19, and the norm that is ``sufficient`` for Lemma 20; ``slack`` and
-        ``slack_sharp`` of its three parts at the edge of either cone. By norm in the sharper cone the share
-        ``not_positive`` of pairs that violate Lemma 20, ``log_least``, the log of the smallest positive product, and
-        the smallest $\pi$ that is ``needed`` in Lemma 21.
-
-    Raises:
-        ValueError: If the tokens cannot be selected by any matrix.
+    ``violated`` is the smallest divergence at which a sample violates Lemma 19; ``slack`` and ``slack_sharp`` are those
+    of its three parts at the edge of either cone. By norm in the sharper cone: the share ``not_positive`` of pairs that
+    violate Lemma 20, the log of the least positive product, and the smallest $\pi$ that is ``needed`` in Lemma 21.
     """
     svm = attention_svm(problems.tokens, problems.queries, selected, p)
     ray = mirror.normalised(svm.weight, p)
@@ -59,7 +38,7 @@ def in_the_cone(
     literal, sharp = (
         cone.guaranteed_divergence(delta, pair, ray.shape[-1], p, sharp=sharper) for sharper in (False, True)
     )
-    ways = extreme_directions(problems, seeds, directions, p)
+    ways = extreme_directions(problems, seeds, sizes.directions, p)
 
     def slacks(unit: np.ndarray) -> np.ndarray:
         """Lemma 19 at the norm of the solution: ``(problems, directions, parts)``."""
@@ -69,7 +48,7 @@ def in_the_cone(
 
     first = farthest(ray[:, None], ways, p, lambda unit: slacks(unit).min(axis=-1) >= 0)
     edges = [slacks(at_divergence(ray[:, None], ways, p, mu[:, None])).min(axis=1) for mu in (literal, sharp)]
-    own = extreme_directions(problems, seeds, tested, p, selected=selected)
+    own = extreme_directions(problems, seeds, sizes.tested, p, selected=selected)
     edge = at_divergence(ray[:, None], own, p, sharp[:, None])
     return {
         "delta": delta,
@@ -80,24 +59,17 @@ def in_the_cone(
         "sufficient": cone.sufficient_radius(delta, pair, problems.token_scores, selected, svm.support),
         "slack": edges[0],
         "slack_sharp": edges[1],
-        **_gradients(problems, ray, svm.norm, edge, others, radii, p),
+        **_gradients(problems, svm, edge, p, sizes),
     }
 
 
-def _gradients(
-    problems: Problems,
-    ray: np.ndarray,
-    norm: np.ndarray,
-    edge: np.ndarray,
-    others: int,
-    radii: Sequence[float],
-    p: float,
-) -> dict[str, np.ndarray]:
+def _gradients(problems: Problems, svm: AttentionSVM, edge: np.ndarray, p: float, sizes: Cone) -> dict[str, np.ndarray]:
     """Lemmas 20 and 21 for unit matrices at the edge of a cone and nearer the ray, arrays ``(problems, radii)``."""
+    ray, norm = mirror.normalised(svm.weight, p), svm.norm
     distance = mirror.entrywise_norm(edge - ray[:, None], p)
-    second = edge[:, :others] * norm[:, None, None, None]
+    second = edge[:, : sizes.others] * norm[:, None, None, None]
     batch, columns = Batch.of(problems.repeated(edge.shape[1] * (1 + len(FRACTIONS)))), []
-    for radius in radii:
+    for radius in sizes.radii:
         near = [np.minimum(1, fraction / radius / distance)[..., None, None] for fraction in FRACTIONS]
         moved = [mirror.normalised(ray[:, None] + size * (edge - ray[:, None]), p) for size in near]
         unit = np.concatenate([edge, *moved], axis=1)
