@@ -19,9 +19,8 @@ from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.spectrum import hessian_product
 from attnbook.datasets import digits
-from attnbook.global_attention.classifiers import one_hot, train_classifiers
 from attnbook.global_attention.digit_training import Member
-from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum
+from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum, one_hot, train_classifiers
 from attnbook.global_attention.noisy_digits import draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
 

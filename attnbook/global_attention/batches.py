@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
 
-__all__ = ["BLOCK", "Batches", "check_sizes", "check_weights", "initial_layers", "rows_of"]
+__all__ = ["BLOCK", "Batches", "check_sizes", "check_weights", "initial_layers", "own_errors", "rows_of"]
 
 BLOCK = 100  # batches whose rows are drawn at a time
 
@@ -54,21 +55,24 @@ class Batches:
         return (stream(seed, "batches", *rest, number).random((BLOCK, self.batch_size)) * size).astype(np.int64)
 
 
+def own_errors(
+    predict: Callable[[Parameters, Tensor], Tensor], parameters: Parameters, samples: Iterable[tuple[Tensor, Tensor]]
+) -> Float[Tensor, " members"]:
+    """Return the mean squared error of each member on inputs and labels of its own, which may differ in number."""
+    found = []
+    for member, (inputs, labels) in enumerate(samples):
+        own = {name: tensor[member : member + 1] for name, tensor in parameters.items()}
+        found.append((predict(own, inputs[None])[0] - labels).square().mean())
+    return torch.stack(found)
+
+
 def rows_of(table: Tensor, rows: Int[Tensor, "sets batch"]) -> Tensor:
     """Return ``table[rows]``; index_select copies whole rows and takes a third of the time."""
     return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
 def initial_layers(seeds: Sequence[int], *sizes: int) -> list[Float[np.ndarray, "members above below"]]:
-    """Draw the layers of fully connected networks: variance one over the fan-in, the same for all of a seed.
-
-    Args:
-        seeds: Seed of each network.
-        *sizes: Number of inputs, then of units of each layer.
-
-    Returns:
-        The layers, the first one first.
-    """
+    """Draw fully connected layers of these sizes, inputs first: variance one over the fan-in, the same for a seed."""
     drawn = {}
     for seed in dict.fromkeys(seeds):
         rng = stream(seed, "initial weights")

@@ -78,15 +78,12 @@ class _Plan:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found.
+    """What :func:`compare` found."""
 
-    Attributes:
-        data: Of the chosen candidates the curves ``train_loss``, ``validation_accuracy`` and ``accuracy`` (test part),
-            ``(model, seed, record)``; ``accuracy_at_steps`` after the last step; ``accuracy_at_loss`` and
-            ``baseline_at_loss`` where the model and the baseline reach ``common_loss``, the lowest training loss that
-            both reach, each ``(model, seed)``; the chosen ``step_size`` and ``penalty`` ``(model,)``.
-    """
-
+    #: Of the chosen candidates the curves ``train_loss``, ``validation_accuracy`` and ``accuracy`` (test part),
+    #: ``(model, seed, record)``; ``accuracy_at_steps`` after the last step; ``accuracy_at_loss`` and
+    #: ``baseline_at_loss`` where the model and the baseline reach ``common_loss``, the lowest training loss that both
+    #: reach, each ``(model, seed)``; the chosen ``step_size`` and ``penalty`` ``(model,)``
     data: xr.Dataset
 
     def figure(self) -> Figure:

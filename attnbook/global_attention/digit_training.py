@@ -1,16 +1,8 @@
 r"""The networks of Figures 2 and 4 to 6: digits in noise, told apart behind one mask.
 
 A two-layer network with biases, $z = w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ with $\phi=\mathrm{ReLU}$,
-ends in ten scores and is trained by gradient descent with momentum on the cross-entropy. The models differ in their
-mask $a$:
-
-================  =============================================================================
-model             mask
-================  =============================================================================
-``baseline``      fixed at ones: no attention
-``attention``     trained from ones
-``l1_attention``  trained from ones, penalty $\lambda\sum_k|a_k|$ added to the loss
-================  =============================================================================
+ends in ten scores and is trained by gradient descent with momentum on the cross-entropy. The models are the first three
+of :mod:`.masks`: ``baseline`` with a mask $a$ of ones, ``attention`` and ``l1_attention``.
 
 Networks of one seed start as the same function and see the same images in the same order, whatever their model, step
 size or penalty. Weights follow torch's convention ``(to, from)``.
@@ -52,25 +44,16 @@ SMALLEST_NORM = 1e-12
 
 @dataclass(frozen=True)
 class Member:
-    r"""One network of an ensemble.
+    r"""One network of an ensemble."""
 
-    Attributes:
-        model: What happens to its mask.
-        seed: Seed of images, noise, batches and initial weights.
-        scene: Sizes of image and digit, and the kind of noise.
-        step_size: Step size of gradient descent, constant.
-        penalty: L1 weight on the mask; used by ``l1_attention`` only.
-        decay: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases.
-        group_lasso: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel; by proximal
-            steps, which set whole pixels to zero.
-    """
-
-    model: Model
-    seed: int
-    scene: Scene
-    step_size: float
-    penalty: float = 0.0
-    decay: float = 0.0
+    model: Model  #: What happens to its mask
+    seed: int  #: Seed of images, noise, batches and initial weights
+    scene: Scene  #: Sizes of image and digit, and the kind of noise
+    step_size: float  #: Step size of gradient descent, constant
+    penalty: float = 0.0  #: L1 weight on the mask; used by ``l1_attention`` only
+    decay: float = 0.0  #: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases
+    #: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel; by proximal steps, which set
+    #: whole pixels to zero
     group_lasso: float = 0.0
 
     def __post_init__(self) -> None:
@@ -87,25 +70,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Training:
-    """How the networks are trained: gradient descent on batches drawn with replacement.
+    """How the networks are trained: gradient descent on batches drawn with replacement."""
 
-    Attributes:
-        steps: Number of steps.
-        batch_size: Images per step.
-        momentum: Heavy-ball momentum, in [0, 1); 0 is plain gradient descent.
-        width: Hidden units.
-        n_train: Training images, drawn without replacement from the data set.
-        n_test: Test images, drawn likewise.
-        record_at: Steps at which losses, accuracy and weights are recorded.
-    """
-
-    steps: int
-    batch_size: int
-    momentum: float
-    width: int
-    n_train: int
-    n_test: int
-    record_at: tuple[int, ...]
+    steps: int  #: Number of steps
+    batch_size: int  #: Images per step
+    momentum: float  #: Heavy-ball momentum, in [0, 1); 0 is plain gradient descent
+    width: int  #: Hidden units
+    n_train: int  #: Training images, drawn without replacement from the data set
+    n_test: int  #: Test images, drawn likewise
+    record_at: tuple[int, ...]  #: Steps at which losses, accuracy and weights are recorded
 
     def __post_init__(self) -> None:
         check_sizes(self, "steps", "batch_size", "width", "n_train", "n_test")
@@ -171,9 +144,8 @@ def train_members(
         progress: Told (steps done, steps in all).
 
     Returns:
-        History with the records ``test_loss``, ``train_loss`` and ``accuracy`` ``(records, members)`` and
-        ``effective_weights`` ``(records, members, pixels)``. Members that diverge are listed in it, and their losses
-        are infinite from then on.
+        History with the records ``test_loss``, ``train_loss`` and ``accuracy (records, members)`` and
+        ``effective_weights (records, members, pixels)``. It lists members that diverge; their losses are infinite then.
 
     Raises:
         ValueError: If there are no members, they do not fit together, or the data set is too small.
@@ -286,15 +258,11 @@ class _Data:
     """Images of all members, each drawn once and shared by the members of a seed and scene."""
 
     def __init__(
-        self,
-        members: Sequence[Member],
-        images: Images,
-        training: Training,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, members: Sequence[Member], images: Images, training: Training, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.training, self.device, self.dtype = training, device, dtype
-        runs = [(key, [m.model == "baseline" for m in run]) for key, run in groupby(members, _key)]
+        images_of = groupby(members, lambda m: (m.seed, m.scene))
+        runs = [(key, [m.model == "baseline" for m in run]) for key, run in images_of]
         self.keys = [key for key, _ in runs]
         counts = [(len(plain), sum(plain)) for _, plain in runs]
         if len(set(counts)) != 1 or len(set(self.keys)) != len(runs):
@@ -309,7 +277,9 @@ class _Data:
         self.inputs, self.labels = self._stack(drawn, "train")
         self.test = self._stack(drawn, "test")
         self.seen = self.inputs[:, :N_TRAIN_RECORDED], self.labels[:, :N_TRAIN_RECORDED]
-        self.rows = self._rows()
+        shape = (training.steps, training.batch_size)  # the same batches for all scenes of a seed
+        batches = {seed: stream(seed, "batches").integers(training.n_train, size=shape) for seed, _ in self.keys}
+        self.rows = torch.as_tensor(np.stack([batches[seed] for seed, _ in self.keys]), device=device)
         self.first_row = torch.arange(len(self.keys), device=device).unsqueeze(1) * training.n_train
 
     def to(self, values: Sequence[float] | np.ndarray) -> Tensor:
@@ -319,21 +289,11 @@ class _Data:
         rows = self.rows[:, step]
         return rows_of(self.inputs.flatten(0, 1), rows + self.first_row), self.labels.gather(1, rows)
 
-    def _rows(self) -> Tensor:
-        """Images of each step, ``(groups, steps, batch)``; the same for all scenes of a seed."""
-        shape = (self.training.steps, self.training.batch_size)
-        drawn = {seed: stream(seed, "batches").integers(self.training.n_train, size=shape) for seed, _ in self.keys}
-        return torch.as_tensor(np.stack([drawn[seed] for seed, _ in self.keys]), device=self.device)
-
     def _stack(self, drawn: Sequence[NoisyDigits], part: Literal["train", "test"]) -> Batch:
         """Images and classes of each group."""
         inputs = torch.stack([self.to(getattr(samples, part)) for samples in drawn])
         classes = np.stack([getattr(samples, f"{part}_labels") for samples in drawn])
         return inputs, torch.as_tensor(classes, device=self.device)
-
-
-def _key(member: Member) -> tuple[int, Scene]:
-    return member.seed, member.scene
 
 
 def _decode(parameters: Parameters, before: Tensor) -> tuple[Tensor, Tensor]:

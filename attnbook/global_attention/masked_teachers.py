@@ -12,23 +12,19 @@ import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.rng import stream
+from attnbook.global_attention.batches import check_sizes, check_weights
 
-__all__ = ["Setup", "Teacher", "relu_covariance"]
+__all__ = ["Setup", "Teacher"]
 
 
 @dataclass(frozen=True)
 class Teacher:
-    r"""The function that made the labels, $y = G^*(x \odot a^*)$ with a two-layer ReLU network $G^*$.
+    r"""The function that made the labels, $y = G^*(x \odot a^*)$ with a two-layer ReLU network $G^*$."""
 
-    Attributes:
-        mask: 1 for the inputs that matter, else 0, ``(n_inputs,)``.
-        hidden: First-layer weights, ``(width, n_inputs)``.
-        decoder: Second-layer weights, ``(outputs, width)``, scaled so that the labels have
-            variance 1 on average over outputs when the inputs are standard normal.
-    """
-
-    mask: Float[np.ndarray, " inputs"]
-    hidden: Float[np.ndarray, "width inputs"]
+    mask: Float[np.ndarray, " inputs"]  #: 1 for the inputs that matter, else 0, ``(n_inputs,)``
+    hidden: Float[np.ndarray, "width inputs"]  #: First-layer weights, ``(width, n_inputs)``
+    #: Second-layer weights, ``(outputs, width)``, scaled so that the labels have variance 1 on average over outputs
+    #: when the inputs are standard normal
     decoder: Float[np.ndarray, "outputs width"]
 
     def __call__(self, inputs: Float[np.ndarray, "samples inputs"]) -> Float[np.ndarray, "samples outputs"]:
@@ -38,30 +34,18 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Setup:
-    """Sizes of teacher and network, and the noise on the labels.
+    """Sizes of teacher and network, and the noise on the labels."""
 
-    Attributes:
-        n_inputs: Number of inputs.
-        outputs: Labels per sample.
-        teacher_width: Hidden units of the teacher.
-        width: Hidden units of the networks.
-        noise: Standard deviation of the noise on training labels (the clean labels have 1).
-        n_test: Held-out samples, with clean labels.
-    """
-
-    n_inputs: int
-    outputs: int
-    teacher_width: int
-    width: int
-    noise: float
-    n_test: int
+    n_inputs: int  #: Number of inputs
+    outputs: int  #: Labels per sample
+    teacher_width: int  #: Hidden units of the teacher
+    width: int  #: Hidden units of the networks
+    noise: float  #: Standard deviation of the noise on training labels (the clean labels have 1)
+    n_test: int  #: Held-out samples, with clean labels
 
     def __post_init__(self) -> None:
-        for name in ("n_inputs", "outputs", "teacher_width", "width", "n_test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0 <= self.noise < float("inf"):
-            raise ValueError(f"noise: expected a finite number of at least 0, got {self.noise}")
+        check_sizes(self, "n_inputs", "outputs", "teacher_width", "width", "n_test")
+        check_weights(self, "noise")
 
     def teacher(self, seed: int, n_relevant: int) -> Teacher:
         r"""Return the teacher of a seed, with random relevant inputs.
@@ -92,22 +76,16 @@ class Setup:
         hidden = rng.standard_normal((width, self.n_inputs)) / np.sqrt(n_relevant)
         decoder = rng.standard_normal((self.outputs, width)) / np.sqrt(width)
         visible = hidden * mask
-        variance = np.einsum("ow,wv,ov->o", decoder, relu_covariance(visible @ visible.T), decoder).mean()
+        variance = np.einsum("ow,wv,ov->o", decoder, _relu_covariance(visible @ visible.T), decoder).mean()
         return Teacher(mask, hidden, decoder / np.sqrt(variance))
 
 
-def relu_covariance(covariance: Float[np.ndarray, "units units"]) -> Float[np.ndarray, "units units"]:
+def _relu_covariance(covariance: Float[np.ndarray, "units units"]) -> Float[np.ndarray, "units units"]:
     r"""Return the covariance of $\max(u, 0)$ for a centred Gaussian vector $u$.
 
     With standard deviations $\sigma_i$ and correlation $\cos\theta_{ij}$, the mean product is
     $\sigma_i\sigma_j(\sin\theta + (\pi-\theta)\cos\theta)/2\pi$ (the arc-cosine kernel of order one) and the means are
     $\sigma_i/\sqrt{2\pi}$.
-
-    Args:
-        covariance: Covariance of $u$, positive definite on the diagonal.
-
-    Returns:
-        The covariance of the rectified vector.
     """
     sd = np.sqrt(np.diag(covariance))
     scale = np.outer(sd, sd)

@@ -36,30 +36,23 @@ from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.batches import Batches, check_sizes, check_weights, initial_layers, rows_of
-from attnbook.global_attention.masked_teachers import Setup, Teacher
+from attnbook.global_attention.masked_teachers import Setup
+from attnbook.global_attention.two_layer import predict
 
-__all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "predict", "train_members"]
+__all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "train_members"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
 
 
 @dataclass(frozen=True)
 class Member:
-    """One network of an ensemble.
+    """One network of an ensemble."""
 
-    Attributes:
-        model: What happens to its mask.
-        seed: Seed of teacher, inputs, batches and initial weights.
-        n_samples: Size of its training set.
-        n_relevant: Inputs the teacher looks at.
-        penalty: L1 weight on the mask; used by ``l1_attention`` only.
-    """
-
-    model: Model
-    seed: int
-    n_samples: int
-    n_relevant: int
-    penalty: float = 0.0
+    model: Model  #: What happens to its mask
+    seed: int  #: Seed of teacher, inputs, batches and initial weights
+    n_samples: int  #: Size of its training set
+    n_relevant: int  #: Inputs the teacher looks at
+    penalty: float = 0.0  #: L1 weight on the mask; used by ``l1_attention`` only
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
@@ -73,41 +66,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Training:
-    """How the networks are trained: Adam on batches drawn with replacement.
+    """How the networks are trained: Adam on batches drawn with replacement."""
 
-    Attributes:
-        steps: Number of steps.
-        batch_size: Samples per step.
-        step_size: Step size of Adam.
-        record_at: Steps at which the test loss is recorded.
-        decay: Whether the step size falls to zero along a cosine.
-    """
-
-    steps: int
-    batch_size: int
-    step_size: float
-    record_at: tuple[int, ...]
-    decay: bool = False
+    steps: int  #: Number of steps
+    batch_size: int  #: Samples per step
+    step_size: float  #: Step size of Adam
+    record_at: tuple[int, ...]  #: Steps at which the test loss is recorded
+    decay: bool = False  #: Whether the step size falls to zero along a cosine
 
     def __post_init__(self) -> None:
         check_sizes(self, "steps", "batch_size")
-
-
-def predict(
-    parameters: Parameters, inputs: Float[Tensor, "members samples inputs"]
-) -> Float[Tensor, "members outputs samples"]:
-    r"""Return $w^{(2)}\phi(w^{(1)}(x\odot a))$ of each member for its own inputs.
-
-    Args:
-        parameters: ``mask (members, inputs)``, ``hidden (members, width, inputs)`` and
-            ``decoder (members, outputs, width)``.
-        inputs: Samples of each member.
-
-    Returns:
-        Predictions.
-    """
-    masked = parameters["hidden"] * parameters["mask"].unsqueeze(1)
-    return parameters["decoder"] @ (masked @ inputs.mT).relu()
 
 
 def loss_and_gradient(
@@ -120,7 +88,7 @@ def loss_and_gradient(
     $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$: the mask costs no matrix product of its own.
 
     Args:
-        parameters: As for :func:`predict`.
+        parameters: As for :func:`attnbook.global_attention.two_layer.predict`.
         batch: Inputs and labels. Neighbouring members share a batch where there are fewer batches than members; their
             first layers then enter one matrix product, side by side.
 
@@ -174,8 +142,8 @@ def train_members(
         progress: Told (steps done, steps in all).
 
     Returns:
-        History with the records ``test_loss`` ``(records, members)``, the mean squared error on clean held-out labels,
-        and ``effective_weights`` ``(records, members, inputs)``.
+        History with the records ``test_loss (records, members)``, the mean squared error on clean held-out labels, and
+        ``effective_weights (records, members, inputs)``.
 
     Raises:
         ValueError: If ``members`` is empty or a teacher has more relevant inputs than inputs.
@@ -188,7 +156,8 @@ def train_members(
     trained, penalty = _mask_rule(members, to)
     projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
     hidden, decoder = initial_layers([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
-    masks = [data.teacher(m).mask if m.model == "oracle" else np.ones(setup.n_inputs) for m in members]
+    known = {pool: teacher.mask for pool, teacher in data.teachers.items()}
+    masks = [known[m.seed, m.n_relevant] if m.model == "oracle" else np.ones(setup.n_inputs) for m in members]
 
     def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch)
@@ -234,9 +203,9 @@ class _Data:
         for i, member in enumerate(members):
             self.pools.setdefault((member.seed, member.n_relevant), []).append(i)
         self.teachers = {pool: setup.teacher(*pool) for pool in self.pools}
-        drawn = [self._draw(*pool) for pool in self.pools]
+        drawn = [self._draw(*pool, "", self.largest, setup.noise) for pool in self.pools]
         self.inputs, self.labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        self.tests = [self._draw_test(*pool) for pool in self.pools]
+        self.tests = [self._draw(*pool, "test ", setup.n_test, 0.0) for pool in self.pools]
         first = {pool: i * self.largest for i, pool in enumerate(self.pools)}
         # One batch for each run of neighbours if all runs are equally long and distinct, else one for each member.
         sets = [(m.seed, m.n_relevant, m.n_samples) for m in members]
@@ -245,9 +214,6 @@ class _Data:
             sets = [one for one, _ in runs]
         purposes, starts = [(seed, n) for seed, _, n in sets], [first[seed, k] for seed, k, _ in sets]
         self.rows = Batches(purposes, [n for *_, n in sets], starts, batch_size, self.inputs.device)
-
-    def teacher(self, member: Member) -> Teacher:
-        return self.teachers[member.seed, member.n_relevant]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         rows = self.rows(step)
@@ -259,15 +225,13 @@ class _Data:
             chosen = {name: tensor[mine] for name, tensor in parameters.items()}
             total = torch.zeros(len(mine), dtype=torch.float64)  # on the CPU: not every device has float64
             for x, y in zip(inputs.split(4096), labels.split(4096), strict=True):
-                total += (predict(chosen, x.expand(len(mine), -1, -1)) - y.T).square().sum((1, 2)).cpu().double()
+                total += (
+                    (predict(chosen, x.expand(len(mine), -1, -1), torch.relu) - y.T).square().sum((1, 2)).cpu().double()
+                )
             losses[mine] = (total / labels.numel()).to(losses)
         return losses
 
-    def _draw(self, seed: int, k: int) -> tuple[Tensor, Tensor]:
-        inputs = stream(seed, "inputs").standard_normal((self.largest, self.setup.n_inputs))
-        noise = stream(seed, "noise").standard_normal((self.largest, self.setup.outputs))
-        return self.to(inputs), self.to(self.teachers[seed, k](inputs) + self.setup.noise * noise)
-
-    def _draw_test(self, seed: int, k: int) -> tuple[Tensor, Tensor]:
-        inputs = stream(seed, "test inputs").standard_normal((self.setup.n_test, self.setup.n_inputs))
-        return self.to(inputs), self.to(self.teachers[seed, k](inputs))
+    def _draw(self, seed: int, k: int, part: str, count: int, sd: float) -> tuple[Tensor, Tensor]:
+        inputs = stream(seed, f"{part}inputs").standard_normal((count, self.setup.n_inputs))
+        noise = sd * stream(seed, "noise").standard_normal((count, self.setup.outputs))
+        return self.to(inputs), self.to(self.teachers[seed, k](inputs) + noise)

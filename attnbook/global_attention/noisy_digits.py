@@ -1,15 +1,8 @@
 r"""The data of Figures 2 to 6: a small digit in the centre of an image of noise.
 
-===============  ====================  ==============================================
-paper            name here             shape
-===============  ====================  ==============================================
-$p$              ``scene.n_pixels``    number of inputs, the pixels of the image
-$a^*$            ``scene.patch``       ``(n_pixels,)``, 1 where the digit is
-$x_i$            ``inputs``            ``(samples, n_pixels)``, row by row
-===============  ====================  ==============================================
-
-The paper leaves open where the digit is and what the noise is. Here the digit is in the centre, unless it is told to
-wander, and the noise is everywhere around it and nowhere in it.
+The paper's $p$ is ``Scene.n_pixels``, its $a^*$ is ``Scene.patch``. It leaves open where the digit is and what the
+noise is. Here the digit is in the centre, unless it is told to wander, and the noise is everywhere around it and
+nowhere in it.
 """
 
 from __future__ import annotations
@@ -33,19 +26,14 @@ NOISE_SD = 0.5
 
 @dataclass(frozen=True)
 class Scene:
-    """What an image looks like.
+    """What an image looks like."""
 
-    Attributes:
-        image_size: Height and width of the image, in pixels.
-        digit_size: Height and width of the digit.
-        noise: What is around the digit: ``normal`` with mean 0 and standard deviation 0.5, or ``uniform`` from 0 to 1.
-        wandering: How far the digit may be from the centre, in pixels up, down, left and right, at a random place in
-            each image; 0 keeps it in the centre of all.
-    """
-
-    image_size: int
-    digit_size: int
+    image_size: int  #: Height and width of the image, in pixels
+    digit_size: int  #: Height and width of the digit
+    #: Surroundings of the digit, ``normal`` with mean 0 and standard deviation 0.5, or ``uniform`` from 0 to 1
     noise: Noise = "normal"
+    #: How far the digit may be from the centre, in pixels up, down, left and right, at a random place in each image; 0
+    #: keeps it in the centre of all
     wandering: int = 0
 
     def __post_init__(self) -> None:
@@ -79,19 +67,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class NoisyDigits:
-    """Samples of one seed.
+    """Samples of one seed."""
 
-    Attributes:
-        train: Training images, row by row.
-        train_labels: Which digit is in each.
-        test: Test images.
-        test_labels: Which digit is in each.
-    """
-
-    train: Float[np.ndarray, "train pixels"]
-    train_labels: Int[np.ndarray, " train"]
-    test: Float[np.ndarray, "test pixels"]
-    test_labels: Int[np.ndarray, " test"]
+    train: Float[np.ndarray, "train pixels"]  #: Training images, row by row
+    train_labels: Int[np.ndarray, " train"]  #: Which digit is in each
+    test: Float[np.ndarray, "test pixels"]  #: Test images
+    test_labels: Int[np.ndarray, " test"]  #: Which digit is in each
 
 
 def draw_noisy_digits(images: Images, scene: Scene, *, n_train: int, n_test: int, seed: int) -> NoisyDigits:

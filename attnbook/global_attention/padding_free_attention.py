@@ -6,17 +6,8 @@ $V = XW_V^\top$ over the *real* words,
 
 $$o_z = \frac{\sum_j e^{R_{zj}}V_j}{\sum_j e^{R_{zj}} + (P-L)},\qquad o_{pad} = \frac1P\sum_j V_j ,$$
 
-exactly what the padded computation gives, at $L^2$ in place of $P^2$ operations. Words are rows; $X$ is ``tokens``.
-
-===================  ====================  =====================================================
-paper                name here             meaning
-===================  ====================  =====================================================
-$p$                  ``n_positions``       positions after padding, $P$ above
-$t$                  ``dimension``         entries of a word vector
-$w^Q$, $w^K$         ``query``, ``key``    ``(n_query, dimension)``
-$M$                  ``key_query``         $w^{Q\top}w^K/\sqrt{d_q}$, ``(dimension, dimension)``
-$w^V$                ``value``             ``(n_value, dimension)``
-===================  ====================  =====================================================
+exactly what the padded computation gives, at $L^2$ in place of $P^2$ operations. Words are rows: $X$ is ``tokens``, $P$
+is ``n_positions`` (the paper's $p$), $M=w^{Q\top}w^K/\sqrt{d_q}$ is ``key_query``, and $W_V=w^V$ is ``value``.
 """
 
 from __future__ import annotations
@@ -64,12 +55,11 @@ def attention_weights(
         raise ValueError(f"n_positions: expected at least the {tokens.shape[1]} words of a review, got {n_positions}")
     scores = tokens @ key_query @ tokens.mT
     largest = scores.detach().amax(-1, keepdim=True)
-    if not missing:
-        powers = scores.sub(largest).exp_()
-        return powers / powers.sum(-1, keepdim=True)
-    largest = largest.clamp(min=0)
+    if missing:
+        largest = largest.clamp(min=0)
     powers = scores.sub(largest).exp_()
-    return powers / (powers.sum(-1, keepdim=True) + missing * (-largest).exp())
+    empty = missing * (-largest).exp() if missing else 0.0
+    return powers / (powers.sum(-1, keepdim=True) + empty)
 
 
 def attend(
@@ -81,16 +71,13 @@ def attend(
     """Return what self-attention over all padded positions gives, from the real words alone.
 
     Args:
-        tokens: As for :func:`attention_weights`.
-        key_query: As for :func:`attention_weights`.
+        tokens: As for :func:`attention_weights`, like the others and what is raised.
+        key_query: Matrix of the scores.
         value: Value matrix.
-        n_positions: As for :func:`attention_weights`.
+        n_positions: Positions after padding.
 
     Returns:
         The outputs at words (where a review has no word any more, that of padding), and those at every padded position.
-
-    Raises:
-        ValueError: If the reviews are longer than ``n_positions``.
     """
     values = tokens @ value.mT
     return attention_weights(tokens, key_query, n_positions) @ values, values.sum(1) / n_positions

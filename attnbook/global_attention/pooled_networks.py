@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.review_networks import Classifier, Shape, initial_weights, uniform
+from attnbook.global_attention.review_networks import Classifier, ReviewShape, initial_weights, uniform
 from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = ["Control", "Pooled", "PooledNetwork"]
@@ -31,15 +31,11 @@ Control: TypeAlias = Literal["uniform_attention", "mean_pooling"]
 
 @dataclass(frozen=True)
 class Pooled:
-    """Reviews of which one vector each is left.
+    """Reviews of which one vector each is left."""
 
-    Attributes:
-        vectors: The sum of each review's word vectors over ``n_positions``, or their mean.
-        labels: 1 for praise, 0 for blame.
-    """
-
+    #: The sum of each review's word vectors over ``n_positions``, or their mean
     vectors: Float[np.ndarray, "reviews t"]
-    labels: Float[np.ndarray, " reviews"]
+    labels: Float[np.ndarray, " reviews"]  #: 1 for praise, 0 for blame
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,17 +44,7 @@ class Pooled:
     def of(
         cls, reviews: EncodedReviews, vectors: Float[np.ndarray, "vocabulary t"], network: Control, n_positions: int
     ) -> Pooled:
-        """Pool the words of each review.
-
-        Args:
-            reviews: The reviews.
-            vectors: One vector per word id.
-            network: Which control is to see them.
-            n_positions: Positions after padding.
-
-        Returns:
-            Their means for ``mean_pooling``, else their sums over ``n_positions``.
-        """
+        """Return the means of the words of each review for ``mean_pooling``, else their sums over ``n_positions``."""
         scale = 1 if network == "mean_pooling" else reviews.lengths[:, None] / n_positions
         return cls(reviews.means(vectors) * scale, reviews.labels)
 
@@ -66,41 +52,30 @@ class Pooled:
 class PooledNetwork(Classifier):
     """A control: one vector per review, then the two layers of Table 2.
 
-    Attributes:
-        factor: Times the step size for the first layer; ``n_positions`` for uniform attention, else 1.
+    Args:
+        network: Which control.
+        shape: Sizes of the network that it stands for.
+        like: A tensor of the wanted device and type.
+        seed: Seed of the initial weights; for uniform attention they are those of the network of Table 2.
+
+    Raises:
+        ValueError: If the control is unknown.
     """
 
-    def __init__(self, network: Control, shape: Shape, like: Tensor, *, seed: int) -> None:
-        """Draw initial weights; for uniform attention those of the network of Table 2 with the same seed.
-
-        Args:
-            network: Which control.
-            shape: Sizes of the network that it stands for.
-            like: A tensor of the wanted device and type.
-            seed: Seed of the initial weights.
-
-        Raises:
-            ValueError: If the control is unknown.
-        """
+    def __init__(self, network: Control, shape: ReviewShape, like: Tensor, *, seed: int) -> None:
         if network not in get_args(Control):
             raise ValueError(f"network: expected one of {', '.join(get_args(Control))}, got {network!r}")
-        self.network, self.factor = network, 1
+        self.network = network
         t, width = shape.dimension, shape.width
         if network == "uniform_attention":
             small, weights = initial_weights(shape, seed, like)
-            kept = ("value", "bias", "decoder", "decoder_bias")
-            self.parameters = {"first": weights.sum(0), **{name: small[name] for name in kept}}
+            self.parameters = {"first": weights.sum(0), **small}
+            del self.parameters["query"], self.parameters["key"]
             self.factor = shape.n_positions
         else:
             sizes = {"first": ((t, width), t), "bias": ((width,), t)}
             sizes |= {"decoder": ((width,), width), "decoder_bias": ((), width)}
             self.parameters = {name: uniform(stream(seed, "pooled", name), *size, like) for name, size in sizes.items()}
-
-    def groups(self, step_size: float) -> list[dict[str, Any]]:
-        """Return the parameters with their step sizes."""
-        rest = [tensor for name, tensor in self.parameters.items() if name != "first"]
-        first = {"params": [self.parameters["first"]], "lr": step_size * self.factor}
-        return [first, {"params": rest, "lr": step_size}]
 
     def answer(self, parameters: dict[str, Tensor], reviews: Pooled, chosen: Any) -> Float[Tensor, " reviews"]:
         """Return the logits of some reviews, differentiable in the parameters."""

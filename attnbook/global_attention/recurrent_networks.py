@@ -42,17 +42,11 @@ Penalty: TypeAlias = Literal["l1_weights", "entropy", "l1_scores", "l2_weights"]
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The sizes of a recurrent attention model.
+    """The sizes of a recurrent attention model."""
 
-    Attributes:
-        n_steps: Looks $T$.
-        state: Entries of the state.
-        score: Hidden units of the additive score; 0 for the product of state and word, which has none.
-    """
-
-    n_steps: int
-    state: int
-    score: int
+    n_steps: int  #: Looks $T$
+    state: int  #: Entries of the state
+    score: int  #: Hidden units of the additive score; 0 for the product of state and word, which has none
 
     def __post_init__(self) -> None:
         for name, least in {"n_steps": 1, "state": 1, "score": 0}.items():
@@ -61,16 +55,11 @@ class Recurrence:
 
 
 class Look(NamedTuple):
-    """What one step sees.
+    """What one step sees."""
 
-    Attributes:
-        logits: Scores of the words, ``(members, samples, words)``.
-        weights: Their softmax.
-        context: The weighted mean of the words, ``(members, samples, dimension)``.
-    """
-
-    logits: Float[Tensor, "members samples words"]
-    weights: Float[Tensor, "members samples words"]
+    logits: Float[Tensor, "members samples words"]  #: Scores of the words, ``(members, samples, words)``
+    weights: Float[Tensor, "members samples words"]  #: Their softmax
+    #: The weighted mean of the words, ``(members, samples, dimension)``
     context: Float[Tensor, "members samples dimension"]
 
 

@@ -1,14 +1,7 @@
 r"""Linear regions of two-layer ReLU networks: Theorem 3, its constants, and exact counts.
 
-===================  ==================  =====================================================
-paper                name here           meaning
-===================  ==================  =====================================================
-$n_1$                ``width``           hidden units
-$s_0$                ``n_relevant``      inputs that the mask keeps; $p$ for the baseline
-$p$                  ``n_inputs``        inputs
---                   ``normals``         rows of the first layer, ``(units, inputs)``
---                   ``offsets``         its biases, ``(units,)``
-===================  ==================  =====================================================
+The paper's $n_1$ is ``width``, $p$ is ``n_inputs``, $s_0$ is ``n_relevant``: the inputs that the mask keeps, all $p$
+for the baseline. ``normals (units, inputs)`` are the rows of the first layer, ``offsets (units,)`` its biases.
 
 A hidden unit bends the network's function along the hyperplane where it switches on. The linear regions are the pieces
 into which these hyperplanes cut the input space (as long as no two of them coincide and cancel).
@@ -32,8 +25,8 @@ def region_bound(width: int, n_relevant: int) -> int:
     r"""Return Theorem 3's lower bound $\lfloor n_1/s_0\rfloor^{s_0}$ on the largest number of linear regions.
 
     Args:
-        width: Hidden units $n_1$, at least 1.
-        n_relevant: Inputs $s_0$ that the mask keeps, at least 1; all $p$ inputs for the baseline.
+        width: Hidden units, at least 1.
+        n_relevant: Inputs kept, at least 1.
 
     Returns:
         The bound, an exact whole number; 0 when there are fewer units than inputs.
@@ -45,7 +38,9 @@ def region_bound(width: int, n_relevant: int) -> int:
         >>> region_bound(16, 2)
         64
     """
-    _check_positive(width=width, n_relevant=n_relevant)
+    for name, size in {"width": width, "n_relevant": n_relevant}.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
     return (width // n_relevant) ** n_relevant
 
 
@@ -84,23 +79,22 @@ def hinge_network(
     $0,\frac12,1,\dots,\frac{q-1}2$ (the text available to us lists whole numbers), so an axis has $q+1$ pieces.
 
     Args:
-        width: Hidden units $n_1$, more than ``n_relevant``.
-        n_relevant: Inputs $s_0$, at least 1.
+        width: Hidden units.
+        n_relevant: Inputs, at least 1 and fewer than units.
 
     Returns:
         First layer, its biases, second layer; with $q s_0$ units, the others being idle.
 
     Raises:
-        ValueError: If there are not more units than inputs.
+        ValueError: If ``n_relevant`` is outside its range.
 
     Example:
         >>> normals, offsets, decoder = hinge_network(6, 2)
         >>> np.abs(offsets[:3] / normals[:3, 0]).tolist(), decoder[:3].tolist()
         ([0.0, 0.5, 1.0], [1.0, -1.0, 1.0])
     """
-    _check_positive(n_relevant=n_relevant)
-    if width <= n_relevant:
-        raise ValueError(f"width: expected more than n_relevant = {n_relevant}, got {width}")
+    if not 1 <= n_relevant < width:
+        raise ValueError(f"n_relevant: expected between 1 and width - 1 = {width - 1}, got {n_relevant}")
     number = np.arange(width // n_relevant)
     normals = np.kron(np.eye(n_relevant), np.where(number == 0, 1.0, 2.0)[:, None])
     return normals, np.tile(-1.0 * number, n_relevant), np.tile((-1.0) ** number, n_relevant)
@@ -130,12 +124,6 @@ def count_regions(normals: Float[np.ndarray, "units inputs"], offsets: Float[np.
     if not np.isfinite(rows).all():
         raise ValueError("normals, offsets: expected finite numbers, got some that are not")
     return _count([tuple(map(Fraction, row)) for row in rows.tolist()], normals.shape[1])
-
-
-def _check_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
 
 
 def _distinct(planes: list[Hyperplane]) -> list[Hyperplane]:

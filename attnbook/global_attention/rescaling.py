@@ -1,14 +1,7 @@
 r"""Theorem 4: the same function, another Hessian; and a minimum that is known exactly, with its orbit of rescalings.
 
-==============================  ====================================  =========================================
-paper                           name here                             meaning
-==============================  ====================================  =========================================
-$a$, $w^{(1)}$, $w^{(2)}$       ``mask``, ``hidden``, ``decoder``     ``(inputs,)``, ``(width, inputs)``,
-                                                                      ``(outputs, width)``; first one transposed
-$\alpha_1$, $\alpha_2$          ``mask_factor``, ``hidden_factor``    positive factors of the rescaling
-$T_{\alpha_1,\alpha_2}$         :func:`rescale`                       the rescaled network
-$D$                             :func:`hessian_scaling`               how its Hessian follows
-==============================  ====================================  =========================================
+The paper's $a$, $w^{(1)}$ and $w^{(2)}$ are ``mask (inputs,)``, ``hidden (width, inputs)`` and ``decoder (outputs,
+width)``; its positive factors $\alpha_1$ and $\alpha_2$ are ``mask_factor`` and ``hidden_factor``.
 
 All of this rests on ReLU being positively homogeneous. Softplus is not, $\phi_\tau(cu)=c\,\phi_{c\tau}(u)$: its
 function is unchanged only if the sharpness becomes $\tau/(\alpha_1\alpha_2)$.
@@ -46,11 +39,11 @@ def rescale(
     r"""Return $T_{\alpha_1,\alpha_2}$ of a network: the same function for ReLU, other weights.
 
     Args:
-        mask: Mask $a$.
+        mask: Mask.
         hidden: First layer.
         decoder: Second layer.
-        mask_factor: $\alpha_1$, positive.
-        hidden_factor: $\alpha_2$, positive.
+        mask_factor: Factor of the mask.
+        hidden_factor: Factor of the first layer; the second is divided by both.
 
     Returns:
         New mask, first and second layer.
@@ -78,8 +71,8 @@ def hessian_scaling(
     Args:
         n_inputs: $p$.
         width: $d$.
-        mask_factor: $\alpha_1$, positive.
-        hidden_factor: $\alpha_2$, positive.
+        mask_factor: As for :func:`rescale`.
+        hidden_factor: As for :func:`rescale`.
 
     Returns:
         One factor per parameter.
@@ -100,21 +93,13 @@ def _check_positive(**numbers: float) -> None:
 
 @dataclass(frozen=True)
 class Minimum:
-    """A network, and data that it fits exactly: a minimum of objective (2).
+    """A network, and data that it fits exactly: a minimum of objective (2)."""
 
-    Attributes:
-        mask: In [0, 1], ``(inputs,)``.
-        hidden: First layer, ``(width, inputs)``.
-        decoder: Second layer, ``(1, width)``.
-        inputs: Samples, ``(samples, inputs)``.
-        labels: Of the samples, ``(1, samples)``.
-    """
-
-    mask: np.ndarray
-    hidden: np.ndarray
-    decoder: np.ndarray
-    inputs: np.ndarray
-    labels: np.ndarray
+    mask: np.ndarray  #: In [0, 1], ``(inputs,)``
+    hidden: np.ndarray  #: First layer, ``(width, inputs)``
+    decoder: np.ndarray  #: Second layer, ``(1, width)``
+    inputs: np.ndarray  #: Samples, ``(samples, inputs)``
+    labels: np.ndarray  #: Of the samples, ``(1, samples)``
 
     @classmethod
     def draw(cls, seed: int, *, n_inputs: int = 7, width: int = 5, samples: int = 43) -> Minimum:

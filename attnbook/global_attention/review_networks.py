@@ -35,7 +35,15 @@ from attnbook.global_attention.batches import check_sizes, rows_of
 from attnbook.global_attention.padding_free_attention import attend, attention_weights, merge_key_query
 from attnbook.global_attention.reviews import EncodedReviews
 
-__all__ = ["Classifier", "Network", "ReviewNetwork", "Shape", "groups_of_similar_length", "initial_weights", "uniform"]
+__all__ = [
+    "Classifier",
+    "Network",
+    "ReviewNetwork",
+    "ReviewShape",
+    "groups_of_similar_length",
+    "initial_weights",
+    "uniform",
+]
 
 Network: TypeAlias = Literal["baseline", "self_attention"]
 
@@ -49,18 +57,12 @@ MOST_WEIGHTS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Sizes of a network for reviews.
+class ReviewShape:
+    """Sizes of a network for reviews."""
 
-    Attributes:
-        n_positions: Positions after padding; 2142 in Table 2.
-        dimension: Entries of a word vector; 100 in Table 2. Queries, keys and values have as many.
-        width: Hidden units; 256 in Table 2.
-    """
-
-    n_positions: int
-    dimension: int
-    width: int
+    n_positions: int  #: Positions after padding; 2142 in Table 2
+    dimension: int  #: Entries of a word vector; 100 in Table 2. Queries, keys and values have as many.
+    width: int  #: Hidden units; 256 in Table 2
 
     def __post_init__(self) -> None:
         check_sizes(self, "n_positions", "dimension", "width")
@@ -76,10 +78,13 @@ class Classifier:
 
     network: str
     parameters: dict[str, Tensor]
+    factor: int = 1  #: That of the step size of the first layer
 
     def groups(self, step_size: float) -> list[dict[str, Any]]:
-        """Return the parameters with their step sizes, as torch's optimisers take them."""
-        return [{"params": list(self.parameters.values()), "lr": step_size}]
+        """Return the first layer and the rest with their step sizes, as torch's optimisers take them."""
+        rest = [tensor for name, tensor in self.parameters.items() if name != "first"]
+        first = {"params": [self.parameters["first"]], "lr": step_size * self.factor}
+        return [first, {"params": rest, "lr": step_size}]
 
     def answer(self, parameters: dict[str, Tensor], reviews: Any, chosen: np.ndarray) -> Float[Tensor, " reviews"]:
         """Return the logits of some reviews, differentiable in the parameters."""
@@ -98,26 +103,21 @@ class Classifier:
 
 
 class ReviewNetwork(Classifier):
-    """One network of Table 2.
+    """One network of Table 2; initial weights are uniform in one over the root of the fan-in, as in torch's layers.
 
-    Attributes:
+    Args:
+        network: Which of the two.
         shape: Its sizes.
+        vectors: Word vectors, row 0 zero; device and type of the computation are theirs.
+        seed: Seed of the initial weights; both networks of a seed have the same first and second layer.
+
+    Raises:
+        ValueError: If the network is unknown, or the vectors have another dimension or no row of zeros.
     """
 
     def __init__(
-        self, network: Network, shape: Shape, vectors: Float[Tensor, "vocabulary dimension"], *, seed: int
+        self, network: Network, shape: ReviewShape, vectors: Float[Tensor, "vocabulary dimension"], *, seed: int
     ) -> None:
-        """Draw initial weights, uniform in one over the root of the fan-in as in torch's linear layers.
-
-        Args:
-            network: Which of the two.
-            shape: Its sizes.
-            vectors: Word vectors, row 0 zero; device and type of the computation are theirs.
-            seed: Seed of the initial weights; both networks of a seed have the same first and second layer.
-
-        Raises:
-            ValueError: If the network is unknown, or the vectors have another dimension or no row of zeros.
-        """
         if network not in get_args(Network):
             raise ValueError(f"network: expected one of {', '.join(get_args(Network))}, got {network!r}")
         if vectors.shape[1] != shape.dimension or vectors[0].any():
@@ -147,31 +147,22 @@ class ReviewNetwork(Classifier):
     def logits(
         self, reviews: EncodedReviews, *, batch_size: int = 64, only_padding: bool = False
     ) -> Float[np.ndarray, " reviews"]:
-        r"""Return the logit of each review, positive for praise.
-
-        Args:
-            reviews: The reviews, of at most ``n_positions`` words.
-            batch_size: Reviews computed together.
-            only_padding: Leave out how the words differ from padding: what is left is the pooled path $S^\top c$.
-
-        Returns:
-            The logits.
-        """
+        r"""Return the logits, positive for praise; with ``only_padding`` those of the pooled path $S^\top c$ alone."""
         found = np.empty(len(reviews))
         for chosen in np.array_split(reviews.longest_first(np.arange(len(reviews))), -(-len(reviews) // batch_size)):
             logits = self.answer(self.parameters, reviews, chosen, only_padding=only_padding)
             found[chosen] = logits.double().cpu().numpy()
         return found
 
-    def tokens(self, reviews: EncodedReviews, chosen: Int[np.ndarray, " reviews"]) -> Float[Tensor, "reviews words t"]:
-        """Return the word vectors of some reviews, zero after the last word."""
+    def _tokens(self, reviews: EncodedReviews, chosen: Int[np.ndarray, " reviews"]) -> Float[Tensor, "reviews words t"]:
+        """The word vectors of some reviews, zero after the last word."""
         return rows_of(self.vectors, torch.as_tensor(reviews.padded(chosen), device=self.vectors.device))
 
     @torch.no_grad()
     def mass_on_words(self, reviews: EncodedReviews) -> float:
         """Return the mean over words, then over reviews, of the attention that does not fall on padding."""
         key_query = merge_key_query(self.parameters["query"], self.parameters["key"])
-        words = (self.tokens(reviews, np.array([review])) for review in range(len(reviews)))
+        words = (self._tokens(reviews, np.array([review])) for review in range(len(reviews)))
         weights = (attention_weights(tokens, key_query, self.shape.n_positions) for tokens in words)
         return float(np.mean([float(each.sum(-1).mean()) for each in weights]))
 
@@ -186,11 +177,11 @@ class ReviewNetwork(Classifier):
                 f"reviews: expected at most {self.shape.n_positions} words, the longest first, got {lengths}"
             )
         if self.network == "baseline":
-            tokens = self.tokens(reviews, chosen)
+            tokens = self._tokens(reviews, chosen)
             return tokens, tokens.new_zeros(len(chosen), tokens.shape[2])
         key_query, deviations, common = merge_key_query(parameters["query"], parameters["key"]), [], []
         for part in groups_of_similar_length(lengths):
-            tokens = self.tokens(reviews, chosen[part])
+            tokens = self._tokens(reviews, chosen[part])
             words, padding = attend(tokens, key_query, parameters["value"], self.shape.n_positions)
             mask = np.arange(tokens.shape[1]) < lengths[part][:, None]
             inside = to_tensor(mask, device=tokens.device, dtype=tokens.dtype).unsqueeze(-1)
@@ -215,7 +206,7 @@ def _first_layer(weights: Tensor, deviations: Tensor, common: Tensor, lengths: n
 
 
 def initial_weights(
-    shape: Shape, seed: int, like: Tensor
+    shape: ReviewShape, seed: int, like: Tensor
 ) -> tuple[dict[str, Tensor], Float[Tensor, "positions value width"]]:
     """Draw the small parameters of a network, by name, and its first layer; device and type are those of ``like``."""
     t, width, fan_in = shape.dimension, shape.width, shape.n_positions * shape.dimension

@@ -18,17 +18,12 @@ __all__ = ["Corpus", "EncodedReviews", "encode", "load_corpus"]
 
 @dataclass(frozen=True)
 class EncodedReviews:
-    """Reviews as word ids. Id 0 is padding, id ``k`` is row ``k`` of a table of vectors whose row 0 is zero.
+    """Reviews as word ids. Id 0 is padding, id ``k`` is row ``k`` of a table of vectors whose row 0 is zero."""
 
-    Attributes:
-        ids: The words of all reviews, one review after the other, ``(words,)``.
-        starts: Where each review begins in ``ids``, and where the last one ends, ``(reviews + 1,)``.
-        labels: 1 for praise, 0 for blame, ``(reviews,)``.
-    """
-
-    ids: Int[np.ndarray, " words"]
+    ids: Int[np.ndarray, " words"]  #: The words of all reviews, one review after the other, ``(words,)``
+    #: Where each review begins in ``ids``, and where the last one ends, ``(reviews + 1,)``
     starts: Int[np.ndarray, " starts"]
-    labels: Float[np.ndarray, " reviews"]
+    labels: Float[np.ndarray, " reviews"]  #: 1 for praise, 0 for blame, ``(reviews,)``
 
     def __post_init__(self) -> None:
         if len(self.starts) != len(self.labels) + 1:
@@ -72,19 +67,12 @@ class EncodedReviews:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Reviews to train and to test on, and the vectors of their words.
+    """Reviews to train and to test on, and the vectors of their words."""
 
-    Attributes:
-        train: Training reviews, in the order in which the data set has them.
-        test: Test reviews, likewise.
-        vectors: One row per word id; row 0, padding, is zero.
-        source: Where reviews and vectors come from.
-    """
-
-    train: EncodedReviews
-    test: EncodedReviews
-    vectors: Float[np.ndarray, "vocabulary dimension"]
-    source: str
+    train: EncodedReviews  #: Training reviews, in the order in which the data set has them
+    test: EncodedReviews  #: Test reviews, likewise
+    vectors: Float[np.ndarray, "vocabulary dimension"]  #: One row per word id; row 0, padding, is zero
+    source: str  #: Where reviews and vectors come from
 
 
 def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: int, n_test: int) -> Corpus:
@@ -102,8 +90,7 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
 
     Raises:
         DataError: If the reviews or vectors are not on this machine; the message says how to get them.
-        ValueError: If the vectors have another dimension, ``n_positions`` is not positive, or there are fewer than
-            ``n_test`` test reviews.
+        ValueError: If a number is outside its range, or the vectors have another dimension.
     """
     found = datasets.labelled_reviews(source, vectors, dimension)
     known = found.vectors

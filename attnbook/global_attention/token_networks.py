@@ -39,21 +39,13 @@ N_SCALE = 20_000
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a network on tokens, each at least 1.
+    """Sizes of a network on tokens, each at least 1."""
 
-    Attributes:
-        n_tokens: Tokens of a sample.
-        dimension: Entries of a token.
-        n_query: Entries of a query.
-        n_value: Entries of a value.
-        width: Hidden units.
-    """
-
-    n_tokens: int
-    dimension: int
-    n_query: int
-    n_value: int
-    width: int
+    n_tokens: int  #: Tokens of a sample
+    dimension: int  #: Entries of a token
+    n_query: int  #: Entries of a query
+    n_value: int  #: Entries of a value
+    width: int  #: Hidden units
 
     def __post_init__(self) -> None:
         check_sizes(self, *vars(self))
@@ -62,19 +54,7 @@ class Sizes:
 def predict(
     model: TokenModel, parameters: Parameters, inputs: Float[Tensor, "members samples tokens dimension"]
 ) -> Float[Tensor, "members samples"]:
-    """Return the output of each member for its own samples.
-
-    Args:
-        model: Which network.
-        parameters: As :func:`initial_parameters` names them.
-        inputs: Samples of each member.
-
-    Returns:
-        Predictions.
-
-    Raises:
-        ValueError: If the model is unknown.
-    """
+    """Return the outputs for the samples of each member; parameters are named as in :func:`initial_parameters`."""
     if model not in MODELS:
         raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {model!r}")
     seen, hidden = inputs, parameters["hidden"]
@@ -90,17 +70,7 @@ def predict(
 
 
 def initial_parameters(model: TokenModel, seed: int, restart: int, sizes: Sizes) -> dict[str, np.ndarray]:
-    """Draw the initial weights of one network: variance one over the fan-in, mask of ones.
-
-    Args:
-        model: Which network.
-        seed: Seed.
-        restart: Number of the restart; another restart has other weights.
-        sizes: Sizes of the network.
-
-    Returns:
-        Name to array, without the member axis.
-    """
+    """Draw the weights of one network, without member axis: variance one over the fan-in, a mask of ones, no offset."""
     rng, dimension = stream(seed, "initial weights", model, restart), sizes.dimension
     attends = model in ("self_attention", "uniform_attention")
     entries = sizes.n_tokens * (sizes.n_value if attends else dimension)

@@ -29,12 +29,9 @@ class Softplus:
     r"""The smooth ReLU $\phi_\tau(u)=\tau^{-1}\log(1+e^{\tau u})$ of the paper's theory.
 
     It lies at most $\log 2/\tau$ above ReLU.
-
-    Attributes:
-        sharpness: $\tau$, positive; default 10.
     """
 
-    sharpness: float = 10.0
+    sharpness: float = 10.0  #: $\tau$, positive; default 10
 
     def __post_init__(self) -> None:
         if not 0 < self.sharpness < float("inf"):
@@ -69,19 +66,7 @@ def predict(
 def mean_loss(
     outputs: Float[Tensor, "*members outputs samples"], labels: Float[Tensor, "*members outputs samples"], loss: Loss
 ) -> Float[Tensor, "*members"]:
-    """Return the mean of a loss over samples.
-
-    Args:
-        outputs: Outputs of the network.
-        labels: Numbers for ``squared``, one-hot for ``cross_entropy``.
-        loss: ``squared`` (objective (2)) or ``cross_entropy``.
-
-    Returns:
-        The loss of each member.
-
-    Raises:
-        ValueError: If the loss is unknown.
-    """
+    """Return the mean over samples of ``squared``, objective (2), or of ``cross_entropy`` with one-hot labels."""
     if loss == "squared":
         return (outputs - labels).square().sum(-2).mean(-1) / 2
     if loss == "cross_entropy":

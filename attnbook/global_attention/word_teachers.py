@@ -35,22 +35,15 @@ SCALE_SAMPLES = 20_000
 
 @dataclass(frozen=True)
 class WordTeacher:
-    r"""A function of sentences that looks at some of the words.
+    r"""A function of sentences that looks at some of the words."""
 
-    Attributes:
-        mechanism: What decides the weights.
-        query: The vector $q$ of the first look, ``(dimension,)``.
-        turn: The matrix of $r(c) = $ ``turn @ c``; it does not see the direction of $q$, ``(dimension, dimension)``.
-        places: The scores $b$ of the places, ``(words,)``.
-        hidden: First-layer weights, ``(width, dimension)``.
-        decoder: Second-layer weights, scaled so that the labels have variance 1, ``(width,)``.
-    """
-
-    mechanism: Mechanism
-    query: Float[np.ndarray, " dimension"]
+    mechanism: Mechanism  #: What decides the weights
+    query: Float[np.ndarray, " dimension"]  #: The vector $q$ of the first look, ``(dimension,)``
+    #: The matrix of $r(c) = $ ``turn @ c``; it does not see the direction of $q$, ``(dimension, dimension)``
     turn: Float[np.ndarray, "dimension dimension"]
-    places: Float[np.ndarray, " words"]
-    hidden: Float[np.ndarray, "width dimension"]
+    places: Float[np.ndarray, " words"]  #: The scores $b$ of the places, ``(words,)``
+    hidden: Float[np.ndarray, "width dimension"]  #: First-layer weights, ``(width, dimension)``
+    #: Second-layer weights, scaled so that the labels have variance 1, ``(width,)``
     decoder: Float[np.ndarray, " width"]
 
     def weights(self, sentences: Float[np.ndarray, "samples words dimension"]) -> Float[np.ndarray, "samples words"]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.global_attention.masked_teachers import Setup, relu_covariance
+from attnbook.global_attention.masked_teachers import Setup, _relu_covariance
 
 SIZES = {"n_inputs": 11, "outputs": 2, "teacher_width": 5, "width": 3, "noise": 0.0, "n_test": 1}
 
@@ -38,12 +38,12 @@ def test_labels_have_unit_variance_on_average_over_outputs():
 def test_relu_covariance_is_that_of_samples():
     factor = rng().standard_normal((3, 3))
     samples = np.maximum(rng(1).standard_normal((400_000, 3)) @ factor.T, 0)
-    np.testing.assert_allclose(relu_covariance(factor @ factor.T), np.cov(samples.T), atol=0.03)
+    np.testing.assert_allclose(_relu_covariance(factor @ factor.T), np.cov(samples.T), atol=0.03)
 
 
 def test_relu_covariance_of_one_standard_normal_is_known():
     """E max(u,0)^2 = 1/2 and E max(u,0) = 1/sqrt(2 pi)."""
-    np.testing.assert_allclose(relu_covariance(np.eye(1)), [[0.5 - 1 / (2 * np.pi)]], rtol=1e-14)
+    np.testing.assert_allclose(_relu_covariance(np.eye(1)), [[0.5 - 1 / (2 * np.pi)]], rtol=1e-14)
 
 
 @pytest.mark.parametrize("n_relevant", [0, 12])

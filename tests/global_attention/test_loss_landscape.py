@@ -12,7 +12,7 @@ from red import assert_turned
 import attnbook
 from attnbook import ledger
 from attnbook.core.rng import stream
-from attnbook.global_attention import classifiers, rescaling, two_layer
+from attnbook.global_attention import rescaling, two_layer
 from attnbook.global_attention.loss_landscape import exercises, experiments, figures, hessian
 from attnbook.global_attention.loss_landscape.experiments import HessianSpectrum, LossLandscape, largest_correlation
 from attnbook.global_attention.rescaling import Minimum, hessian_scaling, output, rescale
@@ -314,7 +314,7 @@ def test_a_wrong_formula_turns_claims_red(name, stored, monkeypatch):
 
 @pytest.mark.slow
 def test_a_mask_that_is_not_trained_turns_the_claims_on_the_spectrum_red(monkeypatch):
-    original = classifiers._gradient_of
+    original = hessian._gradient_of
 
     def frozen(*arguments):
         gradient = original(*arguments)
@@ -326,7 +326,7 @@ def test_a_mask_that_is_not_trained_turns_the_claims_on_the_spectrum_red(monkeyp
 
         return without_mask
 
-    monkeypatch.setattr(classifiers, "_gradient_of", frozen)
+    monkeypatch.setattr(hessian, "_gradient_of", frozen)
     run = HessianSpectrum(n_train=200, side=12, n_eigenvalues=20, steps=60)
     measured = run.measurements(run.run(device="cpu"))
     for claim in ("GA-F3-bulk", "GA-F3-equal-loss"):

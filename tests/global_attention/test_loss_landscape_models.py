@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from attnbook.core.rng import to_tensor
 from attnbook.datasets import Images
-from attnbook.global_attention import classifiers, interpolation
 from attnbook.global_attention.batches import initial_layers
 from attnbook.global_attention.digit_training import Member, Training
-from attnbook.global_attention.interpolation import fit_all_weights
+from attnbook.global_attention.loss_landscape import hessian, interpolation
+from attnbook.global_attention.loss_landscape.interpolation import fit_all_weights
 from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus, mean_loss, predict
 
@@ -104,7 +104,7 @@ def data_of(*seeds):
 
 
 def train_classifiers(members, data, training=TRAINING, **options):
-    return classifiers.train_classifiers(members, data, training, sharpness=10.0, device=CPU, **options)
+    return hessian.train_classifiers(members, data, training, sharpness=10.0, device=CPU, **options)
 
 
 def test_a_member_is_trained_as_if_it_were_alone():
@@ -122,7 +122,7 @@ def test_first_step_is_that_of_the_plain_rule():
     hidden, decoder = initial_layers([0], 49, 3, 10)
     start = {"mask": np.ones((1, 49)), "hidden": hidden, "decoder": decoder}
     leaves = {name: to_tensor(array).requires_grad_() for name, array in start.items()}
-    x, y = classifiers._Samples(data, 11, Softplus(10.0), CPU).batch(0)
+    x, y = hessian._Samples(data, 11, Softplus(10.0), CPU).batch(0)
     outputs = (
         functional.softplus((x[0] * leaves["mask"][0]) @ leaves["hidden"][0].T, beta=10.0) @ leaves["decoder"][0].T
     )
@@ -169,7 +169,8 @@ def test_an_untrained_mask_stays_and_a_trained_one_moves():
 
 def test_the_jacobian_is_that_of_automatic_differentiation():
     _, start, inputs, labels, options = fit(5, steps=1)
-    residual, jacobian = interpolation._linearise(start, inputs, labels, options["activation"], options["trained_mask"])
+    at = interpolation._linearised(start, inputs, labels, options["activation"], options["trained_mask"])
+    residual, jacobian = at["residual"], at["jacobian"]
 
     def one(mask, hidden, decoder):
         return decoder[0] @ Softplus(2.0)(hidden @ (inputs[1] * mask).T) - labels[1]

@@ -14,9 +14,9 @@ from attnbook.global_attention.masks import (
     Training,
     effective_weights,
     loss_and_gradient,
-    predict,
     train_members,
 )
+from attnbook.global_attention.two_layer import predict
 
 CPU = torch.device("cpu")
 SETUP = Setup(n_inputs=7, outputs=3, teacher_width=5, width=11, noise=0.1, n_test=13)
@@ -101,7 +101,7 @@ def test_closed_gradient_is_that_of_autograd(groups):
     x, y = torch.tensor(rng.standard_normal((groups, 5, 7))), torch.tensor(rng.standard_normal((groups, 3, 5)))
     share = 6 // groups
     x_each, y_each = x.repeat_interleave(share, 0), y.repeat_interleave(share, 0)
-    oracle = ensemble.autograd(lambda p, _: (predict(p, x_each) - y_each).square().mean((1, 2)))
+    oracle = ensemble.autograd(lambda p, _: (predict(p, x_each, torch.relu) - y_each).square().mean((1, 2)))
     losses, gradients = loss_and_gradient(parameters, (x, y))
     expected_losses, expected = oracle(parameters, None)
     torch.testing.assert_close(losses, expected_losses, rtol=1e-13, atol=0)
@@ -117,7 +117,7 @@ def test_network_of_one_unit_by_hand():
         "decoder": torch.tensor([[[3.0]]]),
     }
     x = torch.tensor([[[5.0, -7.0], [-5.0, 7.0]]])
-    assert predict(parameters, x).tolist() == [[[9.0, 0.0]]]
+    assert predict(parameters, x, torch.relu).tolist() == [[[9.0, 0.0]]]
     assert effective_weights(parameters).tolist() == [[2.0, 1.0]]
 
 

@@ -8,12 +8,11 @@ import xarray as xr
 
 from attnbook import ledger
 from attnbook.core.results import Measurement
-from attnbook.global_attention import word_training
 from attnbook.global_attention.masks import Training
-from attnbook.global_attention.recurrent import depth, experiments, figures, guidelines
+from attnbook.global_attention.recurrent import depth, experiments, figures, guidelines, word_training
 from attnbook.global_attention.recurrent.experiments import Depth, Guidelines, Recurrent
+from attnbook.global_attention.recurrent.word_training import Task, WordMember, WordSetup, train_reader
 from attnbook.global_attention.word_teachers import draw_word_teacher
-from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 SETUP = WordSetup(n_words=5, dimension=3, teacher_width=7, width=11, n_test=13)
 TASK = Task("attention", 2.5)
@@ -61,8 +60,6 @@ def test_an_l2_weight_shrinks_all_weights_of_attention_and_leaves_other_members_
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: train("flat", []), "members"),
-        (lambda: train("magic", [WordMember(TASK, 0, 3)]), "name"),
         (lambda: WordMember(TASK, 0, 0), "n_samples"),
         (lambda: WordMember(TASK, 0, 3, strength=-1.0), "strength"),
         (lambda: WordMember(TASK, 0, 3, weight_penalty=-1.0), "weight_penalty"),
@@ -278,7 +275,9 @@ def test_without_the_context_in_the_state_no_second_look_is_found(monkeypatch):
         return honest(parameters | found, *args)
 
     monkeypatch.setattr(word_training, "looks", looks)
-    monkeypatch.setattr(word_training, "predict", lambda p, x, n: word_training.read(p, looks(p, x, n)[-1].context))
+    monkeypatch.setattr(
+        word_training, "predict", lambda p, x, n_steps: word_training.read(p, looks(p, x, n_steps)[-1].context)
+    )
     few = {"sizes": (100,), "judged_size": 100, "steps": 1, "long_steps": 1, "n_test": 300}
     run = Recurrent.at("book", restarts=1, **few)
     two, three = run.run(device="cpu").second_loss.squeeze("restart").transpose("second", "seed").values

@@ -5,19 +5,20 @@ import pytest
 import torch
 
 from attnbook import datasets
+from attnbook.global_attention import review_networks
 from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
 from attnbook.global_attention.review_networks import (
     CHUNK,
     ReviewNetwork,
-    Shape,
+    ReviewShape,
     groups_of_similar_length,
     initial_weights,
 )
-from attnbook.global_attention.review_training import Recipe, epoch_batches, train
 from attnbook.global_attention.reviews import EncodedReviews, encode, load_corpus
+from attnbook.global_attention.self_attention.review_table import Recipe, epoch_batches, train
 
 P, T, WIDTH, VOCABULARY = 2 * CHUNK + 3, 5, 7, 41
-SHAPE = Shape(P, T, WIDTH)
+SHAPE = ReviewShape(P, T, WIDTH)
 LENGTHS = np.array([1, P, 0, 23, 77, P - 3, CHUNK + 1, CHUNK, CHUNK - 1, 2, 11])
 
 
@@ -52,6 +53,7 @@ def plain_loss(logits, reviews):
 
 @pytest.mark.parametrize("network", ["baseline", "self_attention"])
 def test_loss_logits_and_all_gradients_equal_those_of_the_padded_network(network, vectors):
+    """What was the claim GA-X-padding-free."""
     reviews = draw_reviews(LENGTHS)
     ours = ReviewNetwork(network, SHAPE, vectors, seed=1)
     small, weights = initial_weights(SHAPE, 1, vectors)
@@ -92,6 +94,30 @@ def test_training_on_short_reviews_equals_plain_training_of_all_positions(networ
     np.testing.assert_allclose(losses, expected, rtol=1e-9)
     logits = plain_logits(network, leaves, weights, test, vectors).detach().numpy()
     np.testing.assert_allclose(ours.logits(test), logits, rtol=1e-8)
+
+
+def test_a_wrong_output_of_padding_is_noticed(monkeypatch, vectors):
+    honest = review_networks.attend
+    monkeypatch.setattr(review_networks, "attend", lambda *given: (honest(*given)[0], 2 * honest(*given)[1]))
+    with pytest.raises(AssertionError):
+        test_loss_logits_and_all_gradients_equal_those_of_the_padded_network("self_attention", vectors)
+
+
+@pytest.mark.parametrize("ordinary", [False, True])
+def test_with_nothing_to_attend_to_the_network_trains_as_a_bag_of_words_with_a_larger_step(ordinary, vectors):
+    """What was the claim GA-X-bag-of-words; queries and keys of zero have zero gradient. Not with an ordinary step."""
+    reviews, recipe = draw_reviews([3, 19, 11, 7, 13, 0, 1, 23]), Recipe(0.01, epochs=3, batch_size=4)
+    full = ReviewNetwork("self_attention", SHAPE, vectors, seed=0)
+    full.parameters["query"].zero_()
+    full.parameters["key"].zero_()
+    bag = PooledNetwork("uniform_attention", SHAPE, vectors, seed=0)
+    if ordinary:
+        bag.factor = 1
+    pooled = Pooled.of(reviews, vectors.numpy(), "uniform_attention", P)
+    train(full, reviews, recipe, seed=0)
+    train(bag, pooled, recipe, seed=0)
+    difference = np.abs(full.logits(reviews) - bag.logits(pooled)).max()
+    assert difference > 1e-3 if ordinary else difference <= 1e-10
 
 
 def test_only_padding_leaves_the_pooled_path(vectors):
@@ -177,7 +203,7 @@ def test_bad_arguments_are_refused_by_name(vectors):
     with pytest.raises(ValueError, match="network"):
         PooledNetwork("baseline", SHAPE, vectors, seed=0)
     with pytest.raises(ValueError, match="width: expected at least 1, got 0"):
-        Shape(1, 1, 0)
+        ReviewShape(1, 1, 0)
     with pytest.raises(ValueError, match="step_size"):
         Recipe(0.0, 1)
     with pytest.raises(ValueError, match="epochs"):

@@ -10,7 +10,6 @@ import torch
 from attnbook.core.figures import BACKGROUND
 from attnbook.global_attention import padding_free_attention
 from attnbook.global_attention.padding_free_attention import attention_weights, merge_key_query
-from attnbook.global_attention.self_attention.exactness import network_error, uniform_attention_error
 from attnbook.global_attention.self_attention.experiments import l1_gradient_of_softmax
 from attnbook.global_attention.self_attention.figures import LOOKS
 from attnbook.global_attention.token_networks import Sizes, draw_teacher, initial_parameters, predict
@@ -103,14 +102,6 @@ def test_scores_are_queries_times_keys_over_the_root_of_their_size():
 def test_more_words_than_positions_are_refused(matrices):
     with pytest.raises(ValueError, match="n_positions: expected at least the 7 words of a review, got 6"):
         attend(draw(1, 7, T), *(m.detach() for m in matrices), n_positions=6)
-
-
-def test_the_whole_network_without_padding_has_the_gradients_of_the_padded_one():
-    assert network_error() <= 1e-12
-
-
-def test_with_nothing_to_attend_to_the_network_trains_as_a_bag_of_words():
-    assert uniform_attention_error() <= 1e-12
 
 
 def test_an_l1_penalty_on_attention_weights_has_no_gradient():

@@ -12,8 +12,8 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.interpolation import fit_all_weights
 from attnbook.global_attention.loss_landscape.hessian import MODELS, HessianSpectrum
+from attnbook.global_attention.loss_landscape.interpolation import fit_all_weights
 from attnbook.global_attention.masked_teachers import Setup
 from attnbook.global_attention.masks import Member, Model, Training, train_members
 from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound

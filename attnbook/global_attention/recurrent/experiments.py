@@ -20,9 +20,9 @@ from attnbook.core.runtime import Progress, share
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent.depth import Depth
 from attnbook.global_attention.recurrent.guidelines import Guidelines
+from attnbook.global_attention.recurrent.word_training import Task, Trained, WordMember, WordSetup, train_reader
 from attnbook.global_attention.recurrent_networks import looks
 from attnbook.global_attention.word_teachers import WordTeacher
-from attnbook.global_attention.word_training import Task, Trained, WordMember, WordSetup, train_reader
 
 __all__ = ["LADDER", "OTHERS", "PROGRAMS", "STEP_SIZES", "Depth", "Guidelines", "Recurrent", "second_best"]
 

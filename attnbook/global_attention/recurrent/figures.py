@@ -15,9 +15,9 @@ from attnbook.core.tables import Measured, Table
 from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
 from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
 from attnbook.global_attention.recurrent.guidelines import PENALTIES, TEACHERS, chosen
+from attnbook.global_attention.recurrent.word_training import READERS
 from attnbook.global_attention.recurrent_networks import Recurrence, initial_parameters
 from attnbook.global_attention.sample_sizes import recurrent_samples
-from attnbook.global_attention.word_training import READERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

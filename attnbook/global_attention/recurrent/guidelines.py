@@ -17,8 +17,8 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress, share
 from attnbook.global_attention.masks import Training
+from attnbook.global_attention.recurrent.word_training import Task, WordMember, WordSetup, train_reader
 from attnbook.global_attention.recurrent_networks import Penalty
-from attnbook.global_attention.word_training import Task, WordMember, WordSetup, train_reader
 
 __all__ = ["PENALTIES", "TEACHERS", "Guidelines", "at_best_strength", "chosen"]
 

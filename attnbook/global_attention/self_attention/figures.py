@@ -33,7 +33,7 @@ def paper(network: str) -> list[float]:
 def table_2(data: xr.Dataset) -> Figure:
     """Draw the paper's Table 2, and beside it ours with the controls that are not in the paper."""
     with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.9), sharex=True, sharey=True)
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.5), sharex=True, sharey=True)
         for network in ("baseline", "self_attention"):
             axes[0].plot(PAPER_SIZES, paper(network), **LOOKS[network].line_style())
         axes[0].set(title="the paper, Table 2", ylabel=ACCURACY)

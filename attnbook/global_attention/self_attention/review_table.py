@@ -1,7 +1,8 @@
-"""The common part of Table 2, its miniature and the trial of step sizes: networks and controls on reviews."""
+"""The common part of Table 2, its miniature and the trial of step sizes: training networks and controls on reviews."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, get_args
@@ -9,18 +10,69 @@ from typing import Any, get_args
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float, Int
 
+from attnbook.core import update_rules
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share, threads
 from attnbook.datasets import Source
+from attnbook.global_attention.batches import check_sizes
 from attnbook.global_attention.pooled_networks import Control, Pooled, PooledNetwork
-from attnbook.global_attention.review_networks import Network, ReviewNetwork, Shape
-from attnbook.global_attention.review_training import Recipe, train
+from attnbook.global_attention.review_networks import Classifier, Network, ReviewNetwork, ReviewShape
 from attnbook.global_attention.reviews import load_corpus
 
 NETWORKS: tuple[str, ...] = (*get_args(Network), *get_args(Control))
 N_MASS = 200  # test reviews on which the mass of attention on real words is averaged
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Adam on batches without replacement, for a fixed number of epochs."""
+
+    step_size: float  #: Step size, constant
+    epochs: int  #: How often each review is seen
+    batch_size: int = 64  #: Reviews per step
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_size < float("inf"):
+            raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
+        check_sizes(self, "epochs", "batch_size")
+
+
+def train(
+    network: Classifier,
+    reviews: Any,
+    recipe: Recipe,
+    *,
+    seed: int,
+    after_epoch: Callable[[], object] = lambda: None,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, " epochs"]:
+    """Train a network in place and return its mean training loss in each epoch."""
+    optimizer = update_rules.Adam(recipe.step_size).build(network.groups(recipe.step_size))
+    losses: list[float] = []
+    for epoch in range(recipe.epochs):
+        total = 0.0
+        for chosen in epoch_batches(len(reviews), recipe, seed, epoch):
+            total += network.step(reviews, chosen) * len(chosen)
+            optimizer.step()
+        losses.append(total / len(reviews))
+        if not np.isfinite(losses[-1]):
+            raise FloatingPointError(
+                f"{network.network}, seed {seed}, {len(reviews)} reviews: loss {losses[-1]} in epoch {epoch + 1}, "
+                f"step size {recipe.step_size}"
+            )
+        after_epoch()
+        if progress:
+            progress(epoch + 1, recipe.epochs)
+    return np.array(losses)
+
+
+def epoch_batches(n_reviews: int, recipe: Recipe, seed: int, epoch: int) -> list[Int[np.ndarray, " batch"]]:
+    """Return all reviews once in random order, in batches, the same for every network; the last one may be smaller."""
+    order = stream(seed, "batches", n_reviews, epoch).permutation(n_reviews)
+    return [order[first : first + recipe.batch_size] for first in range(0, n_reviews, recipe.batch_size)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +99,9 @@ class ReviewTable(Experiment):
         _ = self.recipe("baseline"), self.recipe("mean_pooling"), self.shape
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ReviewShape:
         """Return the sizes of a network."""
-        return Shape(self.n_positions, self.dimension, self.width)
+        return ReviewShape(self.n_positions, self.dimension, self.width)
 
     def recipe(self, network: str) -> Recipe:
         """Return how a network is trained."""
@@ -75,6 +127,10 @@ class ReviewTable(Experiment):
                 found[name][(*at, NETWORKS.index(network)) if np.ndim(array) else at] = array
         axes = ("seed", "size", "network", "epoch")
         return {name: (axes[: array.ndim], array) for name, array in found.items()}
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Return nothing, unless claims rest on the table."""
+        return {}
 
 
 class Bench:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.batches import Batches, check_sizes, check_weights, rows_of
+from attnbook.global_attention.batches import Batches, check_sizes, check_weights, own_errors, rows_of
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent_networks import (
     Penalty,
@@ -49,17 +49,11 @@ the teacher's own weights, or the context of recurrent attention, with additive 
 
 @dataclass(frozen=True)
 class Task:
-    """What a teacher does, and how noisy its labels are.
+    """What a teacher does, and how noisy its labels are."""
 
-    Attributes:
-        mechanism: What decides the teacher's weights.
-        sharpness: Standard deviation of its scores; 0 weighs all words the same.
-        noise: Standard deviation of the noise on training labels; the clean labels have 1. Default none.
-    """
-
-    mechanism: Mechanism
-    sharpness: float
-    noise: float = 0.0
+    mechanism: Mechanism  #: What decides the teacher's weights
+    sharpness: float  #: Standard deviation of its scores; 0 weighs all words the same
+    noise: float = 0.0  #: Standard deviation of the noise on training labels; the clean labels have 1. Default none.
 
     def __post_init__(self) -> None:
         check_weights(self, "noise")
@@ -67,21 +61,13 @@ class Task:
 
 @dataclass(frozen=True)
 class WordSetup:
-    """Sizes of sentences, teachers and models.
+    """Sizes of sentences, teachers and models."""
 
-    Attributes:
-        n_words: Words $p$ of a sentence.
-        dimension: Entries $t$ of a word.
-        teacher_width: Hidden units of the teacher.
-        width: Hidden units of the two layers of every model.
-        n_test: Held-out sentences, with clean labels.
-    """
-
-    n_words: int
-    dimension: int
-    teacher_width: int
-    width: int
-    n_test: int
+    n_words: int  #: Words $p$ of a sentence
+    dimension: int  #: Entries $t$ of a word
+    teacher_width: int  #: Hidden units of the teacher
+    width: int  #: Hidden units of the two layers of every model
+    n_test: int  #: Held-out sentences, with clean labels
 
     @lru_cache(maxsize=64)  # all models of a seed ask for its teacher  # noqa: B019
     def teacher(self, task: Task, seed: int) -> WordTeacher:
@@ -96,23 +82,14 @@ class WordSetup:
 
 @dataclass(frozen=True)
 class WordMember:
-    """One network of an ensemble.
+    """One network of an ensemble."""
 
-    Attributes:
-        task: Its teacher.
-        seed: Seed of teacher, sentences, batches and initial weights.
-        n_samples: Training sentences.
-        strength: Weight of the penalty on its attention; default none.
-        weight_penalty: L2 weight on all that it trains; default none.
-        restart: Number of its initial weights; default the first.
-    """
-
-    task: Task
-    seed: int
-    n_samples: int
-    strength: float = 0.0
-    weight_penalty: float = 0.0
-    restart: int = 0
+    task: Task  #: Its teacher
+    seed: int  #: Seed of teacher, sentences, batches and initial weights
+    n_samples: int  #: Training sentences
+    strength: float = 0.0  #: Weight of the penalty on its attention; default none
+    weight_penalty: float = 0.0  #: L2 weight on all that it trains; default none
+    restart: int = 0  #: Number of its initial weights; default the first
 
     def __post_init__(self) -> None:
         check_sizes(self, "n_samples")
@@ -120,17 +97,12 @@ class WordMember:
 
 
 class Trained(NamedTuple):
-    """What training leaves behind.
+    """What training leaves behind."""
 
-    Attributes:
-        test_loss: Mean squared error on clean held-out labels at each recorded step, ``(records, members)``.
-        train_loss: Final mean squared error on all training labels, ``(members,)``.
-        parameters: Final parameters.
-    """
-
+    #: Mean squared error on clean held-out labels at each recorded step, ``(records, members)``
     test_loss: Float[np.ndarray, "records members"]
-    train_loss: Float[np.ndarray, " members"]
-    parameters: Parameters
+    train_loss: Float[np.ndarray, " members"]  #: Final mean squared error on all training labels, ``(members,)``
+    parameters: Parameters  #: Final parameters
 
 
 def train_reader(
@@ -143,28 +115,7 @@ def train_reader(
     penalty: Penalty = "entropy",
     progress: Progress | None = None,
 ) -> Trained:
-    """Train networks of one model as one program.
-
-    Args:
-        name: One of :data:`READERS`.
-        members: The networks.
-        setup: Sizes.
-        training: Steps, batches and step size.
-        device: Where to compute, in float32.
-        penalty: Which penalty the strengths of the members weigh.
-        progress: Told (steps done, steps in all).
-
-    Returns:
-        Errors and parameters.
-
-    Raises:
-        ValueError: If ``members`` is empty or the name is unknown.
-        FloatingPointError: If a member diverges.
-    """
-    if not members:
-        raise ValueError("members: expected at least one network, got none")
-    if name not in READERS:
-        raise ValueError(f"name: expected one of {', '.join(READERS)}, got {name!r}")
+    """Train networks of one of the :data:`READERS` as one program; the members' strengths weigh the penalty."""
     reader = READERS[name]
     recurrence = reader if isinstance(reader, Recurrence) else None
     n_features = setup.dimension * (setup.n_words if reader == "flat" else 1)
@@ -247,12 +198,9 @@ class _Samples:
 
     def losses(self, parameters: Parameters, what: Literal["train", "test"]) -> Tensor:
         """Mean squared error of each member on its test set, or on its training sentences."""
-        found = []
-        for at, member in enumerate(self.members):
-            inputs, labels = self.stored[what][member.task, member.seed]
-            count = member.n_samples if what == "train" else len(inputs)
-            own = {name: tensor[at : at + 1] for name, tensor in parameters.items()}
-            given, reader = inputs[None, :count], self.reader
-            answers = predict(own, given, reader.n_steps) if isinstance(reader, Recurrence) else read(own, given)
-            found.append((answers[0] - labels[:count]).square().mean())
-        return torch.stack(found)
+        reader = self.reader
+        answer = partial(predict, n_steps=reader.n_steps) if isinstance(reader, Recurrence) else read
+        counts = [m.n_samples if what == "train" else self.setup.n_test for m in self.members]
+        drawn = (self.stored[what][m.task, m.seed] for m in self.members)
+        samples = ((x[:n], y[:n]) for (x, y), n in zip(drawn, counts, strict=True))
+        return own_errors(answer, parameters, samples)
