@@ -242,6 +242,12 @@ def test_no_barrier_for_assistive_technology(opened: Opened) -> None:
     assert barriers(opened.page) == []
 
 
+def test_verdicts_stand_beside_their_claims(opened: Opened) -> None:
+    """A long formula scrolls by itself and does not push the verdict out of the card."""
+    wide = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"
+    assert opened.page.eval_on_selector_all(".claim-card:has(.card-head)", wide) == []
+
+
 def test_phone_needs_no_sideways_scrolling(opened: Opened) -> None:
     """At the width of a phone the page itself does not scroll sideways; wide tables scroll in their own box."""
     opened.page.set_viewport_size({"width": 390, "height": 844})
