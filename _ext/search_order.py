@@ -7,6 +7,7 @@ becomes an entry of the index that only the search reads. How results are ordere
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from book_map import read_map
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.application import ENV_PICKLE_FILENAME
 
 from attnbook import ledger
 
@@ -62,6 +64,16 @@ def enter_names(app: Any, doctree: nodes.document) -> None:
     doctree.append(addnodes.index(entries=[("single", each, "", "main", None) for each in found]))
 
 
+def keep_index(app: Any, exception: Exception | None) -> None:
+    """Store the environment once more: Sphinx stores it before the pages are written, so without their search entries.
+
+    Else the next build would leave the entries of all pages that have not changed out of the search.
+    """
+    if exception is None and app.builder.format == "html":
+        with (Path(app.doctreedir) / ENV_PICKLE_FILENAME).open("wb") as file:
+            pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)
+
+
 def order_results(app: Any, config: Any) -> None:
     """Name the script that orders results, by its full path: Sphinx looks for it where the build was started."""
     config.html_search_scorer = str(ORDER)
@@ -70,5 +82,6 @@ def order_results(app: Any, config: Any) -> None:
 def setup(app: Any) -> dict[str, Any]:
     """Register with Sphinx; at this point the printed index, in which these names would be in the way, is collected."""
     app.connect("config-inited", order_results)
+    app.connect("build-finished", keep_index)
     app.connect("doctree-read", enter_names, priority=100)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

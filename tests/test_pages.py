@@ -237,3 +237,17 @@ def test_every_module_of_a_room_is_in_the_reference():
     for room in re.findall(r"{room-reference} (\S+)", pages):
         entered |= set(re.findall(r"automodule:: (\S+)", room_reference.reference(room)))
     assert modules - entered == set()
+
+
+def test_second_build_keeps_the_search_entries_of_pages_that_did_not_change(tmp_path):
+    from sphinx.application import Sphinx
+
+    (tmp_path / "index.rst").write_text("Start\n=====\n\n.. toctree::\n\n   other\n", encoding="utf-8")
+    (tmp_path / "other.rst").write_text(".. index:: mirror map\n\nOther\n=====\n\nText.\n", encoding="utf-8")
+    for text in ("", "More.\n"):
+        with (tmp_path / "index.rst").open("a", encoding="utf-8") as file:
+            file.write(f"\n{text}")
+        app = Sphinx(tmp_path, None, tmp_path / "html", tmp_path / "trees", "html", confoverrides={}, status=None)
+        app.connect("build-finished", search_order.keep_index)
+        app.build()
+        assert '"mirror map"' in (tmp_path / "html" / "searchindex.js").read_text(encoding="utf-8")
