@@ -18,9 +18,10 @@ from attnbook import ledger
 from attnbook.datasets.files import KNOWN
 from attnbook.exercises import checks
 from attnbook.registry import experiments
-from attnbook.rooms import ROOMS
+from attnbook.rooms import rooms
 
-PAGES_WITH_FACTS = {"reference/colophon"}
+PAGES_WITH_FACTS = {"reference/colophon", "reference/add_a_paper"}
+MINIATURE = "implicit_bias"  # the paper that the page on adding one has as its example
 MEASURED = (  # what tools/measure_book.py finds; the last part of a name is the kind
     "date",
     "system",
@@ -59,7 +60,7 @@ def counted(root: Path) -> dict[str, int]:
         "chapters": len(texts),
         "code_cells": sum(cell["cell_type"] == "code" for cell in cells),
         **{name: sum(len(re.findall(pattern, text)) for text in texts) for name, pattern in COUNTED.items()},
-        "checks": sum(len(checks(room)) for room in ROOMS.values()),
+        "checks": sum(len(checks(room)) for room in rooms().values()),
         "claims": len(claims),
         "claims_of_papers": sum(claim.source == "paper" for claim in claims),
         "rules_after_a_look": sum(bool(claim.trial) for claim in claims),
@@ -67,7 +68,14 @@ def counted(root: Path) -> dict[str, int]:
         **{outcome.replace(" ", "_"): outcomes.count(outcome) for outcome in ledger.OUTCOMES},
         "experiments": len(experiments()),
         "data_files": len(KNOWN),
+        "miniature_lines": miniature_lines(root),
     }
+
+
+def miniature_lines(root: Path) -> int:
+    """Return the lines of Python of the smallest part, its tests among them."""
+    files = [file for place in ("attnbook", "tests") for file in (root / place / MINIATURE).rglob("*.py")]
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def measured(root: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The diagram of ``{connections}``: five columns of chapters, joined where one result leads to another."""
+"""The diagram of ``{connections}``: a column of chapters for each part, joined where one result leads to another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from book_map import Chapter, read_map
 from docutils import nodes
 
-WIDTH, COLUMN, BOX, ROW, TOP = 1000, 203, 180, 46, 44
+COLUMN, BOX, ROW, TOP = 203, 180, 46, 44
 
 
 class diagram(nodes.General, nodes.Element):
@@ -40,10 +40,11 @@ def write(chapters: dict[str, Chapter], addresses: dict[str, str]) -> str:
     lines = [_line(places[name], places[to], why) for name, c in chapters.items() for to, why in c.next]
     boxes = [_box(chapters[name], place, addresses[name]) for name, place in places.items()]
     heads = [f'<text class="part" x="{4 + COLUMN * i}" y="22">Part {i + 1}</text>' for i in range(len(parts))]
-    height = TOP + ROW * (max(rows.values()) + 1)
-    label = "Chapters in five columns, one per part; curves join results that continue each other. The table says how."
+    width, height = COLUMN * len(parts) - 15, TOP + ROW * (max(rows.values()) + 1)
+    label = "Chapters in columns, one per part; curves join results that continue each other. The table says how."
     return (
-        f'<div class="connections"><svg viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{label}">'
+        f'<div class="connections"><svg viewBox="0 0 {width} {height}" style="min-width:{0.79 * width:.0f}px" '
+        f'role="group" aria-label="{label}">'
         f"{''.join([*lines, *heads, *boxes])}</svg></div>"
     )
 

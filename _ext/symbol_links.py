@@ -16,10 +16,10 @@ from book_map import read_map
 from docutils import nodes
 from symbol_index import PAGE
 
-from attnbook.rooms import ROOMS
+from attnbook import ledger
 
 COMMON = "Common to all parts"
-PARTS = {package.rpartition(".")[2]: f"Part {number}:" for number, package in enumerate(ROOMS.values(), start=1)}
+PARTS = {paper.name: f"Part {paper.part}:" for paper in ledger.papers()}
 CELLS = re.compile(r"(?<!\\)\|")
 FORMULA = re.compile(r"\$(.+?)\$")
 

@@ -1,8 +1,11 @@
-"""The command line: ``attnbook list | show | run | verify | data | doctor``."""
+"""The command line: ``attnbook list | show | run | verify | data | doctor | new``."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from attnbook import datasets, doctor, ledger, running
+from attnbook import datasets, doctor, ledger, new_paper, running
 from attnbook.core import results, runtime
 from attnbook.core.executors import executor_on
 from attnbook.core.experiment import Experiment
@@ -28,6 +31,8 @@ app = typer.Typer(
 )  # fmt: skip
 data = typer.Typer(help="Where the data sets are: list, fetch, train word vectors.")
 app.add_typer(data, name="data")
+new = typer.Typer(help="Begin something new: the skeleton of a paper, in a checkout.")
+app.add_typer(new, name="new")
 console = Console()
 
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
@@ -216,6 +221,39 @@ def train_embeddings(
     console.print(f"{len(made.words)} words, {dimension} components; stored {path}", highlight=False, soft_wrap=True)
 
 
+@new.callback()
+def begin() -> None:
+    """Begin something new: the skeleton of a paper, in a checkout."""
+
+
+@new.command("paper")
+def begin_paper(
+    name: Annotated[str, typer.Argument(help="Of its room, for example implicit_bias.")],
+    chapter: Annotated[str, typer.Option(help="Of its first chapter.")] = "first_chapter",
+    prefix: Annotated[str | None, typer.Option(help="Of its claims; default from the name.")] = None,
+    title: Annotated[str | None, typer.Option(help="Of the paper; default from the name.")] = None,
+) -> None:
+    """Write a room with one small experiment, its claim, chapter and tests; run them, so that all tests pass.
+
+    To be called in the first folder of a checkout with the book's environment. Writes nothing if something is in the
+    way. What to replace, and by what, says the page "Add a paper in an afternoon".
+    """
+    with _clear_errors():
+        files = new_paper.planned(Path.cwd(), name, chapter=chapter, prefix=prefix, title=title)
+        new_paper.write(Path.cwd(), files)
+        made, notebook = [str(path) for path in files], f"chapters/{name}/{chapter}.ipynb"
+        for path in made:
+            typer.echo(f"written {path}")
+        code = [path for path in made if path.endswith((".py", ".ipynb"))]
+        _tool("-m", "ruff", "check", "--quiet", "--select", "I", "--fix", *code)  # the order of imports is the name's
+        _tool("-m", "ruff", "format", "--quiet", *code)
+        _tool("tools/address.py")
+        importlib.invalidate_caches()
+        run([f"{name}.first"], scale="book")
+        verify([f"{name}.first"], fresh=True)
+        _tool("tools/run_chapters.py", notebook)
+
+
 @app.command("doctor")
 def examine(as_json: Json = False) -> None:
     """Say what is wrong with this installation and what mends it; exit 1 if something needed is broken.
@@ -224,6 +262,13 @@ def examine(as_json: Json = False) -> None:
         typer.Exit: With the exit code.
     """
     raise typer.Exit(doctor.main(["--json"] if as_json else []))
+
+
+def _tool(*arguments: str) -> None:
+    """Call a tool of the checkout with this Python."""
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"python {' '.join(arguments)} failed: {done.stderr or done.stdout}")
 
 
 def _fail(message: str) -> NoReturn:

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from attnbook.rooms import ROOMS
+from attnbook.rooms import rooms
 
 __all__ = ["Feedback", "check", "checks"]
 
@@ -72,10 +72,10 @@ def check(exercise: str, answer: Callable[..., Any], *, solution: bool = False) 
         TypeError: If ``answer`` is not a function.
     """
     exercise = str(exercise).strip().upper()
-    room = ROOMS.get(exercise.split("-")[0])
+    room = rooms().get(exercise.split("-")[0])
     known = checks(room) if room else {}
     if exercise not in known:
-        names = [name for paper in ROOMS.values() for name in checks(paper)]
+        names = [name for paper in rooms().values() for name in checks(paper)]
         raise ValueError(f"exercise: no exercise {exercise!r}; there are {', '.join(names)}")
     if answer is ...:
         return Feedback(exercise, False, "nothing is written yet: give your function in place of `...`")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from attnbook.core.experiment import Experiment
-from attnbook.rooms import ROOMS
+from attnbook.rooms import rooms
 
 __all__ = ["experiment", "experiments"]
 
@@ -26,7 +26,7 @@ def experiments() -> dict[str, type[Experiment]]:
         ValueError: If two classes have the same id.
     """
     found: dict[str, type[Experiment]] = {}
-    for name in ROOMS.values():
+    for name in rooms().values():
         room = import_module(name)
         for chapter in sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.ispkg):
             if find_spec(f"{name}.{chapter}.experiments"):

@@ -26,7 +26,7 @@ import attnbook
 from attnbook.core.experiment import Experiment
 from attnbook.global_attention.masked_teachers import Teacher
 from attnbook.global_attention.two_layer import predict
-from attnbook.rooms import ROOMS
+from attnbook.rooms import rooms
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(m.name for m in pkgutil.walk_packages(attnbook.__path__, "attnbook."))
@@ -167,13 +167,15 @@ def test_the_package_does_not_need_the_book():
 
 def test_the_arrows_between_modules_go_one_way(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
+    contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"{" | ".join(rooms().values())}"' in contracts  # all on one layer: no room imports another
     assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
 
 
 def test_a_rooms_library_knows_no_chapter_and_no_chapter_another():
     """Folders of chapters stand on the room's library."""
     graph = grimp.build_graph("attnbook", cache_dir=None)
-    for room in ROOMS.values():
+    for room in rooms().values():
         chapters = {m for m in graph.find_children(room) if f"{m}.figures" in graph.modules}
         for module in graph.find_descendants(room):
             home = next((c for c in chapters if module == c or module.startswith(f"{c}.")), None)

@@ -7,6 +7,7 @@ the claim and the field it is in, and never turns into a claim that is silently 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import tomllib
@@ -96,6 +97,7 @@ class Paper:
 
     Attributes:
         name: Folder name, for example ``global_attention``.
+        part: Number of its part in the book, from 1.
         title: Title of the paper.
         prefix: First two letters of its claim ids.
         citation: Key in ``chapters/references.bib``.
@@ -103,6 +105,7 @@ class Paper:
     """
 
     name: str
+    part: int
     title: str
     prefix: str
     citation: str
@@ -130,7 +133,10 @@ def read_paper(path: Path) -> Paper:
     head, entries = raw.get("paper", {}), raw.get("claim", [])
     if not isinstance(head, dict) or not isinstance(entries, list):
         raise LedgerError(f"{path.name}: needs one [paper] table and a list of [[claim]] tables")
-    _only_known(head, {"title", "prefix", "citation"}, f"{path.name}, [paper]")
+    _only_known(head, {"part", "title", "prefix", "citation"}, f"{path.name}, [paper]")
+    part = head.get("part")
+    if isinstance(part, bool) or not isinstance(part, int) or part < 1:
+        raise LedgerError(f"{path.name}, [paper]: field 'part' must be a whole number from 1, got {part!r}")
     for name in ("title", "prefix", "citation"):
         if not isinstance(head.get(name), str) or not head[name]:
             raise LedgerError(f"{path.name}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
@@ -180,11 +186,10 @@ def claim(claim_id: str) -> Claim:
 
 @cache
 def _read_all(folder: Path) -> tuple[Paper, ...]:
-    order = ["global_attention", "multi_head", "mirror_descent", "softmax_ntk", "preconditioning"]
-    files = sorted(
-        folder.glob("*.toml"), key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem)
-    )
-    found = tuple(read_paper(f) for f in files)
+    found = tuple(sorted(map(read_paper, folder.glob("*.toml")), key=lambda paper: paper.part))
+    for one, other in itertools.pairwise(found):
+        if one.part == other.part:
+            raise LedgerError(f"{one.name}.toml, {other.name}.toml: both are part {one.part}")
     _no_repeats(_ids(c for paper in found for c in paper.claims), "ledger")
     return found
 

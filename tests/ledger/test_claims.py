@@ -1,4 +1,4 @@
-"""The claims of the five papers: complete, unique, and each with a rule that can be evaluated."""
+"""The claims of all papers: complete, unique, and each with a rule that can be evaluated."""
 
 import ast
 import tomllib
@@ -12,11 +12,11 @@ from attnbook.core.results import Measurement, stored_measurements
 from attnbook.ledger.judging import FUNCTIONS
 from attnbook.ledger.schema import FOLDER
 from attnbook.registry import experiments
+from attnbook.rooms import rooms
 
 ROOT = Path(__file__).parents[2]
-PREFIXES = {
-    "global_attention": "GA", "multi_head": "MH", "mirror_descent": "MD", "softmax_ntk": "SN", "preconditioning": "PC",
-}  # fmt: skip
+FILES = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in FOLDER.glob("*.toml")}
+"""Read without the schema, so that its own checks are not trusted."""
 LIVE = [c for c in ledger.claims() if not c.pending and not c.untestable]
 
 
@@ -25,17 +25,23 @@ def paper(request):
     return request.param
 
 
-def test_the_five_papers_come_in_the_order_of_the_book():
-    assert {paper.name: paper.prefix for paper in ledger.papers()} == PREFIXES
-    assert [paper.name for paper in ledger.papers()] == list(PREFIXES)
+def test_papers_come_in_the_order_of_the_book_and_are_numbered_without_a_gap():
+    parts = tomllib.loads((ROOT / "chapters" / "map.toml").read_text(encoding="utf-8"))
+    assert [paper.name for paper in ledger.papers()] == [name for name in parts if name != "two_hours"]
+    assert [paper.part for paper in ledger.papers()] == list(range(1, len(FILES) + 1))
+
+
+def test_every_paper_has_a_prefix_and_a_room_of_its_own():
+    prefixes = {raw["paper"]["prefix"]: f"attnbook.{name}" for name, raw in FILES.items()}
+    assert rooms() == prefixes
+    assert len(prefixes) == len(FILES)
+    assert all((ROOT / package.replace(".", "/") / "__init__.py").is_file() for package in prefixes.values())
 
 
 def test_ids_are_unique_across_papers_and_start_with_the_prefix():
-    """Read without the schema, so that its own check is not trusted."""
     ids = Counter()
-    for file in FOLDER.glob("*.toml"):
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
-        assert all(entry["id"].startswith(PREFIXES[file.stem] + "-") for entry in raw["claim"])
+    for raw in FILES.values():
+        assert all(entry["id"].startswith(raw["paper"]["prefix"] + "-") for entry in raw["claim"])
         ids.update(entry["id"] for entry in raw["claim"])
     assert [name for name, count in ids.items() if count > 1] == []
     assert set(ids) == {c.id for c in ledger.claims()}

@@ -1,4 +1,4 @@
-"""Every theorem, lemma, table and figure of the five papers is in the ledger, if only as pending or not testable."""
+"""Every theorem, lemma, table and figure of five papers is in the ledger, if only as pending or not testable."""
 
 import re
 

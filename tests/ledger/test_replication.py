@@ -16,6 +16,7 @@ TOY = """
 title = "A Toy"
 prefix = "XY"
 citation = "toy"
+part = 1
 [[claim]]
 id = "XY-T1"
 source = "paper"

@@ -16,7 +16,7 @@ CLAIM = {
     "experiment": "toy.errors",
     "accept": "slope <= -1",
 }
-HEAD = {"title": "A Toy", "prefix": "XY", "citation": "toy"}
+HEAD = {"part": 1, "title": "A Toy", "prefix": "XY", "citation": "toy"}
 ABSENT = object()
 
 
@@ -46,7 +46,7 @@ def write(tmp_path):
 def test_a_file_gives_its_paper_and_claims_in_order(write):
     other = CLAIM | {"id": "XY-T2", "paper_value": {"slope": -1, "width": 2.5}, "status": "pending"}
     paper = read_paper(write(CLAIM, other))
-    assert (paper.name, paper.title, paper.prefix, paper.citation) == ("toy", "A Toy", "XY", "toy")
+    assert (paper.name, paper.part, paper.title, paper.prefix, paper.citation) == ("toy", 1, "A Toy", "XY", "toy")
     first, second = paper.claims
     assert (first.id, first.paper, first.verdict, first.scale, first.pending) == (
         "XY-T1", "toy", "reproduced", "", False,
@@ -130,9 +130,19 @@ def test_a_merged_claim_leads_to_its_successor_and_its_id_is_not_used_again(writ
 def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, tmp_path, monkeypatch):
     with pytest.raises(LedgerError, match=r"^toy.toml: claim XY-T1 is listed twice$"):
         read_paper(write(CLAIM, CLAIM))
-    write(CLAIM), write(CLAIM, name="other")
+    write(CLAIM), write(CLAIM, head=HEAD | {"part": 2}, name="other")
     monkeypatch.setattr(schema, "FOLDER", tmp_path)
     with pytest.raises(LedgerError, match="claim XY-T1 is listed twice"):
+        papers()
+
+
+def test_papers_come_by_their_part_and_no_two_have_the_same(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "FOLDER", tmp_path)
+    write(head=HEAD | {"part": 2}, name="a"), write(head=HEAD | {"part": 1}, name="b")
+    assert [paper.name for paper in papers()] == ["b", "a"]
+    schema._read_all.cache_clear()
+    write(head=HEAD | {"part": 1}, name="a")
+    with pytest.raises(LedgerError, match=r"^[ab]\.toml, [ab]\.toml: both are part 1$"):
         papers()
 
 
@@ -142,6 +152,9 @@ def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, tmp_pat
         ({"title": ABSENT}, "'title' must be a text"),
         ({"prefix": ""}, "'prefix' must be a text"),
         ({"citation": 3}, "'citation' must be a text"),
+        ({"part": ABSENT}, "'part' must be a whole number from 1, got None"),
+        ({"part": True}, "'part' must be a whole number from 1, got True"),
+        ({"part": 0}, "'part' must be a whole number from 1, got 0"),
         ({"titel": "A Toy"}, "unknown field 'titel'"),
     ],
 )
@@ -161,7 +174,7 @@ def test_a_wrong_head_is_named_with_file_and_field(change, message, write):
         b"[[paper]]",
         b"",
         b"title = 'no table'",
-        b"claim = {}\n[paper]\ntitle = 'A Toy'\nprefix = 'XY'\ncitation = 'toy'",
+        b"claim = {}\n[paper]\npart = 1\ntitle = 'A Toy'\nprefix = 'XY'\ncitation = 'toy'",
     ],
 )
 def test_what_is_no_ledger_file_is_refused_by_name(content, tmp_path):

@@ -1,0 +1,120 @@
+"""``attnbook new paper``: a skeleton that passes the tests, and refusals that write nothing."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import book_facts
+import pytest
+from typer.testing import CliRunner
+
+from attnbook import new_paper
+from attnbook.cli import app
+
+ROOT = Path(__file__).parent.parent
+TESTS = [
+    "tests/banana", "tests/ledger/test_claims.py", "tests/ledger/test_red.py", "tests/test_experiments.py",
+    "tests/test_exercises.py", "tests/test_markdown.py", "tests/test_notebooks.py", "tests/test_package.py",
+    "tests/test_pages.py",
+]  # fmt: skip
+CONCERN = (
+    "(banana or first_chapter or BA- or test_pages or arrows or knows_no_chapter or order_of_the_book"
+    " or room_of_its_own or unique) and not pool and not cluster"
+)
+
+
+def plan(name="banana", *, root=ROOT, chapter="first_chapter", prefix=None, title=None):
+    return new_paper.planned(root, name, chapter=chapter, prefix=prefix, title=title)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of what is, or would be, in the repository."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no repository to copy")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_skeleton_passes_the_tests_from_the_first_minute(copy):
+    def call(*arguments):
+        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        command = [sys.executable, "-m", *arguments]
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    said = call("attnbook", "new", "paper", "banana", "--title", "How Bananas Peel")
+    assert "ok  BA-T1: reproduced (held in 5 of 5)" in said
+    call("ruff", "check", ".")
+    call("ruff", "format", "--check", ".")
+    passed = call("pytest", "-q", "-p", "no:cacheprovider", "-k", CONCERN, *TESTS)
+    assert int(re.search(r"(\d+) passed", passed)[1]) > 60
+    assert "skipped" not in passed.splitlines()[-1]
+
+
+def test_everything_is_named_after_the_paper():
+    files = plan("banana_peel", title="How Bananas Peel", chapter="skins")
+    texts = {path.as_posix(): text for path, text in files.items()}
+    assert {"attnbook/banana_peel/skins/experiments.py", "tests/banana_peel/test_banana_peel.py"} <= set(texts)
+    part = new_paper.read_paper(ROOT / new_paper.CLAIMS / "implicit_bias.toml").part + 1
+    assert f'"Part {part}: How Bananas Peel"' in texts["_toc.yml"]
+    assert "BP-T1" in texts["attnbook/ledger/claims/banana_peel.toml"]
+    for path, text in texts.items():
+        if not (ROOT / path).exists():
+            assert not re.search(r"paper_name|chapter_name|Paper Title|PART_NUMBER|XX|xx-", path + text), path
+        else:
+            old = (ROOT / path).read_text(encoding="utf-8").splitlines()
+            assert [
+                line for line in old if line not in text.splitlines() and "attnbook.global_attention" not in line
+            ] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "Banana-Peel"}, "name: got 'Banana-Peel', expected a name for a module: "),
+        ({"name": "class"}, "name: got 'class', expected a name for a module: "),
+        ({"name": "../banana"}, "name: got '../banana', expected a name for a module: "),
+        ({"chapter": "1st"}, "chapter: got '1st', expected a name for a module: "),
+        ({"name": "core"}, "name: got 'core', expected a new one: attnbook/core is there already"),
+        ({"name": "cli"}, "name: got 'cli', expected a new one: attnbook/cli.py is there already"),
+        ({"name": "implicit_bias"}, "name: got 'implicit_bias', expected a new one: "),
+        ({"name": "gala_apple"}, "prefix: got 'GA', which belongs to global_attention, expected two capital letters"),
+        ({"prefix": "b"}, "prefix: got 'b', expected two capital letters"),
+        ({"title": 'A "title"'}, "title: got 'A \"title\"', expected one line without "),
+        ({"root": ROOT.parent}, f"folder: got {ROOT.parent}, expected a checkout of the repository"),
+    ],
+)
+def test_what_is_in_the_way_is_named(given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        plan(**given)
+
+
+def test_a_refusal_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["new", "paper", "banana"])
+    assert done.exit_code == 2
+    assert "attnbook: folder: got " in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_gone_is_named(monkeypatch):
+    monkeypatch.setattr(
+        new_paper.tomllib, "loads", lambda _: {"entry": [{"file": "_toc.yml", "after": "no such line"}]}
+    )
+    with pytest.raises(ValueError, match=r"^_toc\.yml: expected a place for the new entry"):
+        new_paper._longer_files(ROOT, {"XX": "BA"})
+
+
+def test_the_miniature_stays_small():
+    assert book_facts.miniature_lines(ROOT) <= 250
