@@ -115,7 +115,7 @@ class Explorer:
         """The first picture and its words; the built book puts the frames of this key in their place."""
         picture, said = self._first
         return (
-            f'<div class="attnbook-slider" data-frames="{self.key}"><div>{_image(picture, said)}</div>'
+            f'<div class="attnbook-slider" data-frames="{self.key}"><div>{image(picture, said)}</div>'
             f'<p class="attnbook-slider-text"><span class="measured">{html.escape(said)}</span></p>'
             "<p>Run this cell to get its sliders.</p></div>"
         )
@@ -136,7 +136,7 @@ class Explorer:
             point = dict(zip(self.grid, values, strict=True))
             picture, said = self._picture(point)
             hidden = "" if point == self.start else " hidden"
-            images.append(_image(picture, said, hidden))
+            images.append(image(picture, said, hidden))
             words.append(f'<span class="measured"{hidden}>{html.escape(said)}</span>')
         return (
             f'<div class="attnbook-slider">{sliders}<div>{"".join(images)}</div>'
@@ -190,15 +190,16 @@ class Explorer:
         part.replace(folder / f"{self.key}.html")
 
 
-def _image(picture: bytes, said: str, hidden: str = "") -> str:
+def image(picture: bytes, said: str, hidden: str = "") -> str:
+    """Return a picture and what it says as one piece of HTML."""
     alt, data = html.escape(said, quote=True), base64.b64encode(picture).decode()
     return f'<img class="dark-light" alt="{alt}" src="data:image/png;base64,{data}"{hidden}>'
 
 
 def _live(picture: bytes, said: str) -> str:
     """Picture and words of a widget; an alert that speaks politely, because one that is put in anew is read, too."""
-    image = _image(picture, said).replace("<img ", '<img decoding="sync" style="max-width: 100%" ')
-    return f'{image}<p role="alert" aria-live="polite">{html.escape(said)}</p>'
+    shown = image(picture, said).replace("<img ", '<img decoding="sync" style="max-width: 100%" ')
+    return f'{shown}<p role="alert" aria-live="polite">{html.escape(said)}</p>'
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,0 +1,184 @@
+"""Two descents on the population loss, side by side: ``style/train_descent.js`` and its live form.
+
+The problem is small and written out, so that it is the same on every machine: orthogonal matrices of fractions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from attnbook.core.figures import Look, style
+from attnbook.core.rng import stream
+from attnbook.core.training_panel import TrainingPanel
+from attnbook.preconditioning.manifold import minimum, split
+from attnbook.preconditioning.population import (
+    Preconditioner,
+    excess_loss,
+    excess_loss_gradient,
+    imbalance,
+    penalty_gradient,
+    precondition,
+    square_roots,
+)
+from attnbook.preconditioning.structure_aware_descent.figures import LOOKS, PARTS
+
+__all__ = ["Curves", "curves", "layers", "panel", "problem", "setup"]
+
+KAPPAS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
+SIZES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+STEPS = (0, 30, 100, 300, 1000)
+STARTS = {"near": "near a minimum", "white": "random, whitened", "plain": "random"}
+RIVALS = {
+    "sgd": "plain descent", "sgd_regularised": "penalty only", "unregularised": "preconditioner only",
+    "left": "one-sided", "left_unregularised": "one-sided, no penalty",
+}  # fmt: skip
+DISPLACEMENT = 0.1  # standard deviation of the entries around a minimum, in whitened coordinates
+DIMENSION, OUTPUTS = 3, 4
+LOST = 1e8  # a loss of so many times the first one counts as divergence
+
+
+class Curves(NamedTuple):
+    """Excess loss and imbalance of the layers at every step until it ends or diverges."""
+
+    excess: list[float]
+    imbalance: list[float]
+
+
+def _matrices() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The axes of the covariance, the map on whitened inputs, and normal entries for value and key-query layer."""
+    reflect = [np.eye(3) - 2 * np.outer(v, v) / np.dot(v, v) for v in ([1.0, 1.0, 1.0], [1.0, 2.0, 2.0])]
+    left = np.array([[1, 1, 1], [1, -1, 1], [1, 1, -1], [1, -1, -1]]) / 2
+    whitened_map = (left * [0.3, 0.225, 0.15]) @ reflect[1]
+    normal = stream(0, "trained in the page").standard_normal((OUTPUTS + DIMENSION, DIMENSION)).round(3)
+    parts = reflect[0], whitened_map, normal[:OUTPUTS], normal[OUTPUTS:]
+    axes, of_inputs, value, key_query = map(torch.tensor, parts)
+    return axes, of_inputs, value, key_query
+
+
+def problem(kappa: float) -> tuple[Tensor, Tensor]:
+    """Return covariance and linear map of the problem with a condition number; singular values 0.3 to 0.15."""
+    axes, whitened_map, *_ = _matrices()
+    eigenvalues = torch.tensor(np.geomspace(kappa**0.5, kappa**-0.5, DIMENSION))
+    covariance = (axes * eigenvalues) @ axes.mT
+    return covariance, whitened_map @ square_roots(covariance)[1]
+
+
+def layers(kappa: float, start: str) -> tuple[Tensor, Tensor]:
+    """Return value and key-query layer at a start, one of :data:`STARTS`."""
+    _, whitened_map, *normal = _matrices()
+    if start == "plain":
+        return normal[0], normal[1]
+    outer, inner = split(minimum(whitened_map))
+    base = outer, inner.mT
+    value, key_query = (b + DISPLACEMENT * n for b, n in zip(base, normal, strict=True)) if start == "near" else normal
+    inverse_root = square_roots(problem(kappa)[0])[1]
+    return value @ inverse_root, inverse_root @ key_query @ inverse_root
+
+
+def curves(kappa: float, start: str, kind: str, penalty: float, step_size: float, steps: int) -> Curves:
+    """Descend on the population loss, with or without the balance penalty and a preconditioner.
+
+    Args:
+        kappa: Condition number of the covariance.
+        start: One of :data:`STARTS`.
+        kind: Preconditioner.
+        penalty: Weight of the balance penalty.
+        step_size: Step size.
+        steps: Number of steps.
+
+    Returns:
+        Excess loss and imbalance at every step; shorter where it diverges.
+    """
+    (covariance, true_map), (value, key_query) = problem(kappa), layers(kappa, start)
+    inverse, found = torch.linalg.inv(covariance), Curves([], [])
+    part = cast(Preconditioner, kind)  # its name is checked where it is used
+    for _ in range(steps + 1):
+        excess = float(excess_loss(value, key_query, covariance=covariance, true_map=true_map))
+        if not excess < LOST * (found.excess or [np.inf])[0]:
+            break
+        found.excess.append(excess)
+        found.imbalance.append(float(imbalance(value, key_query, covariance=covariance)))
+        slopes = excess_loss_gradient(value, key_query, covariance=covariance, true_map=true_map)
+        pulls = penalty_gradient(value, key_query, covariance=covariance)
+        along = precondition((slopes[0] + penalty * pulls[0], slopes[1] + penalty * pulls[1]), inverse, part)
+        value, key_query = value - step_size * along[0], key_query - step_size * along[1]
+    return found
+
+
+def setup() -> dict[str, object]:
+    """Return what the script starts from."""
+    axes, whitened_map, value, key_query = _matrices()
+    outer, inner = split(minimum(whitened_map))
+    state = {"kappa": 10, "size": 0.2, "rivalSize": 0.2, "rival": "sgd", "start": "near"}
+    parts = {name: part for part, name in PARTS.items()}
+    names = {"algorithm_1": "Algorithm 1"} | RIVALS
+    variants = [
+        {"name": name, "label": label, "penalty": parts[name][0], "kind": parts[name][1]}
+        for name, label in names.items()
+    ]
+    return {
+        "axes": _rounded(axes), "map": _rounded(whitened_map), "displacement": DISPLACEMENT,
+        "minimum": {"value": _rounded(outer), "keyQuery": _rounded(inner.mT)},
+        "normal": {"value": _rounded(value), "keyQuery": _rounded(key_query)},
+        "kappas": KAPPAS, "stepSizes": SIZES, "starts": STARTS, "variants": variants, "state": state,
+    }  # fmt: skip
+
+
+def _rounded(matrix: Tensor) -> list[list[float]]:
+    """The entries to thirteen places, the same on every machine; so many that nothing of the agreement is lost."""
+    return (np.round(matrix.numpy(), 13) + 0.0).tolist()
+
+
+def panel() -> TrainingPanel:
+    """Return what the notebook shows."""
+    labels = {"kappa": "condition number", "size": "step size, Algorithm 1", "rival_size": "step size, rival",
+              "rival": "rival", "begin": "start", "steps": "steps"}  # fmt: skip
+    first = {"kappa": 10, "size": 0.2, "rival_size": 0.2, "rival": "plain descent", "begin": "near a minimum",
+             "steps": 300}  # fmt: skip
+    grid = {"kappa": KAPPAS, "size": SIZES, "rival_size": SIZES, "rival": tuple(RIVALS.values()),
+            "begin": tuple(STARTS.values()), "steps": STEPS}  # fmt: skip
+    return TrainingPanel("descent", setup(), draw, text=text, start=first, labels=labels, **grid)
+
+
+@lru_cache(maxsize=1)
+def _both(kappa: float, size: float, rival_size: float, rival: str, begin: str, steps: int) -> dict[str, Curves]:
+    """The picture and its words need the same two descents."""
+    at = next(name for name, label in STARTS.items() if label == begin)
+    named = {label: name for name, label in RIVALS.items()}
+    penalty, kind = next(part for part, name in PARTS.items() if name == named[rival])
+    ours = curves(kappa, at, "two", 1, size, steps)
+    return {"Algorithm 1": ours, rival: curves(kappa, at, kind, penalty, rival_size, steps)}
+
+
+def draw(kappa: float, size: float, rival_size: float, rival: str, begin: str, steps: int) -> Figure:
+    """Draw the excess loss and the imbalance of both descents."""
+    both = _both(kappa, size, rival_size, rival, begin, steps)
+    looks = (LOOKS["algorithm_1"], Look(rival, "#c2410c", "--", ""))
+    with style():
+        figure, (loss, balance) = plt.subplots(1, 2, figsize=(7.6, 3.6), width_ratios=(1.6, 1))
+        for (label, found), look in zip(both.items(), looks, strict=True):
+            for ax, values in ((loss, found.excess), (balance, found.imbalance)):
+                ax.plot(values, color=look.color, linestyle=look.line, label=label)
+        first = both["Algorithm 1"].excess[0]
+        loss.set(yscale="log", ylim=(1e-16, 1e3 * first), xlim=(0, max(steps, 1)), xlabel="steps", title="excess loss")
+        balance.set(ylim=(0, 1), xlim=(0, max(steps, 1)), xlabel="steps", title="imbalance of the layers")
+        loss.legend(fontsize=9.5, loc="upper right")
+    return figure
+
+
+def text(kappa: float, size: float, rival_size: float, rival: str, begin: str, steps: int) -> str:
+    """Return the numbers behind the picture."""
+    both = _both(kappa, size, rival_size, rival, begin, steps)
+    each = []
+    for (label, found), eta in zip(both.items(), (size, rival_size), strict=True):
+        end = f"diverges at step {len(found.excess)}" if len(found.excess) <= steps else (
+            f"excess loss {found.excess[-1]:.1e}, imbalance {found.imbalance[-1]:.2f}")  # fmt: skip
+        each.append(f"{label} (step size {eta:g}): {end}")
+    return f"Step {steps}, condition number {kappa:g}, start {begin}. {'; '.join(each)}."
