@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from attnbook.core.figures import INK, style
 from attnbook.core.training_panel import TrainingPanel
 from attnbook.mirror_descent.attention import Batch, attention_weights, descend, train_loss
-from attnbook.mirror_descent.attention_svm import attention_svm, selectable
+from attnbook.mirror_descent.attention_svm import TokenConflictError, attention_svm
 from attnbook.mirror_descent.data import Problems, plane_tokens
 from attnbook.mirror_descent.token_selection.experiments import TokenSelection
 from attnbook.mirror_descent.token_selection.figures import MARK, NAMES
@@ -53,10 +53,11 @@ def moved(token: str, right: float, up: float) -> Problems:
 
 def start(problem: Problems, p: float, token: str, far: float) -> np.ndarray:
     """Return a matrix on the ray of a token's solution, or zero where there is none; ``(1, 2, 2)``."""
-    chosen = np.array([[NAMES.index(token)]])
-    if not far or not selectable(problem.tokens, problem.queries, chosen)[0]:
+    try:
+        solution = attention_svm(problem.tokens, problem.queries, np.array([[NAMES.index(token)]]), p)
+    except TokenConflictError:  # the token lies inside the others
         return np.zeros((1, 2, 2))
-    return far * attention_svm(problem.tokens, problem.queries, chosen, p).weight
+    return far * solution.weight
 
 
 def trained(problem: Problems, p: float, begin: np.ndarray, steps: int, *, normalized: bool = True) -> Trained:
