@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
-from attnbook.multi_head.curvature_bounds import loss_constants
+from attnbook.multi_head.checks import at_least, plus_or_minus_one
+from attnbook.multi_head.curvature_bounds import Numbers, loss_constants
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import tangent_margin
 
@@ -61,13 +63,13 @@ class TrackedHeads:
         curvature: $\beta_3'$ at $B$.
     """
 
-    step_size: float
-    distance: float
-    head_norm: float
-    curvature: float
+    step_size: Numbers
+    distance: Numbers
+    head_norm: Numbers
+    curvature: Numbers
 
 
-def tracked_heads(*, n_tokens: int, n_heads: float, token_norm: float, start_head_norm: float) -> TrackedHeads:
+def tracked_heads(*, n_tokens: int, n_heads: float, token_norm: Numbers, start_head_norm: Numbers) -> TrackedHeads:
     r"""Return the step size and the distance of a target for which Theorem 1 holds, all constants included.
 
     Args:
@@ -79,44 +81,29 @@ def tracked_heads(*, n_tokens: int, n_heads: float, token_norm: float, start_hea
     Returns:
         What is allowed; nothing depends on the dimension of the tokens.
 
-    Raises:
-        ValueError: If an argument is outside its range.
-
     Example:
         >>> allowed = tracked_heads(n_tokens=4, n_heads=1e8, token_norm=1.0, start_head_norm=0.375)
         >>> round(allowed.step_size, 3), round(allowed.distance, 1), allowed.head_norm
         (0.111, 12.5, 1.0)
     """
-    if not 1 <= n_heads < math.inf:
-        raise ValueError(f"n_heads: expected a finite number of at least 1, got {n_heads}")
+    at_least(1, n_heads=n_heads)
     largest = start_head_norm + ROOM
     constants = loss_constants(
         n_tokens=n_tokens, dimension=1, n_heads=1, token_norm=token_norm, largest_head_norm=largest
     )
     curvature, root = constants.dimension_free_curvature, math.sqrt(n_heads)
     smoothness = curvature / root + constants.gradient**2 / 4
-    return TrackedHeads(1 / smoothness, math.sqrt(root / (18 * curvature)), largest, curvature)
+    return TrackedHeads(1 / smoothness, (root / (18 * curvature)) ** 0.5, largest, curvature)
 
 
-def heads_for(distance: float, *, n_tokens: int, token_norm: float, start_head_norm: float) -> float:
-    r"""Return $(18\,\beta_3'D^2)^2$, the heads for which a target at this distance is allowed.
+def heads_for(distance: Numbers, *, n_tokens: int, token_norm: Numbers, start_head_norm: Numbers) -> Numbers:
+    r"""Return $(18\,\beta_3'D^2)^2$ or 1, the heads for which a target at the distance $D\ge0$ is allowed; not rounded.
 
-    Args:
-        distance: $D$, at least 0.
-        n_tokens: $T$, at least 1.
-        token_norm: $R$, at least 1.
-        start_head_norm: $B_0$, at least 0.
-
-    Returns:
-        A number of heads, at least 1, not rounded.
-
-    Raises:
-        ValueError: If an argument is outside its range.
+    Other arguments as for :func:`tracked_heads`; numbers or arrays.
     """
-    if not 0 <= distance < math.inf:
-        raise ValueError(f"distance: expected a finite number of at least 0, got {distance}")
+    at_least(0, distance=distance)
     allowed = tracked_heads(n_tokens=n_tokens, n_heads=1, token_norm=token_norm, start_head_norm=start_head_norm)
-    return max(1.0, (18 * allowed.curvature * distance**2) ** 2)
+    return np.maximum(1.0, (18 * allowed.curvature * distance**2) ** 2)
 
 
 @dataclass(frozen=True)
@@ -145,19 +132,11 @@ class Certificate:
     target_losses: Float[np.ndarray, " targets"] = field(repr=False)
 
     def bound_after(self, steps: float) -> float:
-        r"""Return the smallest certified bound on the average loss of steps 1 to $K$, eq. (4).
+        """Return the smallest certified bound on the average loss of steps 1 to ``steps``, eq. (4).
 
-        Args:
-            steps: $K$, at least 1.
-
-        Returns:
-            The bound; infinite if no target meets all hypotheses.
-
-        Raises:
-            ValueError: If ``steps`` is below 1.
+        Infinite if no target meets all hypotheses; ValueError for less than one step.
         """
-        if not steps >= 1:
-            raise ValueError(f"steps: expected at least 1, got {steps}")
+        at_least(1, steps=steps)
         return _best_bound(self.distances, self.target_losses, self.step_size, steps)
 
 
@@ -197,21 +176,21 @@ def certify(
         raise ValueError(f"targets: expected at least 2, got {targets}")
     problem = _problem(tokens, labels, start, n_heads)
     total = float(problem.counts.sum())
-    allowed = tracked_heads(n_heads=total, **problem.sizes())
+    allowed = tracked_heads(n_heads=total, **problem.sizes)
     try:
-        ray = _Ray(problem)
+        start_loss = float(problem.losses(np.zeros(1), total)[0])
     except ValueError as error:  # not separable, or all gradients are zero: everything else has been checked
         failing = f"separability (P3): the gradients of the outputs at the start: {error}"
         return Certificate(total, allowed.step_size, 0, math.inf, math.inf, failing, *np.zeros((2, 0)))
-    nearest = math.sqrt(allowed.step_size * float(ray.losses(np.zeros(1), total)[0]))
+    nearest = math.sqrt(allowed.step_size * start_loss)
     distances = np.geomspace(nearest, max(nearest, allowed.distance), targets)
-    losses = ray.losses(distances, total)
+    losses = problem.losses(distances, total)
     fits = np.isfinite(losses) & (distances <= allowed.distance * (1 + 1e-12))
     distances, losses = distances[fits], losses[fits]
     longest = np.floor(distances**2 / (allowed.step_size * losses))
     steps = int(longest[losses.argmin()]) if len(losses) else 0
     bound = _best_bound(distances, losses, allowed.step_size, steps) if steps else math.inf
-    fewest = ray.fewest_heads()
+    fewest = problem.fewest_heads()
     failing = (
         f"heads: {total:.3g} allow targets within a distance of {allowed.distance:.3g}, and none of them has a loss "
         f"below log(2) / 3.25, as a bound below log 2 needs; {fewest:.3g} heads do, {fewest / total:.3g} times as many"
@@ -229,50 +208,51 @@ def _best_bound(distances: np.ndarray, losses: np.ndarray, step_size: float, ste
 
 @dataclass(frozen=True)
 class _Problem:
-    """Checked arguments of :func:`certify`, with a first axis of one member."""
+    """Checked arguments of :func:`certify`, with a first axis of one member, and targets for any number of heads.
+
+    The targets lie along the direction of largest margin; shares of the different heads stay as they are.
+    """
 
     tokens: Tensor
     labels: Tensor
     start: Parameters
     counts: Tensor
 
+    @cached_property
     def sizes(self) -> dict[str, Any]:
         """What the constants depend on."""
         token_norm = max(1.0, float(self.tokens.norm(dim=3).max()))
         head_norm = float(self.start["decoder"].square().sum((2, 3)).max().sqrt())
         return {"n_tokens": self.tokens.shape[2], "token_norm": token_norm, "start_head_norm": head_norm}
 
+    @cached_property
+    def shares(self) -> Tensor:
+        return self.counts / self.counts.sum()
 
-class _Ray:
-    """Targets along the direction of largest margin, for any number of heads in the same shares."""
-
-    def __init__(self, problem: _Problem) -> None:
-        self.problem, self.shares = problem, problem.counts / problem.counts.sum()
-        # The direction of one head gets shorter with more heads; this one is for a single head in all.
-        self.direction = tangent_margin(problem.start, problem.tokens, problem.labels, counts=self.shares).direction
+    @cached_property
+    def direction(self) -> Parameters:
+        """That of one head gets shorter with more heads; this one is for a single head in all."""
+        return tangent_margin(self.start, self.tokens, self.labels, counts=self.shares).direction
 
     def losses(self, distances: np.ndarray, n_heads: float | np.ndarray) -> Float[np.ndarray, " distances"]:
         """The losses of targets at these distances; infinite where a decoder is larger than allowed."""
-        one, found = self.problem, []
-        heads = torch.as_tensor(n_heads, dtype=torch.float64).expand(len(distances))
-        each = one.tokens.shape[1] * one.tokens.shape[2] ** 2 * self.shares.shape[1]
-        for far, many in zip(
-            *(t.split(max(1, AT_ONCE // each)) for t in (torch.tensor(distances), heads)), strict=True
-        ):
+        heads, found = torch.as_tensor(n_heads, dtype=torch.float64).expand(len(distances)), []
+        at_once = max(1, AT_ONCE // (self.tokens.shape[1] * self.tokens.shape[2] ** 2 * self.shares.shape[1]))
+        for far, many in zip(*(t.split(at_once) for t in (torch.tensor(distances), heads)), strict=True):
             moved = (far / many.sqrt())[:, None, None, None]
-            target = {name: tensor + moved * self.direction[name] for name, tensor in one.start.items()}
-            tokens, labels = (t.expand(len(far), *t.shape[1:]) for t in (one.tokens, one.labels))
+            target = {name: tensor + moved * self.direction[name] for name, tensor in self.start.items()}
+            tokens, labels = (t.expand(len(far), *t.shape[1:]) for t in (self.tokens, self.labels))
             loss = logistic(labels)(layer.outputs(target, tokens, counts=many[:, None] * self.shares))[0]
-            too_large = target["decoder"].square().sum((2, 3)).amax(1).sqrt() > one.sizes()["start_head_norm"] + ROOM
+            too_large = target["decoder"].square().sum((2, 3)).amax(1).sqrt() > self.sizes["start_head_norm"] + ROOM
             found.append(torch.where(too_large, math.inf, loss))
         return torch.cat(found).numpy()
 
     def fewest_heads(self) -> float:
         """The fewest heads that allow a target of small enough loss, to a thousandth."""
-        sizes, low, high = self.problem.sizes(), 1e-2, 1e6
+        low, high = 1e-2, 1e6
         for _ in range(2):
             distances = np.geomspace(low, high, 500)
-            heads = np.array([heads_for(far, **sizes) for far in distances])
+            heads = heads_for(distances, **self.sizes)
             good = self.losses(distances, heads) < NEEDED_LOSS
             if not good.any():
                 return math.inf
@@ -293,8 +273,7 @@ def _problem(
         raise ValueError(f"tokens: expected (samples, tokens, dimension), at least one of each, got {tuple(x.shape)}")
     if tuple(y.shape) != x.shape[:1]:
         raise ValueError(f"labels: expected one for each of {len(x)} samples, got shape {tuple(y.shape)}")
-    if not (y.abs() == 1).all():
-        raise ValueError(f"labels: expected 1 or -1, got {y[y.abs() != 1][0].item():g}")
+    plus_or_minus_one(y)
     if set(start) != {"decoder", "key_query"}:
         raise ValueError(f"start: expected 'decoder' and 'key_query', got {sorted(start)}")
     decoder, key_query = (_finite(f"start[{name!r}]", start[name]) for name in ("decoder", "key_query"))

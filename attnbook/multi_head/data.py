@@ -1,20 +1,4 @@
-r"""The data of this paper: tokens that are patterns, some of which carry the label.
-
-==================  ======================  ====================================================
-paper               name here               meaning, shape
-==================  ======================  ====================================================
-$T$, $d$            ``n_tokens``,           tokens of a sample, dimension of a token
-                    ``dimension``
-$\mu_+,\mu_-$       ``label_patterns``      one pattern for each label, ``(2, dimension)``
-$\nu_1..\nu_M$      ``other_patterns``      patterns that say nothing, ``(n_patterns, dimension)``
-$S$                 ``pattern_norm``        norm of every pattern
-$\zeta$             ``relevant_fraction``   share of tokens that carry the label
-$Z_\mu$             ``label_noise``         bound on $|\langle z,\mu_\pm\rangle|$
-$Z_\nu$             ``other_noise``         bound on $M|\langle z,\nu_\ell\rangle|$
-$Z$                 ``noise_norm``          bound on $\|z\|$
-$R$                 ``token_norm``          bound on $\|x_t\|$, at least 1
-==================  ======================  ====================================================
-"""
+"""The data of this paper: tokens that are patterns, some of which carry the label."""
 
 from __future__ import annotations
 
@@ -30,6 +14,7 @@ from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.rng import stream, to_tensor
+from attnbook.multi_head.checks import at_least, positive, whole
 
 __all__ = ["Drawn", "Mixture", "Patterns", "Samples", "double_device", "draw", "draw_patterns", "draw_samples"]
 
@@ -44,8 +29,8 @@ class Mixture:
     sphere orthogonal to all patterns.
 
     Attributes:
-        n_tokens: Tokens of a sample, at least 1.
-        dimension: Dimension of a token: at least ``n_patterns + 2``, one more when ``free_noise`` is positive.
+        n_tokens: Tokens $T$ of a sample, at least 1.
+        dimension: Dimension $d$ of a token: at least ``n_patterns + 2``, one more when ``free_noise`` is positive.
         n_patterns: Number $M$ of patterns that say nothing, at least 1.
         pattern_norm: Norm $S$ of every pattern, positive; default 1.
         relevant_fraction: Share $\zeta$ of relevant tokens; ``n_tokens`` times it must be whole and at least 1.
@@ -64,20 +49,13 @@ class Mixture:
     free_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("n_tokens", "dimension", "n_patterns"):
-            if isinstance(getattr(self, name), bool) or getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1, got {getattr(self, name)!r}")
-        for name in ("label_noise", "other_noise", "free_noise"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a finite number of at least 0, got {getattr(self, name)}")
-        if not 0 < self.pattern_norm < math.inf:
-            raise ValueError(f"pattern_norm: expected a finite positive number, got {self.pattern_norm}")
-        if not 0 < self.relevant_fraction <= 1:
-            raise ValueError(f"relevant_fraction: expected above 0 and at most 1, got {self.relevant_fraction}")
+        whole(n_tokens=self.n_tokens, dimension=self.dimension, n_patterns=self.n_patterns)
+        at_least(0, label_noise=self.label_noise, other_noise=self.other_noise, free_noise=self.free_noise)
+        positive(pattern_norm=self.pattern_norm)
         relevant = self.relevant_fraction * self.n_tokens
-        if abs(relevant - round(relevant)) > 1e-9 or round(relevant) < 1:
+        if not 0 < relevant <= self.n_tokens or abs(relevant - round(relevant)) > 1e-9:
             raise ValueError(
-                f"relevant_fraction: n_tokens * relevant_fraction must be a whole number of at least 1, "
+                f"relevant_fraction: n_tokens * relevant_fraction must be a whole number between 1 and n_tokens, "
                 f"got {self.n_tokens} * {self.relevant_fraction} = {relevant:g}"
             )
         needed = self.n_patterns + 2 + (self.free_noise > 0)
@@ -134,20 +112,7 @@ class Samples:
 
 
 def draw_patterns(mixture: Mixture, *, rng: np.random.Generator) -> Patterns:
-    """Draw orthogonal patterns of norm ``pattern_norm`` in a uniformly random orientation.
-
-    Args:
-        mixture: Sizes.
-        rng: Source of randomness.
-
-    Returns:
-        The patterns.
-
-    Example:
-        >>> patterns = draw_patterns(Mixture(5, 7, 3), rng=np.random.default_rng(0))
-        >>> patterns.label.shape, patterns.other.shape
-        ((2, 7), (3, 7))
-    """
+    """Draw orthogonal patterns of norm ``pattern_norm`` in a uniformly random orientation."""
     basis, triangle = np.linalg.qr(rng.standard_normal((mixture.dimension, mixture.dimension)))
     basis = basis * np.sign(np.diag(triangle))  # without the signs the law would not be uniform
     rows = mixture.pattern_norm * basis.T[: mixture.n_patterns + 2]
@@ -157,7 +122,7 @@ def draw_patterns(mixture: Mixture, *, rng: np.random.Generator) -> Patterns:
 def draw_samples(
     mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: np.random.Generator, corners: bool = False
 ) -> Samples:
-    """Draw labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
+    """Return labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
 
     Args:
         mixture: Sizes and noise.
@@ -166,9 +131,6 @@ def draw_samples(
         rng: Source of randomness.
         corners: Whether every product of noise and a pattern is at its bound, with a random sign; default uniform up to
             the bound.
-
-    Returns:
-        The samples.
 
     Raises:
         ValueError: If ``n_samples`` is not positive or the patterns do not fit the mixture.
@@ -179,8 +141,7 @@ def draw_samples(
         >>> samples.tokens.shape, samples.relevant.sum(1).tolist()
         ((4, 5, 7), [1, 1, 1, 1])
     """
-    if n_samples < 1:
-        raise ValueError(f"n_samples: expected at least 1, got {n_samples}")
+    whole(n_samples=n_samples)
     if patterns.other.shape != (mixture.n_patterns, mixture.dimension):
         expected = (mixture.n_patterns, mixture.dimension)
         raise ValueError(f"patterns: expected other patterns of shape {expected}, got {patterns.other.shape}")
@@ -232,19 +193,15 @@ def draw(
     corners: bool = False,
     device: torch.device | None = None,
 ) -> Drawn:
-    """Draw samples of some seeds; the patterns of a seed are the same for every purpose.
+    """Return samples of some seeds; the patterns of a seed are the same for every purpose.
 
     Args:
         mixture: Sizes and noise.
         n_samples: Samples of each seed, at least 1.
         seeds: Seeds, one member each.
         purpose: What the samples are for; another purpose gives fresh ones. Default those for training.
-        corners: Whether noise lies at its bounds, see
-            :func:`~attnbook.multi_head.data.draw_samples`; default no.
+        corners: Whether noise lies at its bounds, see :func:`draw_samples`; default no.
         device: Where they are wanted; default CPU.
-
-    Returns:
-        The samples.
     """
     found = []
     for seed in seeds:
@@ -260,16 +217,6 @@ def draw(
 
 
 def double_device(name: str | torch.device | None = None) -> torch.device:
-    """Return the device to compute on in float64: as ``runtime.device``, but the CPU in the place of mps.
-
-    Args:
-        name: A device; default cuda where there is one, else the CPU.
-
-    Returns:
-        The device.
-
-    Raises:
-        ValueError: If this machine has no such device.
-    """
+    """Return the device to compute on in float64: as ``runtime.device``, but the CPU in the place of mps."""
     found = runtime.device(name)
     return torch.device("cpu") if found.type == "mps" else found

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +35,8 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.spectrum import BlocksPlusLowRank
-from attnbook.multi_head import layer, network
+from attnbook.multi_head import layer
+from attnbook.multi_head.tangent_kernel import tangent_features
 
 __all__ = [
     "attention",
@@ -43,7 +45,6 @@ __all__ = [
     "head_gradients",
     "head_hessians",
     "key_query_gradient",
-    "logistic_derivatives",
     "loss_hessian",
     "mixed_curvature",
     "printed_softmax_jacobian",
@@ -51,24 +52,24 @@ __all__ = [
 ]
 
 
-def attention(
-    tokens: Float[np.ndarray, "tokens dimension"], key_query: Float[np.ndarray, "dimension dimension"]
-) -> Float[np.ndarray, "tokens tokens"]:
+Sample: TypeAlias = Float[np.ndarray, "tokens dimension"]
+Square: TypeAlias = Float[np.ndarray, "dimension dimension"]
+Vector: TypeAlias = Float[np.ndarray, " dimension"]
+
+Samples: TypeAlias = Float[Tensor, "samples tokens dimension"]
+OneNetwork: TypeAlias = dict[str, Float[Tensor, "heads rows dimension"]]
+"""``decoder (heads, tokens, dimension)`` and ``key_query (heads, dimension, dimension)``, without one of members."""
+
+
+def attention(tokens: Sample, key_query: Square) -> Float[np.ndarray, "tokens tokens"]:
     r"""Return $\varphi(XWX^\top)$, the attention weights of every query (row)."""
     return _softmax(_logits(tokens, key_query))
 
 
 def softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Float[np.ndarray, "*batch tokens tokens"]:
-    r"""Return the Jacobian of softmax, $\mathrm{diag}(\varphi(v))-\varphi(v)\varphi(v)^\top$.
+    r"""Return the Jacobian of softmax, $\mathrm{diag}(\varphi(v))-\varphi(v)\varphi(v)^\top$, for each row of logits.
 
-    Args:
-        logits: The $v$, along the last axis.
-
-    Returns:
-        One symmetric matrix per row of logits, with no negative eigenvalue; its rows sum to zero.
-
-    Raises:
-        ValueError: If a logit is NaN or infinite.
+    ValueError, here and in what uses it, if a logit is NaN or infinite.
 
     Example:
         >>> softmax_jacobian(np.zeros(2)).tolist()
@@ -87,54 +88,33 @@ def printed_softmax_jacobian(logits: Float[np.ndarray, "*batch tokens"]) -> Floa
     return weights[..., None] * np.eye(weights.shape[-1]) - logits[..., None] * logits[..., None, :]
 
 
-def decoder_gradient(
-    tokens: Float[np.ndarray, "tokens dimension"], key_query: Float[np.ndarray, "dimension dimension"]
-) -> Float[np.ndarray, "tokens dimension"]:
+def decoder_gradient(tokens: Sample, key_query: Square) -> Sample:
     r"""Return $\nabla_U\Phi=\varphi(XWX^\top)X$ (Lemma 1)."""
     return attention(tokens, key_query) @ tokens
 
 
 def key_query_gradient(
-    tokens: Float[np.ndarray, "tokens dimension"],
-    decoder: Float[np.ndarray, "tokens dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
+    tokens: Sample,
+    decoder: Sample,
+    key_query: Square,
     *,
     jacobian: Callable[[np.ndarray], np.ndarray] = softmax_jacobian,
-) -> Float[np.ndarray, "dimension dimension"]:
+) -> Square:
     r"""Return $\nabla_W\Phi=\sum_tx_tu_t^\top X^\top J_tX$ (Lemma 1).
 
-    Args:
-        tokens: $X$.
-        decoder: $U$.
-        key_query: $W$.
-        jacobian: Logits ``(tokens, tokens)``, one query per row, to the $J_t$; default the true ones.
-
-    Returns:
-        The gradient.
+    The ``jacobian`` turns logits, one query per row, into the $J_t$; default the true ones.
     """
-    values = decoder @ tokens.T
-    pulled = np.einsum("ts,tsr,rj->tj", values, jacobian(_logits(tokens, key_query)), tokens)
-    return tokens.T @ pulled
+    jacobians = jacobian(_logits(tokens, key_query))
+    return tokens.T @ np.einsum("ts,tsr,rj->tj", decoder @ tokens.T, jacobians, tokens)
 
 
-def mixed_curvature(
-    tokens: Float[np.ndarray, "tokens dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
-    a: Float[np.ndarray, " tokens"],
-    b: Float[np.ndarray, " dimension"],
-) -> Float[np.ndarray, "dimension dimension"]:
+def mixed_curvature(tokens: Sample, key_query: Square, a: Float[np.ndarray, " tokens"], b: Vector) -> Square:
     r"""Return $\nabla_W\langle a,\nabla_U\Phi\,b\rangle=\sum_ta_tx_tb^\top X^\top J_tX$ (Lemma 1), for any $a,b$."""
     jacobians = softmax_jacobian(_logits(tokens, key_query))
     return tokens.T @ (a[:, None] * np.einsum("s,tsr,rj->tj", tokens @ b, jacobians, tokens))
 
 
-def curvature_in_key_query(
-    tokens: Float[np.ndarray, "tokens dimension"],
-    decoder: Float[np.ndarray, "tokens dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
-    b: Float[np.ndarray, " dimension"],
-    c: Float[np.ndarray, " dimension"],
-) -> Float[np.ndarray, "dimension dimension"]:
+def curvature_in_key_query(tokens: Sample, decoder: Sample, key_query: Square, b: Vector, c: Vector) -> Square:
     r"""Return $\nabla_W\langle c,\nabla_W\Phi\,b\rangle=\sum_t(c^\top x_t)\,x_t\mathbf d_t^\top J_tX$ (Lemma 1).
 
     For any $b,c$; $\mathbf d_t=\mathrm{diag}(Xb)Xu_t-(b^\top X^\top\varphi)\,Xu_t-(u_t^\top X^\top\varphi)\,Xb$.
@@ -145,44 +125,26 @@ def curvature_in_key_query(
     return tokens.T @ ((tokens @ c)[:, None] * np.einsum("ts,tsr,rj->tj", d, softmax_jacobian(logits), tokens))
 
 
-def head_gradients(
-    parameters: dict[str, Float[Tensor, "heads rows dimension"]],
-    tokens: Float[Tensor, "samples tokens dimension"],
-) -> Float[Tensor, "samples heads entries"]:
+def head_gradients(parameters: OneNetwork, tokens: Samples) -> Float[Tensor, "samples heads entries"]:
     r"""Return the gradient of each head's output $\Phi_h(X_i)=\langle U_h,\varphi(X_iW_hX_i^\top)X_i\rangle$.
 
-    Args:
-        parameters: ``decoder (heads, tokens, dimension)`` and ``key_query (heads, dimension, dimension)``.
-        tokens: Samples.
-
-    Returns:
-        Gradients; entries are those of ``decoder``, then those of ``key_query``, row by row.
+    Entries are those of ``decoder``, then those of ``key_query``, row by row.
     """
-    attention, values = _attention_and_values(parameters, tokens)
-    decoder = torch.einsum("nhts,nsd->nhtd", attention, tokens)
-    pull = attention * (values - (attention * values).sum(-1, keepdim=True))
-    key_query = torch.einsum("nta,nhts,nsb->nhab", tokens, pull, tokens)
-    return torch.cat([decoder.flatten(2), key_query.flatten(2)], dim=2)
+    heads = len(parameters["decoder"])
+    of_network = tangent_features(_stacked(parameters), tokens.unsqueeze(0))[0]
+    return math.sqrt(heads) * of_network.unflatten(1, (heads, -1))
 
 
 def head_hessians(
-    parameters: dict[str, Float[Tensor, "heads rows dimension"]],
-    tokens: Float[Tensor, "samples tokens dimension"],
-    weights: Float[Tensor, " samples"],
+    parameters: OneNetwork, tokens: Samples, weights: Float[Tensor, " samples"]
 ) -> Float[Tensor, "heads entries entries"]:
-    r"""Return $\sum_ic_i\nabla^2\Phi_h(X_i)$ for each head, in closed form (Lemma 1).
+    r"""Return $\sum_ic_i\nabla^2\Phi_h(X_i)$ for each head and the weights $c_i$, in closed form (Lemma 1).
 
     Per sample, with $J_t$ the softmax Jacobian, $q_t=J_tXu_t$ and
     $K_t=\mathrm{diag}(q_t)-q_t\varphi_t^\top-\varphi_tq_t^\top$: the decoder has no curvature of its own, the mixed
     part is $x_t\otimes X^\top J_tX$, and the key-query part is $\sum_tx_tx_t^\top\otimes X^\top K_tX$.
 
-    Args:
-        parameters: As for :func:`head_gradients`.
-        tokens: Samples.
-        weights: The $c_i$.
-
-    Returns:
-        One symmetric matrix per head; entries ordered as in :func:`head_gradients`.
+    One symmetric matrix per head; entries ordered as in :func:`head_gradients`.
     """
     heads, n_tokens, dimension = parameters["decoder"].shape
     attention, values = _attention_and_values(parameters, tokens)
@@ -205,37 +167,15 @@ def head_hessians(
     return blocks
 
 
-def logistic_derivatives(margins: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return $\ell'$ and $\ell''$ of the logistic loss $\ell(t)=\log(1+e^{-t})$."""
-    wrong = torch.sigmoid(-margins)
-    return -wrong, wrong * torch.sigmoid(margins)
+def loss_hessian(parameters: OneNetwork, tokens: Samples, labels: Float[Tensor, " samples"]) -> BlocksPlusLowRank:
+    r"""Return the Hessian of the logistic loss of one network, in closed form; labels are 1 or -1.
 
-
-def loss_hessian(
-    parameters: dict[str, Float[Tensor, "heads rows dimension"]],
-    tokens: Float[Tensor, "samples tokens dimension"],
-    labels: Float[Tensor, " samples"],
-    loss_derivatives: Callable[[Tensor], tuple[Tensor, Tensor]] = logistic_derivatives,
-) -> BlocksPlusLowRank:
-    r"""Return the Hessian of the loss $\frac1n\sum_i\ell(y_i\tilde\Phi(X_i))$ of one network, in closed form.
-
-    Args:
-        parameters: ``decoder (heads, tokens, dimension)`` and ``key_query (heads, dimension, dimension)``, without
-            the axis for members.
-        tokens: Samples.
-        labels: 1 or -1.
-        loss_derivatives: Margins $y_i\tilde\Phi(X_i)$ to $\ell'$ and $\ell''$ of a convex loss; default logistic.
-
-    Returns:
-        The Hessian as blocks (one per head) plus a positive part whose rank is at most the number of samples. Entries
-        are ordered head by head, in each head as in :func:`head_gradients`.
-
-    Raises:
-        ValueError: If the shapes do not fit or an entry is not finite.
+    Blocks, one per head, plus a positive part whose rank is at most the number of samples. Entries are ordered head by
+    head, in each head as in :func:`head_gradients`.
     """
     root = math.sqrt(len(parameters["decoder"]))
-    outputs = network.predict({name: tensor.unsqueeze(0) for name, tensor in parameters.items()}, tokens.unsqueeze(0))
-    slopes, curvatures = loss_derivatives(labels * outputs[0])
+    margins = labels * layer.outputs(_stacked(parameters), tokens.unsqueeze(0))[0]
+    slopes, curvatures = -torch.sigmoid(-margins), torch.sigmoid(-margins) * torch.sigmoid(margins)
     blocks = head_hessians(parameters, tokens, labels * slopes / (len(labels) * root))
     gradients = head_gradients(parameters, tokens).flatten(1) / root
     return BlocksPlusLowRank(_numpy(blocks), _numpy(gradients), _numpy(curvatures / len(labels)))
@@ -252,10 +192,14 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
+def _stacked(parameters: Parameters) -> Parameters:
+    """The same with a first axis of one member."""
+    return {name: tensor.unsqueeze(0) for name, tensor in parameters.items()}
+
+
 def _attention_and_values(parameters: Parameters, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Attention and $U_hX^T$, both ``(samples, heads, queries, keys)``."""
-    stacked = {name: tensor.unsqueeze(0) for name, tensor in parameters.items()}
-    attention = layer.attention_weights(stacked, tokens.unsqueeze(0))[0]
+    attention = layer.attention_weights(_stacked(parameters), tokens.unsqueeze(0))[0]
     return attention, torch.einsum("htd,nsd->nhts", parameters["decoder"], tokens)
 
 

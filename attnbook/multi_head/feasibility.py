@@ -2,125 +2,79 @@ r"""Section 5.3: can the training theorem reach the margin of attention from a z
 
 The target is $H$ equal heads with $\|U_h\|=\frac{\log n}{\gamma\sqrt H}$, so that the loss is small, and $\|W_h\|\ge
 S^{-2}$, so that attention saturates. The head condition (12) asks for $\sqrt H\ge S^5\|\tilde\theta\|^3$. All hidden
-constants are set to 1 here, and $\gamma=\gamma_{attn}$ to $S$.
+constants are set to 1 here, and $\gamma=\gamma_{attn}$ to $S$. Everywhere $S$ is positive, $H$ at least 1 and $n$ above
+1; other numbers are a ValueError that names them.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["allowed_constant", "constant_limits", "largest_allowed_constant", "target_norm"]
+from attnbook.multi_head.checks import at_least, positive
+
+__all__ = ["allowed_constant", "constant_limits", "largest_allowed_constant"]
 
 
-def target_norm(
-    pattern_norm: Float[np.ndarray, "*#sizes"],
-    n_heads: Float[np.ndarray, "*#sizes"],
-    n_samples: float,
-    *,
-    scaling: float = 0.5,
-) -> Float[np.ndarray, "*#sizes"]:
-    r"""Return $\|\tilde\theta\|=\sqrt{(\frac{\log n}SH^{c-1/2})^2+H/S^4}$ of the smallest saturating target.
-
-    With heads summed as $H^{-c}\sum_h\Phi_h$ the loss stays small for $\|U_h\|=\frac{\log n}S H^{c-1}$.
-
-    Args:
-        pattern_norm: $S$, positive.
-        n_heads: $H$, at least 1.
-        n_samples: $n$, above 1.
-        scaling: The power $c$; default 1/2, as in the paper.
-
-    Returns:
-        The norm of all heads together.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-    """
-    s, heads = _check(pattern_norm, n_heads, n_samples)
-    return np.asarray(np.sqrt((np.log(n_samples) / s * heads ** (scaling - 0.5)) ** 2 + heads / s**4))
+Sizes: TypeAlias = Float[np.ndarray, "*#sizes"]
 
 
 def allowed_constant(
-    pattern_norm: Float[np.ndarray, "*#sizes"],
-    n_heads: Float[np.ndarray, "*#sizes"],
+    pattern_norm: Sizes,
+    n_heads: Sizes,
     n_samples: float,
     *,
     literal: bool = False,
     scaling: float = 0.5,
     target_scaling: float | None = None,
-) -> Float[np.ndarray, "*#sizes"]:
+) -> Sizes:
     r"""Return the largest $k$ for which $H^c\ge k\,S^5\|\tilde\theta\|^3$ holds; (12) holds where it is at least 1.
 
+    With heads summed as $H^{-c}\sum_h\Phi_h$ the loss stays small for $\|U_h\|=\frac{\log n}S H^{c-1}$; then
+    $\|\tilde\theta\|=\sqrt{(\frac{\log n}SH^{c-1/2})^2+H/S^4}$ for the smallest saturating target, all heads together.
+
     Args:
-        pattern_norm: $S$, positive.
-        n_heads: $H$, at least 1.
-        n_samples: $n$, above 1.
+        pattern_norm: $S$.
+        n_heads: $H$.
+        n_samples: $n$.
         literal: Whether the factor $\|\tilde\theta\|_{2,\infty}$ of condition (3), the norm of one head, is kept also
             below 1; default no, as in (12).
         scaling: The power $c$ of the heads' scaling $H^{-c}$; default 1/2, as in the paper.
         target_scaling: The power for which the target's loss is small; default the same. 1/2 leaves the target of
             Section 5.3 as it is printed.
-
-    Returns:
-        The constant, in each place.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-
-    Example:
-        >>> float(allowed_constant(np.array(1.0), np.array(1.0), np.e).round(3))
-        0.354
     """
-    norm = target_norm(pattern_norm, n_heads, n_samples, scaling=scaling if target_scaling is None else target_scaling)
-    needed = np.asarray(pattern_norm) ** 5 * norm**3
-    if literal:
-        needed = needed * norm / np.sqrt(n_heads)
-    return np.asarray(np.asarray(n_heads) ** scaling / needed)
+    _check(pattern_norm, n_samples, n_heads)
+    power = scaling if target_scaling is None else target_scaling
+    decoders = np.log(n_samples) / pattern_norm * n_heads ** (power - 0.5)
+    norm = np.sqrt(decoders**2 + n_heads / pattern_norm**4)
+    needed = pattern_norm**5 * norm**3 * (norm / np.sqrt(n_heads) if literal else 1.0)
+    return np.asarray(n_heads**scaling / needed)
 
 
-def largest_allowed_constant(
-    pattern_norm: Float[np.ndarray, "*#sizes"], n_samples: Float[np.ndarray, "*#sizes"]
-) -> Float[np.ndarray, "*#sizes"]:
+def largest_allowed_constant(pattern_norm: Sizes, n_samples: Sizes) -> Sizes:
     r"""Return $\frac2{3\sqrt3}\frac1{S\log^2n}$, the largest :func:`allowed_constant` over all $H$ (ours).
 
     Written with $x=H/(S\log n)^2$ the allowed constant is $\sqrt x\,(1+x)^{-3/2}/(S\log^2n)$, largest at $x=\frac12$.
-
-    Args:
-        pattern_norm: $S$, positive.
-        n_samples: $n$, above 1; the shapes broadcast.
-
-    Returns:
-        The constant; below 1 for every $S\ge1$ and $n\ge3$, so (12) then holds for no $H$.
-
-    Raises:
-        ValueError: If an argument is outside its range.
+    It is below 1 for every $S\ge1$ and $n\ge3$, so (12) then holds for no $H$.
     """
-    s, _ = _check(pattern_norm, np.ones(()), float(np.min(n_samples)))
-    return np.asarray(2 / (3 * np.sqrt(3)) / (s * np.log(n_samples) ** 2))
+    _check(pattern_norm, n_samples)
+    return np.asarray(2 / (3 * np.sqrt(3)) / (pattern_norm * np.log(n_samples) ** 2))
 
 
 def constant_limits(power: float, n_heads: float, n_samples: float) -> tuple[float, float]:
     r"""Return the largest and the smallest $C$ that the two conditions of Section 5.3 leave to $\|W_h\|=CH^{-p}$.
 
     The case $\|\tilde W\|\ge\|\tilde U\|$, where $\|\tilde\theta\|$ counts as $\|\tilde W\|=CH^{1/2-p}$. Two lower
-    bounds on $S$ go into (12): saturation, $S\ge C^{-1/2}H^{p/2}$, and the case itself, $S\ge\frac{\log n}CH^{p-1/2}$.
-    Where (12) is an equality is found by bisection, so that no algebra of the paper enters.
-
-    Args:
-        power: $p$.
-        n_heads: $H$, at least 1.
-        n_samples: $n$, above 1.
-
-    Returns:
-        The largest $C$ by saturation, the smallest by the case.
-
-    Raises:
-        ValueError: If an argument is outside its range.
+    bounds on $S$ go into (12): saturation, $S\ge C^{-1/2}H^{p/2}$, gives the largest $C$, and the case itself,
+    $S\ge\frac{\log n}CH^{p-1/2}$, the smallest. Where (12) is an equality is found by bisection, so that no
+    algebra of the paper enters.
     """
     from scipy.optimize import brentq  # loaded where an equation is solved: it takes a second
 
-    _check(np.ones(()), np.asarray(n_heads), n_samples)
-    log_h = np.log(n_heads)
+    _check(1.0, n_samples, n_heads)
+    log_h, log_log_n = np.log(n_heads), np.log(np.log(n_samples))
 
     def spare(log_c: float, log_s: float) -> float:
         return float(log_h / 2 - 5 * log_s - 3 * (log_c + (0.5 - power) * log_h))
@@ -129,18 +83,14 @@ def constant_limits(power: float, n_heads: float, n_samples: float) -> tuple[flo
         return spare(log_c, (power * log_h - log_c) / 2)
 
     def case(log_c: float) -> float:
-        return spare(log_c, float(np.log(np.log(n_samples))) - log_c + (power - 0.5) * log_h)
+        return spare(log_c, log_log_n - log_c + (power - 0.5) * log_h)
 
     largest, smallest = (brentq(condition, -1e3, 1e3, xtol=1e-12) for condition in (saturation, case))
     return float(np.exp(largest)), float(np.exp(smallest))
 
 
-def _check(pattern_norm: np.ndarray, n_heads: np.ndarray, n_samples: float) -> tuple[np.ndarray, np.ndarray]:
-    s, heads = np.asarray(pattern_norm, dtype=np.float64), np.asarray(n_heads, dtype=np.float64)
-    if not (s > 0).all():
-        raise ValueError(f"pattern_norm: expected positive numbers, got {s.min()}")
-    if not (heads >= 1).all():
-        raise ValueError(f"n_heads: expected numbers of at least 1, got {heads.min()}")
-    if not n_samples > 1:
+def _check(pattern_norm: float | np.ndarray, n_samples: float | np.ndarray, n_heads: float | np.ndarray = 1.0) -> None:
+    positive(pattern_norm=pattern_norm)
+    at_least(1, n_heads=n_heads)
+    if not np.min(n_samples) > 1:
         raise ValueError(f"n_samples: expected above 1, got {n_samples}")
-    return s, heads

@@ -16,20 +16,7 @@ def against_linear_rules(mixture: Mixture, patterns: Patterns, *, sign: float = 
     There is one sample for each label and each cyclic shift of the positions. The mean of the labelled samples is
     $\frac12(\zeta-2(1-\zeta)Z_\mu/S^2)\,\mathbb 1_Tu_\star^\top$, and no margin exceeds the norm of such a mean.
 
-    Args:
-        mixture: Sizes and noise.
-        patterns: Patterns of this mixture.
-        sign: 1 for noise against the label, -1 for noise that helps; default 1.
-
-    Returns:
-        The samples, label 1 first; without free noise.
-
-    Example:
-        >>> from attnbook.multi_head.data import draw_patterns
-        >>> mixture = Mixture(5, 7, 3, label_noise=0.1)
-        >>> patterns = draw_patterns(mixture, rng=np.random.default_rng(0))
-        >>> against_linear_rules(mixture, patterns).tokens.shape
-        (10, 5, 7)
+    With ``sign`` -1 the noise helps instead. Label 1 comes first; there is no free noise.
     """
     t, s = mixture.n_tokens, mixture.pattern_norm
     shifts = (np.arange(t)[None, :] - np.arange(t)[:, None]) % t < mixture.n_relevant
@@ -48,12 +35,7 @@ def against_attention(mixture: Mixture, patterns: Patterns) -> Samples:
     $-Z_\nu/M$ on every $\nu_\ell$. All other irrelevant tokens are the worst keys, with noise $Z_\mu$ on both label
     patterns.
 
-    Args:
-        mixture: Sizes and noise; at least one token is irrelevant.
-        patterns: Patterns of this mixture.
-
-    Returns:
-        Two samples, label 1 first; the relevant tokens lead, then comes the query; without free noise.
+    Label 1 comes first; the relevant tokens lead, then comes the query; there is no free noise.
 
     Raises:
         ValueError: If every token is relevant.

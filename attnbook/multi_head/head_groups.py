@@ -5,13 +5,17 @@ equal updates and stay equal. From zero there is one *group* of heads; after the
 (:mod:`~attnbook.multi_head.starts`) there are two. Training the groups is training the whole network, whatever
 the number of heads: a million million heads cost as much as two.
 
-===============  ==============  ==================================================================
-paper            name here       shape
-===============  ==============  ==================================================================
-$U_g$            ``decoder``     ``(members, groups, tokens, dimension)``
-$W_g$            ``key_query``   ``(members, groups, dimension, dimension)``
-$m_g$            ``counts``      ``(members, groups)``, heads in the group; $H=\sum_gm_g$ as a float
-===============  ==============  ==================================================================
+Parameters are those of :mod:`~attnbook.multi_head.network` with one entry $U_g$, $W_g$ for each group. ``counts``
+``(members, groups)`` are the heads $m_g$ in each group, $H=\sum_gm_g$, as floats.
+
+One group is one head with two step sizes. $H$ equal heads summed with $H^{-c}$ compute
+$\langle V,\varphi(XWX^\top)X\rangle$ with $V=H^{1-c}U$. The gradient of each carries the factor $H^{-c}$, so $V$ moves
+by $\eta H^{1-2c}\nabla_V\hat L$; and $W$ moves by $\eta H^{-c}$ times a gradient that is linear in $U=H^{c-1}V$. With
+$c=\frac12$:
+
+.. math::
+
+    V\leftarrow V-\eta\,\nabla_V\hat L,\qquad W\leftarrow W-\frac\eta H\nabla_W\hat L .
 
 The collapse is this book's tool, not the paper's. It needs equal heads: if the coefficients of the first phase are
 uniform on $[-1,1]$ all heads differ.
@@ -19,7 +23,6 @@ uniform on $[-1,1]$ all heads differ.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -30,17 +33,18 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import layer
-from attnbook.multi_head.layer import Objective
+from attnbook.multi_head.checks import at_least, positive
+from attnbook.multi_head.layer import Counts, Objective, Tokens
 
-__all__ = ["expand", "gradient_descent", "norm"]
+__all__ = ["expand", "gradient_descent", "norm", "one_head_step_sizes"]
 
 
 def gradient_descent(
     parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
+    tokens: Tokens,
     objective: Objective,
     *,
-    counts: Float[Tensor, "members groups"],
+    counts: Counts | None,
     step_size: float | Sequence[float],
     steps: int,
     record: Callable[[Parameters], Mapping[str, Tensor]],
@@ -52,10 +56,10 @@ def gradient_descent(
     r"""Train the groups of every member by plain gradient descent on the parameters of each head.
 
     Args:
-        parameters: Start, as in the table above; copied, not changed.
+        parameters: Start; copied, not changed.
         tokens: Samples of each member.
         objective: What is minimised, for example :func:`~attnbook.multi_head.objectives.logistic`.
-        counts: Heads of each group; members may differ in their number of heads.
+        counts: Heads of each group; members may differ in their number of heads. None for one each.
         step_size: The constant $\eta$, one number or one per member.
         steps: Number of steps, at least 1.
         record: Parameters to statistics, each ``(members, ...)``.
@@ -74,16 +78,11 @@ def gradient_descent(
     layer.check(parameters, tokens, counts=counts)
     if not torch.isfinite(tokens).all():
         raise ValueError(f"tokens: {int((~torch.isfinite(tokens)).sum())} of {tokens.numel()} entries are not finite")
-    if not 0 <= exponent < math.inf:
-        raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
-
-    def value_and_gradient(groups: Parameters, batch: Tensor) -> tuple[Tensor, Parameters]:
-        return layer.value_and_gradient(groups, batch, objective, counts=counts, exponent=exponent)
-
+    at_least(0, exponent=exponent)
     # Small matrices: a second thread costs more than it gains.
     with threads(1):
         return ensemble.train(
-            value_and_gradient,
+            lambda groups, x: layer.value_and_gradient(groups, x, objective, counts=counts, exponent=exponent),
             parameters,
             lambda step: tokens,
             optimizer=update_rules.SGD(step_size),
@@ -95,29 +94,17 @@ def gradient_descent(
         )
 
 
-def norm(parameters: Parameters, *, counts: Float[Tensor, "members groups"]) -> Float[Tensor, " members"]:
-    r"""Return $\|\tilde\theta\|=\big(\sum_gm_g\|\theta_g\|^2\big)^{1/2}$ of each member, over the parameters given.
+def norm(parameters: Parameters, *, counts: Counts) -> Float[Tensor, " members"]:
+    r"""Return $\|\tilde\theta\|=\big(\sum_gm_g\|\theta_g\|^2\big)^{1/2}$ of each member.
 
-    Args:
-        parameters: As in the table above, or a part of them, or a difference of two.
-        counts: Heads of each group.
-
-    Returns:
-        The norms of the whole networks.
+    The parameters may also be a part of a network, or the difference of two; ``counts`` are the heads of each group.
     """
     squares = torch.stack([tensor.square().sum((2, 3)) for tensor in parameters.values()]).sum(0)
     return (counts.to(squares.dtype) * squares).sum(1).sqrt()
 
 
-def expand(parameters: Parameters, *, counts: Float[Tensor, "members groups"]) -> Parameters:
+def expand(parameters: Parameters, *, counts: Counts) -> Parameters:
     """Return the whole network: every group repeated as often as it has heads.
-
-    Args:
-        parameters: As in the table above.
-        counts: Heads of each group: whole numbers, the same for every member.
-
-    Returns:
-        Parameters with one entry for each head.
 
     Raises:
         ValueError: If the counts are not whole numbers of at least 1, or differ between members.
@@ -126,3 +113,29 @@ def expand(parameters: Parameters, *, counts: Float[Tensor, "members groups"]) -
     if not (counts == repeats).all() or (repeats < 1).any():
         raise ValueError(f"counts: expected the same whole numbers for every member, got {counts.tolist()}")
     return {name: tensor.repeat_interleave(repeats, dim=1) for name, tensor in parameters.items()}
+
+
+def one_head_step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
+    r"""Return $\eta H^{1-2c}$ for ``decoder`` and $\eta/H$ for ``key_query``: one head trains as $H$ equal ones do.
+
+    The ratio of the two, $H^{2-2c}$, is how many heads with $c=\frac12$ train alike.
+
+    Args:
+        step_size: Step size $\eta$ of the $H$ heads, positive.
+        n_heads: Number of heads $H$, at least 1; infinite, with the exponent 1/2, for attention that never moves.
+        exponent: The exponent $c$ of the scaling $H^{-c}$, at least 0; default 1/2, the paper's.
+
+    Raises:
+        ValueError: If a number is outside its range.
+
+    Example:
+        >>> one_head_step_sizes(0.5, 4)
+        {'decoder': 0.5, 'key_query': 0.125}
+        >>> one_head_step_sizes(0.5 * 4, 4, exponent=1.0)
+        {'decoder': 0.5, 'key_query': 0.5}
+    """
+    positive(step_size=step_size)
+    at_least(0, exponent=exponent)
+    if not n_heads >= 1:
+        raise ValueError(f"n_heads: expected a number of at least 1, got {n_heads}")
+    return {"decoder": step_size * float(n_heads) ** (1 - 2 * exponent), "key_query": step_size / n_heads}

@@ -11,7 +11,6 @@ $c=1/2$.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -23,28 +22,18 @@ from attnbook.core.ensemble import Parameters
 
 __all__ = ["Objective", "attention_weights", "check", "outputs", "value_and_gradient"]
 
-Objective: TypeAlias = Callable[
-    [Float[Tensor, "members samples"]], tuple[Float[Tensor, " members"], Float[Tensor, "members samples"]]
-]
-"""Outputs to (value of each member's objective, its derivative in each output)."""
-
+Tokens: TypeAlias = Float[Tensor, "members samples tokens dimension"]
+PerSample: TypeAlias = Float[Tensor, "members samples"]
 Counts: TypeAlias = Float[Tensor, "members heads"]
 
+Objective: TypeAlias = Callable[[PerSample], tuple[Float[Tensor, " members"], PerSample]]
+"""Outputs to (value of each member's objective, its derivative in each output)."""
 
-def attention_weights(
-    parameters: Parameters, tokens: Float[Tensor, "members samples tokens dimension"]
-) -> Float[Tensor, "members samples heads tokens tokens"]:
+
+def attention_weights(parameters: Parameters, tokens: Tokens) -> Float[Tensor, "members samples heads tokens tokens"]:
     r"""Return $\varphi(XW_hX^\top)$: for each head and query token (row) how much it attends to each token.
 
-    Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
-        tokens: Samples of each member.
-
-    Returns:
-        Weights that sum to one along the last axis.
-
-    Raises:
-        ValueError: If the shapes do not fit.
+    Rows sum to one. ValueError, here and below, if the shapes do not fit.
     """
     members, heads, n_tokens, _ = check(parameters, tokens)
     by_key = _attention(parameters["key_query"], tokens)
@@ -52,25 +41,15 @@ def attention_weights(
 
 
 def outputs(
-    parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    *,
-    counts: Counts | None = None,
-    exponent: float = 0.5,
-) -> Float[Tensor, "members samples"]:
-    r"""Return $\tilde\Phi(X_i)$ of each member for its own samples.
+    parameters: Parameters, tokens: Tokens, *, counts: Counts | None = None, exponent: float = 0.5
+) -> PerSample:
+    r"""Return $\tilde\Phi(X_i)$ of each member for its own samples; its sign is the predicted label.
 
     Args:
         parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
         tokens: Samples of each member.
         counts: How many equal heads each stands for; zero for none. Default one each.
         exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
-
-    Returns:
-        Predictions; their sign is the predicted label.
-
-    Raises:
-        ValueError: If the shapes do not fit, a count is negative, or a member has no head.
     """
     check(parameters, tokens, counts=counts)
     read = (_attention(parameters["key_query"], tokens) * _values(parameters["decoder"], tokens)).sum(1)
@@ -78,27 +57,11 @@ def outputs(
 
 
 def value_and_gradient(
-    parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    objective: Objective,
-    *,
-    counts: Counts | None = None,
-    exponent: float = 0.5,
+    parameters: Parameters, tokens: Tokens, objective: Objective, *, counts: Counts | None = None, exponent: float = 0.5
 ) -> tuple[Float[Tensor, " members"], Parameters]:
     r"""Return each member's objective and its gradient in the parameters of one head of each kind.
 
-    Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
-        tokens: Samples of each member.
-        objective: For example :func:`~attnbook.multi_head.objectives.logistic`.
-        counts: How many equal heads each stands for; zero for none. Default one each.
-        exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
-
-    Returns:
-        The values and the gradients.
-
-    Raises:
-        ValueError: If the shapes do not fit, a count is negative, or a member has no head.
+    The objective is, for example, :func:`~attnbook.multi_head.objectives.logistic`; all else as for :func:`outputs`.
     """
     members, heads, n_tokens, dimension = check(parameters, tokens, counts=counts)
     divisor = _divisor(parameters, counts, exponent)
@@ -122,16 +85,7 @@ def value_and_gradient(
 def check(
     parameters: Parameters, tokens: Tensor, labels: Tensor | None = None, *, counts: Tensor | None = None
 ) -> tuple[int, int, int, int]:
-    """Return members, heads, tokens and dimension.
-
-    Args:
-        parameters: To be checked.
-        tokens: To be checked.
-        labels: To be checked, if any.
-        counts: To be checked, if any.
-
-    Returns:
-        The four sizes.
+    """Return members, heads, tokens and dimension of arguments that fit one another.
 
     Raises:
         ValueError: If a shape does not fit, a count is negative, or a member has no head; says which.
@@ -142,23 +96,17 @@ def check(
     if missing:
         raise ValueError(f"parameters: {sorted(missing)[0]!r} is missing, got {sorted(parameters)}")
     members, samples, n_tokens, dimension = tokens.shape
-    heads = parameters["decoder"].shape[1] if parameters["decoder"].ndim > 1 else 0
-    if heads < 1:
-        raise ValueError(f"parameters['decoder']: expected at least one head, got {tuple(parameters['decoder'].shape)}")
-    expected = {
-        "decoder": (members, heads, n_tokens, dimension),
-        "key_query": (members, heads, dimension, dimension),
-    }
-    for name, shape in expected.items():
-        if tuple(parameters[name].shape) != shape:
-            raise ValueError(f"parameters[{name!r}]: expected {shape}, got {tuple(parameters[name].shape)}")
-    if labels is not None and tuple(labels.shape) != (members, samples):
-        raise ValueError(f"labels: expected {(members, samples)}, got {tuple(labels.shape)}")
-    if counts is not None:
-        if tuple(counts.shape) != (members, heads):
-            raise ValueError(f"counts: expected {(members, heads)}, got {tuple(counts.shape)}")
-        if not (torch.isfinite(counts) & (counts >= 0)).all() or not (counts.sum(1) > 0).all():
-            raise ValueError(f"counts: expected finite numbers of at least 0, not all 0, got {counts.tolist()}")
+    heads = max((1, *parameters["decoder"].shape[1:2]))
+    for name, array, shape in (
+        ("parameters['decoder']", parameters["decoder"], (members, heads, n_tokens, dimension)),
+        ("parameters['key_query']", parameters["key_query"], (members, heads, dimension, dimension)),
+        ("labels", labels, (members, samples)),
+        ("counts", counts, (members, heads)),
+    ):
+        if array is not None and tuple(array.shape) != shape:
+            raise ValueError(f"{name}: expected {shape}, got {tuple(array.shape)}")
+    if counts is not None and not ((torch.isfinite(counts) & (counts >= 0)).all() and (counts.sum(1) > 0).all()):
+        raise ValueError(f"counts: expected finite numbers of at least 0, not all 0, got {counts.tolist()}")
     return members, heads, n_tokens, dimension
 
 
@@ -166,7 +114,7 @@ def _divisor(parameters: Parameters, counts: Tensor | None, exponent: float) -> 
     """Return the divisor of each member as ``(members, 1)``."""
     decoder = parameters["decoder"]
     if counts is None:
-        return decoder.new_full((len(decoder), 1), math.pow(decoder.shape[1], exponent))
+        return decoder.new_full((len(decoder), 1), decoder.shape[1]) ** exponent
     return counts.sum(1, keepdim=True).to(decoder.dtype) ** exponent
 
 

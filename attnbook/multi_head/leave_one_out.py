@@ -4,20 +4,6 @@ With $\ell_i$ the loss on sample $i$, the loss without it is $\hat L^{\neg i}=\f
 factor $1/n$, as in the paper. The full network $\theta_k$ and the $n$ reduced ones $\theta_k^{\neg i}$ start together
 and take the same number of steps. A reduced network is a member whose weight of one sample is zero.
 
-========================  ======================  ======================================================
-paper                     name here               shape
-========================  ======================  ======================================================
-$\ell_j(\theta_k)$        ``sample_loss``         ``(records, sets, samples)``
-$\ell_i(\theta_k^{\neg    ``left_out_loss``       ``(records, sets, samples)``
-i})$
-$\hat L^{\neg i}          ``kept_loss``           ``(records, sets, samples)``
-(\theta_k)$
-$\hat L^{\neg i}          ``reduced_loss``        ``(records, sets, samples)``
-(\theta_k^{\neg i})$
-$\|\theta_k-              ``distance``            ``(records, sets, samples)``
-\theta_k^{\neg i}\|$
-========================  ======================  ======================================================
-
 A *set* is one training set with its own start and its own number of heads. It has one *model* more than samples: the
 full network, then the reduced ones.
 """
@@ -36,6 +22,8 @@ from torch.nn.functional import logsigmoid
 from attnbook.core.ensemble import Parameters
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer
+from attnbook.multi_head.checks import plus_or_minus_one
+from attnbook.multi_head.layer import Counts, PerSample, Tokens
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.objectives import logistic
 
@@ -46,11 +34,11 @@ Paths = Float[np.ndarray, "records sets samples"]
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    r"""Paths of the full and of the reduced networks; see the table above.
+    r"""Paths of the full and of the reduced networks.
 
     Attributes:
         steps: Steps recorded at.
-        distance: Distance of each reduced network from the full one, over all heads.
+        distance: $\|\theta_k-\theta_k^{\neg i}\|$, of each reduced network from the full one, over all heads.
         losses: Loss of every model on every sample.
         head_norm: Norm of the largest head of every model.
         networks: Final parameters, ``(sets, models, ...)``.
@@ -64,12 +52,12 @@ class LeaveOneOut:
 
     @property
     def sample_loss(self) -> Paths:
-        """The full network's loss on each sample."""
+        r"""The full network's loss on each sample, $\ell_j(\theta_k)$."""
         return self.losses[:, :, 0]
 
     @property
     def left_out_loss(self) -> Paths:
-        """The loss of each reduced network on the sample that it has not seen."""
+        r"""The loss of each reduced network on the sample that it has not seen, $\ell_i(\theta_k^{\neg i})$."""
         return self.losses[:, :, 1:].diagonal(axis1=2, axis2=3)
 
     @property
@@ -79,27 +67,15 @@ class LeaveOneOut:
 
     @property
     def reduced_loss(self) -> Paths:
-        """The loss of each reduced network on the samples that it has seen, their sum over $n$."""
+        r"""The loss of each reduced network on what it has seen, over $n$, $\hat L^{\neg i}(\theta_k^{\neg i})$."""
         return (self.losses[:, :, 1:].sum(3) - self.left_out_loss) / self.losses.shape[3]
 
 
 def leave_one_out_weights(n_samples: int) -> Float[Tensor, "models samples"]:
-    r"""Return the weight of each sample in the loss of each network: $1/n$, or 0 for the sample left out.
-
-    Args:
-        n_samples: Number of samples $n$, at least 2.
-
-    Returns:
-        One row for the full network, then one for each reduced network.
+    r"""Return the weight of each sample, $1/n$, or 0 if left out: a row for the full network, then the reduced ones.
 
     Raises:
         ValueError: If there are fewer than two samples.
-
-    Example:
-        >>> leave_one_out_weights(2)
-        tensor([[0.5000, 0.5000],
-                [0.0000, 0.5000],
-                [0.5000, 0.0000]], dtype=torch.float64)
     """
     if n_samples < 2:
         raise ValueError(f"n_samples: leaving one out needs at least 2, got {n_samples}")
@@ -109,10 +85,10 @@ def leave_one_out_weights(n_samples: int) -> Float[Tensor, "models samples"]:
 
 def train(
     parameters: Parameters,
-    tokens: Float[Tensor, "sets samples tokens dimension"],
-    labels: Float[Tensor, "sets samples"],
+    tokens: Tokens,
+    labels: PerSample,
     *,
-    counts: Float[Tensor, "sets groups"],
+    counts: Counts,
     step_size: float,
     steps: int,
     record_at: Sequence[int] | None = None,
@@ -120,35 +96,17 @@ def train(
 ) -> LeaveOneOut:
     r"""Train the full network of every set and all of its reduced networks; memory grows with the square of $n$.
 
-    Args:
-        parameters: Start of each set, in groups of equal heads, see :mod:`~attnbook.multi_head.head_groups`.
-        tokens: Samples of each set, at least two.
-        labels: 1 or -1.
-        counts: Heads of each group.
-        step_size: The constant $\eta$.
-        steps: Number of steps, at least 1.
-        record_at: Steps to record at; default 12 log-spaced ones.
-        progress: Told (steps done, steps in all).
+    The start is that of each set, in groups of equal heads, the samples are at least two, and all else is as for
+    :func:`~attnbook.multi_head.head_groups.gradient_descent`.
 
     Returns:
         The paths.
-
-    Raises:
-        ValueError: If the shapes do not fit, a label is not 1 or -1 or a number is outside its range.
-        FloatingPointError: If a network diverges.
-
-    Example:
-        >>> from attnbook.multi_head import starts
-        >>> tokens = torch.randn(1, 3, 5, 2, dtype=torch.float64)
-        >>> labels, counts = torch.ones(1, 3, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
-        >>> train(starts.zero(1, 5, 2), tokens, labels, counts=counts, step_size=0.1, steps=2).distance.shape
-        (3, 1, 3)
     """
     sets, n_samples = layer.check(parameters, tokens, labels, counts=counts)[0], tokens.shape[1]
-    if not (labels.abs() == 1).all():
-        raise ValueError(f"labels: expected 1 or -1, got {labels[labels.abs() != 1][0].item()}")
+    plus_or_minus_one(labels)
     weights = leave_one_out_weights(n_samples).to(tokens)
-    start, x, y, m = _for_each_model(len(weights), parameters, tokens, labels, counts)
+    start = _for_each_model(len(weights), parameters)
+    x, y, m = (tensor.repeat_interleave(len(weights), dim=0) for tensor in (tokens, labels, counts))
 
     def record(networks: Parameters) -> dict[str, Tensor]:
         by_set = {name: tensor.unflatten(0, (sets, -1)) for name, tensor in networks.items()}
@@ -176,34 +134,18 @@ def train(
 
 
 def step_expansion(
-    path: LeaveOneOut,
-    tokens: Float[Tensor, "sets samples tokens dimension"],
-    labels: Float[Tensor, "sets samples"],
-    *,
-    counts: Float[Tensor, "sets groups"],
-    step_size: float,
+    path: LeaveOneOut, tokens: Tokens, labels: PerSample, *, counts: Counts, step_size: float
 ) -> Float[np.ndarray, "sets samples"]:
     r"""Return how much a step $F(\theta)=\theta-\eta\nabla\hat L^{\neg i}(\theta)$ drives the final networks apart.
 
-    Args:
-        path: Where the networks are after training.
-        tokens: The samples they were trained on.
-        labels: 1 or -1.
-        counts: Heads of each group.
-        step_size: $\eta$.
-
-    Returns:
-        $\|F(\theta_K)-F(\theta_K^{\neg i})\|/\|\theta_K-\theta_K^{\neg i}\|$, at most the factor of eqs. (19) and (20).
-
-    Raises:
-        ValueError: If the shapes do not fit.
+    $\|F(\theta_K)-F(\theta_K^{\neg i})\|/\|\theta_K-\theta_K^{\neg i}\|$, at most the factor of eqs. (19) and (20), for
+    the samples that the networks were trained on; arguments as for :func:`train`.
     """
     sets, n_samples = labels.shape
     weights = leave_one_out_weights(n_samples)[1:].to(tokens).repeat(sets, 1)
     reduced = {name: tensor[:, 1:].flatten(0, 1) for name, tensor in path.networks.items()}
-    full, x, y, m = _for_each_model(
-        n_samples, {name: tensor[:, 0] for name, tensor in path.networks.items()}, tokens, labels, counts
-    )
+    full = _for_each_model(n_samples, {name: tensor[:, 0] for name, tensor in path.networks.items()})
+    x, y, m = (tensor.repeat_interleave(n_samples, dim=0) for tensor in (tokens, labels, counts))
 
     def step(networks: Parameters) -> Parameters:
         slopes = layer.value_and_gradient(networks, x, logistic(y, weights), counts=m)[1]
@@ -216,12 +158,6 @@ def step_expansion(
     return np.asarray((after / before).cpu()).reshape(sets, n_samples)
 
 
-def _for_each_model(models: int, parameters: Parameters, *tensors: Tensor) -> tuple[Parameters, Tensor, Tensor, Tensor]:
+def _for_each_model(models: int, parameters: Parameters) -> Parameters:
     """Repeat what belongs to a set once for each of its models; those of one set are neighbours."""
-    tokens, labels, counts = (tensor.repeat_interleave(models, dim=0) for tensor in tensors)
-    return (
-        {name: tensor.repeat_interleave(models, dim=0) for name, tensor in parameters.items()},
-        tokens,
-        labels,
-        counts,
-    )
+    return {name: tensor.repeat_interleave(models, dim=0) for name, tensor in parameters.items()}

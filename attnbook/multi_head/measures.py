@@ -18,45 +18,24 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
+from attnbook.multi_head.checks import between_zero_and_one, whole
 from attnbook.multi_head.data import Samples
+from attnbook.multi_head.layer import PerSample, Tokens
 
 __all__ = ["error_rate", "leak_and_margin", "logit_gaps", "needed_scale", "relevant_mass"]
 
 
-def error_rate(
-    outputs: Float[Tensor, "members samples"], labels: Float[Tensor, "members samples"]
-) -> Float[Tensor, " members"]:
-    """Return the share of samples whose output does not have the sign of the label; an output of zero is an error.
-
-    Args:
-        outputs: Predictions.
-        labels: 1 or -1.
-
-    Returns:
-        The rates, between 0 and 1.
-
-    Example:
-        >>> import torch
-        >>> error_rate(torch.tensor([[2.0, -1.0, 0.0, 3.0]]), torch.tensor([[1.0, 1.0, 1.0, 1.0]]))
-        tensor([0.5000])
-    """
+def error_rate(outputs: PerSample, labels: PerSample) -> Float[Tensor, " members"]:
+    """Return the share of samples whose output does not have the sign of the label; an output of zero is an error."""
     return (outputs * labels <= 0).to(outputs.dtype).mean(1)
 
 
 def relevant_mass(
-    parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    relevant: Bool[Tensor, "members samples tokens"],
+    parameters: Parameters, tokens: Tokens, relevant: Bool[Tensor, "members samples tokens"]
 ) -> Float[Tensor, "members heads"]:
     r"""Return how much of its attention each head gives to the relevant tokens, on average over samples and queries.
 
-    Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
-        tokens: Samples of each member.
-        relevant: Which tokens carry the label.
-
-    Returns:
-        The masses, between 0 and 1; uniform attention gives $\zeta$, the share of relevant tokens.
+    Uniform attention gives $\zeta$, the share of relevant tokens.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -73,22 +52,11 @@ def leak_and_margin(
 ) -> tuple[float, float]:
     r"""Return how far one head is from saturation on some samples, and by how much it separates them.
 
-    Args:
-        drawn: The samples.
-        decoder: The matrix $U$.
-        key_query: The matrix $W$; zero for uniform attention.
-
-    Returns:
-        The largest share of its attention that a query gives to irrelevant keys, and the smallest margin
-        $y\,\Phi(X)$, not divided by a norm.
-
-    Raises:
-        ValueError: If the shapes do not fit.
+    That is the largest share of its attention that a query gives to irrelevant keys, and the smallest margin
+    $y\,\Phi(X)$, not divided by a norm. A key-query matrix of zeros is uniform attention.
     """
-    parameters = {
-        "decoder": torch.from_numpy(decoder)[None, None],
-        "key_query": torch.from_numpy(key_query)[None, None],
-    }
+    head = {"decoder": decoder, "key_query": key_query}
+    parameters = {name: torch.from_numpy(matrix)[None, None] for name, matrix in head.items()}
     tokens = torch.from_numpy(drawn.tokens)[None]
     outputs = layer.outputs(parameters, tokens)[0].numpy()
     weights = layer.attention_weights(parameters, tokens)[0, :, 0].numpy()
@@ -99,15 +67,9 @@ def leak_and_margin(
 def logit_gaps(
     drawn: Samples, key_query: Float[np.ndarray, "dimension dimension"]
 ) -> Float[np.ndarray, "samples queries keys"]:
-    """Return by how much each irrelevant key's logit is below that of the relevant keys.
+    """Return by how much each irrelevant key's logit is below that of the relevant keys, for each sample and query.
 
-    Args:
-        drawn: Samples with equally many relevant tokens, at least one of them irrelevant. Where relevant keys differ,
-            the smallest of their logits counts.
-        key_query: The matrix $W$.
-
-    Returns:
-        For each sample and query the gaps of its irrelevant keys.
+    Where relevant keys differ, the smallest of their logits counts.
 
     Raises:
         ValueError: If samples differ in the number of relevant tokens, or have none, or only relevant ones.
@@ -123,7 +85,7 @@ def logit_gaps(
 
 
 def needed_scale(gaps: Float[np.ndarray, "*rows keys"], n_relevant: int, leak: float) -> float:
-    r"""Return the smallest $\Gamma$ at which no query gives irrelevant keys more than a share of its attention.
+    r"""Return the smallest $\Gamma\ge0$ at which no query gives irrelevant keys more than $\epsilon$ of its attention.
 
     Newton's method on the largest of convex functions, from the left: each step stays below the answer.
 
@@ -132,9 +94,6 @@ def needed_scale(gaps: Float[np.ndarray, "*rows keys"], n_relevant: int, leak: f
         n_relevant: Number $k$ of relevant keys, at least 1.
         leak: The share $\epsilon$, between 0 and 1.
 
-    Returns:
-        The scale, at least 0.
-
     Raises:
         ValueError: If a gap is not positive (no scale helps), or an argument is outside its range.
 
@@ -142,8 +101,8 @@ def needed_scale(gaps: Float[np.ndarray, "*rows keys"], n_relevant: int, leak: f
         >>> bool(np.isclose(needed_scale(np.array([[1.0, 1.0], [2.0, 2.0]]), 1, 0.5), np.log(2)))
         True
     """
-    if n_relevant < 1 or not 0 < leak < 1:
-        raise ValueError(f"n_relevant, leak: expected at least 1 and between 0 and 1, got {n_relevant} and {leak}")
+    whole(n_relevant=n_relevant)
+    between_zero_and_one(leak=leak)
     if not gaps.min() > 0:
         raise ValueError(f"gaps: expected positive numbers, the smallest is {gaps.min():g}: no scale helps")
     rows, target = gaps.reshape(-1, gaps.shape[-1]), np.log(n_relevant * leak / (1 - leak))

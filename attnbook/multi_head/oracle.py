@@ -1,6 +1,7 @@
 r"""Parameters that solve the tokenised mixture, and their margins (the paper's Sections 5.2, 5.3 and 7).
 
-Also how strongly attention must be scaled, and when the order of the three margins flips.
+Also how strongly attention must be scaled, and when the order of the three margins flips. A ``leak`` is the share
+$\epsilon$ of its attention that a query gives to irrelevant tokens. Numbers outside their range are a ValueError.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.multi_head.checks import at_least, between_zero_and_one
 from attnbook.multi_head.data import Mixture, Patterns
 
 __all__ = [
@@ -20,49 +22,27 @@ __all__ = [
     "first_phase_margin",
     "key_query",
     "linear_margin",
-    "norm_of_key_query",
-    "sharp_scale",
     "stated_scale",
     "step_crossing",
-    "three_margins",
     "value_direction",
     "worst_gap",
 ]
 
 
 def value_direction(patterns: Patterns) -> Float[np.ndarray, " dimension"]:
-    r"""Return $u_\star=\mu_+-\mu_-$.
-
-    Args:
-        patterns: Patterns of the mixture.
-
-    Returns:
-        The direction, of norm $S\sqrt2$.
-    """
+    r"""Return $u_\star=\mu_+-\mu_-$, of norm $S\sqrt2$."""
     return np.asarray(patterns.label[0] - patterns.label[1])
 
 
 def decoder(patterns: Patterns, n_tokens: int) -> Float[np.ndarray, "tokens dimension"]:
-    r"""Return $U_\star=\mathbb 1_Tu_\star^\top$.
-
-    Args:
-        patterns: Patterns of the mixture.
-        n_tokens: Tokens of a sample.
-
-    Returns:
-        The value matrix, of norm $S\sqrt{2T}$.
-    """
+    r"""Return $U_\star=\mathbb 1_Tu_\star^\top$, of norm $S\sqrt{2T}$."""
     return np.tile(value_direction(patterns), (n_tokens, 1))
 
 
 def key_query(patterns: Patterns) -> Float[np.ndarray, "dimension dimension"]:
     r"""Return $W_\star=\mu_+\mu_+^\top+\mu_-\mu_-^\top+\sum_\ell\nu_\ell(\mu_++\mu_-)^\top$.
 
-    Args:
-        patterns: Patterns of the mixture.
-
-    Returns:
-        The key-query matrix, of norm $S^2\sqrt{2(M+1)}$; its rows are queries.
+    Its norm is $S^2\sqrt{2(M+1)}$; its rows are queries.
     """
     return np.asarray(patterns.label.T @ patterns.label + np.outer(patterns.other.sum(0), patterns.label.sum(0)))
 
@@ -70,33 +50,19 @@ def key_query(patterns: Patterns) -> Float[np.ndarray, "dimension dimension"]:
 def linear_margin(mixture: Mixture) -> float:
     r"""Return $\gamma_{lin}=S\sqrt{T/2}\,(\zeta-2(1-\zeta)Z_\mu/S^2)$, at most the margin of uniform attention.
 
-    Args:
-        mixture: Sizes and noise.
-
-    Returns:
-        The bound; negative when the noise is large.
+    Negative when the noise is large.
     """
     s, zeta = mixture.pattern_norm, mixture.relevant_fraction
     return s * math.sqrt(mixture.n_tokens / 2) * (zeta - 2 * (1 - zeta) * mixture.label_noise / s**2)
 
 
 def attention_margin(mixture: Mixture, *, leak: float = 0.0) -> float:
-    r"""Return $\gamma_{attn}(\epsilon)=\frac{\sqrt T}{\sqrt2S}(S^2(1-\epsilon)-2\epsilon Z_\mu)$, eq. (11).
+    r"""Return $\gamma_{attn}(\epsilon)=\frac{\sqrt T}{\sqrt2S}(S^2(1-\epsilon)-2\epsilon Z_\mu)$, eq. (11), $\|U\|=1$.
 
-    Args:
-        mixture: Sizes and noise.
-        leak: The attention $\epsilon$ on irrelevant tokens, at least 0 and at most 1; default 0, the limit
-            $\gamma_{attn}=S\sqrt{T/2}$.
-
-    Returns:
-        The margin of a network with $\|U\|=1$.
+    The leak $\epsilon$ is at least 0 and at most 1; default 0, the limit $\gamma_{attn}=S\sqrt{T/2}$.
 
     Raises:
         ValueError: If the leak is outside its range.
-
-    Example:
-        >>> attention_margin(Mixture(n_tokens=8, dimension=7, n_patterns=3, relevant_fraction=0.25))
-        2.0
     """
     if not 0 <= leak <= 1:
         raise ValueError(f"leak: expected a number between 0 and 1, got {leak}")
@@ -110,18 +76,9 @@ def first_phase_margin(mixture: Mixture, *, residual: float = 0.0) -> float:
     .. math:: \frac{T(1-\zeta)\zeta(\zeta S^4-7\bar ZS^2-12\bar Z^2-16\bar Z^3/S^2)}{4\sqrt{2(M+1)}}
               -PT^{5/2}(S+Z)^3+\gamma_{lin},\qquad\bar Z=\max(Z_\mu,Z_\nu).
 
-    Args:
-        mixture: Sizes and noise.
-        residual: The norm bound $P$, at least 0; default 0.
-
-    Returns:
-        The formula's value; negative values say nothing.
-
-    Raises:
-        ValueError: If the residual is negative.
+    The ``residual`` $P$ is at least 0. Negative values of the margin say nothing.
     """
-    if not 0 <= residual < math.inf:
-        raise ValueError(f"residual: expected a finite number of at least 0, got {residual}")
+    at_least(0, residual=residual)
     t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
     noise = max(mixture.label_noise, mixture.other_noise)
     signal = zeta * s**4 - 7 * noise * s**2 - 12 * noise**2 - 16 * noise**3 / s**2
@@ -129,58 +86,26 @@ def first_phase_margin(mixture: Mixture, *, residual: float = 0.0) -> float:
     return attention - residual * t**2.5 * (s + mixture.noise_norm) ** 3 + linear_margin(mixture)
 
 
-def norm_of_key_query(mixture: Mixture) -> float:
-    r"""Return $\|W_\star\|=S^2\sqrt{2(M+1)}$.
-
-    Args:
-        mixture: Sizes.
-
-    Returns:
-        The Frobenius norm.
-    """
-    return mixture.pattern_norm**2 * math.sqrt(2 * (mixture.n_patterns + 1))
-
-
 def stated_scale(mixture: Mixture, leak: float) -> float:
-    r"""Return $\Gamma_\epsilon=\frac{8\sqrt{2(M+1)}}{3S^2}\log\frac{\zeta^{-1}-1}\epsilon$ of Proposition 3.
+    r"""Return $\Gamma_\epsilon=\frac{8\sqrt{2(M+1)}}{3S^2}\log\frac{\zeta^{-1}-1}\epsilon$ of Proposition 3, or 0.
 
-    Args:
-        mixture: Sizes; the proposition asks for noise $Z_\mu=Z_\nu\le S^2/8$, which is not checked here.
-        leak: The attention $\epsilon$ that irrelevant tokens may get, between 0 and 1.
-
-    Returns:
-        A norm of the key-query matrix $\Gamma W_\star/\|W_\star\|$ that suffices; at least 0.
-
-    Raises:
-        ValueError: If the leak is outside its range.
-
-    Example:
-        >>> round(stated_scale(Mixture(10, 7, 1, relevant_fraction=0.5), 0.1), 3)
-        12.28
+    A norm of the key-query matrix $\Gamma W_\star/\|W_\star\|$ that suffices for a leak $\epsilon$ between 0 and 1. The
+    proposition asks for noise $Z_\mu=Z_\nu\le S^2/8$, which is not checked here.
     """
-    _check_leak(leak)
-    odds = 1 / mixture.relevant_fraction - 1
-    return max(0.0, 8 / 3 * norm_of_key_query(mixture) / mixture.pattern_norm**4 * math.log(max(odds, leak) / leak))
+    between_zero_and_one(leak=leak)
+    odds = max(1 / mixture.relevant_fraction - 1, leak) / leak
+    return 8 / 3 * math.sqrt(2 * (mixture.n_patterns + 1)) / mixture.pattern_norm**2 * max(0.0, math.log(odds))
 
 
 def worst_gap(mixture: Mixture) -> float:
     r"""Return the smallest gap between a relevant and an irrelevant logit that the noise bounds allow (ours).
 
-    Under $W_\star$ it is $S^4-S^2(3Z_\mu+Z_\nu)+2Z_\mu Z_\nu$, attained by the worst query with the worst key. The
-    constant of Proposition 3 needs $\frac38S^4$ at $Z_\mu=Z_\nu=S^2/8$, where this is $\frac{17}{32}S^4$.
-
-    Args:
-        mixture: Sizes and noise, with $Z_\mu+Z_\nu\le S^2$ and $2Z_\mu\le S^2$.
-
-    Returns:
-        The gap; not positive when the noise is so large that a query may look away.
+    Under $W_\star$ it is $S^4-S^2(3Z_\mu+Z_\nu)+2Z_\mu Z_\nu$, attained by the worst query with the worst key; not
+    positive when the noise is so large that a query may look away. The constant of Proposition 3 needs $\frac38S^4$ at
+    $Z_\mu=Z_\nu=S^2/8$, where this is $\frac{17}{32}S^4$.
 
     Raises:
-        ValueError: If the noise is too large for the formula.
-
-    Example:
-        >>> worst_gap(Mixture(10, 7, 3, label_noise=1 / 8, other_noise=1 / 8))
-        0.53125
+        ValueError: If the noise is too large for the formula: it needs $Z_\mu+Z_\nu\le S^2$ and $2Z_\mu\le S^2$.
     """
     square, label, other = mixture.pattern_norm**2, mixture.label_noise, mixture.other_noise
     if label + other > square or 2 * label > square:
@@ -188,44 +113,10 @@ def worst_gap(mixture: Mixture) -> float:
     return square**2 - square * (3 * label + other) + 2 * label * other
 
 
-def sharp_scale(mixture: Mixture, leak: float) -> float:
-    r"""Return the smallest norm of $W\propto W_\star$ that keeps the leak below $\epsilon$ at the worst gap (ours).
-
-    $\|W_\star\|\,g^{-1}\log\frac{(\zeta^{-1}-1)(1-\epsilon)}\epsilon$ with $g$ of :func:`worst_gap`: exact if all
-    irrelevant keys have the worst gap.
-
-    Args:
-        mixture: Sizes and noise.
-        leak: The attention $\epsilon$ that irrelevant tokens may get, between 0 and 1.
-
-    Returns:
-        The norm; at least 0.
-
-    Raises:
-        ValueError: If the leak is outside its range or the gap is not positive.
-    """
-    _check_leak(leak)
-    gap = worst_gap(mixture)
-    if gap <= 0:
-        raise ValueError(f"mixture: the worst gap is {gap:g}, no scale helps")
-    odds = (1 / mixture.relevant_fraction - 1) * (1 - leak) / leak
-    return norm_of_key_query(mixture) / gap * math.log(max(1.0, odds))
-
-
 def crossing(mixture: Mixture) -> float:
     r"""Return the pattern norm above which $\gamma_\star>\gamma_{attn}$ without noise and residual.
 
-    From $\sqrt T\zeta^2S^3=4\sqrt{M+1}$.
-
-    Args:
-        mixture: Sizes; its own pattern norm plays no part.
-
-    Returns:
-        The norm $S$.
-
-    Example:
-        >>> round(crossing(Mixture(10, 7, 4, relevant_fraction=0.5)), 2)
-        2.24
+    From $\sqrt T\zeta^2S^3=4\sqrt{M+1}$; the mixture's own pattern norm plays no part.
     """
     root = math.sqrt(mixture.n_tokens)
     return (4 * math.sqrt(mixture.n_patterns + 1) / (root * mixture.relevant_fraction**2)) ** (1 / 3)
@@ -237,43 +128,11 @@ def step_crossing(mixture: Mixture) -> float:
     Without noise and residual. A step $c$ times as long multiplies $U^{(1)}$ by $c$, hence the attention part of
     $\gamma_\star$ and nothing else: $c=(\gamma_{attn}-\gamma_{lin})/(\gamma_\star-\gamma_{lin})$.
 
-    Args:
-        mixture: Sizes; its noise plays no part.
-
-    Returns:
-        The factor $c$.
-
     Raises:
         ValueError: If every token is relevant, where all margins are equal.
     """
     if mixture.n_relevant == mixture.n_tokens:
         raise ValueError("mixture: expected an irrelevant token, got only relevant ones")
-    t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
-    attention = t * zeta**2 * (1 - zeta) * s**4 / (4 * math.sqrt(2 * (mixture.n_patterns + 1)))
-    return attention_margin(mixture) * (1 - zeta) / attention
-
-
-def three_margins(
-    mixture: Mixture, pattern_norms: Float[np.ndarray, " norms"]
-) -> dict[str, Float[np.ndarray, " norms"]]:
-    r"""Return the three stated margins against $S$, without residual.
-
-    Args:
-        mixture: Sizes and noise, the latter as at $S=1$: it grows like $S^2$.
-        pattern_norms: Values of $S$.
-
-    Returns:
-        ``attention_margin``, ``tangent_margin`` and ``linear_margin``.
-    """
-    found = []
-    for s in pattern_norms.tolist():
-        label, other = mixture.label_noise * s**2, mixture.other_noise * s**2
-        at = replace(mixture, pattern_norm=s, label_noise=label, other_noise=other)
-        found.append((attention_margin(at), first_phase_margin(at), linear_margin(at)))
-    names = ("attention_margin", "tangent_margin", "linear_margin")
-    return dict(zip(names, np.array(found).T, strict=True))
-
-
-def _check_leak(leak: float) -> None:
-    if not 0 < leak < 1:
-        raise ValueError(f"leak: expected a number between 0 and 1, got {leak}")
+    quiet = replace(mixture, label_noise=0.0, other_noise=0.0, free_noise=0.0)
+    linear = linear_margin(quiet)
+    return (attention_margin(quiet) - linear) / (first_phase_margin(quiet) - linear)

@@ -11,6 +11,7 @@ network itself at $\theta_0+w$ is computed beside it; with very many heads the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from torch.nn.functional import logsigmoid
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
-from attnbook.multi_head.tangent_kernel import tangent_features
+from attnbook.multi_head.layer import Counts, PerSample, Tokens
+from attnbook.multi_head.tangent_kernel import from_features, tangent_features
 
 __all__ = ["PENALTIES", "Targets", "nearest_targets"]
 
@@ -35,21 +37,15 @@ class Targets(NamedTuple):
     Attributes:
         distance: $\|\tilde\theta-\theta_0\|$ over all heads, increasing.
         loss: Training loss of the network there, $\hat L(\tilde\theta)$.
-        linear_loss: That of the linearised network, the smallest one at this distance.
     """
 
     distance: Float[np.ndarray, "members penalties"]
     loss: Float[np.ndarray, "members penalties"]
-    linear_loss: Float[np.ndarray, "members penalties"]
 
     def loss_at(self, distance: Float[np.ndarray, " members"]) -> Float[np.ndarray, " members"]:
-        """Return the loss of the network at a distance, between targets on log axes.
+        """Return the loss of the network at one distance for each member, between targets on log axes.
 
-        Args:
-            distance: One for each member.
-
-        Returns:
-            The losses; NaN outside the range of the targets.
+        NaN outside the range of the targets.
         """
         logs = zip(np.log(distance), np.log(self.distance), np.log(self.loss), strict=True)
         return np.exp([np.interp(at, d, loss, left=np.nan, right=np.nan) for at, d, loss in logs])
@@ -57,11 +53,7 @@ class Targets(NamedTuple):
     def distance_for(self, loss: float) -> Float[np.ndarray, " members"]:
         r"""Return the smallest distance at which the network has at most some loss: $g_0(\varepsilon)$, measured.
 
-        Args:
-            loss: What to reach, positive.
-
-        Returns:
-            One distance for each member, between targets on log axes; infinite where no target is good enough.
+        Between targets on log axes; infinite where no target is good enough.
         """
         found = np.full(len(self.loss), np.inf)
         for member, (distances, losses) in enumerate(zip(np.log(self.distance), np.log(self.loss), strict=True)):
@@ -75,23 +67,13 @@ class Targets(NamedTuple):
 
 def nearest_targets(
     parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    labels: Float[Tensor, "members samples"],
+    tokens: Tokens,
+    labels: PerSample,
     *,
-    counts: Float[Tensor, "members groups"],
+    counts: Counts,
     penalties: tuple[float, ...] = PENALTIES,
 ) -> Targets:
-    """Return targets at increasing distances from a start.
-
-    Args:
-        parameters: The start: ``decoder`` and ``key_query`` of each group of equal heads.
-        tokens: Training samples of each member.
-        labels: 1 or -1.
-        counts: Heads of each group.
-        penalties: Positive, decreasing.
-
-    Returns:
-        The targets.
+    """Return targets at increasing distances from a start, given in groups of equal heads.
 
     Raises:
         ValueError: If the shapes do not fit, or the penalties are not positive and decreasing.
@@ -100,20 +82,17 @@ def nearest_targets(
         raise ValueError(f"penalties: expected decreasing positive numbers, got {penalties}")
     features = tangent_features(parameters, tokens, counts=counts)
     start = layer.outputs(parameters, tokens, counts=counts)
-    distance, loss, linear = (np.empty((len(labels), len(penalties))) for _ in range(3))
-    for member in range(len(labels)):
-        one = {name: tensor[member : member + 1] for name, tensor in parameters.items()}
-        rows, y, m = (tensor[member] for tensor in (features, labels, counts))
-        for at, moves in enumerate(_ridge_path(rows, y, start[member], penalties)):
-            target = _moved(one, moves, m)
-            outputs = layer.outputs(target, tokens[member : member + 1], counts=m[None])[0]
-            distance[member, at] = moves.norm()
-            loss[member, at] = -logsigmoid(y * outputs).mean()
-            linear[member, at] = -logsigmoid(y * (start[member] + rows @ moves)).mean()
-    return Targets(distance, loss, linear)
+    moves = torch.stack([_ridge_path(*one, penalties) for one in zip(features, labels, start, strict=True)])
+    outputs = []
+    for move in moves.unbind(1):
+        step = from_features(move, parameters, counts=counts)
+        target = {name: tensor + step[name] for name, tensor in parameters.items()}
+        outputs.append(layer.outputs(target, tokens, counts=counts))
+    losses = -logsigmoid(labels[:, None] * torch.stack(outputs, dim=1)).mean(2)
+    return Targets(moves.norm(dim=2).cpu().numpy(), losses.cpu().numpy())
 
 
-def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: tuple[float, ...]) -> list[Tensor]:
+def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: Sequence[float]) -> Tensor:
     """Minimise logistic loss with each penalty in turn, in coordinates along the rows' principal directions."""
     from scipy.optimize import minimize
 
@@ -130,15 +109,5 @@ def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: tuple[fl
     options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-11}
     for penalty in penalties:
         z = minimize(objective, z, args=(penalty,), jac=True, method="L-BFGS-B", options=options).x
-        found.append(torch.as_tensor(z @ directions).to(rows))
-    return found
-
-
-def _moved(start: Parameters, moves: Tensor, counts: Tensor) -> Parameters:
-    """Add a move in tangent features, where a group stands for all its heads together, to one member."""
-    each = moves.view(len(counts), -1) / counts.sqrt()[:, None]
-    parts = each.split([start[name][0, 0].numel() for name in ("decoder", "key_query")], dim=1)
-    return {
-        name: start[name] + part.reshape(start[name].shape)
-        for name, part in zip(("decoder", "key_query"), parts, strict=True)
-    }
+        found.append(z @ directions)
+    return torch.as_tensor(np.stack(found)).to(rows)

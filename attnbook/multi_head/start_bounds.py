@@ -1,10 +1,10 @@
 r"""What the paper states on the first phase and the start it leaves (Lemma 2, Definition 1, Proposition 2), and ours.
 
 ==============  ======================  =======================================================
-paper           name here               meaning
+paper           name here               meaning, range
 ==============  ======================  =======================================================
-$p$, $P$        ``residual``            what the first step wrote besides signal; its norm
-$n_1$           ``n_samples``           samples of the first phase
+$p$, $P$        ``residual``            what the first step wrote besides signal; its norm, at least 0
+$n_1$, $n$      ``n_samples``           samples of the first phase, and for training; at least 1
 $\delta$        ``failure``             probability with which a bound may fail; here 0.05
 $B_2$           ``head_norm_bound``     P1: norm of every head at the start
 $B_\Phi$        ``output_bound``        P2: outputs at the start
@@ -12,7 +12,7 @@ $\gamma_\star$  ``first_phase_margin``  P3: margin of the target, eq. (7), in ``
 ==============  ======================  =======================================================
 
 Hidden constants are one. The exact size of the residual, its price $TR^3$, the bound :func:`margin_bound` and what the
-functions give with ``sharper=True`` are this book's. All functions refuse numbers outside their range.
+functions give with ``sharper=True`` are this book's. Numbers outside their range are a ValueError that names them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnbook.multi_head import oracle
+from attnbook.multi_head.checks import at_least, between_zero_and_one, whole
 from attnbook.multi_head.data import Mixture
 
 __all__ = [
@@ -46,22 +47,8 @@ def residual_size(mixture: Mixture, n_samples: int) -> float:
 
     with $K=(1-\zeta)T$ irrelevant tokens and $\mathbb E\|z\|^2=\frac{2Z_\mu^2+Z_\nu^2/M}{3S^2}+Z_\perp^2$.
     The dimension of the tokens does not enter.
-
-    Args:
-        mixture: Sizes and noise.
-        n_samples: Samples of the first phase, at least 1.
-
-    Returns:
-        The size, which falls like $n_1^{-1/2}$.
-
-    Raises:
-        ValueError: If ``n_samples`` is below 1.
-
-    Example:
-        >>> residual_size(Mixture(1, 3, 1, relevant_fraction=1.0), 2)
-        0.25
     """
-    _check(n_samples=n_samples)
+    at_least(1, n_samples=n_samples)
     s, zeta, m, t = mixture.pattern_norm, mixture.relevant_fraction, mixture.n_patterns, mixture.n_tokens
     on_patterns = 2 * mixture.label_noise**2 + mixture.other_noise**2 / m
     noise = on_patterns / (3 * s**2) + mixture.free_noise**2
@@ -71,17 +58,9 @@ def residual_size(mixture: Mixture, n_samples: int) -> float:
 
 
 def residual_bound(mixture: Mixture, n_samples: int, *, failure: float = 0.05) -> float:
-    r"""Return eq. (6), the bound on $\|p\|$, with $C=1$: $(2S+Z)(\sqrt{d/n_1}+\sqrt{\log(1/\delta)/n_1})$.
-
-    Args:
-        mixture: Sizes and noise.
-        n_samples: Samples of the first phase, at least 1.
-        failure: $\delta$, between 0 and 1.
-
-    Returns:
-        The bound; the paper's has an unknown constant $C$ in front.
-    """
-    _check(n_samples=n_samples, failure=failure)
+    r"""Return eq. (6), the bound on $\|p\|$, with $C=1$: $(2S+Z)(\sqrt{d/n_1}+\sqrt{\log(1/\delta)/n_1})$."""
+    at_least(1, n_samples=n_samples)
+    between_zero_and_one(failure=failure)
     spread = math.sqrt(mixture.dimension) + math.sqrt(math.log(1 / failure))
     return (2 * mixture.pattern_norm + mixture.noise_norm) * spread / math.sqrt(n_samples)
 
@@ -89,15 +68,9 @@ def residual_bound(mixture: Mixture, n_samples: int, *, failure: float = 0.05) -
 def head_norm_bound(mixture: Mixture, residual: float, *, sharper: bool = False) -> float:
     r"""Return $B_2=\max(1,\sqrt T(S+P))$ of property P1, or ours, $\sqrt T(\frac{\sqrt2}4\zeta S+P)$.
 
-    Args:
-        mixture: Sizes and noise.
-        residual: $P$, at least 0.
-        sharper: Whether ours is wanted, which is attained without residual; default no.
-
-    Returns:
-        The bound on the norm of every head at the start.
+    Ours is attained without residual.
     """
-    _check(residual=residual)
+    at_least(0, residual=residual)
     if sharper:
         return math.sqrt(mixture.n_tokens) * _row_norm(mixture, residual)
     return max(1.0, math.sqrt(mixture.n_tokens) * (mixture.pattern_norm + residual))
@@ -110,18 +83,10 @@ def output_bound(
 
     Ours is $TR(\frac{\sqrt2}4\zeta S+P)\sqrt{2\log(2/\delta)}$: all samples share one random sum of signs, so their
     number does not enter.
-
-    Args:
-        mixture: Sizes and noise.
-        residual: $P$, at least 0.
-        n_samples: Training samples $n$, at least 1.
-        failure: $\delta$, between 0 and 1.
-        sharper: Whether ours is wanted; default no.
-
-    Returns:
-        The bound on the outputs at the start.
     """
-    _check(residual=residual, n_samples=n_samples, failure=failure)
+    at_least(0, residual=residual)
+    at_least(1, n_samples=n_samples)
+    between_zero_and_one(failure=failure)
     reach = mixture.n_tokens * mixture.token_norm
     if sharper:
         return reach * _row_norm(mixture, residual) * math.sqrt(2 * math.log(2 / failure))
@@ -129,16 +94,7 @@ def output_bound(
 
 
 def heads_required(mixture: Mixture, *, margin: float, output: float) -> float:
-    r"""Return the heads that P3 asks for with constant 1, $(R^3B_\Phi/\gamma_\star)^2$.
-
-    Args:
-        mixture: Sizes and noise.
-        margin: $\gamma_\star$.
-        output: $B_\Phi$, see :func:`output_bound`.
-
-    Returns:
-        The number of heads; infinite where the margin is not positive.
-    """
+    r"""Return the heads that P3 asks for with constant 1, $(R^3B_\Phi/\gamma_\star)^2$; infinite for no margin."""
     return math.inf if margin <= 0 else (mixture.token_norm**3 * output / margin) ** 2
 
 
@@ -162,22 +118,15 @@ def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
 
     where $B=S^2-(1-\zeta)(Z_\mu+Z_\nu)$ and $b=Z_\mu(\zeta S^2+2(1-\zeta)(Z_\mu+S^2+Z_\nu))$.
 
-    Args:
-        mixture: Sizes and noise; $Z_\mu$ and $Z_\nu$ at most $S^2/8$.
-        residual: $P$, at least 0; default 0.
-
-    Returns:
-        The bound.
-
     Raises:
-        ValueError: If the noise is larger than that, or the residual negative.
+        ValueError: If $Z_\mu$ or $Z_\nu$ is above $S^2/8$, or the residual negative.
 
     Example:
         >>> quiet = Mixture(10, 6, 4, pattern_norm=2.0, relevant_fraction=0.4)
         >>> abs(margin_bound(quiet) - oracle.first_phase_margin(quiet)) < 1e-12
         True
     """
-    _check(residual=residual)
+    at_least(0, residual=residual)
     t, s, zeta = mixture.n_tokens, mixture.pattern_norm, mixture.relevant_fraction
     z_mu, z_nu = mixture.label_noise, mixture.other_noise
     for name, noise in {"label_noise": z_mu, "other_noise": z_nu}.items():
@@ -193,18 +142,14 @@ def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
 def sign_sums(n_heads: int) -> tuple[Float[np.ndarray, " values"], Float[np.ndarray, " values"]]:
     r"""Return the law of $\frac1{\sqrt H}\sum_h\alpha_h$ for random signs, which scales all outputs at the start.
 
-    Args:
-        n_heads: $H$, at least 1.
-
-    Returns:
-        Its values, in ascending order, and their probabilities.
+    Its values, in ascending order, and their probabilities.
 
     Example:
         >>> values, probabilities = sign_sums(4)
         >>> values.tolist(), probabilities.tolist()
         ([-2.0, -1.0, 0.0, 1.0, 2.0], [0.0625, 0.25, 0.375, 0.25, 0.0625])
     """
-    _check(n_heads=n_heads)
+    whole(n_heads=n_heads)
     plus = range(n_heads + 1)
     values = np.array([2 * k - n_heads for k in plus]) / math.sqrt(n_heads)
     return values, np.array([math.comb(n_heads, k) / 2**n_heads for k in plus])
@@ -212,14 +157,3 @@ def sign_sums(n_heads: int) -> tuple[Float[np.ndarray, " values"], Float[np.ndar
 
 def _row_norm(mixture: Mixture, residual: float) -> float:
     return math.sqrt(2) / 4 * mixture.relevant_fraction * mixture.pattern_norm + residual
-
-
-def _check(**numbers: float) -> None:
-    """Refuse numbers outside their range, by name."""
-    for name, value in numbers.items():
-        if name == "failure" and not 0 < value < 1:
-            raise ValueError(f"failure: expected a probability above 0 and below 1, got {value}")
-        if name == "residual" and not 0 <= value < math.inf:
-            raise ValueError(f"residual: expected a finite number of at least 0, got {value}")
-        if name.startswith("n_") and value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}")

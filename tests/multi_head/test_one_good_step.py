@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from attnbook.core.kernel_margin import kernel_margin
+from attnbook.core.rng import stream
 from attnbook.multi_head import layer, oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns, draw_samples
+from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.one_good_step import start
-from attnbook.multi_head.one_good_step.start_margin import jacobian_errors, sign_quantile
+from attnbook.multi_head.one_good_step.experiments import jacobian_errors, sign_quantile
 from attnbook.multi_head.tangent_kernel import tangent_features
 
 CPU = torch.device("cpu")
@@ -27,6 +29,49 @@ def network(parameters, tokens):
     decoder, key_query = parameters
     attended = torch.softmax(tokens @ key_query @ tokens.T, dim=-1) @ tokens
     return (decoder * attended).sum() / math.sqrt(len(decoder))
+
+
+def network_margins(batch, true, row, alpha):
+    """Margins of the target in a network whose heads have the rows alpha_h m, from its features."""
+    n_heads, n_tokens, dimension = len(alpha), *batch.tokens.shape[2:]
+    scale = torch.tensor(alpha, dtype=torch.float64)[None, :, None, None]
+    parameters = {
+        "decoder": scale * row[:, None, None].expand(-1, n_heads, n_tokens, -1),
+        "key_query": row.new_zeros((len(row), n_heads, dimension, dimension)),
+    }
+    heads = [torch.cat([true.decoder.flatten(1), np.sign(a) * true.key_query.flatten(1)], dim=1) for a in alpha]
+    features = tangent_features(parameters, batch.tokens)
+    return batch.labels * torch.einsum("bnf,bf->bn", features, torch.cat(heads, dim=1) / n_heads**0.5)
+
+
+def test_the_step_by_the_gradient_is_the_closed_form() -> None:
+    """MH-L2.1: the key-query matrices stay zero, all rows are equal, heads differ by their coefficient only."""
+    first, alpha = draw(NOISY, 50, [3], purpose="first phase"), torch.tensor([1.0, -1.0, 0.3], dtype=torch.float64)
+    zero = {name: tensor.expand(-1, 3, -1, -1) for name, tensor in starts.zero(1, 5, 11).items()}
+    gradient = layer.value_and_gradient(zero, first.tokens, logistic(first.labels))[1]
+    formula = starts.first_phase(first.tokens, first.labels, coefficients=alpha)
+    for name, tensor in gradient.items():
+        stepped = -(alpha * 3**0.5)[:, None, None] * tensor
+        torch.testing.assert_close(stepped, formula[name], rtol=0, atol=1e-14)
+    assert (formula["decoder"] == formula["decoder"][:, :, :1]).all()
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        Mixture(10, 6, 4, pattern_norm=2.0, relevant_fraction=0.4),
+        Mixture(7, 11, 3, pattern_norm=1.5, relevant_fraction=3 / 7),
+        Mixture(5, 13, 2, pattern_norm=3.0, relevant_fraction=1.0),  # every token carries the label
+    ],
+)
+def test_without_noise_whole_networks_have_the_margin_of_equation_seven_under_both_readings(quiet) -> None:
+    """Signs with zeta/4; uniform on [-1, 1] with zeta/2, in expectation: linear in alpha on each half."""
+    batch, true = draw(quiet, 20, [3]), start.truth(quiet, [3], CPU)
+    stated, row = oracle.first_phase_margin(quiet), quiet.relevant_fraction * true.signal
+    signs = network_margins(batch, true, row / 4, [1.0, -1.0, -1.0])
+    uniform = sum(network_margins(batch, true, row / 2, [alpha]) for alpha in (-0.5, 0.5)) / 2
+    for found in (signs, uniform):
+        np.testing.assert_allclose(found.numpy(), stated, rtol=1e-10)
 
 
 @pytest.mark.parametrize("alpha", [(1.0,), (-1.0, 1.0, 1.0), (0.3, -0.8)])
@@ -48,7 +93,7 @@ def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation
     pull = starts.key_query_pull(batch.tokens, batch.labels, w[None])
     found = zero[0] + scale.abs().mean() * (pull[0] @ m)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
-    whole = start.network_margins(batch, true, m[None], np.array(alpha))
+    whole = network_margins(batch, true, m[None], alpha)
     np.testing.assert_allclose(whole[0].numpy(), expected, rtol=1e-10)
 
 
@@ -62,7 +107,7 @@ def test_with_random_signs_no_margin_depends_on_the_number_of_heads_and_equal_si
         many = starts.first_phase(first.tokens, first.labels, coefficients=torch.tensor(signs))
         features = tangent_features(many, batch.tokens)[0]
         best.append(2**0.5 * kernel_margin((features @ features.T).numpy(), batch.labels[0].numpy()).margin)
-        margins.append(start.network_margins(batch, true, m, np.array(signs)).numpy())
+        margins.append(network_margins(batch, true, m, signs).numpy())
         outputs = layer.outputs(many, batch.tokens)
         torch.testing.assert_close(outputs, single * sum(signs) / len(signs) ** 0.5, atol=1e-12, rtol=0)
     np.testing.assert_allclose(margins, margins[:1] * 3, rtol=1e-10)
@@ -139,10 +184,11 @@ def test_targets_have_norm_one_and_belong_to_the_samples() -> None:
     true, drawn = start.truth(NOISY, [3, 5], CPU), draw(NOISY, 6, [3, 5])
     np.testing.assert_allclose(true.decoder.flatten(1).norm(dim=1), 1.0)
     np.testing.assert_allclose(true.key_query.flatten(1).norm(dim=1), 1.0)
-    torch.testing.assert_close(true.label[:, 0] - true.label[:, 1], true.signal)
-    assert true.other.shape == (2, 3, 11)
-    relevant = drawn.tokens[1][drawn.relevant[1]]
-    assert torch.cdist(relevant, true.label[1]).amin(1).max() == 0
+    for member, seed in enumerate((3, 5)):
+        label = torch.tensor(draw_patterns(NOISY, rng=stream(seed, "patterns")).label)
+        torch.testing.assert_close(label[0] - label[1], true.signal[member])
+        relevant = drawn.tokens[member][drawn.relevant[member]]
+        assert torch.cdist(relevant, label).amin(1).max() == 0
 
 
 def test_the_best_margin_is_found_or_none_where_a_sample_has_both_labels() -> None:
@@ -184,7 +230,7 @@ def test_the_law_of_the_sum_of_signs_is_that_of_all_sign_vectors():
     counted = [np.isclose(sums, value).mean() for value in values]
     np.testing.assert_allclose(probabilities, counted, rtol=1e-12)
     assert math.isclose(probabilities @ values**2, 1.0)
-    with pytest.raises(ValueError, match="n_heads: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_heads: expected a whole number of at least 1, got 0"):
         theory.sign_sums(0)
 
 

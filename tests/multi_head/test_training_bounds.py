@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook.multi_head import certificate, certify, head_groups, layer, starts
+from attnbook.multi_head import certificate, certify, head_groups, layer, network, starts
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import curvature_bounds as segment_theory
 from attnbook.multi_head.curvature_bounds import LARGEST_CUMULANT, loss_constants
 from attnbook.multi_head.data import Mixture, draw
+from attnbook.multi_head.derivatives import loss_hessian
 from attnbook.multi_head.generalisation_bounds import target_distance
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import (
@@ -76,10 +77,8 @@ def test_rho_is_above_the_smoothness_wherever_gradient_descent_may_go():
 
 def test_heads_of_the_sketch_meet_condition_18_at_three_distances():
     sizes = {name: SIZES[name] for name in ("n_tokens", "dimension", "token_norm")}
-    excess = segment_theory.condition_excess(
-        **sizes, n_heads=round(theory.sketch_heads(**SIZES)), head_norm=7.0, distance=6.0
-    )
-    assert excess == pytest.approx(1, rel=1e-9)
+    allowed = segment_theory.allowed_distance(**sizes, n_heads=round(theory.sketch_heads(**SIZES)), head_norm=7.0)
+    assert allowed == pytest.approx(6, rel=1e-9)
 
 
 def test_heads_of_condition_3_with_constant_one():
@@ -99,8 +98,9 @@ def test_rho_outgrows_the_order_of_theorem_1_in_the_number_of_tokens():
 def test_bound_and_distance_of_corollary_2():
     """(2 B + log K) / gamma, and 2 / K + 5 (2 B + log K)^2 / (4 gamma^2 eta K)."""
     assert target_distance(steps=math.e, margin=0.5, output_bound=1.5) == pytest.approx(8)
-    by_hand = 2 / 100 + 5 * (2 + math.log(100)) ** 2 / (4 * 0.8**2 * 0.5 * 100)
-    assert theory.final_bound(steps=100, step_size=0.5, margin=0.8) == pytest.approx(by_hand, rel=1e-14)
+    by_hand, distance = 2 / 100 + 5 * (2 + math.log(100)) ** 2 / (4 * 0.8**2 * 0.5 * 100), (2 + math.log(100)) / 0.8
+    found = theory.regret_bound(target_loss=1 / 100, distance=distance, step_size=0.5, steps=100)
+    assert found == pytest.approx(by_hand, rel=1e-14)
 
 
 def test_regret_of_a_convex_quadratic_obeys_the_bound():
@@ -254,7 +254,7 @@ def test_certify_names_the_argument_that_is_wrong(small, name, value, message):
     ("call", "message"),
     [
         (lambda: theory.regret_bound(target_loss=0.1, distance=1, step_size=0, steps=3), "step_size"),
-        (lambda: theory.final_bound(steps=10, step_size=-1.0, margin=1.0), "step_size"),
+        (lambda: theory.regret_bound(target_loss=0.1, distance=1.0, step_size=-1.0, steps=10), "step_size"),
         (lambda: theory.order_heads(**{**SIZES, "token_norm": 0.5}), "token_norm"),
         (lambda: theory.sketch_heads(**{**SIZES, "distance": -1.0}), "distance"),
         (lambda: theory.smoothness(**SIZES, n_heads=0), "n_heads"),
@@ -313,3 +313,52 @@ def test_linearised_outputs_are_gradient_descent_on_the_features(small):
             linearised_outputs(
                 first, drawn.labels, features @ features.mT, **{"step_size": 0.3, "steps": 7, name: number}
             )
+
+
+# Equations (15) and (17), whose left and right sides no experiment compares
+
+
+def saddle(size):
+    """A head of size (1, -1) and 1 that solves two samples, (1, -1) and (-1, 1), as it grows from a saddle at zero."""
+    batch = torch.tensor([[[[1.0], [-1.0]], [[-1.0], [1.0]]]]).double(), torch.tensor([[1.0, -1.0]]).double()
+    decoder = size * torch.tensor([[[[1.0], [-1.0]]]]).double()
+    return {"decoder": decoder, "key_query": size * torch.ones(1, 1, 1, 1).double()}, batch
+
+
+def between(one, other):
+    """Largest loss and smallest eigenvalue of the Hessian on a segment, and the larger of its ends' beta_3."""
+    points = [{n: (1 - a) * one[n] + a * other[n] for n in one} for a in torch.linspace(0, 1, 21).double()]
+    batch = saddle(1.0)[1]
+    losses = [network.losses(point, batch).item() for point in points]
+    hessians = (loss_hessian({n: t[0] for n, t in point.items()}, batch[0][0], batch[1][0]) for point in points)
+    smallest = min(np.linalg.eigvalsh(hessian.dense())[0] for hessian in hessians)
+    sizes = {"n_tokens": 2, "dimension": 1, "n_heads": 1, "token_norm": 1.0}
+    norms = (network.largest_head_norm(end).item() for end in (one, other))
+    return max(losses), smallest, max(loss_constants(**sizes, largest_head_norm=norm).curvature for norm in norms)
+
+
+def test_smallest_eigenvalue_on_a_segment_is_at_least_that_of_equation_15():
+    """At zero it is -1/sqrt(2) by hand: the loss is log 2 - (u_1 - u_2) w / 2 there, up to third order."""
+    assert between(saddle(0.0)[0], saddle(1e-6)[0])[1] == pytest.approx(-1 / math.sqrt(2), abs=1e-5)
+    for size in (0.1, 0.5, 2.0):
+        largest, smallest, beta_3 = between(saddle(0.0)[0], saddle(size)[0])
+        assert -beta_3 * largest <= smallest < -largest / 2
+
+
+def test_regret_needs_the_last_sum_of_equation_17():
+    """Near a saddle descent stays behind what convexity gives; with the sum, or with true curvature, it does not."""
+    (start, batch), target, eta, steps = saddle(0.01), saddle(1.0)[0], 0.05, 60
+    history = [start]
+    for _ in range(steps):
+        gradient = network.loss_and_gradient(history[-1], batch)[1]
+        history.append({n: history[-1][n] - eta * gradient[n] for n in gradient})
+    average = np.mean([network.losses(one, batch).item() for one in history[1:]])
+
+    def away(one):
+        return sum(float((one[n] - target[n]).square().sum()) for n in one)
+
+    convex = network.losses(target, batch).item() + away(start) / (2 * eta * steps)
+    found = [(*between(one, target), away(one)) for one in history[:-1]]
+    true = convex + sum(-smallest * far for _, smallest, _, far in found) / (2 * steps)
+    stated = convex + sum(beta_3 * largest * far for largest, _, beta_3, far in found) / (2 * steps)
+    assert convex < average <= true < stated

@@ -12,8 +12,9 @@ from attnbook import ledger
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import head_groups, layer
 from attnbook.multi_head.generalisation_bounds import target_distance
+from attnbook.multi_head.on_mixture import random_signs
 from attnbook.multi_head.training_bounds import experiments as own
-from attnbook.multi_head.training_bounds import figures, segments, wide
+from attnbook.multi_head.training_bounds import figures
 
 KINDS = {
     "certificates": own.Certificates, "equal_heads": own.EqualHeads, "inside_theorem": own.InsideTheorem,
@@ -47,14 +48,13 @@ RED = {
         "MH-T1.1-regret": scaled(average=3),
         "MH-T1.2": scaled(distance=3),
     },
-    "segments": {
-        "MH-P4.1": backwards("hill"),
-        "MH-P4.1-hill": backwards("hill"),
-        "MH-B13.4": scaled(lower_violation=-1),
-    },
+    "segments": {"MH-P4.1": backwards("hill"), "MH-B13.4": scaled(lower_violation=-1)},
     "training_bounds": {
         "MH-T1.1": scaled(average=7),
         "MH-T1.5": flat_in_heads("largest_move"),
+        "MH-A2": scaled(farther_loss=3),
+        "MH-P7": scaled(target_loss=0.2),
+        "MH-C3": scaled(loss=100),
     },
 }
 PARTS = {
@@ -65,16 +65,16 @@ PARTS = {
         ("MH-T1-tracked", scaled(step_size=0.4)),
         ("MH-T1-tracked", backwards("ever")),
     ],
-    "equal_heads": [("MH-COLLAPSE", scaled(groups=1e6)), ("MH-COLLAPSE", scaled(distinct=2))],
+    "equal_heads": [("MH-COLLAPSE", scaled(groups=1e6))],
     "inside_theorem": [
         ("MH-T1.1-regret", scaled(loss=1.2)),
         ("MH-T1.1-regret", scaled(descent=0.4)),
         ("MH-T1.1-regret", scaled(step_size=0.1)),
+        ("MH-T1.1-regret", scaled(asked=1.1)),
         ("MH-T1.2", scaled(from_target=1.2 * 3)),
     ],
     "segments": [
-        ("MH-P4.1-hill", scaled(excess=1e-6)),
-        ("MH-P4.1-hill", lambda d: d.assign(permuted=d.permuted**0.1)),
+        ("MH-P4.1", lambda d: d.assign(hill=d.hill**0.1)),
         ("MH-B13.4", lambda d: d.assign(lower_violation=0 * d.lower_violation)),
     ],
     "training_bounds": [
@@ -82,6 +82,8 @@ PARTS = {
         ("MH-T1.1", scaled(margin=3)),
         ("MH-T1.5", flat_in_heads("linear_gap")),
         ("MH-T1.5", backwards("attention")),
+        ("MH-A2", scaled(needed=1.1)),
+        ("MH-P7", scaled(least_loss=0.2)),
     ],
 }  # other values of the same rules
 
@@ -91,11 +93,14 @@ def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
     red.assert_every_claim_turns(KINDS[name]().measurements, stored[name], RED[name], PARTS[name])
 
 
-def test_every_claim_of_the_chapter_is_measured_and_at_most_four_are_ours():
+OF_GENERALISATION = {"MH-A2", "MH-P7", "MH-C3"}
+
+
+def test_every_claim_of_the_chapter_is_measured_and_at_most_three_are_ours():
     mine = {c.id: c for c in ledger.claims() if c.chapter == "multi_head/training_bounds"}
-    assert set(mine) == {claim for claims in RED.values() for claim in claims} | {"MH-T1.4"}
+    assert set(mine) == {claim for claims in RED.values() for claim in claims} - OF_GENERALISATION | {"MH-T1.4"}
     assert {i for i, c in mine.items() if c.untestable} == {"MH-T1.4"}
-    assert sum(c.source == "book" for c in mine.values()) <= 4
+    assert sum(c.source == "book" for c in mine.values()) <= 3
     assert all(c.setting for c in mine.values() if c.source == "paper")
 
 
@@ -119,9 +124,8 @@ def test_heads_that_move_by_their_multiplicity_turn_the_collapse_red(monkeypatch
 
 
 def test_averages_and_distances_are_those_of_the_whole_network():
-    settings = own.TrainingBounds(heads=(4, 64, 128), steps=13, horizons=(13,), seeds=(3,))
-    stack = wide.draw_stack(settings, settings.seeds, torch.device("cpu"))
-    found = wide.train(stack, 0.5, 13, (0, 5, 13), None)
+    stack = own.WideNetworks(heads=(4, 64, 128)).stack((3,), torch.device("cpu"))
+    found = own.followed(stack, 0.5, (0, 5, 13), None)[0]
     counts = stack.counts[:1]
     start = head_groups.expand({n: t[:1] for n, t in stack.start.items()}, counts=counts)
     whole = {n: t.clone() for n, t in start.items()}
@@ -140,20 +144,31 @@ def test_averages_and_distances_are_those_of_the_whole_network():
 
 
 def test_both_signs_always_occur():
-    for seed in range(30):
-        assert wide._signs(seed, 2).tolist() == [1.0, 1.0]
+    assert np.array(random_signs(range(30), (2,))).tolist() == [[1.0, 1.0]] * 30
+
+
+def test_members_and_other_samples_keep_their_seeds():
+    problem, cpu = own.WideNetworks(heads=(4, 64), n_samples=5), torch.device("cpu")
+    stack, test = problem.stack((3, 4), cpu), problem.draw((3, 4), 9, "test", cpu)
+    fresh = stack.on(test).members(np.array([1, 2]))
+    assert torch.equal(fresh.tokens, test.tokens)
+    assert torch.equal(fresh.counts, stack.counts[1:3])
+    assert torch.equal(fresh.start["decoder"][1], stack.start["decoder"][3])
 
 
 def test_bounds_of_arrays_are_those_of_the_library(stored):
     data = stored["training_bounds"]
-    stated, one = own.stated_bounds(data, 0.5), data.isel(seed=2, heads=3)
+    one = data.isel(seed=2, heads=3).sel(k=1000)
+    stated = own.stated_bounds(data, 0.5).isel(seed=2, heads=3).sel(k=1000)
     facts = {"margin": float(one.margin), "output_bound": max(1.0, float(one.start_output))}
-    assert float(stated.corollary.isel(seed=2, heads=3)[1]) == pytest.approx(
-        theory.final_bound(steps=1000, step_size=0.5, **facts)
-    )
-    distance = target_distance(steps=1000, **facts)
-    regret = theory.regret_bound(target_loss=float(one.target_loss[1]), distance=distance, step_size=0.5, steps=1000)
-    assert float(stated.regret.isel(seed=2, heads=3)[1]) == pytest.approx(regret)
+    distance = float(target_distance(steps=1000, **facts))
+    farther = 5 * distance**2 / (4 * 0.5 * 1000)
+    assert float(stated.corollary) == pytest.approx(2 / 1000 + farther)
+    assert float(stated.regret) == pytest.approx(2 * float(one.target_loss) + farther)
+    third = theory.regret_bound(target_loss=1e-3, distance=float(one.needed), step_size=0.5, steps=1000)
+    slack = own.TrainingBounds().measure(data.isel(heads=[0, 3], seed=[2]))["MH-C3"]
+    assert slack["largest_bound_last"].item() >= third * (1 - 1e-12)
+    assert slack["smallest_slack"].item() <= np.log10(third / float(one.loss.sel(step=1000))) + 1e-12
     asked = own.demands(data, np.array([1000.0])).isel(seed=2, steps=0)
     sizes = {"n_tokens": 4, "dimension": 6, "token_norm": float(one.token_norm), "head_norm": 1.0}
     heads = theory.sketch_heads(**sizes, distance=distance)
@@ -165,20 +180,21 @@ def test_bounds_of_arrays_are_those_of_the_library(stored):
 def test_hypotheses_of_the_run_inside_are_met_as_printed(stored):
     """Recomputed from what is stored: heads, step size and both conditions on the target."""
     data, sizes = stored["inside_theorem"], {"n_tokens": 2, "dimension": 2, "token_norm": 1.0}
+    distance = data.attrs["settings"]["distance"]
     for seed in data.seed:
         one = data.sel(seed=seed)
-        distance, eta = float(one.target_distance), float(one.step_size)
-        norm = {"distance": distance, "head_norm": 0.35}  # of the decoders at the start, at least
+        eta, norm = float(one.step_size), {"distance": distance, "head_norm": 0.35}  # of the target's, at least
         assert theory.sketch_heads(**sizes, **norm | {"head_norm": 0.37}) <= 1e12
         assert eta <= 1 / theory.smoothness(**sizes, **norm, n_heads=1e12)
         assert eta >= 1 / theory.smoothness(**sizes, **norm | {"head_norm": 0.37}, n_heads=1e12)
-        assert eta * data.attrs["settings"]["steps"] * float(one.target_loss) <= distance**2
-        assert eta * float(one.loss[0]) <= distance**2
+        of_target = eta * data.attrs["settings"]["steps"] * float(one.target_loss) / distance**2
+        asked = of_target, eta * float(one.loss[0]) / distance**2
+        np.testing.assert_allclose(one.asked[1:], asked)
 
 
-def test_heads_that_allow_no_target_are_refused():
-    with pytest.raises(ValueError, match="no target meets the hypotheses"):
-        own.InsideTheorem.at("smoke", n_heads=1.0).run(device="cpu")
+def test_too_few_heads_turn_the_run_inside_red():
+    few = own.InsideTheorem.at("smoke", n_heads=1.0)
+    assert few.measurements(few.run(device="cpu"))["MH-T1.1-regret"].values["largest_asked"] > 1
 
 
 def test_fewest_heads_are_those_from_which_on_all_certificates_say_something(stored):
@@ -188,11 +204,8 @@ def test_fewest_heads_are_those_from_which_on_all_certificates_say_something(sto
     assert own.fewest_heads(data.assign(ever=ever + 1)).values.tolist() == [np.inf, np.inf]
 
 
-def test_segments_end_where_they_began_and_hills_grow(stored):
-    data = stored["segments"]
-    np.testing.assert_allclose(data.permuted.isel(share=0), data.permuted.isel(share=-1))
-    assert (data.hill.diff("multiple") > 0).all()
-    assert segments.FACTOR == 4 / 3
+def test_hills_grow_with_the_distance(stored):
+    assert (stored["segments"].hill.diff("multiple") > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -202,13 +215,11 @@ def test_segments_end_where_they_began_and_hills_grow(stored):
         (own.TrainingBounds, {"heads": (4, 4)}, "heads"),
         (own.TrainingBounds, {"step_size": 0.0}, "step_size"),
         (own.TrainingBounds, {"horizons": (10, 2000)}, "horizons"),
+        (own.TrainingBounds, {"horizons": (10, 99)}, "horizons"),
         (own.TrainingBounds, {"first_phase_samples": 0}, "first_phase_samples"),
         (own.Certificates, {"trained": 7.0}, "trained"),
-        (own.InsideTheorem, {"targets": 1}, "targets"),
-        (own.InsideTheorem, {"largest_other": 2.0}, "largest_other"),
-        (own.Segments, {"heads": (1, 2)}, "heads"),
+        (own.InsideTheorem, {"distance": 0.0}, "distance"),
         (own.Segments, {"multiples": (2.0, 3.0)}, "multiples"),
-        (own.Segments, {"positions": 2}, "positions"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(kind, change, message):
@@ -225,7 +236,6 @@ def test_pictures_and_tables_draw(stored):
         figures.inside(stored["inside_theorem"]),
         figures.heads_asked(data),
         figures.lazy(data),
-        figures.between_networks(stored["segments"]),
     ]
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)
     for figure in drawn:

@@ -25,28 +25,19 @@ def attention_gradient(answer: Callable[..., Any]) -> str | None:
     if np.allclose(got, right):
         return None
     weights, values = theory.attention(tokens, key_query), decoder @ tokens.T
-    printed = theory.key_query_gradient(tokens, decoder, key_query, jacobian=theory.printed_softmax_jacobian)
     swapped = theory.attention(tokens, key_query.T)
-    over_queries = np.exp(tokens @ key_query @ tokens.T)
-    over_queries /= over_queries.sum(0)
+    pulled = swapped * (values - (swapped * values).sum(1, keepdims=True))
     likely = {
         "it is the transpose: the query token stands on the left": right.T,
         "subtract from each row its mean under attention: softmax does not change when all logits grow": (
             tokens.T @ (weights * values) @ tokens
         ),
-        "the Jacobian of softmax is diag(p) - p p^T with p the weights, not the logits": printed,
         "the mean to subtract is weighted by attention; this one is not": (
             tokens.T @ (weights * (values - values.mean(1, keepdims=True))) @ tokens
         ),
-        "queries and keys are swapped: the logits are X W X^T": _gradient(tokens, swapped, values),
-        "softmax runs along rows, one query each; this one runs along columns": _gradient(tokens, over_queries, values),
+        "queries and keys are swapped: the logits are X W X^T": tokens.T @ pulled @ tokens,
     }
     return likely_mistake(got, right, likely)
-
-
-def _gradient(tokens: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    pulled = weights * (values - (weights * values).sum(1, keepdims=True))
-    return tokens.T @ pulled @ tokens
 
 
 def spread_over_heads(answer: Callable[..., Any]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +10,27 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
-from attnbook.multi_head import curvature_bounds
-from attnbook.multi_head.curvature import single_head, variants
-from attnbook.multi_head.curvature.points import POINTS, draw_points, measure_point
+from attnbook.multi_head.checks import increasing
+from attnbook.multi_head.curvature import points, single_head
+from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import Mixture, double_device, draw
+from attnbook.multi_head.experiment_parts import Gridded, slope
 
 CONSTANTS = ("gradient", "smoothness", "curvature", "dimension_free_curvature")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleHead(Experiment):
+class SingleHead(Gridded):
     """Lemma 1 and Proposition 1: derivatives of one head, and bounds on them, at random and at chosen points."""
 
     id = "multi_head.single_head"
     summary = "Lemma 1 and Proposition 1: derivatives of one head and bounds on them"
     budget_seconds = 10
     smoke = {"formula_draws": 2, "dimensions": (2, 8), "bound_draws": 3, "seeds": (0, 1)}
+    axes = {"dimension": "dimensions"}
+    labels = {"formula": single_head.FORMULAS, "bound": single_head.BOUNDS, "kind": single_head.KINDS}
 
     n_tokens: int = 6  # of a sample; even, so that half of them can point one way
     formula_dimension: int = 5  # of a token where formulas are checked
@@ -41,35 +43,23 @@ class SingleHead(Experiment):
         super().__post_init__()
         if self.n_tokens < 2 or self.n_tokens % 2:
             raise ValueError(f"n_tokens: expected an even number of at least 2, got {self.n_tokens}")
-        if not self.dimensions or list(self.dimensions) != sorted(set(self.dimensions)) or self.dimensions[0] < 1:
-            raise ValueError(f"dimensions: expected increasing numbers of at least 1, got {self.dimensions}")
-
-    def coordinates(self) -> dict[str, Any]:
-        """Name formulas, dimensions, kinds of draws and bounds."""
-        named = {"formula": list(single_head.FORMULAS), "bound": list(single_head.BOUNDS)}
-        return named | {"dimension": list(self.dimensions), "kind": ["random", "lopsided"]}
+        increasing(1, dimensions=self.dimensions)
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compare formulas and bounds with automatic differentiation and exact norms."""
-        t, draws = self.n_tokens, range(self.bound_draws)
+        t, draws = self.n_tokens, {"formula_draw": range(self.formula_draws), "draw": range(self.bound_draws)}
+
+        def formulas(*draw: int) -> Arrays:
+            return {"errors": (("formula",), single_head.formula_errors(t, self.formula_dimension, *draw))}
+
+        def bounds(seed: int, dimension: int, kind: str, number: int) -> Arrays:
+            *ratios, share = single_head.bound_ratios(kind, t, dimension, seed, number)
+            return {"ratio": (("bound",), ratios), "decoder_share": ((), share)}
+
+        also: dict[str, Any] = draws | {"seed": seeds}
         with threads(1):
-            errors = [
-                [single_head.formula_errors(t, self.formula_dimension, s, i) for i in range(self.formula_draws)]
-                for s in seeds
-            ]
-            kinds = [
-                [
-                    [[single_head.bound_ratios(kind, t, d, s, i) for i in draws] for kind in ("random", "lopsided")]
-                    for d in self.dimensions
-                ]
-                for s in seeds
-            ]
-        found, where = np.array(kinds), ("seed", "dimension", "kind", "draw")
-        return {
-            "errors": (("seed", "formula_draw", "formula"), errors),
-            "ratio": ((*where, "bound"), found[..., :-1]),
-            "decoder_share": (where, found[..., -1]),
-        }
+            errors = self.grid(("seed", "formula_draw"), formulas, also=also)
+            return errors | self.grid(("seed", "dimension", "kind", "draw"), bounds, also=also, progress=progress)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off largest errors and ratios; where the bound is attained, by the decoder's share of it."""
@@ -93,7 +83,7 @@ class SingleHead(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curvature(Experiment):
+class Curvature(Gridded):
     r"""Corollary 1: extreme eigenvalues of true Hessians beside the bounds, by number of heads and size of weights.
 
     Small Hessians are put together from Lemma 1 in closed form; at the larger size, where all blocks would take
@@ -108,6 +98,8 @@ class Curvature(Experiment):
         "n_tokens": 10, "dimension": 50, "n_patterns": 20, "n_samples": 50, "heads": (1, 4, 16, 64),
         "start_scales": (0.5,),
     }  # fmt: skip
+    axes = {"scale": "start_scales", "heads": "heads"}
+    labels = {"point": points.POINTS}
 
     n_tokens: int = 5  # of a sample
     dimension: int = 8  # of a token
@@ -117,10 +109,7 @@ class Curvature(Experiment):
     free_noise: float = 0.3  # norm of the noise orthogonal to all patterns
     n_samples: int = 40
     heads: tuple[int, ...] = (1, 4, 16, 64, 256)
-    start_scales: tuple[float, ...] = (
-        0.5,
-        2.0,
-    )  # standard deviations of entries at random points, where training starts
+    start_scales: tuple[float, ...] = (0.5, 2.0)  # standard deviations of entries where training starts
     step_size: float = 1.0  # not tuned
     steps: int = 100  # from a random to a trained point
     equal_loss: float = 0.2  # at which training to an equal point stops
@@ -128,10 +117,8 @@ class Curvature(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.heads) < 2 or list(self.heads) != sorted(set(self.heads)) or self.heads[0] < 1:
-            raise ValueError(f"heads: expected at least two increasing numbers of at least 1, got {self.heads}")
-        if not self.start_scales or min(self.start_scales) <= 0:
-            raise ValueError(f"start_scales: expected positive numbers, got {self.start_scales}")
+        increasing(1, count=2, heads=self.heads)  # for a slope
+        increasing(1e-9, start_scales=self.start_scales)
         if not 0 < self.equal_loss < math.log(2):
             raise ValueError(f"equal_loss: expected a number between 0 and log 2, got {self.equal_loss}")
         _ = self.mixture
@@ -142,24 +129,17 @@ class Curvature(Experiment):
         sizes = self.n_tokens, self.dimension, self.n_patterns, 1.0, self.relevant_fraction
         return Mixture(*sizes, self.noise, self.noise, self.free_noise)
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name sizes of weights, numbers of heads and points."""
-        return {"scale": list(self.start_scales), "heads": list(self.heads), "point": list(POINTS)}
-
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train to all points and find the extreme eigenvalues there."""
-        found, total = [], len(self.start_scales) * len(self.heads)
+        batch = draw(self.mixture, self.n_samples, seeds, device=double_device(device))[:2]
+
+        def at_points(scale: float, n_heads: int) -> Arrays:
+            drawn = points.draw_points(self, scale, n_heads, seeds, batch)
+            found = [points.measure_point(*drawn[name]) for name in points.POINTS]
+            return {name: (("point", "seed"), [one[name] for one in found]) for name in found[0]}
+
         with threads(1):
-            batch = draw(self.mixture, self.n_samples, seeds, device=double_device(device))[:2]
-            for scale in self.start_scales:
-                for n_heads in self.heads:
-                    points = draw_points(self, scale, n_heads, seeds, batch)
-                    found.append([measure_point(*points[name]) for name in POINTS])
-                    if progress:
-                        progress(len(found), total)
-        shape = len(self.start_scales), len(self.heads), len(POINTS), len(seeds)
-        arrays = {name: np.array([[point[name] for point in row] for row in found]) for name in found[0][0]}
-        return {name: (("scale", "heads", "point", "seed"), array.reshape(shape)) for name, array in arrays.items()}
+            return self.grid(("scale", "heads"), at_points, progress=progress)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off ratios to the bounds and powers of the number of heads, at each size of the weights."""
@@ -188,41 +168,39 @@ class Curvature(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variants(Experiment):
+class Variants(Gridded):
     """Corollary 1 with tied decoders and with another self-bounded loss, at networks drawn at random."""
 
     id = "multi_head.curvature_variants"
     summary = "Corollary 1 with pooling, with the last token alone, and with another self-bounded loss"
-    budget_seconds = 10
+    budget_seconds = 40
     smoke = {"heads": (1, 2), "seeds": (0, 1)}
+    axes = {"heads": "heads"}
+    labels = {"variant": points.VARIANTS, "point": tuple(points.SCALES), "bound": points.QUANTITIES}
 
     heads: tuple[int, ...] = (1, 4)
     n_samples: int = 40
     chunk: int = 1
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name variants, numbers of heads, points and bounds."""
-        named = {"variant": list(variants.VARIANTS), "heads": list(self.heads)}
-        return named | {"point": list(variants.SCALES), "bound": list(variants.QUANTITIES)}
-
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Measure gradient and curvature over their bounds; data as for :class:`Curvature`."""
-        shape = len(variants.VARIANTS), len(self.heads), len(variants.SCALES), len(variants.QUANTITIES)
-        cases = list(itertools.product(variants.VARIANTS, self.heads, variants.SCALES))
+        batches = {seed: draw(Curvature().mixture, self.n_samples, [seed])[:2] for seed in seeds}
+
+        def of_case(seed: int, variant: str, n_heads: int, point: str) -> Arrays:
+            return {"ratio": (("bound",), points.variant_ratios(variant, n_heads, point, seed, batches[seed]))}
+
         with threads(1):
-            batches = {s: draw(Curvature().mixture, self.n_samples, [s])[:2] for s in seeds}
-            found = [[variants.ratios(v, p, h, s, batches[s]) for v, h, p in cases] for s in seeds]
-        return {"ratio": (("seed", "variant", "heads", "point", "bound"), np.reshape(found, (len(seeds), *shape)))}
+            return self.grid(("seed", "variant", "heads", "point"), of_case, also={"seed": seeds}, progress=progress)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off the largest ratios of each variant."""
-        of = {name: data.ratio.sel(variant=name) for name in variants.VARIANTS}
+        of = {name: data.ratio.sel(variant=name) for name in points.VARIANTS}
         return {
             "MH-FN1": {
                 "largest_last_token": highest(of["last token"]), "largest_pooling": highest(of["pooling"]),
                 "largest_pooling_plain": highest(of["pooling, plain"].sel(bound="gradient")),
             },
-            "MH-FN3": {f"largest_{name}": highest(of["squareplus"].sel(bound=name)) for name in variants.QUANTITIES},
+            "MH-FN3": {f"largest_{name}": highest(of["squareplus"].sel(bound=name)) for name in points.QUANTITIES},
         }  # fmt: skip
 
 
@@ -231,28 +209,11 @@ def relative(data: xr.Dataset) -> xr.DataArray:
     return -data.smallest / data.loss
 
 
-def slope(values: xr.DataArray) -> xr.DataArray:
-    """Return the slope of the logarithm of values in that of the number of heads, by least squares.
-
-    NaN where a value is not positive.
-    """
-    logs = np.log(values.heads) - np.log(values.heads).mean()
-    return (np.log(values.where(values > 0)) * logs).sum("heads", skipna=False) / (logs**2).sum()
-
-
 def constants(data: xr.Dataset, norm: xr.DataArray) -> dict[str, xr.DataArray]:
     """Return the constants of Corollary 1 at every point, for the largest norm of a head, or of a decoder."""
     sizes = {name: data.attrs["settings"][name] for name in ("n_tokens", "dimension")}
-
-    def at(n_heads: int, token_norm: float, largest: float) -> tuple[float, ...]:
-        found = curvature_bounds.loss_constants(
-            **sizes, n_heads=int(n_heads), token_norm=float(token_norm), largest_head_norm=float(largest)
-        )
-        return tuple(getattr(found, name) for name in CONSTANTS)
-
-    all_of: tuple[list[str], ...] = ([],) * len(CONSTANTS)
-    found = xr.apply_ufunc(at, data.heads, data.token_norm, norm, vectorize=True, output_core_dims=all_of)
-    return dict(zip(CONSTANTS, found, strict=True))
+    found = loss_constants(**sizes, n_heads=data.heads, token_norm=data.token_norm, largest_head_norm=norm)
+    return {name: getattr(found, name) for name in CONSTANTS}
 
 
 def ratios(data: xr.Dataset, norm: xr.DataArray) -> dict[str, xr.DataArray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,6 +14,7 @@ from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.curvature import experiments as own
 from attnbook.multi_head.curvature.points import WORST, two_parts
+from attnbook.multi_head.experiment_parts import slope
 
 LOOKS = {
     "random": Look("random points", "#c2410c", "-.", "^"),
@@ -113,47 +114,25 @@ def limits(data: xr.Dataset) -> Figure:
     return figure
 
 
-def heads_promised(data: xr.Dataset) -> Table:
-    """Return for how many heads each bound promises what trained networks with one head have."""
-    at = {"scale": 0.5, "point": "trained", "heads": 1}
-    measured, stated = own.relative(data).sel(at), own.constants(data, data.head_norm)
-    rows: list[list[str | Measured]] = []
-    for name in ("curvature", "dimension_free_curvature"):
-        heads = (stated[name].sel(at) / measured) ** 2
-        rows.append([LOOKS[name].label, Measured(_spread(heads, lambda x: f"{float(f'{x:.0e}'):,.0f}"))])
-    caption = (
-        "Heads at which the bound would promise the curvature, relative to the loss, that one trained head has, "
-        f"if heads kept the norm of that one: median over {measured.size} seeds [smallest, largest], one digit each."
-    )
-    return Table(["bound", "heads"], rows, caption)
-
-
-def slack(single: xr.Dataset, data: xr.Dataset) -> Table:
-    """Return how far below each bound the measured values lie."""
+def slack(data: xr.Dataset) -> Table:
+    """Return how far below each bound of Corollary 1 the measured values lie."""
     over, thinner = own.ratios(data, data.head_norm), own.ratios(data, data.decoder_norm)
-    single_kinds, loss_kinds = ("random", "lopsided"), (["random", "trained", "lone", "equal"], list(WORST))
-    rungs = {
-        "Proposition 1, gradient": single.ratio.sel(bound="gradient"),
-        "Proposition 1, Hessian": single.ratio.sel(bound="Hessian"),
-        "the Hessian without dimension (ours)": single.ratio.sel(bound="Hessian without dimension"),
-        "Corollary 1 (1), gradient": over["gradient"],
-        "Corollary 1 (2), smoothness": over["smoothness"],
-        "Corollary 1 (3), most negative curvature": over["curvature"],
-        "the same with the norm of U alone": thinner["curvature"],
-        "the same without dimension (ours)": over["dimension_free_curvature"],
+    bounds = {
+        "(1), gradient": over["gradient"],
+        "(2), smoothness": over["smoothness"],
+        "(3), most negative curvature": over["curvature"],
+        "(3) with the norm of U alone": thinner["curvature"],
+        "(3) without dimension (ours)": over["dimension_free_curvature"],
     }
     rows: list[list[str | Measured]] = []
-    for name, ratio in rungs.items():
-        plain, worst = (
-            [ratio.sel(kind=kind) for kind in single_kinds] if "kind" in ratio.dims
-            else [ratio.sel(point=points) for points in loss_kinds]
-        )  # fmt: skip
+    for name, ratio in bounds.items():
+        plain, worst = ratio.sel(point=["random", "trained", "lone", "equal"]), ratio.sel(point=list(WORST))
         rows.append([name, *(Measured(f"{float(x):.2g}") for x in (plain.median(), plain.max(), worst.max()))])
     caption = (
-        "Measured over stated. Plain: random heads, and networks at random, trained, lone and equal points; made to "
-        "come near: lopsided heads, and zero weights with equal or opposite tokens. All seeds and numbers of heads."
+        "Measured over stated, all seeds and numbers of heads. Plain: random, trained, lone and equal points; made to "
+        "come near: zero weights with equal or opposite tokens."
     )
-    return Table(["bound", "plain, median", "plain, largest", "made to come near"], rows, caption)
+    return Table(["Corollary 1", "plain, median", "plain, largest", "made to come near"], rows, caption)
 
 
 def slopes(data: xr.Dataset) -> Table:
@@ -164,22 +143,18 @@ def slopes(data: xr.Dataset) -> Table:
         "the median head's own block, relative to the loss": data.typical_head / data.loss,
     }
     points = ("random", "trained", "equal")
-    rows: list[list[str | Measured]] = [
-        [f"{name}, start weights {scale:g}",
-         *(Measured(_spread(own.slope(values).sel(scale=scale, point=point))) for point in points)]
-        for name, values in quantities.items() if np.isfinite(values.sel(point="random")).all()
-        for scale in data.scale.values
-    ]  # fmt: skip
+    rows: list[list[str | Measured]] = []
+    for (name, values), scale in itertools.product(quantities.items(), data.scale.values):
+        if np.isfinite(values.sel(point="random")).all():
+            at = slope(values).sel(scale=scale)
+            spreads = [np.quantile(at.sel(point=point), (0.5, 0, 1)) for point in points]
+            cells = [Measured(f"{middle:.2f} [{low:.2f}, {high:.2f}]") for middle, low, high in spreads]
+            rows.append([f"{name}, start weights {scale:g}", *cells])
     caption = (
         f"Slope of the logarithm of the most negative curvature in log H, H = {data.heads.values[0]} to "
         f"{data.heads.values[-1]}: median over {data.sizes['seed']} seeds [smallest, largest]."
     )
     return Table(["most negative curvature", *(LOOKS[point].label for point in points)], rows, caption)
-
-
-def _spread(values: xr.DataArray, text: Callable[[float], str] = "{:.2f}".format) -> str:
-    middle, low, high = (text(float(x)) for x in (values.median(), values.min(), values.max()))
-    return f"{middle} [{low}, {high}]"
 
 
 def _band(ax: Axes, values: xr.DataArray, look: Look) -> None:

@@ -4,6 +4,9 @@ r"""The networks whose curvature is measured, and what is measured at them.
 of $H$ heads does the work of a trained single head and the others are zero: the same function for every $H$; and
 *equal* ones, trained until the loss is the same for every $H$. And two where bounds come near: zero weights, and tokens
 that are all the same (*equal tokens*) or point half each way (*opposite tokens*), up to the sign of the label.
+
+Then what the paper's footnotes allow: another self-bounded loss, and tied decoders $U_h=P(u_h)$ with one vector $u_h$
+for all tokens (pooling, $U_h=\mathbb 1u_h^\top$) or for the last token only, where derivatives are those in $u_h$.
 """
 
 from __future__ import annotations
@@ -15,30 +18,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from attnbook.core import spectrum
 from attnbook.core.ensemble import Parameters
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.multi_head import derivatives, network
+from attnbook.multi_head.curvature_bounds import loss_constants
+from attnbook.multi_head.experiment_parts import random_networks
 
 if TYPE_CHECKING:
     from attnbook.multi_head.curvature.experiments import Curvature
 
 WORST = ("equal tokens", "opposite tokens")
 POINTS = ("random", "trained", "lone", "equal", *WORST)
+# Pooling is measured by the norm of U_h, or, "plain", by that of u_h as the footnote may be read.
+VARIANTS = ("last token", "pooling", "pooling, plain", "squareplus")
+# Standard deviation of the weights, by point.
+SCALES = {"random": 0.5, "larger weights": 2.0, **dict.fromkeys(WORST, 0.0)}
+QUANTITIES = ("gradient", "smoothness", "curvature")
 # Whole Hessians with larger blocks than this are not put together: a block of 3000 rows takes 72 MB.
 LARGEST_BLOCK = 1000
-
-
-def random_networks(
-    n_heads: int, n_tokens: int, dimension: int, *, scale: float, seeds: Sequence[int], device: torch.device
-) -> Parameters:
-    """Return one network for each seed; the heads of a smaller one are those of a larger one."""
-    rngs = [stream(seed, "random point") for seed in seeds]
-    drawn = [network.draw_parameters(n_heads, n_tokens, dimension, scale=scale, rng=rng) for rng in rngs]
-    return {
-        name: to_tensor(np.stack([one[name] for one in drawn]), device=device, dtype=torch.float64) for name in drawn[0]
-    }
 
 
 def worst_tokens(point: str, batch: network.Batch) -> network.Batch:
@@ -57,8 +57,8 @@ def draw_points(
     """Return the networks of all seeds at each of the points, and the samples there."""
 
     def start(count: int) -> Parameters:
-        device = batch[0].device
-        return random_networks(count, sizes.n_tokens, sizes.dimension, scale=scale, seeds=seeds, device=device)
+        rngs = [stream(seed, "random point") for seed in seeds]  # heads of a smaller one are those of a larger one
+        return random_networks(rngs, (count, sizes.n_tokens, sizes.dimension), scale=scale, device=batch[0].device)
 
     def train(start: Parameters) -> Parameters:
         return network.gradient_descent(start, batch, step_size=sizes.step_size, steps=sizes.steps).parameters
@@ -113,6 +113,51 @@ def _eigenvalues(parameters: Parameters, batch: network.Batch, member: int) -> d
         smallest = 0.0
     heads = {"typical_head": float(np.median(of_heads)), "worst_head": float(of_heads.max())}
     return {"smallest": smallest, "largest": largest, **heads}
+
+
+def squareplus(margins: Tensor) -> Tensor:
+    r"""Return $\ell(t)=\frac12(\sqrt{t^2+4}-t)$: convex, $|\ell'|\le\frac12\ell$, $|\ell'|\le1$, $\ell''\le\frac14$."""
+    return ((margins.square() + 4).sqrt() - margins) / 2
+
+
+def rows_of(variant: str, n_tokens: int) -> np.ndarray:
+    """Return how the rows of a decoder depend on the vectors that are trained, ``(tokens, vectors)``."""
+    if variant == "squareplus":
+        return np.eye(n_tokens)
+    if variant == "last token":
+        return np.eye(n_tokens)[:, -1:]
+    return np.ones((n_tokens, 1)) / (math.sqrt(n_tokens) if variant == "pooling" else 1)
+
+
+def variant_ratios(variant: str, n_heads: int, point: str, seed: int, batch: network.Batch) -> list[float]:
+    """Return gradient, Hessian norm and negative curvature over their bounds, for a batch of one member."""
+    tokens, labels = worst_tokens(point, batch) if point in WORST else batch
+    n_tokens, dimension = tokens.shape[2:]
+    rows = torch.tensor(rows_of(variant, n_tokens))
+    sizes = (n_heads, rows.shape[1], dimension)
+    trained = random_networks([stream(seed, "random point")], sizes, scale=SCALES[point])
+    flat = torch.cat([trained["decoder"], trained["key_query"]], dim=2)
+
+    def loss(parameters: Tensor) -> Tensor:
+        u, w = parameters.view_as(flat).tensor_split([rows.shape[1]], dim=2)
+        margins = labels * network.predict({"decoder": rows @ u, "key_query": w}, tokens)
+        return (squareplus(margins) if variant == "squareplus" else softplus(-margins)).mean()
+
+    at = flat.flatten()
+    value, gradient = float(loss(at)), torch.func.grad(loss)(at)
+    eigenvalues = torch.linalg.eigvalsh(torch.func.jacrev(torch.func.grad(loss))(at))
+    stated = loss_constants(
+        n_tokens=n_tokens,
+        dimension=dimension,
+        n_heads=n_heads,
+        token_norm=max(1.0, float(tokens.norm(dim=3).max())),
+        largest_head_norm=float(network.largest_head_norm(trained)),
+    )
+    return [
+        float(gradient.norm()) / (stated.gradient * value),
+        float(eigenvalues.abs().max()) / stated.smoothness,
+        -float(eigenvalues[0]) * math.sqrt(n_heads) / (stated.curvature * value),
+    ]
 
 
 def two_parts(n_heads: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray, float]:

@@ -14,6 +14,7 @@ from attnbook.multi_head import curvature_bounds, derivatives
 
 FORMULAS = ("decoder", "key_query", "mixed", "curvature", "printed key_query")
 BOUNDS = ("gradient", "Hessian", "Hessian without dimension")
+KINDS = ("random", "lopsided")
 Head = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

@@ -9,30 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
-from attnbook.multi_head.how_many_heads.experiments import KINDS
 
 HEADS = "number of heads H"
 ATTENTION = "attention on relevant tokens"
 LAW = "#b00020"  # the line of the law, on a map in other colours
 BY_HEADS = {
     1: Look("H = 1", "#7fbf3f", "-", "o"),
-    2: Look("H = 2", "#5fae46", "-", "o"),
-    8: Look("H = 8", "#2a8a54", "--", "P"),
     16: Look("H = 16", "#1c7558", "-.", "^"),
-    64: Look("H = 64", "#145f55", ":", "s"),
     256: Look("H = 256", "#0d4849", ":", "D"),
     4096: Look("H = 4096", "#06303a", (0, (5, 1)), "s"),
 }  # the more heads, the darker
-BY_EXPONENT = {
-    0.5: Look("c = 1/2, the paper's", "#9d174d", "-.", "^"),
-    0.75: Look("c = 3/4", "#c2528b", "--", "s"),
-    1.0: Look("c = 1", "#3b0a24", "-", "o"),
-}
-BY_STEP = {
-    0.3: Look("step 0.3", "#7c3aed", ":", "D"),
-    3.0: Look("step 3", "#0b5cad", "--", "s"),
-    10.0: Look("step 10", "#1f2937", "-", "o"),
-}
 
 
 def step_map(data: xr.Dataset) -> Figure:
@@ -46,14 +32,15 @@ def step_map(data: xr.Dataset) -> Figure:
             text = f"{errors[i, j]:.3f}\n({worst[i, j]:.2f})"
             box = {"facecolor": image.cmap(image.norm(errors[i, j])), "edgecolor": "none", "pad": 1.2}
             ax.text(j, i, text, ha="center", va="center", color=color, fontsize=10, linespacing=1.1, bbox=box, zorder=4)
-        # In these axes, both logarithmic, the law is a straight line; from one head to the most.
-        columns = np.interp(np.log(8 * data.heads**0.5), np.log(data.step_size), range(len(data.step_size)))
-        ax.plot(columns, range(len(data.heads)), color=LAW, linestyle=":", marker="")
+        # In these axes, both logarithmic, a law is a straight line; from one head to the most.
+        for law, line in ((8 * data.heads**0.5, ":"), (data.heads / 2, "--")):
+            columns = np.interp(np.log(law), np.log(data.step_size), range(len(data.step_size)))
+            ax.plot(columns, range(len(data.heads)), color=LAW, linestyle=line, marker="")
         ax.set_xticks(range(len(data.step_size)), [f"{step:g}" for step in data.step_size.values])
         ax.set_yticks(range(len(data.heads)), [f"{h}" for h in data.heads.values])
         ax.set(xlabel="step size η", ylabel=HEADS)
         ax.grid(visible=False)
-        ax.set_title("dotted: η = 8√H", fontsize=11)
+        ax.set_title("dotted: η = 8√H, dashed: η = H / 2", fontsize=11)
         figure.colorbar(image, ax=ax, label="test error, median")
     return figure
 
@@ -81,27 +68,6 @@ def law_text(data: xr.Dataset, power: float) -> str:
     return f"Lines of {heads[0]:.0f} to {heads[-1]:.0f} heads, at equal η / H^{power:g}: at most {apart:.2f} apart."
 
 
-def scalings(data: xr.Dataset) -> Figure:
-    """Draw test error and attention against the number of heads, for each scaling of their sum."""
-    figure, (left, right) = _against_heads(data, {"test_error": "test error", "mass": ATTENTION}, BY_EXPONENT)
-    left.set(ylim=(-0.01, None))
-    left.legend(loc="upper left", fontsize=9.5)
-    right.set(ylim=(0, None))
-    return figure
-
-
-def students(data: xr.Dataset) -> Figure:
-    """Draw loss and error on the labels of the planted teacher against the number of heads, by step size."""
-    labels = {"train_loss": "training loss", "test_error": "test error"}
-    figure, (left, right) = _against_heads(data, labels, BY_STEP)
-    left.set(yscale="log")
-    right.set(ylim=(0, 0.55))
-    right.axhline(0.5, color=INK, linewidth=1, linestyle=":")
-    right.annotate("a coin", (data.heads[-1], 0.5), ha="right", va="bottom")
-    right.legend(loc="lower left", fontsize=9.5)
-    return figure
-
-
 def alternating(data: xr.Dataset) -> Figure:
     """Draw which networks fit alternating labels: trained ones on three samples, the best decoders on more."""
     with style():
@@ -117,41 +83,6 @@ def alternating(data: xr.Dataset) -> Figure:
             ax.set(ylim=(-0.05, 1.05))
         right.legend(loc="center left", fontsize=9.5)
     return figure
-
-
-def types_of_heads(data: xr.Dataset) -> Figure:
-    """Draw what plus and minus heads attend to and on which side they read, along the training."""
-    colors, steps = dict(zip(KINDS, ("#6d28d9", "#a16207"), strict=True)), data.step.values[1:]
-    with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.4))
-        for n_heads in (h for h in data.heads.values if h in BY_HEADS):
-            for kind in KINDS:
-                found = data.sel(heads=n_heads, kind=kind).isel(step=slice(1, None))
-                options = BY_HEADS[n_heads].line_style() | {"color": colors[kind], "label": f"{kind}, H = {n_heads}"}
-                for ax, name in zip(axes, ("mass", "alignment"), strict=True):
-                    ax.plot(steps, found[name].median("seed"), markevery=0.15, **options)
-        axes[0].set(ylabel=ATTENTION, ylim=(0, 1))
-        axes[1].set(ylabel="alignment of the decoder", ylim=(-1.1, 1.1))
-        for ax in axes:
-            ax.set(xscale="log", xlabel="step")
-        axes[0].legend(fontsize=8.5, loc="upper left")
-    return figure
-
-
-def _against_heads(
-    data: xr.Dataset, labels: dict[str, str], looks: dict[float, Look]
-) -> tuple[Figure, tuple[Axes, Axes]]:
-    """Draw two variables against the number of heads, a line for each entry of their other dimension."""
-    with style():
-        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.2))
-        for ax, (name, label) in zip(axes, labels.items(), strict=True):
-            (other,) = set(data[name].dims) - {"heads", "seed"}
-            for value in data[other].values:
-                curves = data[name].sel({other: value}).transpose("seed", "heads")
-                band(ax, data.heads.values, curves.values, looks[value])
-            ax.set(ylabel=label)
-            _head_axis(ax, data.heads.values)
-    return figure, (axes[0], axes[1])
 
 
 def _head_axis(ax: Axes, heads: np.ndarray) -> None:

@@ -32,38 +32,18 @@ def sample_weights(answer: Callable[..., Any]) -> str | None:
             return f"margins {margins}: 0 / 0; subtract the smallest margin before you take exponentials"
         if np.allclose(got, right, rtol=1e-6, atol=1e-12):
             continue
-        slopes = 1 / (1 + np.exp(np.minimum(margins, 700)))
+        slopes, opposite = 1 / (1 + np.exp(np.minimum(margins, 700))), np.exp(margins - margins.max())
         likely = {
-            "the sign: a sample with a large margin weighs little": _shares(margins),
+            "the sign: a sample with a large margin weighs little": opposite / opposite.sum(),
             "these are the slopes of the logistic loss; divide by the loss": slopes,
-            "these are the slopes of the mean logistic loss; divide by the loss": slopes / 3,
-            "these are shares of the logistic slopes; the loss of this exercise is the exponential one": (
-                slopes / slopes.sum()
-            ),
+            "these are shares of the logistic slopes; this loss is the exponential one": slopes / slopes.sum(),
         }
         return f"margins {margins}: {likely_mistake(got, right, likely)}"
     return None
 
 
-def _shares(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits - logits.max())
-    return np.asarray(weights / weights.sum())
-
-
 def two_samples(seed: int = 0) -> tuple[Float[np.ndarray, "2 2 3"], Float[np.ndarray, " 2"]]:
-    r"""Return two samples with two tokens of three entries, one of them with noise that helps.
-
-    Args:
-        seed: Of the orientation of the patterns; default 0.
-
-    Returns:
-        Tokens, the relevant one first in each sample, and labels 1 and -1. All patterns have norm 1.
-
-    Example:
-        >>> tokens, labels = two_samples()
-        >>> (tokens[0, 0] @ tokens[1, 0]).round(6) + 0, labels.tolist()
-        (np.float64(0.0), [1.0, -1.0])
-    """
+    """Return two samples of a relevant and another token with three entries, and their labels; patterns have norm 1."""
     basis = np.linalg.qr(stream(seed, "exercise", "two samples").standard_normal((3, 3)))[0]
     plus, minus, other = basis
     noise = MIXTURE.other_noise * other - MIXTURE.label_noise * plus

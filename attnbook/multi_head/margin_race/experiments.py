@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,42 @@ from torch import Tensor
 
 from attnbook.core import runtime
 from attnbook.core.ensemble import Parameters, log_spaced
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
-from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
-from attnbook.multi_head.margin_race import search
-from attnbook.multi_head.margin_race.start_margins import at_fixed_starts, at_random_starts, tangent_margins
+from attnbook.multi_head.checks import at_least, containing, increasing, positive
+from attnbook.multi_head.data import Drawn, double_device, draw_patterns
+from attnbook.multi_head.margin_race import root_two
+from attnbook.multi_head.on_mixture import AfterFirstPhase
 
 RULES = ["plain", "normalised"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarginRace(Experiment):
+class OnFewSamples(AfterFirstPhase):
+    """Base of both experiments: the data."""
+
+    n_tokens: int = 10  # T
+    dimension: int = 8  # d
+    n_patterns: int = 4  # M
+    relevant_fraction: float = 0.1  # zeta
+    noise: float = 0.125  # along patterns; the most that Proposition 3 allows
+    free_noise: float = 0.3  # orthogonal to all patterns
+    n_samples: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, n_samples=self.n_samples)
+
+    def samples(self, seeds: Sequence[int], device: torch.device) -> tuple[Drawn, Drawn]:
+        """Draw training samples, and those of the first phase."""
+        where = double_device(device)
+        return self.draw(seeds, self.n_samples, "samples", where), self.first(seeds, where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginRace(OnFewSamples):
     r"""Plain gradient descent on the logistic loss against descent normalised by the loss; the design is ours.
 
     Normalised descent follows the gradient of :func:`~attnbook.multi_head.objectives.log_sum_exp`. All start at zero,
@@ -35,25 +58,13 @@ class MarginRace(Experiment):
 
     id = "multi_head.margin_race"
     summary = "Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?"
-    budget_seconds = 60
     smoke = {
         "n_samples": 7, "first_phase_samples": 50, "steps": 50, "tried_steps": 5, "early_step": 20, "records": 5,
         "seeds": (0, 1),
     }  # fmt: skip
-    large = {
-        "dimension": 50, "n_patterns": 20, "n_samples": 50, "steps": 20_000, "tried_steps": 20_000,
-        "seeds": tuple(range(10)),
-    }  # fmt: skip
+    axes = {"heads": "heads", "plain_size": "tried_plain", "normalised_size": "tried_normalised"}
+    labels = {"rule": RULES}
 
-    n_tokens: int = 10  # T
-    dimension: int = 8  # d
-    n_patterns: int = 4  # M
-    pattern_norm: float = 1.0  # S
-    relevant_fraction: float = 0.1  # zeta
-    noise: float = 0.125  # bound on the noise along patterns, Z_mu = Z_nu; the most that Proposition 3 allows
-    free_noise: float = 0.3  # norm of the noise orthogonal to all patterns
-    n_samples: int = 20
-    first_phase_samples: int = 1000
     heads: tuple[int, int] = (1, 16)  # few and many
     plain_step_size: float = 10.0  # the best for one head among those tried
     normalised_step_size: float = 0.05  # not tuned
@@ -66,83 +77,58 @@ class MarginRace(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.heads) != 2 or not 1 <= self.heads[0] < self.heads[1]:
-            raise ValueError(f"heads: expected two increasing numbers of at least 1, got {self.heads}")
-        for name in ("tried_plain", "tried_normalised"):
-            check_increasing(name, getattr(self, name), 1e-9)
-        for name in ("plain_step_size", "normalised_step_size", "tried_steps", "n_samples", "first_phase_samples"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        if not 1 <= self.early_step <= self.steps:
-            raise ValueError(f"early_step: expected a step between 1 and {self.steps}, got {self.early_step}")
-
-    @property
-    def mixture(self) -> Mixture:
-        """The data model."""
-        sizes = self.n_tokens, self.dimension, self.n_patterns, self.pattern_norm, self.relevant_fraction
-        return Mixture(*sizes, self.noise, self.noise, self.free_noise)
+        positive(plain_step_size=self.plain_step_size, normalised_step_size=self.normalised_step_size)
+        at_least(1, tried_steps=self.tried_steps, early_step=self.early_step)
+        if self.early_step > self.steps:
+            raise ValueError(f"early_step: expected at most {self.steps}, got {self.early_step}")
 
     def coordinates(self) -> dict[str, Any]:
-        """Name rules, numbers of heads, recorded steps and step sizes; at step 0 there is no margin per norm."""
-        steps = log_spaced(self.steps, self.records, also=(self.early_step,))[1:]
-        sizes = {"plain_size": list(self.tried_plain), "normalised_size": list(self.tried_normalised)}
-        return {"rule": RULES, "heads": list(self.heads), "step": list(steps)} | sizes
+        """Name the recorded steps, too; at step 0 there is no margin per norm."""
+        return super().coordinates() | {"step": list(log_spaced(self.steps, self.records, also=(self.early_step,))[1:])}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all networks of a seed on the same samples, and try other step sizes."""
-        where = double_device(device)
-        drawn = draw(self.mixture, self.n_samples, seeds, device=where)
-        first = draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
+        drawn, first = self.samples(seeds, device)
         few, many = self.heads
         steps, plain, normalised = self.coordinates()["step"], self.plain_step_size, self.normalised_step_size
         at_zero = [("plain", few, plain), ("plain", many, plain), ("normalised", few, normalised)]
         trials = [("plain", n, size) for size in self.tried_plain for n in self.heads]
         trials += [("normalised", n, size) for size in self.tried_normalised for n in self.heads]
-        zero = starts.zero(len(seeds), self.n_tokens, self.dimension, device=where)
+        zero = starts.zero(len(seeds), self.n_tokens, self.dimension, device=drawn.tokens.device)
         later, signs = starts.first_phase(first.tokens, first.labels), starts.even_sign_counts(many).tolist()
-
-        def train(number: int, team: list[tuple[str, int, float]], start: Parameters, **options: Any) -> Any:
-            return self._train(seeds, drawn, team, start, progress=share(progress, number, 3), **options)
-
+        told = [share(progress, number, 3) for number in range(3)]
         raced = [
-            train(0, at_zero, zero, record_at=steps),
-            train(1, [("normalised", many, normalised)], later, record_at=steps, signs=signs),
+            self._train(seeds, drawn, at_zero, zero, steps, told[0]),
+            self._train(seeds, drawn, [("normalised", many, normalised)], later, steps, told[1], signs),
         ]
-        tried = train(2, trials, zero, record_at=[self.tried_steps])["fraction"][0]
-        shape, split = (len(steps), 2, 2, len(seeds)), 2 * len(self.tried_plain)
+        tried = self._train(seeds, drawn, trials, zero, [self.tried_steps], told[2])["fraction"][0]
+        tried, split = tried.reshape(-1, 2, len(seeds)), len(self.tried_plain)
+        shape = len(steps), 2, 2, len(seeds)
         found: Arrays = {
             name: (("step", "rule", "heads", "seed"), np.concatenate([part[name] for part in raced], 1).reshape(shape))
             for name in raced[0]
         }
-        floor = tangent_margins(zero, drawn.tokens, drawn.labels.cpu().numpy()) / np.sqrt(2)
+        floor = root_two.tangent_margins(zero, drawn.tokens, drawn.labels.cpu().numpy()) / np.sqrt(2)
         return found | {
-            "tried_plain": (("plain_size", "heads", "seed"), tried[:split].reshape(-1, 2, len(seeds))),
-            "tried_normalised": (("normalised_size", "heads", "seed"), tried[split:].reshape(-1, 2, len(seeds))),
+            "tried_plain": (("plain_size", "heads", "seed"), tried[:split]),
+            "tried_normalised": (("normalised_size", "heads", "seed"), tried[split:]),
             # the largest share that uniform attention can have, by an exact solver; 0 if it cannot separate
             "floor": (("seed",), floor / oracle.attention_margin(self.mixture)),
         }
 
     def _train(
-        self,
-        seeds: tuple[int, ...],
-        drawn: Drawn,
-        team: list[tuple[str, int, float]],
-        start: Parameters,
-        *,
-        record_at: list[int],
-        signs: list[float] | None = None,
-        progress: Progress | None,
-    ) -> dict[str, np.ndarray]:
+        self, seeds: tuple[int, ...], drawn: Drawn, team: list[tuple[str, int, float]], start: Parameters,
+        record_at: list[int], progress: Progress | None, signs: list[float] | None = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """Train a team of (rule, heads, step size) as one program; return ``(records, team, seeds)`` by name."""
         n, n_seeds = len(team), len(seeds)
         rules = {"plain": objectives.logistic(drawn.labels), "normalised": objectives.log_sum_exp(drawn.labels)}
         oracles = [oracle.key_query(draw_patterns(self.mixture, rng=stream(s, "patterns"))) for s in seeds]
         targets = torch.as_tensor(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
-        counts = drawn.tokens.new_tensor([signs or [float(heads)] for _, heads, _ in team]).repeat_interleave(
-            n_seeds, 0
-        )
+        heads = drawn.tokens.new_tensor([signs or [float(heads)] for _, heads, _ in team])
+        counts = heads.repeat_interleave(n_seeds, 0)
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))
-        history = head_groups.gradient_descent(
+        records = head_groups.gradient_descent(
             {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()},
             repeated.tokens,
             objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]),
@@ -152,8 +138,8 @@ class MarginRace(Experiment):
             record=lambda p: look(p, repeated, counts, targets),
             record_at=record_at,
             progress=progress,
-        )
-        found = {name: array.reshape(-1, n, n_seeds) for name, array in history.records.items()}
+        ).records
+        found = {name: array.reshape(-1, n, n_seeds) for name, array in records.items()}
         return found | {"fraction": found["fraction"] / oracle.attention_margin(self.mixture)}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
@@ -184,7 +170,7 @@ class MarginRace(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomStarts(Experiment):
+class RandomStarts(OnFewSamples):
     r"""Tangent-kernel margins at random starts, at zero and after the first phase, and the model's global margin.
 
     All for norm $\sqrt2$, as in the paper: of the target in P3, of the whole network in Section 7. Where samples are
@@ -194,19 +180,17 @@ class RandomStarts(Experiment):
 
     id = "multi_head.random_starts"
     summary = "Section 7: tangent margins at random starts, and the largest margin of the model at norm root two"
-    budget_seconds = 60
     smoke = {"n_samples": 11, "first_phase_samples": 100, "search_starts": 2, "search_steps": 5, "seeds": (0, 1)}
-    large = {"dimension": 50, "n_patterns": 20, "n_samples": 200, "seeds": tuple(range(20)), "chunk": 1}
+    axes = {
+        "heads": "heads", "searched": "searched", "key_query_scale": "key_query_scales", "value_scale": "value_scales",
+    }  # fmt: skip
 
-    n_tokens: int = 10  # T
-    dimension: int = 12  # d
-    n_patterns: int = 4  # M
-    pattern_norm: float = 1.5  # S
-    relevant_fraction: float = 0.2  # zeta
-    noise: float = 0.1  # bound on the noise along patterns, Z_mu = Z_nu
-    free_noise: float = 0.5  # norm of the noise orthogonal to all patterns
+    dimension: int = 12
+    pattern_norm: float = 1.5
+    relevant_fraction: float = 0.2
+    noise: float = 0.1
+    free_noise: float = 0.5
     n_samples: int = 40
-    first_phase_samples: int = 1000
     heads: tuple[int, ...] = (1, 8, 64)  # increasing; the heads of a smaller network are those of a larger one
     key_query_scales: tuple[float, ...] = (0.0, 0.3, 1.0)  # standard deviations of the entries of W_h, increasing
     value_scales: tuple[float, ...] = (0.1, 0.3, 1.0)  # the same of U_h, positive
@@ -220,33 +204,16 @@ class RandomStarts(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in {"heads": 1, "searched": 1, "key_query_scales": 0, "value_scales": 1e-9}.items():
-            check_increasing(name, getattr(self, name), least)
-        for name in ("n_samples", "first_phase_samples", "bound_heads", "search_starts", "search_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.free_heads not in self.searched:
-            raise ValueError(f"free_heads: expected one of {self.searched}, got {self.free_heads}")
-
-    @property
-    def mixture(self) -> Mixture:
-        """The data model."""
-        sizes = self.n_tokens, self.dimension, self.n_patterns, self.pattern_norm, self.relevant_fraction
-        return Mixture(*sizes, self.noise, self.noise, self.free_noise)
-
-    def coordinates(self) -> dict[str, Any]:
-        """Name numbers of heads and scales."""
-        scales = {"key_query_scale": list(self.key_query_scales), "value_scale": list(self.value_scales)}
-        return {"heads": list(self.heads), "searched": list(self.searched)} | scales
+        increasing(1e-9, value_scales=self.value_scales)
+        at_least(1, bound_heads=self.bound_heads, search_starts=self.search_starts, search_steps=self.search_steps)
+        containing([self.free_heads], searched=self.searched)
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Compute the margin at every start, and search for the global one."""
-        where = double_device(device)
-        drawn = draw(self.mixture, self.n_samples, seeds, device=where)
-        first = draw(self.mixture, self.first_phase_samples, seeds, purpose="first phase", device=where)
+        drawn, first = self.samples(seeds, device)
         with runtime.threads(1):
-            fixed = at_fixed_starts(self, seeds, drawn, first)
-            return fixed | at_random_starts(self, seeds, drawn, first) | search.for_all(self, seeds, drawn, progress)
+            found = root_two.at_starts(self, seeds, drawn, first)
+            return found | root_two.global_margins(self, seeds, drawn, progress)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off margins at random starts, without signal, and beside the global margin; means as the text says."""
@@ -278,12 +245,6 @@ class RandomStarts(Experiment):
         }  # fmt: skip
 
 
-def check_increasing(name: str, values: tuple[float, ...], least: float) -> None:
-    """Refuse a setting whose numbers do not increase or are too small."""
-    if not values or list(values) != sorted(set(values)) or values[0] < least:
-        raise ValueError(f"{name}: expected increasing numbers of at least {least:g}, got {values}")
-
-
 def look(parameters: Parameters, drawn: Drawn, counts: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
     """Return what is recorded of every member; ``fraction`` is not yet divided by the attention margin."""
     margins = drawn.labels * layer.outputs(parameters, drawn.tokens, counts=counts)
@@ -310,17 +271,14 @@ def best_tried(shares: xr.DataArray) -> xr.DataArray:
 
 def lead_at_equal_norm(data: xr.Dataset, heads: int) -> xr.DataArray:
     r"""Return plain descent's share at its end minus that of normalised descent at the same $\|\tilde U\|$."""
-    found = []
-    for i in range(data.sizes["seed"]):
-        one = data.isel(seed=i).sel(heads=heads)
-        end = one.sel(rule="plain").isel(step=-1)
-        found.append(float(end.fraction) - share_at_norm(one.sel(rule="normalised"), float(end.value_norm)))
+    runs, found = data.sel(heads=heads), []
+    for seed in data.seed:
+        plain, other = (runs.sel(rule=rule, seed=seed) for rule in RULES)
+        end = plain.isel(step=-1)
+        found.append(float(end.fraction) - share_at_norm(other, float(end.value_norm)))
     return xr.DataArray(found, {"seed": data.seed})
 
 
 def share_at_norm(run: xr.Dataset, norm: float) -> float:
-    """Return the share of one run where its value matrices have this norm.
-
-    Norms grow; between records the share is read off a straight line over the logarithm of the norm.
-    """
+    """Return the share of one run at a norm of its value matrices, by a straight line over the norm's logarithm."""
     return float(np.interp(np.log(norm), np.log(run.value_norm), run.fraction))

@@ -1,34 +1,40 @@
-"""What the experiments of the chapter share: cells of the mixture, draws, slopes, arrays of all seeds."""
+"""What the experiments of the chapter measure in one cell of the mixture; and the pictures of the slider."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import xarray as xr
 
 from attnbook.core import runtime
-from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
+from attnbook.core.runtime import Progress
 from attnbook.multi_head import layer, oracle
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, draw_samples
 from attnbook.multi_head.hard_samples import against_attention
 from attnbook.multi_head.measures import leak_and_margin
+from attnbook.multi_head.on_mixture import MixtureCells
+from attnbook.multi_head.tangent_kernel import largest_margins, tangent_features
 
 
-def noisy(mixture: Mixture, noise_share: float) -> Mixture:
-    r"""Return the mixture with $Z_\mu=Z_\nu$ at a share of $S^2$."""
-    noise = noise_share * mixture.pattern_norm**2
-    return replace(mixture, label_noise=noise, other_noise=noise)
+@dataclass(frozen=True, kw_only=True)
+class SeedBySeed(MixtureCells):
+    """Base of the experiments on drawn samples: one seed after another, and in each of them cell after cell."""
 
+    budget_seconds = 10
 
-def slope(values: xr.DataArray, along: str = "norm") -> xr.DataArray:
-    """Return the slope against one dimension, on log axes."""
-    logs = values.assign_coords({along: np.log(values[along])})
-    return xr.DataArray(np.log(logs)).polyfit(along, 1).polyfit_coefficients.sel(degree=1, drop=True)
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Return the arrays of all seeds, on one thread of the CPU: matrices are small."""
+        with runtime.threads(1):
+            return self.grid(("seed",), self.one_seed, also={"seed": seeds}, progress=progress)
+
+    def one_seed(self, seed: int) -> Arrays:
+        """Return the arrays of one seed."""
+        raise NotImplementedError
 
 
 def patterns_of(mixture: Mixture, seed: int) -> Patterns:
@@ -48,23 +54,34 @@ def unit_oracle(patterns: Patterns, mixture: Mixture) -> tuple[np.ndarray, np.nd
     return u / np.linalg.norm(u), w / np.linalg.norm(w)
 
 
-def check_increasing(experiment: Experiment, *names: str) -> None:
-    """Refuse settings that are empty or do not increase."""
-    for name in names:
-        values = getattr(experiment, name)
-        if not values or list(values) != sorted(set(values)):
-            raise ValueError(f"{name}: expected increasing numbers, got {values}")
+def linearised_margins(
+    mixture: Mixture, seed: int, n_samples: int, steps: Sequence[float], residual: float = 0.0
+) -> tuple[np.ndarray, float]:
+    r"""Return smallest margins of $\tilde\theta_\star$ for each first step, and with uniform attention."""
+    patterns, drawn = draw(mixture, seed, n_samples, "order")
+    u, d = oracle.decoder(patterns, mixture.n_tokens), mixture.dimension
+    direction = np.concatenate([part.ravel() for part in unit_oracle(patterns, mixture)])
+    off = stream(seed, "residual").standard_normal(d)
+    rows = mixture.relevant_fraction / 4 * u + residual * off / np.linalg.norm(off)
+    starts = torch.from_numpy(np.stack([c * rows for c in steps]))[:, None]
+    parameters = {"decoder": starts, "key_query": torch.zeros((len(steps), 1, d, d), dtype=torch.float64)}
+    tokens = torch.from_numpy(drawn.tokens).expand(len(steps), -1, -1, -1)
+    features = tangent_features(parameters, tokens).numpy()
+    tangent = (drawn.labels * (features @ direction)).min(axis=1)
+    return tangent, (drawn.labels * (features[0, :, : u.size] @ direction[: u.size])).min()
 
 
-def stacked(axis: str, rows: Sequence[Arrays]) -> Arrays:
-    """Return arrays of the same names and shapes along a new first dimension."""
-    return {name: ((axis, *axes), np.stack([row[name][1] for row in rows])) for name, (axes, _) in rows[0].items()}
+def best_on_drawn(mixture: Mixture, n_samples: int, seed: int) -> list[float]:
+    """Return the largest margins of linear rules on drawn samples: on the mean token, and with weights by position."""
+    drawn = draw(mixture, seed, n_samples, "drawn", n_samples)[1]
+    # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
+    mean = np.sqrt(mixture.n_tokens) * drawn.tokens.mean(axis=1)
+    return [best_linear(seen, drawn.labels) for seen in (mean, drawn.tokens.reshape(n_samples, -1))]
 
 
-def each(seeds: tuple[int, ...], one: Callable[[int], Arrays]) -> Arrays:
-    """Return the arrays of all seeds, on one thread of the CPU: matrices are small."""
-    with runtime.threads(1):
-        return stacked("seed", [one(seed) for seed in seeds])
+def best_linear(features: np.ndarray, labels: np.ndarray) -> float:
+    """Return the largest margin of any linear rule; 0 if there is none."""
+    return float(largest_margins((features @ features.T)[None], labels[None])[0])
 
 
 class AttentionMap(NamedTuple):
@@ -78,7 +95,7 @@ class AttentionMap(NamedTuple):
 
 def attention_map(share: float, *, hard: bool) -> AttentionMap:
     r"""Return where a sample with label 1 looks at a share of $\Gamma_{0.1}$, with drawn noise or the worst."""
-    mixture = noisy(Mixture(10, 7, 4, relevant_fraction=0.2), 0.125)
+    mixture = Mixture(10, 7, 4, 1.0, 0.2, 0.125, 0.125)
     patterns, drawn = draw(mixture, 0, 50, "map")
     chosen = against_attention(mixture, patterns) if hard else drawn
     first = int((chosen.labels > 0).argmax())

@@ -29,14 +29,8 @@ def oracle_key_query(answer: Callable[..., Any]) -> str | None:
     likely = {
         "it is the transpose: queries stand on the left, and irrelevant queries look at relevant keys": right.T,
         "irrelevant queries get no signal: add the terms with the other patterns": own,
-        "relevant queries look at both labels' patterns, but only their own occurs; the square terms are enough": (
-            np.outer(patterns.label.sum(0) + patterns.other.sum(0), patterns.label.sum(0))
-        ),
         "an irrelevant query cannot know the label: it has to look at both patterns": (
             own + np.outer(patterns.other.sum(0), patterns.label[0])
-        ),
-        "the difference of the patterns cancels for one label: take their sum": (
-            own + np.outer(patterns.other.sum(0), patterns.label[0] - patterns.label[1])
         ),
     }
     return likely_mistake(got, right, likely)

@@ -1,55 +1,56 @@
-"""The experiments of the chapter: logits of the oracle, what linear rules separate, and Proposition 3."""
+"""The experiments of the chapter: the oracle's logits, linear rules, Proposition 3, and the order of three margins."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
-from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import oracle
+from attnbook.multi_head.checks import containing, increasing
 from attnbook.multi_head.data import Mixture
+from attnbook.multi_head.experiment_parts import Gridded, slope
+from attnbook.multi_head.feasibility import allowed_constant, constant_limits, largest_allowed_constant
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
 from attnbook.multi_head.margins.cells import (
-    check_increasing,
+    SeedBySeed,
+    best_linear,
+    best_on_drawn,
     draw,
-    each,
-    noisy,
+    linearised_margins,
     patterns_of,
-    slope,
-    stacked,
     unit_oracle,
 )
-from attnbook.multi_head.margins.order import Feasibility, MarginOrder
-from attnbook.multi_head.measures import leak_and_margin, logit_gaps, needed_scale
+from attnbook.multi_head.measures import leak_and_margin, logit_gaps
 
-__all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledAttention", "best_on_drawn"]
+__all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledAttention"]
 
 EIGHTH = 0.125  # the most that Proposition 3 allows of noise along patterns, in units of S^2
+CELLS = ["no noise", "noise", "residual"]  # where the formula for the tangent margin is held against the linear one
 LAWS = ["none", "constant", "linear", "quadratic"]  # of the noise in the pattern norm: 0, 0.1, 0.1 S, S^2 / 8
 KINDS = ["random", "corners", "hard"]  # noise inside its bounds, at its bounds, chosen against attention
 
 
 @dataclass(frozen=True, kw_only=True)
-class OracleLogits(Experiment):
+class OracleLogits(SeedBySeed):
     r"""Eq. (8): logits $x_t^\top W_\star x_s$, and the smallest gap between a relevant and an irrelevant key."""
 
     id = "multi_head.oracle_logits"
     summary = "Eq. (8): logits under the oracle key-query matrix, and their smallest gap"
-    budget_seconds = 10
     smoke = {"n_samples": 20, "n_corners": 60, "seeds": (0, 1)}
+    axes = {"norm": "pattern_norms", "noise": "noise_shares"}
+    labels = {"law": LAWS}
 
-    n_tokens: int = 10  # T
-    dimension: int = 12  # d
-    n_patterns: int = 4  # M
+    n_tokens: int = 10
+    dimension: int = 12
     relevant_fraction: float = 0.4  # zeta
-    free_noise: float = 0.3  # norm of the noise orthogonal to all patterns
     pattern_norms: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)  # S
     noise_shares: tuple[float, ...] = (0.0, 0.03125, 0.0625, 0.09375, 0.125, 0.1875, 0.25, 0.3125)  # at S = 1
     n_samples: int = 200  # of each law and pattern norm
@@ -57,72 +58,60 @@ class OracleLogits(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.pattern_norms) < 2 or min(self.pattern_norms) <= 0:
-            raise ValueError(f"pattern_norms: expected two or more positive numbers, got {self.pattern_norms}")
-        if EIGHTH not in self.noise_shares or not all(0 <= share <= 0.5 for share in self.noise_shares):
-            raise ValueError(f"noise_shares: expected numbers between 0 and 1/2, 1/8 included, got {self.noise_shares}")
-
-    def mixture(self, pattern_norm: float, noise_share: float) -> Mixture:
-        """Return the data of one cell."""
-        sizes = self.n_tokens, self.dimension, self.n_patterns, pattern_norm, self.relevant_fraction
-        return noisy(Mixture(*sizes, free_noise=self.free_noise), noise_share)
+        containing([EIGHTH], noise_shares=self.noise_shares)
+        increasing(1e-9, count=2, pattern_norms=self.pattern_norms)  # for a slope
 
     def stated_gaps(self) -> xr.DataArray:
         """Return the smallest gap that the noise bounds allow, for each noise share."""
-        gaps = [oracle.worst_gap(self.mixture(1.0, share)) for share in self.noise_shares]
-        return xr.DataArray(gaps, {"noise": list(self.noise_shares)})
+        return self.stated(("noise",), lambda z: oracle.worst_gap(self.mixture(1.0, self.relevant_fraction, z)))
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name laws of the noise, pattern norms and noise shares."""
-        return {"law": LAWS, "norm": list(self.pattern_norms), "noise": list(self.noise_shares)}
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+    def one_seed(self, seed: int) -> Arrays:
         """Measure logits on drawn samples, and gaps with noise at its bounds."""
-        return each(seeds, self._of_seed)
 
-    def _of_seed(self, seed: int) -> Arrays:
-        cells = np.array([[self._cell(seed, law, s) for s in self.pattern_norms] for law in LAWS])
-        corners = []
-        for share in self.noise_shares:
-            drawn = draw(self.mixture(1.0, share), seed, self.n_corners, "corners", repr(share), corners=True)
-            corners.append(logit_gaps(drawn[1], oracle.key_query(drawn[0])).min())
-        patterns = patterns_of(self.mixture(1.0, 0.0), seed)
+        def of_law(law: str, s: float) -> Arrays:
+            share = {"none": 0.0, "constant": 0.1 / s**2, "linear": 0.1 / s, "quadratic": EIGHTH}[law]
+            patterns, drawn = draw(self.mixture(s, self.relevant_fraction, share), seed, self.n_samples, "logits", law)
+            w = oracle.key_query(patterns)
+            logits = drawn.tokens @ w @ drawn.tokens.swapaxes(1, 2)
+            keys = np.broadcast_to(drawn.relevant[:, None], logits.shape)
+            return {
+                "relevant": ((), logits[keys].mean()),
+                "irrelevant": ((), np.abs(logits[~keys]).max()),  # the largest in size
+                "gap": ((), logit_gaps(drawn, w).min() / s**4),  # the smallest
+            }
+
+        def at_corners(share: float) -> Arrays:
+            mixture = self.mixture(1.0, self.relevant_fraction, share)
+            patterns, drawn = draw(mixture, seed, self.n_corners, "corners", repr(share), corners=True)
+            return {"corner_gap": ((), logit_gaps(drawn, oracle.key_query(patterns)).min())}
+
+        patterns = patterns_of(self.mixture(1.0, self.relevant_fraction, 0.0), seed)
         w, of_label = oracle.key_query(patterns), patterns.label.T
         return {
-            "relevant": (("law", "norm"), cells[..., 0]),  # mean logit
-            "irrelevant": (("law", "norm"), cells[..., 1]),  # largest logit in size
-            "gap": (("law", "norm"), cells[..., 2]),  # the smallest, in units of S^4
-            "corner_gap": (("noise",), corners),
+            **self.grid(("law", "norm"), of_law),
+            **self.grid(("noise",), at_corners),
             "as_query": ((), (patterns.other @ w @ of_label).min()),  # scores of nu as a query and mu as a key
             "as_key": ((), np.abs(patterns.other @ w.T @ of_label).max()),  # and the other way round
         }
 
-    def _cell(self, seed: int, law: str, s: float) -> tuple[float, float, float]:
-        share = {"none": 0.0, "constant": 0.1 / s**2, "linear": 0.1 / s, "quadratic": EIGHTH}[law]
-        patterns, drawn = draw(self.mixture(s, share), seed, self.n_samples, "logits", law)
-        w = oracle.key_query(patterns)
-        logits = drawn.tokens @ w @ drawn.tokens.swapaxes(1, 2)
-        keys = np.broadcast_to(drawn.relevant[:, None], logits.shape)
-        return logits[keys].mean(), np.abs(logits[~keys]).max(), logit_gaps(drawn, w).min() / s**4
-
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off powers of S and gaps."""
         excess = data.corner_gap - self.stated_gaps()
-        largest = {law: slope(data.irrelevant.sel(law=law)) for law in LAWS[1:]}
+        largest = {law: slope(data.irrelevant.sel(law=law), "norm") for law in LAWS[1:]}
         return {
             "MH-B13.13": {
                 "smallest_score_irrelevant_query": lowest(data.as_query),
                 "largest_score_irrelevant_key": highest(data.as_key),
             },
             "MH-E8": {
-                "slope_relevant": slope(data.relevant.sel(law="constant")),
+                "slope_relevant": slope(data.relevant.sel(law="constant"), "norm"),
                 "slope_irrelevant": largest["constant"],
             },
             "MH-E8-noise": {
                 "slope_linear_noise": largest["linear"], "slope_quadratic_noise": largest["quadratic"],
             },
             "MH-E8-gap": {
-                "slope_gap": slope(data.gap * data.norm**2).sel(law="quadratic"),
+                "slope_gap": slope(data.gap * data.norm**2, "norm").sel(law="quadratic"),
                 "smallest_relative_gap": lowest(data.gap),
             },
             "MH-P3.1-law": {
@@ -133,82 +122,51 @@ class OracleLogits(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearRules(Experiment):
+class LinearRules(SeedBySeed):
     """What a linear rule separates and what attention does, against the noise; S = 1."""
 
     id = "multi_head.linear_rules"
     summary = "What linear rules separate and what attention does, against the noise"
-    budget_seconds = 10
     smoke = {"n_samples": 5, "noise_shares": (0.0, 0.05, 0.125), "seeds": (0, 1)}
+    axes = {"fraction": "relevant_fractions", "noise": "noise_shares", "size": "drawn_samples"}
+    labels = {"rule": ["mean token", "positions"]}
 
-    n_tokens: int = 20  # T
-    dimension: int = 16  # d
-    n_patterns: int = 4  # M
-    free_noise: float = 0.3  # norm of the noise orthogonal to all patterns
     relevant_fractions: tuple[float, ...] = (0.05, 0.1, 0.3)  # zeta, increasing
     noise_shares: tuple[float, ...] = tuple(round(0.0125 * i, 4) for i in range(11))  # up to 1/8
     leak: float = 0.01  # the epsilon whose scale attention has
     n_samples: int = 40  # of each cell with noise inside its bounds, and as many with noise at them
     drawn_samples: tuple[int, ...] = (100, 400)  # samples that linear rules are fitted to, at the largest noise
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_increasing(self, "relevant_fractions", "noise_shares", "drawn_samples")
-
-    def mixture(self, relevant_fraction: float, noise_share: float) -> Mixture:
-        """Return the data of one cell."""
-        sizes = self.n_tokens, self.dimension, self.n_patterns, 1.0, relevant_fraction
-        return noisy(Mixture(*sizes, free_noise=self.free_noise), noise_share)
-
-    def stated(self) -> xr.DataArray:
-        r"""Return $\gamma_{lin}$ of each cell."""
-        margins = [[oracle.linear_margin(self.mixture(z, share)) for share in self.noise_shares] for z in self._shares]
-        return xr.DataArray(margins, {"fraction": self._shares, "noise": list(self.noise_shares)})
-
-    @property
-    def _shares(self) -> list[float]:
-        return list(self.relevant_fractions)
-
     def limit(self) -> float:
         r"""Return $\gamma_{attn}$."""
-        return oracle.attention_margin(self.mixture(self.relevant_fractions[0], 0.0))
+        return oracle.attention_margin(self.mixture(1.0, self.relevant_fractions[0], 0.0))
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name shares of relevant tokens, noise shares, numbers of samples and rules."""
-        rules = {"size": list(self.drawn_samples), "rule": ["mean token", "positions"]}
-        return {"fraction": self._shares, "noise": list(self.noise_shares)} | rules
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+    def one_seed(self, seed: int) -> Arrays:
         """Measure margins with uniform and with saturated attention, and the best ones of all linear rules."""
-        return each(seeds, self._of_seed)
 
-    def _of_seed(self, seed: int) -> Arrays:
-        cells = [[self._cell(self.mixture(z, share), seed) for share in self.noise_shares] for z in self._shares]
-        loud = [self.mixture(z, self.noise_shares[-1]) for z in self._shares]
-        drawn = [[best_on_drawn(mixture, n, seed) for n in self.drawn_samples] for mixture in loud]
-        uniform, attention, best = np.moveaxis(np.array(cells), -1, 0)
-        axes = ("fraction", "noise")
-        return {
-            "uniform": (axes, uniform), "attention": (axes, attention), "best": (axes, best),
-            "best_drawn": (("fraction", "size", "rule"), drawn),  # 0 where no rule separates
-        }  # fmt: skip
+        def margins(zeta: float, share: float) -> Arrays:
+            mixture = self.mixture(1.0, zeta, share)
+            patterns, inside = draw(mixture, seed, self.n_samples, "margins")
+            at_bounds = draw(mixture, seed, self.n_samples, "margins", corners=True)[1]
+            against = [against_linear_rules(mixture, patterns, sign=sign) for sign in (1.0, -1.0)]
+            every = [inside, at_bounds, *against, against_attention(mixture, patterns)]
+            u, w = unit_oracle(patterns, mixture)
+            scales = 0.0, oracle.stated_scale(mixture, self.leak)
+            uniform, attention = (min(leak_and_margin(drawn, u, g * w)[1] for drawn in every) for g in scales)
+            features = np.concatenate([drawn.tokens.reshape(len(drawn.tokens), -1) for drawn in against])
+            best = best_linear(features, np.concatenate([drawn.labels for drawn in against]))
+            return {"uniform": ((), uniform), "attention": ((), attention), "best": ((), best)}
 
-    def _cell(self, mixture: Mixture, seed: int) -> tuple[float, float, float]:
-        """Smallest margins with uniform and scaled attention, and the best linear rule's on the samples against it."""
-        patterns = patterns_of(mixture, seed)
-        kinds = [draw(mixture, seed, self.n_samples, "margins", corners=corners)[1] for corners in (False, True)]
-        against = [against_linear_rules(mixture, patterns, sign=sign) for sign in (1.0, -1.0)]
-        u, w = unit_oracle(patterns, mixture)
-        scales, every = (0.0, oracle.stated_scale(mixture, self.leak)), [*kinds, *against]
-        every.append(against_attention(mixture, patterns))
-        uniform, attention = (min(leak_and_margin(drawn, u, g * w)[1] for drawn in every) for g in scales)
-        features = np.concatenate([drawn.tokens.reshape(len(drawn.tokens), -1) for drawn in against])
-        return uniform, attention, best_linear(features, np.concatenate([drawn.labels for drawn in against]))
+        def of_drawn(zeta: float, n: int) -> Arrays:
+            best = best_on_drawn(self.mixture(1.0, zeta, self.noise_shares[-1]), n, seed)
+            return {"best_drawn": (("rule",), best)}  # 0 where no rule separates
+
+        return self.grid(("fraction", "noise"), margins) | self.grid(("fraction", "size"), of_drawn)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold margins against the linear one, and the best rules on drawn samples against the attention margin."""
-        stated, share = self.stated(), data.best_drawn.isel(fraction=0) / self.limit()
-        few, many = share.isel(size=0), share.isel(size=-1)
+        stated = self.stated(("fraction", "noise"), lambda z, share: oracle.linear_margin(self.mixture(1.0, z, share)))
+        few, many = (data.best_drawn.isel(fraction=0, size=size) / self.limit() for size in (0, -1))
         return {
             "MH-A3-linear": {"smallest_margin_minus_bound": lowest(data.uniform - stated)},
             "MH-A3-linear-best": {
@@ -221,82 +179,60 @@ class LinearRules(Experiment):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledAttention(Experiment):
-    """Proposition 3: how strongly attention must be scaled, and what margin it then has, at the largest noise."""
+class ScaledAttention(SeedBySeed):
+    """Proposition 3 at the largest noise: where attention looks when it is scaled as stated, and its margin."""
 
     id = "multi_head.margins"
-    summary = "Proposition 3: how strongly attention must be scaled, and its margin"
-    budget_seconds = 10
+    summary = "Proposition 3: leak and margin of attention that is scaled as stated"
     smoke = {"n_samples": 20, "seeds": (0, 1)}
+    axes = {"norm": "pattern_norms", "fraction": "relevant_fractions", "epsilon": "leaks"}
+    labels = {"kind": KINDS}
+    falling = ("leaks",)
 
-    n_tokens: int = 20  # T
-    dimension: int = 16  # d
-    n_patterns: int = 4  # M
-    free_noise: float = 0.3  # norm of the noise orthogonal to all patterns
     pattern_norms: tuple[float, ...] = (1.0, 2.0)  # S
     relevant_fractions: tuple[float, ...] = (0.05, 0.1, 0.3)  # zeta
     leaks: tuple[float, ...] = (0.3, 0.1, 0.01)  # epsilon, decreasing
     n_samples: int = 300  # of each cell and kind of noise
 
-    def mixture(self, pattern_norm: float, relevant_fraction: float) -> Mixture:
-        """Return the data of one cell."""
-        sizes = self.n_tokens, self.dimension, self.n_patterns, pattern_norm, relevant_fraction
-        return noisy(Mixture(*sizes, free_noise=self.free_noise), EIGHTH)
+    def one_seed(self, seed: int) -> Arrays:
+        """Measure leaks and margins of the oracle parameters."""
 
-    def stated(self, of: Callable[[Mixture, float], float]) -> xr.DataArray:
-        """Return a quantity of theory, from a mixture and a leak, in all cells."""
-        cells = [[self.mixture(s, z) for z in self.relevant_fractions] for s in self.pattern_norms]
-        values = [[[of(mixture, leak) for leak in self.leaks] for mixture in row] for row in cells]
-        return xr.DataArray(values, {name: self.coordinates()[name] for name in ("norm", "fraction", "epsilon")})
+        def cell(s: float, zeta: float, kind: str) -> Arrays:
+            mixture = self.mixture(s, zeta, EIGHTH)
+            patterns = patterns_of(mixture, seed)
+            u, w = unit_oracle(patterns, mixture)
+            if kind == "hard":
+                drawn = against_attention(mixture, patterns)
+            else:
+                drawn = draw(mixture, seed, self.n_samples, kind, corners=kind == "corners")[1]
+            at = np.array([leak_and_margin(drawn, u, oracle.stated_scale(mixture, leak) * w) for leak in self.leaks])
+            return {
+                "leak": (("epsilon",), at[:, 0]),  # largest attention of a query on irrelevant keys
+                "margin": (("epsilon",), at[:, 1]),  # the smallest
+                "uniform": ((), leak_and_margin(drawn, u, 0 * w)[1]),  # the smallest with uniform attention
+            }
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name kinds of noise, pattern norms, shares of relevant tokens and allowed leaks."""
-        axes = {"norm": self.pattern_norms, "fraction": self.relevant_fractions, "epsilon": self.leaks}
-        return {"kind": KINDS} | {name: list(values) for name, values in axes.items()}
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Measure leaks, margins and needed scales of the oracle parameters."""
-        return each(seeds, self._of_seed)
-
-    def _of_seed(self, seed: int) -> Arrays:
-        norms = self.pattern_norms
-        rows = [stacked("fraction", [self._cell(seed, s, z) for z in self.relevant_fractions]) for s in norms]
-        return stacked("norm", rows)
-
-    def _cell(self, seed: int, s: float, zeta: float) -> Arrays:
-        mixture = self.mixture(s, zeta)
-        patterns = patterns_of(mixture, seed)
-        u, w = unit_oracle(patterns, mixture)
-        drawn = [draw(mixture, seed, self.n_samples, kind, corners=kind == "corners")[1] for kind in KINDS[:2]]
-        kinds = [*drawn, against_attention(mixture, patterns)]
-        scales = [*(oracle.stated_scale(mixture, leak) for leak in self.leaks), 0.0]
-        at = np.array([[leak_and_margin(drawn, u, g * w) for g in scales] for drawn in kinds])
-        needed = [[needed_scale(logit_gaps(k, w), mixture.n_relevant, leak) for leak in self.leaks] for k in kinds]
-        return {
-            "leak": (("kind", "epsilon"), at[:, :-1, 0]),  # largest attention of a query on irrelevant keys
-            "margin": (("kind", "epsilon"), at[:, :-1, 1]),  # the smallest
-            "needed": (("kind", "epsilon"), needed),  # smallest scale that keeps the leak at epsilon
-            "uniform": (("kind",), at[:, -1, 1]),  # smallest margin with uniform attention
+        def worst_uniform(s: float, zeta: float) -> Arrays:
             # With uniform attention the leak is 1 - zeta exactly, and these samples have the worst noise.
-            "worst_uniform": ((), leak_and_margin(against_linear_rules(mixture, patterns), u, 0 * w)[1]),
-        }
+            mixture = self.mixture(s, zeta, EIGHTH)
+            patterns = patterns_of(mixture, seed)
+            u, w = unit_oracle(patterns, mixture)
+            return {"worst_uniform": ((), leak_and_margin(against_linear_rules(mixture, patterns), u, 0 * w)[1])}
+
+        return self.grid(("norm", "fraction", "kind"), cell) | self.grid(("norm", "fraction"), worst_uniform)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Hold leaks, margins and scales against those of Proposition 3 and of this book."""
-        of_stated = data.needed.sel(kind="random") / self.stated(oracle.stated_scale)
-        of_sharp = data.needed / self.stated(oracle.sharp_scale)
-        bound = self.stated(lambda mixture, leak: oracle.attention_margin(mixture, leak=leak))
-        limit = self.stated(lambda mixture, leak: oracle.attention_margin(mixture)).isel(epsilon=-1)
+        """Hold leaks and margins against those of Proposition 3, and uniform attention against two readings."""
+        bound = self.stated(
+            ("norm", "fraction", "epsilon"),
+            lambda s, zeta, leak: oracle.attention_margin(self.mixture(s, zeta, EIGHTH), leak=leak),
+        )
+        limit = data.norm * np.sqrt(self.n_tokens / 2)
         leak, ratio = 1 - data.fraction, EIGHTH * data.norm  # the second is Z_mu / S
         forms = {"with_square": 1 - leak * (1 + 2 * EIGHTH), "printed": 1 - leak * (1 + 2 * ratio)}
         errors = {f"error_{name}": abs(data.worst_uniform / limit - form) for name, form in forms.items()}
         return {
             "MH-P3.1": {"largest_leak_over_epsilon": highest(data.leak / data.epsilon)},
-            "MH-P3.1-sharp": {
-                "largest_needed_fraction": highest(of_sharp),
-                "smallest_needed_fraction_hard": lowest(of_sharp.sel(kind="hard")),
-                "smallest_share_of_stated": lowest(of_stated), "largest_share_of_stated": highest(of_stated),
-            },
             "MH-P3.2": {
                 "smallest_margin_minus_bound": lowest(data.margin - bound),
                 "smallest_share_of_limit": lowest(data.margin.isel(epsilon=-1) / limit),
@@ -306,17 +242,178 @@ class ScaledAttention(Experiment):
         }  # fmt: skip
 
 
-def best_on_drawn(mixture: Mixture, n_samples: int, seed: int) -> tuple[float, float]:
-    """Return the largest margins of linear rules on drawn samples: on the mean token, and with weights by position."""
-    drawn = draw(mixture, seed, n_samples, "drawn", n_samples)[1]
-    # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
-    mean = np.sqrt(mixture.n_tokens) * drawn.tokens.mean(axis=1)
-    return best_linear(mean, drawn.labels), best_linear(drawn.tokens.reshape(n_samples, -1), drawn.labels)
+@dataclass(frozen=True, kw_only=True)
+class MarginOrder(SeedBySeed):
+    r"""Is $\gamma_{attn}\ge\gamma_\star\ge\gamma_{lin}$? Margins of a network and of its linearisation.
+
+    The tangent-kernel margin of $\tilde\theta_\star=(\bar U_\star,\bar W_\star)$ after the first phase is measured from
+    gradients at $U=c\,\frac\zeta4\,\mathbb 1u_\star^\top$, $W=0$, with a factor $c$ on the step that is 1 in the paper.
+    One head is enough: the margin does not depend on how many there are.
+    """
+
+    id = "multi_head.margin_order"
+    summary = "Sections 5.3 and 7: the order of three margins, and when it flips"
+    smoke = {"pattern_norms": (1.0, 2.0, 3.0, 6.0), "n_samples": 10, "seeds": (0, 1)}
+    axes = {"fraction": "relevant_fractions", "norm": "pattern_norms", "step": "steps"}
+    labels = {"cell": CELLS}
+
+    n_tokens: int = 10
+    dimension: int = 12
+    pattern_norms: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0)  # S
+    relevant_fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)  # zeta, increasing
+    steps: tuple[float, ...] = (0.25, 1.0, 4.0)  # c, 1 among them
+    noisy_norm: float = 2.0  # S of the three cells in which the formula (7) is held against the linear margin
+    noisy_fraction: float = 0.4  # zeta there
+    noise_share: float = 0.1  # noise along patterns in the second of them, in units of S^2
+    residual: float = 0.001  # P in the third
+    free_noise: float = 0.5  # in the third
+    n_samples: int = 60  # of each cell
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        containing([1.0], steps=self.steps)
+
+    def quiet(self, relevant_fraction: float, pattern_norm: float) -> Mixture:
+        """Return the data of one cell, without noise."""
+        return replace(self.mixture(pattern_norm, relevant_fraction, 0.0), free_noise=0.0)
+
+    def special(self, cell: str) -> tuple[Mixture, float]:
+        """Return the data of one of the three cells, and the residual of the first step there."""
+        free = self.mixture(self.noisy_norm, self.noisy_fraction, self.noise_share if cell == "noise" else 0.0)
+        return (free, self.residual) if cell == "residual" else (replace(free, free_noise=0.0), 0.0)
+
+    def of_theory(self, of: Callable[[Mixture], float]) -> xr.DataArray:
+        """Return a quantity of theory in all cells without noise."""
+        return self.stated(("fraction", "norm"), lambda zeta, s: of(self.quiet(zeta, s)))
+
+    def stated_difference(self, cell: str) -> float:
+        r"""Return the formula (7) minus that for $\gamma_{lin}$ in one of the three cells."""
+        mixture, residual = self.special(cell)
+        return oracle.first_phase_margin(mixture, residual=residual) - oracle.linear_margin(mixture)
+
+    def one_seed(self, seed: int) -> Arrays:
+        """Measure the margins of a network and of its linearisation."""
+
+        def cell(zeta: float, s: float) -> Arrays:
+            tangent, uniform = linearised_margins(self.quiet(zeta, s), seed, self.n_samples, self.steps)
+            return {"tangent": (("step",), tangent), "uniform": ((), uniform)}
+
+        def special(name: str) -> Arrays:
+            mixture, residual = self.special(name)
+            tangent, uniform = linearised_margins(mixture, seed, self.n_samples, (1.0,), residual)
+            return {"noisy_tangent": ((), tangent[0]), "noisy_uniform": ((), uniform)}
+
+        return self.grid(("fraction", "norm"), cell) | self.grid(("cell",), special)
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Count cells on the wrong side of a threshold, and hold margins against each other."""
+        network, cells = self.of_theory(oracle.attention_margin), ("fraction", "norm")
+        above, one = data.tangent > network, data.tangent.sel(step=1.0)
+        beyond = data.norm > self.of_theory(oracle.crossing)
+        longer = data.step > self.of_theory(oracle.step_crossing)
+        both = (above.any("step") & ~above.all("step")).sum(cells)
+        differences = self.stated(("cell",), self.stated_difference)
+        kept = data.noisy_tangent - data.noisy_uniform
+        growth = {"linear": network - data.uniform, "tangent": network - one, "between": one - data.uniform}
+        less_sparse = {name: gap.diff("fraction") for name, gap in growth.items()}
+        return {
+            "MH-ORD": {
+                "cells_against_threshold": highest((above.sel(step=1.0) != beyond).sum(cells)),
+                "cells_violating": lowest(above.sel(step=1.0).sum(cells)),
+                "steps_against_threshold": highest((above != longer).sum((*cells, "step"))),
+                "cells_with_both_orders": lowest(both),
+            },
+            "MH-ORD-linear": {
+                **{f"formula_{name.replace(' ', '_')}": differences.sel(cell=name) for name in CELLS},
+                "smallest_measured": lowest(kept),
+            },
+            "MH-ORD-gap": {
+                "largest_change_linear": highest(less_sparse["linear"]),
+                "largest_change_tangent": highest(less_sparse["tangent"]),
+                "smallest_change_between": lowest(less_sparse["between"]),
+            },
+        }
 
 
-def best_linear(features: np.ndarray, labels: np.ndarray) -> float:
-    """Return the largest margin of any linear rule; 0 if there is none."""
-    try:
-        return kernel_margin(features @ features.T, labels).margin
-    except NotSeparableError:
-        return 0.0
+@dataclass(frozen=True, kw_only=True)
+class Feasibility(Gridded):
+    """Section 5.3, on grids with all hidden constants 1: does the oracle target satisfy the head condition?
+
+    Nothing is drawn, so that seeds change nothing.
+    """
+
+    id = "multi_head.feasibility"
+    summary = "Section 5.3: heads and signal strengths for which the theorem reaches the oracle"
+    budget_seconds = 5
+    smoke = {"per_decade": 4, "seeds": (0, 1)}
+    axes = {"n": "n_samples", "c": "scalings", "p": "powers"}
+    labels = {"few_heads": (10.0, 100.0, 1e4, 1e8), "condition": ("saturation", "case")}
+
+    n_samples: tuple[float, ...] = (100.0, 1e6)  # n, above e
+    norm_decades: int = 8  # largest S, as a power of ten
+    head_decades: int = 16  # largest H, as a power of ten
+    per_decade: int = 20  # points of the grid
+    scalings: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # powers c of heads summed as H^-c
+    powers: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 3.0)  # p of key-query matrices of norm C H^-p
+    seeds: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        increasing(math.e, n_samples=self.n_samples)
+
+    def coordinates(self) -> dict[str, Any]:
+        """Name pattern norms, too."""
+        return super().coordinates() | {
+            "norm": np.logspace(0, self.norm_decades, self.norm_decades * self.per_decade + 1)
+        }
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Count the heads that satisfy the conditions at each pattern norm, and follow the paper's exponents."""
+        s = self.coordinates()["norm"][:, None]
+        heads = np.logspace(0, self.head_decades, self.head_decades * self.per_decade + 1)  # not rounded
+
+        def of_n(n: float) -> Arrays:
+            constant, literal = (allowed_constant(s, heads, n, literal=one) for one in (False, True))
+            return {
+                "largest_constant": (("norm",), constant.max(axis=1)),  # for which some H satisfies (12)
+                "feasible": (("norm",), (constant >= 1).sum(axis=1)),
+                "feasible_literal": (("norm",), (literal >= 1).sum(axis=1)),
+            }
+
+        def of_scaling(c: float, n: float) -> Arrays:  # of targets whose loss stays small, and of the printed one
+            small, printed = (allowed_constant(s, heads, n, scaling=c, target_scaling=one) for one in (None, 0.5))
+            return {"scaled": ((), (small >= 1).sum()), "scaled_printed": ((), (printed >= 1).sum())}
+
+        def limits(p: float, n: float, n_heads: float) -> Arrays:
+            return {"limits": (("condition",), constant_limits(p, n_heads, n))}
+
+        found = self.grid(("n",), of_n) | self.grid(("c", "n"), of_scaling)
+        return found | self.grid(("p", "n", "few_heads"), limits)
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Count feasible points, and read off constants and exponents."""
+        n, norm = self.n_samples, data.norm
+        law = xr.DataArray(largest_allowed_constant(norm.values, np.array(n)[:, None]), {"n": list(n), "norm": norm})
+        best_heads = norm**2 * np.log(max(n)) ** 2 / 2
+        of_law = (data.largest_constant / law).where(best_heads < 10.0**self.head_decades)
+        offset = slope(data.limits, "few_heads") - data.p
+        log_n = slope(data.limits.sel(condition="case").assign_coords(n=np.log(data.n)), "n")
+        return {
+            "MH-53.1": {"feasible_points": data.feasible.sum()},
+            "MH-53.1-constant": {
+                "smallest_of_law": of_law.min(), "largest_of_law": of_law.max(),
+                "feasible_points_literal": data.feasible_literal.sum("norm").min(),
+            },
+            "MH-53.3": {
+                "feasible_points": data.scaled.sum(),
+                "printed_points_to_1": data.scaled_printed.sel(c=slice(None, 1.0)).sum(),
+                "printed_points_above_1": data.scaled_printed.sel(c=slice(1.01, None)).sum("n").min(),
+            },
+            "MH-B13.6": {
+                "largest_offset_error_saturation": abs(offset.sel(condition="saturation") + 2).max(),
+                "smallest_offset_case": offset.sel(condition="case").min(),
+                "largest_offset_case": offset.sel(condition="case").max(),
+                "power_of_log": log_n.mean(),
+                "largest_room": (data.limits.sel(condition="saturation") / data.limits.sel(condition="case")).max(),
+            },
+        }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,16 +24,6 @@ BY_FRACTION: Sequence[LineStyle] = (
     ("#9d174d", (0, (3, 1, 1, 1, 1, 1)), "P"),
 )
 BY_STEP: Sequence[LineStyle] = (("#7c3aed", ":", "D"), ("#c2410c", "-.", "^"), ("#7f1d1d", (0, (5, 1)), "v"))
-BY_KIND = {
-    "random": Look("noise inside its bounds", "#5b5f66", "--", "s"),
-    "corners": Look("noise at its bounds", "#c2410c", "-.", "^"),
-    "hard": Look("noise against attention", "#0b5cad", "-", "o"),
-}
-BY_LAW = {
-    "constant": Look(r"irrelevant, $\bar Z$ constant", "#5b5f66", "--", "s"),
-    "linear": Look(r"irrelevant, $\bar Z\propto S$", "#c2410c", "-.", "^"),
-    "quadratic": Look(r"irrelevant, $\bar Z=S^2/8$", "#7c3aed", ":", "D"),
-}
 BEST = Look("best linear rule", "#111111", "none", "o", hollow=True)
 NOISE = r"noise along patterns $\bar Z/S^2$"
 LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away
@@ -58,62 +47,21 @@ def separation(rules: xr.Dataset) -> Figure:
     return figure
 
 
-def logits(data: xr.Dataset) -> Figure:
-    """Draw logits against the pattern norm for laws of the noise, and the smallest gap against the noise."""
+def gaps(data: xr.Dataset) -> Figure:
+    """Draw the smallest gap between logits of relevant and irrelevant keys against the noise."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 4.0))
-        _powers(left, data)
-        _gaps(right, data)
-    return figure
-
-
-def _powers(ax: Axes, data: xr.Dataset) -> None:
-    s = data.norm.values
-    band(ax, s, data.relevant.sel(law="constant"), Look("relevant (mean)", "#0b5cad", "-", "o"))
-    for (law, look), power, side in zip(BY_LAW.items(), (2, 3, 4), (0.6, 0.6, 1.6), strict=True):
-        largest = data.irrelevant.sel(law=law)
-        band(ax, s, largest, look)
-        reference = float(largest.isel(norm=0).median()) * side * s**power
-        ax.plot(s, reference, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
-        ax.annotate(f"slope {power}", (s[-1], reference[-1]), ha="left", va="center", fontsize=9.5)
-    ax.set(xscale="log", yscale="log", xlabel="pattern norm S", ylabel=r"logit under $W_{*}$")
-    _ticks(ax, s)
-    ax.set_xlim(s[0] * 0.92, s[-1] * 1.7)
-    ax.legend(fontsize=9, loc="upper left")
-
-
-def _gaps(ax: Axes, data: xr.Dataset) -> None:
-    x = data.noise.values
-    ax.axhspan(-1, 0, color=LOST, zorder=0)
-    ax.axvspan(-1, own.EIGHTH, color="#dbeafe", zorder=0, linewidth=0)
-    ax.plot(x, own.OracleLogits().stated_gaps(), color=INK, linewidth=1.4, label="our formula")
-    found = Look("smallest of sampled corners", "#c2410c", "none", "^", hollow=True)
-    ax.plot(x, data.corner_gap.min("seed"), **found.line_style())
-    ax.plot(own.EIGHTH, 0.375, **Look("what Proposition 3 needs", "#0b5cad", "none", "X").line_style())
-    ax.text(0.0, -0.11, "Proposition 3 applies", fontsize=9)
-    ax.text(x[-1], -0.15, "a query may look away", fontsize=9, ha="right")
-    ax.set(xlabel=NOISE, ylabel=r"smallest logit gap / $S^4$", ylim=(-0.18, 1.05), xlim=(-0.005, x[-1] + 0.005))
-    ax.legend(loc="upper right", fontsize=9)
-
-
-def needed_scale(data: xr.Dataset) -> Figure:
-    r"""Draw the $\Gamma$ that is needed as a share of the stated one, for each kind of noise; S = 1, fewest tokens."""
-    ready, cell = own.ScaledAttention(), {"norm": 0, "fraction": 0}
-    leaks, stated = data.epsilon.values, ready.stated(oracle.stated_scale)
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.8))
-        for kind, look in BY_KIND.items():
-            band(ax, leaks, (data.needed / stated).sel(kind=kind).isel(cell).transpose("seed", "epsilon"), look)
-        sharp = (ready.stated(oracle.sharp_scale) / stated).isel(cell)
-        ax.plot(leaks, sharp, color=INK, linestyle=":", linewidth=1.4, label="our bound")
-        ax.axhline(1, color=INK, linewidth=1.4)
-        below: dict[str, Any] = {"xytext": (0, -14), "textcoords": "offset points"}
-        ax.annotate(r"$\Gamma_\epsilon$ of Proposition 3", (leaks.max(), 1), **below)
-        ax.set(xscale="log", xlabel=r"attention $\epsilon$ allowed on irrelevant tokens", ylim=(0, 1.08))
-        ax.set(ylabel=r"needed $\Gamma$ / $\Gamma_\epsilon$")
-        _ticks(ax, leaks)
-        ax.invert_xaxis()
-        ax.legend(fontsize=9.5, loc="lower left", ncols=2)
+        figure, ax = plt.subplots(figsize=(6.4, 3.4))
+        x = data.noise.values
+        ax.axhspan(-1, 0, color=LOST, zorder=0)
+        ax.axvspan(-1, own.EIGHTH, color="#dbeafe", zorder=0, linewidth=0)
+        ax.plot(x, own.OracleLogits().stated_gaps(), color=INK, linewidth=1.4, label="our formula")
+        found = Look("smallest of sampled corners", "#c2410c", "none", "^", hollow=True)
+        ax.plot(x, data.corner_gap.min("seed"), **found.line_style())
+        ax.plot(own.EIGHTH, 0.375, **Look("what Proposition 3 needs", "#0b5cad", "none", "X").line_style())
+        ax.text(0.0, -0.11, "Proposition 3 applies", fontsize=9)
+        ax.text(x[-1], -0.15, "a query may look away", fontsize=9, ha="right")
+        ax.set(xlabel=NOISE, ylabel=r"smallest logit gap / $S^4$", ylim=(-0.18, 1.05), xlim=(-0.005, x[-1] + 0.005))
+        ax.legend(loc="upper right", fontsize=9)
     return figure
 
 
@@ -123,11 +71,11 @@ def margins_and_steps(data: xr.Dataset) -> Figure:
     s = data.norm.values
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.0))
-        ax.plot(s, ready.stated(oracle.attention_margin).isel(last), **ATTENTION.line_style())
+        ax.plot(s, ready.of_theory(oracle.attention_margin).isel(last), **ATTENTION.line_style())
         for (c, tangent), look in zip(data.tangent.isel(last).groupby("step"), BY_STEP, strict=True):
             band(ax, s, tangent.squeeze("step"), Look(rf"linearised, step $\times$ {c:g}", *look))
-        ax.plot(s, ready.stated(oracle.linear_margin).isel(last), **LINEAR.line_style())
-        crossing = oracle.crossing(ready.mixture(float(data.fraction[-1]), 1.0))
+        ax.plot(s, ready.of_theory(oracle.linear_margin).isel(last), **LINEAR.line_style())
+        crossing = oracle.crossing(ready.quiet(float(data.fraction[-1]), 1.0))
         ax.axvline(crossing, color=INK, linewidth=1, linestyle=":", label="predicted crossing")
         ax.set(xscale="log", yscale="log", xlabel="pattern norm S", ylabel="margin")
         _ticks(ax, np.arange(1, 7))

@@ -1,9 +1,11 @@
-"""The experiments of the chapter: what one step from zero writes, what margin it leaves, and training from there."""
+"""The experiment of the chapter: what one step from zero writes, and what margin it leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,257 +13,248 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnbook.core.ensemble import Parameters
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, highest, lowest
+from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
-from attnbook.multi_head import head_groups, layer, starts
+from attnbook.multi_head import oracle, starts
 from attnbook.multi_head import start_bounds as theory
-from attnbook.multi_head.data import Drawn, Mixture, double_device, draw
-from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.checks import at_least, containing, increasing
+from attnbook.multi_head.data import Mixture, double_device, draw
+from attnbook.multi_head.experiment_parts import slope
+from attnbook.multi_head.on_mixture import MixtureCells
 from attnbook.multi_head.one_good_step import start
-from attnbook.multi_head.one_good_step.start_margin import StartMargin, increasing, positive, slope
 
-__all__ = ["AfterStart", "FirstPhase", "StartMargin"]
+__all__ = ["StartMargin"]
 
-AT_ONCE = 10_000  # samples drawn together; they take 16 MB
-STARTS = ("zero", "even", "lucky", "unlucky")  # zero; the first phase with 1/2, 3/4, 1/4 of the signs plus
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstPhase(Experiment):
-    r"""Lemma 2: the step by the gradient against its closed form, and $m=U_h^{(1)}/\alpha_h$ over samples."""
-
-    id = "multi_head.first_phase"
-    summary = "Lemma 2: what one step from zero writes, and what of it is not signal"
-    budget_seconds = 15
-    smoke = {"n_first": (100, 1000), "dimensions": (20, 40), "n_checked": 100, "seeds": (0, 1), "chunk": 2}
-    large = {"n_first": (100, 300, 1000, 3000, 10_000, 30_000, 100_000), "seeds": tuple(range(50)), "chunk": 5}
-
-    n_tokens: int = 10  # tokens T of a sample
-    dimension: int = 20  # of a token
-    n_patterns: int = 4  # patterns M that say nothing
-    pattern_norm: float = 2.0  # norm S of every pattern
-    relevant_fraction: float = 0.2  # share zeta of tokens that carry the label
-    noise: float = 0.2  # bound on the noise along patterns
-    free_noise: float = 0.5  # norm of the noise orthogonal to all patterns
-    n_first: tuple[int, ...] = (100, 300, 1000, 3000, 10_000)  # samples; the fewer are the first of the more
-    judged: int = 1000  # the size at which the coefficient is judged
-    dimensions: tuple[int, ...] = (20, 80, 320)  # at which the residual is measured too, with the fewest samples
-    wide_noise: float = 4.0  # free noise there, so large that it makes up most of the residual
-    n_heads: int = 4  # of the network that takes the step by its gradient
-    n_checked: int = 1000  # samples on which the assumptions on the data are checked
-    failure: float = 0.05  # delta of the residual bound
-    seeds: tuple[int, ...] = tuple(range(20))
-    chunk: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        increasing("n_first", self.n_first)
-        if self.judged not in self.n_first:
-            raise ValueError(f"judged: expected one of n_first = {self.n_first}, got {self.judged}")
-        positive(n_heads=self.n_heads, n_checked=self.n_checked)
-        for dimension in self.dimensions:
-            _ = self.at_dimension(dimension)
-
-    @property
-    def mixture(self) -> Mixture:
-        """The data model."""
-        sizes = (self.n_tokens, self.dimension, self.n_patterns, self.pattern_norm, self.relevant_fraction)
-        return Mixture(*sizes, self.noise, self.noise, self.free_noise)
-
-    def at_dimension(self, dimension: int) -> Mixture:
-        """Return the data model at another dimension, with much noise off the patterns."""
-        return replace(self.mixture, dimension=dimension, free_noise=self.wide_noise)
-
-    def coordinates(self) -> dict[str, Any]:
-        """Name sizes of the first phase and dimensions."""
-        return {"n": list(self.n_first), "d": list(self.dimensions)}
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Check the data, take the step and measure what it wrote."""
-        where = double_device(device)
-        found = {**start.violations(self.mixture, self.n_checked, seeds), **self._step(seeds, where)}
-        arrays: Arrays = {name: (("seed",), values) for name, values in found.items()}
-        return arrays | self._written(seeds, where)
-
-    def _step(self, seeds: tuple[int, ...], where: torch.device) -> dict[str, np.ndarray]:
-        """Take the step of all heads by the gradient at zero, with alternating signs."""
-        batch = draw(self.mixture, self.n_first[0], seeds, purpose="first phase 0", device=where)
-        one = starts.zero(len(seeds), self.n_tokens, self.dimension, device=where)
-        zero = {name: tensor.expand(-1, self.n_heads, -1, -1) for name, tensor in one.items()}
-        gradient = layer.value_and_gradient(zero, batch.tokens, logistic(batch.labels))[1]
-        alpha = torch.tensor([(-1.0) ** h for h in range(self.n_heads)], dtype=torch.float64, device=where)
-        after = {name: -(alpha * self.n_heads**0.5)[:, None, None] * tensor for name, tensor in gradient.items()}
-        formula = starts.first_phase(batch.tokens, batch.labels, coefficients=alpha)
-        found = {
-            "key_query_entry": after["key_query"],
-            "row_difference": after["decoder"] - after["decoder"][:, :, :1],
-            "step_error": after["decoder"] - formula["decoder"],
-        }
-        return {name: tensor.abs().amax((1, 2, 3)).cpu().numpy() for name, tensor in found.items()}
-
-    def _written(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
-        """Measure what the direction of the first phase holds, at every size and every dimension."""
-        true, part = start.truth(self.mixture, seeds, where), self.relevant_fraction / 4
-        m = torch.stack(directions(self.mixture, self.n_first, seeds, where), dim=1)
-        wide = []
-        for dimension in self.dimensions:
-            mixture = self.at_dimension(dimension)
-            direction = directions(mixture, self.n_first[:1], seeds, where)[0]
-            wide.append((direction - part * start.truth(mixture, seeds, where).signal).norm(dim=1))
-        found = {
-            "coefficient": torch.einsum("bsd,bd->bs", m, true.signal) / (8 * part * self.pattern_norm**2),
-            "residual": (m - part * true.signal[:, None]).norm(dim=2),
-            "residual_half": (m - 2 * part * true.signal[:, None]).norm(dim=2),  # as if the text's zeta/2 were right
-        }
-        arrays: Arrays = {name: (("seed", "n"), tensor.cpu().numpy()) for name, tensor in found.items()}
-        return arrays | {"residual_by_dimension": (("seed", "d"), torch.stack(wide, dim=1).cpu().numpy())}
-
-    def over_n(self, data: xr.Dataset, formula: Callable[[Mixture, int], float]) -> xr.DataArray:
-        """Return a formula of the mixture and the size of the first phase, at every size."""
-        return xr.DataArray([formula(self.mixture, int(n)) for n in data.n], coords={"n": data.n})
-
-    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off the coefficient, the rate of the residual, and its size over the law and over the bound."""
-        law = data.residual / self.over_n(data, theory.residual_size)
-        bound = self.over_n(data, lambda mixture, n: theory.residual_bound(mixture, n, failure=self.failure))
-        typical = np.sqrt((data.residual_by_dimension**2).mean("seed"))
-        plateau = self.relevant_fraction * self.pattern_norm * 2**0.5 / 4  # norm of zeta/4 u_star
-        return {
-            "MH-DATA": {
-                "largest_violation": highest(data.violation), "largest_gram_error": highest(data.gram_error),
-                "largest_relevant_token_error": highest(data.relevant_error),
-            },
-            "MH-L2.1": {
-                "largest_key_query_entry": highest(data.key_query_entry),
-                "largest_row_difference": highest(data.row_difference),
-                "largest_error_of_closed_form": highest(data.step_error),
-            },
-            "MH-L2.2": {
-                "coefficient": data.coefficient.sel(n=self.judged, drop=True),
-                "left_by_half_over_plateau": data.residual_half.isel(n=-1, drop=True) / plateau,
-            },
-            "MH-L2.3": {"slope": slope(data.residual, "n"), "implied_constant": highest(data.residual / bound)},
-            "MH-L2.3-exact": {
-                "rms_over_law": np.sqrt((law**2).mean()), "largest_over_smallest": typical.max() / typical.min(),
-            },
-        }  # fmt: skip
+CELL = ("share", "norm", "noise")
+FORMS = ("corrected", "printed")  # of the softmax Jacobian at zero
+JUDGED = 0.1  # noise over S^2 at which the sign of eq. (7) is judged
+LARGE_NORMS = (2.0, 4.0, 8.0, 16.0)  # of the paper's example with noise of order S
+UNIFORM_HEADS = (4, 1024, 10**6)  # for coefficients uniform on [-1, 1]
+DRAWS = 20  # of these coefficients
+FIRST_PHASES = ("first phase", *(f"first phase {k}" for k in range(1, 6)))  # the residual is averaged over them
 
 
 @dataclass(frozen=True, kw_only=True)
-class AfterStart(Experiment):
-    """Training from zero and from first-phase starts with different signs; each start with every step size.
+class StartMargin(MixtureCells):
+    r"""Lemma 2 after real first phases, and Proposition 2: its three properties, and eq. (7) with and without noise."""
 
-    Data and step sizes were chosen after trials with easier data, where at its best step size every start was done at
-    once.
-    """
-
-    id = "multi_head.after_start"
-    summary = "Training from zero and from first-phase starts with lucky and unlucky signs"
-    budget_seconds = 15
-    smoke = {"n_samples": 10, "n_first": 300, "step_sizes": (1.0, 10.0), "steps": 100, "seeds": (0, 1)}
-    large = {"n_samples": 200, "steps": 1000, "seeds": tuple(range(20))}
+    id = "multi_head.start_margin"
+    summary = "Lemma 2 and Proposition 2: what one step writes; norms, outputs and margins at the start"
+    budget_seconds = 20
+    smoke = {
+        "n_samples": 100, "n_best": 10, "noises": (0.0, 0.1), "n_first": (100, 1000), "seeds": (0, 1), "chunk": 2,
+    }  # fmt: skip
+    axes = {"share": "shares", "norm": "pattern_norms", "noise": "noises", "n": "n_first"}
+    labels = {"heads": UNIFORM_HEADS, "large_norm": LARGE_NORMS, "form": FORMS}
+    falling = ("shares",)
 
     n_tokens: int = 10  # tokens T of a sample
     dimension: int = 12  # of a token
-    n_patterns: int = 4  # patterns M that say nothing
-    pattern_norm: float = 2.0  # norm S of every pattern
-    relevant_fraction: float = 0.1  # share zeta of tokens that carry the label
-    noise: float = 0.5  # bound on the noise along patterns
+    shares: tuple[float, ...] = (0.4, 0.1)  # zeta; most claims use the first
+    pattern_norms: tuple[float, ...] = (1.0, 2.0, 4.0)  # S
+    noises: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.125)  # bound on noise along patterns over S^2, at most 1/8
     free_noise: float = 0.5  # norm of the noise orthogonal to all patterns
-    n_samples: int = 40  # training samples
-    n_first: int = 1000  # samples of the first phase
-    n_heads: int = 16  # a multiple of four
-    step_sizes: tuple[float, ...] = (0.5, 1.0, 3.0, 10.0)  # of the second phase
-    judged: float = 1.0  # the step size at which starts are compared
-    steps: int = 130  # of gradient descent
-    reached: float = 0.01  # training loss whose first passing is timed
-    chunk: int = 1
+    n_samples: int = 2000  # over which the smallest margin is taken
+    n_best: int = 40  # for which the best target is found
+    step_norm: float = 2.0  # S where a real first phase is taken, with the first share
+    step_noise: float = 0.05  # bound on noise along patterns there
+    n_first: tuple[int, ...] = (100, 300, 1000, 3000, 10_000)  # its samples; the fewer are the first of the more
+    failure: float = 0.05  # delta of the bounds
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_heads < 4 or self.n_heads % 4:
-            raise ValueError(f"n_heads: expected a multiple of four, got {self.n_heads}")
-        increasing("step_sizes", self.step_sizes, least=1)
-        if self.judged not in self.step_sizes:
-            raise ValueError(f"judged: expected one of step_sizes = {self.step_sizes}, got {self.judged}")
-        positive(n_samples=self.n_samples, n_first=self.n_first, steps=self.steps)
+        containing((0.0, JUDGED), noises=self.noises)
+        if not 0 <= self.noises[0] <= self.noises[-1] <= 1 / 8:
+            raise ValueError(f"noises: expected numbers from 0 up to 1/8, got {self.noises}")
+        containing((1.0, 2.0, 4.0), pattern_norms=self.pattern_norms)
+        increasing(1, count=2, n_first=self.n_first)  # for a slope
+        at_least(1, n_samples=self.n_samples, n_best=self.n_best)
 
     @property
-    def mixture(self) -> Mixture:
-        """The data model."""
-        sizes = (self.n_tokens, self.dimension, self.n_patterns, self.pattern_norm, self.relevant_fraction)
-        return Mixture(*sizes, self.noise, self.noise, self.free_noise)
+    def step_mixture(self) -> Mixture:
+        """The data model in which a real first phase is taken."""
+        return self.mixture(self.step_norm, self.shares[0], self.step_noise / self.step_norm**2)
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name starts and step sizes."""
-        return {"start": list(STARTS), "step_size": list(self.step_sizes)}
+    def grown(self, norm: float) -> tuple[Mixture, int]:
+        """Return a setting of the paper's example: all noise in proportion to S, and n_1 to S^2 d."""
+        mixture = self.mixture(norm, self.shares[0], 0.1 / norm)
+        return replace(mixture, free_noise=norm / 4), round(4 * norm**2 * self.dimension)
+
+    def of_cells(self, formula: Callable[[Mixture], float]) -> xr.DataArray:
+        """Return a formula of the mixture at every cell."""
+        return self.stated(CELL, lambda share, norm, noise: formula(self.mixture(norm, share, noise)))
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train from every start with every step size, all as one program."""
+        """Measure margins in all cells, and the three properties after a real first phase."""
         where = double_device(device)
-        batch = draw(self.mixture, self.n_samples, seeds, device=where)
-        first = draw(self.mixture, self.n_first, seeds, purpose="first phase", device=where)
-        sizes, repeats = len(self.step_sizes), len(STARTS) * len(self.step_sizes)
-        tokens, labels = (part.repeat_interleave(repeats, dim=0) for part in batch[:2])
-        half, quarter = self.n_heads / 2, self.n_heads / 4
-        plus = torch.tensor([half, half, 3 * quarter, quarter], dtype=torch.float64, device=where)
-        counts = torch.stack([plus, self.n_heads - plus], 1).repeat_interleave(sizes, dim=0).repeat(len(seeds), 1)
-        objective = logistic(labels)
 
-        def record(parameters: Parameters) -> dict[str, Tensor]:
-            return {"loss": objective(layer.outputs(parameters, tokens, counts=counts))[0]}
+        def of_cell(share: float, norm: float, noise: float) -> Arrays:
+            mixture = self.mixture(norm, share, noise)
+            found = start.smallest_margins(mixture, self.n_samples, self.n_best, seeds, where)
+            return {name: (("seed",), values) for name, values in found.items()}
 
-        history = head_groups.gradient_descent(
-            self._starts(first), tokens, objective, counts=counts, record=record, record_at=range(self.steps + 1),
-            step_size=list(self.step_sizes) * (len(STARTS) * len(seeds)), steps=self.steps, progress=progress,
-        )  # fmt: skip
-        loss = np.asarray(history.records["loss"]).T.reshape(len(seeds), len(STARTS), sizes, -1)
-        return summaries(loss, self.reached)
+        errors: Arrays = {"jacobian_error": (("form",), jacobian_errors(self.n_tokens))}
+        found = self.grid(CELL, of_cell, progress=progress)
+        return found | errors | self._real_step(seeds, where) | self._growth(seeds, where)
 
-    def _starts(self, first: Drawn) -> Parameters:
-        """Return all starts of all seeds, once for each step size; only zero differs but for the counts."""
-        one, sizes = starts.first_phase(first.tokens, first.labels), len(self.step_sizes)
-        present = torch.tensor(
-            [float(name != "zero") for name in STARTS], dtype=torch.float64, device=first.tokens.device
-        )
-        scale = present.repeat_interleave(sizes).repeat(len(first.tokens))[:, None, None, None]
-        return {name: scale * tensor.repeat_interleave(len(STARTS) * sizes, dim=0) for name, tensor in one.items()}
+    def _real_step(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
+        """Measure residual, head norms, outputs and margins after a real first phase of every size."""
+        mixture = self.step_mixture
+        true, batch = start.truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+        part = mixture.relevant_fraction / 4 * true.signal[:, None]
+        each = [self._directions(seeds, purpose, where) for purpose in FIRST_PHASES]
+        m, (zero, pull) = each[0], true.parts(batch)
+        residual, sizes = m - part, torch.stack([(one - part).norm(dim=2) for one in each])
+        read = self.n_tokens * torch.einsum("bn,bnd,bsd->bsn", batch.labels, batch.tokens.mean(2), m)
+        found = {
+            "coefficient": torch.einsum("bsd,bd->bs", m, true.signal) / (2 * self.step_norm**2 * self.shares[0]),
+            "residual": residual.norm(dim=2),
+            "typical_residual": sizes.square().mean(0).sqrt(),
+            "residual_half": (m - 2 * part).norm(dim=2),  # as if the text's zeta/2 were right
+            "head_norm": self.n_tokens**0.5 * m.norm(dim=2),
+            "output": read.abs().amax(2),  # largest, of one head
+            "right": read.amin(2),  # smallest output times label, of one head with a plus sign
+            "step_margin": (zero[:, None] + torch.einsum("bnd,bsd->bsn", pull, m)).amin(2),
+            # what the residual takes off a sample's margin at most, for each unit of its norm
+            "lost": -torch.einsum("bnd,bsd->bsn", pull, residual).amin(2) / residual.norm(dim=2),
+        }
+        attention, uniform = torch.einsum("bnd,bd->bn", pull, m[:, -1]), []
+        for i, heads in itertools.product(range(len(seeds)), UNIFORM_HEADS):
+            rng = stream(seeds[i], "uniform", heads)
+            means = (float(np.abs(rng.uniform(-1, 1, heads)).mean()) for _ in range(DRAWS))
+            uniform.append([float((zero[i] + mean * attention[i]).min()) for mean in means])
+        return {name: (("seed", "n"), tensor.cpu().numpy()) for name, tensor in found.items()} | {
+            "worst_drop": (("seed",), pull.norm(dim=2).amax(1).cpu().numpy()),  # by any residual of norm one
+            "uniform_margin": (("seed", "heads", "draw"), np.reshape(uniform, (len(seeds), -1, DRAWS))),
+        }
+
+    def _directions(self, seeds: tuple[int, ...], purpose: str, where: torch.device) -> Tensor:
+        """Return m after a real first phase of every size, ``(seeds, sizes, dimension)``."""
+        first = draw(self.step_mixture, self.n_first[-1], seeds, purpose=purpose, device=where)
+        each = [starts.first_phase_direction(first.tokens[:, :n], first.labels[:, :n]) for n in self.n_first]
+        return torch.stack(each, 1)
+
+    def _growth(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
+        """Measure smallest margins above that of the linear model as patterns grow."""
+        gain = []
+        for mixture, n_first in map(self.grown, LARGE_NORMS):
+            first = draw(mixture, n_first, seeds, purpose="growing first phase", device=where)
+            batch = draw(mixture, min(self.n_samples, 500), seeds, purpose="growing", device=where)
+            m = starts.first_phase_direction(first.tokens, first.labels)
+            margin = start.truth(mixture, seeds, where).margins(batch, m).amin(1)
+            gain.append(margin.cpu().numpy() - oracle.linear_margin(mixture))
+        return {"gain": (("large_norm", "seed"), gain)}
+
+    def over_n(self, formula: Callable[[Mixture, int], float]) -> xr.DataArray:
+        """Return a formula of the mixture and the size of the first phase, at every size."""
+        return self.stated(("n",), partial(formula, self.step_mixture))
+
+    def after_step(self, data: xr.Dataset, *, sharper: bool = False) -> xr.DataArray:
+        """Return the whole of eq. (7), or of our bound, after the real first phase, with the residual it had."""
+        mixture = self.step_mixture
+        if sharper:
+            return theory.margin_bound(mixture) - theory.residual_price(mixture) * data.residual
+        return oracle.first_phase_margin(mixture) - theory.stated_residual_price(mixture) * data.residual
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off how much longer zero takes, and whether unlucky signs cost anything."""
-        here = data.sel(step_size=self.judged, drop=True)
-        needed = {name: here.steps_needed.sel(start=name, drop=True) for name in STARTS}
+        """Read off what the step writes, the three properties, and margins over the stated bound and over ours."""
+        bound = self.over_n(partial(theory.residual_bound, failure=self.failure))
+        plateau = self.shares[0] * self.step_norm * 2**0.5 / 4  # norm of zeta/4 u_star
+        of_step = {
+            "MH-L2.2": {
+                "coefficient": data.coefficient.isel(n=-1, drop=True),
+                "left_by_half_over_plateau": data.residual_half.isel(n=-1, drop=True) / plateau,
+            },
+            "MH-L2.3": {
+                "slope": slope(data.typical_residual, "n"), "implied_constant": highest(data.residual / bound),
+                "rms_over_law": np.sqrt(((data.typical_residual / self.over_n(theory.residual_size)) ** 2).mean()),
+            },
+        }  # fmt: skip
+        return of_step | self._properties(data) | self._margins(data)
+
+    def _properties(self, data: xr.Dataset) -> dict[str, dict[str, Any]]:
+        mixture, each = self.step_mixture, partial(xr.apply_ufunc, vectorize=True)
+        p = self.over_n(theory.residual_size) / self.failure**0.5
+        heads = partial(theory.head_norm_bound, mixture)
+        output = partial(theory.output_bound, mixture, n_samples=self.n_samples, failure=self.failure)
+        likely = data.output * max(sign_quantile(h, self.failure) for h in (1, 4, 16, 64))
+        free, uniform = oracle.first_phase_margin(mixture), data.uniform_margin
+        spread = (uniform.max("draw") - uniform.min("draw")) / uniform.mean("draw")
+        needed = theory.heads_required(mixture, margin=free, output=output(float(data.residual.max())))
+        required = theory.residual_bound(mixture, 1, failure=self.failure) * theory.stated_residual_price(mixture)
         return {
-            "MH-START-steps": {
-                "smallest_zero_over_even": lowest(needed["zero"] / needed["even"]),
-                "largest_zero_over_even": highest(needed["zero"] / needed["even"]),
-                "largest_rise": highest(here.largest_rise),
-                "smallest_first_loss_unlucky": lowest(data.first_loss.sel(start="unlucky", drop=True)),
-                "largest_unlucky_over_zero": highest(needed["unlucky"] / needed["zero"]),
-            }
+            "MH-P2.1": {
+                "largest_ratio": highest(data.head_norm / each(heads, data.residual)),
+                "largest_ratio_ours": highest(data.head_norm / each(partial(heads, sharper=True), p)),
+            },
+            "MH-P2.2": {
+                "largest_ratio": highest(likely / each(output, data.residual)),
+                "largest_ratio_ours": highest(likely / each(partial(output, sharper=True), p)),
+                "smallest_reading": lowest(data.right),
+            },
+            "MH-P2.3": {
+                "smallest_over_half": lowest(data.step_margin / (free / 2)),
+                "smallest_over_half_uniform": lowest(uniform.isel(heads=-1, drop=True) / (free / 2)),
+                **{f"relative_spread_{h}": spread.sel(heads=h, drop=True) for h in (4, 1024)},
+                "heads_required": xr.DataArray(needed),
+            },
+            "MH-P2.6": {
+                "bound": self.after_step(data).isel(n=-1, drop=True), "margin": data.step_margin.isel(n=-1, drop=True),
+                "required_samples": xr.DataArray((required / free) ** 2),
+            },
+            "MH-P2.7": {
+                "slope": slope(data.gain, "large_norm"),
+                "formula_gains_from": xr.DataArray(next(filter(self._formula_gains, 2.0 ** np.arange(1, 21)), np.inf)),
+            },
+        }  # fmt: skip
+
+    def _formula_gains(self, norm: float) -> bool:
+        """Whether eq. (7) promises more than a linear model in the paper's example."""
+        mixture, n_first = self.grown(norm)
+        residual = theory.residual_size(mixture, n_first)
+        return oracle.first_phase_margin(mixture, residual=residual) > oracle.linear_margin(mixture)
+
+    def _margins(self, data: xr.Dataset) -> dict[str, dict[str, Any]]:
+        stated, ours = self.of_cells(oracle.first_phase_margin), self.of_cells(theory.margin_bound)
+        judged, noisy = {"share": self.shares[0], "norm": 2.0, "noise": JUDGED}, {"noise": data.noise > 0}
+        gain = (data.best / data.best_zero).sel(share=self.shares[0], noise=0.0, drop=True)
+        mixture, after, error = self.step_mixture, self.after_step(data, sharper=True), abs(data.margin / stated - 1)
+        price = theory.residual_price(mixture)
+        required = theory.residual_size(mixture, 1) * price / theory.margin_bound(mixture)
+        return {
+            "MH-B13.2": {f"relative_error_{form}": data.jacobian_error.sel(form=form, drop=True) for form in FORMS},
+            "MH-P2.4": {"relative_error_signs": highest(error.sel(noise=0.0, drop=True))},
+            "MH-P2.5": {
+                "smallest_margin_minus_bound": lowest((data.margin - stated).sel(noisy)),
+                "bound_judged": stated.sel(judged, drop=True),
+                "margin_judged": lowest(data.margin.sel(judged, drop=True)),
+                "share_positive": (stated > 0).mean(),
+            },
+            "MH-P2.5-ours": {
+                "smallest_margin_minus_ours": lowest((data.margin - ours).sel(noisy)),
+                "smallest_gain": (ours - stated).sel(noisy).min(),
+                "smallest_ours": ours.sel(share=self.shares[0]).min(),
+                "smallest_step_bound": lowest(after.isel(n=-1, drop=True)),
+                "smallest_step_margin_minus_ours": lowest(data.step_margin - after),
+                "drop_over_price": highest(np.maximum(data.lost.max("n"), data.worst_drop) / price),
+                "price_over_stated": xr.DataArray(price / theory.stated_residual_price(mixture)),
+                "required_samples": xr.DataArray(required**2 / self.failure),
+            },
+            "MH-P2.3-zero": {f"gain_norm_{s}": gain.sel(norm=float(s), drop=True) for s in (1, 4)},
         }  # fmt: skip
 
 
-def summaries(loss: np.ndarray, reached: float) -> Arrays:
-    """Return first and largest losses, largest rises and times, from losses (seeds, starts, step sizes, steps)."""
-    below, axes = loss <= reached, ("seed", "start", "step_size")
-    return {
-        "first_loss": (axes[:2], loss[:, :, 0, 0]),
-        "largest_rise": (axes, np.diff(loss).max(3)),  # in one step; negative if there is none
-        "largest_loss": (axes, loss.max(3)),
-        "steps_needed": (axes, np.where(below.any(3), below.argmax(3), np.inf)),
-    }
+def sign_quantile(n_heads: int, failure: float) -> float:
+    """Return what the size of the random sum of signs stays within with probability 1 - failure, exactly."""
+    values, probabilities = theory.sign_sums(n_heads)
+    order = np.argsort(np.abs(values))
+    within = probabilities[order].cumsum() >= 1 - failure - 1e-12
+    return float(np.abs(values)[order][within.argmax()])
 
 
-def directions(mixture: Mixture, sizes: Sequence[int], seeds: Sequence[int], where: torch.device) -> list[Tensor]:
-    """Return m for each of the increasing sizes, of which the smaller are the first samples of the larger."""
-    total, done, found = torch.zeros((), dtype=torch.float64, device=where), 0, []
-    for size in sizes:
-        while done < size:
-            number = min(size - done, AT_ONCE)
-            own = [draw(mixture, number, [seed], purpose=f"first phase {done}", device=where) for seed in seeds]
-            total = total + number * torch.cat([starts.first_phase_direction(*one[:2]) for one in own])
-            done += number
-        found.append(total / size)
-    return found
+def jacobian_errors(n_tokens: int) -> list[float]:
+    """Return the relative errors of the softmax Jacobian at zero, with and without one over the number of tokens."""
+    true = torch.func.jacrev(lambda v: v.softmax(0))(torch.zeros(n_tokens, dtype=torch.float64))
+    printed = torch.eye(n_tokens, dtype=torch.float64) - 1 / n_tokens
+    return [float((form - true).norm() / true.norm()) for form in (printed / n_tokens, printed)]

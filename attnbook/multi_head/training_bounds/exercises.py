@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +14,15 @@ from attnbook.multi_head.curvature_bounds import nearer_end_rise
 __all__ = ["CHECKS"]
 
 
-def step_of_groups(answer: Callable[..., Any]) -> str | None:
-    """Check one step of gradient descent on groups of equal linear heads."""
+def _step_of_groups(answer: Callable[..., Any]) -> str | None:
+    """One step of gradient descent on groups of equal linear heads."""
     rng = stream(1, "exercise", "MH-TB2")
     u, x = rng.standard_normal((3, 4)), rng.standard_normal((7, 4))
     y, counts, eta = rng.choice([-1.0, 1.0], 7), np.array([2.0, 5.0, 9.0]), 0.7
     got = np.asarray(answer(u.copy(), counts.copy(), x.copy(), y.copy(), eta), dtype=float)
     if got.shape != u.shape:
         return f"the new groups have the shape of u, {u.shape}, got {got.shape}"
-    root = math.sqrt(counts.sum())
+    root = counts.sum() ** 0.5
 
     def step(outputs: np.ndarray, factor: np.ndarray | float) -> np.ndarray:
         slopes = -y / (1 + np.exp(y * outputs)) / len(y)
@@ -31,37 +30,27 @@ def step_of_groups(answer: Callable[..., Any]) -> str | None:
 
     outputs = counts @ (u @ x.T) / root
     right = step(outputs, 1 / root)
-    if np.allclose(got, right):
-        return None
     likely = {
-        "a group moves like ONE of its heads: its gradient carries no factor m_g": step(
-            outputs, counts[:, None] / root
-        ),
+        "a group moves like ONE of its heads: no factor m_g": step(outputs, counts[:, None] / root),
         "the gradient of a head carries 1/sqrt(H) too": step(outputs, 1.0),
-        "H is the number of heads, the sum of the counts, not the number of groups": step(
-            counts @ (u @ x.T) / math.sqrt(len(u)), 1 / math.sqrt(len(u))
-        ),
         "each group counts as often as it has heads in the output": step(u.sum(0) @ x.T / root, 1 / root),
         "the loss is a mean over the samples": u - len(y) * (u - right),
         "the sign: descent subtracts the gradient": 2 * u - right,
     }
-    return likely_mistake(got, right, likely)
+    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
 
 
-def rise_from_nearer_end(answer: Callable[..., Any]) -> str | None:
-    """Check the factor by which the loss can rise above the larger end of a segment."""
+def _rise_from_nearer_end(answer: Callable[..., Any]) -> str | None:
+    """The factor by which the loss can rise above the nearer end of a segment."""
     excesses = np.array([0.0, 0.5, 1.0, 3.0])
-    got = np.array([float(answer(excess)) for excess in excesses])
-    right = [nearer_end_rise(excess) for excess in excesses]
-    if np.allclose(got, right):
-        return None
+    got, right = (np.array([float(f(excess)) for excess in excesses]) for f in (answer, nearer_end_rise))
     likely = {
         "this is the paper's factor: the nearer end is at most HALF the segment away": 1 / (1 - excesses / 4),
         "half the distance enters squared, and Taylor's formula has another 1/2": 1 / (1 - excesses / 8),
         "the largest loss M is on both sides: solve for M": 1 + excesses / 16,
         "the second derivative is at least -(e/2) M: mind the 2 in condition (18)": 1 / (1 - excesses / 32),
     }
-    return likely_mistake(got, right, likely)
+    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
 
 
-CHECKS = {"MH-TB2": step_of_groups, "MH-TB3": rise_from_nearer_end}
+CHECKS = {"MH-TB2": _step_of_groups, "MH-TB3": _rise_from_nearer_end}

@@ -3,172 +3,201 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
-from attnbook.multi_head import layer, network
+from attnbook.multi_head import head_groups, layer, network
 from attnbook.multi_head.certificate import certify, heads_for
+from attnbook.multi_head.checks import increasing, positive
+from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import double_device
+from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation_bounds import target_distance
-from attnbook.multi_head.tangent_kernel import linearised_outputs, tangent_margin
-from attnbook.multi_head.training_bounds import wide
-from attnbook.multi_head.training_bounds.equal_heads import EqualHeads
-from attnbook.multi_head.training_bounds.inside import InsideTheorem
+from attnbook.multi_head.network import largest_head_norm
+from attnbook.multi_head.objectives import logistic
+from attnbook.multi_head.on_mixture import Stack, WideNetworks, even_signs, stacked, target_distances
+from attnbook.multi_head.realizability import nearest_targets
+from attnbook.multi_head.tangent_kernel import linearised_outputs
+from attnbook.multi_head.training_bounds.inside import InsideTheorem, averages
 from attnbook.multi_head.training_bounds.segments import Segments
 
 __all__ = ["Certificates", "EqualHeads", "InsideTheorem", "Segments", "TrainingBounds"]
 
-MANY = 64  # from this many heads on, the largest movement must follow its law
+MANY = 64  # from this many heads on, movements must follow their law, and realizability is judged
 ROUNDING = 1e-9  # outputs that differ by less are equal up to rounding
 
 
+def followed(
+    stack: Stack, step_size: float | Sequence[float], kept: Sequence[int], progress: Progress | None
+) -> tuple[dict[str, np.ndarray], Parameters]:
+    """Train; return losses, their averages and distances of each member at the kept steps, and the networks."""
+
+    def record(networks: Parameters) -> dict[str, Tensor]:
+        change = {name: networks[name] - stack.start[name] for name in networks}
+        distance, largest = head_groups.norm(change, counts=stack.counts), largest_head_norm(change)
+        return {"loss": stack.losses(networks), "distance": distance, "largest_move": largest}
+
+    records, networks = stack.train(step_size, range(kept[-1] + 1), record, progress)
+    records["average"] = averages(records["loss"])
+    return {name: values[list(kept)].T for name, values in records.items()}, networks
+
+
 @dataclass(frozen=True, kw_only=True)
-class TrainingBounds(wide.WideNetworks):
+class TrainingBounds(WideNetworks):
     """The conclusions at a practical step size, from four heads to a million million: far outside the hypotheses.
 
     Averages and distances are set beside the bounds for the target at distance $g_0(1/K)$ in the direction of largest
-    tangent-kernel margin, whose loss is measured.
+    tangent-kernel margin, whose loss is measured; and so is how far the nearest target of loss $1/K$ is.
     """
 
     id = "multi_head.training_bounds"
-    summary = "Theorem 1 and Corollary 2 outside their hypotheses, from four to a million million heads"
-    budget_seconds = 15
-    smoke = {"heads": (4, 64, 1e6), "steps": 100, "horizons": (10, 100), "seeds": (0, 1)}
+    summary = "Theorem 1, Corollaries 2 and 3 outside their hypotheses, and targets, from four to 10^12 heads"
+    budget_seconds = 20
+    smoke = {"heads": (4, 64, 1e6), "steps": 100, "horizons": (10, 100), "wanted": (10, 100), "seeds": (0, 1)}
+    axes = {"heads": "heads", "k": "wanted"}
+    labels = {"sign": ("+", "-")}
 
+    steps: int = 1000  # of gradient descent
     step_size: float = 0.5  # practical; not tuned
     horizons: tuple[int, ...] = (100, 1000)  # numbers of steps K at which both sides are compared
+    wanted: tuple[int, ...] = (10, 30, 100, 300, 1000, 10_000, 1_000_000)  # K, for targets of loss 1/K
     records: int = 24  # log-spaced steps to keep
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.step_size > 0:
-            raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
-        if not self.horizons or not 1 <= min(self.horizons) <= max(self.horizons) <= self.steps:
-            raise ValueError(f"horizons: expected numbers between 1 and {self.steps} steps, got {self.horizons}")
+        positive(step_size=self.step_size)
+        increasing(1, count=2, horizons=self.horizons)
+        if self.horizons[-1] > self.steps or not set(self.horizons) <= set(self.wanted):
+            raise ValueError(f"horizons: expected wanted numbers up to {self.steps} steps, got {self.horizons}")
         if sum(n_heads >= MANY for n_heads in self.heads) < 2:
             raise ValueError(f"heads: expected at least two of at least {MANY}, got {self.heads}")
 
     def coordinates(self) -> dict[str, Any]:
-        """Name widths, steps, signs and horizons."""
-        step = log_spaced(self.steps, self.records, also=self.horizons)
-        return {"heads": list(self.heads), "step": list(step), "sign": ["+", "-"], "horizon": list(self.horizons)}
+        """Name the recorded steps, too."""
+        return super().coordinates() | {"step": list(log_spaced(self.steps, self.records, also=self.horizons))}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train every width and look at the linearised network and its targets."""
-        stack, widths = wide.draw_stack(self, seeds, double_device(device)), len(self.heads)
+        stack, widths = self.stack(seeds, double_device(device)), len(self.heads)
         with threads(1):
-            found = wide.train(stack, self.step_size, self.steps, self.coordinates()["step"], progress)
-            tangent = tangent_margin(stack.start, stack.tokens, stack.labels, counts=stack.counts)
-        first = layer.outputs(stack.start, stack.tokens, counts=stack.counts)
+            found, networks = followed(stack, self.step_size, self.coordinates()["step"], progress)
+            tangent, first = stack.tangent(), stack.outputs(stack.start)
+            targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
         linear = linearised_outputs(first, stack.labels, tangent.gram, step_size=self.step_size, steps=self.steps)
-        both = ("seed", "heads")
-        arrays = {
-            "linear_gap": (both, (found["outputs"] - linear).abs().amax(1).cpu().numpy()),
-            "margin": (both, tangent.margin),
-            "start_output": (both, first.abs().amax(1).cpu().numpy()),
-            "attention": ((*both, "sign"), found["attention"]),
-            **{name: ((*both, "step"), found[name]) for name in ("loss", "average", "distance", "largest_move")},
-        }
-        bound = first.abs().amax(1).clamp(min=1).cpu().numpy()
-        far = [target_distance(steps=k, margin=tangent.margin, output_bound=bound) for k in self.horizons]
-        target_loss = np.stack([_loss_at(stack, tangent.direction, distance) for distance in far], axis=1)
-        arrays["target_loss"] = ((*both, "horizon"), target_loss)
-        shaped = {
-            name: (dims, values.reshape(len(seeds), widths, *values.shape[1:]))
-            for name, (dims, values) in arrays.items()
-        }
-        norms = {
-            "token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
-            "head_norm": network.largest_head_norm(stack.start),
-        }
-        return shaped | {name: (("seed",), values[::widths].cpu().numpy()) for name, values in norms.items()}
+        facts = {"margin": tangent.margin, "output_bound": stack.output_bound()}
+        far = [target_distance(steps=k, **facts) for k in self.wanted]
+        along = {name: [stack.losses(stack.towards(tangent.direction, times * d)).cpu() for d in far]
+                 for name, times in {"target_loss": 1.0, "farther_loss": 2**0.5}.items()}  # fmt: skip
+        nearest = {"least_loss": [targets.loss_at(distance) for distance in far],
+                   "needed": [targets.distance_for(1 / k) for k in self.wanted]}  # fmt: skip
+        weights = layer.attention_weights(networks, stack.tokens) * stack.relevant[:, :, None, None, :]
+        norms = {"token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
+                 "head_norm": largest_head_norm(stack.start)}  # fmt: skip
+        arrays = self.by_width({
+            "linear_gap": ((), (stack.outputs(networks) - linear).abs().amax(1)),
+            "margin": ((), tangent.margin),
+            "start_output": ((), first.abs().amax(1)),
+            "attention": (("sign",), weights.sum(4).mean((1, 3))),
+            **{name: (("k",), np.stack(values, 1)) for name, values in (along | nearest).items()},
+            **{name: (("step",), values) for name, values in found.items()},
+        })  # fmt: skip
+        return arrays | {name: (("seed",), values[::widths].cpu().numpy()) for name, values in norms.items()}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off ratios of measured to stated and slopes in the number of heads."""
-        stated, at = stated_bounds(data, self.step_size), at_horizons(data)
+        """Read off ratios of measured to stated, slopes in the number of heads, and how far targets are."""
+        names, k = ("average", "loss", "distance"), list(self.horizons)
+        at = data.drop_dims("step").sel(k=k).assign({name: data[name].sel(step=k).rename(step="k") for name in names})
+        stated = stated_bounds(at, self.step_size)
         ratios = {"corollary": at.average / stated.corollary, "regret": at.average / stated.regret,
                   "distance": at.distance / (4 * stated.distance)}  # fmt: skip
-        above, moved = data.linear_gap.min("seed") > ROUNDING, abs(data.attention - self.relevant_fraction)
+        moved, many = abs(data.attention - self.relevant_fraction), data.where(data.heads >= MANY, drop=True)
         return {
             "MH-T1.1": {f"largest_ratio_{name}": highest(ratio) for name, ratio in ratios.items()},
             "MH-T1.5": {
-                "slope_move": _slope(data.largest_move.isel(step=-1)),
-                "slope_gap": _slope(data.linear_gap.where(above, drop=True)),
+                "slope_move": slope(many.largest_move.isel(step=-1), "heads"),
+                "slope_gap": slope(above_rounding(many.linear_gap), "heads"),
                 "moved_few": data.attention.sel(sign="+").isel(heads=0) - self.relevant_fraction,
                 "moved_many": highest(moved.isel(heads=-1)),
+            },
+            **self._targets(data, at),
+        }
+
+    def _targets(self, data: xr.Dataset, at: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Hold losses of targets against 1/K, and training losses against the bound with the measured distance."""
+        scaled, least = at.k * at.target_loss, at.k * at.least_loss
+        needed = data.needed / target_distances(data.margin, data.start_output, data.k)
+        many = {"heads": data.heads >= MANY}
+        third, (first, last) = (2 + 5 * at.needed**2 / (4 * self.step_size)) / at.k, ({"k": k} for k in (0, -1))
+        return {
+            "MH-A2": {
+                "largest_scaled_loss": highest((data.k * data.farther_loss).sel(many)),
+                "largest_needed_over_printed": highest(needed.sel(many)),
+                "largest_needed_few": highest(needed.isel(heads=0)),
+            },
+            "MH-P7": {
+                "share_above_first": (scaled.isel(first) > 1).mean("heads").mean(),
+                "share_above_last": (scaled.isel(last) > 1).mean("heads").mean(),
+                "least_share_above_last": (least.isel(last) > 1).mean(),
+                "scaled_loss_first": scaled.isel(first).median("heads"),
+                "scaled_loss_last": scaled.isel(last).median("heads"),
+            },
+            "MH-C3": {
+                "smallest_slack": lowest(np.log10(third / at.loss)),
+                "largest_bound_last": highest(third.isel(last)),
             },
         }
 
 
+def above_rounding(gap: xr.DataArray) -> xr.DataArray:
+    """Return the gap to linear training for the numbers of heads for which it is above rounding in every seed."""
+    return gap.where(gap.min("seed") > ROUNDING, drop=True)
+
+
 def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
-    """Return the bounds of Corollary 2 and of Theorem 1 at the horizons, and the distance of the target."""
-    bound, k = data.start_output.clip(min=1), data.horizon
-    distance = (2 * bound + np.log(k)) / data.margin
-    farther = 5 * distance**2 / (4 * step_size * k)
-    regret = 2 * data.target_loss + farther
-    return xr.Dataset({"corollary": 2 / k + farther, "regret": regret, "distance": distance})
-
-
-def at_horizons(data: xr.Dataset) -> xr.Dataset:
-    """Return what was recorded, at the horizons."""
-    return data.drop_dims("horizon").sel(step=data.horizon.values).rename(step="horizon")
+    """Return the bounds of Corollary 2 and of Theorem 1 for each K, and the distance of the target."""
+    distance = target_distances(data.margin, data.start_output, data.k)
+    run: dict[str, Any] = {"distance": distance, "step_size": step_size, "steps": data.k}
+    corollary, regret = (theory.regret_bound(target_loss=loss, **run) for loss in (1 / data.k, data.target_loss))
+    return xr.Dataset({"corollary": corollary, "regret": regret, "distance": distance})
 
 
 def demands(data: xr.Dataset, steps: np.ndarray) -> xr.Dataset:
     r"""Return what is asked for at measured starts and numbers of steps, and what it buys, by seed and steps.
 
-    Heads: condition (3) with constant 1, the printed pieces of Section 6.1, and those of a certificate, whose target is
-    at $\sqrt2\,g_0$. The step size of Section 6.1, and the bound of Corollary 2 at it.
+    Heads: condition (3) with constant 1, the printed pieces of Section 6.1, these with $\beta_3'$ for $\beta_3$, and
+    those of a certificate, whose target is at $\sqrt2\,g_0$. Step size of Section 6.1, bound of Corollary 2 at it.
     """
-    found, settings = [], data.attrs["settings"]
-    for seed in data.seed:
-        facts = {name: float(data[name].sel(seed=seed)) for name in ("token_norm", "head_norm")}
-        margin, output = (float(data[name].sel(seed=seed).isel(heads=-1)) for name in ("margin", "start_output"))
-        start = {"margin": margin, "output_bound": max(1.0, output)}
-        small: dict[str, Any] = {"n_tokens": settings["n_tokens"], "token_norm": facts["token_norm"]}
-        sizes = small | {"dimension": settings["dimension"], "head_norm": max(1.0, facts["head_norm"])}
-        found.append([_demands(float(k), start, small, sizes, facts["head_norm"]) for k in steps])
-    names = ("order_heads", "sketch_heads", "certificate_heads", "step_size", "bound")
-    arrays = {
-        name: (("seed", "steps"), values)
-        for name, values in zip(names, np.moveaxis(np.array(found), 2, 0), strict=True)
-    }
-    return xr.Dataset(arrays, coords={"seed": data.seed, "steps": steps})
-
-
-def _demands(
-    steps: float, start: dict[str, float], small: dict[str, Any], sizes: dict[str, Any], head_norm: float
-) -> tuple[float, ...]:
-    distance = float(target_distance(steps=steps, **start))
-    order, sketch = theory.order_heads(**sizes, distance=distance), theory.sketch_heads(**sizes, distance=distance)
-    tracked = heads_for(math.sqrt(2) * distance, **small, start_head_norm=head_norm)
-    step_size = min(1.0, 1 / theory.smoothness(**sizes, n_heads=sketch, distance=distance))
-    return order, sketch, tracked, step_size, theory.final_bound(steps=steps, step_size=step_size, **start)
-
-
-def _loss_at(stack: wide.Stack, direction: Parameters, distance: np.ndarray) -> np.ndarray:
-    """The losses of the targets at these distances in a direction."""
-    far = torch.tensor(distance).to(stack.tokens)[:, None, None, None]
-    return np.asarray(stack.losses({name: stack.start[name] + far * direction[name] for name in direction}).cpu())
-
-
-def _slope(values: xr.DataArray) -> xr.DataArray:
-    """The slopes in the number of heads on log axes, from MANY heads on."""
-    many = values.where(values.heads >= MANY, drop=True)
-    logs = np.log(many.heads) - np.log(many.heads).mean()
-    return (np.log(many) * logs).sum("heads") / (logs**2).sum()
+    settings, late, k = data.attrs["settings"], data.isel(heads=-1), xr.DataArray(steps, {"steps": steps})
+    far = target_distances(late.margin, late.start_output, k)
+    small = {"n_tokens": settings["n_tokens"], "token_norm": data.token_norm}
+    sizes = small | {"dimension": settings["dimension"], "head_norm": data.head_norm.clip(min=1), "distance": far}
+    largest, sketch = sizes["head_norm"] + 3 * far, theory.sketch_heads(**sizes)
+    free = loss_constants(**small, dimension=1, n_heads=1, largest_head_norm=largest).dimension_free_curvature
+    step_size = np.minimum(1.0, 1 / theory.smoothness(**sizes, n_heads=sketch))
+    return xr.Dataset(
+        {
+            "order_heads": theory.order_heads(**sizes),
+            "sketch_heads": sketch,
+            "free_heads": (18 * free * far**2) ** 2,
+            "certificate_heads": heads_for(2**0.5 * far, **small, start_head_norm=data.head_norm),
+            "step_size": step_size,
+            "bound": theory.regret_bound(target_loss=1 / k, distance=far, step_size=step_size, steps=k),
+        }
+    ).transpose("seed", "steps")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificates(wide.WideNetworks):
+class Certificates(WideNetworks):
     """Theorem 1 with heads tracked one by one, every hypothesis met; then training at the certified step size."""
 
     id = "multi_head.certificates"
@@ -178,6 +207,7 @@ class Certificates(wide.WideNetworks):
 
     heads: tuple[float, ...] = (1e4, 3e4, 1e5, 2e5, 3e5, 5e5, 1e6, 1e12)  # increasing
     trained: float = 1e6  # the widths from this one on are trained
+    steps: int = 1000  # of gradient descent
     records: int = 24  # log-spaced steps to keep
     seeds: tuple[int, ...] = tuple(range(25))
 
@@ -187,46 +217,37 @@ class Certificates(wide.WideNetworks):
             raise ValueError(f"trained: expected one of the numbers of heads {self.heads}, got {self.trained}")
 
     def coordinates(self) -> dict[str, Any]:
-        """Name widths and steps."""
+        """Name the widths that are trained and the recorded steps, too."""
         wide_enough = [n_heads for n_heads in self.heads if n_heads >= self.trained]
-        return {"heads": list(self.heads), "trained": wide_enough, "step": list(log_spaced(self.steps, self.records))}
+        return super().coordinates() | {"trained": wide_enough, "step": list(log_spaced(self.steps, self.records))}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Certify every width, train the wide ones."""
-        stack, shape = wide.draw_stack(self, seeds, double_device(device)), (len(seeds), len(self.heads))
-        steps = self.coordinates()["step"]
+        stack, steps = self.stack(seeds, double_device(device)), self.coordinates()["step"]
+        wide = np.flatnonzero(np.tile(np.array(self.heads) >= self.trained, len(seeds)))
         with threads(1):
             found = [
                 certify(x, y, {name: tensor[m] for name, tensor in stack.start.items()}, stack.counts[m].tolist())
                 for m, (x, y) in enumerate(zip(stack.tokens, stack.labels, strict=True))
             ]
-            members = np.flatnonzero(np.tile(np.array(self.heads) >= self.trained, len(seeds)))
-            start = {name: tensor[members] for name, tensor in stack.start.items()}
-            part = wide.Stack(stack.tokens[members], stack.labels[members], stack.relevant[members], start,
-                              stack.counts[members])  # fmt: skip
-            rates = [found[m].step_size for m in members]
-            history = wide.train(part, rates, self.steps, steps, progress)
-        bound = [[one.bound_after(max(k, 1)) for k in steps] for one in found]
-        arrays = {"bound": np.array(bound).reshape(*shape, -1)}
-        arrays |= {name: np.array([getattr(one, name) for one in found]).reshape(shape)
-                   for name in ("step_size", "fewest_heads")}  # fmt: skip
-        arrays["ever"] = np.array([one.bound for one in found]).reshape(shape)
-        trained = {"average": history["average"], "last": history["loss"], "largest_move": history["largest_move"]}
-        dims = {"bound": ("seed", "heads", "step")}
-        return {name: (dims.get(name, ("seed", "heads")), values) for name, values in arrays.items()} | {
-            name: (("seed", "trained", "step"), values.reshape(len(seeds), -1, len(steps)))
-            for name, values in trained.items()
+            history = followed(stack.members(wide), [found[m].step_size for m in wide], steps, progress)[0]
+        arrays = self.by_width({
+            "bound": (("step",), [[one.bound_after(max(k, 1)) for k in steps] for one in found]),
+            "step_size": ((), [one.step_size for one in found]),
+            "ever": ((), [one.bound for one in found]),
+        })  # fmt: skip
+        return arrays | {
+            name: (("seed", "trained", "step"), history[name].reshape(len(seeds), -1, len(steps)))
+            for name in ("average", "largest_move")
         }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold training against its certificate, and count the heads from which on certificates say something."""
-        bound = data.bound.sel(heads=data.trained.values).rename(heads="trained")
-        ratio = (data.average / bound).isel(step=slice(1, None))
-        fewest = fewest_heads(data)
+        bound, fewest = data.bound.sel(heads=data.trained.values).rename(heads="trained"), fewest_heads(data)
         return {
             "MH-T1-tracked": {
                 "largest_bound": highest(bound.isel(step=-1)),
-                "largest_ratio": highest(ratio),
+                "largest_ratio": highest((data.average / bound).isel(step=slice(1, None))),
                 "largest_head_move": highest(data.largest_move.isel(step=-1)),
                 "smallest_step_size": lowest(data.step_size.sel(heads=data.trained.values)),
                 "fewest_heads": fewest,
@@ -239,3 +260,56 @@ def fewest_heads(data: xr.Dataset) -> xr.DataArray:
     """Return for each seed the width from which on all certificates of the grid are below log 2; infinite if none."""
     useless = data.heads.where(data.ever >= math.log(2)).max("heads").fillna(0)
     return data.heads.where(data.heads > useless).min("heads").fillna(math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualHeads(WideNetworks):
+    r"""Whole networks beside their groups of equal heads, and beside one head for each group with two step sizes.
+
+    The one head has the decoder $V_g=m_gU_g/\sqrt H$, which takes steps of size $\eta m_g/H$, and a key-query matrix
+    that takes steps of size $\eta/m_g$.
+    """
+
+    id = "multi_head.equal_heads"
+    summary = "Equal heads stay equal: many heads are one head with two step sizes"
+    budget_seconds = 5
+    smoke = {"steps": 10, "seeds": (0, 1)}
+
+    heads: tuple[float, ...] = (4, 16)  # trained as groups and as a whole
+    steps: int = 100  # of gradient descent
+    step_size: float = 0.5  # not tuned
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Train whole networks, groups and single heads side by side."""
+        where = double_device(device)
+        drawn, first = self.draw(seeds, self.n_samples, "samples", where), self.first(seeds, where)
+        with threads(1):
+            found = [self._apart(stacked(drawn, first, even_signs(seeds, [n_heads]))) for n_heads in self.heads]
+        if progress:
+            progress(1, 1)
+        return {name: (("heads", "seed"), [one[name] for one in found]) for name in ("groups", "one_head")}
+
+    def _apart(self, stack: Stack) -> dict[str, np.ndarray]:
+        """Largest difference of a parameter between the whole network and its groups, or one head for each of them."""
+        counts, root = stack.counts[:, :, None, None], stack.counts.sum(1)[:, None, None, None].sqrt()
+        share, objective = counts / root, logistic(stack.labels)
+        rates = {"decoder": self.step_size * share / root, "key_query": self.step_size / counts}
+        one = {"decoder": share * stack.start["decoder"], "key_query": stack.start["key_query"]}
+        for _ in range(self.steps):
+            # Outputs are sums over the heads: the scaling has the exponent 0.
+            gradient = layer.value_and_gradient(one, stack.tokens, objective, exponent=0.0)[1]
+            one = {name: one[name] - rates[name] * gradient[name] for name in one}
+        groups = stack.train(self.step_size, (self.steps,), lambda now: {"loss": stack.losses(now)})[1]
+        start, batch = head_groups.expand(stack.start, counts=stack.counts), (stack.tokens, stack.labels)
+        whole = network.gradient_descent(start, batch, step_size=self.step_size, steps=self.steps).parameters
+        found = {}
+        for kind, heads in {"groups": groups, "one_head": one | {"decoder": one["decoder"] / share}}.items():
+            expanded = head_groups.expand(heads, counts=stack.counts)
+            apart = [(tensor - whole[name]).abs().amax((1, 2, 3)) for name, tensor in expanded.items()]
+            found[kind] = torch.stack(apart).amax(0).cpu().numpy()
+        return found
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Read off the largest differences."""
+        found = {"largest_difference_groups": highest(data.groups), "largest_difference_one": highest(data.one_head)}
+        return {"MH-COLLAPSE": found}

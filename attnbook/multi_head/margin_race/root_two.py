@@ -1,14 +1,18 @@
-r"""The largest margin of the model at norm $\sqrt2$, the paper's "global margin": a search, and an upper bound.
+r"""Margins for norm $\sqrt2$: tangent-kernel margins at starts, and the largest one of the model itself.
 
-The search has $G$ kinds of heads, each $H/G$ times. With $V_g=\sqrt{H/G}\,U_g$ and $B_g=\sqrt{H/G}\,W_g$ the squared
-norm of the network is $\sum_g\|V_g\|^2+\|B_g\|^2$ and its output is $G^{-1/2}\sum_g\langle V_g,A_gX\rangle$ with
-attention $A_g$ of the matrix $\sqrt{G/H}\,B_g$. So many heads are few whose attention is *shrunk*.
+The gradient in $W_h$ is linear in $U_h$ and that in $U_h$ does not depend on it. So one evaluation of a random start at
+$\sigma_U=1$ gives the kernel for every scale of the value matrices: $K=K_U+\sigma_U^2K_W$.
+
+The search for the largest margin, the paper's "global margin", has $G$ kinds of heads, each $H/G$ times. With
+$V_g=\sqrt{H/G}\,U_g$ and $B_g=\sqrt{H/G}\,W_g$ the squared norm of the network is $\sum_g\|V_g\|^2+\|B_g\|^2$ and its
+output is $G^{-1/2}\sum_g\langle V_g,A_gX\rangle$ with attention $A_g$ of the matrix $\sqrt{G/H}\,B_g$. So many heads
+are few whose attention is *shrunk*.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +24,9 @@ from attnbook.core.experiment import Arrays
 from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
-from attnbook.multi_head import head_groups, layer, objectives, starts
+from attnbook.multi_head import head_groups, layer, objectives, starts, tangent_kernel
 from attnbook.multi_head.data import Drawn
-from attnbook.multi_head.margin_race.start_margins import tangent_margins
+from attnbook.multi_head.experiment_parts import random_networks
 
 if TYPE_CHECKING:
     from attnbook.multi_head.margin_race.experiments import RandomStarts
@@ -32,7 +36,60 @@ STEP_SIZE = 0.03  # of Adam
 SHARPNESS = (3.0, 300.0)  # of the smooth minimum over samples, at the first and at the last step
 
 
-def for_all(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, progress: Progress | None) -> Arrays:
+def at_starts(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, first: Drawn) -> Arrays:
+    """Return margins at zero, after the first phase and at random starts, and what these have with coin flips.
+
+    ``matched`` has random value matrices as large as those after the first phase.
+    """
+    # One head: the kernel sees the square of its coefficient only, and so is the same for every number of heads.
+    later = starts.first_phase(first.tokens, first.labels, coefficients=first.tokens.new_ones(1))
+    fixed = {"zero": {name: torch.zeros_like(tensor) for name, tensor in later.items()}, "first_phase": later}
+    labels = drawn.labels.cpu().numpy()
+    flips = np.stack([stream(seed, "coin flips").choice([1.0, -1.0], sizes.n_samples) for seed in seeds])
+    norms = starts.first_phase_direction(first.tokens, first.labels).norm(dim=1).cpu().numpy()
+    matched = norms / math.sqrt(sizes.dimension)
+    parts = {scale: kernel_parts(sizes, scale, seeds, drawn) for scale in sizes.key_query_scales}
+
+    def margins(y: np.ndarray, key_query_scale: float, scale: float | np.ndarray, heads: int) -> Any:
+        u, w = (part[:, sizes.heads.index(heads)] for part in parts[key_query_scale])
+        return ("seed",), NORM * tangent_kernel.largest_margins(u + np.reshape(scale, (-1, 1, 1)) ** 2 * w, y)
+
+    def random(*cell: Any) -> Arrays:
+        return {"random": margins(labels, *cell), "coin_flips": margins(flips, *cell)}
+
+    found: Arrays = {
+        name + kind: (("seed",), tangent_margins(start, drawn.tokens, y))
+        for name, start in fixed.items()
+        for kind, y in {"": labels, "_coin_flips": flips}.items()
+    }
+    found |= sizes.grid(("key_query_scale", "value_scale", "heads"), random)
+    found |= sizes.grid(("key_query_scale", "heads"), lambda w, heads: {"matched": margins(labels, w, matched, heads)})
+    return found | {"matched_scale": (("seed",), matched)}
+
+
+def kernel_parts(sizes: RandomStarts, key_query_scale: float, seeds: tuple[int, ...], drawn: Drawn) -> np.ndarray:
+    """Kernels of the gradients in value and in key-query matrices at unit values, ``(2, seeds, heads, n, n)``."""
+    most, values = sizes.heads[-1], sizes.n_tokens * sizes.dimension
+    rngs = [stream(seed, "random start") for seed in seeds]
+    start = random_networks(rngs, (most, sizes.n_tokens, sizes.dimension), device=drawn.tokens.device)
+    start["key_query"] = key_query_scale * start["key_query"]
+    blocks = tangent_kernel.tangent_features(start, drawn.tokens).unflatten(2, (most, -1)).tensor_split([values], dim=3)
+    kernels = [
+        torch.stack([seen @ seen.mT * most / n for n in sizes.heads for seen in [block[:, :, :n].flatten(2)]], dim=1)
+        for block in blocks
+    ]
+    return np.asarray(torch.stack(kernels).cpu().numpy())
+
+
+def tangent_margins(
+    parameters: Parameters, tokens: Tensor, labels: np.ndarray, *, counts: Tensor | None = None
+) -> np.ndarray:
+    """Return the tangent-kernel margin of each member for targets of norm root two; 0 where there is none."""
+    features = tangent_kernel.tangent_features(parameters, tokens, counts=counts)
+    return NORM * tangent_kernel.largest_margins((features @ features.mT).cpu().numpy(), labels)
+
+
+def global_margins(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, progress: Progress | None) -> Arrays:
     """Search with equal heads for every number of heads, and with heads that are free; bound what can be found."""
     names = [(seed, start) for seed in seeds for start in range(sizes.search_starts)]
     tokens, labels = (part.repeat_interleave(sizes.search_starts, 0) for part in (drawn.tokens, drawn.labels))
@@ -64,22 +121,9 @@ def for_all(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, progress:
 def best_networks(
     start: Parameters, tokens: Tensor, labels: Tensor, *, counts: Tensor, steps: int, progress: Progress | None = None
 ) -> Parameters:
-    r"""Search for networks of norm $\sqrt2$ with a large margin.
-
-    Adam on the sphere, on a smooth minimum over the samples that sharpens; at last the best value matrices for the
-    attention that was found, by an exact solver.
-
-    Args:
-        start: Directions $(V,B)$ to start from, ``(members, kinds, ...)``.
-        tokens: Samples of each member.
-        labels: 1 or -1.
-        counts: How many heads there are of each kind, equally many of all kinds of a member.
-        steps: Steps of the search.
-        progress: Told (steps done, steps in all).
-
-    Returns:
-        Matrices $U$ and $W$ of one head of each kind.
-    """
+    """Return one head of each kind of networks with a large margin; all kinds have equally many heads, ``counts``."""
+    # Adam on the sphere, on a smooth minimum over the samples that sharpens; at last the best value matrices for the
+    # attention that was found, by an exact solver.
     per_head = counts[:, :1, None, None].rsqrt()
 
     def shrunk(parameters: Parameters) -> Parameters:
@@ -142,14 +186,6 @@ def upper_bound(tokens: Tensor, labels: Tensor, *, heads: float) -> np.ndarray:
     Here $\kappa_0$ is the largest margin per norm with uniform attention and $R$ the largest norm of a token. A row of
     $A_hX$ is off from the mean token by at most $R^3\|W_h\|$, so what attention adds to an output is at most
     $H^{-1/2}\sum_h\|U_h\|\,\sqrt T\,R^3\|W_h\|$, and $\sum_h\|U_h\|\|W_h\|\le\frac12\|\tilde\theta\|^2=1$.
-
-    Args:
-        tokens: Samples of each member.
-        labels: 1 or -1.
-        heads: Number of heads $H$.
-
-    Returns:
-        The bound for each member.
     """
     members, _, n_tokens, dimension = tokens.shape
     zero = starts.zero(members, n_tokens, dimension, device=tokens.device)
