@@ -11,8 +11,7 @@ from itertools import product
 import numpy as np
 
 from attnbook.core.rng import stream
-from attnbook.global_attention.masked_teachers import Setup
-from attnbook.global_attention.masks import Member
+from attnbook.global_attention.masks import Member, Setup
 from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 Arrays = dict[str, np.ndarray]

@@ -24,7 +24,7 @@ from packaging.version import Version
 
 import attnbook
 from attnbook.core.experiment import Experiment
-from attnbook.global_attention.masked_teachers import Teacher
+from attnbook.global_attention.masks import Teacher
 from attnbook.global_attention.two_layer import predict
 from attnbook.rooms import rooms
 

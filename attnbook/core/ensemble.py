@@ -108,7 +108,7 @@ def train(
     steps: int,
     record: Callable[[Parameters], Mapping[str, Tensor]],
     record_at: Sequence[int] | None = None,
-    project: Callable[[Parameters], None] | None = None,
+    project: Callable[[Parameters], object] | None = None,
     stop: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
     schedule: Callable[[int], float] | None = None,
     on_divergence: Literal["raise", "record"] = "raise",
@@ -195,7 +195,7 @@ class _Update:
         optimizer: Rule,
         parameters: Parameters,
         options: list[dict[str, float]],
-        project: Callable[[Parameters], None] | None,
+        project: Callable[[Parameters], object] | None,
     ) -> None:
         self.parameters = parameters
         self.project = project

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["likely_mistake"]
+__all__ = ["likely_mistake", "verdict"]
+
+
+def verdict(
+    got: Any, right: ArrayLike, likely: Mapping[str, ArrayLike], wanted: str, *, rtol: float = 1e-5
+) -> str | None:
+    """Return what the check of an exercise says of numbers.
+
+    Args:
+        got: What the reader's function returned.
+        right: What it should have returned.
+        likely: As for :func:`likely_mistake`.
+        wanted: What is wanted, in words, for an answer of another shape.
+        rtol: Relative tolerance of all comparisons; default one part in a hundred thousand.
+
+    Returns:
+        None for a right answer, which shape is wanted for one of another shape, else the likely mistake.
+
+    Example:
+        >>> verdict([1.0, 2.0], 1.0, {}, "one number")
+        'one number is wanted, shape (), got (2,)'
+    """
+    found, expected = np.asarray(got, dtype=float), np.asarray(right, dtype=float)
+    if found.shape != expected.shape:
+        return f"{wanted} is wanted, shape {expected.shape}, got {found.shape}"
+    return None if np.allclose(found, expected, rtol=rtol) else likely_mistake(found, expected, likely, rtol=rtol)
 
 
 def likely_mistake(

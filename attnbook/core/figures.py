@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LOOKS", "Look", "Picture", "band", "png", "show", "style"]
+__all__ = ["LOOKS", "Look", "Picture", "band", "log_axis", "png", "show", "style"]
 
 BACKGROUND = "#fbfaf7"
 INK = "#1f2328"
@@ -116,6 +116,23 @@ def band(axes: Axes, x: np.ndarray, samples: np.ndarray, look: Look) -> None:
         raise ValueError(f"samples: expected (seeds, {len(x)}), got {samples.shape}")
     axes.fill_between(x, samples.min(axis=0), samples.max(axis=0), color=look.color, alpha=0.18, linewidth=0)
     axes.plot(x, np.median(samples, axis=0), **look.line_style())
+
+
+def log_axis(
+    axes: Axes, numbers: Sequence[float] | np.ndarray, label: str = "", form: str = "g", **options: Any
+) -> None:
+    """Make the horizontal axis logarithmic, with a tick at each of these numbers and nowhere else.
+
+    Args:
+        axes: Which axes.
+        numbers: Where the ticks are.
+        label: What the axis shows; default nothing.
+        form: Format of the numbers; commas become thin spaces. Default ``g``.
+        options: Looks of the ticks' labels, for ``Axes.set_xticks``.
+    """
+    axes.set(xscale="log", xlabel=label)
+    axes.set_xticks(numbers, [f"{number:{form}}".replace(",", "\u2009") for number in numbers], **options)
+    axes.minorticks_off()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["check_known", "check_types"]
+__all__ = ["check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights"]
 
 
 def check_known(kind: type, names: Iterable[str]) -> None:
@@ -44,6 +44,68 @@ def check_types(settings: Any) -> None:
         if not _fits(value, kind):
             expected = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else kind
             raise TypeError(f"{field.name}: expected {expected}, got {value!r}")
+
+
+def check_sizes(settings: object, *names: str) -> None:
+    """Refuse settings that are below 1.
+
+    Args:
+        settings: What has them as attributes.
+        names: Which ones.
+
+    Raises:
+        ValueError: If one is below 1.
+    """
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
+
+
+def check_positive(**numbers: float) -> None:
+    """Refuse numbers that are not positive and finite.
+
+    Args:
+        **numbers: The numbers by their names.
+
+    Raises:
+        ValueError: If one is zero, negative, infinite or NaN.
+    """
+    for name, number in numbers.items():
+        if not 0 < number < float("inf"):
+            raise ValueError(f"{name}: expected a positive number, got {number}")
+
+
+def check_weights(settings: object, *names: str) -> None:
+    """Refuse settings that are negative or not finite.
+
+    Args:
+        settings: What has them as attributes.
+        names: Which ones.
+
+    Raises:
+        ValueError: If one is negative, infinite or NaN.
+    """
+    for name in names:
+        if not 0 <= getattr(settings, name) < float("inf"):
+            raise ValueError(f"{name}: expected a number of at least 0, got {getattr(settings, name)}")
+
+
+def check_increasing(settings: object, *names: str, least: int = 1, above: float = 0) -> None:
+    """Refuse settings that are not enough increasing numbers.
+
+    Args:
+        settings: What has them as attributes, each a tuple.
+        names: Which ones.
+        least: How many numbers there must be; default one.
+        above: What the first must be larger than; default 0.
+
+    Raises:
+        ValueError: If there are too few, or they do not increase, or the first is too small.
+    """
+    for name in names:
+        values = getattr(settings, name)
+        if len(values) < least or list(values) != sorted(set(values)) or values[0] <= above:
+            raise ValueError(f"{name}: expected at least {least} increasing numbers above {above}, got {values}")
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
-__all__ = ["Measured", "Table", "cost", "provenance", "settings"]
+__all__ = ["Measured", "Table", "cost", "provenance", "settings", "spread"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,25 @@ def _content(text: str | Measured) -> str:
     if isinstance(text, Measured):
         return f'{html.escape(text.before)}<span class="measured">{html.escape(text.text)}</span>'
     return html.escape(text)
+
+
+def spread(samples: xr.DataArray | np.ndarray, form: str, before: str = "") -> Measured:
+    """Return the cell "median [smallest, largest]" of a table.
+
+    Args:
+        samples: Values over seeds; of a single one the range is left out.
+        form: Format of the three numbers.
+        before: What stands in front of them; default nothing.
+
+    Returns:
+        The cell.
+
+    Example:
+        >>> spread(np.array([1.0, 3.0, 2.0]), ".1f").text
+        '2.0 [1.0, 3.0]'
+    """
+    low, middle, high = (f"{number:{form}}" for number in np.quantile(samples, (0, 0.5, 1)))
+    return Measured(f"{middle} [{low}, {high}]" if np.size(samples) > 1 else middle, before)
 
 
 def cost(data: xr.Dataset, networks: int, *, programs: int = 1) -> Table:

@@ -1,4 +1,4 @@
-"""What the ensembles of this room share: initial layers, batches that are drawn with replacement, and checks."""
+"""What the ensembles of this room share: initial weights, and batches that are drawn with replacement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
 
-__all__ = ["BLOCK", "Batches", "check_sizes", "check_weights", "initial_layers", "own_errors", "rows_of"]
+__all__ = ["BLOCK", "Batches", "initial_network", "own_errors", "rows_of"]
 
 BLOCK = 100  # batches whose rows are drawn at a time
 
@@ -71,24 +71,12 @@ def rows_of(table: Tensor, rows: Int[Tensor, "sets batch"]) -> Tensor:
     return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
-def initial_layers(seeds: Sequence[int], *sizes: int) -> list[Float[np.ndarray, "members above below"]]:
-    """Draw fully connected layers of these sizes, inputs first: variance one over the fan-in, the same for a seed."""
+def initial_network(seeds: Sequence[int], n_inputs: int, width: int, outputs: int) -> dict[str, np.ndarray]:
+    """Draw where two-layer networks of a seed start: variance one over the fan-in, a mask of ones, no biases."""
     drawn = {}
     for seed in dict.fromkeys(seeds):
-        rng = stream(seed, "initial weights")
-        drawn[seed] = [rng.standard_normal((above, below)) / np.sqrt(below) for below, above in pairwise(sizes)]
-    return [np.stack(layer) for layer in zip(*(drawn[seed] for seed in seeds), strict=True)]
-
-
-def check_sizes(settings: object, *names: str) -> None:
-    """Raise ValueError, by name, unless these attributes are at least 1."""
-    for name in names:
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
-
-
-def check_weights(settings: object, *names: str) -> None:
-    """Raise ValueError, by name, unless these attributes are finite and at least 0."""
-    for name in names:
-        if not 0 <= getattr(settings, name) < float("inf"):
-            raise ValueError(f"{name}: expected a number of at least 0, got {getattr(settings, name)}")
+        rng, fans = stream(seed, "initial weights"), pairwise((n_inputs, width, outputs))
+        drawn[seed] = [rng.standard_normal((above, below)) / np.sqrt(below) for below, above in fans]
+    hidden, decoder = (np.stack(layers) for layers in zip(*(drawn[seed] for seed in seeds), strict=True))
+    biases = {"hidden_bias": np.zeros_like(hidden[:, :, 0]), "decoder_bias": np.zeros_like(decoder[:, :, 0])}
+    return {"mask": np.ones_like(hidden[:, 0]), "hidden": hidden, "decoder": decoder, **biases}

@@ -32,9 +32,9 @@ from attnbook.core import ensemble, runtime, update_rules
 from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.core.settings import check_types
-from attnbook.core.tables import Measured, Table
-from attnbook.global_attention.batches import check_sizes, initial_layers
+from attnbook.core.settings import check_sizes, check_types
+from attnbook.core.tables import Measured, Table, spread
+from attnbook.global_attention.batches import initial_network
 from attnbook.global_attention.digit_training import shrink_columns
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ class Comparison:
             one = self.data.sel(model=model)
             penalty = f"{float(one.penalty):g}" if model in PENALISED else "none"
             accuracies = [one.accuracy_at_steps, one.accuracy_at_loss, one.baseline_at_loss]
-            cells = [*(_percent(one.values) for one in accuracies), f"{float(one.step_size):g}", penalty]
-            rows.append([model.replace("_", " "), *map(Measured, cells)])
+            chosen = map(Measured, (f"{float(one.step_size):g}", penalty))
+            rows.append([model.replace("_", " "), *(spread(100 * each, ".1f") for each in accuracies), *chosen])
         readings = ("after the last step", "at equal training loss", "the baseline there")
         caption = (
             f"Test accuracy in %, median [smallest, largest] over {self.data.sizes['seed']} seeds; equal training loss "
@@ -315,11 +315,10 @@ def _train(
 
 
 def _start(model: str, members: list[int], shape: torch.Size, width: int, n_classes: int) -> dict[str, np.ndarray]:
-    """Layers as for the other networks of this room; masks of ones, no biases."""
-    hidden, decoder = initial_layers(members, shape.numel(), width, n_classes)
-    biases = {"hidden_bias": np.zeros_like(hidden[:, :, 0]), "decoder_bias": np.zeros_like(decoder[:, :, 0])}
-    mask = {"mask": np.ones((len(members), shape[1]))} if model in ("mask", "l1_mask") else {}
-    return {"hidden": hidden.reshape(*hidden.shape[:2], *shape), "decoder": decoder, **biases, **mask}
+    """As for the other networks of this room, the mask of ones for each token."""
+    start = initial_network(members, shape.numel(), width, n_classes)
+    mask, start["hidden"] = start.pop("mask")[:, : shape[1]], start["hidden"].reshape(len(members), width, *shape)
+    return start | {"mask": mask} if model in ("mask", "l1_mask") else start
 
 
 def _at_equal_loss(curves: xr.Dataset) -> xr.Dataset:
@@ -342,8 +341,3 @@ def _at_equal_loss(curves: xr.Dataset) -> xr.Dataset:
 def _at_loss(loss: np.ndarray, accuracy: np.ndarray, target: float) -> float:
     """Accuracy where a falling loss first comes down to a target, between two records along a straight line."""
     return float(np.interp(-target, -np.minimum.accumulate(loss), accuracy))
-
-
-def _percent(shares: np.ndarray) -> str:
-    low, middle, high = (100 * one for one in (shares.min(), np.median(shares), shares.max()))
-    return f"{middle:.1f} [{low:.1f}, {high:.1f}]"

@@ -24,8 +24,9 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
+from attnbook.core.settings import check_positive, check_sizes, check_weights
 from attnbook.datasets import Images
-from attnbook.global_attention.batches import check_sizes, check_weights, initial_layers, rows_of
+from attnbook.global_attention.batches import initial_network, rows_of
 from attnbook.global_attention.masks import effective_weights
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
@@ -59,8 +60,7 @@ class Member:
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {self.model!r}")
-        if not 0 < self.step_size < float("inf"):
-            raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
+        check_positive(step_size=self.step_size)
         check_weights(self, "penalty", "decay", "group_lasso")
 
     def __str__(self) -> str:
@@ -154,13 +154,14 @@ def train_members(
     order = sorted(range(len(members)), key=lambda i: members[i].model != "baseline")
     ordered = [members[i] for i in order]
     data = _Data(members, images, training, device, dtype)
-    descent, parameters = _Descent(ordered, data), _initial_parameters(ordered, training.width, data)
+    descent = _Descent(ordered, data)
+    start = initial_network([m.seed for m in ordered], ordered[0].scene.n_pixels, training.width, CLASSES)
     # With momentum a constant gradient moves the weights this many steps' way.
     lengths = data.to([m.step_size * m.group_lasso / (1 - training.momentum) for m in ordered])
     with threads(1):
         history = ensemble.train(
             descent,
-            parameters,
+            {name: data.to(array) for name, array in start.items()},
             data.batch,
             optimizer=update_rules.SGD(1.0),  # step sizes and momentum are in what the descent returns
             steps=training.steps,
@@ -300,11 +301,3 @@ def _decode(parameters: Parameters, before: Tensor) -> tuple[Tensor, Tensor]:
     """Activation, in place of what is given, and scores."""
     activation = before.add_(parameters["hidden_bias"].unsqueeze(2)).relu_()
     return activation, torch.baddbmm(parameters["decoder_bias"].unsqueeze(2), parameters["decoder"], activation)
-
-
-def _initial_parameters(members: Sequence[Member], width: int, data: _Data) -> Parameters:
-    """Layers as :func:`.initial_layers` draws them; masks of ones, no biases."""
-    hidden, decoder = initial_layers([m.seed for m in members], members[0].scene.n_pixels, width, CLASSES)
-    biases = {"hidden_bias": np.zeros_like(hidden[:, :, 0]), "decoder_bias": np.zeros_like(decoder[:, :, 0])}
-    start = {"mask": np.ones_like(hidden[:, 0]), "hidden": hidden, "decoder": decoder, **biases}
-    return {name: data.to(array) for name, array in start.items()}

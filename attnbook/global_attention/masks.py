@@ -1,4 +1,4 @@
-r"""The networks of Section 5.1 and how they are trained.
+r"""The teachers and networks of Section 5.1, and how the networks are trained.
 
 All five models are one network, $f(x) = w^{(2)}\phi(w^{(1)}(x \odot a))$ with $\phi=\mathrm{ReLU}$ and no biases; they
 differ in what happens to the mask $a$:
@@ -16,6 +16,9 @@ model             mask
 
 At step 0 the first four are the same function, and models of the same seed and sample size see the same
 batches, so that every difference comes from the mask. Weights follow torch's convention ``(to, from)``.
+
+A teacher looks at a few of its inputs. The paper's $p$ is ``n_inputs``, its $k$ or $s_0$ is ``n_relevant``, and the
+teacher's $a^*$ is ``mask``, $w^{(1)*}$ is ``hidden`` and $w^{(2)*}$ is ``decoder``.
 """
 
 from __future__ import annotations
@@ -35,13 +38,78 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.batches import Batches, check_sizes, check_weights, initial_layers, rows_of
-from attnbook.global_attention.masked_teachers import Setup
+from attnbook.core.settings import check_sizes, check_weights
+from attnbook.global_attention.batches import Batches, initial_network, rows_of
 from attnbook.global_attention.two_layer import predict
 
-__all__ = ["Member", "Model", "Training", "effective_weights", "loss_and_gradient", "train_members"]
+__all__ = [
+    "Member", "Model", "Setup", "Teacher", "Training", "effective_weights", "loss_and_gradient", "train_members",
+]  # fmt: skip
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    r"""The function that made the labels, $y = G^*(x \odot a^*)$ with a two-layer ReLU network $G^*$."""
+
+    mask: Float[np.ndarray, " inputs"]  #: 1 for the inputs that matter, else 0, ``(n_inputs,)``
+    hidden: Float[np.ndarray, "width inputs"]  #: First-layer weights, ``(width, n_inputs)``
+    #: Second-layer weights, ``(outputs, width)``, scaled so that the labels have variance 1 on average over outputs
+    #: when the inputs are standard normal
+    decoder: Float[np.ndarray, "outputs width"]
+
+    def __call__(self, inputs: Float[np.ndarray, "samples inputs"]) -> Float[np.ndarray, "samples outputs"]:
+        """Return the clean labels of these inputs."""
+        return np.maximum((inputs * self.mask) @ self.hidden.T, 0.0) @ self.decoder.T
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Sizes of teacher and network, and the noise on the labels."""
+
+    n_inputs: int  #: Number of inputs
+    outputs: int  #: Labels per sample
+    teacher_width: int  #: Hidden units of the teacher
+    width: int  #: Hidden units of the networks
+    noise: float  #: Standard deviation of the noise on training labels (the clean labels have 1)
+    n_test: int  #: Held-out samples, with clean labels
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "n_inputs", "outputs", "teacher_width", "width", "n_test")
+        check_weights(self, "noise")
+
+    def teacher(self, seed: int, n_relevant: int) -> Teacher:
+        r"""Return the teacher of a seed, with random relevant inputs.
+
+        The paper leaves $G^*$ open. Here $w^{(1)*} \sim N(0, 1/k)$, $w^{(2)*} \sim N(0, 1/\text{width})$, no biases,
+        and the decoder is divided by the standard deviation of the labels (known in closed form), so that a mean
+        squared error of 1 means "no better than the mean".
+
+        Args:
+            seed: What it is drawn from.
+            n_relevant: Number $k$ of inputs that matter, between 1 and ``n_inputs``.
+
+        Returns:
+            The teacher.
+
+        Raises:
+            ValueError: If ``n_relevant`` is outside its range.
+
+        Example:
+            >>> int(Setup(5, 1, 3, 3, noise=0.0, n_test=1).teacher(0, 2).mask.sum())
+            2
+        """
+        if not 1 <= n_relevant <= self.n_inputs:
+            raise ValueError(f"n_relevant: expected between 1 and n_inputs = {self.n_inputs}, got {n_relevant}")
+        rng, width = stream(seed, "teacher", n_relevant), self.teacher_width
+        mask = np.zeros(self.n_inputs)
+        mask[rng.choice(self.n_inputs, n_relevant, replace=False)] = 1.0
+        hidden = rng.standard_normal((width, self.n_inputs)) / np.sqrt(n_relevant)
+        decoder = rng.standard_normal((self.outputs, width)) / np.sqrt(width)
+        visible = hidden * mask
+        variance = np.einsum("ow,wv,ov->o", decoder, _relu_covariance(visible @ visible.T), decoder).mean()
+        return Teacher(mask, hidden, decoder / np.sqrt(variance))
 
 
 @dataclass(frozen=True)
@@ -153,11 +221,13 @@ def train_members(
         raise ValueError("members: expected at least one network, got none")
     to = partial(to_tensor, device=device, dtype=dtype)
     data = _Data(members, setup, training.batch_size, to)
-    trained, penalty = _mask_rule(members, to)
+    trained = to([m.model not in ("baseline", "oracle") for m in members]).unsqueeze(1)
+    penalty = to([m.penalty * (m.model == "l1_attention") for m in members]).unsqueeze(1)
     projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
-    hidden, decoder = initial_layers([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
-    known = {pool: teacher.mask for pool, teacher in data.teachers.items()}
-    masks = [known[m.seed, m.n_relevant] if m.model == "oracle" else np.ones(setup.n_inputs) for m in members]
+    start = initial_network([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
+    for mask, member in zip(start["mask"], members, strict=True):
+        if member.model == "oracle":
+            mask[:] = data.teachers[member.seed, member.n_relevant].mask
 
     def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch)
@@ -174,7 +244,7 @@ def train_members(
     with threads(1):
         return ensemble.train(
             gradient,
-            {"mask": to(np.stack(masks)), "hidden": to(hidden), "decoder": to(decoder)},
+            {name: to(start[name]) for name in ("mask", "hidden", "decoder")},
             data.batch,
             optimizer=update_rules.Adam(training.step_size),
             steps=training.steps,
@@ -185,13 +255,6 @@ def train_members(
             names=[str(m) for m in members],
             progress=progress,
         )
-
-
-def _mask_rule(members: Sequence[Member], to: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-    """For each member a factor on the gradient of its mask, 0 where it is fixed, and its L1 penalty."""
-    trained = [float(m.model not in ("baseline", "oracle")) for m in members]
-    penalty = [m.penalty if m.model == "l1_attention" else 0.0 for m in members]
-    return to(trained).unsqueeze(1), to(penalty).unsqueeze(1)
 
 
 class _Data:
@@ -225,9 +288,8 @@ class _Data:
             chosen = {name: tensor[mine] for name, tensor in parameters.items()}
             total = torch.zeros(len(mine), dtype=torch.float64)  # on the CPU: not every device has float64
             for x, y in zip(inputs.split(4096), labels.split(4096), strict=True):
-                total += (
-                    (predict(chosen, x.expand(len(mine), -1, -1), torch.relu) - y.T).square().sum((1, 2)).cpu().double()
-                )
+                residuals = predict(chosen, x.expand(len(mine), -1, -1), torch.relu) - y.T
+                total += residuals.square().sum((1, 2)).cpu().double()
             losses[mine] = (total / labels.numel()).to(losses)
         return losses
 
@@ -235,3 +297,17 @@ class _Data:
         inputs = stream(seed, f"{part}inputs").standard_normal((count, self.setup.n_inputs))
         noise = sd * stream(seed, "noise").standard_normal((count, self.setup.outputs))
         return self.to(inputs), self.to(self.teachers[seed, k](inputs) + noise)
+
+
+def _relu_covariance(covariance: Float[np.ndarray, "units units"]) -> Float[np.ndarray, "units units"]:
+    r"""Return the covariance of $\max(u, 0)$ for a centred Gaussian vector $u$.
+
+    With standard deviations $\sigma_i$ and correlation $\cos\theta_{ij}$, the mean product is
+    $\sigma_i\sigma_j(\sin\theta + (\pi-\theta)\cos\theta)/2\pi$ (the arc-cosine kernel of order one) and the means are
+    $\sigma_i/\sqrt{2\pi}$.
+    """
+    sd = np.sqrt(np.diag(covariance))
+    scale = np.outer(sd, sd)
+    cosine = np.clip(covariance / scale, -1.0, 1.0)
+    angle = np.arccos(cosine)
+    return scale * (np.sin(angle) + (np.pi - angle) * cosine - 1.0) / (2 * np.pi)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 
 from attnbook.core.rng import stream
+from attnbook.core.settings import check_positive
 from attnbook.global_attention.two_layer import Hessian
 
 __all__ = ["Minimum", "Network", "hessian_scaling", "output", "rescale"]
@@ -55,7 +56,7 @@ def rescale(
         >>> rescale(np.ones(1), np.ones((1, 1)), np.ones((1, 1)), 0.5, 4.0)[2].tolist()
         [[0.5]]
     """
-    _check_positive(mask_factor=mask_factor, hidden_factor=hidden_factor)
+    check_positive(mask_factor=mask_factor, hidden_factor=hidden_factor)
     return mask_factor * mask, hidden_factor * hidden, decoder / (mask_factor * hidden_factor)
 
 
@@ -80,15 +81,9 @@ def hessian_scaling(
     Raises:
         ValueError: If a factor is not positive and finite.
     """
-    _check_positive(mask_factor=mask_factor, hidden_factor=hidden_factor)
+    check_positive(mask_factor=mask_factor, hidden_factor=hidden_factor)
     counts = [n_inputs, n_inputs * width, width]
     return np.repeat([1 / mask_factor, 1 / hidden_factor, mask_factor * hidden_factor], counts)
-
-
-def _check_positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 < number < math.inf:
-            raise ValueError(f"{name}: expected a positive number, got {number}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""The two networks of Table 2 at full size, trained without computing on padding.
+r"""The two networks of Table 2 at full size, trained without computing on padding, and two controls.
 
 Both read a review as $P$ positions of word vectors, zero after its last word, and are followed by the same two layers:
 
@@ -16,6 +16,17 @@ zero for the baseline), so with $W_z$ for the matrices, $L_i$ for the words and 
 $$h_i = S^\top c_i + \sum_{z\le L_i} W_z^\top(o_{iz}-c_i),\qquad S=\sum_{z\le P} W_z .$$
 
 The loss is the cross-entropy of the label. Tests hold everything against the padded network.
+
+The controls show what is left of self-attention when nothing can be attended to. ``uniform_attention`` freezes query
+and key matrices at zero. All scores are then 0, every position has the output $o=\frac1P\sum_jw^Vx_j$, and the first
+layer sees it $P$ times: $h = S^\top o + b$ with $S=\sum_zW_z$. Each $W_z$ has the same gradient $G$, so an optimiser
+that acts on each entry gives all of them the same update $u(G)$, and
+
+$$S \leftarrow S + P\,u(G).$$
+
+**Uniform attention over padding is a bag of words whose first layer has a step size $P$ times larger**: exactly, so
+that a network of 55 million weights is trained as one of 36 thousand. ``mean_pooling`` drops the rest too: the mean
+of the real word vectors, an ordinary first layer, an ordinary step size.
 """
 
 from __future__ import annotations
@@ -31,21 +42,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.global_attention.batches import check_sizes, rows_of
+from attnbook.core.settings import check_sizes
+from attnbook.global_attention.batches import rows_of
 from attnbook.global_attention.padding_free_attention import attend, attention_weights, merge_key_query
 from attnbook.global_attention.reviews import EncodedReviews
 
 __all__ = [
-    "Classifier",
-    "Network",
-    "ReviewNetwork",
-    "ReviewShape",
-    "groups_of_similar_length",
-    "initial_weights",
-    "uniform",
-]
+    "Classifier", "Control", "Network", "Pooled", "PooledNetwork", "ReviewNetwork", "ReviewShape",
+    "groups_of_similar_length", "initial_weights", "uniform",
+]  # fmt: skip
 
 Network: TypeAlias = Literal["baseline", "self_attention"]
+Control: TypeAlias = Literal["uniform_attention", "mean_pooling"]
 
 # Positions in one matrix product: their weights (6.5 MB at full size) stay in cache between uses.
 CHUNK = 64
@@ -189,6 +197,68 @@ class ReviewNetwork(Classifier):
             deviations.append(functional.pad(differing, (0, 0, 0, longest - tokens.shape[1])))
             common.append(padding)
         return torch.cat(deviations), torch.cat(common)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Reviews of which one vector each is left."""
+
+    #: The sum of each review's word vectors over ``n_positions``, or their mean
+    vectors: Float[np.ndarray, "reviews t"]
+    labels: Float[np.ndarray, " reviews"]  #: 1 for praise, 0 for blame
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(
+        cls, reviews: EncodedReviews, vectors: Float[np.ndarray, "vocabulary t"], network: Control, n_positions: int
+    ) -> Pooled:
+        """Return the means of the words of each review for ``mean_pooling``, else their sums over ``n_positions``."""
+        scale = 1 if network == "mean_pooling" else reviews.lengths[:, None] / n_positions
+        return cls(reviews.means(vectors) * scale, reviews.labels)
+
+
+class PooledNetwork(Classifier):
+    """A control: one vector per review, then the two layers of Table 2.
+
+    Args:
+        network: Which control.
+        shape: Sizes of the network that it stands for.
+        like: A tensor of the wanted device and type.
+        seed: Seed of the initial weights; for uniform attention they are those of the network of Table 2.
+
+    Raises:
+        ValueError: If the control is unknown.
+    """
+
+    def __init__(self, network: Control, shape: ReviewShape, like: Tensor, *, seed: int) -> None:
+        if network not in get_args(Control):
+            raise ValueError(f"network: expected one of {', '.join(get_args(Control))}, got {network!r}")
+        self.network = network
+        t, width = shape.dimension, shape.width
+        if network == "uniform_attention":
+            small, weights = initial_weights(shape, seed, like)
+            self.parameters = {"first": weights.sum(0), **small}
+            del self.parameters["query"], self.parameters["key"]
+            self.factor = shape.n_positions
+        else:
+            sizes = {"first": ((t, width), t), "bias": ((width,), t)}
+            sizes |= {"decoder": ((width,), width), "decoder_bias": ((), width)}
+            self.parameters = {name: uniform(stream(seed, "pooled", name), *size, like) for name, size in sizes.items()}
+
+    def answer(self, parameters: dict[str, Tensor], reviews: Pooled, chosen: Any) -> Float[Tensor, " reviews"]:
+        """Return the logits of some reviews, differentiable in the parameters."""
+        like = parameters["first"]
+        seen = to_tensor(reviews.vectors[chosen], device=like.device, dtype=like.dtype)
+        if self.network == "uniform_attention":
+            seen = seen @ parameters["value"].mT
+        hidden = (seen @ parameters["first"] + parameters["bias"]).relu()
+        return hidden @ parameters["decoder"] + parameters["decoder_bias"]
+
+    def logits(self, reviews: Pooled) -> Float[np.ndarray, " reviews"]:
+        """Return the logit of each review, positive for praise."""
+        return self.answer(self.parameters, reviews, slice(None)).double().cpu().numpy()
 
 
 def _first_layer(weights: Tensor, deviations: Tensor, common: Tensor, lengths: np.ndarray) -> Tensor:

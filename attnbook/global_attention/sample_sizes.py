@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Literal, TypeAlias
 
+from attnbook.core.settings import check_positive
+
 __all__ = ["Guarantee", "recurrent_samples", "samples_needed"]
 
 Guarantee: TypeAlias = Literal["baseline", "attention", "sum_to_one", "known_mask"]
@@ -74,9 +76,7 @@ def recurrent_samples(error: float, weights: int) -> float:
 
 def _bound(error: float, seen: int, parameters: int, **sizes: int) -> float:
     """What both theorems ask for; ``seen`` is the number of inputs that enter at once."""
-    for name, number in {"error": error, **sizes}.items():
-        if not number > 0:
-            raise ValueError(f"{name}: expected a positive number, got {number}")
+    check_positive(error=error, **sizes)
     if error >= seen**2:
         raise ValueError(f"error: the bound speaks of errors below {seen**2}, got {error:g}")
     return seen**2 / error * math.log(seen / math.sqrt(error)) * parameters

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
-from attnbook.global_attention.batches import check_sizes
+from attnbook.core.settings import check_sizes
 
 __all__ = ["MODELS", "Sizes", "TokenModel", "draw_teacher", "initial_parameters", "predict"]
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnbook.core.ensemble import Parameters
+from attnbook.core.settings import check_positive
 
 __all__ = ["Activation", "Hessian", "Loss", "Softplus", "mean_loss", "predict"]
 
@@ -34,8 +35,7 @@ class Softplus:
     sharpness: float = 10.0  #: $\tau$, positive; default 10
 
     def __post_init__(self) -> None:
-        if not 0 < self.sharpness < float("inf"):
-            raise ValueError(f"sharpness: expected a positive number, got {self.sharpness}")
+        check_positive(sharpness=self.sharpness)
 
     def __call__(self, u: Tensor) -> Tensor:
         """Return the smooth positive part."""

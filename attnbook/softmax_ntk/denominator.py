@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.kernels import Activation, check_positive, infinite_width_kernel
+from attnbook.core.settings import check_positive
+from attnbook.softmax_ntk.kernels import Activation, infinite_width_kernel
 
 __all__ = [
     "distance_from_limit", "effective_width", "expected_effective_width", "kernel_fluctuation", "output_limit",

@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["ACTIVATIONS", "Activation", "check_activation", "check_positive", "infinite_width_kernel"]
+from attnbook.core.settings import check_positive
+
+__all__ = ["ACTIVATIONS", "Activation", "check_activation", "infinite_width_kernel"]
 
 Activation: TypeAlias = Literal["softmax", "exp", "relu"]
 ACTIVATIONS: list[Activation] = list(get_args(Activation))
@@ -64,10 +66,3 @@ def check_activation(activation: str) -> None:
     """Refuse a name that is no activation."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-
-
-def check_positive(**numbers: float) -> None:
-    """Refuse a number that is not positive and finite, by name."""
-    for name, value in numbers.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name}: expected a positive number, got {value}")

@@ -24,7 +24,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.kernels import Activation, check_activation, check_positive
+from attnbook.core.settings import check_positive
+from attnbook.softmax_ntk.kernels import Activation, check_activation
 from attnbook.softmax_ntk.stability_bounds import check_exponent, check_failure
 
 __all__ = [

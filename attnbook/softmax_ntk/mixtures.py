@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.kernels import check_positive
+from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.score_matching import Schedule
 
 __all__ = ["Mixture"]

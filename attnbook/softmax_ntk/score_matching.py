@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.kernels import check_positive
+from attnbook.core.settings import check_positive
 
 __all__ = ["NoisySample", "Schedule", "draw_noisy_sample", "held_out_stop", "network_input"]
 

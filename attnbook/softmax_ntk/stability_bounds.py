@@ -24,7 +24,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.softmax_ntk.kernels import check_positive
+from attnbook.core.settings import check_positive
 
 __all__ = [
     "bound_by_pieces", "certified_radius", "check_exponent", "check_failure", "exponent_of_definition", "five_pieces",

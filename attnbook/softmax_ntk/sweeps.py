@@ -18,7 +18,7 @@ from attnbook.softmax_ntk.kernels import Activation
 from attnbook.softmax_ntk.training import Problem, Trained, train
 from attnbook.softmax_ntk.two_layer import Networks
 
-__all__ = ["ROUNDING", "Sweep", "check_increasing", "each", "measured_exponent", "over", "slope"]
+__all__ = ["ROUNDING", "Sweep", "each", "measured_exponent", "over", "slope"]
 
 ROUNDING = 1e-16  # stands for zero on logarithmic axes
 
@@ -98,10 +98,3 @@ def slope(values: xr.DataArray, dimension: str) -> xr.DataArray:
 def measured_exponent(networks: Networks, inputs: Tensor) -> np.ndarray:
     """Return the measured B of each network: the largest size of a logit, at least 1."""
     return torch.bmm(inputs, networks.first_layer).abs().amax((1, 2)).clamp(min=1.0).cpu().numpy()
-
-
-def check_increasing(least: int, **settings: Sequence[float]) -> None:
-    """Refuse settings that are not enough positive increasing numbers, by name."""
-    for name, values in settings.items():
-        if len(values) < least or sorted(set(values)) != list(values) or values[0] <= 0:
-            raise ValueError(f"{name}: expected at least {least} positive increasing numbers, got {values}")

@@ -30,7 +30,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import to_tensor
-from attnbook.softmax_ntk.kernels import Activation, check_activation, check_positive
+from attnbook.core.settings import check_positive
+from attnbook.softmax_ntk.kernels import Activation, check_activation
 
 __all__ = [
     "Networks", "Start", "Weights", "double_device", "draw_weights", "loss_and_gradient", "neuron_derivatives",

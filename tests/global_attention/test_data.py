@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.global_attention.masked_teachers import Setup, _relu_covariance
+from attnbook.global_attention.masks import Setup, _relu_covariance
 
 SIZES = {"n_inputs": 11, "outputs": 2, "teacher_width": 5, "width": 3, "noise": 0.0, "n_test": 1}
 

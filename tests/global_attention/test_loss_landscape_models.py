@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from attnbook.core.rng import to_tensor
 from attnbook.datasets import Images
-from attnbook.global_attention.batches import initial_layers
+from attnbook.global_attention.batches import initial_network
 from attnbook.global_attention.digit_training import Member, Training
 from attnbook.global_attention.loss_landscape import hessian, interpolation
 from attnbook.global_attention.loss_landscape.interpolation import fit_all_weights
@@ -119,9 +119,8 @@ def test_first_step_is_that_of_the_plain_rule():
     """One step of SGD on the first batch, with decay on both layers."""
     member, data = Member("attention", 0, SCENE, 0.1, decay=0.2), data_of(0)
     after = train_classifiers([member], data, dataclasses.replace(TRAINING, steps=1, record_at=(0, 1))).parameters
-    hidden, decoder = initial_layers([0], 49, 3, 10)
-    start = {"mask": np.ones((1, 49)), "hidden": hidden, "decoder": decoder}
-    leaves = {name: to_tensor(array).requires_grad_() for name, array in start.items()}
+    start = initial_network([0], 49, 3, 10)
+    leaves = {name: to_tensor(start[name]).requires_grad_() for name in ("mask", "hidden", "decoder")}
     x, y = hessian._Samples(data, 11, Softplus(10.0), CPU).batch(0)
     outputs = (
         functional.softplus((x[0] * leaves["mask"][0]) @ leaves["hidden"][0].T, beta=10.0) @ leaves["decoder"][0].T

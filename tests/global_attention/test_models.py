@@ -8,9 +8,9 @@ from torch import nn
 from attnbook.core import ensemble
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.batches import BLOCK
-from attnbook.global_attention.masked_teachers import Setup
 from attnbook.global_attention.masks import (
     Member,
+    Setup,
     Training,
     effective_weights,
     loss_and_gradient,

@@ -6,9 +6,10 @@ import torch
 
 from attnbook import datasets
 from attnbook.global_attention import review_networks
-from attnbook.global_attention.pooled_networks import Pooled, PooledNetwork
 from attnbook.global_attention.review_networks import (
     CHUNK,
+    Pooled,
+    PooledNetwork,
     ReviewNetwork,
     ReviewShape,
     groups_of_similar_length,

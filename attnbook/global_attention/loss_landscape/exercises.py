@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.global_attention.answers import verdict
 from attnbook.global_attention.regions import region_bound
 from attnbook.global_attention.rescaling import hessian_scaling
 

@@ -14,8 +14,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.global_attention.loss_landscape.hessian import MODELS, HessianSpectrum
 from attnbook.global_attention.loss_landscape.interpolation import fit_all_weights
-from attnbook.global_attention.masked_teachers import Setup
-from attnbook.global_attention.masks import Member, Model, Training, train_members
+from attnbook.global_attention.masks import Member, Model, Setup, Training, train_members
 from attnbook.global_attention.regions import count_regions, crossover_width, hinge_network, region_bound
 from attnbook.global_attention.rescaling import Minimum, output
 from attnbook.global_attention.two_layer import Hessian, Softplus

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, LOOKS, Look, style
+from attnbook.core.figures import INK, LOOKS, Look, band, log_axis, style
 from attnbook.core.rng import stream
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.loss_landscape.experiments import STATIONARY, LossLandscape, log10_bounds
 from attnbook.global_attention.loss_landscape.hessian import OUTLIERS, allowed_decay, over_baseline
 from attnbook.global_attention.regions import crossover_width
 from attnbook.global_attention.rescaling import Minimum, output
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = [
-    "comparison", "decays", "fits", "orbit_frame", "orbit_map", "orbit_text", "region_bounds",
-    "trained_weights", "two_comparisons",
-]  # fmt: skip
 
 RANK = "rank of the eigenvalue"
 SHADES = ("#1f2937", "#4338ca", "#0e7490", "#4d7c0f", "#a16207")  # for curves that differ in a number only
@@ -33,19 +26,16 @@ SHADES = ("#1f2937", "#4338ca", "#0e7490", "#4d7c0f", "#a16207")  # for curves t
 def two_comparisons(data: xr.Dataset) -> Figure:
     """Draw Figure 3 twice: after equal numbers of steps, and at equal training loss."""
     titles = {"attention": "after equal numbers of steps", "equal_loss": "at equal training loss"}
-    ticks = (1, 2, 5, 10, 20, 50, 100)
     with style():
         figure, axes = plt.subplots(1, 2, sharey=True, figsize=(7.2, 3.6))
         for ax, (name, title) in zip(axes, titles.items(), strict=True):
             for spectrum, look in (("baseline", LOOKS["baseline"]), (name, LOOKS["attention"])):
                 values = data.eigenvalues.isel(step_size=0).sel(spectrum=spectrum)
-                band = values.min("seed"), values.max("seed")
-                ax.fill_between(data["rank"], *band, color=look.color, alpha=0.18, linewidth=0)
-                ax.plot(data["rank"], values.median("seed"), **look.line_style(), markevery=0.1)
-            ax.set(xscale="log", yscale="log", title=title, xlabel=RANK)
+                band(ax, data["rank"].values, values.transpose("seed", "rank").values, look)
+                ax.lines[-1].set_markevery(0.1)
+            ax.set(yscale="log", title=title)
             ax.axvline(OUTLIERS + 0.5, color=INK, linewidth=1, linestyle=":")
-            ax.set_xticks(ticks, map(str, ticks))
-            ax.minorticks_off()
+            log_axis(ax, (1, 2, 5, 10, 20, 50, 100), RANK)
         axes[0].set_ylabel("eigenvalue of the Hessian")
         axes[0].legend(loc="lower left")
         words = axes[1].get_xaxis_transform()
@@ -66,9 +56,8 @@ def region_bounds(run: LossLandscape) -> Figure:
                 ax.plot(widths, log10_bounds(widths, kept), **look.line_style(), markevery=(i, 50), linewidth=1.5)
             look = replace(LOOKS["baseline"], label=f"baseline, p = {p}")
             ax.plot(widths, log10_bounds(widths, p), **look.line_style(), markevery=50, linewidth=2.6)
-            ax.set(xscale="log", xlabel="hidden units $n_1$", title=title)
-            ax.set_xticks(ticks, map(str, ticks))
-            ax.minorticks_off()
+            ax.set_title(title)
+            log_axis(ax, ticks, "hidden units $n_1$")
         for i, kept in enumerate(run.figure_sparsities):
             axes[0].axvline(crossover_width(p, kept), color=SHADES[i % 5], linewidth=0.9, linestyle=":")
         axes[0].set(xlim=(100, 400), ylim=(-1, 36), ylabel="log₁₀ of the bound")
@@ -145,10 +134,8 @@ def fits(data: xr.Dataset) -> Figure:
         ax.text(few, 1e-20, " as many weights\n as samples", fontsize=9.5)
         ax.axvline(n, color=INK, linewidth=1, linestyle=":")
         ax.text(n, 1e-12, "as many units as samples: \nTheorem 5 ", ha="right", fontsize=9.5)
-        ax.set(xscale="log", yscale="log", xlabel="hidden units d (points of a width side by side)")
-        ax.set(xlim=(1.5, 60), ylabel="training loss over that of output zero")
-        ax.set_xticks(widths, map(str, widths))
-        ax.minorticks_off()
+        log_axis(ax, widths, "hidden units d (points of a width side by side)")
+        ax.set(yscale="log", xlim=(1.5, 60), ylabel="training loss over that of output zero")
         ax.legend(loc="center", bbox_to_anchor=(0.5, 0.5))
     return figure
 
@@ -214,12 +201,7 @@ def trained_weights(data: xr.Dataset) -> Table:
 def _table(head: str, columns: Mapping[str, Mapping[str, xr.DataArray]], more: str = "") -> Table:
     """Columns by their heads, each with the same rows."""
     rows: list[list[str | Measured]] = [
-        [row, *(_spread(values[row]) for values in columns.values())] for row in next(iter(columns.values()))
+        [row, *(spread(v[row], ".0f" if float(abs(v[row]).max()) >= 100 else ".2g") for v in columns.values())]
+        for row in next(iter(columns.values()))
     ]
     return Table([head, *columns], rows, f"Median over seeds [smallest, largest].{more}")
-
-
-def _spread(values: xr.DataArray) -> Measured:
-    form = ".0f" if float(abs(values).max()) >= 100 else ".2g"
-    low, middle, high = (float(np.quantile(values, q)) for q in (0, 0.5, 1))
-    return Measured(f"{middle:{form}}" + f" [{low:{form}}, {high:{form}}]" * (values.size > 1))

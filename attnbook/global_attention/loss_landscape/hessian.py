@@ -24,7 +24,7 @@ from attnbook.core.lanczos import leading_eigenvalues
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.datasets import digits, mnist
-from attnbook.global_attention.batches import Batches, initial_layers, rows_of
+from attnbook.global_attention.batches import Batches, initial_network, rows_of
 from attnbook.global_attention.digit_training import CLASSES, Member, Model, Training
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Activation, Hessian, Softplus, mean_loss, predict
@@ -221,13 +221,12 @@ def train_classifiers(
         raise ValueError(f"stop_below: expected one loss per member, got shape {np.shape(stop_below)}")
     limit = to_tensor(-np.ones(len(members)) if stop_below is None else stop_below, device=device)
     samples = _Samples({seed: data[seed] for seed in seeds}, training.batch_size, Softplus(sharpness), device)
-    hidden, decoder = initial_layers([m.seed for m in members], samples.train.shape[2], training.width, CLASSES)
-    start = {"mask": np.ones_like(hidden[:, 0]), "hidden": hidden, "decoder": decoder}
+    start = initial_network([m.seed for m in members], samples.train.shape[2], training.width, CLASSES)
 
     with threads(1):
         return ensemble.train(
             _gradient_of(members, samples.activation, device),
-            {name: to_tensor(array, device=device) for name, array in start.items()},
+            {name: to_tensor(start[name], device=device) for name in ("mask", "hidden", "decoder")},
             samples.batch,
             optimizer=update_rules.SGD([m.step_size for m in members], momentum=training.momentum),
             steps=training.steps,

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.digit_training import MODELS
 from attnbook.global_attention.noisy_mnist.experiments import PANELS, leads
 
@@ -71,10 +71,9 @@ def curves(data: xr.Dataset, panel: str, step_size: float) -> Figure:
         left.legend()
         _curves(right, one, "test_loss")
         medians = data.test_loss.sel(panel=panel).median("seed").values
-        limits = 0.9 * medians.min(), min(1.1 * medians.max(), 9.0)
         right.set(yscale="log", ylabel="test loss (nats)", title=f"step size {step_size:g}")
         right.set_yticks(ticks := (0.3, 0.5, 1, 2, 3, 5, 8), [f"{tick:g}" for tick in ticks])
-        right.set_ylim(limits)
+        right.set_ylim(0.9 * medians.min(), min(1.1 * medians.max(), 9.0))
         right.minorticks_off()
         figure.supxlabel(ITERATIONS, fontsize=11)
     return figure
@@ -140,7 +139,7 @@ def lead(data: xr.Dataset) -> Figure:
 
 def growing_weights(data: xr.Dataset, step: int) -> Figure:
     """Draw how strongly each pixel enters after some steps, for Figure 2 and all models, on one scale for all steps."""
-    strength, largest = strengths(data, step), float(np.quantile(data.strength, 0.999))
+    strength, largest = data.strength[data.step.values == step][0], float(np.quantile(data.strength, 0.999))
     with style():
         figure, axes = plt.subplots(1, len(MODELS), figsize=(7.2, 2.7))
         for ax, model in zip(axes, MODELS, strict=True):
@@ -152,8 +151,8 @@ def growing_weights(data: xr.Dataset, step: int) -> Figure:
 
 def weights_text(data: xr.Dataset, step: int) -> str:
     """Return the numbers behind one picture of the growing weights: mean strength outside and inside the digit."""
-    inside = PANELS["figure_2"][0].patch == 1
-    of_each = [(LOOKS[m].label, strengths(data, step).sel(model=m).values) for m in MODELS]
+    inside, strength = PANELS["figure_2"][0].patch == 1, data.strength[data.step.values == step][0]
+    of_each = [(LOOKS[m].label, strength.sel(model=m).values) for m in MODELS]
     shown = ", ".join(f"{name} {s[~inside].mean():.2f} and {s[inside].mean():.2f}" for name, s in of_each)
     return f"After {step} steps, mean strength of a pixel outside the digit and inside: {shown}."
 
@@ -181,16 +180,11 @@ def penalty_paths(data: xr.Dataset) -> Figure:
 def accuracies(names: Sequence[str], accuracy: np.ndarray) -> Table:
     """Return accuracies ``(seeds, scenes, models)`` of each model in some scenes, in per cent, with their range."""
     rows: list[list[str | Measured]] = [
-        [name, *(Measured(f"{np.median(p):.1f} [{p.min():.1f}, {p.max():.1f}]") for p in of_scene)]
+        [name, *(spread(of_model, ".1f") for of_model in of_scene)]
         for name, of_scene in zip(names, 100 * accuracy.transpose(1, 2, 0), strict=True)
     ]
     caption = "Final test accuracy in per cent; median over seeds [smallest, largest]."
     return Table(["digit", *(LOOKS[m].label for m in MODELS)], rows, caption)
-
-
-def strengths(data: xr.Dataset, step: int) -> xr.DataArray:
-    """Return how strongly each pixel enters after some steps."""
-    return data.strength.isel(record=data.step.values.tolist().index(step))
 
 
 def _curves(ax: Axes, data: xr.Dataset, what: str) -> None:

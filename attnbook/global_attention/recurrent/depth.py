@@ -90,7 +90,7 @@ class Depth(Experiment):
                 steps=self.steps,
                 record=lambda p: {"mask": p["mask"]},
                 record_at=(self.steps,),
-                project=_clamp,
+                project=lambda p: p["mask"].clamp_(0.0, 1.0),
                 schedule=update_rules.cosine(self.steps),
                 progress=progress,
             ).parameters  # fmt: skip
@@ -172,15 +172,10 @@ def largest_gradient_correlation(parameters: Parameters, inputs: Tensor, truth: 
     entries = torch.cat([slope.flatten(1) for slope in slopes.values()], 1)
     centred, residual = entries - entries.mean(0), predict_deep(parameters, inputs[None])[0] - truth
     spread = centred.square().mean(0).clamp(min=1e-12).sqrt()
-    return float(
-        ((residual - residual.mean()) @ centred / len(inputs) / spread / residual.std(correction=0)).abs().max()
-    )
+    covariance = (residual - residual.mean()) @ centred / len(inputs)
+    return float((covariance / spread / residual.std(correction=0)).abs().max())
 
 
 def at_best_step_size(data: xr.Dataset) -> xr.Dataset:
     """Keep each model, at each size, at the step size with the smallest median error."""
     return data.isel(step_size=data.test_loss.median("seed").argmin("step_size"))
-
-
-def _clamp(parameters: Parameters) -> None:
-    parameters["mask"].clamp_(0.0, 1.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.global_attention.answers import verdict
 from attnbook.global_attention.word_teachers import softmax
 
 __all__ = ["CHECKS"]

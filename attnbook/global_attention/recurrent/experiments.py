@@ -17,6 +17,7 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, Experiment, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share
+from attnbook.core.settings import check_increasing
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent.depth import Depth
 from attnbook.global_attention.recurrent.guidelines import Guidelines
@@ -81,8 +82,7 @@ class Recurrent(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if sorted(set(self.sizes)) != list(self.sizes) or not self.sizes or self.sizes[0] < 1:
-            raise ValueError(f"sizes: expected increasing positive numbers, got {self.sizes}")
+        check_increasing(self, "sizes")
         if self.judged_size not in self.sizes:
             raise ValueError(f"judged_size: expected one of sizes {self.sizes}, got {self.judged_size}")
         for name, least in {"restarts": 1, "shuffles": 2}.items():

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
 from attnbook.core.rng import stream
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.recurrent.depth import MODELS, at_best_step_size
 from attnbook.global_attention.recurrent.experiments import LADDER, OTHERS, Recurrent, second_best
 from attnbook.global_attention.recurrent.guidelines import PENALTIES, TEACHERS, chosen
 from attnbook.global_attention.recurrent.word_training import READERS
 from attnbook.global_attention.recurrent_networks import Recurrence, initial_parameters
 from attnbook.global_attention.sample_sizes import recurrent_samples
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["TITLES", "ladder", "models", "other_teachers", "penalties", "second_looks",
-           "three_layers", "weight_decay", "words_frame", "words_text"]  # fmt: skip
 
 READ: Mapping[str, Look] = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
@@ -165,9 +160,10 @@ def models(run: Recurrent, data: xr.Dataset) -> Table:
         drawn = initial_parameters(recurrence, run.dimension, run.width, rng=stream(0, "any weights"))
         enough = losses["size"][losses.median("seed") <= ASKED]
         needed = f"{int(enough[0])}" if len(enough) else "more"
-        found = (_summary(losses.sel(size=run.judged_size)), needed, f"{int((losses.isel(size=0) > 0.9).sum())}")
+        error, failed = spread(losses.sel(size=run.judged_size), ".2g"), f"{int((losses.isel(size=0) > 0.9).sum())}"
         counted = sum(array.size for array in drawn.values())
-        rows.append([READ[name].label, f"{counted}", f"{recurrent_samples(ASKED, counted):.0f}", *map(Measured, found)])
+        bound = f"{recurrent_samples(ASKED, counted):.0f}"
+        rows.append([READ[name].label, f"{counted}", bound, error, Measured(needed), Measured(failed)])
     columns = ["model", "weights", f"bound for {ASKED:g}", f"error at {run.judged_size}", f"reached {ASKED:g} with",
                f"failed at {run.sizes[0]}"]  # fmt: skip
     caption = (
@@ -183,7 +179,7 @@ def second_looks(data: xr.Dataset) -> Table:
     for name, label in zip(data.second.values, ("2 steps", "3 steps"), strict=True):
         runs, best = data.second_loss.sel(second=name), second_best(data).sel(second=name)
         counts = (f"{int((losses < FOUND).sum())} of {losses.size}" for losses in (runs, best))
-        rows.append([label, *map(Measured, counts), Measured(_summary(best))])
+        rows.append([label, *map(Measured, counts), spread(best, ".2g")])
     columns = ["model", f"runs below {FOUND:g}", f"seeds below {FOUND:g}", "test error"]
     caption = "A seed counts by its restart with the smallest training error; median over seeds [smallest, largest]."
     return Table(columns, rows, caption)
@@ -197,7 +193,3 @@ def _against_size(ax: Axes, data: xr.Dataset, what: str) -> None:
 
 def _legend(ax: Axes, where: Literal["lower left", "upper left"]) -> None:
     ax.legend(fontsize=10, loc=where, frameon=True, facecolor=BACKGROUND, edgecolor="none", framealpha=0.9)
-
-
-def _summary(values: xr.DataArray) -> str:
-    return f"{float(values.median()):.2g} [{float(values.min()):.2g}, {float(values.max()):.2g}]"

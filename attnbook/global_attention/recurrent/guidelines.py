@@ -16,6 +16,7 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress, share
+from attnbook.core.settings import check_increasing
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent.word_training import Task, WordMember, WordSetup, train_reader
 from attnbook.global_attention.recurrent_networks import Penalty
@@ -56,10 +57,7 @@ class Guidelines(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("penalties", "strengths"):
-            values = getattr(self, name)
-            if len(values) < 2 or sorted(set(values)) != list(values) or values[0] <= 0:
-                raise ValueError(f"{name}: expected at least two increasing positive numbers, got {values}")
+        check_increasing(self, "penalties", "strengths", least=2)
 
     def coordinates(self) -> dict[str, Any]:
         """Name teachers, kinds of penalty and strengths."""
@@ -75,16 +73,17 @@ class Guidelines(Experiment):
         tasks = [Task("attention", sharpness, self.noise) for sharpness in self.sharpness]
         told = (share(progress, i, len(PENALTIES) + 1) for i in range(len(PENALTIES) + 1))
 
-        def train(option: str, values: tuple[float, ...], kind: Penalty = "entropy") -> tuple[np.ndarray, np.ndarray]:
-            cases = list(product(seeds, tasks, [{option: value} for value in values]))
-            # Penalties are floats; mypy compares the dictionary with every argument left.
-            members = [WordMember(task, seed, self.n_sentences, **given) for seed, task, given in cases]  # type: ignore[arg-type]  # a dict of options
+        def train(
+            strengths: tuple[float, ...], penalties: tuple[float, ...], kind: Penalty = "entropy"
+        ) -> tuple[np.ndarray, np.ndarray]:
+            cases = product(seeds, tasks, strengths, penalties)
+            members = [WordMember(task, seed, self.n_sentences, one, other) for seed, task, one, other in cases]
             found = train_reader("one_step", members, setup, training, device=device, penalty=kind, progress=next(told))
-            shape = (len(seeds), len(tasks), len(values))
+            shape = (len(seeds), len(tasks), -1)
             return found.test_loss.reshape(shape), found.train_loss.reshape(shape)
 
-        paths = np.stack([train("strength", (0.0, *self.strengths), kind)[0] for kind in PENALTIES], axis=2)
-        shrunk, fitted = train("weight_penalty", self.penalties)
+        paths = np.stack([train((0.0, *self.strengths), (0.0,), kind)[0] for kind in PENALTIES], axis=2)
+        shrunk, fitted = train((0.0,), self.penalties)
         axes = ("seed", "teacher")
         return {
             "attention_loss": ((*axes, "kind", "strength"), paths[..., 1:]),

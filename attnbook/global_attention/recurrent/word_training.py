@@ -16,7 +16,8 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.global_attention.batches import Batches, check_sizes, check_weights, own_errors, rows_of
+from attnbook.core.settings import check_sizes, check_weights
+from attnbook.global_attention.batches import Batches, own_errors, rows_of
 from attnbook.global_attention.masks import Training
 from attnbook.global_attention.recurrent_networks import (
     Penalty,

@@ -13,8 +13,8 @@ import xarray as xr
 from attnbook import ledger
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress
-from attnbook.global_attention.masked_teachers import Setup
-from attnbook.global_attention.masks import Member, Model, Training, train_members
+from attnbook.core.settings import check_increasing
+from attnbook.global_attention.masks import Member, Model, Setup, Training, train_members
 
 __all__ = ["ErrorRate", "SampleComplexity", "Sparsity", "fit", "margins", "nearest_stop", "paper_losses", "samples_for"]
 
@@ -43,8 +43,7 @@ class MaskedTeachers(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.sizes) < 3 or sorted(set(self.sizes)) != list(self.sizes):
-            raise ValueError(f"sizes: expected at least three increasing numbers, got {self.sizes}")
+        check_increasing(self, "sizes", least=3)
 
     def setup(self, noise: float) -> Setup:
         """Return sizes and noise."""

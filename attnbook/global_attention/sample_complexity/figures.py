@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 
-from attnbook.core.figures import INK, LOOKS, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, LOOKS, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.sample_complexity.experiments import (
     MODELS,
     PAPER_SIZES,
@@ -22,15 +23,6 @@ from attnbook.global_attention.sample_complexity.experiments import (
     paper_losses,
     stopped,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-
-__all__ = [
-    "cells", "convergence", "errors", "rules_held", "sample_curves", "stopping", "stopping_text", "stops",
-    "table_1",
-]  # fmt: skip
 
 LOSS = "test loss (label variances)"
 FIRST, LATE = 100, 10_000  # before the first nothing has been learned; "late" is from here on
@@ -63,8 +55,8 @@ def _tables(part: Figure | SubFigure, data: xr.Dataset, step: int) -> None:
     for ax, (title, table) in zip(axes, panels.items(), strict=True):
         for model in MODELS:
             band(ax, np.array(PAPER_SIZES), table.sel(model=model).transpose("seed", "size").values, LOOKS[model])
-        ax.set(xscale="log", yscale="log", ylim=(5e-4, 20), xlabel="training samples", title=title)
-        _name_ticks(ax, (10_000, 20_000, 50_000))
+        ax.set(yscale="log", ylim=(5e-4, 20), title=title)
+        log_axis(ax, (10_000, 20_000, 50_000), "training samples", ",")
     axes[0].set_ylabel("test loss")
     axes[0].legend(fontsize=10, loc="upper right")
 
@@ -133,9 +125,8 @@ def cells(data: xr.Dataset, step: int) -> Table:
     for size, here in zip(PAPER_SIZES, data.n_samples.values, strict=True):
         row: list[str | Measured] = [f"{size}" if size == here else f"{size} (here {here})"]
         for model in MODELS:
-            ours = factor * losses.sel(size=size, model=model)
-            own = f"{float(ours.median()):.2g} [{float(ours.min()):.2g}, {float(ours.max()):.2g}]"
-            row.append(Measured(own, before=f"paper {float(paper.sel(size=size, model=model)):.4f}, ours "))
+            theirs = f"paper {float(paper.sel(size=size, model=model)):.4f}, ours "
+            row.append(spread(factor * losses.sel(size=size, model=model), ".2g", before=theirs))
         rows.append(row)
     caption = Measured(f"{factor:.3g}.", before=f"Test loss. Ours: stopped at step {step}, median over "
                        f"{_seeds(data)} [smallest, largest], times one fitted factor: ")  # fmt: skip
@@ -173,8 +164,8 @@ def errors(runs: Mapping[str, xr.DataArray]) -> Figure:
             start = 1.6 * float(losses.sel(model="baseline").median("seed")[0])
             ax.plot(sizes, start * sizes[0] / sizes, color=INK, linewidth=1, linestyle=":")
             ax.annotate("1/n", (sizes[-2], start * sizes[0] / sizes[-2]), xytext=(4, 6), textcoords="offset points")
-            ax.set(xscale="log", yscale="log", title=title)
-            _name_ticks(ax, sizes[::2])
+            ax.set(yscale="log", title=title)
+            log_axis(ax, sizes[::2], form=",")
         axes[0, 0].set_ylabel(f"clean {LOSS}")
         axes[0, 0].legend(fontsize=9.5)
         figure.supxlabel("training samples, noisy labels", fontsize=11.5)
@@ -192,19 +183,13 @@ def sample_curves(data: xr.Dataset) -> Figure:
                 ax.fill_between(sizes, losses.min("seed"), losses.max("seed"), color=SHADES[i], alpha=0.2, linewidth=0)
                 ax.plot(sizes, losses.median("seed"), color=SHADES[i], marker="osD^v"[i], label=f"k = {k}")
             ax.axhline(float(data.target), color=INK, linewidth=1, linestyle=":")
-            ax.set(xscale="log", yscale="log", title=LOOKS[model].label)
-            _name_ticks(ax, sizes[::2])
+            ax.set(yscale="log", title=LOOKS[model].label)
+            log_axis(ax, sizes[::2], form=",")
         axes[0].annotate("target", (sizes[0], float(data.target)), xytext=(0, 3), textcoords="offset points")
         axes[0].set_ylabel(f"clean {LOSS}")
         axes[1].set_xlabel("training samples, noisy labels")
         axes[0].legend(fontsize=9, title="relevant inputs")
     return figure
-
-
-def _name_ticks(ax: Axes, sizes: Sequence[int] | np.ndarray) -> None:
-    """Write sample sizes out on a logarithmic axis."""
-    ax.set_xticks(sizes, [_spaced(n) for n in sizes])
-    ax.minorticks_off()
 
 
 def _seeds(data: xr.Dataset) -> str:

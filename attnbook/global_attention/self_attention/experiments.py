@@ -18,6 +18,7 @@ from attnbook.core import ensemble, update_rules
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share, threads
+from attnbook.core.settings import check_increasing, check_sizes
 from attnbook.datasets import Source
 from attnbook.global_attention.batches import own_errors
 from attnbook.global_attention.self_attention.review_table import NETWORKS, Bench, ReviewTable, final, lead
@@ -57,10 +58,8 @@ class SelfAttention(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.sizes or sorted(set(self.sizes)) != list(self.sizes) or self.sizes[0] < 1:
-            raise ValueError(f"sizes: expected increasing positive numbers, got {self.sizes}")
-        if self.restarts < 1:
-            raise ValueError(f"restarts: expected at least 1, got {self.restarts}")
+        check_increasing(self, "sizes")
+        check_sizes(self, "restarts")
         if len(self.wide) < 2:
             raise ValueError(f"wide: expected at least two widths, got {self.wide}")
 
@@ -118,14 +117,11 @@ class SelfAttention(Experiment):
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Compare the students at the largest number of samples, and the flat networks among themselves."""
         baseline, mask, attention, uniform = best(data).isel(size=-1).transpose("model", ...)
-        flat = {"baseline": baseline, "global_attention": mask}
+        flat, wide = {"baseline": baseline, "global_attention": mask}, data.wide_loss
         return {
             "GA-T2-self": flat | {"self_attention": attention},
             "GA-T2-floor": flat,
-            "GA-T2-wider": {
-                "narrow": data.wide_loss.isel(hidden_units=0),
-                "wide": data.wide_loss.isel(hidden_units=-1),
-            },
+            "GA-T2-wider": {"narrow": wide.isel(hidden_units=0), "wide": wide.isel(hidden_units=-1)},
             "GA-X-attention-needed": {"uniform_attention": uniform, "self_attention": attention},
             "GA-G1-l1-softmax": {"max_gradient": data.l1_gradient},
         }
@@ -282,8 +278,7 @@ class ReviewSteps(ReviewTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.factors or min(self.factors) <= 0:
-            raise ValueError(f"factors: expected positive numbers, got {self.factors}")
+        check_increasing(self, "factors")
 
     def coordinates(self) -> dict[str, Any]:
         """Name factors and networks."""

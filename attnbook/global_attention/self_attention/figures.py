@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook import ledger
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.core.figures import LOOKS as COMMON
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.self_attention.experiments import PAPER_SIZES, best, final, lead
 from attnbook.global_attention.self_attention.review_table import NETWORKS
 
@@ -40,7 +40,7 @@ def table_2(data: xr.Dataset) -> Figure:
         _accuracies(axes[1], data)
         axes[1].set(title="this book, with controls")
         for ax in axes:
-            _size_axis(ax, (875, 3500, 17_500))
+            log_axis(ax, (875, 3500, 17_500), "training reviews", ",")
         axes[1].legend(fontsize=9.5, loc="lower right")
     return figure
 
@@ -54,7 +54,7 @@ def table_2_frame(data: xr.Dataset, epoch: int) -> Figure:
             ax.plot(PAPER_SIZES, paper(network), color=LOOKS[network].color, marker="x", linestyle="none", markersize=8)
         ax.plot([], [], color=INK, marker="x", linestyle="none", label="the paper", markersize=8)
         ax.set(ylabel=ACCURACY, ylim=(50, 92), title=f"after epoch {epoch}")
-        _size_axis(ax, PAPER_SIZES)
+        log_axis(ax, PAPER_SIZES, "training reviews", ",", rotation=45)
         ax.legend(fontsize=9, loc="lower right")
     return figure
 
@@ -161,20 +161,9 @@ def _accuracies(ax: Axes, data: xr.Dataset) -> None:
         band(ax, data["size"].values, np.quantile(cells, [0, 0.5, 1], axis=0), LOOKS[network])
 
 
-def _size_axis(ax: Axes, sizes: tuple[int, ...]) -> None:
-    """Write sample sizes out on a logarithmic axis."""
-    ax.set(xscale="log", xlabel="training reviews")
-    ax.set_xticks(sizes, [f"{n:,}".replace(",", "\u2009") for n in sizes], rotation=45 if len(sizes) > 4 else 0)
-    ax.minorticks_off()
-
-
 def _spreads(values: xr.DataArray, form: str = ".1f") -> list[str | Measured]:
     """Median and range over the seeds, for each number of reviews, or each step size."""
-    found: list[str | Measured] = []
-    for column in values.transpose(..., "seed").values:
-        spread = f" [{column.min():{form}}, {column.max():{form}}]" if len(column) > 1 else ""
-        found.append(Measured(f"{np.median(column):{form}}{spread}"))
-    return found
+    return [spread(column, form) for column in values.transpose(..., "seed").values]
 
 
 def _seeds(data: xr.Dataset) -> str:

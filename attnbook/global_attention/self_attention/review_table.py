@@ -16,10 +16,17 @@ from attnbook.core import update_rules
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share, threads
+from attnbook.core.settings import check_increasing, check_positive, check_sizes
 from attnbook.datasets import Source
-from attnbook.global_attention.batches import check_sizes
-from attnbook.global_attention.pooled_networks import Control, Pooled, PooledNetwork
-from attnbook.global_attention.review_networks import Classifier, Network, ReviewNetwork, ReviewShape
+from attnbook.global_attention.review_networks import (
+    Classifier,
+    Control,
+    Network,
+    Pooled,
+    PooledNetwork,
+    ReviewNetwork,
+    ReviewShape,
+)
 from attnbook.global_attention.reviews import load_corpus
 
 NETWORKS: tuple[str, ...] = (*get_args(Network), *get_args(Control))
@@ -35,8 +42,7 @@ class Recipe:
     batch_size: int = 64  #: Reviews per step
 
     def __post_init__(self) -> None:
-        if not 0 < self.step_size < float("inf"):
-            raise ValueError(f"step_size: expected a positive number, got {self.step_size}")
+        check_positive(step_size=self.step_size)
         check_sizes(self, "epochs", "batch_size")
 
 
@@ -94,8 +100,7 @@ class ReviewTable(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.sizes or sorted(set(self.sizes)) != list(self.sizes) or self.sizes[0] < 1:
-            raise ValueError(f"sizes: expected increasing positive numbers, got {self.sizes}")
+        check_increasing(self, "sizes")
         _ = self.recipe("baseline"), self.recipe("mean_pooling"), self.shape
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.mirror_descent import mirror
 
@@ -20,8 +20,6 @@ def mirror_step(answer: Callable[..., Any]) -> str | None:
     lr, p = 0.7, 1.6
     moved, wrong = (mirror.mirror_map(weights, p) + sign * lr * gradient for sign in (-1, 1))
     right, got = mirror.inverse_mirror_map(moved, p), np.asarray(answer(weights.copy(), gradient.copy(), lr, p), float)
-    if got.shape != right.shape:
-        return f"the new weights have the shape of the old ones, {right.shape}, got {got.shape}"
     if np.isnan(got).any():
         return "a power of a negative number is not defined (nan): take the power of the size, and put the sign back"
     likely = {
@@ -31,7 +29,7 @@ def mirror_step(answer: Callable[..., Any]) -> str | None:
         "the signs are lost on the way back": np.abs(right),
         "the way back has the exponent 1 / (p - 1), not p - 1": mirror.mirror_map(moved, p),
     }
-    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
+    return verdict(got, right, likely, "one new weight per old one")
 
 
 def one_constraint(answer: Callable[..., Any]) -> str | None:
@@ -39,17 +37,16 @@ def one_constraint(answer: Callable[..., Any]) -> str | None:
     a, p = stream(1, "exercise", "MD-2").standard_normal(6), 1.4
     right, size = mirror.single_constraint(a[:, None], p)[:, 0], np.abs(a)
     got = np.asarray(answer(a.copy(), p), dtype=float)
-    if got.shape != right.shape:
-        return f"one number per entry is wanted, shape {right.shape}, got {got.shape}"
     likely = {
         "the direction is right, but the product with the constraint must be 1": np.sign(a) * size ** (1 / (p - 1)),
         "this is the Euclidean solution: the norm is the p-norm": a / (a @ a),
         "the exponent is q - 1, not p - 1": np.sign(a) * size ** (p - 1) / (size**p).sum(),
         "the signs are lost": np.abs(right),
     }
-    if not any(np.allclose(got, wrong) for wrong in likely.values()) and np.isclose(got @ a, 1.0):
+    known = got.shape != right.shape or any(np.allclose(got, wrong) for wrong in likely.values())
+    if not known and np.isclose(got @ a, 1.0):
         likely = {"it meets the constraint, but a shorter vector does so too": got}
-    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
+    return verdict(got, right, likely, "one number per entry")
 
 
 CHECKS = {"MD-1": mirror_step, "MD-2": one_constraint}

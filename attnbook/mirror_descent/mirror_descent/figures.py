@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import draw_problems
 from attnbook.mirror_descent.mirror import share_above
 from attnbook.mirror_descent.mirror_descent.experiments import CHOICES, own_cosine, toy_rays
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLORS = {1.25: "#7f0a3c", 1.5: "#bb30be", 2.0: "#0e0e0e", 3.0: "#03707f"}
 MARK, PALE = "#c2410c", "#b9b6ad"
@@ -95,11 +92,8 @@ def theorem(data: xr.Dataset) -> Figure:
                     free[0].set_label(f"{choice} tokens, scale-free steps")
                     plain[0].set_label(f"{choice} tokens, plain steps")
             column[0].set(yscale="log", title=f"p = {p:g}", xlim=(9.8, 13.6), ylim=(8e-4, 3e-2))
-            column[1].set(
-                xscale="log", yscale="log", xlabel="norm over that of $W_{mm}$", ylim=(1e-5, 1), xlim=(9, 250)
-            )
-            column[1].set_xticks([10, 30, 100], ["10", "30", "100"])
-            column[1].minorticks_off()
+            log_axis(column[1], (10, 30, 100), "norm over that of $W_{mm}$")
+            column[1].set(yscale="log", ylim=(1e-5, 1), xlim=(9, 250))
         figure.supylabel(r"divergence $D_\psi(\bar W_{mm},\bar W)$", fontsize=11.5)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=10)
     return figure
@@ -112,9 +106,8 @@ def by_exponent(data: xr.Dataset) -> Table:
     found = {"angle to the solution": angle, "share that counts": trained, "of the solution": solution}
     rows: list[list[str | Measured]] = []
     for p in data.p.values:
-        spreads = [np.quantile(values.sel(p=p), (0, 0.5, 1)) for values in found.values()]
-        shares = (f"{float(data[name].sel(p=p).mean()):.0%}" for name in ("local", "best"))
-        cells = [*(f"{middle:.3g} [{low:.3g}, {high:.3g}]" for low, middle, high in spreads), *shares]
-        rows.append([f"{p:g}", *map(Measured, cells)])
+        spreads = (spread(values.sel(p=p), ".3g") for values in found.values())
+        shares = (Measured(f"{float(data[name].sel(p=p).mean()):.0%}") for name in ("local", "best"))
+        rows.append([f"{p:g}", *spreads, *shares])
     caption = f"Medians over {data.sizes['seed']} problems [smallest, largest], angles in degrees; last: shares."
     return Table(["p", *found, "locally optimal", "best tokens"], rows, caption)

@@ -7,8 +7,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.mirror_descent.looks import LOOKS
 from attnbook.mirror_descent.rates import experiments as own
 
@@ -78,9 +78,8 @@ def radii(data: xr.Dataset, staying: own.Staying) -> Figure:
                 look, rare = LOOKS[float(p)], np.where(second > best.max(axis=0), second, np.nan)
                 band(ax, found[name].values, best, look)
                 ax.plot(found[name], rare.T, look.marker, color=look.color, fillstyle="none", markersize=8)
-            ax.set(xscale="log", yscale="log", xlabel=f"${letter}$", title=f"$R_{letter}$")
-            ax.set_xticks(found[name].values, [f"{value:g}" for value in found[name].values])
-            ax.minorticks_off()
+            ax.set(yscale="log", title=f"$R_{letter}$")
+            log_axis(ax, found[name].values, f"${letter}$")
         axes[0].set_yticks([*norms, top], [*(f"{norm:g}" for norm in norms), "none"])
         axes[0].set_ylabel("relative norm from which on it holds")
         figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
@@ -107,10 +106,9 @@ def constants(cones: xr.Dataset) -> Table:
     rows: list[list[str | Measured]] = []
     for p in cones.p.values:
         one = cones.sel(p=p)
-        low, middle, high = np.quantile(one.violated / one.sharp, (0, 0.5, 1))
-        texts = [f"{float(one[name].median()):.1g}" for name in ("delta", "pair", "literal", "sharp")]
-        texts += [f"{middle:.2g} [{low:.2g}, {high:.2g}]", f"{float(one.sufficient.median()):.0f}"]
-        rows.append([f"{p:g}", *map(Measured, texts)])
+        medians = (Measured(f"{float(one[name].median()):.1g}") for name in ("delta", "pair", "literal", "sharp"))
+        norm = Measured(f"{float(one.sufficient.median()):.0f}")
+        rows.append([f"{p:g}", *medians, spread(one.violated / one.sharp, ".2g"), norm])
     heads = ["p", "δ", "A⋆", "literal μ₀", "sharper μ₀", "violated / sharper", "sufficient ρ"]
     caption = (
         "Medians [and range]. Violated: the first divergence at which a sample violates Lemma 19. Last: with C = 1."

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
 __all__ = ["CHECKS"]
@@ -23,23 +23,15 @@ def effective_dimension(answer: Callable[..., Any]) -> str | None:
         return np.asarray(size.sum() ** 2 / (size.size * (size**2).sum()))
 
     scaled = [m / np.abs(m).max() for m in matrices]
-    right = of(np.stack(scaled))
-    got = np.asarray(answer([m.copy() for m in matrices]), dtype=float)
-    if got.shape != ():
-        return f"one number for all matrices together is wanted, got shape {got.shape}"
-    if np.allclose(got, right):
-        return None
-    return likely_mistake(
-        got,
-        right,
-        {
-            "scale each matrix by its own largest entry first": of(np.stack(matrices)),
-            "it is a share: divide by the number of entries": right * 24,
-            "pool the entries of all matrices; do not average over matrices": np.mean([of(m) for m in scaled]),
-            "the first norm is a sum of absolute values": np.stack(scaled).sum() ** 2
-            / (24 * (np.stack(scaled) ** 2).sum()),
-        },
-    )
+    pooled = np.stack(scaled)
+    right = of(pooled)
+    likely = {
+        "scale each matrix by its own largest entry first": of(np.stack(matrices)),
+        "it is a share: divide by the number of entries": right * 24,
+        "pool the entries of all matrices; do not average over matrices": np.mean([of(m) for m in scaled]),
+        "the first norm is a sum of absolute values": pooled.sum() ** 2 / (24 * (pooled**2).sum()),
+    }
+    return verdict(answer([m.copy() for m in matrices]), right, likely, "one number for all matrices together")
 
 
 def tuned_gain(answer: Callable[..., Any]) -> str | None:
@@ -56,11 +48,6 @@ def tuned_gain(answer: Callable[..., Any]) -> str | None:
 
     difference = test[0][best[0]] - test[1][best[1]]
     right = judged(difference)
-    got = np.asarray(answer(*[a.copy() for a in (*validation, *test)]), dtype=float)
-    if got.shape != (2,):
-        return f"return the mean gain and its standard error, shape (2,), got {got.shape}"
-    if np.allclose(got, right):
-        return None
     peeked = test[0][test[0].mean(axis=1).argmax()] - test[1][test[1].mean(axis=1).argmax()]
     own = np.array([t[v.argmax(axis=0), np.arange(6)] for t, v in zip(test, validation, strict=True)])
     apart = np.sqrt(sum(t[b].var(ddof=1) for t, b in zip(test, best, strict=True)) / 6)
@@ -71,7 +58,8 @@ def tuned_gain(answer: Callable[..., Any]) -> str | None:
         "the deviation of a sample divides by one less: ddof=1": judged(difference, ddof=0),
         "equal seeds are paired: take differences first": np.array([difference.mean(), apart]),
     }
-    return likely_mistake(got, right, likely)
+    got = answer(*[a.copy() for a in (*validation, *test)])
+    return verdict(got, right, likely, "the mean gain and its standard error")
 
 
 CHECKS = {"MD-14": effective_dimension, "MD-15": tuned_gain}

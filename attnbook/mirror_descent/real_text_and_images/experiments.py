@@ -21,6 +21,7 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
+from attnbook.core.settings import check_sizes
 from attnbook.datasets import Source
 from attnbook.mirror_descent.real_text_and_images import baselines, comparison, measures, patches, reviews
 from attnbook.mirror_descent.real_text_and_images.attention_rule import AttentionRule
@@ -62,9 +63,7 @@ class Comparison(Experiment):
         comparison.configurations(self.rates)
         if not 0 <= self.compared < len(self.rates[0]):
             raise ValueError(f"compared: expected a place among {len(self.rates[0])} step sizes, got {self.compared}")
-        for name in ("batch_size", "records", "width", "n_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        check_sizes(self, "batch_size", "records", "width", "n_heads")
 
     def coordinates(self) -> dict[str, Any]:
         """Name optimisers, places of step sizes, records, matrices and bins."""

@@ -129,14 +129,8 @@ def accuracies(data: xr.Dataset, rates: tuple[tuple[float, ...], ...], caption: 
         rows.append([LOOKS[name].label, Measured(when), _interval(own, sign=False), gain])
     for label, accuracy in _rivals(data).items():
         own = 100 * accuracy.broadcast_like(data.seed)
-        rows.append(
-            [
-                f"{label}, logistic regression",
-                "",
-                _interval(own, sign=False),
-                _interval(own - tuned.sel(optimizer="p2")),
-            ]
-        )
+        gain = _interval(own - tuned.sel(optimizer="p2"))
+        rows.append([f"{label}, logistic regression", "", _interval(own, sign=False), gain])
     return Table(["attention or rival", "step size, end at", "test accuracy, %", "minus p = 2, points"], rows, caption)
 
 

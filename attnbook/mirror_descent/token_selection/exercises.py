@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import likely_mistake, verdict
 from attnbook.core.rng import stream
 
 __all__ = ["CHECKS"]
@@ -24,21 +24,14 @@ def loss_gradient(answer: Callable[..., Any]) -> str | None:
     slope = -1 / (1 + np.exp(margin))
     no_derivative = slope * np.outer(tokens.T @ (s * scores), query)
     right = slope * np.outer(tokens.T @ (s * (scores - margin)), query)
-    got = np.asarray(answer(weights.copy(), tokens.copy(), query.copy(), scores.copy()), dtype=float)
-    if got.shape != right.shape:
-        return f"the gradient has the shape of the matrix, {right.shape}, got {got.shape}"
-    if np.allclose(got, right):
-        return None
-    return likely_mistake(
-        got,
-        right,
-        {
-            "the sign is reversed: the slope of the loss is negative": -right,
-            "it is transposed: tokens give the rows, the query the columns": right.T,
-            "the slope of the loss is missing": right / slope,
-            "softmax has a derivative: diag(s) - s s^T, not diag(s) alone": no_derivative,
-        },
-    )
+    likely = {
+        "the sign is reversed: the slope of the loss is negative": -right,
+        "it is transposed: tokens give the rows, the query the columns": right.T,
+        "the slope of the loss is missing": right / slope,
+        "softmax has a derivative: diag(s) - s s^T, not diag(s) alone": no_derivative,
+    }
+    got = answer(weights.copy(), tokens.copy(), query.copy(), scores.copy())
+    return verdict(got, right, likely, "one number per entry of the matrix")
 
 
 def local_optimality(answer: Callable[..., Any]) -> str | None:
@@ -53,16 +46,13 @@ def local_optimality(answer: Callable[..., Any]) -> str | None:
     right = [expected for *_, expected in cases]
     if found == right:
         return None
-    return likely_mistake(
-        np.array(found),
-        right,
-        {
-            "the chosen token must beat its support tokens only, not all tokens": [False, False, False],
-            "every sample counts, and every support token": [True, True, True],
-            "all samples must pass, not just one": [True, True, False],
-            "it is reversed": ~np.array(right),
-        },
-    )
+    likely: dict[str, Any] = {
+        "the chosen token must beat its support tokens only, not all tokens": [False, False, False],
+        "every sample counts, and every support token": [True, True, True],
+        "all samples must pass, not just one": [True, True, False],
+        "it is reversed": ~np.array(right),
+    }
+    return likely_mistake(np.array(found), right, likely)
 
 
 CHECKS = {"MD-TS-1": loss_gradient, "MD-TS-3": local_optimality}

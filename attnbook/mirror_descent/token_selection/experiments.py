@@ -17,6 +17,7 @@ from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.core.runtime import share as part_of
+from attnbook.core.settings import check_increasing
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention import Batch, descend, loss_and_gradient, train_loss
 from attnbook.mirror_descent.attention_svm import attention_svm, locally_optimal
@@ -50,9 +51,7 @@ class Official(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in sorted({"ps", "tried", "norms", "relative_norms"} & set(vars(self))):
-            values, above = getattr(self, name), int(name in ("ps", "tried"))
-            if not values or list(values) != sorted(set(values)) or values[0] <= above:
-                raise ValueError(f"{name}: expected increasing numbers above {above}, got {values}")
+            check_increasing(self, name, above=int(name in ("ps", "tried")))
 
     def problems(self, seeds: Sequence[int]) -> Problems:
         """Draw one problem per seed."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from attnbook.core.figures import BACKGROUND, INK, Look, style
+from attnbook.core.figures import BACKGROUND, INK, Look, log_axis, style
 from attnbook.core.tables import Measured, Table
 from attnbook.mirror_descent.data import plane_tokens
 from attnbook.mirror_descent.token_selection.experiments import AHEAD, ahead, rivals
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 NAMES = "ABCDEF"  # what the six tokens of the plane are called
 MARK = "#c2410c"
@@ -156,11 +154,8 @@ def walks(data: xr.Dataset) -> Figure:
         for name, look in (("inwards", INWARDS), ("outwards", OUTWARDS)):
             shares.plot(norms, right.sel(walk=name), **look.line_style())
             lines = data.log_excess.sel(walk=name, p=2.0).T / digits
-            loss.plot(
-                norms,
-                lines.transpose("relative_norm", "seed"),
-                **look.line_style() | {"label": None, "marker": "", "linewidth": 0.9},
-            )
+            thin = look.line_style() | {"label": None, "marker": "", "linewidth": 0.9}
+            loss.plot(norms, lines.transpose("relative_norm", "seed"), **thin)
         shares.plot(norms, (data.started_tokens == 1).mean(("seed", "start")), **STARTED.line_style())
         shares.set(ylabel="share with all best tokens", ylim=(-0.04, 1.5), yticks=(0, 0.25, 0.5, 0.75, 1))
         shares.legend(fontsize=9, loc="upper left")
@@ -169,7 +164,5 @@ def walks(data: xr.Dataset) -> Figure:
         loss.set_ylabel(r"$\log_{10}$ of the excess loss, p = 2")
         loss.legend(fontsize=9, loc="lower left")
         for ax in (shares, loss):
-            ax.set(xscale="log", xlabel=r"radius over $\|W_{mm}\|$")
-            ax.set_xticks(norms, [f"{norm:g}" for norm in norms])
-            ax.minorticks_off()
+            log_axis(ax, norms, r"radius over $\|W_{mm}\|$")
     return figure

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.checking import compared
 
 __all__ = ["CHECKS"]
 
@@ -35,7 +35,7 @@ def denoiser(answer: Callable[..., Any]) -> str | None:
         "this is x / alpha, which takes the noise for signal": x / alpha,
     }
     got = answer(x.copy(), alpha, means.copy(), width)
-    return compared(got, with_variance(v), "one denoised point per point", likely)
+    return verdict(got, with_variance(v), likely, "one denoised point per point")
 
 
 def reverse_step(answer: Callable[..., Any]) -> str | None:
@@ -58,7 +58,7 @@ def reverse_step(answer: Callable[..., Any]) -> str | None:
         "the rate is missing under the square root": after(drift, np.sqrt(h)),
         "the score is missing": after(g * y / 2),
     }
-    return compared(answer(y.copy(), score.copy(), noise.copy(), g, h), after(drift), "one particle per one", likely)
+    return verdict(answer(y.copy(), score.copy(), noise.copy(), g, h), after(drift), likely, "one particle per one")
 
 
 CHECKS = {"SN-13": denoiser, "SN-15": reverse_step}

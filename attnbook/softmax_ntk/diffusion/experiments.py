@@ -12,11 +12,12 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
+from attnbook.core.settings import check_increasing
 from attnbook.softmax_ntk.diffusion import tasks
 from attnbook.softmax_ntk.diffusion.tasks import GRID, ON_A_LINE, SCHEDULE, TASKS, WEIGHTINGS, Machine
 from attnbook.softmax_ntk.reverse_sde import reverse_times
 from attnbook.softmax_ntk.score_matching import NoisySample, held_out_stop
-from attnbook.softmax_ntk.sweeps import check_increasing, each
+from attnbook.softmax_ntk.sweeps import each
 from attnbook.softmax_ntk.two_layer import double_device
 
 TERMS = ("coupling", "label mismatch", "early stopping", "approximation")
@@ -283,7 +284,7 @@ class ScoreSizes(Stopped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_increasing(2, sizes=self.sizes)
+        check_increasing(self, "sizes", least=2)
 
     def coordinates(self) -> dict[str, Any]:
         """Name sizes."""

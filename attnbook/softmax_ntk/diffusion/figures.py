@@ -8,11 +8,10 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.diffusion.experiments import EARLY, at_stop
 from attnbook.softmax_ntk.diffusion.tasks import BINS, GRID, ON_A_LINE, SCHEDULE, exact_denoiser, line_denoiser
-from attnbook.softmax_ntk.looks import spread
 
 MACHINE = Look("kernel machine", "#0b5cad", "-", "none")
 NETWORK = Look("network, stopped by held-out labels", "#0b5cad", "none", "o", hollow=True)
@@ -37,9 +36,7 @@ def stopped(data: xr.Dataset, sizes: xr.Dataset) -> Figure:
         band(right, sizes.size, sizes.best_error.values, BEST)
         _line(right, sizes.line_error)
         left.set(xscale="log", yscale="log", xlabel="steps", ylabel=ERROR, ylim=(2e-3, 0.2))
-        right.set(xscale="log", xlabel="noisy labels")
-        right.set_xticks(sizes.size.values, [str(n) for n in sizes.size.values])
-        right.minorticks_off()
+        log_axis(right, sizes.size.values, "noisy labels")
         for ax in (left, right):
             ax.legend(fontsize=8.5, loc="upper right")
     return figure

@@ -7,9 +7,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
-from attnbook.softmax_ntk.looks import spread
+from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.single_index import TARGETS
 
 LOOKS = [
@@ -30,9 +29,8 @@ def samples(data: xr.Dataset) -> Figure:
         for ax, target in zip(axes, data.target.values, strict=True):
             for look in LOOKS:
                 band(ax, data.n.values, data.error.sel(target=target, learner=look.label).values, look)
-            ax.set(xscale="log", yscale="log", xlabel="samples $n$", title=target)
-            ax.set_xticks(data.n, [str(n) for n in data.n.values])
-            ax.minorticks_off()
+            ax.set(yscale="log", title=target)
+            log_axis(ax, data.n.values, "samples $n$")
         axes[0].set_ylabel(ERROR)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8.5)
     return figure

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.checking import compared
 from attnbook.softmax_ntk.linearised import outputs_and_change
 from attnbook.softmax_ntk.two_layer import Networks, Weights
 
@@ -37,7 +37,7 @@ def flow_prediction(answer: Callable[..., Any]) -> str | None:
         "the factor 1 - exp(-time * eigenvalue) is missing its minus sign": -right,
         "these are steps, (1 - t mu); the flow has exp(-t mu)": cross @ (time * labels),
     }
-    return compared(answer(kernel.copy(), labels.copy(), cross.copy(), time), right, "one number per point", likely)
+    return verdict(answer(kernel.copy(), labels.copy(), cross.copy(), time), right, likely, "one number per point")
 
 
 def linearised_output(answer: Callable[..., Any]) -> str | None:
@@ -55,7 +55,7 @@ def linearised_output(answer: Callable[..., Any]) -> str | None:
         "this is the whole change of the network, all orders included": (moved - neurons) @ signs,
         "add the change only: the output at the start is not part of it": right + neurons @ signs,
     }
-    return compared(answer(*(a.copy() for a in (weights, signs, x, change))), right, "one number per input", likely)
+    return verdict(answer(*(a.copy() for a in (weights, signs, x, change))), right, likely, "one number per input")
 
 
 CHECKS = {"SN-10": flow_prediction, "SN-11": linearised_output}

@@ -10,9 +10,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, band, style
+from attnbook.core.figures import INK, band, log_axis, style
 from attnbook.core.tables import Measured, Table
-from attnbook.softmax_ntk.looks import LOOKS, STARTS, log_axis
+from attnbook.softmax_ntk.looks import LOOKS, STARTS
 from attnbook.softmax_ntk.sweeps import ROUNDING
 
 MACHINE: dict[str, Any] = {"color": "#c9a227", "linewidth": 5, "alpha": 0.7, "label": "kernel machine"}
@@ -37,7 +37,7 @@ def network_and_machine(data: xr.Dataset) -> Figure:
             band(axes[2], data.width, np.maximum(gap, ROUNDING), look)
         axes[2].set(yscale="log", title="largest gap")
         axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 300)
-        log_axis(axes[2], data.width.values[::2])
+        log_axis(axes[2], data.width.values[::2], "width")
         axes[2].legend(fontsize=8.5, loc="lower left")
     return figure
 
@@ -89,7 +89,7 @@ def ladder(data: xr.Dataset) -> Figure:
                 ax.plot(data.width, each.median("seed"), line, marker=marker, color=look.color, label=label)
             ax.axhline(1, color=INK, linewidth=0.8)
             ax.set(yscale="log", title=look.label)
-            log_axis(ax, data.width.values[::2])
+            log_axis(ax, data.width.values[::2], "width")
         axes[0].set_ylabel("factor above the gap")
         axes[2].legend(fontsize=9, loc="upper right")
     return figure
@@ -106,7 +106,7 @@ def gap_by_start(data: xr.Dataset) -> Figure:
                 gaps = np.maximum(at.sel(start=start).transpose("seed", "width"), ROUNDING)
                 band(ax, data.width, gaps, STARTS[start])
             ax.set(yscale="log", title=f"{LOOKS[name].label}, scale {float(data.scale[scale]):g}")
-            log_axis(ax, data.width.values[::2])
+            log_axis(ax, data.width.values[::2], "width")
         axes[0].set_ylabel("largest gap")
         axes[0].legend(fontsize=9)
     return figure

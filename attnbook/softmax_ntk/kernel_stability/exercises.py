@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.checking import compared
 from attnbook.softmax_ntk.stability_bounds import rank_bound_of_signs
 
 __all__ = ["CHECKS"]
@@ -31,7 +31,7 @@ def first_order_change(answer: Callable[..., Any]) -> str | None:
         * (after @ after.T - neurons @ neurons.T) / 8,
         "the exponentials are missing": products * (along[:, None] + along[None]).mean(-1),
     }  # fmt: skip
-    return compared(answer(weights.copy(), moves.copy(), x.copy()), right, "one number per pair of samples", likely)
+    return verdict(answer(weights.copy(), moves.copy(), x.copy()), right, likely, "one number per pair of samples")
 
 
 def rank_by_signs(answer: Callable[..., Any]) -> str | None:
@@ -57,7 +57,7 @@ def rank_by_signs(answer: Callable[..., Any]) -> str | None:
         }  # fmt: skip
         for mistake, value in mistakes.items():
             likely.setdefault(mistake, []).append(value)
-    return compared(got, right, "one number", likely)
+    return verdict(got, right, likely, "one number")
 
 
 CHECKS = {"SN-7": first_order_change, "SN-8": rank_by_signs}

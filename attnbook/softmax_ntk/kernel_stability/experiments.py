@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.runtime import Progress
+from attnbook.core.settings import check_increasing
 from attnbook.softmax_ntk.conditioning import rank
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.kernel_stability.lemmas import RUNGS, LemmaB1
@@ -20,7 +21,7 @@ from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.perturbations import Direction, displaced
 from attnbook.softmax_ntk.stability_bounds import certified_radius, kernel_change_bound, rank_bound_of_signs
-from attnbook.softmax_ntk.sweeps import check_increasing, each, measured_exponent, slope
+from attnbook.softmax_ntk.sweeps import each, measured_exponent, slope
 from attnbook.softmax_ntk.training import Problem, starting_networks
 
 __all__ = ["RUNGS", "EigenvalueRadius", "KernelMovement", "LemmaB1", "SmallestEigenvalues"]
@@ -56,8 +57,8 @@ class KernelMovement(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_increasing(3, widths=self.widths)
-        check_increasing(2, radii=self.radii, sizes=self.sizes, outputs=self.outputs)
+        check_increasing(self, "widths", least=3)
+        check_increasing(self, "radii", "sizes", "outputs", least=2)
         if self.radius not in self.radii:
             raise ValueError(f"radius: expected one of the radii {self.radii}, got {self.radius}")
 
@@ -169,7 +170,7 @@ class EigenvalueRadius(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_increasing(1, sizes=self.sizes, outputs=self.outputs, radii=self.radii)
+        check_increasing(self, "sizes", "outputs", "radii")
         if self.sizes[-1] <= self.n_inputs:
             raise ValueError(f"sizes: the last must be larger than n_inputs = {self.n_inputs}, got {self.sizes}")
 
@@ -247,7 +248,7 @@ class SmallestEigenvalues(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_increasing(2, sizes=self.sizes, inputs=self.inputs, rank_widths=self.rank_widths)
+        check_increasing(self, "sizes", "inputs", "rank_widths", least=2)
         if 32 not in self.rank_widths:
             raise ValueError(f"rank_widths: the rule needs width 32, got {self.rank_widths}")
 

@@ -10,10 +10,10 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.kernel_stability import experiments as own
-from attnbook.softmax_ntk.looks import LOOKS, spread
+from attnbook.softmax_ntk.looks import LOOKS
 from attnbook.softmax_ntk.stability_bounds import rank_bound
 
 DIRECTIONS: Mapping[str, Look] = {
@@ -78,9 +78,8 @@ def eigenvalue_frame(data: xr.Dataset, direction: str, size: int) -> Figure:
                 band(ax, picked.radius.values, np.clip(left.values, *EDGES), look)
                 ax.lines[-1].set_markevery(4)
             ax.axhline(0.5, color=INK, linewidth=1, linestyle=":")
-            ax.set(xscale="log", yscale="log", ylim=(1e-4, 5e2), xlabel="distance moved $R$")
-            ax.set_xticks([0.5, 2, 8], ["0.5", "2", "8"])
-            ax.minorticks_off()
+            ax.set(yscale="log", ylim=(1e-4, 5e2))
+            log_axis(ax, (0.5, 2, 8), "distance moved $R$")
             ax.set_title(f"{outputs} output{'s' if outputs > 1 else ''}")
         axes[0, 0].set_ylabel(r"$\lambda$ after / before")
         axes[0, 0].legend(fontsize=9, loc="lower left")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.checking import compared
 from attnbook.softmax_ntk.two_layer import Networks, Weights, loss_and_gradient
 
 __all__ = ["CHECKS"]
@@ -31,7 +31,7 @@ def softmax_gradient(answer: Callable[..., Any]) -> str | None:
         "the sign is reversed: the residual is output minus label": -right,
         "the factor m is missing: the network is m times a softmax average": right / 8,
     }
-    return compared(answer(*(a.copy() for a in (weights, signs, x, y))), right, "one number per weight", likely)
+    return verdict(answer(*(a.copy() for a in (weights, signs, x, y))), right, likely, "one number per weight")
 
 
 def kernel_change(answer: Callable[..., Any]) -> str | None:
@@ -49,7 +49,7 @@ def kernel_change(answer: Callable[..., Any]) -> str | None:
         "this is the kernel itself, not its change": product * neurons.mean(),
         "this is the whole change, all orders included": whole,
     }
-    return compared(answer(*(a.copy() for a in (weights, x, z, move))), right, "one number", likely)
+    return verdict(answer(*(a.copy() for a in (weights, x, z, move))), right, likely, "one number")
 
 
 CHECKS = {"SN-1": softmax_gradient, "SN-12": kernel_change}

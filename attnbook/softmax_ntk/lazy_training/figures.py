@@ -10,10 +10,10 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.lazy_bounds import loss_envelope, row_of_table_1
-from attnbook.softmax_ntk.looks import LOOKS, STARTS, log_axis, spread
+from attnbook.softmax_ntk.looks import LOOKS, STARTS
 from attnbook.softmax_ntk.one_step import ALLOWED, ASKED
 
 TERMS = {
@@ -37,8 +37,8 @@ def harmless(lazy: xr.Dataset, steps: xr.Dataset) -> Figure:
         _noted(right, "allowed: 0.1", (steps.width[-1], ALLOWED), (0, 4), ha="right")
         left.set(yscale="log", ylabel="change of the kernel", title="training a thousandfold")
         right.set(yscale="log", ylabel="normaliser's term", title="one step, softmax")
-        log_axis(left, lazy.width.values[::2])
-        log_axis(right, steps.width.values)
+        log_axis(left, lazy.width.values[::2], "width")
+        log_axis(right, steps.width.values, "width")
         left.legend(fontsize=10)
         right.legend(fontsize=10)
     return figure
@@ -103,7 +103,7 @@ def drift_by_start(starts: xr.Dataset) -> Figure:
             ax.plot(widths, line, color=INK, linewidth=1, linestyle=":")
             _noted(ax, f"slope −{-power:g}", (widths[1], line[1]), (0, -15), fontsize=9)
             ax.set(yscale="log", title=f"{LOOKS[network].label}, scale {scale:g}")
-            log_axis(ax, starts.width.values[::2])
+            log_axis(ax, starts.width.values[::2], "width")
         axes[0].set_ylabel("change of the kernel")
         axes[0].legend(fontsize=9)
     return figure
@@ -155,9 +155,8 @@ def step_sizes(data: xr.Dataset) -> Figure:
                 ax.plot(data.fraction, steps.where(shown), look.marker, color=look.color, fillstyle=fill)
             ax.plot(data.fraction, steps.where(run.reached.mean("seed") < 1), "kx", markersize=9)
         ax.axvline(2, color=INK, linestyle=":", linewidth=1)
-        ax.set(xscale="log", yscale="log", xlabel=r"step size $\times m\lambda_{\max}$", ylabel="steps to arrive")
-        ax.set_xticks((0.25, 0.5, 1, 2, 4, 10), ("0.25", "0.5", "1", "2", "4", "10"))
-        ax.minorticks_off()
+        ax.set(yscale="log", ylabel="steps to arrive")
+        log_axis(ax, (0.25, 0.5, 1, 2, 4, 10), r"step size $\times m\lambda_{\max}$")
         ax.legend(fontsize=10)
     return figure
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.checking import compared
 from attnbook.softmax_ntk.denominator import effective_width
 from attnbook.softmax_ntk.kernels import infinite_width_kernel
 
@@ -28,7 +28,7 @@ def kernel_at_infinite_width(answer: Callable[..., Any]) -> str | None:
         * np.exp(s**2 * products / 2),
         "the exponent is positive: inputs that agree share their neurons": products * np.exp(-(s**2) * products),
     }
-    return compared(answer(x.copy(), s), right, "one number per pair of samples", likely)
+    return verdict(answer(x.copy(), s), right, likely, "one number per pair of samples")
 
 
 def counted_neurons(answer: Callable[..., Any]) -> str | None:
@@ -42,7 +42,7 @@ def counted_neurons(answer: Callable[..., Any]) -> str | None:
         "this is one over the largest weight, another way to count": 1 / shares.max(1),
         "the weights have to sum to one first": 1 / np.square(np.exp(logits)).sum(1),
     }
-    mistake = compared(answer(logits.copy()), right, "one number per row", likely)
+    mistake = verdict(answer(logits.copy()), right, likely, "one number per row")
     if mistake:
         return mistake
     with np.errstate(all="ignore"):

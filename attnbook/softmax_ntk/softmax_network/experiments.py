@@ -13,6 +13,7 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
+from attnbook.core.settings import check_increasing
 from attnbook.softmax_ntk.data import draw_sample, sphere
 from attnbook.softmax_ntk.denominator import (
     distance_from_limit,
@@ -24,7 +25,7 @@ from attnbook.softmax_ntk.denominator import (
 )
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.sweeps import check_increasing, each, slope
+from attnbook.softmax_ntk.sweeps import each, slope
 from attnbook.softmax_ntk.two_layer import Networks, Start, Weights, draw_weights
 
 
@@ -54,7 +55,7 @@ class SoftmaxNetwork(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_increasing(2, widths=self.widths, effective_widths=self.effective_widths)
+        check_increasing(self, "widths", "effective_widths", least=2)
         if self.n_outputs < 2:
             raise ValueError(f"n_outputs: blocks between outputs need at least 2, got {self.n_outputs}")
 

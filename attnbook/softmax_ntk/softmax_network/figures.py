@@ -8,9 +8,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.denominator import expected_effective_width, tail_scales
-from attnbook.softmax_ntk.looks import LOOKS, spread
+from attnbook.softmax_ntk.looks import LOOKS
 
 WIDTHS = (Look("", "#7fb2e5", "-", "v"), Look("", "#0b5cad", "-", "o"), Look("", "#082c52", "-", "D"))
 

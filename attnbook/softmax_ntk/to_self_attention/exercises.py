@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import likely_mistake, verdict
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.checking import compared
 from attnbook.softmax_ntk.self_attention import row_as_network
 
 __all__ = ["CHECKS"]
@@ -25,7 +24,7 @@ def row_network(answer: Callable[..., Any]) -> str | None:
         "the sign is reversed": -right,
         "a scale is in: the paper's layer has none": right / np.sqrt(2),
     }
-    return compared(answer(tokens.copy(), query.copy(), key.copy()), right, "one column per neuron", likely)
+    return verdict(answer(tokens.copy(), query.copy(), key.copy()), right, likely, "one column per neuron")
 
 
 def best_values(answer: Callable[..., Any]) -> str | None:

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.alternating import uniform_condition, values_descent
-from attnbook.softmax_ntk.looks import spread
 from attnbook.softmax_ntk.to_self_attention.experiments import PROBLEMS, WAYS
 
 LOOKS = {
