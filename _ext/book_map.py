@@ -69,7 +69,7 @@ def read_map(root: Path) -> dict[str, Chapter]:
             tuple(entry["needs"]),
             tuple((a, b) for a, b in entry["next"]),
             tuple(entry.get("own_letters", ())),
-            tuple(entry["asked"]),
+            tuple(entry.get("asked", ())),
         )
         for paper, entries in raw.items()
         if paper != WAY

@@ -48,8 +48,8 @@ class OracleLogits(SeedBySeed):
     axes = {"norm": "pattern_norms", "noise": "noise_shares"}
     labels = {"law": LAWS}
 
-    n_tokens: int = 10
-    dimension: int = 12
+    n_tokens: int = 10  # T
+    dimension: int = 12  # d
     relevant_fraction: float = 0.4  # zeta
     pattern_norms: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)  # S
     noise_shares: tuple[float, ...] = (0.0, 0.03125, 0.0625, 0.09375, 0.125, 0.1875, 0.25, 0.3125)  # at S = 1
@@ -257,8 +257,8 @@ class MarginOrder(SeedBySeed):
     axes = {"fraction": "relevant_fractions", "norm": "pattern_norms", "step": "steps"}
     labels = {"cell": CELLS}
 
-    n_tokens: int = 10
-    dimension: int = 12
+    n_tokens: int = 10  # T
+    dimension: int = 12  # d
     pattern_norms: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0)  # S
     relevant_fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)  # zeta, increasing
     steps: tuple[float, ...] = (0.25, 1.0, 4.0)  # c, 1 among them
