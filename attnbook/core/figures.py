@@ -128,7 +128,7 @@ def log_axis(
         numbers: Where the ticks are.
         label: What the axis shows; default nothing.
         form: Format of the numbers; commas become thin spaces. Default ``g``.
-        options: Looks of the ticks' labels, for ``Axes.set_xticks``.
+        **options: Looks of the ticks' labels, for ``Axes.set_xticks``.
     """
     axes.set(xscale="log", xlabel=label)
     axes.set_xticks(numbers, [f"{number:{form}}".replace(",", "\u2009") for number in numbers], **options)

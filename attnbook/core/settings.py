@@ -51,7 +51,7 @@ def check_sizes(settings: object, *names: str) -> None:
 
     Args:
         settings: What has them as attributes.
-        names: Which ones.
+        *names: Which ones.
 
     Raises:
         ValueError: If one is below 1.
@@ -80,7 +80,7 @@ def check_weights(settings: object, *names: str) -> None:
 
     Args:
         settings: What has them as attributes.
-        names: Which ones.
+        *names: Which ones.
 
     Raises:
         ValueError: If one is negative, infinite or NaN.
@@ -95,7 +95,7 @@ def check_increasing(settings: object, *names: str, least: int = 1, above: float
 
     Args:
         settings: What has them as attributes, each a tuple.
-        names: Which ones.
+        *names: Which ones.
         least: How many numbers there must be; default one.
         above: What the first must be larger than; default 0.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attnbook.core.figures import BACKGROUND, INK, LOOKS, Picture, band, png, show, style
+from attnbook.core.figures import BACKGROUND, INK, LOOKS, Picture, band, log_axis, png, show, style
 
 SAMPLES = np.random.default_rng(0).random((5, 7))
 
@@ -108,3 +108,12 @@ def test_a_band_is_the_median_and_the_range_over_seeds():
 def test_samples_that_do_not_fit_are_refused_with_both_shapes(shape):
     with pytest.raises(ValueError, match=rf"samples: expected \(seeds, 7\), got {re.escape(str(shape))}"):
         band(None, np.arange(7), np.zeros(shape), LOOKS["attention"])
+
+
+def test_log_axis_names_these_numbers_and_no_other():
+    _, axes = plt.subplots()
+    log_axis(axes, (30, 1000), "samples", ",")
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "samples")
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["30", "1\u2009000"]
+    assert not len(axes.xaxis.get_minorticklocs())
+    plt.close()
