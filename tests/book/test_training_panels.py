@@ -250,6 +250,6 @@ def test_only_these_pages_load_the_scripts(html: Path) -> None:
     loading = [
         page.relative_to(html).with_suffix("").as_posix()
         for page in html.rglob("*.html")
-        if "train_" in page.read_text(encoding="utf-8")
+        if "_static/train_" in page.read_text(encoding="utf-8")
     ]
     assert sorted(loading) == sorted(PAGES.values())
