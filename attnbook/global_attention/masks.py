@@ -221,8 +221,7 @@ def train_members(
         raise ValueError("members: expected at least one network, got none")
     to = partial(to_tensor, device=device, dtype=dtype)
     data = _Data(members, setup, training.batch_size, to)
-    trained = to([m.model not in ("baseline", "oracle") for m in members]).unsqueeze(1)
-    penalty = to([m.penalty * (m.model == "l1_attention") for m in members]).unsqueeze(1)
+    trained, penalty = _mask_rule(members, to)
     projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
     start = initial_network([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
     for mask, member in zip(start["mask"], members, strict=True):
@@ -255,6 +254,13 @@ def train_members(
             names=[str(m) for m in members],
             progress=progress,
         )
+
+
+def _mask_rule(members: Sequence[Member], to: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+    """Return which masks are trained, and the penalties on them: a name that the red tests take hold of."""
+    trained = to([m.model not in ("baseline", "oracle") for m in members])
+    penalty = to([m.penalty * (m.model == "l1_attention") for m in members])
+    return trained.unsqueeze(1), penalty.unsqueeze(1)
 
 
 class _Data:

@@ -69,7 +69,7 @@ def shares_at(data: xr.Dataset, norm: float) -> list[tuple[Look, float]]:
     """Return each network's median share at a norm, over the seeds that pass it where they are drawn; NaN for none."""
     found = []
     for look, network in _networks(data):
-        runs = [_drawn(run) for _, run in network.groupby("seed")]
+        runs = [_drawn(network.sel(seed=seed)) for seed in network.seed]
         there = [own.share_at_norm(run, norm) for run in runs if run.value_norm[0] <= norm <= run.value_norm[-1]]
         found.append((look, float(np.median(there)) if there else float("nan")))
     return found
@@ -137,9 +137,9 @@ def _networks(data: xr.Dataset) -> list[tuple[Look, xr.Dataset]]:
 def _at_norms(ax: Axes, data: xr.Dataset) -> None:
     """Draw one line for each network and seed."""
     for look, network in _networks(data):
-        for seed, run in network.groupby("seed"):
+        for seed in network.seed:
             named = {} if seed == data.seed[0] else {"label": "_"}
-            run = _drawn(run)
+            run = _drawn(network.sel(seed=seed))
             ax.plot(run.value_norm, run.fraction, **look.line_style() | named, markevery=7, linewidth=1)
     ax.axhline(1, color=INK, linewidth=1.4)
     ax.set(xscale="log", xlabel=r"norm of all value matrices $\|\tilde U\|$", xlim=(0.3, None))

@@ -36,8 +36,9 @@ def separation(rules: xr.Dataset) -> Figure:
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
         ax.axhspan(-1, 0, color=LOST, zorder=0)
         band(ax, x, rules.attention.isel(fraction=0) / limit, ATTENTION)
-        for (zeta, uniform), look in zip(rules.uniform.groupby("fraction"), BY_FRACTION, strict=True):
-            band(ax, x, uniform.squeeze("fraction") / limit, Look(rf"uniform attention, $\zeta$ = {zeta:g}", *look))
+        for zeta, look in zip(rules.fraction.values, BY_FRACTION, strict=True):
+            uniform = rules.uniform.sel(fraction=zeta) / limit
+            band(ax, x, uniform, Look(rf"uniform attention, $\zeta$ = {zeta:g}", *look))
         best = rules.best.median("seed") / limit
         points = best.where(best > 0).stack(point=("fraction", "noise")).dropna("point")
         ax.plot(points.noise, points, **BEST.line_style())
@@ -72,8 +73,9 @@ def margins_and_steps(data: xr.Dataset) -> Figure:
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.0))
         ax.plot(s, ready.of_theory(oracle.attention_margin).isel(last), **ATTENTION.line_style())
-        for (c, tangent), look in zip(data.tangent.isel(last).groupby("step"), BY_STEP, strict=True):
-            band(ax, s, tangent.squeeze("step"), Look(rf"linearised, step $\times$ {c:g}", *look))
+        for c, look in zip(data.step.values, BY_STEP, strict=True):
+            tangent = data.tangent.isel(last).sel(step=c)
+            band(ax, s, tangent, Look(rf"linearised, step $\times$ {c:g}", *look))
         ax.plot(s, ready.of_theory(oracle.linear_margin).isel(last), **LINEAR.line_style())
         crossing = oracle.crossing(ready.quiet(float(data.fraction[-1]), 1.0))
         ax.axvline(crossing, color=INK, linewidth=1, linestyle=":", label="predicted crossing")
