@@ -51,6 +51,7 @@ def settings() -> dict:
     extension = {"local_extensions": {"book_address": str(ROOT / "_ext")}, "recursive_update": True}
     config = {name: full["sphinx"]["config"][name] for name in ("myst_heading_anchors", "html_theme_options")}
     kept["html"].pop("favicon")
+    config["html_theme_options"].pop("footer_content_items")  # its template is one of the book's own
     return {**kept, "execute": {"execute_notebooks": "off"}, "sphinx": {**extension, "config": config}}
 
 

@@ -144,8 +144,9 @@ def test_page_of_claims_answers_at_once(address: str, visit: Callable) -> None:
     page = ledger_page(address, visit, "")
     waiting = page.locator("section.claim mjx-lazy").count()
     assert waiting > page.locator("section.claim").count()
-    page.locator("section.claim").last.scroll_into_view_if_needed()
-    page.wait_for_function("!document.querySelector('section.claim:last-of-type > p:not(.claim-head) mjx-lazy')")
+    last = page.locator("section.claim > p:not(.claim-head):has(mjx-lazy)").last.element_handle()
+    last.scroll_into_view_if_needed()
+    page.wait_for_function("statement => !statement.querySelector('mjx-lazy')", arg=last)
     page.context.close()
 
 

@@ -21,7 +21,8 @@ def test_way_has_at_most_six_thousand_words_and_meets_every_part() -> None:
     """What stands above the first headings of its chapters."""
     total = sum(quick_lane.words(quick_lane.quick_text(ROOT / f"{CHAPTERS[name].page}.ipynb")) for name in WAY)
     assert 2_000 < total <= 6_000
-    assert {CHAPTERS[name].paper for name in WAY} == {chapter.paper for chapter in CHAPTERS.values()}
+    parts = {chapter.paper for chapter in CHAPTERS.values()} - {"implicit_bias"}  # a miniature, to copy from
+    assert {CHAPTERS[name].paper for name in WAY} == parts
 
 
 def test_way_has_at_most_45_screens_and_leads_on(address: str, visit: Callable) -> None:
