@@ -59,7 +59,7 @@ class Recurrent(Experiment):
     large = {
         "n_words": 20, "dimension": 12, "width": 64, "sizes": (300, 1000, 3000, 10_000, 30_000), "n_test": 4000,
         "steps": 4000, "long_steps": 20_000, "second_size": 30_000, "second_steps": 6000, "restarts": 5,
-        "seeds": tuple(range(10)), "chunk": 1,
+        "seeds": tuple(range(10)), "chunk": 5,
     }  # fmt: skip
 
     n_words: int = 10  # words of a sentence

@@ -116,7 +116,8 @@ class Machine:
 
     def table(self, coefficients: Tensor, times: np.ndarray) -> Denoiser:
         """Return the denoiser on the line of one record of coefficients, at given times, in single precision."""
-        start, moved = _single(self.start), change_of_weights(self.start, self.inputs, coefficients[None, None]).float()
+        moved = change_of_weights(self.start, self.inputs, coefficients[None, None]).float().cpu()
+        start = _single(self.start)
         return _table(self.task, times, lambda x: outputs_and_change(start, x, moved)[1])
 
 
@@ -127,7 +128,8 @@ def network_table(task: ScoreTask, networks: Networks, times: np.ndarray) -> Den
 
 
 def _single(networks: Networks) -> Networks:
-    return Networks("softmax", networks.first_layer.float(), networks.signs.float())
+    """The networks in single precision, and on the CPU: tables are small, and samplers read them in NumPy."""
+    return Networks("softmax", networks.first_layer.float().cpu(), networks.signs.float().cpu())
 
 
 def _table(task: ScoreTask, times: np.ndarray, answer: Callable[[Tensor], Tensor]) -> Denoiser:

@@ -106,7 +106,7 @@ class PlantedAttention(Experiment):
     }  # fmt: skip
     large = {
         "sequences": 256, "length": 16, "dimension": 11, "outputs": 7, "steps": 1000, "long_steps": 5000,
-        "shown_steps": (0, 10, 100, 1000),
+        "shown_steps": (0, 10, 100, 1000), "tuning_seeds": tuple(range(100, 124)),  # with four, half the seeds missed
     }  # fmt: skip
 
     sequences: int = 16  # training sequences of a layer
