@@ -56,11 +56,6 @@ class Recurrent(Experiment):
         "sizes": (20, 30), "judged_size": 30, "n_test": 40, "steps": 4, "long_steps": 8, "second_size": 30,
         "second_steps": 4, "restarts": 2, "shuffles": 2, "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {
-        "n_words": 20, "dimension": 12, "width": 64, "sizes": (300, 1000, 3000, 10_000, 30_000), "n_test": 4000,
-        "steps": 4000, "long_steps": 20_000, "second_size": 30_000, "second_steps": 6000, "restarts": 5,
-        "seeds": tuple(range(10)), "chunk": 5,
-    }  # fmt: skip
 
     n_words: int = 10  # words of a sentence
     dimension: int = 6  # entries of a word
