@@ -154,7 +154,7 @@ def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
 def test_verify_fails_and_names_the_claim_whose_verdict_differs(call, stored, only_error_rate):
     doctor_result(stored / "smoke", ORDER, attention_over_baseline=2.0)
     options = ("verify", "--paper", "global_attention", "--scale", "smoke", "--device", "cpu")
-    assert f"DIFFERS {ORDER}: reproduced (recorded: not reproduced)" in call(*options, code=1).stdout
+    assert f"DIFFERS {ORDER}: reproduced in trend (recorded: not reproduced)" in call(*options, code=1).stdout
     rows = json.loads(call(*options, "--json", code=1).stdout)
     assert [row["claim"] for row in rows if not row["holds"]] == [ORDER]
 
@@ -192,7 +192,7 @@ def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held
     rows = json.loads(call(*command, "--json", code=1).stdout)  # at this size one verdict does not hold
     assert {row["fresh"] for row in rows} == {"held in 2 of 2", "unstable: held in 1 of 2"}
     assert [seeds[0] for seeds in runs] == [20000, 30000]
-    assert "ok  GA-T1-order: reproduced (held in 2 of 2)" in call(*command, code=1).stdout
+    assert "ok  GA-T1-order: reproduced in trend (held in 2 of 2)" in call(*command, code=1).stdout
     assert len(runs) == 2
     assert "fresh seeds: held in 2 of 2" in call("show", ORDER).stdout
     (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == ORDER]

@@ -91,20 +91,16 @@ def test_every_picture_has_an_alt_text_that_says_something(chapter):
 
 
 def test_chapter_says_what_it_gives_and_has_claims_sliders_and_exercises(chapter):
-    """The form of a chapter; one of the second edition ends with what to take away, and needs less.
-
-    A short one needs one exercise.
-    """
+    """The form of a chapter; a short one needs one exercise."""
     text, prose = shown(chapter), chapter.read_text(encoding="utf-8")
-    second = "## To take away" in prose
-    assert ("**In short" if second else ":::{admonition} After this chapter you will be able to say") in prose
-    assert text.count('class="attnbook-slider"') >= (1 if second else 2)
+    assert "**In short" in prose
+    assert "## To take away" in prose
+    assert 'class="attnbook-slider"' in text
     cells = json.loads(prose)["cells"]
     words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
-    short = chapter.stem in COLLECTIONS or (second and words <= 1500)
-    assert prose.count(":::{exercise}") >= (1 if short else 2 if second else 3)
-    if second:
-        assert words <= 2600
+    assert words <= 2600
+    short = chapter.stem in COLLECTIONS or words <= 1500
+    assert prose.count(":::{exercise}") >= (1 if short else 2)
     if chapter.stem not in COLLECTIONS:
         assert "claim-card" in text
 

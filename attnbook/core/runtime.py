@@ -12,7 +12,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-__all__ = ["Progress", "Scale", "chosen_device", "device", "progress_bar", "scale", "share", "threads", "use"]
+__all__ = [
+    "Progress", "Scale", "chosen_device", "device", "double_device", "progress_bar", "scale", "share", "threads", "use",
+]  # fmt: skip
 
 Scale: TypeAlias = Literal["smoke", "book", "paper", "large"]
 Progress: TypeAlias = Callable[[int, int], None]
@@ -69,6 +71,12 @@ def device(name: str | torch.device | None = None) -> torch.device:
         device(type='cpu')
     """
     return _chosen.get("device", _available(None)) if name is None else _available(name)
+
+
+def double_device(name: str | torch.device | None = None) -> torch.device:
+    """Return the device to compute on in float64, which mps lacks: the CPU in its place, else as :func:`device`."""
+    found = device(name)
+    return torch.device("cpu") if found.type == "mps" else found
 
 
 def chosen_device() -> torch.device | None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attnbook.core.results import Measurement
-from attnbook.ledger.judging import Verdict, standing
+from attnbook.ledger.judging import Verdict, recorded, standing
 from attnbook.ledger.replication import replicated, replicated_size
 from attnbook.ledger.schema import SETTINGS, SOURCES, Claim
 
@@ -135,19 +135,22 @@ def stands(verdict: Verdict) -> str:
 
 
 def held(verdict: Verdict) -> str:
-    """Return how the verdict on the book's result fared on fresh seeds.
+    """Return how the verdict on the book's result fared on fresh seeds, with its size where another one counts.
 
     Args:
         verdict: A verdict.
 
     Returns:
-        For example ``held in 5 of 5``; empty while the claim has not been replicated.
+        For example ``held in 5 of 5``, or ``not reproduced at the book's size (held in 5 of 5)`` where that verdict is
+        not the one shown; empty while the claim has not been replicated.
     """
     found = replicated(verdict.claim)
     if found is None:
         return ""
-    tried, stands = replicated_size(verdict.claim.experiment), standing(verdict.claim).scale
-    return f"{found}, {SIZES[tried]}" if found.sets and tried != stands else str(found)
+    tried = replicated_size(verdict.claim.experiment)
+    if (before := recorded(verdict.claim, tried).outcome) != verdict.outcome:
+        return f"{before} {SIZES[tried]} ({found})"
+    return str(found) if tried == standing(verdict.claim).scale else f"{found}, {SIZES[tried]}"
 
 
 def scoreboards(verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:

@@ -39,7 +39,7 @@ class Replication:
 
     Attributes:
         held: Number of sets of fresh seeds that gave the same verdict.
-        sets: Number of sets; 0 where nothing is random, so that every run gives the same.
+        sets: Number of sets.
     """
 
     held: int
@@ -51,8 +51,6 @@ class Replication:
         return 5 * self.held < 4 * self.sets
 
     def __str__(self) -> str:
-        if not self.sets:
-            return "nothing random"
         return f"{'unstable: ' * self.unstable}held in {self.held} of {self.sets}"
 
 
@@ -83,8 +81,7 @@ def replicated_size(experiment: str) -> Scale:
 def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5) -> Path:
     """Run an experiment on sets of fresh seeds and store what was measured, after each set.
 
-    Sets that are stored for the same settings are not run again, so an interrupted replication continues. Settings
-    without ``seeds`` leave nothing to chance: this is stored, and nothing runs.
+    Sets that are stored for the same settings are not run again, so an interrupted replication continues.
 
     Args:
         experiment: Its id.
@@ -100,7 +97,7 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         ResultError: If the stored file is damaged or cannot be written.
         LedgerError: If a measured claim is not in the ledger or cannot be judged.
     """
-    path, seeds = stored_path(experiment, FOLDER), getattr(settings, "seeds", ())
+    path, seeds = stored_path(experiment, FOLDER), settings.seeds
     fixed = {name: value for name, value in plain(settings).items() if name != "seeds"}
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -113,12 +110,10 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         kept = read_json(path, experiment)
         if kept.get("settings") == fixed and _are_fresh(kept.get("seeds"), len(seeds)):
             content = kept
-    for number in range(len(content["seeds"]), sets if seeds else 0):
+    for number in range(len(content["seeds"]), sets):
         fresh = fresh_seeds(len(seeds), number)
         measured, provenance = measure(replace(settings, seeds=fresh))
         content = _with_set(content, fresh, measured, provenance)
-        write_json(path, content)
-    if not seeds:
         write_json(path, content)
     return path
 
@@ -169,7 +164,7 @@ def replicated(claim: Claim) -> Replication | None:
     try:
         measured = [Measurement({k: float(v) for k, v in one["values"].items()}) for one in kept.get(claim.id, ())]
         held = sum(judge(claim, m).outcome == before.outcome for m in measured)
-        return Replication(held, len(measured)) if measured or not kept["seeds"] else None
+        return Replication(held, len(measured)) if measured else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         again = f"delete it and run `attnbook verify --fresh {claim.experiment}`"
         raise ResultError(

@@ -45,8 +45,7 @@ def check(
 
     Args:
         result: A result of an experiment, or what it measured.
-        only: Claim ids, or beginnings of claim ids, to show; default all that were measured. Whole parts win:
-            ``PC-F1`` shows ``PC-F1`` and ``PC-F1-start`` and not ``PC-F10``, unless only the latter was measured.
+        only: Ids of the claims to show; default all that were measured.
         scale: Scale at which the result was obtained.
 
     Returns:
@@ -56,14 +55,7 @@ def check(
         LedgerError: If a measured claim is not in the ledger, or ``only`` names none that was measured.
     """
     measured = result if isinstance(result, Mapping) else result.measurements()
-    named = {start: _beginning_with(start, list(measured)) for start in only or ()}
-    for start, found in named.items():
-        if not found:
-            raise LedgerError(f"only: {start!r} was not measured; this result measured {', '.join(measured)}")
-    chosen = [i for i in measured if only is None or any(i in found for found in named.values())]
-    return Report(tuple(judge(claim(i), measured[i], scale) for i in chosen))
-
-
-def _beginning_with(start: str, ids: Sequence[str]) -> list[str]:
-    whole = [i for i in ids if f"{i}-".startswith(f"{start}-")]
-    return whole or [i for i in ids if i.startswith(start)]
+    for i in only or ():
+        if i not in measured:
+            raise LedgerError(f"only: {i!r} was not measured; this result measured {', '.join(measured)}")
+    return Report(tuple(judge(claim(i), measured[i], scale) for i in measured if only is None or i in only))

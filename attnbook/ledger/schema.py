@@ -29,6 +29,7 @@ SETTINGS = {
     "vacuous": "the statement is vacuous here",
 }
 EARNED = ("reproduced", "consistent with the bound", "reproduced in trend", "contradicted")
+LESS = ("consistent with the bound", "reproduced in trend")  # the most that an experiment outside can earn
 SCALES = ("", "book", "large", "paper")
 ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
 
@@ -52,7 +53,8 @@ class Claim:
         accept: Expression in the names of the measured values and of ``paper_<name>`` for each
             entry of ``paper_value``; true when the claim holds.
         paper_value: The paper's numbers by name; empty when the paper gives none.
-        setting: One of :data:`SETTINGS`: where the experiment lies, for what the paper states.
+        setting: One of :data:`SETTINGS`: where the experiment lies, for what the paper states. Where it is outside the
+            hypotheses, or the statement vacuous, a rule that holds earns no more than one of :data:`LESS`.
         verdict: What a claim earns when its rule holds: ``reproduced``, ``consistent with the bound`` (a bound is not
             exceeded), ``reproduced in trend`` or ``contradicted`` (the rule then tests the corrected statement).
         status: ``pending`` while its chapter, or the run that it asks for, is missing; else empty.
@@ -220,7 +222,8 @@ def _check_values(entry: Mapping[str, Any], where: str) -> None:
         raise LedgerError(f"{where}: field 'id' must look like GA-TAB1-headline, got {entry['id']!r}")
     _one_of(entry["source"], SOURCES, "source", where)
     _one_of(entry.get("setting", ""), SETTINGS if entry["source"] == "paper" else ("",), "setting", where)
-    _one_of(entry.get("verdict", "reproduced"), EARNED, "verdict", where)
+    tested = entry.get("setting") not in ("outside", "vacuous") or entry.get("untestable")
+    _one_of(entry.get("verdict", "reproduced"), EARNED if tested else LESS, "verdict", where)
     _one_of(entry.get("status", ""), ("", "pending"), "status", where)
     _one_of(entry.get("scale", ""), SCALES, "scale", where)
     merged = entry.get("merged", [])

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnbook.core import runtime
 from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import double_device
 from attnbook.multi_head.checks import at_least, positive, whole
 
 __all__ = ["Drawn", "Mixture", "Patterns", "Samples", "double_device", "draw", "draw_patterns", "draw_samples"]
@@ -214,9 +214,3 @@ def draw(
         to_tensor(labels, device=where, dtype=torch.float64),
         torch.tensor(relevant, device=where),
     )
-
-
-def double_device(name: str | torch.device | None = None) -> torch.device:
-    """Return the device to compute on in float64: as ``runtime.device``, but the CPU in the place of mps."""
-    found = runtime.device(name)
-    return torch.device("cpu") if found.type == "mps" else found

@@ -12,12 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
+from attnbook.core.runtime import double_device
 from attnbook.softmax_ntk.conditioning import ZeroKernelError
 from attnbook.softmax_ntk.data import Sample, draw_sample
 from attnbook.softmax_ntk.descent import Descent, gradient_descent
 from attnbook.softmax_ntk.kernels import Activation
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, Start, double_device, draw_weights, predict
+from attnbook.softmax_ntk.two_layer import Networks, Start, draw_weights, predict
 
 __all__ = ["Problem", "Trained", "starting_networks", "train"]
 

@@ -34,17 +34,10 @@ from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.kernels import Activation, check_activation
 
 __all__ = [
-    "Networks", "Start", "Weights", "double_device", "draw_weights", "loss_and_gradient", "neuron_derivatives",
-    "predict",
+    "Networks", "Start", "Weights", "draw_weights", "loss_and_gradient", "neuron_derivatives", "predict",
 ]  # fmt: skip
 
 Start: TypeAlias = Literal["paired", "opposite_signs", "independent"]
-
-
-def double_device(device: torch.device | str) -> torch.device:
-    """Return the device, or the CPU in the place of mps: late losses, small drifts and kernels need float64."""
-    where = torch.device(device)
-    return torch.device("cpu") if where.type == "mps" else where
 
 
 @dataclass(frozen=True)

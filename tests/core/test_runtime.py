@@ -27,6 +27,13 @@ def test_default_device_is_the_first_of_cuda_mps_and_cpu(has, expected, machine)
     assert runtime.device().type == expected
 
 
+@pytest.mark.parametrize(("has", "expected"), [({}, "cpu"), ({"mps": True}, "cpu"), ({"cuda": 1, "mps": True}, "cuda")])
+def test_the_cpu_takes_the_place_of_mps_where_float64_is_needed(has, expected, machine):
+    machine(**has)
+    assert runtime.double_device().type == expected
+    assert runtime.double_device("cpu").type == "cpu"
+
+
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", torch.device("cuda", 0)])
 def test_a_device_that_is_there_can_be_named(name, machine):
     machine(cuda=2)

@@ -115,7 +115,7 @@ def error_rate(smoke_results):
 def test_a_check_judges_all_that_was_measured_one_line_each(error_rate):
     report = check(error_rate)
     assert [v.claim.id for v in report.verdicts] == list(error_rate)
-    assert repr(report).splitlines()[2] == "GA-T1-order: reproduced"
+    assert repr(report).splitlines()[2] == "GA-T1-order: reproduced in trend"
     assert report._repr_html_() == card(report.verdicts)
 
 
@@ -123,24 +123,22 @@ def test_a_check_judges_all_that_was_measured_one_line_each(error_rate):
     ("only", "ids"),
     [
         (["GA-T1-order"], ["GA-T1-order"]),
-        (["GA-P1", "GA-C1-free"], ["GA-C1-free", "GA-P1-order", "GA-P1-gain"]),
+        (["GA-P1-order", "GA-C1-free"], ["GA-C1-free", "GA-P1-order"]),
         ([], []),
     ],
 )
-def test_a_check_can_be_narrowed_to_ids_and_beginnings(only, ids, error_rate):
+def test_a_check_can_be_narrowed_to_some_claims(only, ids, error_rate):
     assert [v.claim.id for v in check(error_rate, only=only).verdicts] == ids
 
 
-def test_whole_parts_of_an_id_win_over_mere_beginnings(smoke_results):
-    """PC-F1 is not PC-F10; what was measured under no whole part is found by its beginning."""
+def test_an_id_names_one_claim_and_not_those_that_begin_alike(smoke_results):
+    """PC-F1 is neither PC-F10 nor PC-F1-sgd-start."""
     result = smoke_results.measurements("preconditioning.structure_aware_descent")
-    figure_1 = [v.claim.id for v in check(result, only=["PC-F1"]).verdicts]
-    assert figure_1 == ["PC-F1", "PC-F1-sgd-start", "PC-F1-sgd-end"]
-    assert figure_1[1:] == [v.claim.id for v in check(result, only=["PC-F1-"]).verdicts]
-    assert [v.claim.id for v in check(result, only=["PC-F1-sgd-s"]).verdicts] == ["PC-F1-sgd-start"]
+    assert {"PC-F1", "PC-F1-sgd-start", "PC-F10"} <= set(result)
+    assert [v.claim.id for v in check(result, only=["PC-F1"]).verdicts] == ["PC-F1"]
 
 
-@pytest.mark.parametrize("only", [["GA-T1", "GA-TAB1"], ["ga-t1"], "GA-T1-order"])
+@pytest.mark.parametrize("only", [["GA-T1"], ["GA-T1-order", "GA-TAB1"], ["ga-t1-order"], "GA-T1-order"])
 def test_asking_for_what_was_not_measured_is_an_error(only, error_rate):
     with pytest.raises(LedgerError, match=r"^only: .* was not measured; this result measured GA-T1-rate, "):
         check(error_rate, only=only)
@@ -156,7 +154,7 @@ def test_the_recorded_verdict_is_that_of_the_stored_result(scale, error_rate, sm
     order = claim("GA-T1-order")
     assert recorded(order, scale) == Verdict(order, scale, "pending")
     smoke_results.store(RATE, stored_path(RATE, scale))
-    assert recorded(order, scale).outcome == "reproduced"
+    assert recorded(order, scale).outcome == "reproduced in trend"
     assert recorded(order, scale).measurement == error_rate["GA-T1-order"]
 
 

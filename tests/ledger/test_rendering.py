@@ -106,12 +106,27 @@ def test_a_card_of_a_run_says_which_verdict_stands_where_it_is_another_one(outco
         (Replication(5, 5), "held in 5 of 5"),
         (Replication(4, 5), "held in 4 of 5"),
         (Replication(3, 5), "unstable: held in 3 of 5"),
-        (Replication(0, 0), "nothing random"),
     ],
 )
 def test_a_card_says_how_often_the_verdict_held_on_fresh_seeds(found, said, monkeypatch):
+    verdict = judge(made(), measured(loss=0.1))
     monkeypatch.setattr(rendering, "replicated", lambda claim: found)
-    assert f'<span class="claim-remark">{said}</span>' in card([judge(made(), measured(loss=0.1))])
+    monkeypatch.setattr(rendering, "recorded", lambda claim, scale: verdict)
+    assert f'<span class="claim-remark">{said}</span>' in card([verdict])
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(0.1, "held in 5 of 5, at the book's size"), (0.2, "not reproduced at the book's size (held in 5 of 5)")],
+)
+def test_a_card_names_size_and_verdict_of_the_replication_where_others_count(loss, said, monkeypatch):
+    """What held five times may be another verdict than the one that stands."""
+    counts, tried = (judge(made(), measured(loss=value), scale) for value, scale in ((0.1, "large"), (loss, "book")))
+    monkeypatch.setattr(rendering, "replicated", lambda claim: Replication(5, 5))
+    monkeypatch.setattr(rendering, "replicated_size", lambda experiment: "book")
+    monkeypatch.setattr(rendering, "recorded", lambda claim, scale: tried)
+    monkeypatch.setattr(rendering, "standing", lambda claim: counts)
+    assert f'<span class="claim-remark">{said}</span>' in card([counts])
 
 
 def test_what_the_papers_state_and_what_this_book_found_are_counted_apart():

@@ -120,16 +120,6 @@ def test_sets_of_other_settings_are_run_anew(other, toy):
     assert [one["values"]["loss"] for one in stored()["XY-T1"]] == [9, 9]
 
 
-def test_where_nothing_is_random_nothing_runs(toy):
-    @dataclasses.dataclass(frozen=True)
-    class Fixed:
-        size: int = 7
-
-    replicate("toy.errors", Fixed(), Runs())
-    assert replicated(toy) == Replication(0, 0)
-    assert not replicated(toy).unstable
-
-
 def test_a_claim_that_only_some_sets_measure_is_an_error_and_finished_sets_stay(toy):
     replicate("toy.errors", Settings(), Runs(0.1), sets=1)
     with pytest.raises(ledger.LedgerError, match=r"^XY-T1: measured in 1 of 2 sets"):

@@ -103,6 +103,29 @@ def test_a_wrong_field_is_named_with_file_and_claim(change, field, write):
     assert field in message
 
 
+@pytest.mark.parametrize("setting", ["outside", "vacuous"])
+@pytest.mark.parametrize(
+    ("verdict", "allowed"),
+    [
+        ("reproduced", False),
+        ("contradicted", False),
+        ("reproduced in trend", True),
+        ("consistent with the bound", True),
+    ],
+)
+def test_only_inside_its_hypotheses_a_statement_is_reproduced_or_contradicted(setting, verdict, allowed, write):
+    """Outside, or where it says nothing, a rule that holds earns less; the default verdict is too much, too."""
+    read_paper(write(CLAIM | {"setting": "inside", "verdict": verdict}))
+    path = write(CLAIM | {"setting": setting, "verdict": verdict})
+    if allowed:
+        assert read_paper(path).claims[0].verdict == verdict
+        return
+    with pytest.raises(LedgerError, match="'verdict' must be one of 'consistent with the bound', 'repro"):
+        read_paper(path)
+    with pytest.raises(LedgerError, match="'verdict' must be one of"):
+        read_paper(write(CLAIM | {"setting": setting}))
+
+
 @pytest.mark.parametrize("bad", ["XY T1", "xy-T1", "XYZ-T1", "XY-", "XY", "XY-T1\n", "XY-<b>"])
 def test_a_bad_id_is_refused(bad, write):
     with pytest.raises(LedgerError) as caught:

@@ -167,6 +167,35 @@ def test_the_certificate_by_hand():
     assert theory.excess_bounds(line, radius)[1][0] == pytest.approx(1 / (1 + np.e))
 
 
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
+def test_what_is_no_worse_than_the_ray_has_the_certified_direction_and_not_the_other_way_round(p):
+    """The certificate convicts and never acquits: some matrices of that direction cannot be minimisers."""
+    svm = attention_svm(ONE.tokens, ONE.queries, ONE.best_tokens, p)
+    bounds, ray, rng = theory.excess_bounds(ONE, 80.0), mirror.normalised(svm.weight[0], p), np.random.default_rng(0)
+    certified = theory.certified_divergence(80.0, np.log(bounds[1] / bounds[0]))[0]
+    assert 0 < certified < 0.5
+    acquitted = convicted = 0
+    for size in np.geomspace(1e-4, 1, 200):
+        unit = mirror.normalised(ray + size * np.abs(ray).max() * rng.standard_normal(ray.shape), p)
+        near = mirror.bregman_divergence(unit, ray, p) <= certified
+        no_worse = log_excess(80.0 * svm.norm[0] * unit, ONE)[0] <= np.log(bounds[1][0])
+        assert near or not no_worse
+        acquitted, convicted = acquitted + no_worse, convicted + (near and not no_worse)
+    assert min(acquitted, convicted) > 10
+    low, high = theory.excess_bounds(ONE, 1.0)
+    assert np.isinf(theory.certified_divergence(1.0, np.log(high / low))[0])
+
+
+def test_the_stored_paths_have_the_certified_direction(stored):
+    """At p = 2, where the order of both matrices does not matter; far out the truth is much nearer."""
+    path = stored["regularisation_path"]
+    bounds, found = path.bounds.transpose("bound", "seed", ...).values, own.better(path).divergence.sel(p=2.0)
+    for number, norm in enumerate(path.relative_norm.values):
+        certified = theory.certified_divergence(float(norm), (bounds[1] - bounds[0])[:, number])
+        assert (found.isel(relative_norm=number).values <= certified).all()
+    assert certified.max() < 0.2
+
+
 def test_shares_have_the_ends_of_wilson():
     """Ten of ten: the lower end is 10 / (10 + 1.96^2); half of four, by the formula."""
     low = own.shares("x", 1.0, 10)["low_x"]

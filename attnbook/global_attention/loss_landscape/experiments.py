@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress, threads
+from attnbook.core.runtime import Progress, double_device, threads
 from attnbook.global_attention.loss_landscape.hessian import MODELS, HessianSpectrum
 from attnbook.global_attention.loss_landscape.interpolation import fit_all_weights
 from attnbook.global_attention.masks import Member, Model, Setup, Training, train_members
@@ -178,9 +178,9 @@ class LossLandscape(Experiment):
     def _fits(self, seeds: tuple[int, ...], device: torch.device) -> Arrays:
         """Train all weights on few samples with random labels, without and with a mask."""
         # Losses are in units of that of the output zero; the lowest eigenvalue over the largest is 0 where a run fits.
-        where, count, p = torch.device("cpu") if device.type == "mps" else device, len(seeds), self.few_inputs
+        where, count, p = double_device(device), len(seeds), self.few_inputs
         activation, names = Softplus(self.sharpness), ("fit_loss", "fit_gradient", "fit_rank", "fit_lowest")
-        found = {name: np.zeros((count, 2, len(self.fit_widths))) for name in names}  # mps, above, has no float64
+        found = {name: np.zeros((count, 2, len(self.fit_widths))) for name in names}
 
         def twice(arrays: list[np.ndarray]) -> torch.Tensor:  # baselines, then the same networks with a trained mask
             return to_tensor(np.stack([*arrays, *arrays]), device=where, dtype=torch.float64)

@@ -379,6 +379,8 @@ class RegularisationPath(Official):
         outwards = data.sel(walk="outwards")
         low, high = data.bounds.sel(bound="lower"), data.bounds.sel(bound="upper")
         inside = (path.log_excess >= low) & (path.log_excess <= high)
+        log_ratio = (high - low).isel(relative_norm=-1, drop=True)
+        certified = theory.certified_divergence(float(data.relative_norm[-1]), log_ratio.values)
         wrong = (outwards.best_tokens < 1) & far_out
         exposed = (outwards.log_excess > high) & wrong
         near = (data.started_excess.max("start") - data.started_excess.min("start")).isel(relative_norm=0)
@@ -390,7 +392,10 @@ class RegularisationPath(Official):
             },
             "MD-RP-certified": shares("within", (data.selecting_radius <= WITHIN).mean(), count)
             | shares("inside", inside.all(("p", "relative_norm")).mean(), count)
-            | {"radius": data.selecting_radius, "share_exposed": exposed.sum() / max(1, int(wrong.sum()))},
+            | {
+                "radius": data.selecting_radius, "share_exposed": exposed.sum() / max(1, int(wrong.sum())),
+                "certified_divergence": log_ratio.copy(data=certified),  # of every global minimiser, at the last radius
+            },
             "MD-RP-start": shares("right_far", (data.started_tokens.isel(relative_norm=-1) == 1).mean(), count)
             | shares("lost", (outwards.best_tokens.isel(relative_norm=-1) < 1).mean(), count)
             | {

@@ -145,6 +145,23 @@ def selecting_radius(problems: Problems) -> Float[np.ndarray, " problems"]:
     return np.log(2 * total / least)
 
 
+def certified_divergence(
+    relative_norm: float, log_ratio: Float[np.ndarray, " problems"]
+) -> Float[np.ndarray, " problems"]:
+    r"""Return the largest $D_\psi(\bar W,\bar W_{mm})$ that a global minimiser of this norm can have; this book's.
+
+    One way only: every minimiser is within it, but a search that ends within it need not be one. A minimiser has no
+    more excess than the ray, so that no rival gets more attention than $\frac1{1+e^\rho}$ times upper over lower bound
+    of :func:`excess_bounds` (``log_ratio`` is the logarithm): all its margins are at least some $m$. The mirror image
+    of $\bar W_{mm}$ is a sum of constraints with weights that sum to $\|W_{mm}\|_{p,p}$; hence
+    $\langle\nabla\psi(\bar W_{mm}),\bar W\rangle\ge m/\rho$, and the divergence is at most $1-m/\rho$, of order
+    $1/\rho$. Infinite where no positive margin is certified. For $p=2$ the order of both matrices does not matter.
+    """
+    log_share = log_ratio - np.logaddexp(0, relative_norm)  # of the attention to a rival
+    known = np.minimum(log_share, -np.log(2))
+    return np.where(log_share < -np.log(2), 1 - (np.log1p(-np.exp(known)) - known) / relative_norm, np.inf)
+
+
 def _deficit_terms(problems: Problems) -> tuple[np.ndarray, np.ndarray]:
     """The least price of one sample's wrong token, and the price of all wrong tokens, both over n."""
     deficits = score_deficits(problems)

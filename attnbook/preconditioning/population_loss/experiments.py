@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, double_device
 from attnbook.preconditioning import landscape, manifold
 from attnbook.preconditioning.data import draw_problem
 from attnbook.preconditioning.population import square_roots
@@ -230,8 +230,8 @@ class Landscape(Experiment):
         return {"outputs": ["m = d", "m > d"], "spread": list(self.spreads), "distance": list(self.squared_distances)}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Try displacements from the minima in float64, which mps lacks; one number of outputs after the other."""
-        where = torch.device("cpu") if device.type == "mps" else device
+        """Try displacements from the minima in float64; one number of outputs after the other."""
+        where = double_device(device)
         found = [self._of_outputs(where, seeds, outputs) for outputs in self.outputs]
         return _stacked(found, "outputs", "seed", "spread", "distance")
 

@@ -11,14 +11,13 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, double_device
 from attnbook.core.settings import check_increasing
 from attnbook.softmax_ntk.diffusion import tasks
 from attnbook.softmax_ntk.diffusion.tasks import GRID, ON_A_LINE, SCHEDULE, TASKS, WEIGHTINGS, Machine
 from attnbook.softmax_ntk.reverse_sde import reverse_times
 from attnbook.softmax_ntk.score_matching import NoisySample, held_out_stop
 from attnbook.softmax_ntk.sweeps import each
-from attnbook.softmax_ntk.two_layer import double_device
 
 TERMS = ("coupling", "label mismatch", "early stopping", "approximation")
 SAMPLERS = ("stopped", "longer", "weighted", "line")  # denoisers that samples are drawn with

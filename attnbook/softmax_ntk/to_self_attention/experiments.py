@@ -15,11 +15,10 @@ from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress
+from attnbook.core.runtime import Progress, double_device
 from attnbook.softmax_ntk.alternating import Trained, Way, train_layers, value_step_unit
 from attnbook.softmax_ntk.self_attention import draw_layer, outputs
 from attnbook.softmax_ntk.sweeps import each
-from attnbook.softmax_ntk.two_layer import double_device
 
 WAYS = {
     "alternating": Way("solved"),
