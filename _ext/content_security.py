@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 INLINE = "'self' 'unsafe-inline' file:"
-POLICY = {
+RULES = {
     "default-src": "'self' data: blob: file:",
     "script-src": INLINE,
     "style-src": INLINE,
@@ -18,12 +18,13 @@ POLICY = {
     "base-uri": "'none'",
     "form-action": "'self' file:",
 }
-TAG = f'<meta http-equiv="Content-Security-Policy" content="{"; ".join(map(" ".join, POLICY.items()))}">'
+POLICY = "; ".join(f"{name} {sources}" for name, sources in RULES.items())
 
 
 def add_policy(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Write the policy before everything that it is about."""
-    context["metatags"] = f"\n{TAG}\n{context.get('metatags', '')}"
+    tag = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    context["metatags"] = f"\n{tag}\n{context.get('metatags', '')}"
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from attnbook.datasets.files import KNOWN
 
@@ -101,3 +102,15 @@ def test_every_download_has_a_checksum_and_an_encrypted_address():
     for file in KNOWN.values():
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.url is None or file.url.startswith("https://")
+
+
+def test_the_locked_versions_are_audited_before_the_book_is_published():
+    """All of the lock, and torch, which the lock leaves out."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["publish"]["steps"]
+    audit = next(number for number, step in enumerate(steps) if "pip-audit" in step.get("run", ""))
+    deploy = next(number for number, step in enumerate(steps) if "deploy-pages" in step.get("uses", ""))
+    assert audit < deploy
+    assert "-r requirements.lock" in steps[audit]["run"]
+    assert re.search(r"^torch==", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "^torch==" in steps[audit]["run"]

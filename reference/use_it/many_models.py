@@ -1,4 +1,4 @@
-"""A thousand small models, each with its own start and step size, trained as one program."""
+"""A thousand small models with starts and step sizes of their own, as one program."""
 
 import numpy as np
 import torch
@@ -8,16 +8,20 @@ from torch.func import functional_call, stack_module_state
 from attnbook.core import ensemble, update_rules
 
 torch.manual_seed(0)
-models = [nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)) for _ in range(1000)]
+models = [
+    nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)) for _ in range(1000)
+]
 parameters, _ = stack_module_state(models)  # each tensor: (1000, ...)
-rates = np.repeat([0.001, 0.01, 0.1, 0.3], 250)  # neighbours with one step size are updated together
+rates = np.repeat([0.001, 0.01, 0.1, 0.3], 250)  # equal neighbours share an update
 x = torch.randn(64, 2)
 y = (x[:, :1] * x[:, 1:]).sign()  # exclusive or
 
 
 def loss(own, batch):  # of one model
     inputs, labels = batch
-    return nn.functional.softplus(-labels * functional_call(models[0], own, (inputs,))).mean()
+    return nn.functional.softplus(
+        -labels * functional_call(models[0], own, (inputs,))
+    ).mean()
 
 
 losses = torch.vmap(loss, in_dims=(0, None))
@@ -32,4 +36,4 @@ history = ensemble.train(
 )
 for rate in np.unique(rates):
     median = np.median(history.records["loss"][:, rates == rate], axis=1)
-    print(f"step size {rate}: median losses {median.round(4)} at steps {history.steps}")
+    print(f"step size {rate}: median loss {median.round(4)} at steps {history.steps}")

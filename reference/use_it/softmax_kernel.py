@@ -1,30 +1,34 @@
-"""The empirical kernel of a softmax network, what it predicts, and what the trained network says."""
+"""The empirical kernel of a softmax network, and what it predicts of training."""
 
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, draw_weights, loss_and_gradient, predict
+from attnbook.softmax_ntk import ntk, two_layer
 
 rng = np.random.default_rng(0)
 angles = torch.tensor(rng.uniform(0, 2 * np.pi, 60))
-points = torch.stack([angles.cos(), angles.sin()], dim=1)[None]  # one network, 60 points on the circle
-target = (2 * angles).sin()[None, None]  # one network, one output
+points = torch.stack([angles.cos(), angles.sin()], dim=1)[None]  # of one network
+target = (2 * angles).sin()[None, None]  # one output of one network
 seen, new = slice(40), slice(40, None)
 
-network = Networks.stack("softmax", [draw_weights(50, n_inputs=2, n_outputs=1, rng=rng)])
-kernel = ntk_gram(network, points[:, seen])
-cross = ntk_gram(network, points[:, new], points[:, seen])
-print("largest eigenvalues of the kernel:", torch.linalg.eigvalsh(kernel)[0].flip(0)[:5].numpy().round(2))
+weights = two_layer.draw_weights(50, n_inputs=2, n_outputs=1, rng=rng)
+network = two_layer.Networks.stack("softmax", [weights])
+kernel = ntk.ntk_gram(network, points[:, seen])
+cross = ntk.ntk_gram(network, points[:, new], points[:, seen])
+largest = torch.linalg.eigvalsh(kernel)[0, -5:]
+print("largest eigenvalues of the kernel:", largest.numpy().round(2))
 
 steps, rate = 4000, 0.02  # the rate of the kernel: step size times width
-by_kernel = kernel_gradient_flow(kernel, target[:, 0, seen], rate, [steps], cross=cross)[0]
+known = target[..., seen]
+by_kernel = ntk.kernel_gradient_flow(kernel, known[:, 0], rate, [steps], cross=cross)[0]
 for _ in range(steps):
-    _, gradient = loss_and_gradient(network, points[:, seen], target[..., seen])
-    network = replace(network, first_layer=network.first_layer - rate / network.width * gradient)
-by_network = predict(network, points[:, new])[:, 0]
+    _, gradient = two_layer.loss_and_gradient(network, points[:, seen], known)
+    moved = network.first_layer - rate / network.width * gradient
+    network = replace(network, first_layer=moved)
+by_network = two_layer.predict(network, points[:, new])[:, 0]
 for name, values in {"kernel": by_kernel, "network": by_network}.items():
-    print(f"{name}: error on new points {(values - target[:, 0, new]).square().mean().sqrt():.4f}")
-print(f"between the two: {(by_kernel - by_network).square().mean().sqrt():.1e}")
+    error = (values - target[:, 0, new]).square().mean().sqrt()
+    print(f"{name}: error on new points {error:.4f}")
+print(f"largest difference of the two: {(by_kernel - by_network).abs().max():.1e}")
