@@ -30,7 +30,7 @@ for p in (1.5, 2.0, 3.0):
         scheduler.step()
 
     change = (attention.detach() - start).square().flatten().sort().values
-    share = change[-len(change) // 10 :].sum() / change.sum()
+    part = change[-len(change) // 10 :].sum() / change.sum()
     print(
-        f"p = {p}: loss {loss:.4f}; a tenth of the weights made {share:.3f} of the change"
+        f"p = {p}: loss {loss:.4f}; a tenth of the weights did {part:.3f} of the change"
     )
