@@ -23,6 +23,7 @@ from worker import Seconds, peak_memory
 from attnbook.core import ensemble, update_rules
 from attnbook.core.lanczos import leading_eigenvalues
 from attnbook.core.max_margin import max_margin
+from attnbook.core.runtime import threads
 from attnbook.core.spectrum import hessian_in_blocks
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.optimizer import MirrorDescent
@@ -159,11 +160,11 @@ ROWS: dict[str, Callable[[], Run]] = {
 
 def measure(name: str) -> dict[str, Any]:
     """Run one row on one thread; the time is that of the run alone, without making its data."""
-    torch.set_num_threads(1)
-    run = ROWS[name]()
-    start = Seconds.now()
-    said = run()
-    spent = Seconds.since(start)
+    with threads(1):
+        run = ROWS[name]()
+        start = Seconds.now()
+        said = run()
+        spent = Seconds.since(start)
     return {"wall": round(spent.wall, 2), "cpu": round(spent.cpu, 2), "memory": round(peak_memory()), "said": said}
 
 

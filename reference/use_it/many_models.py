@@ -19,9 +19,8 @@ y = (x[:, :1] * x[:, 1:]).sign()  # exclusive or
 
 def loss(own, batch):  # of one model
     inputs, labels = batch
-    return nn.functional.softplus(
-        -labels * functional_call(models[0], own, (inputs,))
-    ).mean()
+    outputs = functional_call(models[0], own, (inputs,))
+    return nn.functional.softplus(-labels * outputs).mean()
 
 
 losses = torch.vmap(loss, in_dims=(0, None))
