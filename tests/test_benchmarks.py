@@ -9,6 +9,7 @@ import case_global_attention_hessian
 import numpy as np
 import problem
 import pytest
+import scale
 import side_by_side
 import variants_torch
 from side_by_side import Case, InJax, as_markdown, check, measure
@@ -94,3 +95,14 @@ def test_the_minimum_whose_eigenvalues_are_compared_is_the_book_s(monkeypatch):
     every = minimum.by_decomposition()
     monkeypatch.setattr(case_global_attention_hessian, "COUNT", 3)
     np.testing.assert_allclose(minimum.by_lanczos().values, every[:3], rtol=1e-3)
+
+
+def test_the_table_of_sizes_is_the_one_that_was_measured():
+    stored = json.loads(scale.STORED.read_text(encoding="utf-8"))
+    assert set(stored["rows"]) <= set(scale.ROWS)
+    assert scale.as_markdown(stored) == (scale.HERE / "scale.md").read_text(encoding="utf-8")
+
+
+def test_a_row_of_the_table_of_sizes_is_time_memory_and_what_came_out():
+    row = scale.measure(scale.IMPORTS)
+    assert row["wall"] < 1 < row["memory"]

@@ -1,9 +1,9 @@
 """Write the address of the repository wherever it is needed: ``make address URL=https://github.com/someone/attnbook``.
 
 It is kept in one place, ``repository: url`` of ``_config.yml``: the buttons that open Colab, Binder and the repository,
-and the address of the published book, follow from it when the book is built. This tool puts it into the lines of README
-and CONTRIBUTING that clone and install, into the first cell of every notebook, which installs the book on Colab, and
-into the links of notebooks to other pages.
+and the address of the published book, follow from it when the book is built. This tool puts it into the lines that
+clone and install (README, CONTRIBUTING, "Use it in your work"), into the first cell of every notebook, which installs
+the book on Colab, and into the links of notebooks to other pages.
 
 ``python tools/address.py URL``   set it
 ``python tools/address.py none``  take it away: nothing is left of it
@@ -25,6 +25,7 @@ from book_address import pages, published_at, to_local, to_published  # noqa: E4
 KEPT = re.compile(r'^(repository:\n  url: )"?([^"\n]*)"?$', re.MULTILINE)
 NOT_SET = "<the address of this repository>"
 LINE = re.compile(rf"(git clone |git\+)(?:{NOT_SET}|https://github\.com/[\w.-]+/[\w.-]+)")
+WITH_LINES = ("README.md", "CONTRIBUTING.md", "reference/use_it.md")
 TAGS = ["remove-cell", "nbval-ignore-output"]
 INSTALLS = """\
 # On Colab this installs the book; elsewhere it installs nothing.
@@ -101,7 +102,7 @@ def write(root: Path, url: str) -> list[Path]:
     """
     old, new, book = published_at(current(root)), published_at(url), pages(root)
     url = url.removesuffix("/").removesuffix(".git")
-    texts = {root / name: _spelled(root / name, url) for name in ("README.md", "CONTRIBUTING.md")}
+    texts = {root / name: _spelled(root / name, url) for name in WITH_LINES if (root / name).exists()}
     for path in notebooks(root):
         folder = path.parent.relative_to(root).as_posix()
         texts[path] = to_published(to_local(with_first_cell(path, url), folder, book, old), folder, book, new)

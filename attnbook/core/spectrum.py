@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbook.core.ensemble import Parameters
+from attnbook.core.lanczos import BlockProduct
 from attnbook.core.rng import stream
 
-__all__ = ["BlocksPlusLowRank", "Product", "dense", "extreme_eigenvalues", "hessian_product"]
+__all__ = ["BlocksPlusLowRank", "Product", "dense", "extreme_eigenvalues", "hessian_in_blocks", "hessian_product"]
 
 Product: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """A symmetric matrix as a function from vectors ``(size,)`` to vectors ``(size,)``, float64."""
@@ -46,21 +48,57 @@ def hessian_product(loss: Callable[[Parameters], Tensor], parameters: Parameters
         >>> size, product(np.ones(6)).tolist()
         (6, [2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
     """
+    gradient, leaves = _gradient(loss, parameters)
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        moved = torch.as_tensor(np.asarray(vector).ravel(), dtype=gradient.dtype, device=gradient.device)
+        return _derivative(gradient, leaves, moved).cpu().double().numpy()
+
+    return product, gradient.numel()
+
+
+def hessian_in_blocks(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[BlockProduct, int]:
+    """Return the product of a loss's Hessian as :func:`attnbook.core.lanczos.leading_eigenvalues` wants it, in blocks.
+
+    Args:
+        loss: Parameters to a scalar tensor; of a module, through ``torch.func.functional_call``.
+        parameters: Where the Hessian is taken, for example ``dict(model.named_parameters())``.
+
+    Returns:
+        The product and the size of its vectors, which keep their type and device.
+
+    Raises:
+        ValueError: If the loss is not a finite scalar.
+
+    Example:
+        >>> product, size = hessian_in_blocks(lambda p: p["w"].square().sum(), {"w": torch.zeros(2)})
+        >>> size, product(torch.eye(2)).tolist()
+        (2, [[2.0, 0.0], [0.0, 2.0]])
+    """
+    gradient, leaves = _gradient(loss, parameters)
+
+    def product(vectors: Tensor) -> Tensor:
+        return torch.stack([_derivative(gradient, leaves, v) for v in vectors.to(gradient)]).to(vectors)
+
+    return product, gradient.numel()
+
+
+def _gradient(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+    """The gradient of a loss as one vector that can be differentiated again, and what to differentiate by."""
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
-    first = next(iter(leaves.values()))
-    with torch.enable_grad():
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
         value = loss(leaves)
         if value.numel() != 1 or not torch.isfinite(value).all():
             raise ValueError(f"loss: expected a finite scalar, got {value.detach().cpu()}")
-        gradients = torch.autograd.grad(value.sum(), list(leaves.values()), create_graph=True)
-        gradient = torch.cat([g.reshape(-1) for g in gradients])
+        own = list(leaves.values())
+        gradients = torch.autograd.grad(value.sum(), own, create_graph=True, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in gradients]), own
 
-    def product(vector: np.ndarray) -> np.ndarray:
-        moved = torch.as_tensor(np.asarray(vector).ravel(), dtype=first.dtype, device=first.device)
-        rows = torch.autograd.grad(gradient, list(leaves.values()), moved, retain_graph=True)
-        return torch.cat([row.reshape(-1) for row in rows]).cpu().double().numpy()
 
-    return product, gradient.numel()
+def _derivative(gradient: Tensor, leaves: list[Tensor], vector: Tensor) -> Tensor:
+    """The derivative of gradient times vector; zero by what the gradient does not depend on."""
+    rows = torch.autograd.grad(gradient, leaves, vector, retain_graph=True, materialize_grads=True)
+    return torch.cat([row.reshape(-1) for row in rows])
 
 
 def dense(product: Product, size: int) -> Float[np.ndarray, "size size"]:

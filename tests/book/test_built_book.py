@@ -15,6 +15,7 @@ import launching
 import pytest
 import yaml
 from chromium import barriers
+from content_security import POLICY
 
 import attnbook
 
@@ -98,6 +99,28 @@ def test_page_opens_from_the_file_system(name: str, html: Path, visit: Callable)
     here = visit((html / f"{name}.html").as_uri())
     assert here.problems == []
     assert here.page.locator("article h1").count() == 1
+    here.page.context.close()
+
+
+def test_pages_forbid_what_is_not_of_the_book(html: Path) -> None:
+    """Each page has the policy before its first script, and the policy names no foreign source; index leads on only."""
+    for file in html.rglob("*.html"):
+        if "_static" in file.parts or file == html / "index.html":
+            continue
+        head = file.read_text(encoding="utf-8").split("<script", 1)[0]
+        policies = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)">', head)
+        assert policies == [POLICY], file
+    sources = {word for rule in POLICY.split("; ") for word in rule.split()[1:]}
+    assert sources <= {"'self'", "'none'", "'unsafe-inline'", "data:", "blob:", "file:"}
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_foreign_request_is_refused(served: bool, html: Path, address: str, visit: Callable) -> None:
+    """The browser itself refuses pictures, scripts, styles and requests, from a server and from the file system."""
+    here = visit(f"{address}intro.html" if served else (html / "intro.html").as_uri())
+    assert here.problems == []
+    assert here.page.evaluate(ASK_FOREIGN) == ["connect-src", "img-src", "script-src-elem", "style-src-elem"]
+    assert not [problem for problem in here.problems if problem.startswith("foreign request")]
     here.page.context.close()
 
 
@@ -287,6 +310,17 @@ def test_ledger_can_be_filtered(address: str, visit: Callable) -> None:
     assert 0 < few < some
     assert page.locator(".claim-filter output").inner_text().startswith(f"{few} of {total} ")
 
+
+# Asks for something foreign in four ways; the directives by which that was refused, in alphabetical order.
+ASK_FOREIGN = """async () => {
+  const refused = [], make = (kind, settings) => Object.assign(document.createElement(kind), settings);
+  document.addEventListener('securitypolicyviolation', event => refused.push(event.effectiveDirective));
+  document.head.append(make('script', {src: 'https://example.org/a.js'}), make('img', {src: 'https://example.org/a.png'}),
+    make('link', {rel: 'stylesheet', href: 'https://example.org/a.css'}));
+  await fetch('https://example.org/').catch(() => null);
+  await new Promise(done => setTimeout(done, 300));
+  return refused.sort();
+}"""
 
 # Of a slider: value and possible values of each handle, what is written beside it and said of it, which of the pictures
 # and which of the texts is shown, whether the text is announced when it changes, and the texts of the pictures.

@@ -56,6 +56,36 @@ def test_hessian_product_leaves_the_parameters_alone():
     assert not parameters["w"].requires_grad
 
 
+def test_hessian_in_blocks_is_the_hessian_and_keeps_the_type_of_its_vectors():
+    point = {"x": torch.tensor(SEED.standard_normal((2, 3))), "idle": torch.ones(2, dtype=torch.float64)}
+    loss = lambda p: p["x"].sin().prod()  # noqa: E731
+    blocks, size = spectrum.hessian_in_blocks(loss, point)
+    product, _ = spectrum.hessian_product(loss, point)
+    found = blocks(torch.eye(size))
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, spectrum.dense(product, size), rtol=1e-6, atol=1e-9)
+    assert found[6:].count_nonzero() == 0
+
+
+def test_hessian_of_attention_that_torch_would_fuse():
+    """Fused attention has no second derivative."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=8, dropout=0.0, batch_first=True).double()
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    loss = lambda p: torch.func.functional_call(layer, p, (x,)).pow(3).sum()  # noqa: E731
+    own = {name: weight for name, weight in layer.named_parameters() if name == "self_attn.in_proj_weight"}
+    product, size = spectrum.hessian_in_blocks(loss, own)
+    direction = torch.zeros(1, size, dtype=torch.float64)
+    direction[0, 3] = 1.0
+
+    def gradient(step):
+        moved = (own["self_attn.in_proj_weight"].detach() + step * direction.view(24, 8)).requires_grad_()
+        return torch.autograd.grad(loss({"self_attn.in_proj_weight": moved}), moved)[0].flatten()
+
+    slope = (gradient(1e-5) - gradient(-1e-5)) / 2e-5
+    np.testing.assert_allclose(product(direction)[0], slope, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("loss", [lambda p: p["w"] * 2, lambda p: p["w"].sum() * float("nan")])
 def test_a_loss_that_is_not_a_finite_scalar_is_refused(loss):
     with pytest.raises(ValueError, match="loss: expected a finite scalar"):
