@@ -119,7 +119,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(change, message):
 
 
 def test_pictures_and_tables_draw(data):
-    drawn = [figures.samples(data), figures.dial_frame(data, 8)]
+    drawn = [figures.samples(data, "step", "square"), figures.samples(data, "wave"), figures.dial_frame(data, 8)]
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)
     assert figures.dial_text(data, 8) != figures.dial_text(data, 64)
     table = figures.learnt(data)

@@ -230,8 +230,17 @@ def test_pictures_and_tables_draw(stored):
     ]
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)
     assert len(figures.kernels(data).axes) == 5
+    first = [ax.get_xlabel() for ax in figures.denominator(stored["denominator"]).axes[:3]]
+    assert first == ["samples, by length", "length of the input", "samples, by length"]
     assert len(figures.conditions(stored["denominator"]).rows) == 6
     assert "of 256" in figures.attention_text(data, 1.0)
+
+
+def test_the_first_picture_divides_one_kernel_into_the_other(stored):
+    data = stored["denominator"]
+    exp, soft = data.kernel.sel(shown="exp").values, data.kernel.sel(shown="softmax").values
+    np.testing.assert_allclose(exp / np.outer(data.factor, data.factor), soft, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(data.kernel_condition, [np.linalg.cond(exp), np.linalg.cond(soft)])
 
 
 def count(logits, *, shift=True):

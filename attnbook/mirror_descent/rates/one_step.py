@@ -89,7 +89,7 @@ def three_point_step_error(
     step_size: np.ndarray,
     p: Exponents,
 ) -> np.ndarray:
-    r"""Return by how much Lemma 23 fails: left minus right.
+    r"""Return by how much Lemma 23 fails, the identity of Azizan and Hassibi (2018) for one step: left minus right.
 
     $D_\psi(V,W)=D_\psi(V,W_+)+D_{\psi-\eta\mathcal L}(W_+,W)-\eta\langle\nabla\mathcal L(W),V-W\rangle
     -\eta\mathcal L(W)+\eta\mathcal L(W_+)$.

@@ -16,23 +16,25 @@ LOOKS = [
     Look("large steps", "#7c3aed", ":", "D"),
     Look("lazy", "#c2410c", "-.", "^"),
     Look("kernel", "#111111", "--", "s"),
-    Look("kernel, stretched", "#15803d", (0, (5, 1)), "v"),
+    Look("kernel, stretched", "#be185d", (0, (5, 1)), "v"),
     Look("line", "#5b5f66", (0, (1, 1)), "none"),
 ]
 ERROR = "test error / variance"
 
 
-def samples(data: xr.Dataset) -> Figure:
-    """Draw the test error of all learners against the number of samples, for each target."""
+def samples(data: xr.Dataset, *targets: str) -> Figure:
+    """Draw the test error of all learners against the number of samples, for some targets."""
     with style():
-        figure, axes = plt.subplots(1, 3, figsize=(7.8, 2.5), sharey=True)
-        for ax, target in zip(axes, data.target.values, strict=True):
+        figure, axes = plt.subplots(1, len(targets), figsize=(3.9 * len(targets), 2.9), sharey=True, squeeze=False)
+        for ax, target in zip(axes[0], targets, strict=True):
             for look in LOOKS:
                 band(ax, data.n.values, data.error.sel(target=target, learner=look.label).values, look)
             ax.set(yscale="log", title=target)
             log_axis(ax, data.n.values, "samples $n$")
-        axes[0].set_ylabel(ERROR)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8.5)
+        axes[0, 0].set_ylabel(ERROR)
+        axes[0, 0].set_yticks((0.03, 0.1, 0.3, 1), ("0.03", "0.1", "0.3", "1"))
+        handles = axes[0, 0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=3 * len(targets), fontsize=8.5)
     return figure
 
 

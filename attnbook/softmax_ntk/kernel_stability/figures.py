@@ -39,10 +39,11 @@ def movement(data: xr.Dataset) -> Figure:
                     band(ax, radii, np.maximum(samples, LEAST), DIRECTIONS[direction])
             ax.set(xscale="log", yscale="log", ylim=(LEAST, 3), xlabel="distance moved $R$", title=network.label)
         axes[0].annotate("all alike: rounding error", (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=9)
-        _slope(axes[0], radii, 8e-2 * (radii / radii[0]), "slope 1")
+        _slope(axes[0], radii, 4e-3 * (radii / radii[0]), "slope 1")
+        _slope(axes[1], radii, 4e-3 * (radii / radii[0]), "slope 1")
         _slope(axes[0], radii, 8e-9 * (radii / radii[0]) ** 2, "slope 2")
         _slope(axes[2], radii, 3e-5 * (radii / radii[0]) ** 0.5, "slope ½")
-        axes[0].set_ylabel("change of the kernel, relative")
+        axes[0].set_ylabel("relative change")
         axes[1].legend(fontsize=8.5, loc="lower right")
     return figure
 
@@ -82,6 +83,7 @@ def eigenvalue_frame(data: xr.Dataset, direction: str, size: int) -> Figure:
             log_axis(ax, (0.5, 2, 8), "distance moved $R$")
             ax.set_title(f"{outputs} output{'s' if outputs > 1 else ''}")
         axes[0, 0].set_ylabel(r"$\lambda$ after / before")
+        axes[0, -1].annotate("smaller: drawn here", (0.5, EDGES[0]), va="center", fontsize=9)
         axes[0, 0].legend(fontsize=9, loc="lower left")
     return figure
 
@@ -93,9 +95,9 @@ def eigenvalue_text(data: xr.Dataset, direction: str, size: int) -> str:
     for name, look in LOOKS.items():
         radii = first.sel(network=name)
         gone, count = radii.values[np.isfinite(radii.values)], radii.size
-        where = f", first at R = {np.median(gone):.2g} (median of these)" if len(gone) else ""
+        where = f", R = {np.median(gone):.2g}" if len(gone) else ""
         parts.append(f"{look.label} {len(gone)} of {count}{where}")
-    return f"{direction}, {size} samples. Networks that lose half of λ at some R: " + "; ".join(parts) + "."
+    return f"{direction}, {size} samples. Networks that lose half of λ, and the median R of that: {'; '.join(parts)}."
 
 
 def ranks(data: xr.Dataset) -> Figure:

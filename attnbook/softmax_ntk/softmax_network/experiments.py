@@ -172,11 +172,25 @@ class Denominator(Experiment):
     def coordinates(self) -> dict[str, Any]:
         """Name norms, scales, widths and networks."""
         sizes = {"lowest": self.lowest_norms, "scale": self.weight_scales, "exact_width": self.exact_widths}
-        return {"network": ACTIVATIONS, "pairs": [True, False]} | {name: list(values) for name, values in sizes.items()}
+        names = {"network": ACTIVATIONS, "pairs": [True, False], "shown": ["exp", "softmax"]}
+        return names | {name: list(values) for name, values in sizes.items()}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Compare the networks of each seed, on the CPU."""
-        return each(seeds, "seed", lambda seed: self._conditions(seed) | self._identity(seed), progress)
+        """Compare the networks of each seed, on the CPU; the picture is of seed 0, whatever the seeds."""
+        found = each(seeds, "seed", lambda seed: self._conditions(seed) | self._identity(seed), progress)
+        return found | self._picture()
+
+    def _picture(self) -> Arrays:
+        """Kernels of one network at scale 2 on inputs of norms from one half to one, and the factor between them."""
+        n, norms = self.n_samples, np.linspace(0.5, 1, self.n_samples)
+        inputs, scale = norms[:, None] * sphere(n, n, rng=stream(0, "limits")), 2.0
+        drawn = draw_weights(self.width, n, 1, rng=stream(0, "weights", self.width))
+        found = kernels(["exp", "softmax"], drawn, inputs, scale)
+        return {
+            "kernel": (("shown", "row", "column"), found), "norm": (("row",), norms),
+            "kernel_condition": (("shown",), np.linalg.cond(found)),
+            "factor": (("row",), np.exp(scale * inputs @ drawn.first_layer).mean(1)),
+        }  # fmt: skip
 
     def _conditions(self, seed: int) -> Arrays:
         n, rng = self.n_samples, stream(seed, "limits")

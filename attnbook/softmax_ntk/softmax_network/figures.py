@@ -15,6 +15,27 @@ from attnbook.softmax_ntk.looks import LOOKS
 WIDTHS = (Look("", "#7fb2e5", "-", "v"), Look("", "#0b5cad", "-", "o"), Look("", "#082c52", "-", "D"))
 
 
+def denominator(data: xr.Dataset) -> Figure:
+    """Draw the kernels of exp and softmax networks with equal weights, and between them what makes one the other."""
+    looks = {"exp": "exp, no denominator", "softmax": "softmax"}
+    with style():
+        figure, axes = plt.subplots(1, 3, figsize=(7.8, 2.9), width_ratios=(1, 0.7, 1))
+        for ax, (name, label) in zip(axes[::2], looks.items(), strict=True):
+            size = abs(data.kernel.sel(shown=name))
+            image = ax.imshow(size / size.max(), norm="log", vmin=1e-4, vmax=1, cmap="Blues", interpolation="nearest")
+            condition = float(data.kernel_condition.sel(shown=name))
+            ax.set_title(f"{label}\ncondition number {condition:.0f}", fontsize=9.5)
+            ax.set(xlabel="samples, by length", xticks=[], yticks=[])
+            ax.grid(visible=False)
+        axes[1].bar(data.norm, data.factor, width=0.025, color=LOOKS["softmax"].color)
+        axes[1].set(yscale="log", ylim=(1, 9), xlabel="length of the input")
+        axes[1].set_yticks([1, 2, 4, 8], [1, 2, 4, 8])
+        axes[1].set_title("divide row and column $i$\nby $\\hat D_i$, the denominator", fontsize=9.5)
+        axes[1].minorticks_off()
+        figure.colorbar(image, ax=axes, shrink=0.8, aspect=20, label="entry over the largest")
+    return figure
+
+
 def kernels(data: xr.Dataset) -> Figure:
     """Draw the kernels of softmax networks of growing width, and their limit."""
     samples, top = data.attrs["settings"]["n_samples"], float(data.kernel[-1].max())
