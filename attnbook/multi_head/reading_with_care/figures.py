@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, style
+from attnbook.core.figures import INK, Look, log_axis, style
 from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
 
@@ -22,15 +22,14 @@ def three_margins(relevant_fraction: float) -> Figure:
     norms = np.geomspace(1, 6, 33)
     found = [_margins(_mixture(relevant_fraction, s)) for s in norms.tolist()]
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        figure, ax = plt.subplots(figsize=(7.2, 2.9))
         for name, look in LOOKS.items():
             ax.plot(norms, [one[name] for one in found], markevery=4, **look.line_style())
         turn = oracle.crossing(_mixture(relevant_fraction))
         ax.axvline(turn, color=INK, linewidth=1, linestyle=":")
         ax.text(turn * 1.02, 0.06, "order turns", transform=ax.get_xaxis_transform(), fontsize=10)
-        ax.set(xscale="log", yscale="log", xlabel="norm of the patterns S", ylabel="margin", ylim=(0.3, 3000))
-        ax.set_xticks([1, 2, 3, 4, 5, 6], ["1", "2", "3", "4", "5", "6"])
-        ax.minorticks_off()
+        log_axis(ax, [1, 2, 3, 4, 5, 6], "norm of the patterns S")
+        ax.set(yscale="log", ylabel="margin", ylim=(0.3, 3000))
         ax.legend(fontsize=9.5, loc="upper left")
     return figure
 
