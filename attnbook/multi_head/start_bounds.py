@@ -34,7 +34,6 @@ __all__ = [
     "residual_price",
     "residual_size",
     "sign_quantile",
-    "stated_residual_price",
 ]
 
 
@@ -97,14 +96,14 @@ def heads_required(mixture: Mixture, *, margin: float, output: float) -> float:
     return math.inf if margin <= 0 else (mixture.token_norm**3 * output / margin) ** 2
 
 
-def stated_residual_price(mixture: Mixture) -> float:
-    """Return $T^{5/2}(S+Z)^3$, what eq. (7) takes off the margin for each unit of the residual."""
+def residual_price(mixture: Mixture, *, sharper: bool = False) -> float:
+    """Return $T^{5/2}(S+Z)^3$, what eq. (7) takes off the margin for each unit of the residual, or ours, $TR^3$.
+
+    Ours is the most that a residual of norm one can take off.
+    """
+    if sharper:
+        return float(mixture.n_tokens * mixture.token_norm**3)
     return float(mixture.n_tokens**2.5 * (mixture.pattern_norm + mixture.noise_norm) ** 3)
-
-
-def residual_price(mixture: Mixture) -> float:
-    r"""Return $TR^3$, the most that a residual of norm one can take off the margin (this book's)."""
-    return float(mixture.n_tokens * mixture.token_norm**3)
 
 
 def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
@@ -135,7 +134,7 @@ def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
     other = z_mu * (zeta * s**2 + 2 * (1 - zeta) * (z_mu + s**2 + z_nu))
     covariance = zeta * (1 - zeta) * (s**2 - 2 * z_mu) * (relevant - other) - 2 * (1 - zeta) * z_mu * other
     attention = t * zeta * covariance / (4 * s**2 * math.sqrt(2 * (mixture.n_patterns + 1)))
-    return attention + oracle.linear_margin(mixture) - residual_price(mixture) * residual
+    return attention + oracle.linear_margin(mixture) - residual_price(mixture, sharper=True) * residual
 
 
 def sign_quantile(n_heads: int, failure: float) -> float:

@@ -178,9 +178,9 @@ class StartMargin(MixtureCells):
         likely = data.output * max(theory.sign_quantile(h, self.failure) for h in (1, 4, 16, 64))
         free, uniform = oracle.first_phase_margin(mixture), data.uniform_margin
         spread = (uniform.max("draw") - uniform.min("draw")) / uniform.mean("draw")
-        whole = free - theory.stated_residual_price(mixture) * data.residual
+        whole = free - theory.residual_price(mixture) * data.residual
         needed = theory.heads_required(mixture, margin=free, output=output(float(data.residual.max())))
-        required = theory.residual_bound(mixture, 1, failure=self.failure) * theory.stated_residual_price(mixture)
+        required = theory.residual_bound(mixture, 1, failure=self.failure) * theory.residual_price(mixture)
         return {
             "MH-P2.1": {
                 "largest_ratio": highest(data.head_norm / each(heads, data.residual)),
@@ -218,7 +218,7 @@ class StartMargin(MixtureCells):
         judged, noisy = {"share": self.shares[0], "norm": 2.0, "noise": JUDGED}, {"noise": data.noise > 0}
         gain = (data.best / data.best_zero).sel(share=self.shares[0], noise=0.0, drop=True)
         mixture, error = self.step_mixture, abs(data.margin / stated - 1)
-        price = theory.residual_price(mixture)
+        price = theory.residual_price(mixture, sharper=True)
         after = theory.margin_bound(mixture) - price * data.residual
         required = theory.residual_size(mixture, 1) * price / theory.margin_bound(mixture)
         return {
@@ -237,7 +237,7 @@ class StartMargin(MixtureCells):
                 "smallest_step_bound": lowest(after.isel(n=-1, drop=True)),
                 "smallest_step_margin_minus_ours": lowest(data.step_margin - after),
                 "drop_over_price": highest(np.maximum(data.lost.max("n"), data.worst_drop) / price),
-                "price_over_stated": xr.DataArray(price / theory.stated_residual_price(mixture)),
+                "price_over_stated": xr.DataArray(price / theory.residual_price(mixture)),
                 "required_samples": xr.DataArray(required**2 / self.failure),
             },
             "MH-P2.3-zero": {f"gain_norm_{s}": gain.sel(norm=float(s), drop=True) for s in (1, 4)},

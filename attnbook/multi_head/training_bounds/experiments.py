@@ -16,13 +16,14 @@ from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
-from attnbook.multi_head import head_groups, layer
+from attnbook.multi_head import head_groups
 from attnbook.multi_head.certificate import certify, heads_for
 from attnbook.multi_head.checks import increasing, positive
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation_bounds import target_distance
+from attnbook.multi_head.measures import relevant_mass
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.on_mixture import Stack, WideNetworks
 from attnbook.multi_head.realizability import nearest_targets
@@ -98,14 +99,13 @@ class TrainingBounds(WideNetworks):
                  for name, times in {"target_loss": 1.0, "farther_loss": 2**0.5}.items()}  # fmt: skip
         nearest = {"least_loss": [targets.loss_at(distance) for distance in far],
                    "needed": [targets.distance_for(1 / k) for k in self.wanted]}  # fmt: skip
-        weights = layer.attention_weights(networks, stack.tokens) * stack.relevant[:, :, None, None, :]
         norms = {"token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
                  "head_norm": largest_head_norm(stack.start)}  # fmt: skip
         arrays = self.by_width({
             "linear_gap": ((), (stack.outputs(networks) - linear).abs().amax(1)),
             "margin": ((), tangent.margin),
             "start_output": ((), first.abs().amax(1)),
-            "attention": (("sign",), weights.sum(4).mean((1, 3))),
+            "attention": (("sign",), relevant_mass(networks, stack.tokens, stack.relevant)),
             **{name: (("k",), np.stack(values, 1)) for name, values in (along | nearest).items()},
             **{name: (("step",), values) for name, values in found.items()},
         })  # fmt: skip
