@@ -1,11 +1,9 @@
 r"""The network trained on all samples beside the networks trained without one of them, all in one program.
 
 With $\ell_i$ the loss on sample $i$, the loss without it is $\hat L^{\neg i}=\frac1n\sum_{j\ne i}\ell_j$: it keeps the
-factor $1/n$, as in the paper. The full network $\theta_k$ and the $n$ reduced ones $\theta_k^{\neg i}$ start together
-and take the same number of steps. A reduced network is a member whose weight of one sample is zero.
-
-A *set* is one training set with its own start and its own number of heads. It has one *model* more than samples: the
-full network, then the reduced ones.
+factor $1/n$, as in the paper. A *set* is one training set with its own start and its own number of heads. It has one
+*model* more than samples: the full network $\theta_k$, then the $n$ reduced ones $\theta_k^{\neg i}$, whose weight of
+one sample is zero. All models of a set start together and take the same number of steps.
 """
 
 from __future__ import annotations

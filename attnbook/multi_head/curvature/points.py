@@ -129,11 +129,9 @@ def squareplus(margins: Tensor) -> Tensor:
 
 def rows_of(variant: str, n_tokens: int) -> np.ndarray:
     """Return how the rows of a decoder depend on the vectors that are trained, ``(tokens, vectors)``."""
-    if variant == "squareplus":
-        return np.eye(n_tokens)
-    if variant == "last token":
-        return np.eye(n_tokens)[:, -1:]
-    return np.ones((n_tokens, 1)) / (math.sqrt(n_tokens) if variant == "pooling" else 1)
+    free, tied = np.eye(n_tokens), np.ones((n_tokens, 1))
+    pooling = {"pooling": tied / math.sqrt(n_tokens), "pooling, plain": tied}
+    return {"squareplus": free, "last token": free[:, -1:], **pooling}[variant]
 
 
 def variant_ratios(variant: str, n_heads: int, point: str, seed: int, batch: network.Batch) -> list[float]:

@@ -95,7 +95,11 @@ class StartMargin(MixtureCells):
 
         def of_cell(share: float, norm: float, noise: float) -> Arrays:
             mixture = self.mixture(norm, share, noise)
-            found = smallest_margins(mixture, self.n_samples, self.n_best, seeds, where)
+            true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+            m, few = share / 4 * true.signal, Drawn(*(part[:, : self.n_best] for part in batch))
+            margins = {"zero_margin": 0 * m, "margin": m}
+            found = {name: true.margins(batch, at).amin(1).cpu().numpy() for name, at in margins.items()}
+            found |= {name: best_margin(few, at) for name, at in {"best_zero": 0 * m, "best": m}.items()}
             return {name: (("seed",), values) for name, values in found.items()}
 
         errors: Arrays = {"jacobian_error": (("form",), jacobian_errors(self.n_tokens))}
@@ -277,17 +281,6 @@ def truth(mixture: Mixture, seeds: Sequence[int], where: torch.device) -> Truth:
         u, w = oracle.decoder(patterns, mixture.n_tokens), oracle.key_query(patterns)
         rows.append((oracle.value_direction(patterns), u / np.linalg.norm(u), w / np.linalg.norm(w)))
     return Truth(*(to_tensor(np.stack(part), device=where, dtype=torch.float64) for part in zip(*rows, strict=True)))
-
-
-def smallest_margins(
-    mixture: Mixture, n_samples: int, n_best: int, seeds: Sequence[int], where: torch.device
-) -> dict[str, np.ndarray]:
-    """Measure smallest margins at zero and at the signal: of the target, and of the best one for some samples."""
-    true, batch = truth(mixture, seeds, where), draw(mixture, n_samples, seeds, device=where)
-    m, few = mixture.relevant_fraction / 4 * true.signal, Drawn(*(part[:, :n_best] for part in batch))
-    margins = {name: true.margins(batch, at).amin(1) for name, at in {"zero_margin": 0 * m, "margin": m}.items()}
-    best = {"best_zero": best_margin(few, 0 * m), "best": best_margin(few, m)}
-    return {name: value.cpu().numpy() for name, value in margins.items()} | best
 
 
 def best_margin(batch: Drawn, m: Tensor) -> np.ndarray:
