@@ -178,24 +178,12 @@ class Segments(OnMixture):
             pairs = self._pairs(random, batch)
             losses, (one, other) = [_losses(*pair, batch) for pair in pairs], pairs[-1]
             smallest = min(np.linalg.eigvalsh(_hessian(point, batch))[0] for point in _points(one, other))
-            return {
-                "hill": (("multiple",), [loss.max() / max(loss[0], loss[-1]) for loss in losses]),
-                "lower_violation": (
-                    ("end",),
-                    [_violation(*ends, batch, smallest) for ends in (pairs[-1], (other, one))],
-                ),
-            }
+            hills = [loss.max() / max(loss[0], loss[-1]) for loss in losses]
+            below = [_violation(*ends, batch, smallest) for ends in ((one, other), (other, one))]
+            return {"hill": (("multiple",), hills), "lower_violation": (("end",), below)}
 
         with threads(1):
             return self.grid(("seed",), one_seed, also={"seed": seeds}, progress=progress)
-
-    def _allowed(self, batch: network.Batch, one: Parameters, other: Parameters) -> float:
-        r"""Return the distance that condition (18) allows these networks, which is $(\sqrt H/(2\beta_3))^{1/2}$."""
-        return allowed_distance(
-            n_tokens=self.n_tokens, dimension=self.dimension, n_heads=self.n_heads,
-            token_norm=max(1.0, float(batch[0].norm(dim=3).max())),
-            head_norm=max(float(largest_head_norm(end)) for end in (one, other)),
-        )  # fmt: skip
 
     def _pairs(self, random: Parameters, batch: network.Batch) -> list[tuple[Parameters, Parameters]]:
         """Networks on both sides of this one, for each multiple of the allowed distance."""
@@ -208,9 +196,11 @@ class Segments(OnMixture):
         def at(where: float) -> Parameters:
             return {name: random[name] + where * direction[name] for name in random}
 
-        allowed = 0.0
+        sizes = {"n_tokens": self.n_tokens, "dimension": self.dimension, "n_heads": self.n_heads}
+        token_norm, allowed = max(1.0, float(batch[0].norm(dim=3).max())), 0.0
         for _ in range(20):  # the norms of the ends, on which it depends, depend on it
-            allowed = self._allowed(batch, at(-allowed / 2), at(allowed / 2))
+            largest = max(float(largest_head_norm(at(end))) for end in (-allowed / 2, allowed / 2))
+            allowed = allowed_distance(**sizes, token_norm=token_norm, head_norm=largest)
         return [(at(-multiple * allowed / 2), at(multiple * allowed / 2)) for multiple in self.multiples]
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
