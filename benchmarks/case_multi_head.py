@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.rng import stream
+from attnbook.multi_head import layer
 from attnbook.multi_head import network as models
 
 SAMPLES, TOKENS, DIMENSION = 16, 10, 50
@@ -31,7 +32,7 @@ def gradient(n_heads: int, *, aim: float) -> Case:
     ways = {
         "autograd, matrix products as the formula says": _as_written,
         "autograd, scaled_dot_product_attention": _with_torch_attention,
-        "autograd through our own forward pass": models.predict,
+        "autograd through our own forward pass": layer.outputs,
     }
     return Case(
         title=f"Gradient of a multi-head network with {n_heads} heads",

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnbook.core.ensemble import Parameters
 from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
-from attnbook.multi_head import head_groups, network, starts, tangent_kernel
+from attnbook.multi_head import head_groups, layer, network, starts, tangent_kernel
 from attnbook.multi_head import leave_one_out as left_out
 from attnbook.multi_head.data import Mixture, draw
 from attnbook.multi_head.objectives import logistic
@@ -192,7 +192,7 @@ def _by_autograd(start: Parameters, tokens: Tensor, labels: Tensor) -> np.ndarra
     optimizer = torch.optim.SGD(leaves.values(), STEP_SIZE)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        F.softplus(-labels * network.predict(leaves, tokens)).mean().backward()
+        F.softplus(-labels * layer.outputs(leaves, tokens)).mean().backward()
         optimizer.step()
     return _flat({name: tensor.detach() for name, tensor in leaves.items()})
 

@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,8 +52,7 @@ NEEDED_LOSS = SOME_USE / 3.25
 AT_ONCE = 2_000_000
 
 
-@dataclass(frozen=True)
-class TrackedHeads:
+class TrackedHeads(NamedTuple):
     r"""What is allowed when every head is tracked by itself.
 
     Attributes:
@@ -72,14 +71,8 @@ class TrackedHeads:
 def tracked_heads(*, n_tokens: int, n_heads: float, token_norm: Numbers, start_head_norm: Numbers) -> TrackedHeads:
     r"""Return the step size and the distance of a target for which Theorem 1 holds, all constants included.
 
-    Args:
-        n_tokens: $T$, at least 1.
-        n_heads: $H$, at least 1.
-        token_norm: $R$, at least 1.
-        start_head_norm: $B_0$, at least 0.
-
-    Returns:
-        What is allowed; nothing depends on the dimension of the tokens.
+    For $T$, $H$ and $R$, at least 1, and $B_0$, at least 0; other numbers are a ValueError. Nothing depends on the
+    dimension of the tokens.
 
     Example:
         >>> allowed = tracked_heads(n_tokens=4, n_heads=1e8, token_norm=1.0, start_head_norm=0.375)
@@ -88,10 +81,9 @@ def tracked_heads(*, n_tokens: int, n_heads: float, token_norm: Numbers, start_h
     """
     at_least(1, n_heads=n_heads)
     largest = start_head_norm + ROOM
-    constants = loss_constants(
-        n_tokens=n_tokens, dimension=1, n_heads=1, token_norm=token_norm, largest_head_norm=largest
-    )
-    curvature, root = constants.dimension_free_curvature, math.sqrt(n_heads)
+    sizes = {"n_tokens": n_tokens, "dimension": 1, "n_heads": 1, "token_norm": token_norm}
+    constants, root = loss_constants(**sizes, largest_head_norm=largest), math.sqrt(n_heads)
+    curvature = constants.dimension_free_curvature
     smoothness = curvature / root + constants.gradient**2 / 4
     return TrackedHeads(1 / smoothness, (root / (18 * curvature)) ** 0.5, largest, curvature)
 
@@ -191,11 +183,10 @@ def certify(
     steps = int(longest[losses.argmin()]) if len(losses) else 0
     bound = _best_bound(distances, losses, allowed.step_size, steps) if steps else math.inf
     fewest = problem.fewest_heads()
-    failing = (
+    failing = "" if bound < SOME_USE else (
         f"heads: {total:.3g} allow targets within a distance of {allowed.distance:.3g}, and none of them has a loss "
         f"below log(2) / 3.25, as a bound below log 2 needs; {fewest:.3g} heads do, {fewest / total:.3g} times as many"
-    )
-    failing = "" if bound < SOME_USE else failing
+    )  # fmt: skip
     return Certificate(total, allowed.step_size, steps, bound, fewest, failing, distances, losses)
 
 
@@ -261,12 +252,7 @@ class _Problem:
         return float(heads[first])
 
 
-def _problem(
-    tokens: ArrayLike | Tensor,
-    labels: ArrayLike | Tensor,
-    start: Mapping[str, ArrayLike | Tensor],
-    n_heads: float | Sequence[float],
-) -> _Problem:
+def _problem(tokens: Any, labels: Any, start: Mapping[str, Any], n_heads: float | Sequence[float]) -> _Problem:
     """Check the arguments of :func:`certify` and name the one that is wrong."""
     x, y = _finite("tokens", tokens), _finite("labels", labels)
     if x.ndim != 3 or 0 in x.shape:
@@ -277,20 +263,17 @@ def _problem(
     if set(start) != {"decoder", "key_query"}:
         raise ValueError(f"start: expected 'decoder' and 'key_query', got {sorted(start)}")
     decoder, key_query = (_finite(f"start[{name!r}]", start[name]) for name in ("decoder", "key_query"))
-    groups, (_, n_tokens, dimension) = len(decoder) if decoder.ndim else 0, x.shape
-    for name, array, shape in (
-        ("decoder", decoder, (groups, n_tokens, dimension)),
-        ("key_query", key_query, (groups, dimension, dimension)),
-    ):
-        if tuple(array.shape) != shape or not groups:
-            raise ValueError(f"start[{name!r}]: expected {shape}, at least one head, got {tuple(array.shape)}")
+    groups, parameters = len(decoder) if decoder.ndim else 0, {"decoder": decoder[None], "key_query": key_query[None]}
+    for name, rows in (("decoder", x.shape[1]), ("key_query", x.shape[2])):
+        got, shape = tuple(parameters[name].shape[1:]), (groups, rows, x.shape[2])
+        if got != shape or not groups:
+            raise ValueError(f"start[{name!r}]: expected {shape}, at least one head, got {got}")
     many = _finite("n_heads", n_heads)
     counts = many / groups * torch.ones(groups, dtype=torch.float64) if many.ndim == 0 else many
     if tuple(counts.shape) != (groups,) or not (counts > 0).all() or counts.sum() < 1:
         raise ValueError(
             f"n_heads: expected a number of at least 1, or one above 0 for each of {groups}, got {n_heads}"
         )
-    parameters = {"decoder": decoder[None], "key_query": key_query[None]}
     return _Problem(x[None], y[None], parameters, counts[None])
 
 

@@ -61,14 +61,9 @@ def sketch_heads(
     these no head is larger than $B+3D$, where $\beta_3=2\sqrt{Td}\,R^3(3\sqrt dR^2(B+3D)+1)$ (Corollary 1).
     """
     at_least(0, head_norm=head_norm, distance=distance)
-    constants = loss_constants(
-        n_tokens=n_tokens,
-        dimension=dimension,
-        n_heads=1,
-        token_norm=token_norm,
-        largest_head_norm=head_norm + 3 * distance,
-    )
-    return np.maximum(1.0, (18 * constants.curvature * distance**2) ** 2)
+    sizes = {"n_tokens": n_tokens, "dimension": dimension, "n_heads": 1, "token_norm": token_norm}
+    beta_3 = loss_constants(**sizes, largest_head_norm=head_norm + 3 * distance).curvature
+    return np.maximum(1.0, (18 * beta_3 * distance**2) ** 2)
 
 
 def smoothness(

@@ -4,14 +4,13 @@ The last is Proposition 4, generalised local quasi-convexity.
 
 ``tokens`` are one sample $X=[x_1,\dots,x_T]^\top$ and ``decoder`` is one head's $U$ with the rows $u_t$, both
 ``(tokens, dimension)``. $\|X\|_{2,\infty}$ is the largest norm of a token, $\|X\|_{1,\infty}$ the largest entry in
-absolute value. Everything is float64 on the CPU; numbers outside their range are a ValueError.
+absolute value. Numbers outside their range, and entries that are NaN or infinite, are a ValueError.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -26,7 +25,6 @@ __all__ = [
     "gradient_bound",
     "hessian_bound",
     "loss_constants",
-    "nearer_end_rise",
 ]
 
 Sample: TypeAlias = Float[np.ndarray, "tokens dimension"]
@@ -36,19 +34,15 @@ Numbers: TypeAlias = Any
 LARGEST_CUMULANT = 4 / (3 * math.sqrt(3))
 r"""The number $4/(3\sqrt3)$, the largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$.
 
-For fixed $s$ it is linear in $p$, so $p=\pm1$; let $p=1$ have probability $a$. With conditional means $m_\pm$ and
-variances $V_\pm$ of $s$ it is $2a(1-a)\,[V_+-V_-+(1-2a)(m_+-m_-)^2]$, where $V_-\ge0$ and $V_+\le1-m_+^2$. For
-$a\ge\frac12$ that is at most $2a(1-a)\le\frac12$. For $a<\frac12$ it is convex in $m_-$, so $m_-=-1$ up to a sign of
-$s$, and the bracket is $2(1+m_+)(1-a-am_+)$. For $a\ge\frac14$ its maximum over $m_+$ gives $1-a\le\frac34$ in all. For
-$a<\frac14$ it lies at $m_+=1$ and gives $8a(1-a)(1-2a)\le4/(3\sqrt3)$, with equality at $1-2a=1/\sqrt3$.
+For fixed $s$ it is linear in $p$, so $p=\pm1$; the maximum over the two conditional means of $s$ is taken in
+the chapter on curvature. Attained where $p=1$ with a probability $a$ such that $1-2a=1/\sqrt3$.
 """
 
 
 def gradient_bound(tokens: Sample, decoder: Sample) -> float:
     r"""Return the bound of Proposition 1 on $\|\nabla_\theta\Phi\|$, whatever the key-query matrix is.
 
-    $2\|X\|_{2,\infty}^2\sum_t\|Xu_t\|_\infty+\sqrt T\,\|X\|_{2,\infty}$, for ``tokens`` $X$ and ``decoder`` $U$; raises
-    ValueError if an entry is NaN or infinite.
+    $2\|X\|_{2,\infty}^2\sum_t\|Xu_t\|_\infty+\sqrt T\,\|X\|_{2,\infty}$.
     """
     norm, values = _norm_and_values(tokens, decoder)
     return 2 * norm**2 * values + math.sqrt(len(tokens)) * norm
@@ -57,8 +51,7 @@ def gradient_bound(tokens: Sample, decoder: Sample) -> float:
 def hessian_bound(tokens: Sample, decoder: Sample) -> float:
     r"""Return the bound of Proposition 1 on $\|\nabla^2_\theta\Phi\|$, whatever the key-query matrix is.
 
-    $6d\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}^2\sum_t\|Xu_t\|_\infty+2\sqrt{Td}\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}$;
-    arguments and errors as for :func:`gradient_bound`.
+    $6d\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}^2\sum_t\|Xu_t\|_\infty+2\sqrt{Td}\,\|X\|_{2,\infty}^2\|X\|_{1,\infty}$.
     """
     norm, values = _norm_and_values(tokens, decoder)
     n_tokens, dimension = tokens.shape
@@ -69,16 +62,14 @@ def hessian_bound(tokens: Sample, decoder: Sample) -> float:
 def dimension_free_hessian_bound(tokens: Sample, decoder: Sample) -> float:
     r"""Return this book's bound on $\|\nabla^2_\theta\Phi\|$, which has no factor $d$.
 
-    $cR^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$ and $c$ of :data:`LARGEST_CUMULANT`; arguments
-    and errors as for :func:`gradient_bound`. Each term is attained. At most half of :func:`hessian_bound`, since
-    $R^2\le d\,\|X\|_{1,\infty}^2$.
+    $cR^4\sum_t\|Xu_t\|_\infty+\sqrt T\,R^3$ with $R=\|X\|_{2,\infty}$ and $c$ of :data:`LARGEST_CUMULANT`. Each term is
+    attained. At most half of :func:`hessian_bound`, since $R^2\le d\,\|X\|_{1,\infty}^2$.
     """
     norm, values = _norm_and_values(tokens, decoder)
     return LARGEST_CUMULANT * norm**4 * values + math.sqrt(len(tokens)) * norm**3
 
 
-@dataclass(frozen=True)
-class LossConstants:
+class LossConstants(NamedTuple):
     r"""The constants of Corollary 1, for logistic loss.
 
     Attributes:
@@ -103,12 +94,8 @@ def loss_constants(
     $\beta_3=2\sqrt{Td}\,R^3(3\sqrt d\,R^2B+1)$, $\beta_2=\beta_3/\sqrt H+\beta_1^2/4$, and ours
     $\beta_3'=\sqrt TR^3(cR^2B+1)$ with $c$ of :data:`LARGEST_CUMULANT`.
 
-    Args:
-        n_tokens: $T$, at least 1.
-        dimension: $d$, at least 1.
-        n_heads: $H$, at least 1.
-        token_norm: $R$, at least 1 (Assumption 1).
-        largest_head_norm: $B$, at least 0; the largest norm of a decoder $U_h$ will do (a footnote of the paper).
+    For $T$, $d$, $H$ and $R$ (Assumption 1), all at least 1, and $B$, at least 0; in its place the largest norm of a
+    decoder $U_h$ will do (a footnote of the paper).
     """
     at_least(1, n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm)
     at_least(0, largest_head_norm=largest_head_norm)
@@ -119,32 +106,13 @@ def loss_constants(
     return LossConstants(beta_1, smoothness, beta_3, root * r**3 * (LARGEST_CUMULANT * reach + 1))
 
 
-def nearer_end_rise(excess: float) -> float:
-    r"""Return $1/(1-e/16)$, how far the loss can rise above the larger end (this book).
-
-    Here $e=2\beta_3\|\theta_1-\theta_2\|^2/\sqrt H$, of which condition (18) asks that it is at most 1. On the segment
-    the second derivative is at least $-\frac e2$ times the largest loss $M$. At an interior maximum the slope is zero,
-    and the *nearer* end is at most half the segment away, so its loss is at least
-    $M(1-\frac12\cdot\frac e2\cdot\frac14)$. With either end, at most the whole segment away, it would be
-    $M(1-\frac e4)$: the paper's $\frac43$ at $e=1$, in the place of $\frac{16}{15}$.
-
-    Raises:
-        ValueError: If the excess is not at least 0 and below 16.
-    """
-    if not 0 <= excess < 16:
-        raise ValueError(f"excess: expected a number of at least 0 and below 16, got {excess}")
-    return 1 / (1 - excess / 16)
-
-
 def allowed_distance(*, n_tokens: int, dimension: int, n_heads: int, token_norm: float, head_norm: float) -> float:
     r"""Return $(\sqrt H/(2\beta_3))^{1/2}$, the distance at which condition (18) holds with equality.
 
     Sizes as for :func:`loss_constants`, ``head_norm`` the largest norm of a head in either network.
     """
-    constants = loss_constants(
-        n_tokens=n_tokens, dimension=dimension, n_heads=n_heads, token_norm=token_norm, largest_head_norm=head_norm
-    )
-    return float(np.sqrt(np.sqrt(n_heads) / (2 * constants.curvature)))
+    sizes: dict[str, Any] = {"n_tokens": n_tokens, "dimension": dimension, "n_heads": n_heads, "token_norm": token_norm}
+    return math.sqrt(math.sqrt(n_heads) / (2 * loss_constants(**sizes, largest_head_norm=head_norm).curvature))
 
 
 def _norm_and_values(tokens: np.ndarray, decoder: np.ndarray) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.core.runtime import double_device
 from attnbook.multi_head.checks import at_least, positive, whole
 
@@ -124,16 +124,10 @@ def draw_samples(
 ) -> Samples:
     """Return labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
 
-    Args:
-        mixture: Sizes and noise.
-        patterns: Patterns of this mixture.
-        n_samples: How many, at least 1.
-        rng: Source of randomness.
-        corners: Whether every product of noise and a pattern is at its bound, with a random sign; default uniform up to
-            the bound.
+    With ``corners`` every product of noise and a pattern is at its bound, with a random sign; default uniform up to it.
 
     Raises:
-        ValueError: If ``n_samples`` is not positive or the patterns do not fit the mixture.
+        ValueError: If ``n_samples`` is not at least 1 or the patterns do not fit the mixture.
 
     Example:
         >>> mixture, rng = Mixture(5, 7, 3), np.random.default_rng(0)
@@ -171,13 +165,7 @@ def _noise(
 
 
 class Drawn(NamedTuple):
-    """Samples of some seeds, one member each; the first two entries are a batch.
-
-    Attributes:
-        tokens: The tokens, in double precision.
-        labels: 1 or -1.
-        relevant: Which tokens carry the label.
-    """
+    """:class:`Samples` of some seeds, one member each, in double precision; the first two entries are a batch."""
 
     tokens: Float[Tensor, "members samples tokens dimension"]
     labels: Float[Tensor, "members samples"]
@@ -193,24 +181,13 @@ def draw(
     corners: bool = False,
     device: torch.device | None = None,
 ) -> Drawn:
-    """Return samples of some seeds; the patterns of a seed are the same for every purpose.
+    """Return :func:`draw_samples` for each of some seeds, on a device (default the CPU).
 
-    Args:
-        mixture: Sizes and noise.
-        n_samples: Samples of each seed, at least 1.
-        seeds: Seeds, one member each.
-        purpose: What the samples are for; another purpose gives fresh ones. Default those for training.
-        corners: Whether noise lies at its bounds, see :func:`draw_samples`; default no.
-        device: Where they are wanted; default CPU.
+    The patterns of a seed are the same for every ``purpose``; another purpose gives fresh samples.
     """
     found = []
     for seed in seeds:
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
         found.append(draw_samples(mixture, patterns, n_samples, rng=stream(seed, purpose), corners=corners))
-    tokens, labels, relevant = (np.stack([getattr(one, name) for one in found]) for name in Drawn._fields)
-    where = device or torch.device("cpu")
-    return Drawn(
-        to_tensor(tokens, device=where, dtype=torch.float64),
-        to_tensor(labels, device=where, dtype=torch.float64),
-        torch.tensor(relevant, device=where),
-    )
+    parts = (torch.from_numpy(np.stack([getattr(one, name) for one in found])) for name in Drawn._fields)
+    return Drawn(*(part.to(device or torch.device("cpu")) for part in parts))

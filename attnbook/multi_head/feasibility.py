@@ -35,15 +35,9 @@ def allowed_constant(
     With heads summed as $H^{-c}\sum_h\Phi_h$ the loss stays small for $\|U_h\|=\frac{\log n}S H^{c-1}$; then
     $\|\tilde\theta\|=\sqrt{(\frac{\log n}SH^{c-1/2})^2+H/S^4}$ for the smallest saturating target, all heads together.
 
-    Args:
-        pattern_norm: $S$.
-        n_heads: $H$.
-        n_samples: $n$.
-        literal: Whether the factor $\|\tilde\theta\|_{2,\infty}$ of condition (3), the norm of one head, is kept also
-            below 1; default no, as in (12).
-        scaling: The power $c$ of the heads' scaling $H^{-c}$; default 1/2, as in the paper.
-        target_scaling: The power for which the target's loss is small; default the same. 1/2 leaves the target of
-            Section 5.3 as it is printed.
+    Here $c$ is ``scaling`` (default the paper's 1/2), and in $\|U_h\|$ ``target_scaling`` (default the same; 1/2
+    leaves the target of Section 5.3 as it is printed). With ``literal`` the factor $\|\tilde\theta\|_{2,\infty}$ of
+    condition (3), the norm of one head, is kept also below 1; (12) leaves it out.
     """
     _check(pattern_norm, n_samples, n_heads)
     power = scaling if target_scaling is None else target_scaling

@@ -27,26 +27,26 @@ import numpy as np
 from jaxtyping import Float
 
 from attnbook.multi_head.checks import at_least, positive
+from attnbook.multi_head.curvature_bounds import Numbers
 
 __all__ = ["envelope", "proof_conditions", "recursion_factors", "target_distance", "theorem_2"]
 
 Array: TypeAlias = Float[np.ndarray, "*_"]
-Numbers: TypeAlias = int | float | Array
 
 # On a segment the loss is at most 4/3 of its larger end (Proposition 4, where its condition holds).
 SEGMENT = 4 / 3
 
 
-def target_distance(*, steps: Numbers, margin: Numbers, output_bound: Numbers = 1.0) -> Array:
+def target_distance(*, steps: Numbers, margin: Numbers, output_bound: Numbers = 1.0) -> Numbers:
     r"""Return $g_0(1/K)=(2B_\Phi+\log K)/\gamma$, how far from the start Corollary 2 puts its target."""
     at_least(1, steps=steps, output_bound=output_bound)
     positive(margin=margin)
-    return np.asarray((2 * np.asarray(output_bound) + np.log(steps)) / np.asarray(margin))
+    return (2 * output_bound + np.log(steps)) / margin
 
 
 def theorem_2(
     *, n_samples: Numbers, steps: Numbers, step_size: float, target_loss: Numbers, target_distance: Numbers
-) -> Array:
+) -> Numbers:
     r"""Return $\frac4n\big(2K\hat L(\tilde\theta)+\frac{9\|\tilde\theta-\theta_0\|^2}{4\eta}\big)$, before expectation.
 
     The bound on the gap, to be averaged over training sets. With a target of loss $1/K$ this is how we read
@@ -55,23 +55,13 @@ def theorem_2(
     at_least(1, n_samples=n_samples, steps=steps)
     at_least(0, target_loss=target_loss, target_distance=target_distance)
     positive(step_size=step_size)
-    path = 9 * np.asarray(target_distance) ** 2 / (4 * step_size)
-    return np.asarray(4 / np.asarray(n_samples) * (2 * np.asarray(steps) * np.asarray(target_loss) + path))
+    return 4 / n_samples * (2 * steps * target_loss + 9 * target_distance**2 / (4 * step_size))
 
 
 def proof_conditions(
-    *,
-    step_size: float,
-    steps: int,
-    n_heads: Numbers,
-    gradient: Numbers,
-    smoothness: Numbers,
-    curvature: Numbers,
-    start_loss: Numbers,
-    target_loss: Numbers,
-    target_distance: Numbers,
-    pair_distance: Numbers,
-) -> dict[str, Array]:
+    *, step_size: float, steps: int, n_heads: Numbers, gradient: Numbers, smoothness: Numbers, curvature: Numbers,
+    start_loss: Numbers, target_loss: Numbers, target_distance: Numbers, pair_distance: Numbers,
+) -> dict[str, Array]:  # fmt: skip
     r"""Return what the proof of Theorem 2 (Section 6) needs to be at most 1, with $D=\|\tilde\theta-\theta_0\|$.
 
     * ``step``: $\eta$; ``smoothness``: $\eta\beta_2$, for descent and eq. (22);
@@ -87,15 +77,15 @@ def proof_conditions(
     $\hat L(\theta_0)$; ``target_distance`` is $D$, positive; ``pair_distance`` is $\delta$, the largest distance of a
     full network and a reduced one, or a bound on it ($8D$). All conditions have one shape.
     """
-    bent, square = 2 * np.asarray(curvature) / np.sqrt(n_heads), np.asarray(target_distance) ** 2
+    bent, square = 2 * curvature / np.sqrt(n_heads), target_distance**2
     found = {
         "step": step_size,
-        "smoothness": step_size * np.asarray(smoothness),
-        "gradient": step_size * np.asarray(gradient) ** 2,
+        "smoothness": step_size * smoothness,
+        "gradient": step_size * gradient**2,
         "target": bent * 9 * square,
-        "pair": bent * np.asarray(pair_distance) ** 2,
-        "kept": step_size * steps * np.asarray(target_loss) / square,
-        "first": step_size * np.asarray(start_loss) / square,
+        "pair": bent * pair_distance**2,
+        "kept": step_size * steps * target_loss / square,
+        "first": step_size * start_loss / square,
     }
     return dict(zip(found, np.broadcast_arrays(*found.values()), strict=True))
 
@@ -111,23 +101,21 @@ def recursion_factors(
 ) -> dict[str, Array]:
     r"""Return what eqs. (19) to (22) put in front of the distance of two networks.
 
-    With $c=\eta\beta_3/\sqrt H$, the two losses $a=\hat L^{\neg i}(\theta_k)$ and $b=\hat L^{\neg i}(\theta_k^{\neg
-    i})$, and $m=\max(a,b)$ in the place of the largest loss on the segment between the networks:
+    With $c=\eta\beta_3/\sqrt H$, the losses $a=\hat L^{\neg i}(\theta_k)$, ``kept_loss``, and
+    $b=\hat L^{\neg i}(\theta_k^{\neg i})$, ``reduced_loss``, and $m=\max(a,b)$ in the place of the largest loss on the
+    segment between the networks; $\beta_2$ and $\beta_3$ are their largest values there:
 
     * ``expansive``, eqs. (19) and (20): $(1+cm)\vee\eta\beta_2$;
     * ``corrected``, eq. (21) as (20) and (22) ask for it: $1+cm$;
     * ``printed``, eq. (21) as the text available to us reads: $(1+c)\cdot\frac43m$ (Proposition 4, in its favour);
     * ``recursion``, eq. (22): $1+\alpha_{k,i}$ with $\alpha_{k,i}=\frac43c(a+b)$.
-
-    $\beta_2$ and $\beta_3$ are their largest values on the segment; ``kept_loss`` is $a$ and ``reduced_loss`` is $b$.
     """
     positive(step_size=step_size)
     at_least(0, kept_loss=kept_loss, reduced_loss=reduced_loss)
-    bent = step_size * np.asarray(curvature) / np.sqrt(n_heads)
-    larger = np.maximum(kept_loss, reduced_loss)
+    bent, larger = step_size * curvature / np.sqrt(n_heads), np.maximum(kept_loss, reduced_loss)
     return {
         "recursion": 1 + SEGMENT * bent * (kept_loss + reduced_loss),
-        "expansive": np.maximum(1 + bent * larger, step_size * np.asarray(smoothness)),
+        "expansive": np.maximum(1 + bent * larger, step_size * smoothness),
         "corrected": 1 + bent * larger,
         "printed": (1 + bent) * SEGMENT * larger,
     }

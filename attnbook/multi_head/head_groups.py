@@ -1,24 +1,18 @@
 r"""Groups of equal heads, trained as one head with a multiplicity.
 
-The gradient of a head depends on that head and on the residuals, which all heads share. Equal heads therefore receive
-equal updates and stay equal. From zero there is one *group* of heads; after the first phase with random signs
-(:mod:`~attnbook.multi_head.starts`) there are two. Training the groups is training the whole network, whatever
-the number of heads: a million million heads cost as much as two.
+The gradient of a head depends on that head and on residuals that all heads share, so equal heads stay equal: one
+*group* of heads from zero, two after the first phase with random signs (:mod:`~attnbook.multi_head.starts`). To train
+the groups is to train the whole network; a million million heads cost as much as two. Parameters are those of
+:mod:`~attnbook.multi_head.network` with one entry $U_g$, $W_g$ for each group; ``counts`` ``(members, groups)`` are the
+heads $m_g$ in each, $H=\sum_gm_g$, as floats.
 
-Parameters are those of :mod:`~attnbook.multi_head.network` with one entry $U_g$, $W_g$ for each group. ``counts``
-``(members, groups)`` are the heads $m_g$ in each group, $H=\sum_gm_g$, as floats.
-
-One group is one head with two step sizes. $H$ equal heads summed with $H^{-c}$ compute
+One group is one head with two step sizes: $H$ equal heads summed with $H^{-c}$ compute
 $\langle V,\varphi(XWX^\top)X\rangle$ with $V=H^{1-c}U$. The gradient of each carries the factor $H^{-c}$, so $V$ moves
-by $\eta H^{1-2c}\nabla_V\hat L$; and $W$ moves by $\eta H^{-c}$ times a gradient that is linear in $U=H^{c-1}V$. With
-$c=\frac12$:
+by $\eta H^{1-2c}\nabla_V\hat L$; and $W$ moves by $\eta H^{-c}$ times a gradient that is linear in $U=H^{c-1}V$, by
+$\frac\eta H\nabla_W\hat L$.
 
-.. math::
-
-    V\leftarrow V-\eta\,\nabla_V\hat L,\qquad W\leftarrow W-\frac\eta H\nabla_W\hat L .
-
-The collapse is this book's tool, not the paper's. It needs equal heads: if the coefficients of the first phase are
-uniform on $[-1,1]$ all heads differ.
+This is the book's tool, not the paper's, and needs equal heads: if the coefficients of the first phase are uniform on
+$[-1,1]$ all heads differ.
 """
 
 from __future__ import annotations
@@ -69,7 +63,7 @@ def gradient_descent(
         progress: Told (steps done, steps in all).
 
     Returns:
-        History with these records and the final parameters.
+        The history.
 
     Raises:
         ValueError: If the shapes do not fit, an entry is not finite or a number is outside its range.
@@ -120,10 +114,7 @@ def one_head_step_sizes(step_size: float, n_heads: float, exponent: float = 0.5)
 
     The ratio of the two, $H^{2-2c}$, is how many heads with $c=\frac12$ train alike.
 
-    Args:
-        step_size: Step size $\eta$ of the $H$ heads, positive.
-        n_heads: Number of heads $H$, at least 1; infinite, with the exponent 1/2, for attention that never moves.
-        exponent: The exponent $c$ of the scaling $H^{-c}$, at least 0; default 1/2, the paper's.
+    For a positive $\eta$, $c\ge0$ and $H\ge1$, which may be infinite if $c=\frac12$: attention that never moves.
 
     Raises:
         ValueError: If a number is outside its range.

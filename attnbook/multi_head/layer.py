@@ -45,11 +45,8 @@ def outputs(
 ) -> PerSample:
     r"""Return $\tilde\Phi(X_i)$ of each member for its own samples; its sign is the predicted label.
 
-    Args:
-        parameters: ``decoder`` and ``key_query``, see :mod:`~attnbook.multi_head.network`.
-        tokens: Samples of each member.
-        counts: How many equal heads each stands for; zero for none. Default one each.
-        exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
+    For ``decoder`` and ``key_query`` as in :mod:`~attnbook.multi_head.network`. The ``counts`` say how many equal heads
+    each stands for, zero for none (default one each), and ``exponent`` is $c$ (default the paper's).
     """
     check(parameters, tokens, counts=counts)
     read = (_attention(parameters["key_query"], tokens) * _values(parameters["decoder"], tokens)).sum(1)

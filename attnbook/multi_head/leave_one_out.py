@@ -1,11 +1,9 @@
 r"""The network trained on all samples beside the networks trained without one of them, all in one program.
 
 With $\ell_i$ the loss on sample $i$, the loss without it is $\hat L^{\neg i}=\frac1n\sum_{j\ne i}\ell_j$: it keeps the
-factor $1/n$, as in the paper. The full network $\theta_k$ and the $n$ reduced ones $\theta_k^{\neg i}$ start together
-and take the same number of steps. A reduced network is a member whose weight of one sample is zero.
-
-A *set* is one training set with its own start and its own number of heads. It has one *model* more than samples: the
-full network, then the reduced ones.
+factor $1/n$, as in the paper. A *set* is one training set with its own start and its own number of heads. It has one
+*model* more than samples: the full network $\theta_k$, then the $n$ reduced ones $\theta_k^{\neg i}$, whose weight of
+one sample is zero. All models of a set start together and take the same number of steps.
 """
 
 from __future__ import annotations
@@ -94,13 +92,10 @@ def train(
     record_at: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> LeaveOneOut:
-    r"""Train the full network of every set and all of its reduced networks; memory grows with the square of $n$.
+    r"""Return the paths of training the full network of every set and all of its reduced networks.
 
-    The start is that of each set, in groups of equal heads, the samples are at least two, and all else is as for
-    :func:`~attnbook.multi_head.head_groups.gradient_descent`.
-
-    Returns:
-        The paths.
+    Memory grows with the square of $n$. The start is that of each set, in groups of equal heads, the samples are
+    at least two, and all else is as for :func:`~attnbook.multi_head.head_groups.gradient_descent`.
     """
     sets, n_samples = layer.check(parameters, tokens, labels, counts=counts)[0], tokens.shape[1]
     plus_or_minus_one(labels)
@@ -118,16 +113,9 @@ def train(
         }
 
     history = head_groups.gradient_descent(
-        start,
-        x,
-        logistic(y, weights.repeat(sets, 1)),
-        counts=m,
-        step_size=step_size,
-        steps=steps,
-        record=record,
-        record_at=record_at,
-        progress=progress,
-    )
+        start, x, logistic(y, weights.repeat(sets, 1)), counts=m, step_size=step_size, steps=steps, record=record,
+        record_at=record_at, progress=progress,
+    )  # fmt: skip
     found = {name: v.reshape(len(v), sets, len(weights), *v.shape[2:]) for name, v in history.records.items()}
     networks = {name: tensor.unflatten(0, (sets, -1)) for name, tensor in history.parameters.items()}
     return LeaveOneOut(history.steps, found["distance"][:, :, 1:], found["losses"], found["head_norm"], networks)

@@ -37,7 +37,6 @@ __all__ = [
     "largest_head_norm",
     "loss_and_gradient",
     "losses",
-    "predict",
 ]
 
 Batch = tuple[Tokens, PerSample]
@@ -46,17 +45,9 @@ Batch = tuple[Tokens, PerSample]
 def draw_parameters(
     n_heads: int, n_tokens: int, dimension: int, *, scale: float, rng: np.random.Generator
 ) -> dict[str, Float[np.ndarray, "heads rows dimension"]]:
-    r"""Draw one network with independent normal entries.
+    r"""Return one network, without the axis of members, its entries normal with standard deviation ``scale``.
 
-    Args:
-        n_heads: Number of heads $H$, at least 1.
-        n_tokens: Tokens of a sample, at least 1.
-        dimension: Dimension of a token, at least 1.
-        scale: Standard deviation of every entry, at least 0.
-        rng: Source of randomness. The first heads are the same whatever ``n_heads`` is.
-
-    Returns:
-        ``decoder`` and ``key_query`` without the axis of members.
+    The first heads are the same whatever ``n_heads`` is; sizes are at least 1, ``scale`` is at least 0.
 
     Example:
         >>> two = draw_parameters(2, 5, 3, scale=0.5, rng=np.random.default_rng(0))
@@ -69,11 +60,6 @@ def draw_parameters(
     return {"decoder": entries[:, :n_tokens], "key_query": entries[:, n_tokens:]}
 
 
-def predict(parameters: Parameters, tokens: Tokens) -> PerSample:
-    r"""Return $\tilde\Phi(X_i)$ of each member for its own samples; its sign is the predicted label."""
-    return layer.outputs(parameters, tokens)
-
-
 def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
     r"""Return the logistic loss $\hat L=\frac1n\sum_i\log(1+e^{-y_i\tilde\Phi(X_i)})$ of each member.
 
@@ -81,7 +67,7 @@ def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
     """
     tokens, labels = batch
     layer.check(parameters, tokens, labels)
-    return -logsigmoid(labels * predict(parameters, tokens)).mean(1)
+    return -logsigmoid(labels * layer.outputs(parameters, tokens)).mean(1)
 
 
 def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tensor, " members"], Parameters]:
@@ -94,27 +80,18 @@ def loss_and_gradient(parameters: Parameters, batch: Batch) -> tuple[Float[Tenso
 def gradient_descent(
     parameters: Parameters, batch: Batch, *, step_size: float, steps: int, progress: Progress | None = None
 ) -> History:
-    r"""Train every member by plain gradient descent, $\tilde\theta^{(k+1)}=\tilde\theta^{(k)}-\eta\nabla\hat L$.
+    r"""Return the history of plain gradient descent, $\tilde\theta^{(k+1)}=\tilde\theta^{(k)}-\eta\nabla\hat L$.
 
     With the record ``train_loss`` ``(records, members)``; arguments and errors as for
     :func:`~attnbook.multi_head.head_groups.gradient_descent`, labels 1 or -1.
-
-    Returns:
-        The history.
     """
     tokens, labels = batch
     layer.check(parameters, tokens, labels)
     plus_or_minus_one(labels)
     return head_groups.gradient_descent(
-        parameters,
-        tokens,
-        logistic(labels),
-        counts=None,
-        step_size=step_size,
-        steps=steps,
+        parameters, tokens, logistic(labels), counts=None, step_size=step_size, steps=steps, progress=progress,
         record=lambda p: {"train_loss": losses(p, batch)},
-        progress=progress,
-    )
+    )  # fmt: skip
 
 
 def descend_to(
@@ -122,10 +99,10 @@ def descend_to(
 ) -> dict[str, Tensor]:
     """Return each member at its first step of gradient descent at which its own loss is at most ``loss``.
 
-    Arguments as for :func:`gradient_descent`; gives up after ``most_steps``.
+    Arguments as for :func:`gradient_descent`.
 
     Raises:
-        FloatingPointError: If a member does not get there.
+        FloatingPointError: If a member does not get there within ``most_steps``.
     """
     positive(step_size=step_size, loss=loss)
     found = {name: tensor.clone() for name, tensor in parameters.items()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
@@ -32,11 +32,6 @@ class Stack(NamedTuple):
     tokens: Tensor
     labels: Tensor
     relevant: Tensor
-
-    def members(self, chosen: np.ndarray) -> Stack:
-        """Return some of the members."""
-        samples = (tensor[chosen] for tensor in (self.tokens, self.labels, self.relevant))
-        return Stack({name: tensor[chosen] for name, tensor in self.start.items()}, self.counts[chosen], *samples)
 
     def on(self, drawn: Drawn) -> Stack:
         """Return the same networks with other samples of their seeds."""
@@ -105,10 +100,12 @@ class OnMixture(Gridded):
 
     def constants(self, heads: np.ndarray | float, head_norms: np.ndarray) -> dict[str, np.ndarray]:
         """Return the constants of Corollary 1 at some norms of the largest head."""
-        found = loss_constants(
-            n_tokens=self.n_tokens, dimension=self.dimension, n_heads=heads, token_norm=self.mixture.token_norm,
-            largest_head_norm=head_norms,
-        )  # fmt: skip
+        sizes: dict[str, Any] = {
+            "n_tokens": self.n_tokens,
+            "dimension": self.dimension,
+            "token_norm": self.mixture.token_norm,
+        }
+        found = loss_constants(**sizes, n_heads=heads, largest_head_norm=head_norms)
         return {"gradient": found.gradient, "smoothness": found.smoothness, "curvature": found.curvature}
 
 
@@ -160,43 +157,35 @@ class WideNetworks(AfterFirstPhase):
     def stack(self, seeds: Sequence[int], where: torch.device) -> Stack:
         """Draw samples, take the first phase, and draw the signs of the heads."""
         drawn = self.draw(seeds, self.n_samples, "samples", where)
-        return stacked(drawn, self.first(seeds, where), random_signs(seeds, self.heads))
+        return stacked(drawn, self.first(seeds, where), self.heads, random_signs(seeds, self.heads))
 
     def by_width(self, arrays: Mapping[str, tuple[tuple[str, ...], Any]]) -> Arrays:
         """Split the members of a stack into seeds and numbers of heads."""
-        found = {
-            name: (dims, np.asarray(v.cpu() if isinstance(v, Tensor) else v)) for name, (dims, v) in arrays.items()
-        }
-        return {
-            name: (("seed", "heads", *dims), values.reshape(-1, len(self.heads), *values.shape[1:]))
-            for name, (dims, values) in found.items()
-        }
+        found: Arrays = {}
+        for name, (dims, v) in arrays.items():
+            values = np.asarray(v.cpu() if isinstance(v, Tensor) else v)
+            found[name] = ("seed", "heads", *dims), values.reshape(-1, len(self.heads), *values.shape[1:])
+        return found
 
 
-def stacked(drawn: Drawn, first: Drawn, counts: Sequence[np.ndarray]) -> Stack:
-    """Return one member for each seed and number of heads, seeds outside, after the first phase on other samples."""
-    start, widths = starts.first_phase(first.tokens, first.labels), len(counts) // len(drawn.tokens)
+def stacked(drawn: Drawn, first: Drawn, heads: Sequence[float], counts: Sequence[np.ndarray] | None = None) -> Stack:
+    """Return one member for each seed and number of heads, seeds outside, after the first phase on other samples.
+
+    Half of the heads of a member have each sign, or as ``counts`` says.
+    """
+    start, widths = starts.first_phase(first.tokens, first.labels), len(heads)
+    counts = counts or [starts.even_sign_counts(n_heads) for n_heads in heads] * len(drawn.tokens)
     repeated = {name: tensor.repeat_interleave(widths, dim=0) for name, tensor in start.items()}
     samples = (tensor.repeat_interleave(widths, dim=0) for tensor in drawn)
     return Stack(repeated, torch.as_tensor(np.array(counts)).to(drawn.tokens), *samples)
 
 
-def even_signs(seeds: Sequence[int], heads: Sequence[float]) -> list[np.ndarray]:
-    """Return how many heads have each sign, as many plus as minus."""
-    return [starts.even_sign_counts(n_heads) for _ in seeds for n_heads in heads]
-
-
 def random_signs(seeds: Sequence[int], heads: Sequence[float]) -> list[np.ndarray]:
     """Draw how many heads have each sign, until both occur: else there would be one group."""
     found = []
-    for seed, n_heads in ((seed, n_heads) for seed in seeds for n_heads in heads):
+    for seed, n_heads in itertools.product(seeds, heads):
         rng = stream(seed, "signs", f"{n_heads:g}")
         while (counts := starts.draw_sign_counts(n_heads, rng=rng)).min() == 0:
             pass
         found.append(counts)
     return found
-
-
-def target_distances(margin: xr.DataArray, output: xr.DataArray | float, steps: xr.DataArray | float) -> xr.DataArray:
-    """Return $g_0(1/K)$ of Corollary 2 at measured starts, with their largest outputs."""
-    return xr.DataArray((2 * np.maximum(output, 1) + np.log(steps)) / margin)

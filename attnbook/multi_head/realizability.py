@@ -55,14 +55,13 @@ class Targets(NamedTuple):
 
         Between targets on log axes; infinite where no target is good enough.
         """
-        found = np.full(len(self.loss), np.inf)
-        for member, (distances, losses) in enumerate(zip(np.log(self.distance), np.log(self.loss), strict=True)):
-            reached = losses <= np.log(loss)
-            if reached.any():
-                last = max(1, int(reached.argmax()))
-                pair = [last, last - 1]
-                found[member] = np.exp(np.interp(np.log(loss), losses[pair], distances[pair]))
-        return found
+        found = []
+        for distances, losses in zip(np.log(self.distance), np.log(self.loss), strict=True):
+            last = max(1, int((losses <= np.log(loss)).argmax()))
+            pair = [last, last - 1]
+            between = np.interp(np.log(loss), losses[pair], distances[pair])
+            found.append(between if losses.min() <= np.log(loss) else np.inf)
+        return np.exp(found)
 
 
 def nearest_targets(

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float
 
 from attnbook.multi_head import oracle
 from attnbook.multi_head.checks import at_least, between_zero_and_one, whole
@@ -34,8 +33,7 @@ __all__ = [
     "residual_bound",
     "residual_price",
     "residual_size",
-    "sign_sums",
-    "stated_residual_price",
+    "sign_quantile",
 ]
 
 
@@ -98,14 +96,14 @@ def heads_required(mixture: Mixture, *, margin: float, output: float) -> float:
     return math.inf if margin <= 0 else (mixture.token_norm**3 * output / margin) ** 2
 
 
-def stated_residual_price(mixture: Mixture) -> float:
-    """Return $T^{5/2}(S+Z)^3$, what eq. (7) takes off the margin for each unit of the residual."""
+def residual_price(mixture: Mixture, *, sharper: bool = False) -> float:
+    """Return $T^{5/2}(S+Z)^3$, what eq. (7) takes off the margin for each unit of the residual, or ours, $TR^3$.
+
+    Ours is the most that a residual of norm one can take off.
+    """
+    if sharper:
+        return float(mixture.n_tokens * mixture.token_norm**3)
     return float(mixture.n_tokens**2.5 * (mixture.pattern_norm + mixture.noise_norm) ** 3)
-
-
-def residual_price(mixture: Mixture) -> float:
-    r"""Return $TR^3$, the most that a residual of norm one can take off the margin (this book's)."""
-    return float(mixture.n_tokens * mixture.token_norm**3)
 
 
 def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
@@ -136,23 +134,24 @@ def margin_bound(mixture: Mixture, *, residual: float = 0.0) -> float:
     other = z_mu * (zeta * s**2 + 2 * (1 - zeta) * (z_mu + s**2 + z_nu))
     covariance = zeta * (1 - zeta) * (s**2 - 2 * z_mu) * (relevant - other) - 2 * (1 - zeta) * z_mu * other
     attention = t * zeta * covariance / (4 * s**2 * math.sqrt(2 * (mixture.n_patterns + 1)))
-    return attention + oracle.linear_margin(mixture) - residual_price(mixture) * residual
+    return attention + oracle.linear_margin(mixture) - residual_price(mixture, sharper=True) * residual
 
 
-def sign_sums(n_heads: int) -> tuple[Float[np.ndarray, " values"], Float[np.ndarray, " values"]]:
-    r"""Return the law of $\frac1{\sqrt H}\sum_h\alpha_h$ for random signs, which scales all outputs at the start.
+def sign_quantile(n_heads: int, failure: float) -> float:
+    r"""Return what $\big|\frac1{\sqrt H}\sum_h\alpha_h\big|$ stays within with probability $1-\delta$.
 
-    Its values, in ascending order, and their probabilities.
+    Exactly, for random signs; it scales all outputs at the start.
 
     Example:
-        >>> values, probabilities = sign_sums(4)
-        >>> values.tolist(), probabilities.tolist()
-        ([-2.0, -1.0, 0.0, 1.0, 2.0], [0.0625, 0.25, 0.375, 0.25, 0.0625])
+        >>> sign_quantile(4, 0.2), sign_quantile(4, 0.05)
+        (1.0, 2.0)
     """
     whole(n_heads=n_heads)
-    plus = range(n_heads + 1)
-    values = np.array([2 * k - n_heads for k in plus]) / math.sqrt(n_heads)
-    return values, np.array([math.comb(n_heads, k) / 2**n_heads for k in plus])
+    between_zero_and_one(failure=failure)
+    sums = np.abs(2 * np.arange(n_heads + 1) - n_heads) / math.sqrt(n_heads)
+    order = sums.argsort()
+    chances = np.array([math.comb(n_heads, k) / 2**n_heads for k in order.tolist()])
+    return float(sums[order][(chances.cumsum() >= 1 - failure - 1e-12).argmax()])
 
 
 def _row_norm(mixture: Mixture, residual: float) -> float:

@@ -41,10 +41,6 @@ __all__ = [
 ]
 
 
-SIGNS = (1.0, -1.0)
-"""The coefficients of the two groups of a first-phase start."""
-
-
 def zero(members: int, n_tokens: int, dimension: int, *, device: torch.device | None = None) -> Parameters:
     """Return the zero start: one group that holds all heads, in double precision; on the CPU by default."""
     shapes = {"decoder": (members, 1, n_tokens, dimension), "key_query": (members, 1, dimension, dimension)}
@@ -61,14 +57,13 @@ def first_phase(
 ) -> Parameters:
     r"""Return the parameters after a first phase on these samples.
 
-    The coefficients are $\alpha_h$ of each head, or group of heads; default 1 and -1, the two groups that random signs
-    leave.
+    The coefficients are $\alpha_h$ of each head, or group; default 1 and -1, the groups that random signs leave.
 
     Raises:
         ValueError: If there is no coefficient.
     """
     members, _, n_tokens, dimension = tokens.shape
-    alpha = tokens.new_tensor(SIGNS) if coefficients is None else coefficients.to(tokens)
+    alpha = tokens.new_tensor((1.0, -1.0)) if coefficients is None else coefficients.to(tokens)
     if alpha.ndim != 1 or not len(alpha):
         raise ValueError(f"coefficients: expected one number for each head, got shape {tuple(alpha.shape)}")
     rows = first_phase_direction(tokens, labels)[:, None, None, :].expand(members, len(alpha), n_tokens, dimension)

@@ -94,11 +94,8 @@ class TangentMargin(NamedTuple):
 def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *, counts: Counts) -> TangentMargin:
     r"""Return the largest margin $\min_iy_i\langle\nabla\tilde\Phi(X_i),\tilde\theta_\star\rangle$ and its direction.
 
-    The network is linearised at the ``parameters``; ``counts`` are the heads of each group of equal ones. The margin is
-    that for $\|\tilde\theta_\star\|=\sqrt2$, the direction has norm 1.
-
-    Raises:
-        ValueError: If the shapes do not fit or a member's samples are not separable.
+    The network is linearised at the ``parameters``; ``counts`` are the heads of each group of equal ones. ValueError if
+    the shapes do not fit or a member's samples are not separable.
     """
     from attnbook.core.kernel_margin import kernel_margin
 
@@ -107,8 +104,7 @@ def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *,
     found = [kernel_margin(g, y) for g, y in zip(gram.cpu().numpy(), labels.cpu().numpy(), strict=True)]
     weights = torch.tensor(np.stack([one.weights for one in found])).to(labels)
     whole = torch.einsum("bn,bnf->bf", weights * labels, features)
-    whole = whole / whole.norm(dim=1, keepdim=True)
-    direction = from_features(whole, parameters, counts=counts)
+    direction = from_features(whole / whole.norm(dim=1, keepdim=True), parameters, counts=counts)
     return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction, gram)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from attnbook.core.ensemble import log_spaced
 from attnbook.multi_head import generalisation_bounds as theory
-from attnbook.multi_head import head_groups, layer, leave_one_out, network, starts
+from attnbook.multi_head import head_groups, layer, leave_one_out, starts
 from attnbook.multi_head.leave_one_out import leave_one_out_weights
 from attnbook.multi_head.realizability import Targets, nearest_targets
 from attnbook.multi_head.tangent_kernel import tangent_margin
@@ -45,10 +45,10 @@ def one_by_one(problem, index, left_out, steps=11):
         weights[left_out] = 0
     for _ in range(steps):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in theta.items()}
-        losses = torch.log1p(torch.exp(-batch[1] * network.predict(leaves, batch[0])))[0]
+        losses = torch.log1p(torch.exp(-batch[1] * layer.outputs(leaves, batch[0])))[0]
         gradients = torch.autograd.grad((weights * losses).sum(), list(leaves.values()))
         theta = {n: (leaves[n] - 0.3 * g).detach() for n, g in zip(leaves, gradients, strict=True)}
-    losses = torch.log1p(torch.exp(-batch[1] * network.predict(theta, batch[0])))[0]
+    losses = torch.log1p(torch.exp(-batch[1] * layer.outputs(theta, batch[0])))[0]
     return theta, losses.numpy()
 
 

@@ -105,9 +105,9 @@ def test_networks_that_leave_out_another_sample_turn_the_left_out_gap_red(monkey
 
 
 def test_a_recursion_without_most_of_its_last_term_turns_red(monkeypatch):
-    right = left_out.recursions
+    right = left_out.followed
     monkeypatch.setattr(
-        left_out, "recursions", lambda *a: dataclasses.replace(one := right(*a), forcing=0.1 * one.forcing)
+        left_out, "followed", lambda *a: dataclasses.replace(one := right(*a), forcing=0.1 * one.forcing)
     )
     verdicts = outcomes(own.Stability(**FEW))
     assert verdicts["MH-ST.2"] == verdicts["MH-ST.2-unrolled"] == "not reproduced"

@@ -49,6 +49,22 @@ def test_groups_train_exactly_as_the_whole_network(each: tuple[float, float]) ->
     np.testing.assert_allclose(groups.records["norm"][-1], largest.numpy(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("each", [(2.0, 2.0), (5.0, 11.0)])
+def test_each_group_is_one_head_with_two_step_sizes(each: tuple[float, float]) -> None:
+    """MH-COLLAPSE: the decoder m U / sqrt(H) takes steps of size eta m / H, the key-query matrix of eta / m."""
+    drawn, counts = drawn_samples(), counts_of(*each)
+    start = starts.first_phase(*drawn_samples(30, "first phase")[:2])
+    m, heads = counts[:, :, None, None], sum(each)
+    one = {"decoder": m / heads**0.5 * start["decoder"], "key_query": start["key_query"]}
+    rates = {"decoder": 0.5 * m / heads, "key_query": 0.5 / m}
+    for _ in range(50):  # outputs are sums over these heads: the scaling has the exponent 0
+        gradient = layer.value_and_gradient(one, drawn.tokens, logistic(drawn.labels), exponent=0.0)[1]
+        one = {name: one[name] - rates[name] * gradient[name] for name in one}
+    groups = train(start, drawn, counts).parameters
+    torch.testing.assert_close(one["decoder"], m / heads**0.5 * groups["decoder"], rtol=0, atol=1e-13)
+    torch.testing.assert_close(one["key_query"], groups["key_query"], rtol=0, atol=1e-13)
+
+
 def test_from_zero_many_heads_are_one_head_with_a_scaled_output_and_a_smaller_step() -> None:
     # sqrt(H) Phi(theta) with step size eta / H: the gradient of sqrt(H) Phi is H times that of one of the heads.
     drawn, heads = drawn_samples(), 9.0

@@ -199,7 +199,7 @@ def test_objectives_side_by_side_are_each_alone():
 
 def margin_by_autograd(entries, drawn, member, labels):
     weights = {name: torch.tensor(array[None], dtype=torch.float64) for name, array in entries.items()}
-    rows = torch.func.jacrev(lambda p: network.predict(p, drawn.tokens[member : member + 1])[0])(weights)
+    rows = torch.func.jacrev(lambda p: layer.outputs(p, drawn.tokens[member : member + 1])[0])(weights)
     features = torch.cat([row.flatten(1) for row in rows.values()], dim=1).numpy()
     return math.sqrt(2) * kernel_margin(features @ features.T, labels).margin
 

@@ -39,7 +39,7 @@ def plain_output(parameters, tokens, member, sample):
 def test_predictions_are_those_of_a_plain_loop():
     parameters, (tokens, _) = draw()
     expected = [[plain_output(parameters, tokens, m, i) for i in range(SAMPLES)] for m in range(MEMBERS)]
-    got = network.predict(parameters, tokens)
+    got = layer.outputs(parameters, tokens)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
@@ -53,7 +53,7 @@ def test_one_head_with_two_tokens_by_hand():
     tokens = torch.tensor([[[[0.0], [log3]]]], dtype=torch.float64)
     weights = layer.attention_weights(parameters, tokens)[0, 0, 0]
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64))
-    assert network.predict(parameters, tokens).item() == pytest.approx((2 / 2 + 4 * 3 / 4) * log3)
+    assert layer.outputs(parameters, tokens).item() == pytest.approx((2 / 2 + 4 * 3 / 4) * log3)
 
 
 def test_attention_weights_sum_to_one_for_every_query():
@@ -85,13 +85,13 @@ def test_members_do_not_mix():
 def test_order_of_heads_does_not_matter():
     parameters, (tokens, _) = draw()
     turned = {name: tensor.flip(1) for name, tensor in parameters.items()}
-    torch.testing.assert_close(network.predict(parameters, tokens), network.predict(turned, tokens))
+    torch.testing.assert_close(layer.outputs(parameters, tokens), layer.outputs(turned, tokens))
 
 
 def test_loss_keeps_its_digits_where_predictions_are_confident():
     parameters, (tokens, _) = draw()
     sure = parameters | {"decoder": parameters["decoder"] * 40}
-    outputs = network.predict(sure, tokens)
+    outputs = layer.outputs(sure, tokens)
     expected = torch.log1p(torch.exp(-outputs.abs())).mean(1)
     assert expected.min() < 1e-3
     got = network.losses(sure, (tokens, torch.sign(outputs)))
@@ -162,7 +162,7 @@ def test_head_gradients_are_those_of_autograd():
     got = derivatives.head_gradients(of_first(parameters), tokens[0])
     for i in range(SAMPLES):
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in of_first(parameters).items()}
-        output = network.predict({n: t.unsqueeze(0) for n, t in leaves.items()}, tokens[:1, i : i + 1])[0, 0]
+        output = layer.outputs({n: t.unsqueeze(0) for n, t in leaves.items()}, tokens[:1, i : i + 1])[0, 0]
         decoder, key_query = torch.autograd.grad(output * math.sqrt(HEADS), list(leaves.values()))
         expected = torch.cat([decoder.flatten(1), key_query.flatten(1)], dim=1)
         torch.testing.assert_close(got[i], expected, rtol=1e-11, atol=1e-13)
@@ -195,7 +195,7 @@ def test_parameters_that_do_not_fit_are_refused_by_name(function, name, change):
 def test_missing_parameters_are_refused_by_name():
     parameters, (tokens, _) = draw()
     with pytest.raises(ValueError, match="'key_query' is missing"):
-        network.predict({"decoder": parameters["decoder"]}, tokens)
+        layer.outputs({"decoder": parameters["decoder"]}, tokens)
 
 
 def test_labels_and_tokens_that_cannot_be_trained_on_are_refused_by_name():

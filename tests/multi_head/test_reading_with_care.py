@@ -9,6 +9,7 @@ import pytest
 
 import attnbook
 from attnbook import ledger
+from attnbook.multi_head import oracle
 from attnbook.multi_head.reading_with_care import figures
 
 PAGE = Path(__file__).parents[2] / "chapters" / "multi_head" / "reading_with_care.ipynb"
@@ -78,7 +79,9 @@ def test_wrong_answers_get_the_likely_mistake(answer, message):
 def test_the_slider_shows_margins_that_cross_where_it_says():
     (ax,) = figures.three_margins(0.5).axes
     drawn = {line.get_label(): line.get_xydata() for line in ax.get_lines()}
-    attention, tangent = (drawn[figures.LOOKS[name].label] for name in ("attention_margin", "tangent_margin"))
+    attention, tangent = (
+        drawn[figures.MARGINS[margin].label] for margin in (oracle.attention_margin, oracle.first_phase_margin)
+    )
     above = tangent[:, 1] > attention[:, 1]
     np.testing.assert_array_equal(above, attention[:, 0] > (4 * 5**0.5 / (10**0.5 * 0.25)) ** (1 / 3))
     figures.plt.close(ax.figure)

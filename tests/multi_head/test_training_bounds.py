@@ -114,12 +114,6 @@ def test_regret_of_a_convex_quadratic_obeys_the_bound():
         assert np.mean(values) <= bound
 
 
-def test_nearer_end_is_attained_by_a_parabola():
-    """1 - c(t - 1/2)^2/2 has second derivative -c times its maximum, and ends of 1 - c/8."""
-    for excess in (0.2, 1.0, 3.0):
-        assert 1 / (1 - excess / 16) == pytest.approx(segment_theory.nearer_end_rise(excess))
-
-
 # Certificates
 
 
@@ -315,7 +309,7 @@ def test_linearised_outputs_are_gradient_descent_on_the_features(small):
             )
 
 
-# Equations (15) and (17), whose left and right sides no experiment compares
+# Equations (15) and (17), MH-E15, whose left and right sides no experiment compares
 
 
 def saddle(size):

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.multi_head import derivatives as theory
 
 __all__ = ["CHECKS"]
 
@@ -18,15 +17,9 @@ def attention_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of one head's output with respect to its key-query matrix."""
     rng = stream(1, "exercise", "MH-1")
     tokens, decoder, key_query = rng.standard_normal((5, 3)), rng.standard_normal((5, 3)), rng.standard_normal((3, 3))
-    got = np.asarray(answer(tokens.copy(), decoder.copy(), key_query.copy()), dtype=float)
-    if got.shape != (3, 3):
-        return f"the gradient has the shape of W, (3, 3), got {got.shape}"
-    right = theory.key_query_gradient(tokens, decoder, key_query)
-    if np.allclose(got, right):
-        return None
-    weights, values = theory.attention(tokens, key_query), decoder @ tokens.T
-    swapped = theory.attention(tokens, key_query.T)
-    pulled = swapped * (values - (swapped * values).sum(1, keepdims=True))
+    weights, swapped, values = _attention(tokens, key_query), _attention(tokens, key_query.T), decoder @ tokens.T
+    pulled = [a * (values - (a * values).sum(1, keepdims=True)) for a in (weights, swapped)]
+    right, turned = (tokens.T @ one @ tokens for one in pulled)
     likely = {
         "it is the transpose: the query token stands on the left": right.T,
         "subtract from each row its mean under attention: softmax does not change when all logits grow": (
@@ -35,9 +28,10 @@ def attention_gradient(answer: Callable[..., Any]) -> str | None:
         "the mean to subtract is weighted by attention; this one is not": (
             tokens.T @ (weights * (values - values.mean(1, keepdims=True))) @ tokens
         ),
-        "queries and keys are swapped: the logits are X W X^T": tokens.T @ pulled @ tokens,
+        "queries and keys are swapped: the logits are X W X^T": turned,
     }
-    return likely_mistake(got, right, likely)
+    got = answer(tokens.copy(), decoder.copy(), key_query.copy())
+    return verdict(got, right, likely, "the gradient in W")
 
 
 def spread_over_heads(answer: Callable[..., Any]) -> str | None:
@@ -51,14 +45,19 @@ def spread_over_heads(answer: Callable[..., Any]) -> str | None:
     decoders, key_queries = (np.asarray(part, dtype=float) for part in parts)
     if not np.allclose(decoders, decoders[0]) or not np.allclose(key_queries, key_queries[0]):
         return "all heads should be equal"
-    before = np.sum(decoder * theory.decoder_gradient(tokens, key_query))
-    outputs = [np.sum(u * theory.decoder_gradient(tokens, w)) for u, w in zip(decoders, key_queries, strict=True)]
+    before = np.sum(decoder * (_attention(tokens, key_query) @ tokens))
+    outputs = [np.sum(u * (_attention(tokens, w) @ tokens)) for u, w in zip(decoders, key_queries, strict=True)]
     after = np.sum(outputs) / np.sqrt(7)
     if np.allclose(before, after):
         return None
     if not np.allclose(key_queries[0], key_query):
         return "the softmax is not linear: leave W as it is and rescale U"
     return f"the output is now {after / before:.3g} times what it was; count the heads and the factor in front of them"
+
+
+def _attention(tokens: np.ndarray, key_query: np.ndarray) -> np.ndarray:
+    weights = np.exp(tokens @ key_query @ tokens.T)
+    return weights / weights.sum(1, keepdims=True)
 
 
 CHECKS = {"MH-1": attention_gradient, "MH-3": spread_over_heads}

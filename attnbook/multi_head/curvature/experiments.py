@@ -13,7 +13,7 @@ import xarray as xr
 from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.checks import increasing
-from attnbook.multi_head.curvature import points, single_head
+from attnbook.multi_head.curvature import points
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import Mixture, double_device, draw
 from attnbook.multi_head.experiment_parts import Gridded, slope
@@ -30,7 +30,7 @@ class SingleHead(Gridded):
     budget_seconds = 10
     smoke = {"formula_draws": 2, "dimensions": (2, 8), "bound_draws": 3, "seeds": (0, 1)}
     axes = {"dimension": "dimensions"}
-    labels = {"formula": single_head.FORMULAS, "bound": single_head.BOUNDS, "kind": single_head.KINDS}
+    labels = {"formula": points.FORMULAS, "bound": points.BOUNDS, "kind": points.KINDS}
 
     n_tokens: int = 6  # of a sample; even, so that half of them can point one way
     formula_dimension: int = 5  # of a token where formulas are checked
@@ -50,10 +50,10 @@ class SingleHead(Gridded):
         t, draws = self.n_tokens, {"formula_draw": range(self.formula_draws), "draw": range(self.bound_draws)}
 
         def formulas(*draw: int) -> Arrays:
-            return {"errors": (("formula",), single_head.formula_errors(t, self.formula_dimension, *draw))}
+            return {"errors": (("formula",), points.formula_errors(t, self.formula_dimension, *draw))}
 
         def bounds(seed: int, dimension: int, kind: str, number: int) -> Arrays:
-            *ratios, share = single_head.bound_ratios(kind, t, dimension, seed, number)
+            *ratios, share = points.bound_ratios(kind, t, dimension, seed, number)
             return {"ratio": (("bound",), ratios), "decoder_share": ((), share)}
 
         also: dict[str, Any] = draws | {"seed": seeds}
@@ -63,7 +63,7 @@ class SingleHead(Gridded):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off largest errors and ratios; where the bound is attained, by the decoder's share of it."""
-        right = data.errors.sel(formula=[name for name in single_head.FORMULAS if name != "printed key_query"])
+        right = data.errors.sel(formula=[name for name in points.FORMULAS if name != "printed key_query"])
         free = data.ratio.sel(bound="Hessian without dimension")
         near, share = free.sel(kind="lopsided"), data.decoder_share.sel(kind="lopsided")
         return {

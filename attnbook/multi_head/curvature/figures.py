@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.curvature import experiments as own
 from attnbook.multi_head.curvature.points import WORST, two_parts
@@ -41,7 +41,7 @@ def law(data: xr.Dataset) -> Figure:
         ax.plot(data.heads, start / np.sqrt(data.heads), color=INK, linewidth=1, linestyle=":")
         ax.annotate("slope -1/2", (16, start / 4), xytext=(4, 4), textcoords="offset points", fontsize=10)
         ax.set(yscale="log", ylabel=f"most negative curvature {RELATIVE}")
-        _heads(ax, data)
+        log_axis(ax, data.heads.values, "number of heads H")
         ax.set_ylim(top=ax.get_ylim()[1] * 30)
         ax.legend(fontsize=9, loc="upper right", ncols=2)
     return figure
@@ -87,30 +87,13 @@ def one_head(data: xr.Dataset) -> Figure:
             near, share = ratio.sel(kind="lopsided"), data.decoder_share.sel(kind="lopsided")
             dots = {"color": look.color, "marker": look.marker, "linestyle": "none", "markersize": 3.2}
             right.plot(share.values.ravel(), near.values.ravel(), **dots)
-        left.set(title="random draws", xscale="log", yscale="log", xlabel="dimension of a token d", ylim=(None, 2))
-        left.set_xticks(data.dimension, [f"{d}" for d in data.dimension.values])
-        left.minorticks_off()
+        left.set(title="random draws", yscale="log", ylim=(None, 2))
+        log_axis(left, data.dimension.values, "dimension of a token d")
         right.set(title="draws made to come near", xlabel="decoder's share of our bound", ylim=(0, 1.08))
         for ax in (left, right):
             ax.axhline(1, color=INK, linewidth=1, linestyle=":")
         left.set_ylabel("measured / stated")
         left.legend(fontsize=9, loc="lower left")
-    return figure
-
-
-def limits(data: xr.Dataset) -> Figure:
-    r"""Draw the curvature times $\sqrt H$, flat where the law holds: one head at work, and larger weights."""
-    scaled = own.relative(data) * np.sqrt(data.heads)
-    with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.4), sharey=True)
-        for ax, scale, shown in ((left, 0.5, ("trained", "lone")), (right, 2.0, ("trained", "equal"))):
-            for point in shown:
-                _band(ax, scaled.sel(scale=scale, point=point), LOOKS[point])
-            _heads(ax, data)
-            ax.set(yscale="log", title=f"start weights {scale:g}")
-            ax.legend(fontsize=9, loc="upper left")
-        left.set_ylabel(r"$-\lambda_{\min}\sqrt{H}/\hat L$")
-        left.set_ylim(top=left.get_ylim()[1] * 2)
     return figure
 
 
@@ -142,7 +125,7 @@ def slopes(data: xr.Dataset) -> Table:
         "not divided by the loss": -data.smallest,
         "the median head's own block, relative to the loss": data.typical_head / data.loss,
     }
-    points = ("random", "trained", "equal")
+    points = ("random", "trained", "equal", "lone")
     rows: list[list[str | Measured]] = []
     for (name, values), scale in itertools.product(quantities.items(), data.scale.values):
         if np.isfinite(values.sel(point="random")).all():
@@ -159,9 +142,3 @@ def slopes(data: xr.Dataset) -> Table:
 
 def _band(ax: Axes, values: xr.DataArray, look: Look) -> None:
     band(ax, values.heads.values, values.transpose("seed", "heads").values, look)
-
-
-def _heads(ax: Axes, data: xr.Dataset) -> None:
-    ax.set(xscale="log", xlabel="number of heads H")
-    ax.set_xticks(data.heads.values, [f"{h}" for h in data.heads.values])
-    ax.minorticks_off()

@@ -7,13 +7,16 @@ that are all the same (*equal tokens*) or point half each way (*opposite tokens*
 
 Then what the paper's footnotes allow: another self-bounded loss, and tied decoders $U_h=P(u_h)$ with one vector $u_h$
 for all tokens (pooling, $U_h=\mathbb 1u_h^\top$) or for the last token only, where derivatives are those in $u_h$.
+
+At last one head: *lopsided* draws are made to come near the bound of Proposition 1, by tokens close to $\pm e$ for one
+direction $e$, decoders of all sizes along $e$, and the attention for which the larger term of the bound is attained.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,14 +25,18 @@ from torch.nn.functional import softplus
 
 from attnbook.core import spectrum
 from attnbook.core.ensemble import Parameters
-from attnbook.core.rng import stream
-from attnbook.multi_head import derivatives, network
+from attnbook.core.rng import stream, to_tensor
+from attnbook.multi_head import curvature_bounds, derivatives, layer, network
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.experiment_parts import random_networks
 
 if TYPE_CHECKING:
     from attnbook.multi_head.curvature.experiments import Curvature
 
+FORMULAS = ("decoder", "key_query", "mixed", "curvature", "printed key_query")
+BOUNDS = ("gradient", "Hessian", "Hessian without dimension")
+KINDS = ("random", "lopsided")
+Head = tuple[np.ndarray, np.ndarray, np.ndarray]
 WORST = ("equal tokens", "opposite tokens")
 POINTS = ("random", "trained", "lone", "equal", *WORST)
 # Pooling is measured by the norm of U_h, or, "plain", by that of u_h as the footnote may be read.
@@ -122,11 +129,9 @@ def squareplus(margins: Tensor) -> Tensor:
 
 def rows_of(variant: str, n_tokens: int) -> np.ndarray:
     """Return how the rows of a decoder depend on the vectors that are trained, ``(tokens, vectors)``."""
-    if variant == "squareplus":
-        return np.eye(n_tokens)
-    if variant == "last token":
-        return np.eye(n_tokens)[:, -1:]
-    return np.ones((n_tokens, 1)) / (math.sqrt(n_tokens) if variant == "pooling" else 1)
+    free, tied = np.eye(n_tokens), np.ones((n_tokens, 1))
+    pooling = {"pooling": tied / math.sqrt(n_tokens), "pooling, plain": tied}
+    return {"squareplus": free, "last token": free[:, -1:], **pooling}[variant]
 
 
 def variant_ratios(variant: str, n_heads: int, point: str, seed: int, batch: network.Batch) -> list[float]:
@@ -140,19 +145,15 @@ def variant_ratios(variant: str, n_heads: int, point: str, seed: int, batch: net
 
     def loss(parameters: Tensor) -> Tensor:
         u, w = parameters.view_as(flat).tensor_split([rows.shape[1]], dim=2)
-        margins = labels * network.predict({"decoder": rows @ u, "key_query": w}, tokens)
+        margins = labels * layer.outputs({"decoder": rows @ u, "key_query": w}, tokens)
         return (squareplus(margins) if variant == "squareplus" else softplus(-margins)).mean()
 
     at = flat.flatten()
     value, gradient = float(loss(at)), torch.func.grad(loss)(at)
     eigenvalues = torch.linalg.eigvalsh(torch.func.jacrev(torch.func.grad(loss))(at))
-    stated = loss_constants(
-        n_tokens=n_tokens,
-        dimension=dimension,
-        n_heads=n_heads,
-        token_norm=max(1.0, float(tokens.norm(dim=3).max())),
-        largest_head_norm=float(network.largest_head_norm(trained)),
-    )
+    norms = max(1.0, float(tokens.norm(dim=3).max())), float(network.largest_head_norm(trained))
+    given: dict[str, Any] = {"n_tokens": n_tokens, "dimension": dimension, "n_heads": n_heads}
+    stated = loss_constants(**given, token_norm=norms[0], largest_head_norm=norms[1])
     return [
         float(gradient.norm()) / (stated.gradient * value),
         float(eigenvalues.abs().max()) / stated.smoothness,
@@ -169,3 +170,87 @@ def two_parts(n_heads: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray, f
     hessian = derivatives.loss_hessian(copies, torch.tensor(tokens), torch.tensor(labels, dtype=torch.float64))
     bowl = hessian.rows.T * hessian.weights @ hessian.rows
     return bowl, hessian.dense() - bowl, math.log(2)
+
+
+def formula_errors(n_tokens: int, dimension: int, seed: int, draw: int) -> list[float]:
+    """Return relative errors of the formulas of Lemma 1, as the text prints them, at one draw of normal entries."""
+    rng = stream(seed, "formulas", draw)
+    t, d = n_tokens, dimension
+    drawn = [rng.standard_normal(shape) for shape in ((t, d), (t, d), (d, d), t, d, d)]
+    x, u, w, a, b, c = (to_tensor(array, dtype=torch.float64) for array in drawn)
+    u.requires_grad_(), w.requires_grad_()
+    output = (u * ((x @ w @ x.T).softmax(1) @ x)).sum()
+    in_u, in_w = torch.autograd.grad(output, (u, w), create_graph=True)
+    (mixed,) = torch.autograd.grad(a @ in_u @ b, w, retain_graph=True)
+    (curvature,) = torch.autograd.grad(c @ in_w @ b, w)
+    with torch.no_grad():
+        logits, values, along = x @ w @ x.T, u @ x.T, x @ b
+        phi = logits.softmax(1)
+        # The text reads v v^T where phi phi^T must stand.
+        true, printed = (torch.diag_embed(phi) - p[:, :, None] * p[:, None] for p in (phi, logits))
+        bent = along * values - (phi @ along)[:, None] * values - (phi * values).sum(1, keepdim=True) * along
+
+        def summed(weights: Tensor, rows: Tensor, jacobian: Tensor = true) -> Tensor:
+            """Sum over queries of weight times x_t r_t^T J_t X."""
+            return x.T @ (weights[:, None] * torch.einsum("ts,tsr,rj->tj", rows, jacobian, x))
+
+        one, formulas = torch.ones_like(a), {"decoder": (phi @ x, in_u)}
+        formulas["key_query"] = summed(one, values), in_w
+        formulas["mixed"] = summed(a, along.expand(t, t)), mixed
+        formulas["curvature"] = summed(x @ c, bent), curvature
+        formulas["printed key_query"] = summed(one, values, printed), in_w
+        return [float((got - right).norm() / right.norm()) for got, right in (formulas[name] for name in FORMULAS)]
+
+
+def bound_ratios(kind: str, n_tokens: int, dimension: int, seed: int, draw: int) -> list[float]:
+    """Return measured norms over their bounds at one draw; at last the decoder's share of the bound without d."""
+    rng = stream(seed, kind, dimension, draw)
+    head = {"random": random_head, "lopsided": lopsided_head}[kind](n_tokens, dimension, rng)
+    gradient, hessian = exact_norms(*head)
+    tokens, decoder = head[:2]
+    sharp = curvature_bounds.dimension_free_hessian_bound(tokens, decoder)
+    return [
+        gradient / curvature_bounds.gradient_bound(tokens, decoder),
+        hessian / curvature_bounds.hessian_bound(tokens, decoder),
+        hessian / sharp,
+        1 - curvature_bounds.dimension_free_hessian_bound(tokens, np.zeros_like(decoder)) / sharp,
+    ]
+
+
+def exact_norms(tokens: np.ndarray, decoder: np.ndarray, key_query: np.ndarray) -> tuple[float, float]:
+    """Return the norms of gradient and Hessian of one head."""
+    x, u, w = (to_tensor(array, dtype=torch.float64).unsqueeze(0) for array in (tokens, decoder, key_query))
+    head = {"decoder": u, "key_query": w}
+    gradient = derivatives.head_gradients(head, x).norm()
+    hessian = derivatives.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
+    return float(gradient), float(torch.linalg.eigvalsh(hessian).abs().max())
+
+
+def random_head(n_tokens: int, dimension: int, rng: np.random.Generator) -> Head:
+    """Draw normal entries, each of the three arrays at a scale between 0.1 and 10."""
+    tokens, decoder, key_query = 10.0 ** rng.uniform(-1, 1, 3)
+    return (
+        tokens * rng.standard_normal((n_tokens, dimension)),
+        decoder * rng.standard_normal((n_tokens, dimension)),
+        key_query * rng.standard_normal((dimension, dimension)),
+    )
+
+
+def lopsided_head(n_tokens: int, dimension: int, rng: np.random.Generator) -> Head:
+    """Draw tokens near plus or minus one direction, half each way, and a decoder of any size along it."""
+    # A small decoder: uniform attention, which maximises the variance of the tokens. A large one: attention mostly to
+    # tokens of the own sign, with the share of the others at which the third cumulant is largest, and values that are
+    # positive there.
+    direction = rng.standard_normal(dimension)
+    direction /= np.linalg.norm(direction)
+    away, off, size = 10.0 ** rng.uniform([-4, -4, -3], [0, 0, 3])
+    signs = np.ones(n_tokens)
+    signs[n_tokens // 2 :] = -1
+    others = (1 - 1 / np.sqrt(3)) / 2
+    preference = np.log(1 / others - 1) / 2 if size > 1 else 0.0
+    spread = away * rng.standard_normal((n_tokens, dimension)) / np.sqrt(dimension)
+    return (
+        signs[:, None] * direction + spread,
+        -size * signs[:, None] * direction,
+        preference * np.outer(direction, direction) + off * rng.standard_normal((dimension, dimension)) / dimension,
+    )

@@ -23,8 +23,9 @@ from attnbook.multi_head.checks import at_least, increasing, positive
 from attnbook.multi_head.data import Drawn, double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation import left_out
+from attnbook.multi_head.measures import error_rate
 from attnbook.multi_head.network import largest_head_norm
-from attnbook.multi_head.on_mixture import AfterFirstPhase, Stack, even_signs, stacked, target_distances
+from attnbook.multi_head.on_mixture import AfterFirstPhase, Stack, stacked
 from attnbook.multi_head.realizability import PENALTIES, nearest_targets
 
 __all__ = ["GeneralisationGap", "InsideTheorem2", "Stability"]
@@ -85,14 +86,14 @@ class GeneralisationGap(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train on samples of every size, and look for the targets that the bounds need."""
-        where, found, counts = double_device(device), [], even_signs(seeds, [self.heads])
+        where, found, heads = double_device(device), [], [self.heads]
         first, test = self.first(seeds, where), self.draw(seeds, self.test_samples, "test", where)
         coin_first, coin_test = (tossed(one, seeds, name) for name, one in {"first phase": first, "test": test}.items())
         with threads(1):
             for number, n in enumerate(self.sizes, 1):
                 drawn = self.draw(seeds, n, f"samples {n}", where)
-                stack = stacked(drawn, first, counts)
-                coins = stacked(tossed(drawn, seeds, f"samples {n}"), coin_first, counts)
+                stack = stacked(drawn, first, heads)
+                coins = stacked(tossed(drawn, seeds, f"samples {n}"), coin_first, heads)
                 random = {f"random_{name}": v for name, v in self._trained(coins, coin_test).items()}
                 found.append(self._trained(stack, test) | self._targets(stack) | random)
                 if progress:
@@ -105,9 +106,8 @@ class GeneralisationGap(OnNoisyData):
         fresh = stack.on(test)
 
         def record(networks: Parameters) -> dict[str, Tensor]:
-            wrong = fresh.labels * fresh.outputs(networks) <= 0
-            losses = {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks)}
-            return losses | {"test_error": wrong.double().mean(1)}
+            error = error_rate(fresh.outputs(networks), fresh.labels)
+            return {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks), "test_error": error}
 
         return stack.train(self.step_size, (stack.labels.shape[1], self.steps), record)[0]
 
@@ -176,7 +176,7 @@ class Stability(OnNoisyData):
         runs += [(self.inside_size, (self.inside_heads,), self.inside_step_size, self.inside_steps)]
         with threads(1):
             for number, run in enumerate(runs, 1):
-                found.append(left_out.measured(left_out.paths(self, seeds, *run, where), run[2], test))
+                found.append(left_out.measured(left_out.followed(self, seeds, *run, where), run[2], test))
                 if progress:
                     progress(number, len(runs))
         *usual, inside = found
@@ -247,7 +247,7 @@ class InsideTheorem2(AfterFirstPhase):
         where = double_device(device)
         drawn, test = (self.draw(seeds, n, name, where)
                        for n, name in ((self.n_samples, "samples"), (self.test_samples, "test")))  # fmt: skip
-        stack = stacked(drawn, self.first(seeds, where), even_signs(seeds, [self.heads]))
+        stack = stacked(drawn, self.first(seeds, where), [self.heads])
 
         def record(networks: Parameters) -> dict[str, Tensor]:
             found = {"train": stack.losses(networks), "test": stack.on(test).losses(networks)}
@@ -291,7 +291,8 @@ def positive_mean(gap: xr.DataArray) -> xr.DataArray:
 
 def corollary_2(data: xr.Dataset, step_size: float) -> xr.DataArray:
     """Return Corollary 2's bound on the gap for each training set, with its own margin."""
-    return 17 * target_distances(data.margin, data.output_bound, data.steps) ** 2 / (step_size * data.n)
+    distance = theory.target_distance(steps=data.steps, margin=data.margin, output_bound=data.output_bound)
+    return xr.DataArray(17 * distance**2 / (step_size * data.n))
 
 
 def corollary_4(data: xr.Dataset, step_size: float) -> xr.DataArray:

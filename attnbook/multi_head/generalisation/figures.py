@@ -8,13 +8,12 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.generalisation import experiments as own
-from attnbook.multi_head.on_mixture import target_distances
+from attnbook.multi_head.generalisation_bounds import target_distance
 
 GAP = Look("measured gap", "#0b5cad", "-", "o")
 LEFT_OUT = Look("left-out − training loss", "#c2410c", (0, (5, 2)), "s", hollow=True)
@@ -29,7 +28,9 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def gap_and_bounds(data: xr.Dataset) -> Figure:
     """Draw the gap, what the networks without one sample say, and two bounds, for few and for many heads."""
-    drawn = {COROLLARY: _corollary_2(data), LEMMA: own.lemma_3(data), THEOREM: data.theorem_2,
+    settings = data.attrs["settings"]
+    corollary = own.corollary_2(data.assign(output_bound=1.0, steps=float(settings["steps"])), settings["step_size"])
+    drawn = {COROLLARY: corollary, LEMMA: own.lemma_3(data), THEOREM: data.theorem_2,
              GAP: data.test_loss - data.train_loss, LEFT_OUT: data.left_out_loss - data.train_loss}  # fmt: skip
     with style():
         figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.3), sharey=True)
@@ -38,8 +39,8 @@ def gap_and_bounds(data: xr.Dataset) -> Figure:
                 band(ax, data.n, values.sel(heads=heads).transpose("seed", "n"), look)
             ax.axhline(math.log(2), color=INK, linewidth=1, linestyle=(0, (4, 4)))
             ax.annotate("log 2", (data.n[1], math.log(2)), xytext=(0, 2), textcoords="offset points", fontsize=9)
-            _sample_axis(ax, data.n.values)
-            ax.set(yscale="log", title=f"{head_count(heads)} heads")
+            log_axis(ax, data.n.values, "training samples n")
+            ax.set(yscale="log", title=f"{_power(math.log10(heads))} heads")
         panels[0].set(ylabel="test − training loss", ylim=(4e-3, None))
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9.5)
     return figure
@@ -62,7 +63,7 @@ def rates(data: xr.Dataset) -> Figure:
         line = 1.6 * float(gap.sel(schedule=own.K_IS_N).mean("seed")[0]) * n[0] / n
         ax.plot(n, line, color=INK, linewidth=1, linestyle=":")
         ax.annotate("slope −1", (n[2], line[2]), xytext=(4, 5), textcoords="offset points", fontsize=10)
-        _sample_axis(ax, n)
+        log_axis(ax, n, "training samples n")
         ax.set(yscale="log", ylabel="test − training loss", ylim=(1e-3, None))
         figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     return figure
@@ -70,9 +71,9 @@ def rates(data: xr.Dataset) -> Figure:
 
 def distances(near: xr.Dataset, gaps: xr.Dataset) -> Figure:
     r"""Draw how far the nearest target of loss 1/K is, over $g_0(1/K)$: clean data by K, noisy data as points."""
-    over = near.needed / target_distances(near.margin, near.start_output, near.k)
-    over = over.stack(start=("seed", "heads")).transpose("start", "k")
-    printed = target_distances(gaps.margin, gaps.output_bound, gaps.steps)
+    clean = target_distance(steps=near.k, margin=near.margin, output_bound=near.start_output.clip(min=1))
+    over = (near.needed / clean).stack(start=("seed", "heads")).transpose("start", "k")
+    printed = target_distance(steps=gaps.steps, margin=gaps.margin, output_bound=gaps.output_bound)
     noisy = (gaps.needed / printed).median("seed").transpose("schedule", "n")
     look = Look("noisy data, n = 10 to 160", "#c2410c", "none", "s", hollow=True)
     with style():
@@ -96,7 +97,7 @@ def recursion_frame(paths: xr.Dataset, n_heads: int, rank: int) -> Figure:
         for name, look in looks.items():
             ax.plot(steps[1:], one[name][1:], markevery=max(1, len(steps) // 12), **look.line_style())
         ax.set(yscale="log", ylim=(2e-4, 2e3), xlim=(0, steps[-1]), xlabel="step k")
-        ax.set(ylabel="distance of the two networks", title=f"H = {head_count(n_heads)}, sample {rank}")
+        ax.set(ylabel="distance of the two networks", title=f"H = {_power(math.log10(n_heads))}, sample {rank}")
         ax.set_yticks([1e-3, 1e-1, 1e1, 1e3])
         ax.minorticks_off()
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=9.5)
@@ -135,24 +136,6 @@ def conditions(stable: xr.Dataset, inside: xr.Dataset) -> Table:
         f"column: {theorem['n_samples']} samples, {theorem['steps']} steps, noise {theorem['noise']} along patterns."
     )
     return Table(["at most 1?", *(f"{_power(math.log10(h))} heads, η = {eta:g}" for h, eta in runs)], rows, caption)
-
-
-def head_count(n_heads: float) -> str:
-    """Return a number of heads for labels: in digits below a thousand, else as a power of ten."""
-    power = round(math.log10(n_heads))
-    return f"$10^{{{power}}}$" if n_heads >= 1000 and 10**power == n_heads else f"{n_heads:g}"
-
-
-def _corollary_2(stable: xr.Dataset) -> xr.DataArray:
-    """Corollary 2 for the experiment on stability, whose start returns zero."""
-    settings = stable.attrs["settings"]
-    return own.corollary_2(stable.assign(output_bound=1.0, steps=float(settings["steps"])), settings["step_size"])
-
-
-def _sample_axis(ax: Axes, sizes: np.ndarray) -> None:
-    ax.set(xscale="log", xlabel="training samples n")
-    ax.set_xticks(sizes, [f"{n}" for n in sizes])
-    ax.minorticks_off()
 
 
 def _power(logarithm: float) -> str:

@@ -1,12 +1,16 @@
-"""The experiment of the chapter: what one step from zero writes, and what margin it leaves."""
+r"""The experiment of the chapter: what one step from zero writes, and what margin it leaves.
+
+Margins of the paper's target are sums of a decoder part and an attention part. The start is $m$, the row of every
+decoder per unit of its random sign; $m=\frac\zeta4u_\star$ is its signal alone.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,15 +18,15 @@ import xarray as xr
 from torch import Tensor
 
 from attnbook.core.experiment import Arrays, highest, lowest
-from attnbook.core.rng import stream
+from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.checks import at_least, containing, increasing
-from attnbook.multi_head.data import Mixture, double_device, draw
+from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.on_mixture import MixtureCells
-from attnbook.multi_head.one_good_step import start
+from attnbook.multi_head.tangent_kernel import largest_margins, tangent_features
 
 __all__ = ["StartMargin"]
 
@@ -91,7 +95,11 @@ class StartMargin(MixtureCells):
 
         def of_cell(share: float, norm: float, noise: float) -> Arrays:
             mixture = self.mixture(norm, share, noise)
-            found = start.smallest_margins(mixture, self.n_samples, self.n_best, seeds, where)
+            true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+            m, few = share / 4 * true.signal, Drawn(*(part[:, : self.n_best] for part in batch))
+            margins = {"zero_margin": 0 * m, "margin": m}
+            found = {name: true.margins(batch, at).amin(1).cpu().numpy() for name, at in margins.items()}
+            found |= {name: best_margin(few, at) for name, at in {"best_zero": 0 * m, "best": m}.items()}
             return {name: (("seed",), values) for name, values in found.items()}
 
         errors: Arrays = {"jacobian_error": (("form",), jacobian_errors(self.n_tokens))}
@@ -101,7 +109,7 @@ class StartMargin(MixtureCells):
     def _real_step(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
         """Measure residual, head norms, outputs and margins after a real first phase of every size."""
         mixture = self.step_mixture
-        true, batch = start.truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+        true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
         part = mixture.relevant_fraction / 4 * true.signal[:, None]
         each = [self._directions(seeds, purpose, where) for purpose in FIRST_PHASES]
         m, (zero, pull) = each[0], true.parts(batch)
@@ -142,20 +150,13 @@ class StartMargin(MixtureCells):
             first = draw(mixture, n_first, seeds, purpose="growing first phase", device=where)
             batch = draw(mixture, min(self.n_samples, 500), seeds, purpose="growing", device=where)
             m = starts.first_phase_direction(first.tokens, first.labels)
-            margin = start.truth(mixture, seeds, where).margins(batch, m).amin(1)
+            margin = truth(mixture, seeds, where).margins(batch, m).amin(1)
             gain.append(margin.cpu().numpy() - oracle.linear_margin(mixture))
         return {"gain": (("large_norm", "seed"), gain)}
 
     def over_n(self, formula: Callable[[Mixture, int], float]) -> xr.DataArray:
         """Return a formula of the mixture and the size of the first phase, at every size."""
         return self.stated(("n",), partial(formula, self.step_mixture))
-
-    def after_step(self, data: xr.Dataset, *, sharper: bool = False) -> xr.DataArray:
-        """Return the whole of eq. (7), or of our bound, after the real first phase, with the residual it had."""
-        mixture = self.step_mixture
-        if sharper:
-            return theory.margin_bound(mixture) - theory.residual_price(mixture) * data.residual
-        return oracle.first_phase_margin(mixture) - theory.stated_residual_price(mixture) * data.residual
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off what the step writes, the three properties, and margins over the stated bound and over ours."""
@@ -178,11 +179,12 @@ class StartMargin(MixtureCells):
         p = self.over_n(theory.residual_size) / self.failure**0.5
         heads = partial(theory.head_norm_bound, mixture)
         output = partial(theory.output_bound, mixture, n_samples=self.n_samples, failure=self.failure)
-        likely = data.output * max(sign_quantile(h, self.failure) for h in (1, 4, 16, 64))
+        likely = data.output * max(theory.sign_quantile(h, self.failure) for h in (1, 4, 16, 64))
         free, uniform = oracle.first_phase_margin(mixture), data.uniform_margin
         spread = (uniform.max("draw") - uniform.min("draw")) / uniform.mean("draw")
+        whole = free - theory.residual_price(mixture) * data.residual
         needed = theory.heads_required(mixture, margin=free, output=output(float(data.residual.max())))
-        required = theory.residual_bound(mixture, 1, failure=self.failure) * theory.stated_residual_price(mixture)
+        required = theory.residual_bound(mixture, 1, failure=self.failure) * theory.residual_price(mixture)
         return {
             "MH-P2.1": {
                 "largest_ratio": highest(data.head_norm / each(heads, data.residual)),
@@ -200,7 +202,7 @@ class StartMargin(MixtureCells):
                 "heads_required": xr.DataArray(needed),
             },
             "MH-P2.6": {
-                "bound": self.after_step(data).isel(n=-1, drop=True), "margin": data.step_margin.isel(n=-1, drop=True),
+                "bound": whole.isel(n=-1, drop=True), "margin": data.step_margin.isel(n=-1, drop=True),
                 "required_samples": xr.DataArray((required / free) ** 2),
             },
             "MH-P2.7": {
@@ -219,8 +221,9 @@ class StartMargin(MixtureCells):
         stated, ours = self.of_cells(oracle.first_phase_margin), self.of_cells(theory.margin_bound)
         judged, noisy = {"share": self.shares[0], "norm": 2.0, "noise": JUDGED}, {"noise": data.noise > 0}
         gain = (data.best / data.best_zero).sel(share=self.shares[0], noise=0.0, drop=True)
-        mixture, after, error = self.step_mixture, self.after_step(data, sharper=True), abs(data.margin / stated - 1)
-        price = theory.residual_price(mixture)
+        mixture, error = self.step_mixture, abs(data.margin / stated - 1)
+        price = theory.residual_price(mixture, sharper=True)
+        after = theory.margin_bound(mixture) - price * data.residual
         required = theory.residual_size(mixture, 1) * price / theory.margin_bound(mixture)
         return {
             "MH-B13.2": {f"relative_error_{form}": data.jacobian_error.sel(form=form, drop=True) for form in FORMS},
@@ -238,19 +241,11 @@ class StartMargin(MixtureCells):
                 "smallest_step_bound": lowest(after.isel(n=-1, drop=True)),
                 "smallest_step_margin_minus_ours": lowest(data.step_margin - after),
                 "drop_over_price": highest(np.maximum(data.lost.max("n"), data.worst_drop) / price),
-                "price_over_stated": xr.DataArray(price / theory.stated_residual_price(mixture)),
+                "price_over_stated": xr.DataArray(price / theory.residual_price(mixture)),
                 "required_samples": xr.DataArray(required**2 / self.failure),
             },
             "MH-P2.3-zero": {f"gain_norm_{s}": gain.sel(norm=float(s), drop=True) for s in (1, 4)},
         }  # fmt: skip
-
-
-def sign_quantile(n_heads: int, failure: float) -> float:
-    """Return what the size of the random sum of signs stays within with probability 1 - failure, exactly."""
-    values, probabilities = theory.sign_sums(n_heads)
-    order = np.argsort(np.abs(values))
-    within = probabilities[order].cumsum() >= 1 - failure - 1e-12
-    return float(np.abs(values)[order][within.argmax()])
 
 
 def jacobian_errors(n_tokens: int) -> list[float]:
@@ -258,3 +253,40 @@ def jacobian_errors(n_tokens: int) -> list[float]:
     true = torch.func.jacrev(lambda v: v.softmax(0))(torch.zeros(n_tokens, dtype=torch.float64))
     printed = torch.eye(n_tokens, dtype=torch.float64) - 1 / n_tokens
     return [float((form - true).norm() / true.norm()) for form in (printed / n_tokens, printed)]
+
+
+class Truth(NamedTuple):
+    """The signal and the target of some seeds, one member each."""
+
+    signal: Tensor  # u_star = mu_+ - mu_-, (members, dimension)
+    decoder: Tensor  # of the target, norm one, (members, tokens, dimension)
+    key_query: Tensor  # of the target, norm one, (members, dimension, dimension)
+
+    def parts(self, batch: Drawn) -> tuple[Tensor, Tensor]:
+        r"""Return the decoder part of the margins, and the vectors whose product with $m$ is the attention part."""
+        pull = starts.key_query_pull(batch.tokens, batch.labels, self.key_query)
+        return starts.decoder_part(batch.tokens, batch.labels, self.decoder), pull
+
+    def margins(self, batch: Drawn, m: Tensor) -> Tensor:
+        """Return the margin of every sample at one direction of each member."""
+        decoder, pull = self.parts(batch)
+        return decoder + torch.einsum("bnd,bd->bn", pull, m)
+
+
+def truth(mixture: Mixture, seeds: Sequence[int], where: torch.device) -> Truth:
+    """Return signal and target of some seeds."""
+    rows = []
+    for seed in seeds:
+        patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
+        u, w = oracle.decoder(patterns, mixture.n_tokens), oracle.key_query(patterns)
+        rows.append((oracle.value_direction(patterns), u / np.linalg.norm(u), w / np.linalg.norm(w)))
+    return Truth(*(to_tensor(np.stack(part), device=where, dtype=torch.float64) for part in zip(*rows, strict=True)))
+
+
+def best_margin(batch: Drawn, m: Tensor) -> np.ndarray:
+    r"""Return the largest margin of any target of norm $\sqrt2$ at one head with rows $m$; NaN where none is."""
+    rows = m[:, None, None].expand(-1, 1, batch.tokens.shape[2], -1)
+    key_query = m.new_zeros((len(m), 1, m.shape[1], m.shape[1]))
+    features = tangent_features({"decoder": rows, "key_query": key_query}, batch.tokens)
+    found = largest_margins((features @ features.mT).cpu().numpy(), batch.labels.cpu().numpy())
+    return np.where(found > 0, 2**0.5 * found, np.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,21 @@ from attnbook.core.ensemble import Parameters, log_spaced
 from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
-from attnbook.multi_head import head_groups, layer, network
+from attnbook.multi_head import head_groups
 from attnbook.multi_head.certificate import certify, heads_for
 from attnbook.multi_head.checks import increasing, positive
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation_bounds import target_distance
+from attnbook.multi_head.measures import relevant_mass
 from attnbook.multi_head.network import largest_head_norm
-from attnbook.multi_head.objectives import logistic
-from attnbook.multi_head.on_mixture import Stack, WideNetworks, even_signs, stacked, target_distances
+from attnbook.multi_head.on_mixture import Stack, WideNetworks
 from attnbook.multi_head.realizability import nearest_targets
 from attnbook.multi_head.tangent_kernel import linearised_outputs
-from attnbook.multi_head.training_bounds.inside import InsideTheorem, averages
-from attnbook.multi_head.training_bounds.segments import Segments
+from attnbook.multi_head.training_bounds.proof import InsideTheorem, Segments, averages
 
-__all__ = ["Certificates", "EqualHeads", "InsideTheorem", "Segments", "TrainingBounds"]
+__all__ = ["Certificates", "InsideTheorem", "Segments", "TrainingBounds"]
 
 MANY = 64  # from this many heads on, movements must follow their law, and realizability is judged
 ROUNDING = 1e-9  # outputs that differ by less are equal up to rounding
@@ -100,14 +99,13 @@ class TrainingBounds(WideNetworks):
                  for name, times in {"target_loss": 1.0, "farther_loss": 2**0.5}.items()}  # fmt: skip
         nearest = {"least_loss": [targets.loss_at(distance) for distance in far],
                    "needed": [targets.distance_for(1 / k) for k in self.wanted]}  # fmt: skip
-        weights = layer.attention_weights(networks, stack.tokens) * stack.relevant[:, :, None, None, :]
         norms = {"token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
                  "head_norm": largest_head_norm(stack.start)}  # fmt: skip
         arrays = self.by_width({
             "linear_gap": ((), (stack.outputs(networks) - linear).abs().amax(1)),
             "margin": ((), tangent.margin),
             "start_output": ((), first.abs().amax(1)),
-            "attention": (("sign",), weights.sum(4).mean((1, 3))),
+            "attention": (("sign",), relevant_mass(networks, stack.tokens, stack.relevant)),
             **{name: (("k",), np.stack(values, 1)) for name, values in (along | nearest).items()},
             **{name: (("step",), values) for name, values in found.items()},
         })  # fmt: skip
@@ -135,7 +133,7 @@ class TrainingBounds(WideNetworks):
     def _targets(self, data: xr.Dataset, at: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold losses of targets against 1/K, and training losses against the bound with the measured distance."""
         scaled, least = at.k * at.target_loss, at.k * at.least_loss
-        needed = data.needed / target_distances(data.margin, data.start_output, data.k)
+        needed = data.needed / printed_distance(data, data.k)
         many = {"heads": data.heads >= MANY}
         third, (first, last) = (2 + 5 * at.needed**2 / (4 * self.step_size)) / at.k, ({"k": k} for k in (0, -1))
         return {
@@ -158,6 +156,11 @@ class TrainingBounds(WideNetworks):
         }
 
 
+def printed_distance(data: xr.Dataset, steps: xr.DataArray) -> xr.DataArray:
+    """Return $g_0(1/K)$ of Corollary 2 at the measured starts."""
+    return xr.DataArray(target_distance(steps=steps, margin=data.margin, output_bound=data.start_output.clip(min=1)))
+
+
 def above_rounding(gap: xr.DataArray) -> xr.DataArray:
     """Return the gap to linear training for the numbers of heads for which it is above rounding in every seed."""
     return gap.where(gap.min("seed") > ROUNDING, drop=True)
@@ -165,7 +168,7 @@ def above_rounding(gap: xr.DataArray) -> xr.DataArray:
 
 def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
     """Return the bounds of Corollary 2 and of Theorem 1 for each K, and the distance of the target."""
-    distance = target_distances(data.margin, data.start_output, data.k)
+    distance = printed_distance(data, data.k)
     run: dict[str, Any] = {"distance": distance, "step_size": step_size, "steps": data.k}
     corollary, regret = (theory.regret_bound(target_loss=loss, **run) for loss in (1 / data.k, data.target_loss))
     return xr.Dataset({"corollary": corollary, "regret": regret, "distance": distance})
@@ -178,7 +181,7 @@ def demands(data: xr.Dataset, steps: np.ndarray) -> xr.Dataset:
     those of a certificate, whose target is at $\sqrt2\,g_0$. Step size of Section 6.1, bound of Corollary 2 at it.
     """
     settings, late, k = data.attrs["settings"], data.isel(heads=-1), xr.DataArray(steps, {"steps": steps})
-    far = target_distances(late.margin, late.start_output, k)
+    far = printed_distance(late, k)
     small = {"n_tokens": settings["n_tokens"], "token_norm": data.token_norm}
     sizes = small | {"dimension": settings["dimension"], "head_norm": data.head_norm.clip(min=1), "distance": far}
     largest, sketch = sizes["head_norm"] + 3 * far, theory.sketch_heads(**sizes)
@@ -223,14 +226,15 @@ class Certificates(WideNetworks):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Certify every width, train the wide ones."""
-        stack, steps = self.stack(seeds, double_device(device)), self.coordinates()["step"]
-        wide = np.flatnonzero(np.tile(np.array(self.heads) >= self.trained, len(seeds)))
+        where, at = double_device(device), self.coordinates()
+        stack, wide, steps = self.stack(seeds, where), replace(self, heads=tuple(at["trained"])), at["step"]
         with threads(1):
             found = [
                 certify(x, y, {name: tensor[m] for name, tensor in stack.start.items()}, stack.counts[m].tolist())
                 for m, (x, y) in enumerate(zip(stack.tokens, stack.labels, strict=True))
             ]
-            history = followed(stack.members(wide), [found[m].step_size for m in wide], steps, progress)[0]
+            rates = [one.step_size for one in found if one.n_heads >= self.trained]
+            history = followed(wide.stack(seeds, where), rates, steps, progress)[0]
         arrays = self.by_width({
             "bound": (("step",), [[one.bound_after(max(k, 1)) for k in steps] for one in found]),
             "step_size": ((), [one.step_size for one in found]),
@@ -260,56 +264,3 @@ def fewest_heads(data: xr.Dataset) -> xr.DataArray:
     """Return for each seed the width from which on all certificates of the grid are below log 2; infinite if none."""
     useless = data.heads.where(data.ever >= math.log(2)).max("heads").fillna(0)
     return data.heads.where(data.heads > useless).min("heads").fillna(math.inf)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EqualHeads(WideNetworks):
-    r"""Whole networks beside their groups of equal heads, and beside one head for each group with two step sizes.
-
-    The one head has the decoder $V_g=m_gU_g/\sqrt H$, which takes steps of size $\eta m_g/H$, and a key-query matrix
-    that takes steps of size $\eta/m_g$.
-    """
-
-    id = "multi_head.equal_heads"
-    summary = "Equal heads stay equal: many heads are one head with two step sizes"
-    budget_seconds = 5
-    smoke = {"steps": 10, "seeds": (0, 1)}
-
-    heads: tuple[float, ...] = (4, 16)  # trained as groups and as a whole
-    steps: int = 100  # of gradient descent
-    step_size: float = 0.5  # not tuned
-
-    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train whole networks, groups and single heads side by side."""
-        where = double_device(device)
-        drawn, first = self.draw(seeds, self.n_samples, "samples", where), self.first(seeds, where)
-        with threads(1):
-            found = [self._apart(stacked(drawn, first, even_signs(seeds, [n_heads]))) for n_heads in self.heads]
-        if progress:
-            progress(1, 1)
-        return {name: (("heads", "seed"), [one[name] for one in found]) for name in ("groups", "one_head")}
-
-    def _apart(self, stack: Stack) -> dict[str, np.ndarray]:
-        """Largest difference of a parameter between the whole network and its groups, or one head for each of them."""
-        counts, root = stack.counts[:, :, None, None], stack.counts.sum(1)[:, None, None, None].sqrt()
-        share, objective = counts / root, logistic(stack.labels)
-        rates = {"decoder": self.step_size * share / root, "key_query": self.step_size / counts}
-        one = {"decoder": share * stack.start["decoder"], "key_query": stack.start["key_query"]}
-        for _ in range(self.steps):
-            # Outputs are sums over the heads: the scaling has the exponent 0.
-            gradient = layer.value_and_gradient(one, stack.tokens, objective, exponent=0.0)[1]
-            one = {name: one[name] - rates[name] * gradient[name] for name in one}
-        groups = stack.train(self.step_size, (self.steps,), lambda now: {"loss": stack.losses(now)})[1]
-        start, batch = head_groups.expand(stack.start, counts=stack.counts), (stack.tokens, stack.labels)
-        whole = network.gradient_descent(start, batch, step_size=self.step_size, steps=self.steps).parameters
-        found = {}
-        for kind, heads in {"groups": groups, "one_head": one | {"decoder": one["decoder"] / share}}.items():
-            expanded = head_groups.expand(heads, counts=stack.counts)
-            apart = [(tensor - whole[name]).abs().amax((1, 2, 3)) for name, tensor in expanded.items()]
-            found[kind] = torch.stack(apart).amax(0).cpu().numpy()
-        return found
-
-    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off the largest differences."""
-        found = {"largest_difference_groups": highest(data.groups), "largest_difference_one": highest(data.one_head)}
-        return {"MH-COLLAPSE": found}

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
-from attnbook.multi_head.on_mixture import target_distances
 from attnbook.multi_head.training_bounds import experiments as own
 
 LOG_2 = float(np.log(2))
@@ -32,8 +31,7 @@ def promise(data: xr.Dataset, certificates: xr.Dataset) -> Figure:
     """Draw measured average losses and what is promised for them, over many decades of steps."""
     steps, late, few = np.geomspace(10, 1e13, 40), data.isel(heads=-1), data.isel(heads=0, step=slice(1, None))
     k = xr.DataArray(steps, dims="steps")
-    distance = target_distances(late.margin, late.start_output, k)
-    practical = 2 / k + 5 * distance**2 / (4 * data.attrs["settings"]["step_size"] * k)
+    practical = 2 / k + 5 * own.printed_distance(late, k) ** 2 / (4 * data.attrs["settings"]["step_size"] * k)
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
         band(ax, few.step, few.average, FEW)

@@ -1,4 +1,4 @@
-"""Theorem 1 inside its own hypotheses: a problem so small that the printed constants can be met."""
+"""The proof of Theorem 1 inside its own conditions: training on a tiny problem, and the loss between two networks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
-from attnbook.multi_head import head_groups, layer, starts
-from attnbook.multi_head.checks import at_least, positive
-from attnbook.multi_head.curvature_bounds import loss_constants
+from attnbook.multi_head import derivatives, head_groups, layer, network, starts
+from attnbook.multi_head.checks import at_least, increasing, positive
+from attnbook.multi_head.curvature_bounds import allowed_distance, loss_constants
 from attnbook.multi_head.data import double_device
+from attnbook.multi_head.experiment_parts import random_networks
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.objectives import logistic
-from attnbook.multi_head.on_mixture import Stack
+from attnbook.multi_head.on_mixture import OnMixture, Stack
 
 SIZES: dict[str, Any] = {"n_tokens": 2, "dimension": 2, "token_norm": 1.0}
+FACTOR = 4 / 3  # of Proposition 4
+POSITIONS = 21  # points on each segment, ends included
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +140,106 @@ def averages(loss: np.ndarray) -> np.ndarray:
     """The average over steps 1 to each one along the first axis; the loss itself at step 0."""
     steps = np.arange(1, len(loss)).reshape(-1, *[1] * (loss.ndim - 1))
     return np.concatenate([loss[:1], np.cumsum(loss[1:], axis=0) / steps])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments(OnMixture):
+    """Pairs across a ridge: on both sides of a random network.
+
+    They lie in the direction of most negative curvature among those in which the loss has no slope.
+    """
+
+    id = "multi_head.segments"
+    summary = "Proposition 4: the loss between two networks"
+    budget_seconds = 30
+    smoke: ClassVar[Mapping[str, Any]] = {"seeds": (0, 1), "multiples": (1.0, 300.0)}
+    axes: ClassVar[Mapping[str, str]] = {"multiple": "multiples"}
+
+    n_samples: int = 40  # training samples
+    n_heads: int = 2  # few, as whole Hessians are computed
+    scale: float = 0.5  # standard deviation of the entries of the random network
+    multiples: tuple[float, ...] = (1.0, 10.0, 100.0, 300.0)  # distances, in units of the allowed one
+    seeds: tuple[int, ...] = tuple(range(20))
+    chunk: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        increasing(1, count=2, multiples=self.multiples)
+        if self.multiples[0] != 1:
+            raise ValueError(f"multiples: expected to begin with 1, got {self.multiples}")
+
+    def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
+        """Measure the loss on segments of each seed; one network at a time, on the CPU."""
+        sizes = self.n_heads, self.n_tokens, self.dimension
+
+        def one_seed(seed: int) -> Arrays:
+            batch = self.draw((seed,), self.n_samples, "samples", torch.device("cpu"))[:2]
+            random = random_networks([stream(seed, "random point")], sizes, scale=self.scale)
+            pairs = self._pairs(random, batch)
+            losses, (one, other) = [_losses(*pair, batch) for pair in pairs], pairs[-1]
+            smallest = min(np.linalg.eigvalsh(_hessian(point, batch))[0] for point in _points(one, other))
+            hills = [loss.max() / max(loss[0], loss[-1]) for loss in losses]
+            below = [_violation(*ends, batch, smallest) for ends in ((one, other), (other, one))]
+            return {"hill": (("multiple",), hills), "lower_violation": (("end",), below)}
+
+        with threads(1):
+            return self.grid(("seed",), one_seed, also={"seed": seeds}, progress=progress)
+
+    def _pairs(self, random: Parameters, batch: network.Batch) -> list[tuple[Parameters, Parameters]]:
+        """Networks on both sides of this one, for each multiple of the allowed distance."""
+        slope = _flat(network.loss_and_gradient(random, batch)[1]).numpy()
+        across = np.eye(len(slope)) - np.outer(slope, slope) / (slope @ slope)
+        steepest = np.linalg.eigh(across @ _hessian(random, batch) @ across)[1][:, 0]
+        rows = torch.tensor(steepest).view(1, self.n_heads, -1, self.dimension)
+        direction = {"decoder": rows[:, :, : self.n_tokens], "key_query": rows[:, :, self.n_tokens :]}
+
+        def at(where: float) -> Parameters:
+            return {name: random[name] + where * direction[name] for name in random}
+
+        sizes = {"n_tokens": self.n_tokens, "dimension": self.dimension, "n_heads": self.n_heads}
+        token_norm, allowed = max(1.0, float(batch[0].norm(dim=3).max())), 0.0
+        for _ in range(20):  # the norms of the ends, on which it depends, depend on it
+            largest = max(float(largest_head_norm(at(end))) for end in (-allowed / 2, allowed / 2))
+            allowed = allowed_distance(**sizes, token_norm=token_norm, head_norm=largest)
+        return [(at(-multiple * allowed / 2), at(multiple * allowed / 2)) for multiple in self.multiples]
+
+    def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+        """Read off how far the loss rises above the larger end, and on which side of the Taylor bound it is."""
+        allowed, far = data.hill.isel(multiple=0), data.hill.isel(multiple=-1)
+        return {
+            "MH-P4.1": {
+                "largest_ratio": highest(allowed), "largest_rise": highest(allowed - 1),
+                "share_far": (far > FACTOR).mean(), "ratio_far": far,
+            },
+            "MH-B13.4": {
+                "largest_lower_bound_violation": highest(data.lower_violation),
+                "printed_violations": (data.lower_violation < 0).sum("end"),
+            },
+        }  # fmt: skip
+
+
+def _points(one: Parameters, other: Parameters) -> list[Parameters]:
+    shares = torch.linspace(0, 1, POSITIONS, dtype=torch.float64)
+    return [{name: (1 - share) * one[name] + share * other[name] for name in one} for share in shares]
+
+
+def _losses(one: Parameters, other: Parameters, batch: network.Batch) -> np.ndarray:
+    """The loss along a segment."""
+    return np.array([float(network.losses(point, batch)) for point in _points(one, other)])
+
+
+def _violation(one: Parameters, other: Parameters, batch: network.Batch, smallest: float) -> float:
+    """Right side of eq. (14) minus its left side, with the smallest eigenvalue on the segment."""
+    loss, gradient = network.loss_and_gradient(one, batch)
+    step = _flat({name: other[name] - one[name] for name in one})
+    return float(loss + _flat(gradient) @ step + smallest / 2 * step @ step - network.losses(other, batch))
+
+
+def _hessian(parameters: Parameters, batch: network.Batch) -> np.ndarray:
+    own = {name: tensor[0] for name, tensor in parameters.items()}
+    return derivatives.loss_hessian(own, batch[0][0], batch[1][0]).dense()
+
+
+def _flat(parameters: Parameters) -> torch.Tensor:
+    """All entries in the order of the Hessian: head by head, the decoder first."""
+    return torch.cat([parameters[name][0].flatten(1) for name in ("decoder", "key_query")], dim=1).flatten()
