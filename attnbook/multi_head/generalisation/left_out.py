@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ from attnbook.multi_head.realizability import Targets, nearest_targets
 Named = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Recursions:
+class Recursions(NamedTuple):
     """The right sides of the recursions for the distances of some paths, step by step."""
 
     constants: Named  # of Corollary 1 at the larger of two networks: they grow with the largest head, a convex function
@@ -36,14 +35,13 @@ class Recursions:
 
 def recursions(chosen: AfterFirstPhase, path: LeaveOneOut, heads: np.ndarray, step_size: float) -> Recursions:
     """Return the recursions along paths that were recorded at every step."""
-    norms = np.maximum(path.head_norm[:, :, :1], path.head_norm[:, :, 1:])
-    constants, losses = chosen.constants(heads[:, None], norms), (path.kept_loss, path.reduced_loss)
+    norms, n_heads = np.maximum(path.head_norm[:, :, :1], path.head_norm[:, :, 1:]), heads[:, None]
+    constants = chosen.constants(n_heads, norms)
     factors = theory.recursion_factors(
-        step_size=step_size, curvature=constants["curvature"], smoothness=constants["smoothness"],
-        n_heads=heads[:, None], kept_loss=losses[0], reduced_loss=losses[1],
+        step_size=step_size, curvature=constants["curvature"], smoothness=constants["smoothness"], n_heads=n_heads,
+        kept_loss=path.kept_loss, reduced_loss=path.reduced_loss,
     )  # fmt: skip
-    forcing = step_size * constants["gradient"] * path.sample_loss / path.distance.shape[2]
-    return Recursions(constants, factors, forcing)
+    return Recursions(constants, factors, step_size * constants["gradient"] * path.sample_loss / path.distance.shape[2])
 
 
 def paths(

@@ -25,7 +25,6 @@ from attnbook.multi_head.margins.cells import (
     best_on_drawn,
     draw,
     linearised_margins,
-    patterns_of,
     unit_oracle,
 )
 from attnbook.multi_head.measures import leak_and_margin, logit_gaps
@@ -61,16 +60,20 @@ class OracleLogits(SeedBySeed):
         containing([EIGHTH], noise_shares=self.noise_shares)
         increasing(1e-9, count=2, pattern_norms=self.pattern_norms)  # for a slope
 
+    def of(self, noise_share: float, pattern_norm: float = 1.0) -> Mixture:
+        """Return the data at some noise."""
+        return self.mixture(pattern_norm, self.relevant_fraction, noise_share)
+
     def stated_gaps(self) -> xr.DataArray:
         """Return the smallest gap that the noise bounds allow, for each noise share."""
-        return self.stated(("noise",), lambda z: oracle.worst_gap(self.mixture(1.0, self.relevant_fraction, z)))
+        return self.stated(("noise",), lambda share: oracle.worst_gap(self.of(share)))
 
     def one_seed(self, seed: int) -> Arrays:
         """Measure logits on drawn samples, and gaps with noise at its bounds."""
 
         def of_law(law: str, s: float) -> Arrays:
             share = {"none": 0.0, "constant": 0.1 / s**2, "linear": 0.1 / s, "quadratic": EIGHTH}[law]
-            patterns, drawn = draw(self.mixture(s, self.relevant_fraction, share), seed, self.n_samples, "logits", law)
+            patterns, drawn = draw(self.of(share, s), seed, self.n_samples, "logits", law)
             w = oracle.key_query(patterns)
             logits = drawn.tokens @ w @ drawn.tokens.swapaxes(1, 2)
             keys = np.broadcast_to(drawn.relevant[:, None], logits.shape)
@@ -81,18 +84,16 @@ class OracleLogits(SeedBySeed):
             }
 
         def at_corners(share: float) -> Arrays:
-            mixture = self.mixture(1.0, self.relevant_fraction, share)
-            patterns, drawn = draw(mixture, seed, self.n_corners, "corners", repr(share), corners=True)
+            patterns, drawn = draw(self.of(share), seed, self.n_corners, "corners", repr(share), corners=True)
             return {"corner_gap": ((), logit_gaps(drawn, oracle.key_query(patterns)).min())}
 
-        patterns = patterns_of(self.mixture(1.0, self.relevant_fraction, 0.0), seed)
+        patterns = draw(self.of(0.0), seed, 1)[0]
         w, of_label = oracle.key_query(patterns), patterns.label.T
-        return {
-            **self.grid(("law", "norm"), of_law),
-            **self.grid(("noise",), at_corners),
-            "as_query": ((), (patterns.other @ w @ of_label).min()),  # scores of nu as a query and mu as a key
+        scores: Arrays = {
+            "as_query": ((), (patterns.other @ w @ of_label).min()),  # of nu as a query and mu as a key
             "as_key": ((), np.abs(patterns.other @ w.T @ of_label).max()),  # and the other way round
         }
+        return scores | self.grid(("law", "norm"), of_law) | self.grid(("noise",), at_corners)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off powers of S and gaps."""
@@ -107,9 +108,7 @@ class OracleLogits(SeedBySeed):
                 "slope_relevant": slope(data.relevant.sel(law="constant"), "norm"),
                 "slope_irrelevant": largest["constant"],
             },
-            "MH-E8-noise": {
-                "slope_linear_noise": largest["linear"], "slope_quadratic_noise": largest["quadratic"],
-            },
+            "MH-E8-noise": {f"slope_{law}_noise": largest[law] for law in ("linear", "quadratic")},
             "MH-E8-gap": {
                 "slope_gap": slope(data.gap * data.norm**2, "norm").sel(law="quadratic"),
                 "smallest_relative_gap": lowest(data.gap),
@@ -197,29 +196,25 @@ class ScaledAttention(SeedBySeed):
     def one_seed(self, seed: int) -> Arrays:
         """Measure leaks and margins of the oracle parameters."""
 
-        def cell(s: float, zeta: float, kind: str) -> Arrays:
+        def cell(s: float, zeta: float) -> Arrays:
             mixture = self.mixture(s, zeta, EIGHTH)
-            patterns = patterns_of(mixture, seed)
+            patterns, inside = draw(mixture, seed, self.n_samples, "random")
+            at_bounds = draw(mixture, seed, self.n_samples, "corners", corners=True)[1]
+            kinds = inside, at_bounds, against_attention(mixture, patterns)
             u, w = unit_oracle(patterns, mixture)
-            if kind == "hard":
-                drawn = against_attention(mixture, patterns)
-            else:
-                drawn = draw(mixture, seed, self.n_samples, kind, corners=kind == "corners")[1]
-            at = np.array([leak_and_margin(drawn, u, oracle.stated_scale(mixture, leak) * w) for leak in self.leaks])
+            scaled = [oracle.stated_scale(mixture, leak) * w for leak in self.leaks]
+            at = np.array([[leak_and_margin(drawn, u, one) for one in scaled] for drawn in kinds])
+            # With uniform attention the leak is 1 - zeta exactly, and the last of these samples have the worst noise.
+            every = *kinds, against_linear_rules(mixture, patterns)
+            *uniform, worst = (leak_and_margin(drawn, u, 0 * w)[1] for drawn in every)
             return {
-                "leak": (("epsilon",), at[:, 0]),  # largest attention of a query on irrelevant keys
-                "margin": (("epsilon",), at[:, 1]),  # the smallest
-                "uniform": ((), leak_and_margin(drawn, u, 0 * w)[1]),  # the smallest with uniform attention
+                "leak": (("kind", "epsilon"), at[..., 0]),  # largest attention of a query on irrelevant keys
+                "margin": (("kind", "epsilon"), at[..., 1]),  # the smallest
+                "uniform": (("kind",), uniform),  # the smallest with uniform attention
+                "worst_uniform": ((), worst),
             }
 
-        def worst_uniform(s: float, zeta: float) -> Arrays:
-            # With uniform attention the leak is 1 - zeta exactly, and these samples have the worst noise.
-            mixture = self.mixture(s, zeta, EIGHTH)
-            patterns = patterns_of(mixture, seed)
-            u, w = unit_oracle(patterns, mixture)
-            return {"worst_uniform": ((), leak_and_margin(against_linear_rules(mixture, patterns), u, 0 * w)[1])}
-
-        return self.grid(("norm", "fraction", "kind"), cell) | self.grid(("norm", "fraction"), worst_uniform)
+        return self.grid(("norm", "fraction"), cell)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold leaks and margins against those of Proposition 3, and uniform attention against two readings."""
@@ -286,11 +281,6 @@ class MarginOrder(SeedBySeed):
         """Return a quantity of theory in all cells without noise."""
         return self.stated(("fraction", "norm"), lambda zeta, s: of(self.quiet(zeta, s)))
 
-    def stated_difference(self, cell: str) -> float:
-        r"""Return the formula (7) minus that for $\gamma_{lin}$ in one of the three cells."""
-        mixture, residual = self.special(cell)
-        return oracle.first_phase_margin(mixture, residual=residual) - oracle.linear_margin(mixture)
-
     def one_seed(self, seed: int) -> Arrays:
         """Measure the margins of a network and of its linearisation."""
 
@@ -311,26 +301,24 @@ class MarginOrder(SeedBySeed):
         above, one = data.tangent > network, data.tangent.sel(step=1.0)
         beyond = data.norm > self.of_theory(oracle.crossing)
         longer = data.step > self.of_theory(oracle.step_crossing)
-        both = (above.any("step") & ~above.all("step")).sum(cells)
-        differences = self.stated(("cell",), self.stated_difference)
-        kept = data.noisy_tangent - data.noisy_uniform
-        growth = {"linear": network - data.uniform, "tangent": network - one, "between": one - data.uniform}
-        less_sparse = {name: gap.diff("fraction") for name, gap in growth.items()}
+
+        def difference(cell: str) -> float:
+            mixture, residual = self.special(cell)
+            return oracle.first_phase_margin(mixture, residual=residual) - oracle.linear_margin(mixture)
+
+        formulas = {f"formula_{cell.replace(' ', '_')}": xr.DataArray(difference(cell)) for cell in CELLS}
         return {
             "MH-ORD": {
                 "cells_against_threshold": highest((above.sel(step=1.0) != beyond).sum(cells)),
                 "cells_violating": lowest(above.sel(step=1.0).sum(cells)),
                 "steps_against_threshold": highest((above != longer).sum((*cells, "step"))),
-                "cells_with_both_orders": lowest(both),
+                "cells_with_both_orders": lowest((above.any("step") & ~above.all("step")).sum(cells)),
             },
-            "MH-ORD-linear": {
-                **{f"formula_{name.replace(' ', '_')}": differences.sel(cell=name) for name in CELLS},
-                "smallest_measured": lowest(kept),
-            },
-            "MH-ORD-gap": {
-                "largest_change_linear": highest(less_sparse["linear"]),
-                "largest_change_tangent": highest(less_sparse["tangent"]),
-                "smallest_change_between": lowest(less_sparse["between"]),
+            "MH-ORD-linear": formulas | {"smallest_measured": lowest(data.noisy_tangent - data.noisy_uniform)},
+            "MH-ORD-gap": {  # from one share to the next larger one
+                "largest_change_linear": highest((network - data.uniform).diff("fraction")),
+                "largest_change_tangent": highest((network - one).diff("fraction")),
+                "smallest_change_between": lowest((one - data.uniform).diff("fraction")),
             },
         }
 
