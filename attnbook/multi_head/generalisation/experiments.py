@@ -94,7 +94,10 @@ class GeneralisationGap(OnNoisyData):
             stack = stacked(drawn, first, counts)
             coins = stacked(tossed(drawn, seeds, f"samples {n}"), coin_first, counts)
             random = {f"random_{name}": v for name, v in self._trained(coins, coin_test).items()}
-            found = self._trained(stack, test) | self._targets(stack) | random
+            targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
+            needed = np.stack([targets.distance_for(1 / k) for k in (n, self.steps)])  # for a loss of 1 / K
+            start = {"margin": stack.tangent().margin, "output_bound": stack.output_bound(), "needed": needed}
+            found = self._trained(stack, test) | start | random
             return {name: (("schedule", "seed")[-values.ndim :], values) for name, values in found.items()}
 
         with threads(1):
@@ -108,12 +111,6 @@ class GeneralisationGap(OnNoisyData):
             (stack.labels.shape[1], self.steps),
             lambda networks: {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks)},
         )[0]
-
-    def _targets(self, stack: Stack) -> dict[str, np.ndarray]:
-        """Return margin, largest output, and how far the nearest targets of loss 1/K are."""
-        targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
-        needed = np.stack([targets.distance_for(1 / k) for k in (stack.labels.shape[1], self.steps)])
-        return {"margin": stack.tangent().margin, "output_bound": stack.output_bound(), "needed": needed}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off slopes of mean losses and hold mean gaps against the bounds."""
@@ -167,18 +164,15 @@ class Stability(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train full and reduced networks for every size and both numbers of heads, and inside the hypotheses."""
-        where = double_device(device)
-        test = self.draw(seeds, self.test_samples, "test", where)
-
-        def trained(n: int, heads: Sequence[int], step_size: float, steps: int) -> dict[str, np.ndarray]:
-            return left_out.measured(left_out.paths(self, seeds, n, heads, step_size, steps, where), step_size, test)
+        test = self.draw(seeds, self.test_samples, "test", double_device(device))
 
         def of_size(n: int) -> Arrays:
-            found = trained(n, self.heads, self.step_size, self.steps)
+            found = left_out.measured(self, seeds, n, self.heads, self.step_size, self.steps, test)
             return {name: (("seed", "heads"), values) for name, values in found.items()}
 
+        run = self.inside_size, [self.inside_heads], self.inside_step_size, self.inside_steps
         with threads(1):
-            inside = trained(self.inside_size, [self.inside_heads], self.inside_step_size, self.inside_steps)
+            inside = left_out.measured(self, seeds, *run, test)
             usual = self.grid(("n",), of_size, progress=progress)
         return usual | {f"inside_{name}": (("seed",), values[:, 0]) for name, values in inside.items()}
 

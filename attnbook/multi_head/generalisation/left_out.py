@@ -59,11 +59,12 @@ def paths(
 
 
 def measured(
-    found: tuple[LeaveOneOut, Recursions, Stack], step_size: float, test: Drawn
-) -> dict[str, Float[np.ndarray, "seeds heads"]]:
+    chosen: AfterFirstPhase, seeds: Sequence[int], n: int, heads: Sequence[int], step_size: float, steps: int,
+    test: Drawn,
+) -> dict[str, Float[np.ndarray, "seeds heads"]]:  # fmt: skip
     """Return what is measured along some paths: ratios to the recursions, conditions, losses and bounds."""
-    path, right, stack = found
-    n, steps, samples = stack.labels.shape[1], len(path.steps) - 1, (stack.tokens, stack.labels)
+    path, right, stack = paths(chosen, seeds, n, heads, step_size, steps, test.tokens.device)
+    samples = stack.tokens, stack.labels
     before, after, forcing = path.distance[:-1], path.distance[1:], right.forcing[:-1]
     names = "recursion", "corrected", "printed"
     ratios = {name: after / (right.factors[name][:-1] * before + forcing) for name in names}

@@ -158,16 +158,10 @@ def trained(train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: 
         return {"loss": objective(layer.outputs(now, train.tokens, counts=counts))[0]}
 
     history = head_groups.gradient_descent(
-        starts.zero(members, *sizes, device=train.tokens.device),
-        train.tokens,
-        objective,
-        counts=counts,
-        step_size=step_size,
-        steps=steps,
-        record=loss,
+        starts.zero(members, *sizes, device=train.tokens.device), train.tokens, objective, counts=counts,
+        step_size=step_size, steps=steps, record=loss, stop=lambda records: records["loss"] <= FINISHED,
         record_at=sorted({*range(min(FIRST, steps) + 1), *log_spaced(steps, 12)}),
-        stop=lambda records: records["loss"] <= FINISHED,
-    )
+    )  # fmt: skip
     last = history.parameters
     found = {
         "train_loss": loss(last)["loss"],

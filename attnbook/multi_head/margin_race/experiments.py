@@ -126,16 +126,11 @@ class MarginRace(OnFewSamples):
         counts = heads.repeat_interleave(n_seeds, 0)
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))
         records = head_groups.gradient_descent(
-            {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()},
-            repeated.tokens,
-            objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]),
-            counts=counts,
-            step_size=[size for *_, size in team for _ in seeds],
-            steps=self.steps,
-            record=lambda p: look(p, repeated, counts, targets),
-            record_at=self.coordinates()["step"],
-            progress=progress,
-        ).records
+            {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()}, repeated.tokens,
+            objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]), counts=counts,
+            step_size=[size for *_, size in team for _ in seeds], steps=self.steps, progress=progress,
+            record=lambda p: look(p, repeated, counts, targets), record_at=self.coordinates()["step"],
+        ).records  # fmt: skip
         found = {name: array.reshape(-1, n, n_seeds) for name, array in records.items()}
         return found | {"fraction": found["fraction"] / oracle.attention_margin(self.mixture)}
 
@@ -261,8 +256,7 @@ def look(parameters: Parameters, drawn: Drawn, counts: Tensor, targets: Tensor) 
 
 def best_tried(shares: xr.DataArray) -> xr.DataArray:
     """Return the shares at the step size whose median over seeds is largest."""
-    size = str(next(name for name in shares.dims if name != "seed"))
-    return shares.isel({size: int(shares.median("seed").argmax(size))})
+    return shares.isel(plain_size=int(shares.median("seed").argmax("plain_size")))
 
 
 def shares_at(runs: xr.Dataset, norm: xr.DataArray | float) -> xr.DataArray:

@@ -141,16 +141,10 @@ def best_networks(
     point = {name: tensor.clone() for name, tensor in start.items()}
     onto_sphere(point)
     history = ensemble.train(
-        value_and_gradient,
-        point,
-        lambda step: low * (high / low) ** (step / steps),
-        optimizer=update_rules.Adam(STEP_SIZE),
-        steps=steps,
+        value_and_gradient, point, lambda step: low * (high / low) ** (step / steps), steps=steps, progress=progress,
+        optimizer=update_rules.Adam(STEP_SIZE), schedule=update_rules.cosine(steps), project=onto_sphere,
         record=lambda p: {"norm": p["decoder"].flatten(1).norm(dim=1)},
-        project=onto_sphere,
-        schedule=update_rules.cosine(steps),
-        progress=progress,
-    )
+    )  # fmt: skip
     found = shrunk(history.parameters)
     found["decoder"] = per_head * best_values(found, tokens, labels, history.parameters["key_query"])
     return found

@@ -65,14 +65,6 @@ def linearised_margins(
     return (drawn.labels * (features @ direction)).min(axis=1), uniform.min()
 
 
-def best_on_drawn(mixture: Mixture, n_samples: int, seed: int) -> list[float]:
-    """Return the largest margins of linear rules on drawn samples: on the mean token, and with weights by position."""
-    drawn = draw(mixture, seed, n_samples, "drawn", n_samples)[1]
-    # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
-    mean = np.sqrt(mixture.n_tokens) * drawn.tokens.mean(axis=1)
-    return [best_linear(seen, drawn.labels) for seen in (mean, drawn.tokens)]
-
-
 def best_linear(samples: np.ndarray, labels: np.ndarray) -> float:
     """Return the largest margin of any linear rule; 0 if there is none."""
     features = samples.reshape(len(samples), -1)

@@ -19,14 +19,7 @@ from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiment_parts import Gridded, slope
 from attnbook.multi_head.feasibility import allowed_constant, constant_limits, largest_allowed_constant
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
-from attnbook.multi_head.margins.cells import (
-    SeedBySeed,
-    best_linear,
-    best_on_drawn,
-    draw,
-    linearised_margins,
-    unit_oracle,
-)
+from attnbook.multi_head.margins.cells import SeedBySeed, best_linear, draw, linearised_margins, unit_oracle
 from attnbook.multi_head.measures import leak_and_margin, logit_gaps
 
 __all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledAttention"]
@@ -34,7 +27,6 @@ __all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledA
 EIGHTH = 0.125  # the most that Proposition 3 allows of noise along patterns, in units of S^2
 CELLS = ["no noise", "noise", "residual"]  # where the formula for the tangent margin is held against the linear one
 LAWS = ["none", "constant", "linear", "quadratic"]  # of the noise in the pattern norm: 0, 0.1, 0.1 S, S^2 / 8
-KINDS = ["random", "corners", "hard"]  # noise inside its bounds, at its bounds, chosen against attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +149,10 @@ class LinearRules(SeedBySeed):
             return {"uniform": ((), uniform), "attention": ((), attention), "best": ((), best)}
 
         def of_drawn(zeta: float, n: int) -> Arrays:
-            best = best_on_drawn(self.mixture(1.0, zeta, self.noise_shares[-1]), n, seed)
+            drawn = draw(self.mixture(1.0, zeta, self.noise_shares[-1]), seed, n, "drawn", n)[1]
+            # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
+            mean = np.sqrt(self.n_tokens) * drawn.tokens.mean(axis=1)
+            best = [best_linear(seen, drawn.labels) for seen in (mean, drawn.tokens)]
             return {"best_drawn": (("rule",), best)}  # 0 where no rule separates
 
         return self.grid(("fraction", "noise"), margins) | self.grid(("fraction", "size"), of_drawn)
@@ -185,7 +180,6 @@ class ScaledAttention(SeedBySeed):
     summary = "Proposition 3: leak and margin of attention that is scaled as stated"
     smoke = {"n_samples": 20, "seeds": (0, 1)}
     axes = {"norm": "pattern_norms", "fraction": "relevant_fractions", "epsilon": "leaks"}
-    labels = {"kind": KINDS}
     falling = ("leaks",)
 
     pattern_norms: tuple[float, ...] = (1.0, 2.0)  # S
@@ -200,18 +194,17 @@ class ScaledAttention(SeedBySeed):
             mixture = self.mixture(s, zeta, EIGHTH)
             patterns, inside = draw(mixture, seed, self.n_samples, "random")
             at_bounds = draw(mixture, seed, self.n_samples, "corners", corners=True)[1]
-            kinds = inside, at_bounds, against_attention(mixture, patterns)
+            every = inside, at_bounds, against_attention(mixture, patterns)
             u, w = unit_oracle(patterns, mixture)
             scaled = [oracle.stated_scale(mixture, leak) * w for leak in self.leaks]
-            at = np.array([[leak_and_margin(drawn, u, one) for one in scaled] for drawn in kinds])
-            # With uniform attention the leak is 1 - zeta exactly, and the last of these samples have the worst noise.
-            every = *kinds, against_linear_rules(mixture, patterns)
-            *uniform, worst = (leak_and_margin(drawn, u, 0 * w)[1] for drawn in every)
+            at = np.array([[leak_and_margin(drawn, u, one) for one in scaled] for drawn in every])
+            # With uniform attention the leak is 1 - zeta exactly, and these samples have the worst noise.
+            worst = against_linear_rules(mixture, patterns)
             return {
-                "leak": (("kind", "epsilon"), at[..., 0]),  # largest attention of a query on irrelevant keys
-                "margin": (("kind", "epsilon"), at[..., 1]),  # the smallest
-                "uniform": (("kind",), uniform),  # the smallest with uniform attention
-                "worst_uniform": ((), worst),
+                "leak": (("epsilon",), at[..., 0].max(axis=0)),  # largest attention of a query on irrelevant keys
+                "margin": (("epsilon",), at[..., 1].min(axis=0)),  # the smallest
+                "uniform": ((), min(leak_and_margin(drawn, u, 0 * w)[1] for drawn in every)),  # with uniform attention
+                "worst_uniform": ((), leak_and_margin(worst, u, 0 * w)[1]),
             }
 
         return self.grid(("norm", "fraction"), cell)
@@ -231,7 +224,7 @@ class ScaledAttention(SeedBySeed):
             "MH-P3.2": {
                 "smallest_margin_minus_bound": lowest(data.margin - bound),
                 "smallest_share_of_limit": lowest(data.margin.isel(epsilon=-1) / limit),
-                "largest_uniform_sparsest": highest(data.uniform.isel(fraction=0).min("kind")),
+                "largest_uniform_sparsest": highest(data.uniform.isel(fraction=0)),
             },
             "MH-B13.7": {name: highest(error.sel(norm=self.pattern_norms[-1])) for name, error in errors.items()},
         }  # fmt: skip

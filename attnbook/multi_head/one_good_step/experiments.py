@@ -113,19 +113,17 @@ class StartMargin(MixtureCells):
         part = mixture.relevant_fraction / 4 * true.signal[:, None]
         each = [self._directions(seeds, purpose, where) for purpose in FIRST_PHASES]
         m, (zero, pull) = each[0], true.parts(batch)
-        residual, sizes = m - part, torch.stack([(one - part).norm(dim=2) for one in each])
+        sizes = torch.stack([(one - part).norm(dim=2) for one in each])
         read = self.n_tokens * torch.einsum("bn,bnd,bsd->bsn", batch.labels, batch.tokens.mean(2), m)
         found = {
             "coefficient": torch.einsum("bsd,bd->bs", m, true.signal) / (2 * self.step_norm**2 * self.shares[0]),
-            "residual": residual.norm(dim=2),
+            "residual": sizes[0],
             "typical_residual": sizes.square().mean(0).sqrt(),
             "residual_half": (m - 2 * part).norm(dim=2),  # as if the text's zeta/2 were right
             "head_norm": self.n_tokens**0.5 * m.norm(dim=2),
             "output": read.abs().amax(2),  # largest, of one head
             "right": read.amin(2),  # smallest output times label, of one head with a plus sign
             "step_margin": (zero[:, None] + torch.einsum("bnd,bsd->bsn", pull, m)).amin(2),
-            # what the residual takes off a sample's margin at most, for each unit of its norm
-            "lost": -torch.einsum("bnd,bsd->bsn", pull, residual).amin(2) / residual.norm(dim=2),
         }
         attention, uniform = torch.einsum("bnd,bd->bn", pull, m[:, -1]), []
         for i, heads in itertools.product(range(len(seeds)), UNIFORM_HEADS):
@@ -243,7 +241,7 @@ class StartMargin(MixtureCells):
                 "smallest_ours": ours.sel(share=self.shares[0]).min(),
                 "smallest_step_bound": lowest(bound_ours.isel(n=-1)),
                 "smallest_step_margin_minus_ours": lowest(data.step_margin - bound_ours),
-                "drop_over_price": highest(np.maximum(data.lost.max("n"), data.worst_drop) / price),
+                "drop_over_price": highest(data.worst_drop / price),
                 "price_over_stated": xr.DataArray(price / stated_price),
                 "required_samples": xr.DataArray((typical * price / free_ours) ** 2 / self.failure),
             },

@@ -39,7 +39,11 @@ def margins_in_noise(own: StartMargin, data: xr.Dataset, share: float, *norms: f
             ax.set(ylim=(-0.75, 1.1), xlabel=r"noise, $\bar Z/S^2$", title=f"ζ = {share:g}, S = {norm:g}")
             ax.set_xticks([0, 0.05, 0.1], ["0", "0.05", "0.1"])
         axes[0].set_ylabel("margin / margin without noise", fontsize=10)
-        axes[0].legend(loc="lower left", fontsize=8.5, labelspacing=0.25, borderaxespad=0.2)
+        if len(norms) > 1:
+            axes[0].legend(loc="lower left", fontsize=8.5, labelspacing=0.25, borderaxespad=0.2)
+        else:
+            figure.set_figheight(3.3)
+            figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     return figure
 
 
