@@ -271,5 +271,10 @@ def shares_at(runs: xr.Dataset, norm: xr.DataArray | float) -> xr.DataArray:
 
 
 def leads_at_equal_norm(data: xr.Dataset) -> xr.DataArray:
-    """Return each plain trial's share at its end minus that of normalised descent, raced, at the same norm."""
-    return data.tried_plain - shares_at(data.sel(rule="normalised"), data.tried_plain_norm)
+    """Return each plain trial's share at its end minus that of normalised descent, raced, at the same norm.
+
+    Where normalised descent does not get there, its nearest record counts.
+    """
+    other = data.sel(rule="normalised")
+    first, last = (other.value_norm.isel(step=record) for record in (0, -1))
+    return data.tried_plain - shares_at(other, data.tried_plain_norm.clip(first, last))
