@@ -1,5 +1,6 @@
 """The experiments on generalisation: rules that can fail, wrong models, pictures, tables, settings and exercises."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -105,7 +106,9 @@ def test_networks_that_leave_out_another_sample_turn_the_left_out_gap_red(monkey
 
 def test_a_recursion_without_most_of_its_last_term_turns_red(monkeypatch):
     right = left_out.recursions
-    monkeypatch.setattr(left_out, "recursions", lambda *a: (one := right(*a))._replace(forcing=0.1 * one.forcing))
+    monkeypatch.setattr(
+        left_out, "recursions", lambda *a: dataclasses.replace(one := right(*a), forcing=0.1 * one.forcing)
+    )
     verdicts = outcomes(own.Stability(**FEW))
     assert verdicts["MH-ST.2"] == verdicts["MH-ST.2-unrolled"] == "not reproduced"
 

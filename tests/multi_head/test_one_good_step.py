@@ -15,7 +15,8 @@ from attnbook.multi_head import layer, oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns, draw_samples
 from attnbook.multi_head.objectives import logistic
-from attnbook.multi_head.one_good_step import experiments as own
+from attnbook.multi_head.one_good_step import start
+from attnbook.multi_head.one_good_step.experiments import jacobian_errors, sign_quantile
 from attnbook.multi_head.tangent_kernel import tangent_features
 
 CPU = torch.device("cpu")
@@ -65,7 +66,7 @@ def test_the_step_by_the_gradient_is_the_closed_form() -> None:
 )
 def test_without_noise_whole_networks_have_the_margin_of_equation_seven_under_both_readings(quiet) -> None:
     """Signs with zeta/4; uniform on [-1, 1] with zeta/2, in expectation: linear in alpha on each half."""
-    batch, true = draw(quiet, 20, [3]), own.truth(quiet, [3], CPU)
+    batch, true = draw(quiet, 20, [3]), start.truth(quiet, [3], CPU)
     stated, row = oracle.first_phase_margin(quiet), quiet.relevant_fraction * true.signal
     signs = network_margins(batch, true, row / 4, [1.0, -1.0, -1.0])
     uniform = sum(network_margins(batch, true, row / 2, [alpha]) for alpha in (-0.5, 0.5)) / 2
@@ -76,7 +77,7 @@ def test_without_noise_whole_networks_have_the_margin_of_equation_seven_under_bo
 @pytest.mark.parametrize("alpha", [(1.0,), (-1.0, 1.0, 1.0), (0.3, -0.8)])
 def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation(alpha) -> None:
     """Slope of a whole network in the direction of the target, for signs and for other coefficients."""
-    batch, true = draw(NOISY, 7, [3]), own.truth(NOISY, [3], CPU)
+    batch, true = draw(NOISY, 7, [3]), start.truth(NOISY, [3], CPU)
     u, w = true.decoder[0], true.key_query[0]
     m = torch.randn(NOISY.dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scale = torch.tensor(alpha, dtype=torch.float64)
@@ -98,7 +99,7 @@ def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation
 
 def test_with_random_signs_no_margin_depends_on_the_number_of_heads_and_equal_signs_grow_like_its_root() -> None:
     """Of the paper's target and of the best one; outputs are one head's times the sum of the signs."""
-    batch, true, first = draw(NOISY, 7, [3]), own.truth(NOISY, [3], CPU), draw(NOISY, 50, [3], purpose="first phase")
+    batch, true, first = draw(NOISY, 7, [3]), start.truth(NOISY, [3], CPU), draw(NOISY, 50, [3], purpose="first phase")
     m = starts.first_phase_direction(first.tokens, first.labels)
     one = starts.first_phase(first.tokens, first.labels, coefficients=torch.ones(1))
     single, best, margins = layer.outputs(one, batch.tokens), [], []
@@ -110,7 +111,7 @@ def test_with_random_signs_no_margin_depends_on_the_number_of_heads_and_equal_si
         outputs = layer.outputs(many, batch.tokens)
         torch.testing.assert_close(outputs, single * sum(signs) / len(signs) ** 0.5, atol=1e-12, rtol=0)
     np.testing.assert_allclose(margins, margins[:1] * 3, rtol=1e-10)
-    np.testing.assert_allclose(best, own.best_margin(batch, m)[0], rtol=1e-8)
+    np.testing.assert_allclose(best, start.best_margin(batch, m)[0], rtol=1e-8)
     equal = starts.first_phase(first.tokens, first.labels, coefficients=torch.ones(9))
     torch.testing.assert_close(layer.outputs(equal, batch.tokens), 3 * single)
 
@@ -180,7 +181,7 @@ def test_without_noise_our_bound_is_equation_seven() -> None:
 
 
 def test_targets_have_norm_one_and_belong_to_the_samples() -> None:
-    true, drawn = own.truth(NOISY, [3, 5], CPU), draw(NOISY, 6, [3, 5])
+    true, drawn = start.truth(NOISY, [3, 5], CPU), draw(NOISY, 6, [3, 5])
     np.testing.assert_allclose(true.decoder.flatten(1).norm(dim=1), 1.0)
     np.testing.assert_allclose(true.key_query.flatten(1).norm(dim=1), 1.0)
     for member, seed in enumerate((3, 5)):
@@ -194,14 +195,14 @@ def test_the_best_margin_is_found_or_none_where_a_sample_has_both_labels() -> No
     """At zero with one token the features are the tokens: two orthogonal ones are separated half way between them."""
     tokens = torch.tensor([[[[3.0, 0.0]], [[0.0, 3.0]]], [[[1.0, 0.0]], [[1.0, 0.0]]]], dtype=torch.float64)
     labels = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64)
-    found = own.best_margin(Drawn(tokens, labels, torch.ones(2, 2, 1, dtype=torch.bool)), torch.zeros(2, 2).double())
+    found = start.best_margin(Drawn(tokens, labels, torch.ones(2, 2, 1, dtype=torch.bool)), torch.zeros(2, 2).double())
     assert found[0] == pytest.approx(3.0)
     assert np.isnan(found[1])
 
 
 def test_the_softmax_jacobian_at_zero_carries_one_over_the_number_of_tokens() -> None:
     """Without it the error is the missing factor less one."""
-    assert own.jacobian_errors(4) == pytest.approx([0.0, 3.0], abs=1e-12)
+    assert jacobian_errors(4) == pytest.approx([0.0, 3.0], abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -235,5 +236,5 @@ def test_the_law_of_the_sum_of_signs_is_that_of_all_sign_vectors():
 
 def test_quantiles_of_the_sum_of_signs_by_hand():
     """Four heads: 0 with probability 6/16, one with 8/16, two with 2/16."""
-    assert [own.sign_quantile(4, failure) for failure in (0.7, 0.2, 0.125, 0.05)] == [0.0, 1.0, 1.0, 2.0]
-    assert own.sign_quantile(1, 0.05) == 1.0
+    assert [sign_quantile(4, failure) for failure in (0.7, 0.2, 0.125, 0.05)] == [0.0, 1.0, 1.0, 2.0]
+    assert sign_quantile(1, 0.05) == 1.0

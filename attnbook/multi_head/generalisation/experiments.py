@@ -85,32 +85,37 @@ class GeneralisationGap(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train on samples of every size, and look for the targets that the bounds need."""
-        where, counts = double_device(device), even_signs(seeds, [self.heads])
+        where, found, counts = double_device(device), [], even_signs(seeds, [self.heads])
         first, test = self.first(seeds, where), self.draw(seeds, self.test_samples, "test", where)
         coin_first, coin_test = (tossed(one, seeds, name) for name, one in {"first phase": first, "test": test}.items())
-
-        def of_size(n: int) -> Arrays:
-            drawn = self.draw(seeds, n, f"samples {n}", where)
-            stack = stacked(drawn, first, counts)
-            coins = stacked(tossed(drawn, seeds, f"samples {n}"), coin_first, counts)
-            random = {f"random_{name}": v for name, v in self._trained(coins, coin_test).items()}
-            targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
-            needed = np.stack([targets.distance_for(1 / k) for k in (n, self.steps)])  # for a loss of 1 / K
-            start = {"margin": stack.tangent().margin, "output_bound": stack.output_bound(), "needed": needed}
-            found = self._trained(stack, test) | start | random
-            return {name: (("schedule", "seed")[-values.ndim :], values) for name, values in found.items()}
-
         with threads(1):
-            return self.grid(("n",), of_size, progress=progress)
+            for number, n in enumerate(self.sizes, 1):
+                drawn = self.draw(seeds, n, f"samples {n}", where)
+                stack = stacked(drawn, first, counts)
+                coins = stacked(tossed(drawn, seeds, f"samples {n}"), coin_first, counts)
+                random = {f"random_{name}": v for name, v in self._trained(coins, coin_test).items()}
+                found.append(self._trained(stack, test) | self._targets(stack) | random)
+                if progress:
+                    progress(number, len(self.sizes))
+        dims = {1: ("seed", "n"), 2: ("schedule", "seed", "n")}
+        return {name: (dims[found[0][name].ndim], np.stack([one[name] for one in found], -1)) for name in found[0]}
 
     def _trained(self, stack: Stack, test: Drawn) -> dict[str, np.ndarray]:
-        """Return losses after n steps and after the fixed number, ``(schedules, seeds)``."""
+        """Return losses, and the error, after n steps and after the fixed number, ``(schedules, seeds)``."""
         fresh = stack.on(test)
-        return stack.train(
-            self.step_size,
-            (stack.labels.shape[1], self.steps),
-            lambda networks: {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks)},
-        )[0]
+
+        def record(networks: Parameters) -> dict[str, Tensor]:
+            wrong = fresh.labels * fresh.outputs(networks) <= 0
+            losses = {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks)}
+            return losses | {"test_error": wrong.double().mean(1)}
+
+        return stack.train(self.step_size, (stack.labels.shape[1], self.steps), record)[0]
+
+    def _targets(self, stack: Stack) -> dict[str, np.ndarray]:
+        """Return margin, largest output, and how far the nearest targets of loss 1/K are."""
+        targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
+        needed = np.stack([targets.distance_for(1 / k) for k in (stack.labels.shape[1], self.steps)])
+        return {"margin": stack.tangent().margin, "output_bound": stack.output_bound(), "needed": needed}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off slopes of mean losses and hold mean gaps against the bounds."""
@@ -164,49 +169,57 @@ class Stability(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train full and reduced networks for every size and both numbers of heads, and inside the hypotheses."""
-        test = self.draw(seeds, self.test_samples, "test", double_device(device))
-
-        def of_size(n: int) -> Arrays:
-            found = left_out.measured(self, seeds, n, self.heads, self.step_size, self.steps, test)
-            return {name: (("seed", "heads"), values) for name, values in found.items()}
-
-        run = self.inside_size, [self.inside_heads], self.inside_step_size, self.inside_steps
+        where, found = double_device(device), []
+        test = self.draw(seeds, self.test_samples, "test", where)
+        runs: list[tuple[int, tuple[int, ...], float, int]]
+        runs = [(n, self.heads, self.step_size, self.steps) for n in self.sizes]
+        runs += [(self.inside_size, (self.inside_heads,), self.inside_step_size, self.inside_steps)]
         with threads(1):
-            inside = left_out.measured(self, seeds, *run, test)
-            usual = self.grid(("n",), of_size, progress=progress)
-        return usual | {f"inside_{name}": (("seed",), values[:, 0]) for name, values in inside.items()}
+            for number, run in enumerate(runs, 1):
+                found.append(left_out.measured(left_out.paths(self, seeds, *run, where), run[2], test))
+                if progress:
+                    progress(number, len(runs))
+        *usual, inside = found
+        return {name: (("seed", "heads", "n"), np.stack([one[name] for one in usual], -1)) for name in inside} | {
+            f"inside_{name}": (("seed",), values[:, 0]) for name, values in inside.items()
+        }
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold distances and gaps against the recursions and bounds; without a prefix at the practical step size."""
         gap, lemma, slopes = data.test_loss - data.train_loss, lemma_3(data), slope(data.distance, "n")
         left_out_gap, (few, wide) = data.left_out_loss - data.train_loss, ({"heads": h} for h in self.heads)
         excess = data.log_envelope - np.log10(data.distance)
-        left, stated = (one.sum("n").mean("seed") / gap.sum("n").mean("seed") for one in (left_out_gap, lemma))
+        of_gap = [values.sum("n").mean("seed") / gap.sum("n").mean("seed") for values in (left_out_gap, lemma)]
         conditions = xr.concat([data[f"inside_{name}"] for name in CONDITIONS], "condition")
-        inside = {"inside_largest_condition": highest(conditions)}
-
-        def ratios(usual: xr.DataArray, inside: xr.DataArray) -> dict[str, xr.DataArray]:
-            return {"largest_ratio": highest(usual), "inside_ratio": highest(inside)}
-
         return {
             "MH-ST.1": {"slope_few": slopes.sel(few), "slope_wide": slopes.sel(wide)},
-            "MH-ST.2": ratios(data.recursion, data.inside_recursion) | inside,
+            "MH-ST.2": {
+                "largest_ratio": highest(data.recursion), "inside_ratio": highest(data.inside_recursion),
+                "inside_largest_condition": highest(conditions),
+            },
             "MH-ST.2-unrolled": {
                 "log_excess_few": excess.sel(few).min("n"), "log_excess_wide": excess.sel(wide).max("n"),
                 "largest_forcing_used": highest(data.forcing_used),
             },
-            "MH-ST.2-expansive": ratios(data.expansive, data.inside_expansive),
-            "MH-ST.3": {f"largest_ratio_{form}": highest(data[form].sel(wide)) for form in ("printed", "corrected")},
+            "MH-ST.2-expansive": {
+                "largest_ratio": highest(data.expansive), "inside_ratio": highest(data.inside_expansive),
+            },
+            "MH-ST.3": {
+                "largest_ratio_printed": highest(data.printed.sel(wide)),
+                "largest_ratio_corrected": highest(data.corrected.sel(wide)),
+            },
             "MH-ST.4": {
                 "smallest_slack": np.log10(lemma.mean("seed") / positive_mean(gap)).min(),
                 "largest_ratio_of_one_seed": highest(gap / lemma),
             },
-            "MH-ST.5": inside | ratios(
-                data.distance / data.stability_bound, data.inside_distance / data.inside_stability_bound
-            ),
+            "MH-ST.5": {
+                "largest_ratio": highest(data.distance / data.stability_bound),
+                "inside_ratio": highest(data.inside_distance / data.inside_stability_bound),
+                "inside_largest_condition": highest(conditions),
+            },
             "MH-LOO": {
-                "smallest_left_out_over_gap": left.min(), "largest_left_out_over_gap": left.max(),
-                "smallest_lemma_3_over_gap": stated.min(),
+                "smallest_left_out_over_gap": of_gap[0].min(), "largest_left_out_over_gap": of_gap[0].max(),
+                "smallest_lemma_3_over_gap": of_gap[1].min(),
                 "left_out_over_gap_of_one_seed": highest(left_out_gap.sum("n") / gap.sum("n")),
             },
         }  # fmt: skip

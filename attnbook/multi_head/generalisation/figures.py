@@ -8,9 +8,10 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.generalisation import experiments as own
 from attnbook.multi_head.on_mixture import target_distances
@@ -23,17 +24,13 @@ THEOREM = Look("Theorem 2, best target", "#15803d", (0, (5, 1)), "v")
 COINS = Look("coin tosses, K = n", "#9d174d", "-.", "P")
 RECURSION = Look("the paper's (22), unrolled", "#7c3aed", ":", "D")
 PRINTED = Look("the paper's (21) as it reads", "#c2410c", "--", "^")
-SAMPLES = "training samples n"
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def gap_and_bounds(data: xr.Dataset) -> Figure:
     """Draw the gap, what the networks without one sample say, and two bounds, for few and for many heads."""
-    settings = data.attrs["settings"]
-    at_zero = data.assign(output_bound=1.0, steps=float(settings["steps"]))  # the start returns zero
-    drawn = {COROLLARY: own.corollary_2(at_zero, settings["step_size"]), LEMMA: own.lemma_3(data),
-             THEOREM: data.theorem_2, GAP: data.test_loss - data.train_loss,
-             LEFT_OUT: data.left_out_loss - data.train_loss}  # fmt: skip
+    drawn = {COROLLARY: _corollary_2(data), LEMMA: own.lemma_3(data), THEOREM: data.theorem_2,
+             GAP: data.test_loss - data.train_loss, LEFT_OUT: data.left_out_loss - data.train_loss}  # fmt: skip
     with style():
         figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.3), sharey=True)
         for ax, heads in zip(panels, data.heads.values, strict=True):
@@ -41,7 +38,7 @@ def gap_and_bounds(data: xr.Dataset) -> Figure:
                 band(ax, data.n, values.sel(heads=heads).transpose("seed", "n"), look)
             ax.axhline(math.log(2), color=INK, linewidth=1, linestyle=(0, (4, 4)))
             ax.annotate("log 2", (data.n[1], math.log(2)), xytext=(0, 2), textcoords="offset points", fontsize=9)
-            log_axis(ax, data.n.values, SAMPLES)
+            _sample_axis(ax, data.n.values)
             ax.set(yscale="log", title=f"{head_count(heads)} heads")
         panels[0].set(ylabel="test − training loss", ylim=(4e-3, None))
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9.5)
@@ -61,11 +58,11 @@ def rates(data: xr.Dataset) -> Figure:
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.4))
         for look, values, schedule in looks:
-            band(ax, n, values.sel(schedule=schedule).transpose("seed", "n"), look)
+            band(ax, n, values.sel(schedule=schedule), look)
         line = 1.6 * float(gap.sel(schedule=own.K_IS_N).mean("seed")[0]) * n[0] / n
         ax.plot(n, line, color=INK, linewidth=1, linestyle=":")
         ax.annotate("slope −1", (n[2], line[2]), xytext=(4, 5), textcoords="offset points", fontsize=10)
-        log_axis(ax, n, SAMPLES)
+        _sample_axis(ax, n)
         ax.set(yscale="log", ylabel="test − training loss", ylim=(1e-3, None))
         figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     return figure
@@ -128,8 +125,9 @@ def conditions(stable: xr.Dataset, inside: xr.Dataset) -> Table:
     }  # fmt: skip
     rows: list[list[str | Measured]] = []
     for name, text in texts.items():
-        each = *stable[name].transpose("heads", ...), stable[f"inside_{name}"], inside.condition.sel(name=name)
-        rows.append([text, *(Measured(_power(math.log10(one.max()))) for one in each)])
+        last = stable[f"inside_{name}"], inside.condition.sel(name=name)
+        values = [*stable[name].max(("seed", "n")).values, *(float(one.max()) for one in last)]
+        rows.append([text, *(Measured(_power(math.log10(value))) for value in values)])
     runs = [(heads, usual["step_size"]) for heads in usual["heads"]]
     runs += [(usual["inside_heads"], usual["inside_step_size"]), (theorem["heads"], theorem["step_size"])]
     caption = (
@@ -143,6 +141,18 @@ def head_count(n_heads: float) -> str:
     """Return a number of heads for labels: in digits below a thousand, else as a power of ten."""
     power = round(math.log10(n_heads))
     return f"$10^{{{power}}}$" if n_heads >= 1000 and 10**power == n_heads else f"{n_heads:g}"
+
+
+def _corollary_2(stable: xr.Dataset) -> xr.DataArray:
+    """Corollary 2 for the experiment on stability, whose start returns zero."""
+    settings = stable.attrs["settings"]
+    return own.corollary_2(stable.assign(output_bound=1.0, steps=float(settings["steps"])), settings["step_size"])
+
+
+def _sample_axis(ax: Axes, sizes: np.ndarray) -> None:
+    ax.set(xscale="log", xlabel="training samples n")
+    ax.set_xticks(sizes, [f"{n}" for n in sizes])
+    ax.minorticks_off()
 
 
 def _power(logarithm: float) -> str:

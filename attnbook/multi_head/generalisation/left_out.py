@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from attnbook.multi_head.realizability import Targets, nearest_targets
 Named = dict[str, np.ndarray]
 
 
-class Recursions(NamedTuple):
+@dataclass(frozen=True)
+class Recursions:
     """The right sides of the recursions for the distances of some paths, step by step."""
 
     constants: Named  # of Corollary 1 at the larger of two networks: they grow with the largest head, a convex function
@@ -35,13 +36,14 @@ class Recursions(NamedTuple):
 
 def recursions(chosen: AfterFirstPhase, path: LeaveOneOut, heads: np.ndarray, step_size: float) -> Recursions:
     """Return the recursions along paths that were recorded at every step."""
-    norms, n_heads = np.maximum(path.head_norm[:, :, :1], path.head_norm[:, :, 1:]), heads[:, None]
-    constants = chosen.constants(n_heads, norms)
+    norms = np.maximum(path.head_norm[:, :, :1], path.head_norm[:, :, 1:])
+    constants, losses = chosen.constants(heads[:, None], norms), (path.kept_loss, path.reduced_loss)
     factors = theory.recursion_factors(
-        step_size=step_size, curvature=constants["curvature"], smoothness=constants["smoothness"], n_heads=n_heads,
-        kept_loss=path.kept_loss, reduced_loss=path.reduced_loss,
+        step_size=step_size, curvature=constants["curvature"], smoothness=constants["smoothness"],
+        n_heads=heads[:, None], kept_loss=losses[0], reduced_loss=losses[1],
     )  # fmt: skip
-    return Recursions(constants, factors, step_size * constants["gradient"] * path.sample_loss / path.distance.shape[2])
+    forcing = step_size * constants["gradient"] * path.sample_loss / path.distance.shape[2]
+    return Recursions(constants, factors, forcing)
 
 
 def paths(
@@ -59,12 +61,11 @@ def paths(
 
 
 def measured(
-    chosen: AfterFirstPhase, seeds: Sequence[int], n: int, heads: Sequence[int], step_size: float, steps: int,
-    test: Drawn,
-) -> dict[str, Float[np.ndarray, "seeds heads"]]:  # fmt: skip
+    found: tuple[LeaveOneOut, Recursions, Stack], step_size: float, test: Drawn
+) -> dict[str, Float[np.ndarray, "seeds heads"]]:
     """Return what is measured along some paths: ratios to the recursions, conditions, losses and bounds."""
-    path, right, stack = paths(chosen, seeds, n, heads, step_size, steps, test.tokens.device)
-    samples = stack.tokens, stack.labels
+    path, right, stack = found
+    n, steps, samples = stack.labels.shape[1], len(path.steps) - 1, (stack.tokens, stack.labels)
     before, after, forcing = path.distance[:-1], path.distance[1:], right.forcing[:-1]
     names = "recursion", "corrected", "printed"
     ratios = {name: after / (right.factors[name][:-1] * before + forcing) for name in names}

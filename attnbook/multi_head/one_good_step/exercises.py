@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import verdict
+from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 
 __all__ = ["CHECKS"]
@@ -17,6 +17,9 @@ def _first_direction(answer: Callable[..., Any]) -> str | None:
     """What the first step writes into every row of a decoder, per unit of the random sign, for any loss."""
     rng = stream(1, "exercise", "MH-7")
     tokens, labels, slope = rng.standard_normal((6, 5, 3)), np.array([1.0, -1.0, 1.0, 1.0, 1.0, -1.0]), -0.7
+    got = np.asarray(answer(tokens.copy(), labels.copy(), slope), dtype=float)
+    if got.shape != (3,):
+        return f"one direction in token space is wanted, of shape (3,), got {got.shape}"
     right = -slope * (labels[:, None] * tokens.mean(1)).mean(0)
     likely = {
         "the half was the slope of the logistic loss; here the slope is given": right / -slope / 2,
@@ -25,7 +28,7 @@ def _first_direction(answer: Callable[..., Any]) -> str | None:
         "uniform attention gives the mean of the tokens, not their sum": 5 * right,
         "the labels are missing": -slope * tokens.mean((0, 1)),
     }
-    return verdict(answer(tokens.copy(), labels.copy(), slope), right, likely, "one direction in token space")
+    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
 
 
 def _guarantee(answer: Callable[..., Any]) -> str | None:
@@ -33,6 +36,9 @@ def _guarantee(answer: Callable[..., Any]) -> str | None:
     rng = stream(1, "exercise", "MH-8")
     tokens, key_query, m = rng.standard_normal((5, 3)), rng.standard_normal((3, 3)), rng.standard_normal(3)
     length = 0.3
+    got = np.asarray(answer(tokens.copy(), -1.0, m.copy(), key_query.copy(), length), dtype=float)
+    if got.shape != ():
+        return f"one number is wanted, got the shape {got.shape}"
 
     def formula(centred: np.ndarray, matrix: np.ndarray, label: float = -1.0, length: float = length) -> np.ndarray:
         pull = label * np.asarray(centred.T @ (tokens @ (tokens.mean(0) @ matrix)))
@@ -48,7 +54,7 @@ def _guarantee(answer: Callable[..., Any]) -> str | None:
         "queries stand on the left of W, keys on the right; this is the transpose": formula(centred, key_query.T),
         "the sum over queries turns 1/T times the sum of the queries into their mean: a factor T too many": 5 * right,
     }
-    return verdict(answer(tokens.copy(), -1.0, m.copy(), key_query.copy(), length), right, likely, "one number")
+    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
 
 
 CHECKS = {"MH-7": _first_direction, "MH-8": _guarantee}

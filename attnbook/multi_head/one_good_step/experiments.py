@@ -1,16 +1,12 @@
-r"""The experiment of the chapter: what one step from zero writes, and what margin it leaves.
-
-A step writes $m$ into every row of a decoder, per unit of its random sign; $\frac\zeta4u_\star$ is its signal alone.
-Margins of the paper's target are sums of a decoder part and an attention part, which is linear in $m$.
-"""
+"""The experiment of the chapter: what one step from zero writes, and what margin it leaves."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +14,15 @@ import xarray as xr
 from torch import Tensor
 
 from attnbook.core.experiment import Arrays, highest, lowest
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.checks import at_least, containing, increasing
-from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
+from attnbook.multi_head.data import Mixture, double_device, draw
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.on_mixture import MixtureCells
-from attnbook.multi_head.tangent_kernel import largest_margins, tangent_features
+from attnbook.multi_head.one_good_step import start
 
 __all__ = ["StartMargin"]
 
@@ -95,12 +91,8 @@ class StartMargin(MixtureCells):
 
         def of_cell(share: float, norm: float, noise: float) -> Arrays:
             mixture = self.mixture(norm, share, noise)
-            true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
-            few, m = Drawn(*(part[:, : self.n_best] for part in batch)), share / 4 * true.signal
-            smallest = (true.margins(batch, at).amin(1).cpu().numpy() for at in (0 * m, m))
-            values = *smallest, best_margin(few, 0 * m), best_margin(few, m)
-            names = "zero_margin", "margin", "best_zero", "best"
-            return {name: (("seed",), array) for name, array in zip(names, values, strict=True)}
+            found = start.smallest_margins(mixture, self.n_samples, self.n_best, seeds, where)
+            return {name: (("seed",), values) for name, values in found.items()}
 
         errors: Arrays = {"jacobian_error": (("form",), jacobian_errors(self.n_tokens))}
         found = self.grid(CELL, of_cell, progress=progress)
@@ -109,21 +101,23 @@ class StartMargin(MixtureCells):
     def _real_step(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
         """Measure residual, head norms, outputs and margins after a real first phase of every size."""
         mixture = self.step_mixture
-        true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+        true, batch = start.truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
         part = mixture.relevant_fraction / 4 * true.signal[:, None]
         each = [self._directions(seeds, purpose, where) for purpose in FIRST_PHASES]
         m, (zero, pull) = each[0], true.parts(batch)
-        sizes = torch.stack([(one - part).norm(dim=2) for one in each])
+        residual, sizes = m - part, torch.stack([(one - part).norm(dim=2) for one in each])
         read = self.n_tokens * torch.einsum("bn,bnd,bsd->bsn", batch.labels, batch.tokens.mean(2), m)
         found = {
             "coefficient": torch.einsum("bsd,bd->bs", m, true.signal) / (2 * self.step_norm**2 * self.shares[0]),
-            "residual": sizes[0],
+            "residual": residual.norm(dim=2),
             "typical_residual": sizes.square().mean(0).sqrt(),
             "residual_half": (m - 2 * part).norm(dim=2),  # as if the text's zeta/2 were right
             "head_norm": self.n_tokens**0.5 * m.norm(dim=2),
             "output": read.abs().amax(2),  # largest, of one head
             "right": read.amin(2),  # smallest output times label, of one head with a plus sign
             "step_margin": (zero[:, None] + torch.einsum("bnd,bsd->bsn", pull, m)).amin(2),
+            # what the residual takes off a sample's margin at most, for each unit of its norm
+            "lost": -torch.einsum("bnd,bsd->bsn", pull, residual).amin(2) / residual.norm(dim=2),
         }
         attention, uniform = torch.einsum("bnd,bd->bn", pull, m[:, -1]), []
         for i, heads in itertools.product(range(len(seeds)), UNIFORM_HEADS):
@@ -148,7 +142,7 @@ class StartMargin(MixtureCells):
             first = draw(mixture, n_first, seeds, purpose="growing first phase", device=where)
             batch = draw(mixture, min(self.n_samples, 500), seeds, purpose="growing", device=where)
             m = starts.first_phase_direction(first.tokens, first.labels)
-            margin = truth(mixture, seeds, where).margins(batch, m).amin(1)
+            margin = start.truth(mixture, seeds, where).margins(batch, m).amin(1)
             gain.append(margin.cpu().numpy() - oracle.linear_margin(mixture))
         return {"gain": (("large_norm", "seed"), gain)}
 
@@ -156,25 +150,28 @@ class StartMargin(MixtureCells):
         """Return a formula of the mixture and the size of the first phase, at every size."""
         return self.stated(("n",), partial(formula, self.step_mixture))
 
+    def after_step(self, data: xr.Dataset, *, sharper: bool = False) -> xr.DataArray:
+        """Return the whole of eq. (7), or of our bound, after the real first phase, with the residual it had."""
+        mixture = self.step_mixture
+        if sharper:
+            return theory.margin_bound(mixture) - theory.residual_price(mixture) * data.residual
+        return oracle.first_phase_margin(mixture) - theory.stated_residual_price(mixture) * data.residual
+
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off what the step writes, the three properties, and margins over the stated bound and over ours."""
-        return self._of_step(data) | self._properties(data) | self._margins(data)
-
-    def _of_step(self, data: xr.Dataset) -> dict[str, dict[str, Any]]:
         bound = self.over_n(partial(theory.residual_bound, failure=self.failure))
         plateau = self.shares[0] * self.step_norm * 2**0.5 / 4  # norm of zeta/4 u_star
-        errors = data.typical_residual / self.over_n(theory.residual_size)
-        return {
+        of_step = {
             "MH-L2.2": {
-                "coefficient": data.coefficient.isel(n=-1),
-                "left_by_half_over_plateau": data.residual_half.isel(n=-1) / plateau,
+                "coefficient": data.coefficient.isel(n=-1, drop=True),
+                "left_by_half_over_plateau": data.residual_half.isel(n=-1, drop=True) / plateau,
             },
             "MH-L2.3": {
                 "slope": slope(data.typical_residual, "n"), "implied_constant": highest(data.residual / bound),
-                "rms_over_law": np.sqrt((errors**2).mean()),
+                "rms_over_law": np.sqrt(((data.typical_residual / self.over_n(theory.residual_size)) ** 2).mean()),
             },
-            "MH-B13.2": {f"relative_error_{form}": data.jacobian_error.sel(form=form) for form in FORMS},
         }  # fmt: skip
+        return of_step | self._properties(data) | self._margins(data)
 
     def _properties(self, data: xr.Dataset) -> dict[str, dict[str, Any]]:
         mixture, each = self.step_mixture, partial(xr.apply_ufunc, vectorize=True)
@@ -185,6 +182,7 @@ class StartMargin(MixtureCells):
         free, uniform = oracle.first_phase_margin(mixture), data.uniform_margin
         spread = (uniform.max("draw") - uniform.min("draw")) / uniform.mean("draw")
         needed = theory.heads_required(mixture, margin=free, output=output(float(data.residual.max())))
+        required = theory.residual_bound(mixture, 1, failure=self.failure) * theory.stated_residual_price(mixture)
         return {
             "MH-P2.1": {
                 "largest_ratio": highest(data.head_norm / each(heads, data.residual)),
@@ -197,11 +195,19 @@ class StartMargin(MixtureCells):
             },
             "MH-P2.3": {
                 "smallest_over_half": lowest(data.step_margin / (free / 2)),
-                "smallest_over_half_uniform": lowest(uniform.isel(heads=-1) / (free / 2)),
-                **{f"relative_spread_{h}": spread.sel(heads=h) for h in (4, 1024)},
+                "smallest_over_half_uniform": lowest(uniform.isel(heads=-1, drop=True) / (free / 2)),
+                **{f"relative_spread_{h}": spread.sel(heads=h, drop=True) for h in (4, 1024)},
                 "heads_required": xr.DataArray(needed),
             },
-        }
+            "MH-P2.6": {
+                "bound": self.after_step(data).isel(n=-1, drop=True), "margin": data.step_margin.isel(n=-1, drop=True),
+                "required_samples": xr.DataArray((required / free) ** 2),
+            },
+            "MH-P2.7": {
+                "slope": slope(data.gain, "large_norm"),
+                "formula_gains_from": xr.DataArray(next(filter(self._formula_gains, 2.0 ** np.arange(1, 21)), np.inf)),
+            },
+        }  # fmt: skip
 
     def _formula_gains(self, norm: float) -> bool:
         """Whether eq. (7) promises more than a linear model in the paper's example."""
@@ -212,83 +218,31 @@ class StartMargin(MixtureCells):
     def _margins(self, data: xr.Dataset) -> dict[str, dict[str, Any]]:
         stated, ours = self.of_cells(oracle.first_phase_margin), self.of_cells(theory.margin_bound)
         judged, noisy = {"share": self.shares[0], "norm": 2.0, "noise": JUDGED}, {"noise": data.noise > 0}
-        gain = (data.best / data.best_zero).sel(share=self.shares[0], noise=0.0)
-        # The whole of eq. (7), and of our bound, after the real first phase, with the residual it had.
-        mixture = self.step_mixture
-        free, free_ours = oracle.first_phase_margin(mixture), theory.margin_bound(mixture)
-        stated_price, price = theory.stated_residual_price(mixture), theory.residual_price(mixture)
-        bound, bound_ours = free - stated_price * data.residual, free_ours - price * data.residual
-        # Residuals after a single sample: bounded, and the root mean square.
-        largest, typical = theory.residual_bound(mixture, 1, failure=self.failure), theory.residual_size(mixture, 1)
-        gained = (norm for norm in 2.0 ** np.arange(1, 21) if self._formula_gains(norm))
+        gain = (data.best / data.best_zero).sel(share=self.shares[0], noise=0.0, drop=True)
+        mixture, after, error = self.step_mixture, self.after_step(data, sharper=True), abs(data.margin / stated - 1)
+        price = theory.residual_price(mixture)
+        required = theory.residual_size(mixture, 1) * price / theory.margin_bound(mixture)
         return {
-            "MH-P2.4": {"relative_error_signs": highest(abs(data.margin / stated - 1).sel(noise=0.0))},
+            "MH-B13.2": {f"relative_error_{form}": data.jacobian_error.sel(form=form, drop=True) for form in FORMS},
+            "MH-P2.4": {"relative_error_signs": highest(error.sel(noise=0.0, drop=True))},
             "MH-P2.5": {
                 "smallest_margin_minus_bound": lowest((data.margin - stated).sel(noisy)),
-                "bound_judged": stated.sel(judged), "margin_judged": lowest(data.margin.sel(judged)),
+                "bound_judged": stated.sel(judged, drop=True),
+                "margin_judged": lowest(data.margin.sel(judged, drop=True)),
                 "share_positive": (stated > 0).mean(),
-            },
-            "MH-P2.6": {
-                "bound": bound.isel(n=-1), "margin": data.step_margin.isel(n=-1),
-                "required_samples": xr.DataArray((largest * stated_price / free) ** 2),
-            },
-            "MH-P2.7": {
-                "slope": slope(data.gain, "large_norm"), "formula_gains_from": xr.DataArray(next(gained, np.inf)),
             },
             "MH-P2.5-ours": {
                 "smallest_margin_minus_ours": lowest((data.margin - ours).sel(noisy)),
                 "smallest_gain": (ours - stated).sel(noisy).min(),
                 "smallest_ours": ours.sel(share=self.shares[0]).min(),
-                "smallest_step_bound": lowest(bound_ours.isel(n=-1)),
-                "smallest_step_margin_minus_ours": lowest(data.step_margin - bound_ours),
-                "drop_over_price": highest(data.worst_drop / price),
-                "price_over_stated": xr.DataArray(price / stated_price),
-                "required_samples": xr.DataArray((typical * price / free_ours) ** 2 / self.failure),
+                "smallest_step_bound": lowest(after.isel(n=-1, drop=True)),
+                "smallest_step_margin_minus_ours": lowest(data.step_margin - after),
+                "drop_over_price": highest(np.maximum(data.lost.max("n"), data.worst_drop) / price),
+                "price_over_stated": xr.DataArray(price / theory.stated_residual_price(mixture)),
+                "required_samples": xr.DataArray(required**2 / self.failure),
             },
-            "MH-P2.3-zero": {f"gain_norm_{s}": gain.sel(norm=float(s)) for s in (1, 4)},
+            "MH-P2.3-zero": {f"gain_norm_{s}": gain.sel(norm=float(s), drop=True) for s in (1, 4)},
         }  # fmt: skip
-
-
-class Truth(NamedTuple):
-    """The signal and the target of some seeds, one member each."""
-
-    signal: Tensor  # u_star = mu_+ - mu_-, (members, dimension)
-    decoder: Tensor  # of the target, norm one, (members, tokens, dimension)
-    key_query: Tensor  # of the target, norm one, (members, dimension, dimension)
-
-    def parts(self, batch: Drawn) -> tuple[Tensor, Tensor]:
-        r"""Return the decoder part of the margins, and the vectors whose product with $m$ is the attention part."""
-        pull = starts.key_query_pull(batch.tokens, batch.labels, self.key_query)
-        return starts.decoder_part(batch.tokens, batch.labels, self.decoder), pull
-
-    def margins(self, batch: Drawn, m: Tensor) -> Tensor:
-        """Return the margin of every sample at one direction of each member."""
-        decoder, pull = self.parts(batch)
-        return decoder + torch.einsum("bnd,bd->bn", pull, m)
-
-
-def truth(mixture: Mixture, seeds: Sequence[int], where: torch.device) -> Truth:
-    """Return signal and target of some seeds."""
-    rows = []
-    for seed in seeds:
-        patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
-        u, w = oracle.decoder(patterns, mixture.n_tokens), oracle.key_query(patterns)
-        rows.append((oracle.value_direction(patterns), u / np.linalg.norm(u), w / np.linalg.norm(w)))
-    return Truth(*(to_tensor(np.stack(part), device=where, dtype=torch.float64) for part in zip(*rows, strict=True)))
-
-
-def quiet(mixture: Mixture) -> Mixture:
-    """Return the mixture without noise along patterns."""
-    return replace(mixture, label_noise=0.0, other_noise=0.0)
-
-
-def best_margin(batch: Drawn, m: Tensor) -> np.ndarray:
-    r"""Return the largest margin of any target of norm $\sqrt2$ at one head with rows $m$; NaN where none is."""
-    rows = m[:, None, None].expand(-1, 1, batch.tokens.shape[2], -1)
-    key_query = m.new_zeros((len(m), 1, m.shape[1], m.shape[1]))
-    features = tangent_features({"decoder": rows, "key_query": key_query}, batch.tokens)
-    found = largest_margins((features @ features.mT).cpu().numpy(), batch.labels.cpu().numpy())
-    return np.where(found > 0, 2**0.5 * found, np.nan)
 
 
 def sign_quantile(n_heads: int, failure: float) -> float:
