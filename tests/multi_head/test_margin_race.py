@@ -307,7 +307,7 @@ def test_pictures_and_tables_draw(stored):
     race, starts_ = stored["margin_race"], stored["random_starts"]
     drawn = [
         figures.race(race),
-        figures.norm_frame(race, 8.0),
+        figures.race(race, 8.0),
         figures.at_starts(starts_),
         figures.global_margins(starts_),
     ]

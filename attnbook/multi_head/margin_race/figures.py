@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, log_axis, style
@@ -26,34 +25,29 @@ FIXED: dict[str, dict[str, Any]] = {
 SHARE = r"margin per $\|\tilde U\|$, share of $\gamma_{attn}$"
 
 
-def race(data: xr.Dataset) -> Figure:
-    """Draw the share of the attention margin against steps, and against the norm of the value matrices."""
+def race(data: xr.Dataset, norm: float | None = None) -> Figure:
+    """Draw the share of the attention margin against steps and norms; circles where every network has one norm."""
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.0), sharey=True)
         for look, network in _networks(data):
             band(left, data.step, network.fraction.values.T, look)
             left.lines[-1].set_markevery(4)
+            runs = _drawn(network)
+            lines = right.plot(runs.value_norm, runs.fraction, **look.line_style(), markevery=7, linewidth=1)
+            plt.setp(lines[1:], label="_")  # one line for each seed
         left.axhline(float(data.floor.median()), color=INK, linewidth=1.2, linestyle=(0, (1, 1)))
         place = {"transform": left.transAxes, "fontsize": 9}
         left.text(0.99, 0.1, "dotted: best with uniform attention", ha="right", **place)
         left.text(0.01, 0.935, r"attention margin $\gamma_{attn}$", **place)
         left.set(xscale="log", xlabel="step", ylabel=SHARE, ylim=(-0.45, 1.14), xlim=(3, None))
         left.legend(fontsize=8.5, loc="upper left", bbox_to_anchor=(0, 0.91), labelspacing=0.2)
-        left.axhline(1, color=INK, linewidth=1.4)
-        _at_norms(right, data)
-    return figure
-
-
-def norm_frame(data: xr.Dataset, norm: float) -> Figure:
-    """Draw where every network stands when its value matrices have one norm."""
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.9))
-        _at_norms(ax, data)
-        ax.axvline(norm, color=INK, linewidth=1)
-        for look, share in shares_at(data, norm):
-            ax.plot(norm, share, marker="o", markersize=11, color=look.color, fillstyle="none", markeredgewidth=2)
-        ax.set(ylabel=SHARE, ylim=(-0.25, 1.14))
-        ax.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, 0.92))
+        right.set(xscale="log", xlabel=r"norm of all value matrices $\|\tilde U\|$", xlim=(0.3, None))
+        for ax in (left, right):
+            ax.axhline(1, color=INK, linewidth=1.4)
+        if norm is not None:
+            right.axvline(norm, color=INK, linewidth=1)
+            for look, share in shares_at(data, norm):
+                right.plot(norm, share, "o", markersize=11, color=look.color, fillstyle="none", markeredgewidth=2)
     return figure
 
 
@@ -108,16 +102,6 @@ def _networks(data: xr.Dataset) -> list[tuple[Look, xr.Dataset]]:
     labels = {at: f"{at[0]}, H = {int(one.heads)}" for at, one in networks.items()}
     labels["normalised", 1] += ", first phase"
     return [(Look(labels[at], *look), networks[at]) for at, look in LOOKS.items()]
-
-
-def _at_norms(ax: Axes, data: xr.Dataset) -> None:
-    """Draw one line for each network and seed."""
-    for look, network in _networks(data):
-        runs = _drawn(network)
-        lines = ax.plot(runs.value_norm, runs.fraction, **look.line_style(), markevery=7, linewidth=1)
-        plt.setp(lines[1:], label="_")
-    ax.axhline(1, color=INK, linewidth=1.4)
-    ax.set(xscale="log", xlabel=r"norm of all value matrices $\|\tilde U\|$", xlim=(0.3, None))
 
 
 def _drawn(run: xr.Dataset) -> xr.Dataset:

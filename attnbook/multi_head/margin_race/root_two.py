@@ -169,9 +169,8 @@ def best_values(parameters: Parameters, tokens: Tensor, labels: Tensor, key_quer
 def upper_bound(tokens: Tensor, labels: Tensor, *, heads: float) -> np.ndarray:
     r"""Return $\sqrt2\,\kappa_0+\sqrt T\,R^3/\sqrt H$, which no network of norm $\sqrt2$ exceeds (ours).
 
-    Here $\kappa_0$ is the largest margin per norm with uniform attention and $R$ the largest norm of a token. A row of
-    $A_hX$ is off from the mean token by at most $R^3\|W_h\|$, so what attention adds to an output is at most
-    $H^{-1/2}\sum_h\|U_h\|\,\sqrt T\,R^3\|W_h\|$, and $\sum_h\|U_h\|\|W_h\|\le\frac12\|\tilde\theta\|^2=1$.
+    Here $\kappa_0$ is the largest margin per norm with uniform attention and $R$ the largest norm of a token. Proved
+    in the chapter.
     """
     members, _, n_tokens, dimension = tokens.shape
     zero = starts.zero(members, n_tokens, dimension, device=tokens.device)

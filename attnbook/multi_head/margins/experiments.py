@@ -56,10 +56,6 @@ class OracleLogits(SeedBySeed):
         """Return the data at some noise."""
         return self.mixture(pattern_norm, self.relevant_fraction, noise_share)
 
-    def stated_gaps(self) -> xr.DataArray:
-        """Return the smallest gap that the noise bounds allow, for each noise share."""
-        return self.stated(("noise",), lambda share: oracle.worst_gap(self.of(share)))
-
     def one_seed(self, seed: int) -> Arrays:
         """Measure logits on drawn samples, and gaps with noise at its bounds."""
 
@@ -89,7 +85,7 @@ class OracleLogits(SeedBySeed):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off powers of S and gaps."""
-        excess = data.corner_gap - self.stated_gaps()
+        excess = data.corner_gap - self.stated(("noise",), lambda share: oracle.worst_gap(self.of(share)))
         largest = {law: slope(data.irrelevant.sel(law=law), "norm") for law in LAWS[1:]}
         return {
             "MH-B13.13": {
@@ -128,10 +124,6 @@ class LinearRules(SeedBySeed):
     n_samples: int = 40  # of each cell with noise inside its bounds, and as many with noise at them
     drawn_samples: tuple[int, ...] = (100, 400)  # samples that linear rules are fitted to, at the largest noise
 
-    def limit(self) -> float:
-        r"""Return $\gamma_{attn}$."""
-        return oracle.attention_margin(self.mixture(1.0, self.relevant_fractions[0], 0.0))
-
     def one_seed(self, seed: int) -> Arrays:
         """Measure margins with uniform and with saturated attention, and the best ones of all linear rules."""
 
@@ -160,7 +152,8 @@ class LinearRules(SeedBySeed):
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold margins against the linear one, and the best rules on drawn samples against the attention margin."""
         stated = self.stated(("fraction", "noise"), lambda z, share: oracle.linear_margin(self.mixture(1.0, z, share)))
-        few, many = (data.best_drawn.isel(fraction=0, size=size) / self.limit() for size in (0, -1))
+        limit = oracle.attention_margin(self.mixture(1.0, self.relevant_fractions[0], 0.0))
+        few, many = (data.best_drawn.isel(fraction=0, size=size) / limit for size in (0, -1))
         return {
             "MH-A3-linear": {"smallest_margin_minus_bound": lowest(data.uniform - stated)},
             "MH-A3-linear-best": {

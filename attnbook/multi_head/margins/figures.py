@@ -23,7 +23,7 @@ LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away
 
 def separation(rules: xr.Dataset) -> Figure:
     """Draw the smallest margins with uniform and with saturated attention against the noise."""
-    x, limit = rules.noise.values, own.LinearRules().limit()
+    x, limit = rules.noise.values, (own.LinearRules().n_tokens / 2) ** 0.5  # the attention margin at S = 1
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
         ax.axhspan(-1, 0, color=LOST, zorder=0)
@@ -37,24 +37,6 @@ def separation(rules: xr.Dataset) -> Figure:
         ax.text(0.0, -0.17, "a sample is on the wrong side", fontsize=9.5)
         ax.set(xlabel=NOISE, ylabel=r"smallest margin / $\gamma_{attn}$", ylim=(-0.22, 1.06))
         ax.legend(fontsize=9.5, loc="center right", bbox_to_anchor=(1.0, 0.67))
-    return figure
-
-
-def gaps(data: xr.Dataset) -> Figure:
-    """Draw the smallest gap between logits of relevant and irrelevant keys against the noise."""
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.4))
-        x = data.noise.values
-        ax.axhspan(-1, 0, color=LOST, zorder=0)
-        ax.axvspan(-1, own.EIGHTH, color="#dbeafe", zorder=0, linewidth=0)
-        ax.plot(x, own.OracleLogits().stated_gaps(), color=INK, linewidth=1.4, label="our formula")
-        found = Look("smallest of sampled corners", "#c2410c", "none", "^", hollow=True)
-        ax.plot(x, data.corner_gap.min("seed"), **found.line_style())
-        ax.plot(own.EIGHTH, 0.375, **Look("what Proposition 3 needs", "#0b5cad", "none", "X").line_style())
-        ax.text(0.0, -0.11, "Proposition 3 applies", fontsize=9)
-        ax.text(x[-1], -0.15, "a query may look away", fontsize=9, ha="right")
-        ax.set(xlabel=NOISE, ylabel=r"smallest logit gap / $S^4$", ylim=(-0.18, 1.05), xlim=(-0.005, x[-1] + 0.005))
-        ax.legend(loc="upper right", fontsize=9)
     return figure
 
 
