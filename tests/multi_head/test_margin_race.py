@@ -21,7 +21,7 @@ from attnbook.multi_head.margin_race.exercises import two_samples
 from attnbook.multi_head.margin_race.root_two import tangent_margins
 
 KINDS = {"margin_race": own.MarginRace, "random_starts": own.RandomStarts}
-RACE = own.MarginRace.at("smoke", steps=13, early_step=5, tried_steps=3)
+RACE = own.MarginRace.at("smoke", steps=13, early_step=5)
 SMALL = {"n_samples": 23, "seeds": (0, 1, 2), "heads": (1, 16), "searched": (1, 3), "free_heads": 3}
 STARTS = own.RandomStarts.at("book", **SMALL, search_starts=1, search_steps=2)
 
@@ -55,7 +55,7 @@ def at(name, change, **where):
 RED = {
     "margin_race": {
         "MH-X.2": at("fraction", lambda x: 0.98 * x, rule="normalised", heads=1),
-        "MH-X.1-equal-norm": at("fraction", lambda x: 0.5 * x, rule="plain"),
+        "MH-X.1-equal-norm": at("fraction", lambda x: 0.5 * x, rule="normalised"),
         "MH-X.3": lambda d: d.assign(cosine=d.cosine**4),
     },
     "random_starts": {
@@ -70,7 +70,8 @@ PARTS = {
         ("MH-X.2", lambda d: d.assign(fraction=1.001 * d.fraction)),
         ("MH-X.2", lambda d: d.assign(tried_plain=1.2 * d.tried_plain)),
         ("MH-X.2", lambda d: d.assign(tried_plain=d.tried_plain + 0.5)),
-        ("MH-X.1-equal-norm", at("fraction", lambda x: x - 0.06, rule="plain", heads=16)),
+        ("MH-X.1-equal-norm", at("tried_plain", lambda x: x - 0.06, plain_size=10.0, heads=16)),
+        ("MH-X.1-equal-norm", lambda d: d.assign(tried_plain_norm=0 * d.tried_plain_norm + 8)),
         ("MH-X.3", lambda d: d.assign(plus_mass=0.9 * d.plus_mass)),
         ("MH-X.3", lambda d: d.assign(key_query_norm=d.value_norm)),
         ("MH-X.3", lambda d: d.assign(cosine=d.cosine * (1 + 0.03 * (d.step == 1000)))),
@@ -141,7 +142,7 @@ def test_every_trial_is_a_network_from_zero_with_its_own_step_size(race):
     drawn = draw(RACE.mixture, RACE.n_samples, (1,))
     for rule, heads, size in (("plain", 16, 30.0), ("normalised", 1, 0.8)):
         still = torch.zeros(heads, dtype=torch.float64)
-        expected = by_autograd(rule, size, drawn, still, torch.zeros(RACE.dimension), RACE.tried_steps)
+        expected = by_autograd(rule, size, drawn, still, torch.zeros(RACE.dimension), RACE.steps)
         found = race[f"tried_{rule}"].sel({"heads": heads, f"{rule}_size": size, "seed": 1})
         assert float(found) * oracle.attention_margin(RACE.mixture) == pytest.approx(expected, rel=1e-6)
 
@@ -166,13 +167,23 @@ def test_the_oracle_with_saturated_attention_has_the_whole_attention_margin_and_
 
 
 def test_a_lead_at_equal_norm_is_read_off_a_straight_line_over_the_logarithm(race):
-    """The other passes norm 1 at share 0.2 and norm 100 at 0.6; plain descent ends at norm 10 with 0.7."""
+    """The other passes norm 1 at share 0.2 and norm 100 at 0.6; one trial ends at norm 10 with 0.7, one beyond."""
     made, n = race.copy(deep=True), race.sizes["step"]
     made.value_norm[:], made.fraction[:] = np.logspace(0, 2, n)[:, None, None, None], 0.0
     made.fraction.loc[{"rule": "normalised"}] = np.linspace(0.2, 0.6, n)[:, None, None]
-    made.value_norm.loc[{"rule": "plain", "step": made.step[-1]}] = 10
-    made.fraction.loc[{"rule": "plain", "step": made.step[-1]}] = 0.7
-    np.testing.assert_allclose(own.lead_at_equal_norm(made, RACE.heads[0]), 0.3)
+    made.tried_plain_norm[:], made.tried_plain[:] = 10.0, 0.7
+    made.tried_plain_norm.loc[{"plain_size": 300.0}] = 101.0
+    leads = own.leads_at_equal_norm(made)
+    np.testing.assert_allclose(leads.sel(plain_size=[1.0, 10.0, 30.0, 100.0]), 0.3)
+    np.testing.assert_allclose(leads.sel(plain_size=300.0), 0.1)  # beyond its end, where it has 0.6
+
+
+@pytest.mark.parametrize("rule", own.RULES)
+def test_what_races_from_zero_is_one_of_the_trials(race, rule):
+    size = {"plain": RACE.plain_step_size, "normalised": RACE.normalised_step_size}[rule]
+    for name, tried in (("fraction", f"tried_{rule}"), ("value_norm", f"tried_{rule}_norm")):
+        end = race[name].sel(rule=rule, heads=RACE.heads[0]).isel(step=-1)
+        np.testing.assert_array_equal(end, race[tried].sel({"heads": RACE.heads[0], f"{rule}_size": size}))
 
 
 def test_plain_descent_races_with_the_step_size_that_served_one_head_best(stored):
@@ -276,7 +287,9 @@ def test_the_bound_falls_to_the_margin_of_uniform_attention_like_one_over_the_ro
         (own.MarginRace, {"heads": (4, 4)}, "heads"),
         (own.MarginRace, {"tried_plain": (3.0, 1.0)}, "tried_plain"),
         (own.MarginRace, {"tried_normalised": ()}, "tried_normalised"),
-        (own.MarginRace, {"plain_step_size": 0.0}, "plain_step_size"),
+        (own.MarginRace, {"plain_step_size": 2.0}, "tried_plain"),
+        (own.MarginRace, {"tried_plain": (0.0, 10.0, 100.0)}, "tried_plain"),
+        (own.MarginRace, {"normalised_step_size": 2.0}, "tried_normalised"),
         (own.MarginRace, {"early_step": 5000}, "early_step"),
         (own.RandomStarts, {"heads": ()}, "heads"),
         (own.RandomStarts, {"key_query_scales": (0.3, 0.0)}, "key_query_scales"),
@@ -294,8 +307,7 @@ def test_pictures_and_tables_draw(stored):
     race, starts_ = stored["margin_race"], stored["random_starts"]
     drawn = [
         figures.race(race),
-        figures.norm_frame(race, 8.0),
-        figures.step_sizes(race),
+        figures.race(race, 8.0),
         figures.at_starts(starts_),
         figures.global_margins(starts_),
     ]

@@ -155,8 +155,7 @@ def test_a_first_step_of_twice_the_length_moves_the_crossing(monkeypatch):
 def test_every_line_of_a_picture_looks_different(stored):
     mpl.use("Agg")
     drawn = {
-        figures.separation: "linear_rules", figures.gaps: "oracle_logits",
-        figures.margins_and_steps: "margin_order",
+        figures.separation: "linear_rules", figures.margins_and_steps: "margin_order",
     }  # fmt: skip
     for draw, name in drawn.items():
         figure = draw(stored[name])

@@ -125,21 +125,18 @@ class AlternatingLabels(Gridded):
             right = (layer.outputs(last, batch[0]) * batch[1] > 0).all(1).view(len(seeds), -1)
             return {"fitted": (("seed",), right.double().mean(1).cpu().numpy())}
 
-        def solved(n: int, lacking: int, seed: int) -> Arrays:
-            return {"solved": ((), self._solved(seed, n, n - 1 - lacking))}
+        def solved(n: int, lacking: int, seed: int) -> Arrays:  # the share of draws with decoders for all labels
+            n_heads, right = n - 1 - lacking, 0
+            rng = stream(seed, "alternating", n, n_heads)
+            for _ in range(self.draws):
+                # Logits w z^2 from far below one to far above it: log-uniform z^2 and w.
+                heights = np.sqrt(np.sort(10 ** rng.uniform(-1, 1, n)))
+                key_query = torch.tensor(10 ** rng.uniform(-1.5, 1.5, (1, n_heads, 1, 1)))
+                right += best_margin(key_query, *on_a_line(torch.tensor(heights)[None])) > SOLVED
+            return {"solved": ((), right / self.draws)}
 
         trained = self.grid(("heads",), fitted, progress=progress)
         return trained | self.grid(("samples", "lacking", "seed"), solved, also={"seed": seeds})
-
-    def _solved(self, seed: int, n: int, n_heads: int) -> float:
-        """Share of draws of attention and samples for which some decoders get all alternating labels right."""
-        rng, right = stream(seed, "alternating", n, n_heads), 0
-        for _ in range(self.draws):
-            # Logits w z^2 from far below one to far above it: log-uniform z^2 and w.
-            z = np.sqrt(np.sort(10 ** rng.uniform(-1, 1, n)))
-            key_query = torch.tensor(10 ** rng.uniform(-1.5, 1.5, (1, n_heads, 1, 1)))
-            right += best_margin(key_query, *on_a_line(torch.tensor(z)[None])) > SOLVED
-        return right / self.draws
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off shares of networks that fit, and of solved linear programs."""
@@ -161,16 +158,10 @@ def trained(train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: 
         return {"loss": objective(layer.outputs(now, train.tokens, counts=counts))[0]}
 
     history = head_groups.gradient_descent(
-        starts.zero(members, *sizes, device=train.tokens.device),
-        train.tokens,
-        objective,
-        counts=counts,
-        step_size=step_size,
-        steps=steps,
-        record=loss,
+        starts.zero(members, *sizes, device=train.tokens.device), train.tokens, objective, counts=counts,
+        step_size=step_size, steps=steps, record=loss, stop=lambda records: records["loss"] <= FINISHED,
         record_at=sorted({*range(min(FIRST, steps) + 1), *log_spaced(steps, 12)}),
-        stop=lambda records: records["loss"] <= FINISHED,
-    )
+    )  # fmt: skip
     last = history.parameters
     found = {
         "train_loss": loss(last)["loss"],

@@ -5,10 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 
 HEADS = "number of heads H"
 ATTENTION = "attention on relevant tokens"
@@ -74,7 +73,7 @@ def alternating(data: xr.Dataset) -> Figure:
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
         band(left, data.heads.values, data.fitted.T.values, Look("trained", "#0b5cad", "-", "o"))
         left.set(title="3 samples, trained", ylabel="share of starts that fit")
-        _head_axis(left, data.heads.values)
+        log_axis(left, data.heads.values, HEADS)
         for lacking, look in ((0, Look("n - 1 heads", "#0b5cad", "-", "o")), (1, Look("n - 2", "#c2410c", "--", "s"))):
             band(right, data.samples.values, data.solved.sel(lacking=lacking).T.values, look)
         right.set(title="best decoders", xlabel="samples n", ylabel="share of draws that fit")
@@ -83,9 +82,3 @@ def alternating(data: xr.Dataset) -> Figure:
             ax.set(ylim=(-0.05, 1.05))
         right.legend(loc="center left", fontsize=9.5)
     return figure
-
-
-def _head_axis(ax: Axes, heads: np.ndarray) -> None:
-    ax.set(xscale="log", xlabel=HEADS)
-    ax.set_xticks(heads, [f"{h}" for h in heads])
-    ax.minorticks_off()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
@@ -26,19 +26,17 @@ def sample_weights(answer: Callable[..., Any]) -> str | None:
         right /= right.sum()
         with np.errstate(all="ignore"):
             got = np.asarray(answer(margins.copy()), dtype=float)
-        if got.shape != (3,):
-            return f"one weight for each of 3 samples is wanted, got shape {got.shape}"
         if not np.isfinite(got).all():
             return f"margins {margins}: 0 / 0; subtract the smallest margin before you take exponentials"
-        if np.allclose(got, right, rtol=1e-6, atol=1e-12):
-            continue
         slopes, opposite = 1 / (1 + np.exp(np.minimum(margins, 700))), np.exp(margins - margins.max())
         likely = {
             "the sign: a sample with a large margin weighs little": opposite / opposite.sum(),
             "these are the slopes of the logistic loss; divide by the loss": slopes,
             "these are shares of the logistic slopes; this loss is the exponential one": slopes / slopes.sum(),
         }
-        return f"margins {margins}: {likely_mistake(got, right, likely)}"
+        found = verdict(got, right, likely, "one weight for each of 3 samples", rtol=1e-6)
+        if found:
+            return f"margins {margins}: {found}"
     return None
 
 

@@ -17,7 +17,7 @@ from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
-from attnbook.multi_head.checks import at_least, containing, increasing, positive
+from attnbook.multi_head.checks import at_least, containing, increasing
 from attnbook.multi_head.data import Drawn, double_device, draw_patterns
 from attnbook.multi_head.margin_race import root_two
 from attnbook.multi_head.on_mixture import AfterFirstPhase
@@ -59,26 +59,27 @@ class MarginRace(OnFewSamples):
     id = "multi_head.margin_race"
     summary = "Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?"
     smoke = {
-        "n_samples": 7, "first_phase_samples": 50, "steps": 50, "tried_steps": 5, "early_step": 20, "records": 5,
-        "seeds": (0, 1),
+        "n_samples": 7, "first_phase_samples": 50, "steps": 50, "early_step": 20, "records": 5, "seeds": (0, 1),
     }  # fmt: skip
     axes = {"heads": "heads", "plain_size": "tried_plain", "normalised_size": "tried_normalised"}
     labels = {"rule": RULES}
 
     heads: tuple[int, int] = (1, 16)  # few and many
     plain_step_size: float = 10.0  # the best for one head among those tried
+    large_step_size: float = 100.0  # of plain descent, where the two are compared at equal norm once more
     normalised_step_size: float = 0.05  # not tuned
     steps: int = 4000  # the same for all
     tried_plain: tuple[float, ...] = (1.0, 10.0, 30.0, 100.0, 300.0)  # step sizes, increasing; from zero
     tried_normalised: tuple[float, ...] = (0.05, 0.2, 0.8)
-    tried_steps: int = 4000
     early_step: int = 1000  # a step to look at besides the logarithmically spaced ones
     records: int = 48  # how many of these there are, about
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(plain_step_size=self.plain_step_size, normalised_step_size=self.normalised_step_size)
-        at_least(1, tried_steps=self.tried_steps, early_step=self.early_step)
+        containing([self.plain_step_size, self.large_step_size], tried_plain=self.tried_plain)
+        containing([self.normalised_step_size], tried_normalised=self.tried_normalised)
+        increasing(1e-9, tried_plain=self.tried_plain, tried_normalised=self.tried_normalised)
+        at_least(1, early_step=self.early_step)
         if self.early_step > self.steps:
             raise ValueError(f"early_step: expected at most {self.steps}, got {self.early_step}")
 
@@ -87,38 +88,34 @@ class MarginRace(OnFewSamples):
         return super().coordinates() | {"step": list(log_spaced(self.steps, self.records, also=(self.early_step,))[1:])}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train all networks of a seed on the same samples, and try other step sizes."""
+        """Train all networks of a seed on the same samples: all but one from zero, at every step size."""
         drawn, first = self.samples(seeds, device)
         few, many = self.heads
-        steps, plain, normalised = self.coordinates()["step"], self.plain_step_size, self.normalised_step_size
-        at_zero = [("plain", few, plain), ("plain", many, plain), ("normalised", few, normalised)]
-        trials = [("plain", n, size) for size in self.tried_plain for n in self.heads]
-        trials += [("normalised", n, size) for size in self.tried_normalised for n in self.heads]
+        plain, normalised = self.plain_step_size, self.normalised_step_size
+        tried = {"plain": self.tried_plain, "normalised": self.tried_normalised}
+        trials = [(rule, n, size) for rule, sizes in tried.items() for size in sizes for n in self.heads]
         zero = starts.zero(len(seeds), self.n_tokens, self.dimension, device=drawn.tokens.device)
         later, signs = starts.first_phase(first.tokens, first.labels), starts.even_sign_counts(many).tolist()
-        told = [share(progress, number, 3) for number in range(3)]
-        raced = [
-            self._train(seeds, drawn, at_zero, zero, steps, told[0]),
-            self._train(seeds, drawn, [("normalised", many, normalised)], later, steps, told[1], signs),
-        ]
-        tried = self._train(seeds, drawn, trials, zero, [self.tried_steps], told[2])["fraction"][0]
-        tried, split = tried.reshape(-1, 2, len(seeds)), len(self.tried_plain)
-        shape = len(steps), 2, 2, len(seeds)
-        found: Arrays = {
-            name: (("step", "rule", "heads", "seed"), np.concatenate([part[name] for part in raced], 1).reshape(shape))
-            for name in raced[0]
-        }
+        from_zero = self._train(seeds, drawn, trials, zero, share(progress, 0, 2))
+        after_first = self._train(seeds, drawn, [("normalised", many, normalised)], later, share(progress, 1, 2), signs)
+        raced = [("plain", few, plain), ("plain", many, plain), ("normalised", few, normalised)]
+        at = [trials.index(one) for one in raced]
+        found: Arrays = {}
+        for name, array in from_zero.items():
+            networks = np.concatenate([array[:, at], after_first[name]], axis=1)
+            found[name] = ("step", "rule", "heads", "seed"), networks.reshape(len(array), 2, 2, -1)
+        for rule in RULES:
+            of_rule = [number for number, one in enumerate(trials) if one[0] == rule]
+            for ending, name in (("", "fraction"), ("_norm", "value_norm")):
+                ends = from_zero[name][-1, of_rule].reshape(-1, 2, len(seeds))
+                found[f"tried_{rule}{ending}"] = (f"{rule}_size", "heads", "seed"), ends
+        # the largest share that uniform attention can have, by an exact solver; 0 if it cannot separate
         floor = root_two.tangent_margins(zero, drawn.tokens, drawn.labels.cpu().numpy()) / np.sqrt(2)
-        return found | {
-            "tried_plain": (("plain_size", "heads", "seed"), tried[:split]),
-            "tried_normalised": (("normalised_size", "heads", "seed"), tried[split:]),
-            # the largest share that uniform attention can have, by an exact solver; 0 if it cannot separate
-            "floor": (("seed",), floor / oracle.attention_margin(self.mixture)),
-        }
+        return found | {"floor": (("seed",), floor / oracle.attention_margin(self.mixture))}
 
     def _train(
         self, seeds: tuple[int, ...], drawn: Drawn, team: list[tuple[str, int, float]], start: Parameters,
-        record_at: list[int], progress: Progress | None, signs: list[float] | None = None,
+        progress: Progress | None, signs: list[float] | None = None,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """Train a team of (rule, heads, step size) as one program; return ``(records, team, seeds)`` by name."""
         n, n_seeds = len(team), len(seeds)
@@ -129,42 +126,36 @@ class MarginRace(OnFewSamples):
         counts = heads.repeat_interleave(n_seeds, 0)
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))
         records = head_groups.gradient_descent(
-            {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()},
-            repeated.tokens,
-            objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]),
-            counts=counts,
-            step_size=[size for *_, size in team for _ in seeds],
-            steps=record_at[-1],
-            record=lambda p: look(p, repeated, counts, targets),
-            record_at=record_at,
-            progress=progress,
-        ).records
+            {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()}, repeated.tokens,
+            objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]), counts=counts,
+            step_size=[size for *_, size in team for _ in seeds], steps=self.steps, progress=progress,
+            record=lambda p: look(p, repeated, counts, targets), record_at=self.coordinates()["step"],
+        ).records  # fmt: skip
         found = {name: array.reshape(-1, n, n_seeds) for name, array in records.items()}
         return found | {"fraction": found["fraction"] / oracle.attention_margin(self.mixture)}
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off the shares of the attention margin at the end, at equal norm, and what attention looks at."""
-        few, many = self.heads
-        ends = data.isel(step=-1).sel(rule="normalised")
-        one = data.sel(rule="normalised", heads=few)
-        late = one.cosine.sel(step=slice(self.early_step, None))
-        mass = (data.plus_mass + data.minus_mass).isel(step=-1).sel(rule="normalised") / 2
-        largest = [data.fraction, data.tried_plain, data.tried_normalised]
+        names, normalised = dict(zip(("few", "many"), self.heads, strict=True)), data.sel(rule="normalised")
+        end, late = normalised.isel(step=-1), normalised.cosine.sel(step=slice(self.early_step, None))
+        mass, one = (end.plus_mass + end.minus_mass) / 2, {"heads": self.heads[0]}
+        leads = leads_at_equal_norm(data)
+        sizes = {"lead_of_plain": self.plain_step_size, "lead_of_large": self.large_step_size}
+        largest = [highest(part) for part in (data.fraction, data.tried_plain, data.tried_normalised)]
         return {
             "MH-X.2": {
-                "fraction_few": ends.fraction.sel(heads=few), "fraction_many": ends.fraction.sel(heads=many),
-                "best_plain_few": best_tried(data.tried_plain.sel(heads=few)),
-                "best_plain_many": best_tried(data.tried_plain.sel(heads=many)),
-                "largest_fraction": highest(xr.concat([highest(part) for part in largest], "part")),
+                **{f"fraction_{name}": end.fraction.sel(heads=n) for name, n in names.items()},
+                **{f"best_plain_{name}": best_tried(data.tried_plain.sel(heads=n)) for name, n in names.items()},
+                "largest_fraction": highest(xr.concat(largest, "part")),
             },
             "MH-X.1-equal-norm": {
-                "lead_of_plain_few": lead_at_equal_norm(data, few),
-                "lead_of_plain_many": lead_at_equal_norm(data, many),
+                f"{lead}_{name}": leads.sel(plain_size=size, heads=n)
+                for lead, size in sizes.items() for name, n in names.items()
             },
             "MH-X.3": {
-                "cosine": one.cosine.isel(step=-1), "late_change": late.max("step") - late.min("step"),
-                "mass_few": mass.sel(heads=few), "mass_many": mass.sel(heads=many),
-                "norm_ratio": (one.key_query_norm / one.value_norm).isel(step=-1),
+                "cosine": end.cosine.sel(one), "late_change": (late.max("step") - late.min("step")).sel(one),
+                **{f"mass_{name}": mass.sel(heads=n) for name, n in names.items()},
+                "norm_ratio": (end.key_query_norm / end.value_norm).sel(one),
             },
         }  # fmt: skip
 
@@ -265,20 +256,25 @@ def look(parameters: Parameters, drawn: Drawn, counts: Tensor, targets: Tensor) 
 
 def best_tried(shares: xr.DataArray) -> xr.DataArray:
     """Return the shares at the step size whose median over seeds is largest."""
-    size = str(next(name for name in shares.dims if name != "seed"))
-    return shares.isel({size: int(shares.median("seed").argmax(size))})
+    return shares.isel(plain_size=int(shares.median("seed").argmax("plain_size")))
 
 
-def lead_at_equal_norm(data: xr.Dataset, heads: int) -> xr.DataArray:
-    r"""Return plain descent's share at its end minus that of normalised descent at the same $\|\tilde U\|$."""
-    runs, found = data.sel(heads=heads), []
-    for seed in data.seed:
-        plain, other = (runs.sel(rule=rule, seed=seed) for rule in RULES)
-        end = plain.isel(step=-1)
-        found.append(float(end.fraction) - share_at_norm(other, float(end.value_norm)))
-    return xr.DataArray(found, {"seed": data.seed})
+def shares_at(runs: xr.Dataset, norm: xr.DataArray | float) -> xr.DataArray:
+    """Return the share of each run where its value matrices have a norm; NaN where they never have.
+
+    By a straight line over the norm's logarithm, which must grow from record to record.
+    """
+    return xr.apply_ufunc(
+        np.interp, np.log(norm), np.log(runs.value_norm), runs.fraction, vectorize=True,
+        input_core_dims=[[], ["step"], ["step"]], kwargs={"left": np.nan, "right": np.nan},
+    )  # fmt: skip
 
 
-def share_at_norm(run: xr.Dataset, norm: float) -> float:
-    """Return the share of one run at a norm of its value matrices, by a straight line over the norm's logarithm."""
-    return float(np.interp(np.log(norm), np.log(run.value_norm), run.fraction))
+def leads_at_equal_norm(data: xr.Dataset) -> xr.DataArray:
+    """Return each plain trial's share at its end minus that of normalised descent, raced, at the same norm.
+
+    Where normalised descent does not get there, its nearest record counts.
+    """
+    other = data.sel(rule="normalised")
+    first, last = (other.value_norm.isel(step=record) for record in (0, -1))
+    return data.tried_plain - shares_at(other, data.tried_plain_norm.clip(first, last))

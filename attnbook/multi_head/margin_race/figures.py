@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.multi_head.margin_race import experiments as own
 
 LOOKS = {
@@ -27,35 +25,29 @@ FIXED: dict[str, dict[str, Any]] = {
 SHARE = r"margin per $\|\tilde U\|$, share of $\gamma_{attn}$"
 
 
-def race(data: xr.Dataset) -> Figure:
-    """Draw the share of the attention margin against steps, and against the norm of the value matrices."""
+def race(data: xr.Dataset, norm: float | None = None) -> Figure:
+    """Draw the share of the attention margin against steps and norms; circles where every network has one norm."""
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.0), sharey=True)
         for look, network in _networks(data):
             band(left, data.step, network.fraction.values.T, look)
             left.lines[-1].set_markevery(4)
+            runs = _drawn(network)
+            lines = right.plot(runs.value_norm, runs.fraction, **look.line_style(), markevery=7, linewidth=1)
+            plt.setp(lines[1:], label="_")  # one line for each seed
         left.axhline(float(data.floor.median()), color=INK, linewidth=1.2, linestyle=(0, (1, 1)))
-        left.annotate(
-            "dotted: best with uniform attention", (0.99, 0.1), xycoords="axes fraction", ha="right", fontsize=9
-        )
-        left.annotate(r"attention margin $\gamma_{attn}$", (0.01, 0.935), xycoords="axes fraction", fontsize=9)
+        place = {"transform": left.transAxes, "fontsize": 9}
+        left.text(0.99, 0.1, "dotted: best with uniform attention", ha="right", **place)
+        left.text(0.01, 0.935, r"attention margin $\gamma_{attn}$", **place)
         left.set(xscale="log", xlabel="step", ylabel=SHARE, ylim=(-0.45, 1.14), xlim=(3, None))
         left.legend(fontsize=8.5, loc="upper left", bbox_to_anchor=(0, 0.91), labelspacing=0.2)
-        left.axhline(1, color=INK, linewidth=1.4)
-        _at_norms(right, data)
-    return figure
-
-
-def norm_frame(data: xr.Dataset, norm: float) -> Figure:
-    """Draw where every network stands when its value matrices have one norm."""
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.9))
-        _at_norms(ax, data)
-        ax.axvline(norm, color=INK, linewidth=1)
-        for look, share in shares_at(data, norm):
-            ax.plot(norm, share, marker="o", markersize=11, color=look.color, fillstyle="none", markeredgewidth=2)
-        ax.set(ylabel=SHARE, ylim=(-0.25, 1.14))
-        ax.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, 0.92))
+        right.set(xscale="log", xlabel=r"norm of all value matrices $\|\tilde U\|$", xlim=(0.3, None))
+        for ax in (left, right):
+            ax.axhline(1, color=INK, linewidth=1.4)
+        if norm is not None:
+            right.axvline(norm, color=INK, linewidth=1)
+            for look, share in shares_at(data, norm):
+                right.plot(norm, share, "o", markersize=11, color=look.color, fillstyle="none", markeredgewidth=2)
     return figure
 
 
@@ -67,42 +59,22 @@ def norm_text(data: xr.Dataset, norm: float) -> str:
 
 def shares_at(data: xr.Dataset, norm: float) -> list[tuple[Look, float]]:
     """Return each network's median share at a norm, over the seeds that pass it where they are drawn; NaN for none."""
-    found = []
-    for look, network in _networks(data):
-        runs = [_drawn(network.sel(seed=seed)) for seed in network.seed]
-        there = [own.share_at_norm(run, norm) for run in runs if run.value_norm[0] <= norm <= run.value_norm[-1]]
-        found.append((look, float(np.median(there)) if there else float("nan")))
-    return found
-
-
-def step_sizes(data: xr.Dataset) -> Figure:
-    """Draw the share of the attention margin after the trials, all from zero, against the step size."""
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.6))
-        for (rule, i), look in LOOKS.items():
-            heads = int(data.heads[i])
-            tried = data[f"tried_{rule}"].sel(heads=heads).values.T
-            band(ax, data[f"{rule}_size"].values, tried, Look(f"{rule}, H = {heads}", *look))
-        ax.axhline(1, color=INK, linewidth=1.4)
-        ax.set(xscale="log", xlabel=r"step size $\eta$", ylabel=SHARE, ylim=(-0.06, 1.14))
-        ax.legend(fontsize=9.5, loc="upper right", bbox_to_anchor=(1.0, 0.9))
-    return figure
+    return [(look, float(own.shares_at(_drawn(network), norm).median("seed"))) for look, network in _networks(data)]
 
 
 def at_starts(starts: xr.Dataset) -> Figure:
     """Draw tangent-kernel margins against the scale of random value matrices, and with coin flips for labels."""
-    margins, panels = starts.sel(key_query_scale=0.3), {"true labels": "random", "coin flips for labels": "coin_flips"}
+    margins, scales = starts.sel(key_query_scale=0.3), starts.value_scale.values
+    panels = {"true labels": "random", "coin flips for labels": "coin_flips"}
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.8, 3.7), sharey=True)
         for ax, (title, name) in zip(axes, panels.items(), strict=True):
             for heads, look in zip(starts.heads.values, BY_HEADS, strict=False):
-                band(
-                    ax, starts.value_scale, margins[name].sel(heads=heads).values.T, Look(f"random, H = {heads}", *look)
-                )
+                band(ax, scales, margins[name].sel(heads=heads).values.T, Look(f"random, H = {heads}", *look))
             for start, line in FIXED.items():
                 ax.axhline(float(starts[start if name == "random" else f"{start}_{name}"].median()), **line)
-            ax.set(title=title, xlabel=r"scale $\sigma_U$ of value matrices", ylim=(-0.05, None))
-            _log_axis(ax, starts.value_scale)
+            ax.set(title=title, ylim=(-0.05, None))
+            log_axis(ax, scales, r"scale $\sigma_U$ of value matrices")
         axes[0].set_ylabel(r"tangent margin, $\|\tilde\theta_\star\|=\sqrt{2}$")
         axes[1].legend(loc="upper left", fontsize=9.5)
     return figure
@@ -118,40 +90,21 @@ def global_margins(starts: xr.Dataset) -> Figure:
         for name, line in FIXED.items():
             ax.axhline(float(starts[name].median()), **{**line, "label": of + line["label"]})
         band(ax, starts.heads, random.values.T, Look(f"{of}random start, as large", "#c2410c", "-.", "^"))
-        ax.set(xlabel="number of heads $H$", ylabel="margin", ylim=(0.55, 1.35))
-        _log_axis(ax, starts.searched)
+        log_axis(ax, starts.searched.values, "number of heads $H$")
+        ax.set(ylabel="margin", ylim=(0.55, 1.35))
         ax.legend(fontsize=9.5, loc="upper right")
     return figure
 
 
 def _networks(data: xr.Dataset) -> list[tuple[Look, xr.Dataset]]:
     """Look and data of every network, the best first."""
-    found = []
-    for (rule, i), look in LOOKS.items():
-        later = ", first phase" if (rule, i) == ("normalised", 1) else ""
-        label = f"{rule}, H = {int(data.heads[i])}{later}"
-        found.append((Look(label, *look), data.sel(rule=rule).isel(heads=i)))
-    return found
-
-
-def _at_norms(ax: Axes, data: xr.Dataset) -> None:
-    """Draw one line for each network and seed."""
-    for look, network in _networks(data):
-        for seed in network.seed:
-            named = {} if seed == data.seed[0] else {"label": "_"}
-            run = _drawn(network.sel(seed=seed))
-            ax.plot(run.value_norm, run.fraction, **look.line_style() | named, markevery=7, linewidth=1)
-    ax.axhline(1, color=INK, linewidth=1.4)
-    ax.set(xscale="log", xlabel=r"norm of all value matrices $\|\tilde U\|$", xlim=(0.3, None))
+    networks = {at: data.sel(rule=at[0]).isel(heads=at[1]) for at in LOOKS}
+    labels = {at: f"{at[0]}, H = {int(one.heads)}" for at, one in networks.items()}
+    labels["normalised", 1] += ", first phase"
+    return [(Look(labels[at], *look), networks[at]) for at, look in LOOKS.items()]
 
 
 def _drawn(run: xr.Dataset) -> xr.Dataset:
     """One run; of plain descent, which starts on the wrong side, all but the first fortieth of the steps."""
     first = int(run.step[-1]) / 40 if run.rule == "plain" else 0
-    return run.squeeze().sel(step=slice(first, None))
-
-
-def _log_axis(ax: Axes, ticks: xr.DataArray) -> None:
-    ax.set_xscale("log")
-    ax.set_xticks(ticks.values, [f"{tick:g}" for tick in ticks.values])
-    ax.minorticks_off()
+    return run.sel(step=slice(first, None))

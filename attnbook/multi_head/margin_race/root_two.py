@@ -81,11 +81,9 @@ def kernel_parts(sizes: RandomStarts, key_query_scale: float, seeds: tuple[int, 
     return np.asarray(torch.stack(kernels).cpu().numpy())
 
 
-def tangent_margins(
-    parameters: Parameters, tokens: Tensor, labels: np.ndarray, *, counts: Tensor | None = None
-) -> np.ndarray:
+def tangent_margins(parameters: Parameters, tokens: Tensor, labels: np.ndarray) -> np.ndarray:
     """Return the tangent-kernel margin of each member for targets of norm root two; 0 where there is none."""
-    features = tangent_kernel.tangent_features(parameters, tokens, counts=counts)
+    features = tangent_kernel.tangent_features(parameters, tokens)
     return NORM * tangent_kernel.largest_margins((features @ features.mT).cpu().numpy(), labels)
 
 
@@ -94,7 +92,7 @@ def global_margins(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, pr
     names = [(seed, start) for seed in seeds for start in range(sizes.search_starts)]
     tokens, labels = (part.repeat_interleave(sizes.search_starts, 0) for part in (drawn.tokens, drawn.labels))
 
-    def search(kinds: int, heads: tuple[int, ...], told: Progress | None) -> tuple[Tensor, np.ndarray]:
+    def search(kinds: int, heads: tuple[int, ...], told: Progress | None) -> np.ndarray:
         draws = [stream(seed, "search", str(kinds), str(start)) for _ in heads for seed, start in names]
         shapes = {"decoder": (kinds, sizes.n_tokens, sizes.dimension), "key_query": (kinds, *[sizes.dimension] * 2)}
         entries = [{name: rng.standard_normal(s) / s[1] for name, s in shapes.items()} for rng in draws]
@@ -103,17 +101,11 @@ def global_margins(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, pr
         many = tokens.repeat(len(heads), 1, 1, 1), labels.repeat(len(heads), 1)
         found = best_networks(start, *many, counts=counts, steps=sizes.search_steps, progress=told)
         margins = (many[1] * layer.outputs(found, many[0], counts=counts)).amin(1)
-        at_found = tangent_margins(found, many[0], many[1].cpu().numpy(), counts=counts)
-        return margins.cpu(), at_found
+        return margins.cpu().numpy().reshape(len(heads), len(seeds), -1)
 
-    shape = (len(sizes.searched), len(seeds), sizes.search_starts)
-    margins, at_found = search(1, sizes.searched, share(progress, 0, 2))
-    free = search(sizes.free_heads, (sizes.free_heads,), share(progress, 1, 2))[0]
-    axes = ("searched", "seed", "start")
     return {
-        "global_margin": (axes, margins.view(shape).numpy()),
-        "at_found": (axes, at_found.reshape(shape)),  # the tangent margin at the network found
-        "free_margin": (("seed", "start"), free.view(shape[1:]).numpy()),
+        "global_margin": (("searched", "seed", "start"), search(1, sizes.searched, share(progress, 0, 2))),
+        "free_margin": (("seed", "start"), search(sizes.free_heads, (sizes.free_heads,), share(progress, 1, 2))[0]),
         "bound": (("seed",), upper_bound(drawn.tokens, drawn.labels, heads=sizes.bound_heads)),
     }
 
@@ -149,16 +141,10 @@ def best_networks(
     point = {name: tensor.clone() for name, tensor in start.items()}
     onto_sphere(point)
     history = ensemble.train(
-        value_and_gradient,
-        point,
-        lambda step: low * (high / low) ** (step / steps),
-        optimizer=update_rules.Adam(STEP_SIZE),
-        steps=steps,
+        value_and_gradient, point, lambda step: low * (high / low) ** (step / steps), steps=steps, progress=progress,
+        optimizer=update_rules.Adam(STEP_SIZE), schedule=update_rules.cosine(steps), project=onto_sphere,
         record=lambda p: {"norm": p["decoder"].flatten(1).norm(dim=1)},
-        project=onto_sphere,
-        schedule=update_rules.cosine(steps),
-        progress=progress,
-    )
+    )  # fmt: skip
     found = shrunk(history.parameters)
     found["decoder"] = per_head * best_values(found, tokens, labels, history.parameters["key_query"])
     return found
@@ -183,9 +169,8 @@ def best_values(parameters: Parameters, tokens: Tensor, labels: Tensor, key_quer
 def upper_bound(tokens: Tensor, labels: Tensor, *, heads: float) -> np.ndarray:
     r"""Return $\sqrt2\,\kappa_0+\sqrt T\,R^3/\sqrt H$, which no network of norm $\sqrt2$ exceeds (ours).
 
-    Here $\kappa_0$ is the largest margin per norm with uniform attention and $R$ the largest norm of a token. A row of
-    $A_hX$ is off from the mean token by at most $R^3\|W_h\|$, so what attention adds to an output is at most
-    $H^{-1/2}\sum_h\|U_h\|\,\sqrt T\,R^3\|W_h\|$, and $\sum_h\|U_h\|\|W_h\|\le\frac12\|\tilde\theta\|^2=1$.
+    Here $\kappa_0$ is the largest margin per norm with uniform attention and $R$ the largest norm of a token. Proved
+    in the chapter.
     """
     members, _, n_tokens, dimension = tokens.shape
     zero = starts.zero(members, n_tokens, dimension, device=tokens.device)

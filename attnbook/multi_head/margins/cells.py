@@ -37,14 +37,9 @@ class SeedBySeed(MixtureCells):
         raise NotImplementedError
 
 
-def patterns_of(mixture: Mixture, seed: int) -> Patterns:
-    """Return the patterns of a seed."""
-    return draw_patterns(mixture, rng=stream(seed, "patterns"))
-
-
 def draw(mixture: Mixture, seed: int, n: int, *purpose: Any, corners: bool = False) -> tuple[Patterns, Samples]:
     """Return the patterns of a seed and samples for one purpose."""
-    patterns = patterns_of(mixture, seed)
+    patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
     return patterns, draw_samples(mixture, patterns, n, rng=stream(seed, *purpose), corners=corners)
 
 
@@ -58,29 +53,21 @@ def linearised_margins(
     mixture: Mixture, seed: int, n_samples: int, steps: Sequence[float], residual: float = 0.0
 ) -> tuple[np.ndarray, float]:
     r"""Return smallest margins of $\tilde\theta_\star$ for each first step, and with uniform attention."""
-    patterns, drawn = draw(mixture, seed, n_samples, "order")
-    u, d = oracle.decoder(patterns, mixture.n_tokens), mixture.dimension
+    (patterns, drawn), d = draw(mixture, seed, n_samples, "order"), mixture.dimension
     direction = np.concatenate([part.ravel() for part in unit_oracle(patterns, mixture)])
     off = stream(seed, "residual").standard_normal(d)
-    rows = mixture.relevant_fraction / 4 * u + residual * off / np.linalg.norm(off)
-    starts = torch.from_numpy(np.stack([c * rows for c in steps]))[:, None]
-    parameters = {"decoder": starts, "key_query": torch.zeros((len(steps), 1, d, d), dtype=torch.float64)}
-    tokens = torch.from_numpy(drawn.tokens).expand(len(steps), -1, -1, -1)
-    features = tangent_features(parameters, tokens).numpy()
-    tangent = (drawn.labels * (features @ direction)).min(axis=1)
-    return tangent, (drawn.labels * (features[0, :, : u.size] @ direction[: u.size])).min()
+    row = mixture.relevant_fraction / 4 * oracle.value_direction(patterns) + residual * off / np.linalg.norm(off)
+    decoders = torch.from_numpy(np.outer(steps, row))[:, None, None].expand(-1, 1, mixture.n_tokens, -1)
+    parameters = {"decoder": decoders, "key_query": torch.zeros((len(steps), 1, d, d), dtype=torch.float64)}
+    features = tangent_features(parameters, torch.from_numpy(drawn.tokens).expand(len(steps), -1, -1, -1)).numpy()
+    values = mixture.n_tokens * d  # the first entries are those of the decoder
+    uniform = drawn.labels * (features[0, :, :values] @ direction[:values])
+    return (drawn.labels * (features @ direction)).min(axis=1), uniform.min()
 
 
-def best_on_drawn(mixture: Mixture, n_samples: int, seed: int) -> list[float]:
-    """Return the largest margins of linear rules on drawn samples: on the mean token, and with weights by position."""
-    drawn = draw(mixture, seed, n_samples, "drawn", n_samples)[1]
-    # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
-    mean = np.sqrt(mixture.n_tokens) * drawn.tokens.mean(axis=1)
-    return [best_linear(seen, drawn.labels) for seen in (mean, drawn.tokens.reshape(n_samples, -1))]
-
-
-def best_linear(features: np.ndarray, labels: np.ndarray) -> float:
+def best_linear(samples: np.ndarray, labels: np.ndarray) -> float:
     """Return the largest margin of any linear rule; 0 if there is none."""
+    features = samples.reshape(len(samples), -1)
     return float(largest_margins((features @ features.T)[None], labels[None])[0])
 
 

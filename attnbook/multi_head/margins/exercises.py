@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.core.feedback import likely_mistake
+from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, draw_patterns
@@ -19,13 +19,7 @@ __all__ = ["CHECKS"]
 def oracle_key_query(answer: Callable[..., Any]) -> str | None:
     """Check the oracle key-query matrix."""
     patterns = draw_patterns(Mixture(5, 7, 3, pattern_norm=2.0), rng=stream(1, "exercise", "MH-ORACLE"))
-    got = np.asarray(answer(patterns.label.copy(), patterns.other.copy()), dtype=float)
-    if got.shape != (7, 7):
-        return f"the matrix maps tokens to tokens, (7, 7), got {got.shape}"
-    right = oracle.key_query(patterns)
-    if np.allclose(got, right):
-        return None
-    own = patterns.label.T @ patterns.label
+    own, right = patterns.label.T @ patterns.label, oracle.key_query(patterns)
     likely = {
         "it is the transpose: queries stand on the left, and irrelevant queries look at relevant keys": right.T,
         "irrelevant queries get no signal: add the terms with the other patterns": own,
@@ -33,29 +27,31 @@ def oracle_key_query(answer: Callable[..., Any]) -> str | None:
             own + np.outer(patterns.other.sum(0), patterns.label[0])
         ),
     }
-    return likely_mistake(got, right, likely)
+    got = answer(patterns.label.copy(), patterns.other.copy())
+    return verdict(got, right, likely, "a matrix that maps tokens to tokens", rtol=1e-4)
 
 
 def scale_for_a_leak(answer: Callable[..., Any]) -> str | None:
     """Check the smallest scale that keeps one query's leak at a given share."""
     rng = stream(1, "exercise", "MH-SATURATE")
     cases = [(rng.uniform(0.5, 1.5, 5), 2, 0.1), (rng.uniform(0.1, 1.0, 9), 1, 0.01), (np.full(3, 0.5), 4, 0.3)]
-    got = np.array([float(answer(gaps.copy(), k, leak)) for gaps, k, leak in cases])
-    right = np.array([needed_scale(gaps[None], k, leak) for gaps, k, leak in cases])
-    if np.allclose(got, right, rtol=1e-4, atol=1e-4):
-        return None
+
+    def scales(of: Callable[[np.ndarray, int, float], float]) -> np.ndarray:
+        return np.array([float(of(gaps.copy(), k, leak)) for gaps, k, leak in cases])
+
     likely = {
-        "the leak is a share of all attention: what is left for relevant keys is 1 - leak, not 1": np.array(
-            [needed_scale(gaps[None], k, leak / (1 + leak)) for gaps, k, leak in cases]
+        "the leak is a share of all attention: what is left for relevant keys is 1 - leak, not 1": scales(
+            lambda gaps, k, leak: needed_scale(gaps[None], k, leak / (1 + leak))
         ),
-        "each of the relevant keys gets attention, not one of them": np.array(
-            [needed_scale(gaps[None], 1, leak) for gaps, _, leak in cases]
+        "each of the relevant keys gets attention, not one of them": scales(
+            lambda gaps, _, leak: needed_scale(gaps[None], 1, leak)
         ),
-        "this is safe but not the smallest: it treats all keys as if they had the smallest gap": np.array(
-            [needed_scale(np.full((1, len(gaps)), gaps.min()), k, leak) for gaps, k, leak in cases]
+        "this is safe but not the smallest: it treats all keys as if they had the smallest gap": scales(
+            lambda gaps, k, leak: needed_scale(np.full((1, len(gaps)), gaps.min()), k, leak)
         ),
     }
-    return likely_mistake(got, right, likely)
+    right = scales(lambda gaps, k, leak: needed_scale(gaps[None], k, leak))
+    return verdict(scales(answer), right, likely, "one number", rtol=1e-4)
 
 
 CHECKS = {"MH-ORACLE": oracle_key_query, "MH-SATURATE": scale_for_a_leak}

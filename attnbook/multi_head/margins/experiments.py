@@ -19,15 +19,7 @@ from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiment_parts import Gridded, slope
 from attnbook.multi_head.feasibility import allowed_constant, constant_limits, largest_allowed_constant
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
-from attnbook.multi_head.margins.cells import (
-    SeedBySeed,
-    best_linear,
-    best_on_drawn,
-    draw,
-    linearised_margins,
-    patterns_of,
-    unit_oracle,
-)
+from attnbook.multi_head.margins.cells import SeedBySeed, best_linear, draw, linearised_margins, unit_oracle
 from attnbook.multi_head.measures import leak_and_margin, logit_gaps
 
 __all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledAttention"]
@@ -35,7 +27,6 @@ __all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledA
 EIGHTH = 0.125  # the most that Proposition 3 allows of noise along patterns, in units of S^2
 CELLS = ["no noise", "noise", "residual"]  # where the formula for the tangent margin is held against the linear one
 LAWS = ["none", "constant", "linear", "quadratic"]  # of the noise in the pattern norm: 0, 0.1, 0.1 S, S^2 / 8
-KINDS = ["random", "corners", "hard"]  # noise inside its bounds, at its bounds, chosen against attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +52,16 @@ class OracleLogits(SeedBySeed):
         containing([EIGHTH], noise_shares=self.noise_shares)
         increasing(1e-9, count=2, pattern_norms=self.pattern_norms)  # for a slope
 
-    def stated_gaps(self) -> xr.DataArray:
-        """Return the smallest gap that the noise bounds allow, for each noise share."""
-        return self.stated(("noise",), lambda z: oracle.worst_gap(self.mixture(1.0, self.relevant_fraction, z)))
+    def of(self, noise_share: float, pattern_norm: float = 1.0) -> Mixture:
+        """Return the data at some noise."""
+        return self.mixture(pattern_norm, self.relevant_fraction, noise_share)
 
     def one_seed(self, seed: int) -> Arrays:
         """Measure logits on drawn samples, and gaps with noise at its bounds."""
 
         def of_law(law: str, s: float) -> Arrays:
             share = {"none": 0.0, "constant": 0.1 / s**2, "linear": 0.1 / s, "quadratic": EIGHTH}[law]
-            patterns, drawn = draw(self.mixture(s, self.relevant_fraction, share), seed, self.n_samples, "logits", law)
+            patterns, drawn = draw(self.of(share, s), seed, self.n_samples, "logits", law)
             w = oracle.key_query(patterns)
             logits = drawn.tokens @ w @ drawn.tokens.swapaxes(1, 2)
             keys = np.broadcast_to(drawn.relevant[:, None], logits.shape)
@@ -81,22 +72,20 @@ class OracleLogits(SeedBySeed):
             }
 
         def at_corners(share: float) -> Arrays:
-            mixture = self.mixture(1.0, self.relevant_fraction, share)
-            patterns, drawn = draw(mixture, seed, self.n_corners, "corners", repr(share), corners=True)
+            patterns, drawn = draw(self.of(share), seed, self.n_corners, "corners", repr(share), corners=True)
             return {"corner_gap": ((), logit_gaps(drawn, oracle.key_query(patterns)).min())}
 
-        patterns = patterns_of(self.mixture(1.0, self.relevant_fraction, 0.0), seed)
+        patterns = draw(self.of(0.0), seed, 1)[0]
         w, of_label = oracle.key_query(patterns), patterns.label.T
-        return {
-            **self.grid(("law", "norm"), of_law),
-            **self.grid(("noise",), at_corners),
-            "as_query": ((), (patterns.other @ w @ of_label).min()),  # scores of nu as a query and mu as a key
+        scores: Arrays = {
+            "as_query": ((), (patterns.other @ w @ of_label).min()),  # of nu as a query and mu as a key
             "as_key": ((), np.abs(patterns.other @ w.T @ of_label).max()),  # and the other way round
         }
+        return scores | self.grid(("law", "norm"), of_law) | self.grid(("noise",), at_corners)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off powers of S and gaps."""
-        excess = data.corner_gap - self.stated_gaps()
+        excess = data.corner_gap - self.stated(("noise",), lambda share: oracle.worst_gap(self.of(share)))
         largest = {law: slope(data.irrelevant.sel(law=law), "norm") for law in LAWS[1:]}
         return {
             "MH-B13.13": {
@@ -107,9 +96,7 @@ class OracleLogits(SeedBySeed):
                 "slope_relevant": slope(data.relevant.sel(law="constant"), "norm"),
                 "slope_irrelevant": largest["constant"],
             },
-            "MH-E8-noise": {
-                "slope_linear_noise": largest["linear"], "slope_quadratic_noise": largest["quadratic"],
-            },
+            "MH-E8-noise": {f"slope_{law}_noise": largest[law] for law in ("linear", "quadratic")},
             "MH-E8-gap": {
                 "slope_gap": slope(data.gap * data.norm**2, "norm").sel(law="quadratic"),
                 "smallest_relative_gap": lowest(data.gap),
@@ -137,10 +124,6 @@ class LinearRules(SeedBySeed):
     n_samples: int = 40  # of each cell with noise inside its bounds, and as many with noise at them
     drawn_samples: tuple[int, ...] = (100, 400)  # samples that linear rules are fitted to, at the largest noise
 
-    def limit(self) -> float:
-        r"""Return $\gamma_{attn}$."""
-        return oracle.attention_margin(self.mixture(1.0, self.relevant_fractions[0], 0.0))
-
     def one_seed(self, seed: int) -> Arrays:
         """Measure margins with uniform and with saturated attention, and the best ones of all linear rules."""
 
@@ -158,7 +141,10 @@ class LinearRules(SeedBySeed):
             return {"uniform": ((), uniform), "attention": ((), attention), "best": ((), best)}
 
         def of_drawn(zeta: float, n: int) -> Arrays:
-            best = best_on_drawn(self.mixture(1.0, zeta, self.noise_shares[-1]), n, seed)
+            drawn = draw(self.mixture(1.0, zeta, self.noise_shares[-1]), seed, n, "drawn", n)[1]
+            # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
+            mean = np.sqrt(self.n_tokens) * drawn.tokens.mean(axis=1)
+            best = [best_linear(seen, drawn.labels) for seen in (mean, drawn.tokens)]
             return {"best_drawn": (("rule",), best)}  # 0 where no rule separates
 
         return self.grid(("fraction", "noise"), margins) | self.grid(("fraction", "size"), of_drawn)
@@ -166,7 +152,8 @@ class LinearRules(SeedBySeed):
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold margins against the linear one, and the best rules on drawn samples against the attention margin."""
         stated = self.stated(("fraction", "noise"), lambda z, share: oracle.linear_margin(self.mixture(1.0, z, share)))
-        few, many = (data.best_drawn.isel(fraction=0, size=size) / self.limit() for size in (0, -1))
+        limit = oracle.attention_margin(self.mixture(1.0, self.relevant_fractions[0], 0.0))
+        few, many = (data.best_drawn.isel(fraction=0, size=size) / limit for size in (0, -1))
         return {
             "MH-A3-linear": {"smallest_margin_minus_bound": lowest(data.uniform - stated)},
             "MH-A3-linear-best": {
@@ -186,7 +173,6 @@ class ScaledAttention(SeedBySeed):
     summary = "Proposition 3: leak and margin of attention that is scaled as stated"
     smoke = {"n_samples": 20, "seeds": (0, 1)}
     axes = {"norm": "pattern_norms", "fraction": "relevant_fractions", "epsilon": "leaks"}
-    labels = {"kind": KINDS}
     falling = ("leaks",)
 
     pattern_norms: tuple[float, ...] = (1.0, 2.0)  # S
@@ -197,29 +183,24 @@ class ScaledAttention(SeedBySeed):
     def one_seed(self, seed: int) -> Arrays:
         """Measure leaks and margins of the oracle parameters."""
 
-        def cell(s: float, zeta: float, kind: str) -> Arrays:
+        def cell(s: float, zeta: float) -> Arrays:
             mixture = self.mixture(s, zeta, EIGHTH)
-            patterns = patterns_of(mixture, seed)
+            patterns, inside = draw(mixture, seed, self.n_samples, "random")
+            at_bounds = draw(mixture, seed, self.n_samples, "corners", corners=True)[1]
+            every = inside, at_bounds, against_attention(mixture, patterns)
             u, w = unit_oracle(patterns, mixture)
-            if kind == "hard":
-                drawn = against_attention(mixture, patterns)
-            else:
-                drawn = draw(mixture, seed, self.n_samples, kind, corners=kind == "corners")[1]
-            at = np.array([leak_and_margin(drawn, u, oracle.stated_scale(mixture, leak) * w) for leak in self.leaks])
+            scaled = [oracle.stated_scale(mixture, leak) * w for leak in self.leaks]
+            at = np.array([[leak_and_margin(drawn, u, one) for one in scaled] for drawn in every])
+            # With uniform attention the leak is 1 - zeta exactly, and these samples have the worst noise.
+            worst = against_linear_rules(mixture, patterns)
             return {
-                "leak": (("epsilon",), at[:, 0]),  # largest attention of a query on irrelevant keys
-                "margin": (("epsilon",), at[:, 1]),  # the smallest
-                "uniform": ((), leak_and_margin(drawn, u, 0 * w)[1]),  # the smallest with uniform attention
+                "leak": (("epsilon",), at[..., 0].max(axis=0)),  # largest attention of a query on irrelevant keys
+                "margin": (("epsilon",), at[..., 1].min(axis=0)),  # the smallest
+                "uniform": ((), min(leak_and_margin(drawn, u, 0 * w)[1] for drawn in every)),  # with uniform attention
+                "worst_uniform": ((), leak_and_margin(worst, u, 0 * w)[1]),
             }
 
-        def worst_uniform(s: float, zeta: float) -> Arrays:
-            # With uniform attention the leak is 1 - zeta exactly, and these samples have the worst noise.
-            mixture = self.mixture(s, zeta, EIGHTH)
-            patterns = patterns_of(mixture, seed)
-            u, w = unit_oracle(patterns, mixture)
-            return {"worst_uniform": ((), leak_and_margin(against_linear_rules(mixture, patterns), u, 0 * w)[1])}
-
-        return self.grid(("norm", "fraction", "kind"), cell) | self.grid(("norm", "fraction"), worst_uniform)
+        return self.grid(("norm", "fraction"), cell)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold leaks and margins against those of Proposition 3, and uniform attention against two readings."""
@@ -236,7 +217,7 @@ class ScaledAttention(SeedBySeed):
             "MH-P3.2": {
                 "smallest_margin_minus_bound": lowest(data.margin - bound),
                 "smallest_share_of_limit": lowest(data.margin.isel(epsilon=-1) / limit),
-                "largest_uniform_sparsest": highest(data.uniform.isel(fraction=0).min("kind")),
+                "largest_uniform_sparsest": highest(data.uniform.isel(fraction=0)),
             },
             "MH-B13.7": {name: highest(error.sel(norm=self.pattern_norms[-1])) for name, error in errors.items()},
         }  # fmt: skip
@@ -286,11 +267,6 @@ class MarginOrder(SeedBySeed):
         """Return a quantity of theory in all cells without noise."""
         return self.stated(("fraction", "norm"), lambda zeta, s: of(self.quiet(zeta, s)))
 
-    def stated_difference(self, cell: str) -> float:
-        r"""Return the formula (7) minus that for $\gamma_{lin}$ in one of the three cells."""
-        mixture, residual = self.special(cell)
-        return oracle.first_phase_margin(mixture, residual=residual) - oracle.linear_margin(mixture)
-
     def one_seed(self, seed: int) -> Arrays:
         """Measure the margins of a network and of its linearisation."""
 
@@ -311,26 +287,24 @@ class MarginOrder(SeedBySeed):
         above, one = data.tangent > network, data.tangent.sel(step=1.0)
         beyond = data.norm > self.of_theory(oracle.crossing)
         longer = data.step > self.of_theory(oracle.step_crossing)
-        both = (above.any("step") & ~above.all("step")).sum(cells)
-        differences = self.stated(("cell",), self.stated_difference)
-        kept = data.noisy_tangent - data.noisy_uniform
-        growth = {"linear": network - data.uniform, "tangent": network - one, "between": one - data.uniform}
-        less_sparse = {name: gap.diff("fraction") for name, gap in growth.items()}
+
+        def difference(cell: str) -> float:
+            mixture, residual = self.special(cell)
+            return oracle.first_phase_margin(mixture, residual=residual) - oracle.linear_margin(mixture)
+
+        formulas = {f"formula_{cell.replace(' ', '_')}": xr.DataArray(difference(cell)) for cell in CELLS}
         return {
             "MH-ORD": {
                 "cells_against_threshold": highest((above.sel(step=1.0) != beyond).sum(cells)),
                 "cells_violating": lowest(above.sel(step=1.0).sum(cells)),
                 "steps_against_threshold": highest((above != longer).sum((*cells, "step"))),
-                "cells_with_both_orders": lowest(both),
+                "cells_with_both_orders": lowest((above.any("step") & ~above.all("step")).sum(cells)),
             },
-            "MH-ORD-linear": {
-                **{f"formula_{name.replace(' ', '_')}": differences.sel(cell=name) for name in CELLS},
-                "smallest_measured": lowest(kept),
-            },
-            "MH-ORD-gap": {
-                "largest_change_linear": highest(less_sparse["linear"]),
-                "largest_change_tangent": highest(less_sparse["tangent"]),
-                "smallest_change_between": lowest(less_sparse["between"]),
+            "MH-ORD-linear": formulas | {"smallest_measured": lowest(data.noisy_tangent - data.noisy_uniform)},
+            "MH-ORD-gap": {  # from one share to the next larger one
+                "largest_change_linear": highest((network - data.uniform).diff("fraction")),
+                "largest_change_tangent": highest((network - one).diff("fraction")),
+                "smallest_change_between": lowest((one - data.uniform).diff("fraction")),
             },
         }
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.multi_head import oracle
 from attnbook.multi_head.margins import experiments as own
 from attnbook.multi_head.margins.cells import AttentionMap
 
 ATTENTION = Look("saturated attention", "#0b5cad", "-", "o")
 LINEAR = Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s")
-LineStyle = tuple[str, str | tuple[int, tuple[int, ...]], str]  # colour, line, marker
-BY_FRACTION: Sequence[LineStyle] = (
-    ("#111111", ":", "D"),
-    ("#5b5f66", "--", "s"),
-    ("#9d174d", (0, (3, 1, 1, 1, 1, 1)), "P"),
-)
-BY_STEP: Sequence[LineStyle] = (("#7c3aed", ":", "D"), ("#c2410c", "-.", "^"), ("#7f1d1d", (0, (5, 1)), "v"))
+BY_FRACTION = ("#111111", ":", "D"), ("#5b5f66", "--", "s"), ("#9d174d", (0, (3, 1, 1, 1, 1, 1)), "P")
+BY_STEP = ("#7c3aed", ":", "D"), ("#c2410c", "-.", "^"), ("#7f1d1d", (0, (5, 1)), "v")  # colours, lines, markers
 BEST = Look("best linear rule", "#111111", "none", "o", hollow=True)
 NOISE = r"noise along patterns $\bar Z/S^2$"
 LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away
@@ -31,7 +23,7 @@ LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away
 
 def separation(rules: xr.Dataset) -> Figure:
     """Draw the smallest margins with uniform and with saturated attention against the noise."""
-    x, limit = rules.noise.values, own.LinearRules().limit()
+    x, limit = rules.noise.values, (own.LinearRules().n_tokens / 2) ** 0.5  # the attention margin at S = 1
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
         ax.axhspan(-1, 0, color=LOST, zorder=0)
@@ -48,24 +40,6 @@ def separation(rules: xr.Dataset) -> Figure:
     return figure
 
 
-def gaps(data: xr.Dataset) -> Figure:
-    """Draw the smallest gap between logits of relevant and irrelevant keys against the noise."""
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.4))
-        x = data.noise.values
-        ax.axhspan(-1, 0, color=LOST, zorder=0)
-        ax.axvspan(-1, own.EIGHTH, color="#dbeafe", zorder=0, linewidth=0)
-        ax.plot(x, own.OracleLogits().stated_gaps(), color=INK, linewidth=1.4, label="our formula")
-        found = Look("smallest of sampled corners", "#c2410c", "none", "^", hollow=True)
-        ax.plot(x, data.corner_gap.min("seed"), **found.line_style())
-        ax.plot(own.EIGHTH, 0.375, **Look("what Proposition 3 needs", "#0b5cad", "none", "X").line_style())
-        ax.text(0.0, -0.11, "Proposition 3 applies", fontsize=9)
-        ax.text(x[-1], -0.15, "a query may look away", fontsize=9, ha="right")
-        ax.set(xlabel=NOISE, ylabel=r"smallest logit gap / $S^4$", ylim=(-0.18, 1.05), xlim=(-0.005, x[-1] + 0.005))
-        ax.legend(loc="upper right", fontsize=9)
-    return figure
-
-
 def margins_and_steps(data: xr.Dataset) -> Figure:
     r"""Draw measured margins against $S$ for three lengths of the first step, at the largest $\zeta$."""
     ready, last = own.MarginOrder(), {"fraction": -1}
@@ -74,13 +48,12 @@ def margins_and_steps(data: xr.Dataset) -> Figure:
         figure, ax = plt.subplots(figsize=(6.4, 4.0))
         ax.plot(s, ready.of_theory(oracle.attention_margin).isel(last), **ATTENTION.line_style())
         for c, look in zip(data.step.values, BY_STEP, strict=True):
-            tangent = data.tangent.isel(last).sel(step=c)
-            band(ax, s, tangent, Look(rf"linearised, step $\times$ {c:g}", *look))
+            band(ax, s, data.tangent.isel(last).sel(step=c), Look(rf"linearised, step $\times$ {c:g}", *look))
         ax.plot(s, ready.of_theory(oracle.linear_margin).isel(last), **LINEAR.line_style())
         crossing = oracle.crossing(ready.quiet(float(data.fraction[-1]), 1.0))
         ax.axvline(crossing, color=INK, linewidth=1, linestyle=":", label="predicted crossing")
-        ax.set(xscale="log", yscale="log", xlabel="pattern norm S", ylabel="margin")
-        _ticks(ax, np.arange(1, 7))
+        log_axis(ax, range(1, 7), "pattern norm S")
+        ax.set(yscale="log", ylabel="margin")
         ax.legend(fontsize=9, loc="upper left")
     return figure
 
@@ -93,10 +66,10 @@ def attention_map(found: AttentionMap) -> Figure:
         left.axvline(found.n_relevant - 0.5, color="#c2410c", linewidth=1.6)
         left.set(xlabel="key token; relevant ones left of the line", ylabel="query token", xticks=[])
         rows = np.arange(len(found.weights))
-        left.set_yticks(rows, [str(row + 1) for row in rows], fontsize=8)
+        left.set_yticks(rows, rows + 1, fontsize=8)
         left.set_title(f"white 0, black {1 / found.n_relevant:g}", fontsize=9.5)
-        bars = right.bar([0, 1], [found.leak, found.margin], color=["#5b5f66", "#0b5cad"], width=0.6)
-        bars[0].set_hatch("//")
+        bars = {"color": ["#5b5f66", "#0b5cad"], "hatch": ["//", ""], "width": 0.6}
+        right.bar([0, 1], [found.leak, found.margin], **bars)
         right.axhline(1, color=INK, linewidth=1)
         right.set(ylim=(-0.1, 1.1), xlim=(-0.6, 1.6))
         right.set_xticks([0, 1], ["worst\nleak", "margin /\n$\\gamma_{attn}$"])
@@ -109,8 +82,3 @@ def map_text(found: AttentionMap) -> str:
     """Return the numbers behind one picture of the attention map."""
     worst = found.weights[:, found.n_relevant :].sum(axis=1).argmax() + 1
     return f"Worst leak {found.leak:.3f}, of query {worst}; margin {found.margin:.3f} of γ_attn."
-
-
-def _ticks(ax: Axes, values: np.ndarray) -> None:
-    ax.set_xticks(values, [f"{value:g}" for value in values])
-    ax.minorticks_off()
