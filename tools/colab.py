@@ -33,7 +33,7 @@ import gc
 from attnbook.core.widgets import VIEW, Explorer
 
 moved = 0
-for explorer in [thing for thing in gc.get_objects() if type(thing) is Explorer]:
+for explorer in [thing for thing in gc.get_objects() if issubclass(type(thing), Explorer)]:
     assert VIEW in explorer._repr_mimebundle_(), "no widget in the output"
     *sliders, live = explorer.widget.children
     for slider in sliders:
