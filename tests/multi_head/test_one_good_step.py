@@ -136,7 +136,7 @@ def test_sizes_known_by_hand() -> None:
     ours = theory.output_bound(alone, 0.0, n_samples=5, failure=2 * math.exp(-2), sharper=True)
     assert ours == pytest.approx(math.sqrt(2) / 2)
     assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 32 * 8
-    assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 4 * 8
+    assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5), sharper=True) == 4 * 8
     assert theory.heads_required(alone, margin=2.0, output=4.0) == pytest.approx(4.0)
     long = Mixture(1, 3, 1, pattern_norm=2.0, relevant_fraction=1.0)
     assert theory.heads_required(long, margin=4.0, output=1.0) == pytest.approx(4.0)
