@@ -57,24 +57,17 @@ class TokenConflictError(InfeasibleError):
 
 @dataclass(frozen=True)
 class AttentionSVM:
-    r"""Solutions of the attention SVM for a stack of problems, with what proves them.
+    r"""Solutions of the attention SVM for a stack of problems, with what proves them."""
 
-    Attributes:
-        weight: $W^\alpha_{mm}$, ``(problems, dimension, dimension)``.
-        norm: $\|W^\alpha_{mm}\|_{p,p}$, ``(problems,)``.
-        margins: $(X_{i\alpha_i}-X_{it})^\top W^\alpha_{mm}z_i$, ``(problems, samples, tokens)``; infinite at the
-            selected token.
-        multipliers: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared
-            norm.
-        support: Support tokens (Definition 3): margin one up to 1e-6, ``(problems, samples, tokens)``.
-        gap: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``.
-    """
-
-    weight: Float[np.ndarray, "problems dimension dimension"]
-    norm: Float[np.ndarray, " problems"]
+    weight: Float[np.ndarray, "problems dimension dimension"]  #: $W^\alpha_{mm}$, ``(problems, dimension, dimension)``
+    norm: Float[np.ndarray, " problems"]  #: $\|W^\alpha_{mm}\|_{p,p}$, ``(problems,)``
+    #: $(X_{i\alpha_i}-X_{it})^\top W^\alpha_{mm}z_i$, ``(problems, samples, tokens)``; infinite at the selected token
     margins: Float[np.ndarray, "problems samples tokens"]
+    #: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared norm
     multipliers: Float[np.ndarray, "problems samples tokens"]
+    #: Support tokens (Definition 3): margin one up to 1e-6, ``(problems, samples, tokens)``
     support: Bool[np.ndarray, "problems samples tokens"]
+    #: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``
     gap: Float[np.ndarray, " problems"]
 
 

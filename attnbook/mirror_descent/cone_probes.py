@@ -116,26 +116,18 @@ def second_choice(
 
 @dataclass(frozen=True)
 class ConeStarts:
-    """Runs about to start in a cone, one member each.
+    """Runs about to start in a cone, one member each."""
 
-    Attributes:
-        problems: The problem of each member.
-        ps: The exponent of each member.
-        selected: Tokens whose max-margin solution the run starts beside, ``(members, samples)``.
-        slack: Margin, above one, of the nearest better token; infinite for the best tokens, NaN for a second choice
-            that does not exist.
-        weight: That solution.
-        norm: Its norm.
-        start: Initial matrices.
-    """
-
-    problems: Problems
-    ps: Float[np.ndarray, " members"]
+    problems: Problems  #: The problem of each member
+    ps: Float[np.ndarray, " members"]  #: The exponent of each member
+    #: Tokens whose max-margin solution the run starts beside, ``(members, samples)``
     selected: Int[np.ndarray, "members samples"]
+    #: Margin, above one, of the nearest better token; infinite for the best tokens, NaN for a second choice that does
+    #: not exist
     slack: Float[np.ndarray, " members"]
-    weight: Float[np.ndarray, "members d d"]
-    norm: Float[np.ndarray, " members"]
-    start: Float[np.ndarray, "members d d"]
+    weight: Float[np.ndarray, "members d d"]  #: That solution
+    norm: Float[np.ndarray, " members"]  #: Its norm
+    start: Float[np.ndarray, "members d d"]  #: Initial matrices
 
     def divergence(self, path: Float[np.ndarray, "records members d d"]) -> Float[np.ndarray, "records members"]:
         """Return the divergence to the max-margin direction along the runs."""

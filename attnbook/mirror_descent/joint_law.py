@@ -47,30 +47,21 @@ class NearConflictError(JointLawError):
 
 @dataclass(frozen=True)
 class JointDirections:
-    r"""Where matrices and heads should point, and how far they are from it.
+    r"""Where matrices and heads should point, and how far they are from it."""
 
-    Attributes:
-        selected: The token that each sample attends to most, ``(problems, samples)``.
-        head: The head SVM of these tokens; its ``weight`` is the direction of the head.
-        key_query: The relaxed attention SVM; its ``weight`` is the direction of the matrix, its ``kappa`` the ratio.
-        head_norm: $r=\|v\|_p/\|v_{mm}\|_p$, ``(problems,)``.
-        relative_norm: $\rho=\|W\|_{p,p}/\|W_\kappa\|_{p,p}$, ``(problems,)``; directions are only as good as it is
-            large.
-        gaps: $a_{it}/\rho$ of the trained matrix for the tokens not selected, in order,
-            ``(problems, samples, others)``.
-        cosine_head: Cosine of $v$ and $v_{mm}$, ``(problems,)``.
-        cosine_key_query: Cosine of $W$ and $W_\kappa$, ``(problems,)``.
-        overtaking: Whether a token not selected breaks the condition, as ``gaps``.
-    """
-
+    #: The token that each sample attends to most, ``(problems, samples)``
     selected: Int[np.ndarray, "problems samples"]
-    head: HeadSVM
+    head: HeadSVM  #: The head SVM of these tokens; its ``weight`` is the direction of the head
+    #: The relaxed attention SVM; its ``weight`` is the direction of the matrix, its ``kappa`` the ratio
     key_query: RelaxedSVM
-    head_norm: Float[np.ndarray, " problems"]
+    head_norm: Float[np.ndarray, " problems"]  #: $r=\|v\|_p/\|v_{mm}\|_p$, ``(problems,)``
+    #: $\rho=\|W\|_{p,p}/\|W_\kappa\|_{p,p}$, ``(problems,)``; directions are only as good as it is large
     relative_norm: Float[np.ndarray, " problems"]
+    #: $a_{it}/\rho$ of the trained matrix for the tokens not selected, in order, ``(problems, samples, others)``
     gaps: Float[np.ndarray, "problems samples others"]
-    cosine_head: Float[np.ndarray, " problems"]
-    cosine_key_query: Float[np.ndarray, " problems"]
+    cosine_head: Float[np.ndarray, " problems"]  #: Cosine of $v$ and $v_{mm}$, ``(problems,)``
+    cosine_key_query: Float[np.ndarray, " problems"]  #: Cosine of $W$ and $W_\kappa$, ``(problems,)``
+    #: Whether a token not selected breaks the condition, as ``gaps``
     overtaking: Bool[np.ndarray, "problems samples others"]
 
 

@@ -35,23 +35,16 @@ CLOSE = 1e-7
 
 @dataclass(frozen=True)
 class HeadSVM:
-    r"""Smallest heads that give every selected token margin one.
+    r"""Smallest heads that give every selected token margin one."""
 
-    Attributes:
-        weight: $v_{mm}$, ``(problems, dimension)``.
-        norm: $\|v_{mm}\|_p$, ``(problems,)``.
-        margins: $m_i=y_iX_{i\alpha_i}^\top v_{mm}\ge1$, ``(problems, samples)``.
-        other_margins: $m_{it}=y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order,
-            ``(problems, samples, others)``.
-        multipliers: Dual solution, ``(problems, samples)``; its sum is the squared norm.
-        support: Whether a sample has margin one up to 1e-6, ``(problems, samples)``.
-    """
-
-    weight: Float[np.ndarray, "problems dimension"]
-    norm: Float[np.ndarray, " problems"]
-    margins: Float[np.ndarray, "problems samples"]
+    weight: Float[np.ndarray, "problems dimension"]  #: $v_{mm}$, ``(problems, dimension)``
+    norm: Float[np.ndarray, " problems"]  #: $\|v_{mm}\|_p$, ``(problems,)``
+    margins: Float[np.ndarray, "problems samples"]  #: $m_i=y_iX_{i\alpha_i}^\top v_{mm}\ge1$, ``(problems, samples)``
+    #: $m_{it}=y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order, ``(problems, samples, others)``
     other_margins: Float[np.ndarray, "problems samples others"]
+    #: Dual solution, ``(problems, samples)``; its sum is the squared norm
     multipliers: Float[np.ndarray, "problems samples"]
+    #: Whether a sample has margin one up to 1e-6, ``(problems, samples)``
     support: Bool[np.ndarray, "problems samples"]
 
     @property
@@ -62,21 +55,15 @@ class HeadSVM:
 
 @dataclass(frozen=True)
 class RelaxedSVM:
-    r"""Solutions of the attention SVM with a right-hand side per sample.
+    r"""Solutions of the attention SVM with a right-hand side per sample."""
 
-    Attributes:
-        weight: $W_\kappa$, ``(problems, dimension, dimension)``.
-        norm: $\|W_\kappa\|_{p,p}$, ``(problems,)``.
-        gaps: $(X_{i\alpha_i}-X_{it})^\top W_\kappa z_i$ for the tokens not selected, in order,
-            ``(problems, samples, others)``.
-        multipliers: Dual solution, of the same shape; zero where the right-hand side is negative.
-        kappa: The ratio in the right-hand sides, ``(problems,)``; NaN where they were given.
-    """
-
-    weight: Float[np.ndarray, "problems dimension dimension"]
-    norm: Float[np.ndarray, " problems"]
+    weight: Float[np.ndarray, "problems dimension dimension"]  #: $W_\kappa$, ``(problems, dimension, dimension)``
+    norm: Float[np.ndarray, " problems"]  #: $\|W_\kappa\|_{p,p}$, ``(problems,)``
+    #: $(X_{i\alpha_i}-X_{it})^\top W_\kappa z_i$ for the tokens not selected, in order, ``(problems, samples, others)``
     gaps: Float[np.ndarray, "problems samples others"]
+    #: Dual solution, of the same shape; zero where the right-hand side is negative
     multipliers: Float[np.ndarray, "problems samples others"]
+    #: The ratio in the right-hand sides, ``(problems,)``; NaN where they were given
     kappa: Float[np.ndarray, " problems"]
 
 
