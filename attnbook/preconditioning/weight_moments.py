@@ -31,16 +31,11 @@ __all__ = ["WeightMoments", "weight_moments", "weight_power_bounds", "weight_pow
 Scores: TypeAlias = Float[Tensor, " queries"]
 Moments: TypeAlias = Float[Tensor, "counts queries"]
 
-# Spacing of the grid in log u; the error is about exp(-pi^2 / spacing).
-SPACING = 0.3
-# Largest spacing of the grid in g; finer where the scores vary more.
-STEP = 0.6
-# How far left of the leftmost peak the grid in log u begins; the error is about exp(-margin).
-MARGIN = 26.0
-# Largest probability that is told apart from one.
-ALMOST = 1 - 1e-14
-# Queries of similar score scale that share a grid.
-TOGETHER = 16
+SPACING = 0.3  # of the grid in log u; the error is about exp(-pi^2 / spacing)
+STEP = 0.6  # largest spacing of the grid in g; finer where the scores vary more
+MARGIN = 26.0  # how far left of the leftmost peak the grid in log u begins; the error is about exp(-margin)
+ALMOST = 1 - 1e-14  # largest probability that is told apart from one
+TOGETHER = 16  # queries of similar score scale that share a grid
 
 
 @dataclass(frozen=True)
