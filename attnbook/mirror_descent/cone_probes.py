@@ -23,8 +23,7 @@ from attnbook.mirror_descent.data import Problems, draw_problems, joined
 
 __all__ = ["ConeStarts", "at_divergence", "cone_starts", "extreme_directions", "farthest", "second_choice"]
 
-# Perturbations from the first to the second of these sizes, relative to a unit direction.
-SIZES = (1e-9, 30.0)
+SIZES = (1e-9, 30.0)  # perturbations from the first to the second of these, relative to a unit direction
 HALVINGS = 30
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from attnbook.core.max_margin import InfeasibleError
 from attnbook.mirror_descent import mirror
-from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, check_tokens
-from attnbook.mirror_descent.relaxed_svm import HeadSVM, RelaxedSVM, head_svm, self_consistent
+from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, PerProblem, Selected, check_tokens
+from attnbook.mirror_descent.relaxed_svm import HeadSVM, Others, RelaxedSVM, head_svm, self_consistent
 
 __all__ = ["JointDirections", "JointLawError", "NearConflictError", "OvertakingTokenError", "joint_directions"]
 
@@ -49,18 +49,17 @@ class NearConflictError(JointLawError):
 class JointDirections:
     r"""Where matrices and heads should point, and how far they are from it."""
 
-    #: The token that each sample attends to most, ``(problems, samples)``
-    selected: Int[np.ndarray, "problems samples"]
+    selected: Selected  #: The token that each sample attends to most, ``(problems, samples)``
     head: HeadSVM  #: The head SVM of these tokens; its ``weight`` is the direction of the head
     #: The relaxed attention SVM; its ``weight`` is the direction of the matrix, its ``kappa`` the ratio
     key_query: RelaxedSVM
-    head_norm: Float[np.ndarray, " problems"]  #: $r=\|v\|_p/\|v_{mm}\|_p$, ``(problems,)``
+    head_norm: PerProblem  #: $r=\|v\|_p/\|v_{mm}\|_p$, ``(problems,)``
     #: $\rho=\|W\|_{p,p}/\|W_\kappa\|_{p,p}$, ``(problems,)``; directions are only as good as it is large
-    relative_norm: Float[np.ndarray, " problems"]
+    relative_norm: PerProblem
     #: $a_{it}/\rho$ of the trained matrix for the tokens not selected, in order, ``(problems, samples, others)``
-    gaps: Float[np.ndarray, "problems samples others"]
-    cosine_head: Float[np.ndarray, " problems"]  #: Cosine of $v$ and $v_{mm}$, ``(problems,)``
-    cosine_key_query: Float[np.ndarray, " problems"]  #: Cosine of $W$ and $W_\kappa$, ``(problems,)``
+    gaps: Others
+    cosine_head: PerProblem  #: Cosine of $v$ and $v_{mm}$, ``(problems,)``
+    cosine_key_query: PerProblem  #: Cosine of $W$ and $W_\kappa$, ``(problems,)``
     #: Whether a token not selected breaks the condition, as ``gaps``
     overtaking: Bool[np.ndarray, "problems samples others"]
 
