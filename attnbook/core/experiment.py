@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,7 +30,7 @@ from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain
 from attnbook.core.runtime import Progress, Scale, share
 from attnbook.core.settings import check_known, check_types
 
-__all__ = ["Arrays", "Experiment", "highest", "lowest", "share_of_seeds"]
+__all__ = ["Arrays", "Experiment", "highest", "lowest", "share_of_seeds", "stacked"]
 
 Arrays = dict[str, tuple[tuple[str, ...], Any]]
 """Name to (names of the dimensions, array)."""
@@ -292,6 +292,20 @@ class Experiment:
         origin = {name: data.attrs[name] for name in ("settings", "provenance")}
         arrays = {"coords": _variables(data.coords), "data_vars": _variables(data.data_vars)}
         write_json(path, {**head, **origin, **arrays})
+
+
+def stacked(dimension: str, found: Iterable[Arrays]) -> Arrays:
+    """Return arrays of the same names and shapes along a new first dimension.
+
+    Args:
+        dimension: Name of the new dimension.
+        found: What was found for each of its entries, at least one.
+
+    Returns:
+        The arrays.
+    """
+    rows = list(found)
+    return {name: ((dimension, *dims), np.stack([row[name][1] for row in rows])) for name, (dims, _) in rows[0].items()}
 
 
 def lowest(values: xr.DataArray) -> xr.DataArray:

@@ -248,7 +248,8 @@ def _scores(parameters: Parameters, inputs: Tensor) -> Tensor:
     """Scores ``(seeds, candidates, samples, classes)`` on inputs ``(seeds, samples, dimension, tokens)``."""
     each = {name: tensor.unflatten(0, (len(inputs), -1)) for name, tensor in parameters.items()}
     weights = each["hidden"] * each["mask"][:, :, None, None] if "mask" in each else each["hidden"]
-    hidden = inputs.flatten(2).unsqueeze(1) @ weights.flatten(3).mT + each["hidden_bias"].unsqueeze(2)
+    side_by_side = inputs.flatten(2) @ weights.flatten(3).flatten(1, 2).mT  # all candidates of a seed in one product
+    hidden = side_by_side.unflatten(2, weights.shape[1:3]).transpose(1, 2) + each["hidden_bias"].unsqueeze(2)
     return hidden.relu() @ each["decoder"].mT + each["decoder_bias"].unsqueeze(2)
 
 

@@ -37,10 +37,8 @@ Batch: TypeAlias = tuple[Float[Tensor, "groups samples pixels"], Int[Tensor, "gr
 
 MODELS: tuple[Model, ...] = get_args(Model)
 CLASSES = 10
-# Images on which the training loss is recorded, at most.
-N_TRAIN_RECORDED = 200
-# Below this the norm of a column counts as zero.
-SMALLEST_NORM = 1e-12
+N_TRAIN_RECORDED = 200  # images on which the training loss is recorded, at most
+SMALLEST_NORM = 1e-12  # below this the norm of a column counts as zero
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ __all__ = ["Noise", "NoisyDigits", "Scene", "draw_noisy_digits"]
 
 Noise: TypeAlias = Literal["normal", "uniform"]
 
-# Standard deviation of normal noise; digits have values from 0 to 1.
-NOISE_SD = 0.5
+NOISE_SD = 0.5  # standard deviation of normal noise; digits have values from 0 to 1
 
 
 @dataclass(frozen=True)

@@ -12,24 +12,24 @@ is ``n_positions`` (the paper's $p$), $M=w^{Q\top}w^K/\sqrt{d_q}$ is ``key_query
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from jaxtyping import Float
 from torch import Tensor
 
 __all__ = ["attend", "attention_weights", "merge_key_query"]
 
+Tokens: TypeAlias = Float[Tensor, "reviews words dimension"]
+Projection: TypeAlias = Float[Tensor, "query dimension"]
+Square: TypeAlias = Float[Tensor, "dimension dimension"]
 
-def merge_key_query(
-    query: Float[Tensor, "query dimension"], key: Float[Tensor, "query dimension"]
-) -> Float[Tensor, "dimension dimension"]:
+
+def merge_key_query(query: Projection, key: Projection) -> Square:
     r"""Return $M = w^{Q\top}w^K/\sqrt{d_q}$, all of queries and keys that the scores $x_i^\top M x_j$ depend on."""
     return query.mT @ key / query.shape[0] ** 0.5
 
 
-def attention_weights(
-    tokens: Float[Tensor, "reviews words dimension"],
-    key_query: Float[Tensor, "dimension dimension"],
-    n_positions: int,
-) -> Float[Tensor, "reviews words words"]:
+def attention_weights(tokens: Tokens, key_query: Square, n_positions: int) -> Float[Tensor, "reviews words words"]:
     r"""Return how much each word attends to each word, $a^{(z)}_j$ of equation (4); the rest of a row lies on padding.
 
     The score 0 of padding enters the maximum that keeps the exponentials finite.
@@ -63,10 +63,7 @@ def attention_weights(
 
 
 def attend(
-    tokens: Float[Tensor, "reviews words dimension"],
-    key_query: Float[Tensor, "dimension dimension"],
-    value: Float[Tensor, "value dimension"],
-    n_positions: int,
+    tokens: Tokens, key_query: Square, value: Float[Tensor, "value dimension"], n_positions: int
 ) -> tuple[Float[Tensor, "reviews words value"], Float[Tensor, "reviews value"]]:
     """Return what self-attention over all padded positions gives, from the real words alone.
 

@@ -15,6 +15,8 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Float
 
+from attnbook.core.settings import check_positive
+
 __all__ = ["count_regions", "crossover_width", "hinge_network", "region_bound"]
 
 Hyperplane = tuple[Fraction, ...]
@@ -38,9 +40,7 @@ def region_bound(width: int, n_relevant: int) -> int:
         >>> region_bound(16, 2)
         64
     """
-    for name, size in {"width": width, "n_relevant": n_relevant}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
+    check_positive(width=width, n_relevant=n_relevant)
     return (width // n_relevant) ** n_relevant
 
 

@@ -26,17 +26,13 @@ __all__ = ["Minimum", "Network", "hessian_scaling", "output", "rescale"]
 
 ROOM = 3.0  # the bounds of assumption A2 are this many times the norms of the minimum
 
-Network: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Mask, first layer, second layer."""
+Mask: TypeAlias = Float[np.ndarray, " inputs"]
+Hidden: TypeAlias = Float[np.ndarray, "width inputs"]
+Decoder: TypeAlias = Float[np.ndarray, "outputs width"]
+Network: TypeAlias = tuple[Mask, Hidden, Decoder]
 
 
-def rescale(
-    mask: Float[np.ndarray, " inputs"],
-    hidden: Float[np.ndarray, "width inputs"],
-    decoder: Float[np.ndarray, "outputs width"],
-    mask_factor: float,
-    hidden_factor: float,
-) -> Network:
+def rescale(mask: Mask, hidden: Hidden, decoder: Decoder, mask_factor: float, hidden_factor: float) -> Network:
     r"""Return $T_{\alpha_1,\alpha_2}$ of a network: the same function for ReLU, other weights.
 
     Args:
@@ -90,9 +86,9 @@ def hessian_scaling(
 class Minimum:
     """A network, and data that it fits exactly: a minimum of objective (2)."""
 
-    mask: np.ndarray  #: In [0, 1], ``(inputs,)``
-    hidden: np.ndarray  #: First layer, ``(width, inputs)``
-    decoder: np.ndarray  #: Second layer, ``(1, width)``
+    mask: Mask  #: In [0, 1], ``(inputs,)``
+    hidden: Hidden  #: First layer, ``(width, inputs)``
+    decoder: Decoder  #: Second layer, ``(1, width)``
     inputs: np.ndarray  #: Samples, ``(samples, inputs)``
     labels: np.ndarray  #: Of the samples, ``(1, samples)``
 

@@ -55,8 +55,7 @@ __all__ = [
 Network: TypeAlias = Literal["baseline", "self_attention"]
 Control: TypeAlias = Literal["uniform_attention", "mean_pooling"]
 
-# Positions in one matrix product: their weights (6.5 MB at full size) stay in cache between uses.
-CHUNK = 64
+CHUNK = 64  # positions in one matrix product: their weights (6.5 MB at full size) stay in cache between uses
 # Reviews are attended to in groups of similar length: the shortest has at least this share of the longest's words, or
 # this many words less, ...
 SIMILAR, NEAR = 0.85, 32
@@ -77,15 +76,10 @@ class ReviewShape:
 
 
 class Classifier:
-    """What the networks of Table 2 and their controls share.
+    """What the networks of Table 2 and their controls share."""
 
-    Attributes:
-        network: Which network it is.
-        parameters: Name to tensor, as an optimiser moves them; their ``.grad`` is set by :meth:`step`.
-    """
-
-    network: str
-    parameters: dict[str, Tensor]
+    network: str  #: Which network it is
+    parameters: dict[str, Tensor]  #: Name to tensor, as an optimiser moves them; :meth:`step` sets their ``.grad``
     factor: int = 1  #: That of the step size of the first layer
 
     def groups(self, step_size: float) -> list[dict[str, Any]]:

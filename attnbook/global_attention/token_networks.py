@@ -33,8 +33,7 @@ __all__ = ["MODELS", "Sizes", "TokenModel", "draw_teacher", "initial_parameters"
 TokenModel: TypeAlias = Literal["baseline", "global_attention", "self_attention", "uniform_attention"]
 MODELS: tuple[TokenModel, ...] = get_args(TokenModel)
 
-# Samples from which the mean and the variance of a teacher's labels are estimated.
-N_SCALE = 20_000
+N_SCALE = 20_000  # samples from which the mean and the variance of a teacher's labels are estimated
 
 
 @dataclass(frozen=True)

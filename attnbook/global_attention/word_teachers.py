@@ -29,8 +29,7 @@ __all__ = ["Mechanism", "WordTeacher", "draw_word_teacher", "softmax"]
 
 Mechanism: TypeAlias = Literal["attention", "two_looks", "position"]
 
-# Sentences from which the standard deviation of the labels is computed.
-SCALE_SAMPLES = 20_000
+SCALE_SAMPLES = 20_000  # sentences from which the standard deviation of the labels is computed
 
 
 @dataclass(frozen=True)

@@ -38,19 +38,12 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """What the loss needs of the problems, one per member.
+    """What the loss needs of the problems, one per member."""
 
-    Attributes:
-        tokens: ``(members, samples, tokens, dimension)``.
-        queries: ``(members, samples, dimension)``.
-        labels: ``(members, samples)``.
-        token_scores: Under the problems' own head, ``(members, samples, tokens)``.
-    """
-
-    tokens: Tensor
-    queries: Tensor
-    labels: Tensor
-    token_scores: Tensor
+    tokens: Tensor  #: ``(members, samples, tokens, dimension)``
+    queries: Tensor  #: ``(members, samples, dimension)``
+    labels: Tensor  #: ``(members, samples)``
+    token_scores: Tensor  #: Under the problems' own head, ``(members, samples, tokens)``
 
     @classmethod
     def of(cls, problems: Problems, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Batch:

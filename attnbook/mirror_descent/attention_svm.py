@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,11 +26,15 @@ __all__ = [
     "locally_optimal",
 ]
 
-# A token counts as support when its margin exceeds one by less than this.
-SUPPORT_TOLERANCE = 1e-6
+SUPPORT_TOLERANCE = 1e-6  # a token counts as support when its margin exceeds one by less than this
+NAMED = 1e-9  # share of the proof below which a token is not named
 
-# Share of the proof below which a token is not named.
-NAMED = 1e-9
+Tokens: TypeAlias = Float[np.ndarray, "problems samples tokens dimension"]
+Queries: TypeAlias = Float[np.ndarray, "problems samples dimension"]
+Selected: TypeAlias = Int[np.ndarray, "problems samples"]
+PerProblem: TypeAlias = Float[np.ndarray, " problems"]
+PerToken: TypeAlias = Float[np.ndarray, "problems samples tokens"]
+Marked: TypeAlias = Bool[np.ndarray, "problems samples tokens"]
 
 
 class TokenConflictError(InfeasibleError):
@@ -57,32 +62,20 @@ class TokenConflictError(InfeasibleError):
 
 @dataclass(frozen=True)
 class AttentionSVM:
-    r"""Solutions of the attention SVM for a stack of problems, with what proves them.
+    r"""Solutions of the attention SVM for a stack of problems, with what proves them."""
 
-    Attributes:
-        weight: $W^\alpha_{mm}$, ``(problems, dimension, dimension)``.
-        norm: $\|W^\alpha_{mm}\|_{p,p}$, ``(problems,)``.
-        margins: $(X_{i\alpha_i}-X_{it})^\top W^\alpha_{mm}z_i$, ``(problems, samples, tokens)``; infinite at the
-            selected token.
-        multipliers: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared
-            norm.
-        support: Support tokens (Definition 3): margin one up to 1e-6, ``(problems, samples, tokens)``.
-        gap: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``.
-    """
-
-    weight: Float[np.ndarray, "problems dimension dimension"]
-    norm: Float[np.ndarray, " problems"]
-    margins: Float[np.ndarray, "problems samples tokens"]
-    multipliers: Float[np.ndarray, "problems samples tokens"]
-    support: Bool[np.ndarray, "problems samples tokens"]
-    gap: Float[np.ndarray, " problems"]
+    weight: Float[np.ndarray, "problems dimension dimension"]  #: $W^\alpha_{mm}$, ``(problems, dimension, dimension)``
+    norm: PerProblem  #: $\|W^\alpha_{mm}\|_{p,p}$, ``(problems,)``
+    #: $(X_{i\alpha_i}-X_{it})^\top W^\alpha_{mm}z_i$, ``(problems, samples, tokens)``; infinite at the selected token
+    margins: PerToken
+    #: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared norm
+    multipliers: PerToken
+    support: Marked  #: Support tokens (Definition 3): margin one up to 1e-6, ``(problems, samples, tokens)``
+    gap: PerProblem  #: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``
 
 
 def attention_svm(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    queries: Float[np.ndarray, "problems samples dimension"],
-    selected: Int[np.ndarray, "problems samples"],
-    p: float | Sequence[float] | Float[np.ndarray, " problems"],
+    tokens: Tokens, queries: Queries, selected: Selected, p: float | Sequence[float] | PerProblem
 ) -> AttentionSVM:
     """Solve the attention SVM for many problems, each with its own selected tokens and exponent.
 
@@ -135,11 +128,7 @@ def attention_svm(
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
 
 
-def locally_optimal(
-    token_scores: Float[np.ndarray, "problems samples tokens"],
-    selected: Int[np.ndarray, "problems samples"],
-    support: Bool[np.ndarray, "problems samples tokens"],
-) -> Bool[np.ndarray, " problems"]:
+def locally_optimal(token_scores: PerToken, selected: Selected, support: Marked) -> Bool[np.ndarray, " problems"]:
     """Return whether the selected tokens are locally optimal: each has a higher score than its support tokens.
 
     Args:
@@ -162,9 +151,7 @@ def _rows(tokens: np.ndarray, queries: np.ndarray, selected: np.ndarray) -> tupl
 
 
 def attention_constraints(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    queries: Float[np.ndarray, "problems samples dimension"],
-    selected: Int[np.ndarray, "problems samples"],
+    tokens: Tokens, queries: Queries, selected: Selected
 ) -> Float[np.ndarray, "problems constraints entries"]:
     r"""Return the rows $\mathrm{vec}\big((X_{i\alpha_i}-X_{it})z_i^\top\big)$ of the attention SVM.
 

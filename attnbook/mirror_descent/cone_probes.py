@@ -23,8 +23,7 @@ from attnbook.mirror_descent.data import Problems, draw_problems, joined
 
 __all__ = ["ConeStarts", "at_divergence", "cone_starts", "extreme_directions", "farthest", "second_choice"]
 
-# Perturbations from the first to the second of these sizes, relative to a unit direction.
-SIZES = (1e-9, 30.0)
+SIZES = (1e-9, 30.0)  # perturbations from the first to the second of these, relative to a unit direction
 HALVINGS = 30
 
 
@@ -116,26 +115,18 @@ def second_choice(
 
 @dataclass(frozen=True)
 class ConeStarts:
-    """Runs about to start in a cone, one member each.
+    """Runs about to start in a cone, one member each."""
 
-    Attributes:
-        problems: The problem of each member.
-        ps: The exponent of each member.
-        selected: Tokens whose max-margin solution the run starts beside, ``(members, samples)``.
-        slack: Margin, above one, of the nearest better token; infinite for the best tokens, NaN for a second choice
-            that does not exist.
-        weight: That solution.
-        norm: Its norm.
-        start: Initial matrices.
-    """
-
-    problems: Problems
-    ps: Float[np.ndarray, " members"]
+    problems: Problems  #: The problem of each member
+    ps: Float[np.ndarray, " members"]  #: The exponent of each member
+    #: Tokens whose max-margin solution the run starts beside, ``(members, samples)``
     selected: Int[np.ndarray, "members samples"]
+    #: Margin, above one, of the nearest better token; infinite for the best tokens, NaN for a second choice that does
+    #: not exist
     slack: Float[np.ndarray, " members"]
-    weight: Float[np.ndarray, "members d d"]
-    norm: Float[np.ndarray, " members"]
-    start: Float[np.ndarray, "members d d"]
+    weight: Float[np.ndarray, "members d d"]  #: That solution
+    norm: Float[np.ndarray, " members"]  #: Its norm
+    start: Float[np.ndarray, "members d d"]  #: Initial matrices
 
     def divergence(self, path: Float[np.ndarray, "records members d d"]) -> Float[np.ndarray, "records members"]:
         """Return the divergence to the max-margin direction along the runs."""

@@ -29,18 +29,14 @@ __all__ = ["Problems", "draw_problems", "joined", "plane_joint", "plane_tokens",
 
 @dataclass(frozen=True)
 class Problems:
-    """A stack of problems: in each, attention should pick one token per sample.
+    """A stack of problems: in each, attention should pick one token per sample."""
 
-    Attributes:
-        tokens: Tokens, ``(problems, samples, tokens, dimension)``.
-        queries: Query of each sample, ``(problems, samples, dimension)``.
-        labels: Plus or minus one, ``(problems, samples)``.
-        decoder: The fixed head that reads the attended token, ``(problems, dimension)``.
-    """
-
+    #: Tokens, ``(problems, samples, tokens, dimension)``
     tokens: Float[np.ndarray, "problems samples tokens dimension"]
+    #: Query of each sample, ``(problems, samples, dimension)``
     queries: Float[np.ndarray, "problems samples dimension"]
-    labels: Float[np.ndarray, "problems samples"]
+    labels: Float[np.ndarray, "problems samples"]  #: Plus or minus one, ``(problems, samples)``
+    #: The fixed head that reads the attended token, ``(problems, dimension)``
     decoder: Float[np.ndarray, "problems dimension"]
 
     @property

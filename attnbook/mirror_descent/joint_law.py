@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from attnbook.core.max_margin import InfeasibleError
 from attnbook.mirror_descent import mirror
-from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, check_tokens
-from attnbook.mirror_descent.relaxed_svm import HeadSVM, RelaxedSVM, head_svm, self_consistent
+from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, PerProblem, Selected, check_tokens
+from attnbook.mirror_descent.relaxed_svm import HeadSVM, Others, RelaxedSVM, head_svm, self_consistent
 
 __all__ = ["JointDirections", "JointLawError", "NearConflictError", "OvertakingTokenError", "joint_directions"]
 
@@ -47,30 +47,20 @@ class NearConflictError(JointLawError):
 
 @dataclass(frozen=True)
 class JointDirections:
-    r"""Where matrices and heads should point, and how far they are from it.
+    r"""Where matrices and heads should point, and how far they are from it."""
 
-    Attributes:
-        selected: The token that each sample attends to most, ``(problems, samples)``.
-        head: The head SVM of these tokens; its ``weight`` is the direction of the head.
-        key_query: The relaxed attention SVM; its ``weight`` is the direction of the matrix, its ``kappa`` the ratio.
-        head_norm: $r=\|v\|_p/\|v_{mm}\|_p$, ``(problems,)``.
-        relative_norm: $\rho=\|W\|_{p,p}/\|W_\kappa\|_{p,p}$, ``(problems,)``; directions are only as good as it is
-            large.
-        gaps: $a_{it}/\rho$ of the trained matrix for the tokens not selected, in order,
-            ``(problems, samples, others)``.
-        cosine_head: Cosine of $v$ and $v_{mm}$, ``(problems,)``.
-        cosine_key_query: Cosine of $W$ and $W_\kappa$, ``(problems,)``.
-        overtaking: Whether a token not selected breaks the condition, as ``gaps``.
-    """
-
-    selected: Int[np.ndarray, "problems samples"]
-    head: HeadSVM
+    selected: Selected  #: The token that each sample attends to most, ``(problems, samples)``
+    head: HeadSVM  #: The head SVM of these tokens; its ``weight`` is the direction of the head
+    #: The relaxed attention SVM; its ``weight`` is the direction of the matrix, its ``kappa`` the ratio
     key_query: RelaxedSVM
-    head_norm: Float[np.ndarray, " problems"]
-    relative_norm: Float[np.ndarray, " problems"]
-    gaps: Float[np.ndarray, "problems samples others"]
-    cosine_head: Float[np.ndarray, " problems"]
-    cosine_key_query: Float[np.ndarray, " problems"]
+    head_norm: PerProblem  #: $r=\|v\|_p/\|v_{mm}\|_p$, ``(problems,)``
+    #: $\rho=\|W\|_{p,p}/\|W_\kappa\|_{p,p}$, ``(problems,)``; directions are only as good as it is large
+    relative_norm: PerProblem
+    #: $a_{it}/\rho$ of the trained matrix for the tokens not selected, in order, ``(problems, samples, others)``
+    gaps: Others
+    cosine_head: PerProblem  #: Cosine of $v$ and $v_{mm}$, ``(problems,)``
+    cosine_key_query: PerProblem  #: Cosine of $W$ and $W_\kappa$, ``(problems,)``
+    #: Whether a token not selected breaks the condition, as ``gaps``
     overtaking: Bool[np.ndarray, "problems samples others"]
 
 

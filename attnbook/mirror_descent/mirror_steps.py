@@ -9,8 +9,7 @@ from torch import Tensor
 
 __all__ = ["described", "image", "refuse_gradients", "remapped", "update_each", "update_together"]
 
-# Tensors are worked through in pieces whose temporaries, of a MiB each, stay near the processor.
-PIECE = 2**17
+PIECE = 2**17  # tensors are worked through in pieces whose temporaries, of a MiB each, stay near the processor
 
 
 def image(theta: Tensor, p: float, dtype: torch.dtype | None = None) -> Tensor:

@@ -210,19 +210,12 @@ class MirrorDescent(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class MirrorRule:
-    """The rule with which :func:`attnbook.core.ensemble.train` uses :class:`MirrorDescent`; members may differ.
+    """The rule with which :func:`attnbook.core.ensemble.train` uses :class:`MirrorDescent`; members may differ."""
 
-    Attributes:
-        step_size: One number, or one per member.
-        p: Exponent of the potential; one number, or one per member.
-        momentum: In [0, 1); default 0.
-        normalized: Whether steps are scale-free, with norms of each member alone; default false.
-    """
-
-    step_size: float | Sequence[float]
-    p: float | Sequence[float] = 2.0
-    momentum: float = 0.0
-    normalized: bool = False
+    step_size: float | Sequence[float]  #: One number, or one per member
+    p: float | Sequence[float] = 2.0  #: Exponent of the potential; one number, or one per member
+    momentum: float = 0.0  #: In [0, 1); default 0
+    normalized: bool = False  #: Whether steps are scale-free, with norms of each member alone; default false
 
     def options(self, members: int) -> list[dict[str, float]]:
         """Return the options of each of so many members; neighbours with equal ones are updated together."""

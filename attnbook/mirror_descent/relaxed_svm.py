@@ -15,77 +15,64 @@ In all functions ``tokens``, ``queries``, ``selected`` and ``p``, one exponent o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from attnbook.core.max_margin import max_margin
 from attnbook.mirror_descent import mirror
-from attnbook.mirror_descent.attention_svm import SUPPORT_TOLERANCE, attention_constraints
+from attnbook.mirror_descent.attention_svm import (
+    SUPPORT_TOLERANCE,
+    PerProblem,
+    Queries,
+    Selected,
+    Tokens,
+    attention_constraints,
+)
 
 __all__ = ["HeadSVM", "RelaxedSVM", "head_svm", "relaxed_svm", "right_hand_sides", "self_consistent"]
 
-# Newton's method comes from the left and is quadratic: it needs about five steps.
-MOST_SWEEPS = 120
-# After so many, intervals are halved instead: the norm jumps where a constraint drops out that was still tight.
-NEWTON = 12
-# Relative; the norms of the solutions are certified to 1e-8 at worst.
-CLOSE = 1e-7
+MOST_SWEEPS = 120  # Newton's method comes from the left and is quadratic: it needs about five steps
+NEWTON = 12  # after so many, intervals are halved: the norm jumps where a constraint drops out that was still tight
+CLOSE = 1e-7  # relative; the norms of the solutions are certified to 1e-8 at worst
+
+PerSample: TypeAlias = Float[np.ndarray, "problems samples"]
+Others: TypeAlias = Float[np.ndarray, "problems samples others"]
 
 
 @dataclass(frozen=True)
 class HeadSVM:
-    r"""Smallest heads that give every selected token margin one.
+    r"""Smallest heads that give every selected token margin one."""
 
-    Attributes:
-        weight: $v_{mm}$, ``(problems, dimension)``.
-        norm: $\|v_{mm}\|_p$, ``(problems,)``.
-        margins: $m_i=y_iX_{i\alpha_i}^\top v_{mm}\ge1$, ``(problems, samples)``.
-        other_margins: $m_{it}=y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order,
-            ``(problems, samples, others)``.
-        multipliers: Dual solution, ``(problems, samples)``; its sum is the squared norm.
-        support: Whether a sample has margin one up to 1e-6, ``(problems, samples)``.
-    """
-
-    weight: Float[np.ndarray, "problems dimension"]
-    norm: Float[np.ndarray, " problems"]
-    margins: Float[np.ndarray, "problems samples"]
-    other_margins: Float[np.ndarray, "problems samples others"]
-    multipliers: Float[np.ndarray, "problems samples"]
+    weight: Float[np.ndarray, "problems dimension"]  #: $v_{mm}$, ``(problems, dimension)``
+    norm: PerProblem  #: $\|v_{mm}\|_p$, ``(problems,)``
+    margins: PerSample  #: $m_i=y_iX_{i\alpha_i}^\top v_{mm}\ge1$, ``(problems, samples)``
+    #: $m_{it}=y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order, ``(problems, samples, others)``
+    other_margins: Others
+    multipliers: PerSample  #: Dual solution, ``(problems, samples)``; its sum is the squared norm
+    #: Whether a sample has margin one up to 1e-6, ``(problems, samples)``
     support: Bool[np.ndarray, "problems samples"]
 
     @property
-    def excess(self) -> Float[np.ndarray, "problems samples"]:
+    def excess(self) -> PerSample:
         """By how much each margin exceeds one, zero on the margin."""
         return np.where(self.support, 0.0, self.margins - 1)
 
 
 @dataclass(frozen=True)
 class RelaxedSVM:
-    r"""Solutions of the attention SVM with a right-hand side per sample.
+    r"""Solutions of the attention SVM with a right-hand side per sample."""
 
-    Attributes:
-        weight: $W_\kappa$, ``(problems, dimension, dimension)``.
-        norm: $\|W_\kappa\|_{p,p}$, ``(problems,)``.
-        gaps: $(X_{i\alpha_i}-X_{it})^\top W_\kappa z_i$ for the tokens not selected, in order,
-            ``(problems, samples, others)``.
-        multipliers: Dual solution, of the same shape; zero where the right-hand side is negative.
-        kappa: The ratio in the right-hand sides, ``(problems,)``; NaN where they were given.
-    """
-
-    weight: Float[np.ndarray, "problems dimension dimension"]
-    norm: Float[np.ndarray, " problems"]
-    gaps: Float[np.ndarray, "problems samples others"]
-    multipliers: Float[np.ndarray, "problems samples others"]
-    kappa: Float[np.ndarray, " problems"]
+    weight: Float[np.ndarray, "problems dimension dimension"]  #: $W_\kappa$, ``(problems, dimension, dimension)``
+    norm: PerProblem  #: $\|W_\kappa\|_{p,p}$, ``(problems,)``
+    #: $(X_{i\alpha_i}-X_{it})^\top W_\kappa z_i$ for the tokens not selected, in order, ``(problems, samples, others)``
+    gaps: Others
+    multipliers: Others  #: Dual solution, of the same shape; zero where the right-hand side is negative
+    kappa: PerProblem  #: The ratio in the right-hand sides, ``(problems,)``; NaN where they were given
 
 
-def head_svm(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    labels: Float[np.ndarray, "problems samples"],
-    selected: Int[np.ndarray, "problems samples"],
-    p: mirror.Exponents,
-) -> HeadSVM:
+def head_svm(tokens: Tokens, labels: PerSample, selected: Selected, p: mirror.Exponents) -> HeadSVM:
     r"""Return the solutions of $\min\|v\|_p$ subject to $y_iX_{i\alpha_i}^\top v\ge1$ ($\ell_p$-SVM) for many problems.
 
     Raises:
@@ -106,13 +93,7 @@ def head_svm(
     return HeadSVM(found.weights, found.norm, margins, rest, found.multipliers, margins <= 1 + SUPPORT_TOLERANCE)
 
 
-def relaxed_svm(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    queries: Float[np.ndarray, "problems samples dimension"],
-    selected: Int[np.ndarray, "problems samples"],
-    right: Float[np.ndarray, "problems samples others"],
-    p: mirror.Exponents,
-) -> RelaxedSVM:
+def relaxed_svm(tokens: Tokens, queries: Queries, selected: Selected, right: Others, p: mirror.Exponents) -> RelaxedSVM:
     r"""Return the solutions of the attention SVM with right-hand side $b_{it}$, ``right``, in place of one.
 
     There is one for each token not selected, in order; at least one of each problem is positive. Constraints with a
@@ -150,9 +131,7 @@ def relaxed_svm(
     return RelaxedSVM(weight, solved.norm, gaps.reshape(shape), multipliers.reshape(shape), nothing)
 
 
-def right_hand_sides(
-    head: HeadSVM, kappa: Float[np.ndarray, " problems"]
-) -> Float[np.ndarray, "problems samples others"]:
+def right_hand_sides(head: HeadSVM, kappa: PerProblem) -> Others:
     r"""Return $b_{it}=1-\kappa(m_i-1)$, but not below zero where the head needs attention to keep off a token.
 
     A negative right-hand side would let token $t$ overtake the selected one. The strongest pull back that the sample
@@ -179,12 +158,7 @@ def right_hand_sides(
 
 
 def self_consistent(
-    tokens: Float[np.ndarray, "problems samples tokens dimension"],
-    queries: Float[np.ndarray, "problems samples dimension"],
-    selected: Int[np.ndarray, "problems samples"],
-    head: HeadSVM,
-    ratio: Float[np.ndarray, " problems"],
-    p: mirror.Exponents,
+    tokens: Tokens, queries: Queries, selected: Selected, head: HeadSVM, ratio: PerProblem, p: mirror.Exponents
 ) -> RelaxedSVM:
     r"""Return the solutions for the $\kappa$ that is the ratio of relative norms: $\kappa=c\,\|W_\kappa\|_{p,p}$.
 

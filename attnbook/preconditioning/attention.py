@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations_with_replacement
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -22,14 +23,15 @@ from attnbook.core.ensemble import Parameters
 
 __all__ = ["attention_weights", "effective_keys", "in_sample_loss_and_gradient", "loss_and_gradient", "predict"]
 
+Square: TypeAlias = Float[Tensor, "*batch dimension dimension"]
+Inputs: TypeAlias = Float[Tensor, "*batch samples dimension"]
+
 # Weights computed at a time: the cache of one core, or a part of a GPU's memory; never fewer queries than the last.
 HELD = {"cpu": 2**17, "cuda": 2**26}
 SMALLEST_BLOCK = 32
 
 
-def attention_weights(
-    key_query: Float[Tensor, "*batch dimension dimension"], inputs: Float[Tensor, "*batch samples dimension"]
-) -> Float[Tensor, "*batch samples samples"]:
+def attention_weights(key_query: Square, inputs: Inputs) -> Float[Tensor, "*batch samples samples"]:
     r"""Return $P_{ij}=\mathrm{softmax}_j(x_j^\top Vx_i)$: row $i$ is what query $i$ attends to.
 
     Args:
@@ -43,9 +45,7 @@ def attention_weights(
 
 
 def predict(
-    value: Float[Tensor, "*batch outputs dimension"],
-    key_query: Float[Tensor, "*batch dimension dimension"],
-    inputs: Float[Tensor, "*batch samples dimension"],
+    value: Float[Tensor, "*batch outputs dimension"], key_query: Square, inputs: Inputs
 ) -> Float[Tensor, "*batch samples outputs"]:
     r"""Return $\hat y_i=U\sum_jP_{ij}x_j$, the in-sample prediction.
 
@@ -60,9 +60,7 @@ def predict(
     return attention_weights(key_query, inputs) @ inputs @ value.mT
 
 
-def effective_keys(
-    key_query: Float[Tensor, "*batch dimension dimension"], inputs: Float[Tensor, "*batch samples dimension"]
-) -> Float[Tensor, "*batch samples"]:
+def effective_keys(key_query: Square, inputs: Inputs) -> Float[Tensor, "*batch samples"]:
     r"""Return $1/\sum_jP_{ij}^2$, the number of keys that each query attends to.
 
     Args:

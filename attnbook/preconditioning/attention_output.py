@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnbook.preconditioning.manifold import Map, Square
 from attnbook.preconditioning.weight_moments import weight_moments
 
 __all__ = [
@@ -28,17 +29,16 @@ __all__ = [
 ]
 
 
+Queries: TypeAlias = Float[Tensor, "queries dimension"]
+
+
 class OutputMoments(NamedTuple):
-    r"""Mean and spread of the output $s=\sum_j\alpha_jx_j$ about its limit, and the mean square of attended keys.
+    r"""Mean and spread of the output $s=\sum_j\alpha_jx_j$ about its limit, and the mean square of attended keys."""
 
-    Attributes:
-        shift: $\mathbb E[s-\mu\mid x]$, ``(counts, queries, dimension)``.
-        second: $\mathbb E[(s-\mu)(s-\mu)^\top\mid x]$, ``(counts, queries, dimension, dimension)``.
-        keys: $\mathbb E[\sum_j\alpha_jx_jx_j^\top\mid x]$, of the same shape; its limit is $I+\mu\mu^\top$.
-    """
-
-    shift: Float[Tensor, "counts queries dimension"]
+    shift: Float[Tensor, "counts queries dimension"]  #: $\mathbb E[s-\mu\mid x]$, ``(counts, queries, dimension)``
+    #: $\mathbb E[(s-\mu)(s-\mu)^\top\mid x]$, ``(counts, queries, dimension, dimension)``
     second: Float[Tensor, "counts queries dimension dimension"]
+    #: $\mathbb E[\sum_j\alpha_jx_jx_j^\top\mid x]$, of the same shape; its limit is $I+\mu\mu^\top$
     keys: Float[Tensor, "counts queries dimension dimension"]
 
     @property
@@ -47,9 +47,7 @@ class OutputMoments(NamedTuple):
         return self.second - _outer(self.shift, self.shift)
 
 
-def output_moments(
-    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"], n_keys: Sequence[int]
-) -> OutputMoments:
+def output_moments(key_query: Square, queries: Queries, n_keys: Sequence[int]) -> OutputMoments:
     r"""Return what attention computes in the mean, exact at every number of keys.
 
     Args:
@@ -85,8 +83,8 @@ def output_moments(
 
 
 def leading_moments(
-    key_query: Float[Tensor, "dimension dimension"], queries: Float[Tensor, "queries dimension"]
-) -> tuple[Float[Tensor, "queries dimension"], Float[Tensor, "queries dimension dimension"]]:
+    key_query: Square, queries: Queries
+) -> tuple[Queries, Float[Tensor, "queries dimension dimension"]]:
     r"""Return the limits of $n$ times bias and covariance of the output: what Lemmas 11 and 14 bound.
 
     They are $(x-\mu)e^{x^\top\tilde Vx-q/2}-\mu e^q$ and $e^q(I+\mu\mu^\top)$ with $\mu=\tilde Vx$.
@@ -129,12 +127,7 @@ def gaussian_nodes(dimension: int, per_axis: int) -> tuple[Float[Tensor, "nodes 
 
 
 def expected_excess(
-    value: Float[Tensor, "outputs dimension"],
-    key_query: Float[Tensor, "dimension dimension"],
-    *,
-    target: Float[Tensor, "outputs dimension"],
-    n_keys: tuple[int, ...],
-    nodes: tuple[Tensor, Tensor],
+    value: Map, key_query: Square, *, target: Map, n_keys: tuple[int, ...], nodes: tuple[Tensor, Tensor]
 ) -> Float[Tensor, " counts"]:
     r"""Return $\mathbb EL_n-L$ at every $n$: exact apart from the quadrature over queries.
 

@@ -1,14 +1,10 @@
-"""What the experiments of this part read off their training curves, and how they stack what they found."""
+"""What the experiments of this part read off their training curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from attnbook.core.experiment import Arrays
-
-__all__ = ["NEAR", "first_time", "stacked"]
+__all__ = ["NEAR", "first_time"]
 
 NEAR = 1.25
 """A loss counts as near-optimal up to this multiple of the best one."""
@@ -31,17 +27,3 @@ def first_time(steps: np.ndarray, ratios: np.ndarray, level: float = NEAR) -> np
     """
     reached = ratios <= level
     return np.where(reached.any(axis=0), steps[reached.argmax(axis=0)], np.inf)
-
-
-def stacked(axis: str, found: Iterable[Arrays]) -> Arrays:
-    """Return arrays of the same names and shapes along a new first dimension.
-
-    Args:
-        axis: Name of the new dimension.
-        found: What was found for each of its entries, at least one.
-
-    Returns:
-        The arrays.
-    """
-    rows = list(found)
-    return {name: ((axis, *axes), np.stack([row[name][1] for row in rows])) for name, (axes, _) in rows[0].items()}

@@ -25,61 +25,24 @@ __all__ = ["Problem", "Setup", "draw_problem"]
 
 @dataclass(frozen=True)
 class Problem:
-    r"""Where the data come from: $x\sim N(0,\Sigma)$ and $y=Ax+\varepsilon$ with $\varepsilon\sim N(0,\sigma^2I)$.
+    r"""Where the data come from: $x\sim N(0,\Sigma)$ and $y=Ax+\varepsilon$ with $\varepsilon\sim N(0,\sigma^2I)$."""
 
-    Attributes:
-        covariance: $\Sigma$, ``(dimension, dimension)``.
-        true_map: $A$, ``(n_outputs, dimension)``.
-        noise: $\sigma$, at least 0.
-    """
-
-    covariance: Float[np.ndarray, "dimension dimension"]
-    true_map: Float[np.ndarray, "outputs dimension"]
-    noise: float
-
-    def draw(
-        self, n_samples: int, *, inputs: np.random.Generator, noise: np.random.Generator
-    ) -> tuple[Float[np.ndarray, "samples dimension"], Float[np.ndarray, "samples outputs"]]:
-        """Draw inputs and labels.
-
-        Args:
-            n_samples: Number of samples, at least 1.
-            inputs: Source of the inputs.
-            noise: Source of the noise; its own, so that the inputs do not depend on the number of outputs.
-
-        Returns:
-            The inputs and the labels.
-
-        Raises:
-            ValueError: If ``n_samples`` is less than 1.
-        """
-        _check_at_least(1, n_samples=n_samples)
-        outputs, dimension = self.true_map.shape
-        x = inputs.standard_normal((n_samples, dimension)) @ np.linalg.cholesky(self.covariance).T
-        return x, x @ self.true_map.T + self.noise * noise.standard_normal((n_samples, outputs))
+    covariance: Float[np.ndarray, "dimension dimension"]  #: $\Sigma$, ``(dimension, dimension)``
+    true_map: Float[np.ndarray, "outputs dimension"]  #: $A$, ``(n_outputs, dimension)``
+    noise: float  #: $\sigma$, at least 0
 
 
 @dataclass(frozen=True)
 class Setup:
-    r"""Sizes of a family of problems, one per seed.
+    r"""Sizes of a family of problems, one per seed."""
 
-    Attributes:
-        dimension: Number of inputs $d$.
-        n_outputs: Number of outputs $m$.
-        condition_number: $\kappa(\Sigma)$, at least 1.
-        largest: Largest singular value $s_1$ of $A\Sigma^{1/2}$.
-        smallest: Smallest one, $s_d$; those between are evenly spaced.
-        noise: Standard deviation $\sigma$ of the noise, positive: losses are compared with the best one.
-        n_samples: Size $n$ of the data set.
-    """
-
-    dimension: int
-    n_outputs: int
-    condition_number: float
-    largest: float
-    smallest: float
-    noise: float
-    n_samples: int
+    dimension: int  #: Number of inputs $d$
+    n_outputs: int  #: Number of outputs $m$
+    condition_number: float  #: $\kappa(\Sigma)$, at least 1
+    largest: float  #: Largest singular value $s_1$ of $A\Sigma^{1/2}$
+    smallest: float  #: Smallest one, $s_d$; those between are evenly spaced
+    noise: float  #: Standard deviation $\sigma$ of the noise, positive: losses are compared with the best one
+    n_samples: int  #: Size $n$ of the data set
 
     def __post_init__(self) -> None:
         _check_at_least(1, dimension=self.dimension, n_outputs=self.n_outputs, n_samples=self.n_samples)
@@ -101,8 +64,12 @@ class Setup:
                             singular_values=values, noise=self.noise, rng=stream(seed, "problem"))  # fmt: skip
 
     def draw(self, seed: int) -> tuple[Float[np.ndarray, "samples dimension"], Float[np.ndarray, "samples outputs"]]:
-        """Return the data set of a seed."""
-        return self.problem(seed).draw(self.n_samples, inputs=stream(seed, "inputs"), noise=stream(seed, "label noise"))
+        """Return inputs and labels of a seed; noise has a stream of its own, so that outputs do not change inputs."""
+        problem = self.problem(seed)
+        drawn = stream(seed, "inputs").standard_normal((self.n_samples, self.dimension))
+        x = drawn @ np.linalg.cholesky(problem.covariance).T
+        noise = stream(seed, "label noise").standard_normal((self.n_samples, self.n_outputs))
+        return x, x @ problem.true_map.T + self.noise * noise
 
 
 def draw_problem(

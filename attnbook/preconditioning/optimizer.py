@@ -7,6 +7,7 @@ with a score $x_j^\top Vx_i$ and an output $Us_i$: train your own attention laye
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.update_rules import per_member
-from attnbook.preconditioning.assumptions import warn_about_assumptions, warn_about_sizes
 from attnbook.preconditioning.population import (
     check_covariance,
     check_parts,
@@ -27,7 +27,14 @@ from attnbook.preconditioning.population import (
     spectral_factors,
 )
 
-__all__ = ["MuonLike", "ShampooLike", "StructureAwareGD", "spectral_init"]
+__all__ = ["LARGEST_SIGNAL", "MuonLike", "ShampooLike", "StructureAwareGD", "spectral_init"]
+
+LARGEST_SIGNAL = 0.5
+r"""Largest $s_1$ for which $E e^{x^\top V^\top\Sigma Vx}$ is finite at the minima; the paper's is missing."""
+NO_RATE = (
+    "Assumption 2 fails; the smallest singular value of A Sigma^(1/2) is zero, "
+    "so the guaranteed rate degenerates to zero"
+)
 
 
 def spectral_init(
@@ -52,7 +59,7 @@ def spectral_init(
 
     Warns:
         UserWarning: If there are fewer outputs than inputs or a singular value of $\hat A\hat\Sigma^{1/2}$ is zero
-            (Assumption 2 fails), or the largest one is at least 1/2 (Assumption 3 surely fails).
+            (Assumption 2 fails), or the largest one is at least :data:`LARGEST_SIGNAL` (Assumption 3 surely fails).
 
     Example:
         >>> x = torch.eye(2).repeat(3, 1)
@@ -178,7 +185,7 @@ class StructureAwareGD(torch.optim.Optimizer):
 class _MatrixRule(ABC):
     """An update rule whose direction for a stack of matrices comes from :meth:`direction`."""
 
-    step_size: float | Sequence[float]
+    step_size: float | Sequence[float]  #: One number, or one per member
 
     def options(self, members: int) -> list[dict[str, float]]:
         """Return the step size of each member."""
@@ -195,15 +202,9 @@ class _MatrixRule(ABC):
 
 @dataclass(frozen=True)
 class MuonLike(_MatrixRule):
-    r"""Nesterov momentum, then $PR^\top$ of each matrix $PDR^\top$: Muon with an exact singular value decomposition.
+    r"""Nesterov momentum, then $PR^\top$ of each matrix $PDR^\top$: Muon with an exact singular value decomposition."""
 
-    Attributes:
-        step_size: One number, or one per member.
-        momentum: In [0, 1); default 0.95, as in Muon.
-    """
-
-    step_size: float | Sequence[float]
-    momentum: float = 0.95
+    momentum: float = 0.95  #: In [0, 1); default 0.95, as in Muon
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -219,15 +220,9 @@ class MuonLike(_MatrixRule):
 
 @dataclass(frozen=True)
 class ShampooLike(_MatrixRule):
-    r"""Shampoo: $L^{-1/4}GR^{-1/4}$ with sums $L$ of $GG^\top$ and $R$ of $G^\top G$, the roots fresh at every step.
+    r"""Shampoo: $L^{-1/4}GR^{-1/4}$ with sums $L$ of $GG^\top$ and $R$ of $G^\top G$, the roots fresh at every step."""
 
-    Attributes:
-        step_size: One number, or one per member.
-        floor: Smallest eigenvalue used in a root; default 1e-6.
-    """
-
-    step_size: float | Sequence[float]
-    floor: float = 1e-6
+    floor: float = 1e-6  #: Smallest eigenvalue used in a root; default 1e-6
 
     def __post_init__(self) -> None:
         if not self.floor > 0:
@@ -256,6 +251,27 @@ class _PerMatrix(torch.optim.Optimizer):
                 # A member that has diverged keeps its NaN; the decompositions of the others must not fail on it.
                 gradient = torch.nan_to_num(stack.grad, nan=0.0, posinf=0.0, neginf=0.0)
                 stack.sub_(self.direction(gradient, self.state[stack]), alpha=group["lr"])
+
+
+def warn_about_assumptions(singular_values: Float[Tensor, "*batch dimension"], n_outputs: int) -> None:
+    r"""Warn when Assumption 2 or 3 fails for these singular values of $A\Sigma^{1/2}$, and say what degenerates."""
+    dimension, largest = singular_values.shape[-1], float(singular_values.max())
+    warn_about_sizes(n_outputs, dimension, stacklevel=4)
+    threshold = dimension * torch.finfo(singular_values.dtype).eps * largest
+    if n_outputs >= dimension and float(singular_values.min()) <= threshold:
+        warnings.warn(f"y: linearly dependent columns of the least squares map: {NO_RATE}", stacklevel=3)
+    if largest >= LARGEST_SIGNAL:
+        warnings.warn(
+            f"y: the largest singular value of A Sigma^(1/2) is {largest:.3g}; from {LARGEST_SIGNAL} on "
+            "E exp(q), which the 1/n term needs, is infinite (Assumption 3); divide the labels by a constant",
+            stacklevel=3,
+        )
+
+
+def warn_about_sizes(n_outputs: int, dimension: int, *, stacklevel: int = 3) -> None:
+    """Warn when there are fewer outputs than inputs; ``stacklevel`` is whose line the warning names."""
+    if n_outputs < dimension:
+        warnings.warn(f"fewer outputs ({n_outputs}) than inputs ({dimension}): {NO_RATE}", stacklevel=stacklevel)
 
 
 def _check_layers(value: Tensor, key_query: Tensor, covariance: Tensor) -> None:

@@ -44,6 +44,7 @@ __all__ = [
 Preconditioner: TypeAlias = Literal["none", "left", "two"]
 Value: TypeAlias = Float[Tensor, "*#batch outputs dimension"]
 Square: TypeAlias = Float[Tensor, "*#batch dimension dimension"]
+Layers: TypeAlias = tuple[Value, Square]
 
 
 def sample_covariance(inputs: Float[Tensor, "*batch samples dimension"]) -> Float[Tensor, "*batch dimension dimension"]:
@@ -149,9 +150,7 @@ def excess_loss(value: Value, key_query: Square, *, covariance: Square, true_map
     return 0.5 * (error @ covariance * error).sum((-2, -1))
 
 
-def excess_loss_gradient(
-    value: Value, key_query: Square, *, covariance: Square, true_map: Value
-) -> tuple[Value, Square]:
+def excess_loss_gradient(value: Value, key_query: Square, *, covariance: Square, true_map: Value) -> Layers:
     r"""Return the gradients of :func:`excess_loss`: $EV^\top\Sigma$ and $\Sigma U^\top E$, $E=(U\Sigma V-A)\Sigma$.
 
     Args:
@@ -188,7 +187,7 @@ def balance_penalty(value: Value, key_query: Square, *, covariance: Square) -> F
     return _square_norm(_difference(value, key_query, covariance), covariance) / 8
 
 
-def penalty_gradient(value: Value, key_query: Square, *, covariance: Square) -> tuple[Value, Square]:
+def penalty_gradient(value: Value, key_query: Square, *, covariance: Square) -> Layers:
     r"""Return the gradients of :func:`balance_penalty`: $\frac12U\Sigma B\Sigma$ and $-\frac12\Sigma B\Sigma V\Sigma$.
 
     Args:
@@ -221,7 +220,7 @@ def imbalance(value: Value, key_query: Square, *, covariance: Square) -> Float[T
     return apart / sum(sizes)
 
 
-def whiten(value: Value, key_query: Square, *, covariance: Square) -> tuple[Value, Square]:
+def whiten(value: Value, key_query: Square, *, covariance: Square) -> Layers:
     r"""Return $\tilde U=U\Sigma^{1/2}$ and $\tilde V=\Sigma^{1/2}V\Sigma^{1/2}$, where the covariance drops out.
 
     Args:
@@ -239,9 +238,7 @@ def whiten(value: Value, key_query: Square, *, covariance: Square) -> tuple[Valu
     return value @ root, root @ key_query @ root
 
 
-def precondition(
-    gradients: tuple[Value, Square], inverse_covariance: Square, kind: Preconditioner
-) -> tuple[Value, Square]:
+def precondition(gradients: Layers, inverse_covariance: Square, kind: Preconditioner) -> Layers:
     r"""Return the preconditioned gradient of Algorithm 1.
 
     With the extended covariance $\bar\Sigma=\mathrm{blkdiag}(I,\Sigma)$ and $\theta=[U;V^\top]$: ``left`` is

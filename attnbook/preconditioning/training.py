@@ -43,19 +43,12 @@ RULES = {"sgd": update_rules.SGD, "adam": update_rules.Adam, "muon": MuonLike, "
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train.
+    """One way to train."""
 
-    Attributes:
-        step_size: Step size.
-        preconditioner: What the gradient is multiplied with; ``none`` for plain gradients.
-        penalty: Weight of the balance penalty; 1 in Algorithm 1, 0 for none.
-        start: ``random`` (standard normal entries) or ``spectral``.
-    """
-
-    step_size: float
-    preconditioner: Preconditioner = "none"
-    penalty: float = 0.0
-    start: Start = "random"
+    step_size: float  #: Step size
+    preconditioner: Preconditioner = "none"  #: What the gradient is multiplied with; ``none`` for plain gradients
+    penalty: float = 0.0  #: Weight of the balance penalty; 1 in Algorithm 1, 0 for none
+    start: Start = "random"  #: ``random`` (standard normal entries) or ``spectral``
 
     def __post_init__(self) -> None:
         check_parts(self.preconditioner, self.penalty)
@@ -65,25 +58,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Training:
-    """How long, on which batches and by which rule.
+    """How long, on which batches and by which rule."""
 
-    Attributes:
-        steps: Number of steps.
-        batch_size: Samples per step, drawn without replacement; they are the keys as well as the queries.
-        record_at: Steps at which statistics are recorded.
-        optimizer: Rule that the gradients are fed to; Algorithm 1 is ``sgd`` on preconditioned gradients.
-        decay: Whether step sizes fall to zero along a cosine.
-        population: Whether to use the gradient of the population loss in place of the batch's.
-        keys: Whether to record what queries attend to as well; it takes as long as a step.
-    """
-
-    steps: int
-    batch_size: int
-    record_at: tuple[int, ...]
+    steps: int  #: Number of steps
+    batch_size: int  #: Samples per step, drawn without replacement; they are the keys as well as the queries
+    record_at: tuple[int, ...]  #: Steps at which statistics are recorded
+    #: Rule that the gradients are fed to; Algorithm 1 is ``sgd`` on preconditioned gradients
     optimizer: Optimizer = "sgd"
-    decay: bool = False
-    population: bool = False
-    keys: bool = False
+    decay: bool = False  #: Whether step sizes fall to zero along a cosine
+    population: bool = False  #: Whether to use the gradient of the population loss in place of the batch's
+    keys: bool = False  #: Whether to record what queries attend to as well; it takes as long as a step
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch_size < 1:

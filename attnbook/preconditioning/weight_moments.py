@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -27,16 +28,14 @@ from torch import Tensor
 
 __all__ = ["WeightMoments", "weight_moments", "weight_power_bounds", "weight_powers"]
 
-# Spacing of the grid in log u; the error is about exp(-pi^2 / spacing).
-SPACING = 0.3
-# Largest spacing of the grid in g; finer where the scores vary more.
-STEP = 0.6
-# How far left of the leftmost peak the grid in log u begins; the error is about exp(-margin).
-MARGIN = 26.0
-# Largest probability that is told apart from one.
-ALMOST = 1 - 1e-14
-# Queries of similar score scale that share a grid.
-TOGETHER = 16
+Scores: TypeAlias = Float[Tensor, " queries"]
+Moments: TypeAlias = Float[Tensor, "counts queries"]
+
+SPACING = 0.3  # of the grid in log u; the error is about exp(-pi^2 / spacing)
+STEP = 0.6  # largest spacing of the grid in g; finer where the scores vary more
+MARGIN = 26.0  # how far left of the leftmost peak the grid in log u begins; the error is about exp(-margin)
+ALMOST = 1 - 1e-14  # largest probability that is told apart from one
+TOGETHER = 16  # queries of similar score scale that share a grid
 
 
 @dataclass(frozen=True)
@@ -44,29 +43,18 @@ class WeightMoments:
     r"""Moments of the weights of one query; all ``(counts, queries)``.
 
     With the shift $a=\sum_{j\ge2}\alpha_j(g_j-r)$ of the attended score from its limit.
-
-    Attributes:
-        self_weight: $\mathbb E\,\alpha_1$, the weight of the query on itself.
-        self_square: $\mathbb E\,\alpha_1^2$.
-        shift: $\mathbb E\,a$.
-        shift_square: $\mathbb E\,a^2$.
-        self_shift: $\mathbb E\,\alpha_1a$.
-        others_square: $\mathbb E\sum_{j\ge2}\alpha_j^2$.
-        spread: $\mathbb E\sum_{j\ge2}\alpha_j(g_j-r)^2$.
     """
 
-    self_weight: Float[Tensor, "counts queries"]
-    self_square: Float[Tensor, "counts queries"]
-    shift: Float[Tensor, "counts queries"]
-    shift_square: Float[Tensor, "counts queries"]
-    self_shift: Float[Tensor, "counts queries"]
-    others_square: Float[Tensor, "counts queries"]
-    spread: Float[Tensor, "counts queries"]
+    self_weight: Moments  #: $\mathbb E\,\alpha_1$, the weight of the query on itself
+    self_square: Moments  #: $\mathbb E\,\alpha_1^2$
+    shift: Moments  #: $\mathbb E\,a$
+    shift_square: Moments  #: $\mathbb E\,a^2$
+    self_shift: Moments  #: $\mathbb E\,\alpha_1a$
+    others_square: Moments  #: $\mathbb E\sum_{j\ge2}\alpha_j^2$
+    spread: Moments  #: $\mathbb E\sum_{j\ge2}\alpha_j(g_j-r)^2$
 
 
-def weight_moments(
-    score_scale: Float[Tensor, " queries"], self_score: Float[Tensor, " queries"], n_keys: Sequence[int]
-) -> WeightMoments:
+def weight_moments(score_scale: Scores, self_score: Scores, n_keys: Sequence[int]) -> WeightMoments:
     r"""Return first and second moments of the weights, exact at every number of keys.
 
     Args:
@@ -92,9 +80,7 @@ def weight_moments(
     return WeightMoments(*(torch.cat(parts, dim=1)[:, back] for parts in zip(*pieces, strict=True)))
 
 
-def weight_powers(
-    score_scale: Float[Tensor, " queries"], self_score: Float[Tensor, " queries"], n_keys: int, power: int
-) -> tuple[Float[Tensor, " queries"], Float[Tensor, " queries"]]:
+def weight_powers(score_scale: Scores, self_score: Scores, n_keys: int, power: int) -> tuple[Scores, Scores]:
     r"""Return $\mathbb E\,\alpha_1^p$ and $\mathbb E\,\alpha_j^p$, $j\ne1$: what Lemma 9 bounds.
 
     Args:
@@ -122,9 +108,7 @@ def weight_powers(
     return scale * on_self.sum(-1), scale * on_other.sum(-1)
 
 
-def weight_power_bounds(
-    score_scale: Float[Tensor, " queries"], self_score: Float[Tensor, " queries"], n_keys: int, power: int
-) -> tuple[Float[Tensor, " queries"], Float[Tensor, " queries"]]:
+def weight_power_bounds(score_scale: Scores, self_score: Scores, n_keys: int, power: int) -> tuple[Scores, Scores]:
     r"""Return the upper bounds of Lemma 9 on :func:`weight_powers`, as its proof gives them.
 
     They are $n^{-p}\exp\big(p(1-\frac1n)c+\frac{p^2(n-1)}{2n^2}q\big)$ for the weight of the query on itself and

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import Arrays, Experiment, stacked
 from attnbook.core.runtime import Progress, threads
 from attnbook.softmax_ntk.kernels import Activation
 from attnbook.softmax_ntk.training import Problem, Trained, train
@@ -57,10 +57,7 @@ def each(values: Iterable[Any], dimension: str, one: Callable[[Any], Arrays], pr
             found.append(one(value))
             if progress:
                 progress(done, len(chosen))
-    return {
-        name: ((dimension, *dims), np.stack([np.asarray(arrays[name][1]) for arrays in found]))
-        for name, (dims, _) in found[0].items()
-    }
+    return stacked(dimension, found)
 
 
 def over(
@@ -82,9 +79,9 @@ def over(
             if progress:
                 progress(done, len(groups))
     shape = (len(seeds), *(len(axes[name]) for name in names))
-    stacked = {name: np.stack([f[name] for f in found], axis=1) for name in found[0]}
+    joined = {name: np.stack([f[name] for f in found], axis=1) for name in found[0]}
     return {
-        name: (("seed", *names, *rest[: v.ndim - 2]), v.reshape(*shape, *v.shape[2:])) for name, v in stacked.items()
+        name: (("seed", *names, *rest[: v.ndim - 2]), v.reshape(*shape, *v.shape[2:])) for name, v in joined.items()
     }
 
 

@@ -9,7 +9,7 @@ import torch
 
 from attnbook import ledger
 from attnbook.preconditioning import landscape, manifold
-from attnbook.preconditioning.assumptions import warn_about_assumptions
+from attnbook.preconditioning.optimizer import warn_about_assumptions
 from attnbook.preconditioning.population import (
     balance_penalty,
     excess_loss,

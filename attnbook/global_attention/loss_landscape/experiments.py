@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, Experiment, highest, lowest, stacked
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, double_device, threads
 from attnbook.global_attention.loss_landscape.hessian import MODELS, HessianSpectrum
@@ -97,7 +97,7 @@ class LossLandscape(Experiment):
         """Count, rescale, train."""
         return {
             **self._regions(seeds),
-            **_together([self._orbit(Minimum.draw(seed), seed) for seed in seeds]),
+            **stacked("seed", (self._orbit(Minimum.draw(seed), seed) for seed in seeds)),
             **self._trained(seeds, device, progress),
             **self._random_features(seeds),
             **self._fits(seeds, device),
@@ -337,11 +337,4 @@ def _look_at(network: dict[str, np.ndarray], inputs: np.ndarray, truth: np.ndarr
         "norm": np.array([np.linalg.norm(layer) for layer in (hidden, folded, decoder)]),
         "correlation": largest_correlation(made @ decoder.T - truth, inputs, on),
         "least_variance": float(np.linalg.eigvalsh(np.cov(made.T))[0]),
-    }
-
-
-def _together(parts: list[Arrays]) -> Arrays:
-    """Stack the arrays of several seeds."""
-    return {
-        name: (("seed", *dims), np.stack([part[name][1] for part in parts])) for name, (dims, _) in parts[0].items()
     }

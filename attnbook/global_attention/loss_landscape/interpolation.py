@@ -18,8 +18,7 @@ from attnbook.global_attention.two_layer import Activation
 
 __all__ = ["Fit", "fit_all_weights"]
 
-# Damping relative to the mean diagonal of the Gauss-Newton matrix: where it starts, and its floor.
-FIRST_DAMPING, LEAST_DAMPING = 1e-2, 1e-14
+FIRST_DAMPING, LEAST_DAMPING = 1e-2, 1e-14  # relative to the mean diagonal of the Gauss-Newton matrix
 
 
 class Fit(NamedTuple):

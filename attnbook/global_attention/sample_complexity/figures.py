@@ -40,7 +40,7 @@ def table_1(data: xr.Dataset, step: int) -> Figure:
 def stopping(data: xr.Dataset, step: int) -> Figure:
     """Draw the same, and below it at which stops each rule on the table holds."""
     with style():
-        figure = plt.figure(figsize=(7.2, 5.6))
+        figure = plt.figure(figsize=(7.2, 4.8))
         parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.15, 1))
         _tables(parts[0, 0], data, step)
         _rules(parts[1, 0].subplots(), data, step)

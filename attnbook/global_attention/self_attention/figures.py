@@ -157,8 +157,7 @@ def step_sizes(data: xr.Dataset) -> Table:
 def _accuracies(ax: Axes, data: xr.Dataset) -> None:
     """Median and range of all four networks over the seeds."""
     for network in NETWORKS:
-        cells = final(data, network).transpose("seed", "size").values
-        band(ax, data["size"].values, np.quantile(cells, [0, 0.5, 1], axis=0), LOOKS[network])
+        band(ax, data["size"].values, final(data, network).transpose("seed", "size").values, LOOKS[network])
 
 
 def _spreads(values: xr.DataArray, form: str = ".1f") -> list[str | Measured]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnbook.core import ensemble
 from attnbook.core.ensemble import Parameters
-from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import Arrays, Experiment, stacked
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
 from attnbook.core.settings import check_sizes
@@ -177,13 +177,10 @@ class Reviews(Comparison):
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train all cases one after the other."""
         found, n = self.read(), len(self.cases)
-        each = [self._case(case, found, seeds, device, share(progress, k, n)) for k, case in enumerate(self.cases)]
-        arrays: Arrays = {}
-        for name, (dims, _) in each[0].items():
-            arrays[name] = ("case", *dims), np.stack([np.asarray(one[name][1]) for one in each])
+        each = (self._case(case, found, seeds, device, share(progress, k, n)) for k, case in enumerate(self.cases))
         real = found.test[: self.n_read]
         share_of_words = found.polar[real].sum(axis=1) / np.maximum((real > 0).sum(axis=1), 1)
-        return arrays | {"uniform_mass": ((), share_of_words.mean())}
+        return stacked("case", each) | {"uniform_mass": ((), share_of_words.mean())}
 
     def _case(
         self, case: str, found: LastWords, seeds: tuple[int, ...], device: torch.device, progress: Progress | None

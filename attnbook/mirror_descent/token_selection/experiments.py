@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnbook.core import runtime
 from attnbook.core.ensemble import autograd
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, Experiment, highest, lowest, stacked
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.core.runtime import share as part_of
@@ -333,9 +333,7 @@ class RegularisationPath(Official):
                 rows.append(self._of_seed(seed))
                 if progress:
                     progress(number, len(seeds))
-        return {
-            name: (("seed", *dims), np.stack([row[name][1] for row in rows])) for name, (dims, _) in rows[0].items()
-        }
+        return stacked("seed", rows)
 
     def _of_seed(self, seed: int) -> Arrays:
         problem, norms = self.problems([seed]), np.array(self.relative_norms)

@@ -28,19 +28,12 @@ PS = (1.5, 2.0, 3.0)
 
 
 class Trained(NamedTuple):
-    """What came out of training.
+    """What came out of training."""
 
-    Attributes:
-        steps: Number of each recorded step.
-        weights: Key-query matrices, ``(records, 2, 2)``.
-        attention: On each token, ``(records, tokens)``.
-        losses: Training losses, ``(records,)``.
-    """
-
-    steps: np.ndarray
-    weights: np.ndarray
-    attention: np.ndarray
-    losses: np.ndarray
+    steps: np.ndarray  #: Number of each recorded step
+    weights: np.ndarray  #: Key-query matrices, ``(records, 2, 2)``
+    attention: np.ndarray  #: On each token, ``(records, tokens)``
+    losses: np.ndarray  #: Training losses, ``(records,)``
 
 
 def moved(token: str, right: float, up: float) -> Problems:

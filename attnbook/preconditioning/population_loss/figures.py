@@ -85,7 +85,7 @@ def theorem_frame(data: xr.Dataset, outputs: str, spread: float) -> Figure:
     """Draw both ratios of Theorem 1 against the squared distance, for one kind of problem."""
     chosen, fine = data.sel(outputs=outputs, spread=spread), torch.linspace(1e-4, 2, 200, dtype=torch.float64)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 4.8), sharex=True)
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 4.7), sharex=True)
         for ax, name, worst in ((left, "smallest", "min"), (right, "largest", "max")):
             ax.axvspan(0, landscape.RADIUS, **NEAR)
             ax.axvline(landscape.SADDLE, color=SADDLE, linewidth=1.4, linestyle=":", label="nearest saddle")

@@ -12,10 +12,9 @@ import xarray as xr
 from torch import Tensor
 
 from attnbook.core import runtime
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, Experiment, highest, lowest, stacked
 from attnbook.core.runtime import Progress, share
 from attnbook.preconditioning.attention_output import scalar_bias
-from attnbook.preconditioning.curves import stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.law_constants import heavy_tail_exponent, spectral_start_constant
 from attnbook.preconditioning.scaling_law import finite_keys

@@ -10,8 +10,8 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.preconditioning.law_constants import heavy_tail_exponent
 from attnbook.preconditioning.scaling_law import experiments as own
 
@@ -95,9 +95,8 @@ def floors(batches: xr.Dataset) -> Figure:
         _slope(ax, sizes, float(level.isel(b=0).median()) * sizes[0] / sizes, "slope -1", (6, 8))
         ax.axhspan(float(start.min()), float(start.max()), color=START.color, alpha=0.15, linewidth=0)
         ax.axhline(float(start.median()), color=START.color, linestyle="-.", label="spectral start")
-        ax.set(xscale="log", yscale="log", xlabel="keys per batch $b$", ylabel=EXCESS)
-        ax.set_xticks(sizes, [f"{b}" for b in sizes])
-        ax.minorticks_off()
+        ax.set(yscale="log", ylabel=EXCESS)
+        log_axis(ax, sizes, "keys per batch $b$")
         ax.legend(fontsize=9.5)
     return figure
 
@@ -121,11 +120,11 @@ def slopes(tails: xr.Dataset) -> Figure:
 def bounds(keys: xr.Dataset) -> Table:
     """Return how loose Lemmas 9 to 11 are: moment over bound at random queries."""
     rows: list[list[str | Measured]] = [
-        [f"Lemma 9, p = {p}", *(_spread(keys.weight_ratio.sel(power=p, weight=w)) for w in keys.weight)]
+        [f"Lemma 9, p = {p}", *(spread(keys.weight_ratio.sel(power=p, weight=w), ".3g") for w in keys.weight)]
         for p in keys.power.values
     ]
-    rows.append(["Lemma 10, (20) and (21)", *(_spread(keys.variance_ratio.sel(weight=w)) for w in keys.weight)])
-    rows.append(["Lemma 11, all of the output", _spread(keys.shift_ratio), ""])
+    rows.append(["Lemma 10, (20) and (21)", *(spread(keys.variance_ratio.sel(weight=w), ".3g") for w in keys.weight)])
+    rows.append(["Lemma 11, all of the output", spread(keys.shift_ratio, ".3g"), ""])
     caption = "Exact moment over bound: median over queries and problems [smallest, largest]; 1 is attained."
     return Table(["", "weight on itself", "weight on another key"], rows, caption)
 
@@ -136,14 +135,9 @@ def one_data_set(data: xr.Dataset) -> Table:
     for path in own.pooled_path(data).transpose("n", "step"):
         n = path.n.item()
         worth = (Measured(f"{ratio.item():.3f}") for ratio in (path[-1], path.min()))
-        rows.append([f"{n}", _spread(n * data.start.sel(n=n) / data.limit), *worth])
+        rows.append([f"{n}", spread(n * data.start.sel(n=n) / data.limit, ".3g"), *worth])
     caption = "First: median over problems [smallest, largest]. Others: means over data sets and problems."
     return Table(["n", "n · start / limit", "trained / start", "best step / start"], rows, caption)
-
-
-def _spread(samples: xr.DataArray) -> Measured:
-    low, middle, high = (f"{number:.3g}" for number in np.quantile(samples, (0, 0.5, 1)))
-    return Measured(f"{middle} [{low}, {high}]")
 
 
 def _slope(ax: Axes, x: np.ndarray, y: np.ndarray, text: str, offset: tuple[float, float]) -> None:

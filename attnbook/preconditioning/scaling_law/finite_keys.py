@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbook.core.experiment import Arrays
+from attnbook.core.experiment import Arrays, stacked
 from attnbook.core.rng import stream
 from attnbook.preconditioning.attention_output import expected_excess, gaussian_nodes, leading_moments, output_moments
-from attnbook.preconditioning.curves import stacked
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.law_constants import bias_coefficient
 from attnbook.preconditioning.population import penalty_gradient, spectral_factors, whiten

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import Arrays, Experiment, stacked
 from attnbook.core.runtime import Progress, share
-from attnbook.preconditioning.curves import NEAR, stacked
+from attnbook.preconditioning.curves import NEAR
 from attnbook.preconditioning.data import Setup
 from attnbook.preconditioning.population import Preconditioner
 from attnbook.preconditioning.structure_aware_descent.near_minima import Balance, Conditioning, Convergence

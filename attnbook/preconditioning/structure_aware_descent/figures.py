@@ -12,7 +12,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.curves import NEAR
 from attnbook.preconditioning.structure_aware_descent.experiments import at_best_size, best_size, ratios
@@ -160,9 +160,8 @@ def against_condition(data: xr.Dataset) -> Figure:
             for line, text in ((start * x, r"$\kappa$"), (start * x**2, r"$\kappa^2$")):
                 ax.plot(x, line, color=INK, linewidth=1, linestyle=":")
                 ax.annotate(text, (x[-1], line[-1]), xytext=(4, -3), textcoords="offset points", fontsize=10)
-            ax.set(xscale="log", yscale="log", xlabel=r"$\kappa$ of the covariance", title=title)
-            ax.set_xticks(x, [f"{kappa:g}" for kappa in x])
-            ax.minorticks_off()
+            ax.set(yscale="log", title=title)
+            log_axis(ax, x, r"$\kappa$ of the covariance")
         _legend_above(figure, axes[0])
     return figure
 

@@ -16,10 +16,10 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core.experiment import Arrays, Experiment, highest, lowest
+from attnbook.core.experiment import Arrays, Experiment, highest, lowest, stacked
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, threads
-from attnbook.preconditioning.curves import first_time, stacked
+from attnbook.preconditioning.curves import first_time
 from attnbook.preconditioning.data import Problem, draw_problem
 from attnbook.preconditioning.landscape import regularised_loss
 from attnbook.preconditioning.manifold import Point, minimum, nearest, split, stack, unstack

@@ -17,27 +17,22 @@ from torch import Tensor
 from attnbook.core.figures import Look, style
 from attnbook.core.rng import stream
 from attnbook.core.training_panel import TrainingPanel
-from attnbook.preconditioning.manifold import minimum, split
-from attnbook.preconditioning.population import (
-    Preconditioner,
-    excess_loss,
-    excess_loss_gradient,
-    imbalance,
-    penalty_gradient,
-    precondition,
-    square_roots,
-)
-from attnbook.preconditioning.structure_aware_descent.figures import LOOKS, PARTS
+from attnbook.preconditioning.manifold import minimum, split, stack
+from attnbook.preconditioning.metric import metric
+from attnbook.preconditioning.population import Preconditioner, imbalance, square_roots
+from attnbook.preconditioning.structure_aware_descent.figures import LOOKS
+from attnbook.preconditioning.structure_aware_descent.near_minima import Factorisation
 
-__all__ = ["Curves", "curves", "layers", "panel", "problem", "setup"]
+__all__ = ["Curves", "curves", "panel", "problem", "setup"]
 
 KAPPAS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 SIZES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 STEPS = (0, 30, 100, 300, 1000)
 STARTS = {"near": "near a minimum", "white": "random, whitened", "plain": "random"}
-RIVALS = {
-    "sgd": "plain descent", "sgd_regularised": "penalty only", "unregularised": "preconditioner only",
-    "left": "one-sided", "left_unregularised": "one-sided, no penalty",
+VARIANTS = {  # name, weight of the penalty, preconditioner
+    "Algorithm 1": ("algorithm_1", 1, "two"), "plain descent": ("sgd", 0, "none"),
+    "penalty only": ("sgd_regularised", 1, "none"), "preconditioner only": ("unregularised", 0, "two"),
+    "one-sided": ("left", 1, "left"), "one-sided, no penalty": ("left_unregularised", 0, "left"),
 }  # fmt: skip
 DISPLACEMENT = 0.1  # standard deviation of the entries around a minimum, in whitened coordinates
 DIMENSION, OUTPUTS = 3, 4
@@ -70,46 +65,26 @@ def problem(kappa: float) -> tuple[Tensor, Tensor]:
     return covariance, whitened_map @ square_roots(covariance)[1]
 
 
-def layers(kappa: float, start: str) -> tuple[Tensor, Tensor]:
-    """Return value and key-query layer at a start, one of :data:`STARTS`."""
-    _, whitened_map, *normal = _matrices()
+def begin(kappa: float, start: str) -> Tensor:
+    """Return the point, in whitened coordinates, of a start, one of :data:`STARTS`."""
+    _, whitened_map, value, key_query = _matrices()
     if start == "plain":
-        return normal[0], normal[1]
-    outer, inner = split(minimum(whitened_map))
-    base = outer, inner.mT
-    value, key_query = (b + DISPLACEMENT * n for b, n in zip(base, normal, strict=True)) if start == "near" else normal
-    inverse_root = square_roots(problem(kappa)[0])[1]
-    return value @ inverse_root, inverse_root @ key_query @ inverse_root
+        return stack(value, key_query, covariance=problem(kappa)[0])
+    normal = torch.cat([value, key_query.mT])
+    return minimum(whitened_map) + DISPLACEMENT * normal if start == "near" else normal
 
 
 def curves(kappa: float, start: str, kind: str, penalty: float, step_size: float, steps: int) -> Curves:
-    """Descend on the population loss, with or without the balance penalty and a preconditioner.
-
-    Args:
-        kappa: Condition number of the covariance.
-        start: One of :data:`STARTS`.
-        kind: Preconditioner.
-        penalty: Weight of the balance penalty.
-        step_size: Step size.
-        steps: Number of steps.
-
-    Returns:
-        Excess loss and imbalance at every step; shorter where it diverges.
-    """
-    (covariance, true_map), (value, key_query) = problem(kappa), layers(kappa, start)
-    inverse, found = torch.linalg.inv(covariance), Curves([], [])
-    part = cast(Preconditioner, kind)  # its name is checked where it is used
-    for _ in range(steps + 1):
-        excess = float(excess_loss(value, key_query, covariance=covariance, true_map=true_map))
-        if not excess < LOST * (found.excess or [np.inf])[0]:
-            break
-        found.excess.append(excess)
-        found.imbalance.append(float(imbalance(value, key_query, covariance=covariance)))
-        slopes = excess_loss_gradient(value, key_query, covariance=covariance, true_map=true_map)
-        pulls = penalty_gradient(value, key_query, covariance=covariance)
-        along = precondition((slopes[0] + penalty * pulls[0], slopes[1] + penalty * pulls[1]), inverse, part)
-        value, key_query = value - step_size * along[0], key_query - step_size * along[1]
-    return found
+    """Descend on the population loss, with or without the balance penalty and a preconditioner; shorter if lost."""
+    covariance, whitened_map = problem(kappa)[0], _matrices()[1]
+    factors = metric(covariance, OUTPUTS, cast(Preconditioner, kind))  # its name is checked there
+    size, weight = whitened_map.new_tensor([step_size, penalty])
+    descent = Factorisation(whitened_map, size, weight, factors)
+    losses, points = descent.descend(begin(kappa, start), steps, keep=range(steps + 1))
+    kept = int((losses < LOST * losses[0]).cumprod(0).sum())
+    value, key_query = split(torch.stack(points[:kept]))
+    unequal = imbalance(value, key_query.mT, covariance=torch.eye(DIMENSION).double())
+    return Curves(losses[:kept].tolist(), unequal.tolist())
 
 
 def setup() -> dict[str, object]:
@@ -117,11 +92,9 @@ def setup() -> dict[str, object]:
     axes, whitened_map, value, key_query = _matrices()
     outer, inner = split(minimum(whitened_map))
     state = {"kappa": 10, "size": 0.2, "rivalSize": 0.2, "rival": "sgd", "start": "near"}
-    parts = {name: part for part, name in PARTS.items()}
-    names = {"algorithm_1": "Algorithm 1"} | RIVALS
     variants = [
-        {"name": name, "label": label, "penalty": parts[name][0], "kind": parts[name][1]}
-        for name, label in names.items()
+        {"name": name, "label": label, "penalty": penalty, "kind": kind}
+        for label, (name, penalty, kind) in VARIANTS.items()
     ]
     return {
         "axes": _rounded(axes), "map": _rounded(whitened_map), "displacement": DISPLACEMENT,
@@ -142,7 +115,7 @@ def panel() -> TrainingPanel:
               "rival": "rival", "begin": "start", "steps": "steps"}  # fmt: skip
     first = {"kappa": 10, "size": 0.2, "rival_size": 0.2, "rival": "plain descent", "begin": "near a minimum",
              "steps": 300}  # fmt: skip
-    grid = {"kappa": KAPPAS, "size": SIZES, "rival_size": SIZES, "rival": tuple(RIVALS.values()),
+    grid = {"kappa": KAPPAS, "size": SIZES, "rival_size": SIZES, "rival": tuple(VARIANTS)[1:],
             "begin": tuple(STARTS.values()), "steps": STEPS}  # fmt: skip
     return TrainingPanel("descent", setup(), draw, text=text, start=first, labels=labels, **grid)
 
@@ -151,10 +124,8 @@ def panel() -> TrainingPanel:
 def _both(kappa: float, size: float, rival_size: float, rival: str, begin: str, steps: int) -> dict[str, Curves]:
     """The picture and its words need the same two descents."""
     at = next(name for name, label in STARTS.items() if label == begin)
-    named = {label: name for name, label in RIVALS.items()}
-    penalty, kind = next(part for part, name in PARTS.items() if name == named[rival])
-    ours = curves(kappa, at, "two", 1, size, steps)
-    return {"Algorithm 1": ours, rival: curves(kappa, at, kind, penalty, rival_size, steps)}
+    parts = ((label, *VARIANTS[label][1:], eta) for label, eta in (("Algorithm 1", size), (rival, rival_size)))
+    return {label: curves(kappa, at, kind, penalty, eta, steps) for label, penalty, kind, eta in parts}
 
 
 def draw(kappa: float, size: float, rival_size: float, rival: str, begin: str, steps: int) -> Figure:
