@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -94,15 +95,21 @@ class _NormalizedSGD(torch.optim.SGD):
 
 def _floor(wall: Mapping[str, float]) -> str:
     """How far from the speed of memory and of large products, measured here and now."""
-    ours = next(iter(wall.values())) / STEPS * 1e-3
+    ours = wall[OURS] / STEPS * 1e-3
+    beside = f", a whole step of JAX {1e3 * wall[JAX] / STEPS:.0f} µs" if JAX in wall else ""
     matrix, tokens = torch.rand(512, 512, dtype=torch.float64), torch.rand(BYTES // 16, dtype=torch.float64)
+    samples = RUNS * 6
+    shapes = [(RUNS, 6, 10, 10), (samples, 8, 10, 1), (samples, 1, 8, 10), (RUNS, 10, 6, 10)]
+    pairs = [(torch.rand(n, i, j).double(), torch.rand(n, j, k).double()) for n, i, j, k in shapes]
+    calls = sum(min(_seconds(partial(torch.bmm, *pair)) for _ in range(200)) for pair in pairs)
     product = min(_seconds(lambda: matrix @ matrix) for _ in range(5)) * OPERATIONS / (2 * 512**3)
     reading = 2 * min(_seconds(tokens.sum) for _ in range(50))
     return (
         f"The floor: a step multiplies and adds {OPERATIONS / 1e6:.2f} million times and reads {BYTES / 1e6:.1f} MB of "
         f"tokens. At the speed of a large product that is {1e6 * product:.0f} µs, at the speed of a sum over as many "
-        f"numbers {1e6 * reading:.0f} µs; ours takes {1e6 * ours:.0f} µs. The rest is spent on matrices too small for "
-        "fast products and on some fifty calls a step, which JAX fuses into a compiled program."
+        f"numbers {1e6 * reading:.0f} µs; ours takes {1e6 * ours:.0f} µs. The four products by themselves, a call of "
+        f"torch each, take {1e6 * calls:.0f} µs{beside}: such small matrices have no fast products, and the rest is "
+        "spent on some fifty calls a step, which JAX fuses into a compiled program."
     )
 
 

@@ -11,16 +11,19 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from timeit import repeat
 from typing import Annotated, Any
 
 import numpy as np
 import problem
+import torch
 import typer
 from measuring import HERE, Worker, markdown_table, peak_gflops, provenance, span
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from attnbook.core import runtime
 from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 VARIANTS = {
@@ -73,9 +76,10 @@ def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
         for worker in workers:
             worker.memory = worker.train(steps)["memory"]
         errors = check(settings, workers, folder)
-        peaks = []
+        peaks, alone = [], []
         for _ in track(range(rounds), "measuring", console=Console(stderr=True), transient=True):
             peaks.append(peak_gflops())
+            alone.append(calls_alone(settings))
             for worker in workers:
                 worker.measured.append(worker.train(steps))
     flops, formula = problem.flops_per_step(settings)
@@ -86,10 +90,39 @@ def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
         "flops_per_step": flops,
         "formula": formula,
         "peak_gflops": max(peaks),
+        "alone_ms": [round(min(times), 4) for times in zip(*alone, strict=True)],
         "largest_error": errors,
         "rows": [row(worker, steps) for worker in workers],
         "provenance": facts,
     }
+
+
+def calls_alone(settings: SampleComplexity) -> tuple[float, float]:
+    """Return what the products of a step, in its shapes, and the passes over its large tensors take alone, in ms."""
+    members, width, inputs = len(problem.members_of(settings)), settings.width, settings.n_inputs
+    groups, batch = members // len(settings.models), settings.batch_size
+    weights, samples = torch.rand(members, width, inputs), torch.rand(groups, batch, inputs)
+    mask, decoder = torch.rand(members, 1, inputs), torch.rand(members, settings.outputs, width)
+    residual, hidden = torch.rand(members, settings.outputs, batch), torch.rand(members, width, batch)
+    weights.grad, decoder.grad = torch.rand_like(weights), torch.rand_like(decoder)
+    adam = torch.optim.Adam([weights, decoder], 1e-9, fused=True)
+
+    def products() -> None:
+        torch.bmm(weights.view(groups, -1, inputs), samples.mT)
+        torch.bmm(decoder, hidden)
+        torch.bmm(residual, hidden.mT)
+        torch.bmm(decoder.mT, residual)
+        torch.bmm(hidden.view(groups, -1, batch), samples)
+
+    def passes() -> None:  # the mask, forward and back; ReLU and its derivative; Adam
+        (weights.grad * weights).sum(1)
+        (weights * mask).mul_(mask)
+        hidden.relu_().mul_(hidden.sign())
+        adam.step()
+
+    with runtime.threads(1):
+        in_products, in_passes = (min(repeat(calls, number=20, repeat=5)) / 20 for calls in (products, passes))
+    return 1e3 * in_products, 1e3 * in_passes
 
 
 def start(arrays: Path, jax_python: Path | None) -> list[Worker]:
@@ -188,6 +221,20 @@ def _how_far_from_the_floor(results: dict[str, Any]) -> str:
         f"The floor: the matrix products of a step take {results['flops_per_step'] / 1e6:.1f} million operations, "
         f"{results['formula']}. At {results['peak_gflops']:.0f} GFLOP/s, the fastest large square float32 product in "
         f"the same run on one thread, that is {floor:.2f} ms. Ours runs at {floor / ours:.0%} of that speed."
+        f"{_what_calls_take(results)}"
+    )
+
+
+def _what_calls_take(results: dict[str, Any]) -> str:
+    if "alone_ms" not in results:  # measured before this was
+        return ""
+    products, passes = results["alone_ms"]
+    jax = [statistics.median(r["wall_ms"]) for r in results["rows"] if r["variant"] == JAX and r["threads"] == 1]
+    beside = f"; a step of JAX takes {jax[0]:.2f} ms in all" if jax else ""
+    return (
+        f" In the shapes of a step the same products, one call of torch each and all in the processor's cache, take "
+        f"{products:.2f} ms, and the passes over weights and hidden units {passes:.2f} ms: with these calls a step "
+        f"cannot take less than {products + passes:.2f} ms{beside}."
     )
 
 

@@ -14,6 +14,9 @@ from jaxtyping import Float
 
 __all__ = ["DenseRows", "OuterRows", "Rows"]
 
+# Numbers up to which groups are taken together: calls cost more there than arithmetic that is done twice.
+PIECE = 2**13
+
 
 class Rows(Protocol):
     """The rows of a stack of problems, and the products that solvers need."""
@@ -159,17 +162,17 @@ class OuterRows:
 
     def lower_gram(self, weights: np.ndarray) -> np.ndarray:
         r"""Return $A\,\mathrm{diag}(c)A^\top$ on and below the diagonal; what stands above means nothing."""
-        problems, count, _ = self.shape
-        _, groups, members, d = self.left.shape
-        matrices = weights.reshape(problems, d, -1)
-        found = np.zeros((problems, count, count))
-        for i in range(groups):
+        problems, groups, members, d = self.left.shape
+        matrices, count = weights.reshape(problems, d, -1), groups * members
+        found = np.zeros((problems, groups, members, count))
+        width = max(1, PIECE // (problems * count * d))
+        for i in range(0, groups, width):
+            some, before = slice(i, i + width), slice(0, min(i + width, groups))
             # (l r')C(l' r'') = sum over the entries of l * l' * C(r * r''); the last is shared by two groups.
-            shared = self.right[:, : i + 1] @ (matrices * self.right[:, i, None]).mT
-            heavy = (self.left[:, : i + 1] * shared[:, :, None]).reshape(problems, -1, d)
-            rows = slice(i * members, (i + 1) * members)
-            np.matmul(self.left[:, i], heavy.mT, out=found[:, rows, : (i + 1) * members])
-        return found
+            shared = (self.right[:, some, None] * self.right[:, None, before]) @ matrices[:, None].mT
+            heavy = (self.left[:, None, before] * shared[..., None, :]).reshape(*shared.shape[:2], -1, d)
+            np.matmul(self.left[:, some], heavy.mT, out=found[:, some, :, : heavy.shape[2]])
+        return found.reshape(problems, count, count)
 
     def dense(self, problem: int) -> np.ndarray:
         """Return the matrix $A$ of one problem."""

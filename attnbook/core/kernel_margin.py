@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["KernelMargin", "NotSeparableError", "kernel_margin"]
+__all__ = ["KernelMargin", "NotSeparableError", "kernel_margin", "margin_of_labelled"]
 
 # A gap larger than this is rounding that got out of hand.
 WORST_GAP = 1e-6
@@ -74,14 +74,18 @@ def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.n
         >>> round(found.margin, 6), found.weights.round(6).tolist()
         (1.414214, [0.5, 0.5])
     """
+    return margin_of_labelled(_check(gram, labels))
+
+
+def margin_of_labelled(labelled: Float[np.ndarray, "samples samples"]) -> KernelMargin:
+    """Return the margin for inner products of features times labels, as :func:`kernel_margin` but unchecked."""
     from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
 
-    labelled = _check(gram, labels)
     largest = np.sqrt(labelled.diagonal().max())
     factor = _factor(labelled / largest**2)
     # min |A u - b| over u >= 0, with a last row of ones: the residual is the nearest point, up to a factor.
-    system = np.vstack([factor, np.ones(len(labels))])
-    solution, _ = nnls(system, np.append(np.zeros(len(factor)), 1.0), maxiter=100 * len(labels))
+    system = np.vstack([factor, np.ones(len(labelled))])
+    solution, _ = nnls(system, np.append(np.zeros(len(factor)), 1.0), maxiter=100 * len(labelled))
     weights = solution / solution.sum()
     nearest = factor @ weights
     length = float(np.linalg.norm(nearest))

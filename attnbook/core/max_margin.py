@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from attnbook.core.constraint_rows import DenseRows, OuterRows, Rows
 from attnbook.core.interior_point import State, certified, entry_norm, in_both, in_multipliers
-from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+from attnbook.core.kernel_margin import NotSeparableError, margin_of_labelled
 
 __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 
@@ -127,7 +127,7 @@ def _active_set(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) 
     for own, gram in zip(lam, rows.gram(), strict=True):
         # What this method gives up on, the interior point method solves or refutes.
         with suppress(NotSeparableError, RuntimeError):
-            own[:] = kernel_margin(gram, np.ones(len(gram))).weights
+            own[:] = margin_of_labelled(gram).weights
     w = rows.up(lam)
     length = np.linalg.norm(w, axis=1, keepdims=True)
     found = certified({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": rows.down(w)}, bound)

@@ -30,7 +30,7 @@ from attnbook.global_attention.batches import initial_network, rows_of
 from attnbook.global_attention.masks import effective_weights
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
 
-__all__ = ["CLASSES", "MODELS", "Member", "Model", "Training", "scores", "shrink_columns", "train_members"]
+__all__ = ["CLASSES", "MODELS", "Member", "Model", "Training", "shrink_columns", "train_members"]
 
 Model: TypeAlias = Literal["baseline", "attention", "l1_attention"]
 Batch: TypeAlias = tuple[Float[Tensor, "groups samples pixels"], Int[Tensor, "groups samples"]]
@@ -82,22 +82,6 @@ class Training:
         check_sizes(self, "steps", "batch_size", "width", "n_train", "n_test")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum: expected at least 0 and less than 1, got {self.momentum}")
-
-
-def scores(parameters: Parameters, inputs: Float[Tensor, "samples pixels"]) -> Float[Tensor, "members classes samples"]:
-    r"""Return the scores $w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ of each member on the same images.
-
-    Args:
-        parameters: ``mask (members, pixels)``, ``hidden (members, width, pixels)``, ``hidden_bias (members, width)``,
-            ``decoder (members, classes, width)`` and ``decoder_bias (members, classes)``.
-        inputs: Images, row by row.
-
-    Returns:
-        Scores before the softmax.
-    """
-    folded = parameters["hidden"] * parameters["mask"].unsqueeze(1)
-    before = (folded.flatten(0, 1) @ inputs.mT).view(*folded.shape[:2], -1)
-    return _decode(parameters, before)[1]
 
 
 def shrink_columns(weights: Float[Tensor, "members width inputs"], by: Float[Tensor, " members"]) -> None:
@@ -195,36 +179,33 @@ class _Descent:
         plain = sum(m.model == "baseline" for m in members)
         self.parts = slice(0, plain), slice(plain, len(members))
         self.group = torch.as_tensor([data.keys.index((m.seed, m.scene)) for m in members], device=data.device)
-        self.step_size = data.to([m.step_size for m in members]).view(-1, 1, 1)
+        self.scale = data.to([m.step_size for m in members]).view(-1, 1, 1) / data.training.batch_size
         penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members[plain:]]
         self.penalty = data.to(penalties).unsqueeze(1)
         self.decay = data.to([m.step_size * m.decay for m in members]).view(-1, 1, 1)
         self.decaying = bool(self.decay.any())
         self.velocity: Parameters = {}
+        shape = (len(members) - plain, data.training.width, data.inputs.shape[2])
+        self.folded, self.gradient = data.inputs.new_empty((2, *shape))
 
     def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         if not self.velocity:
             self.velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-            self.folded, self.gradient = (torch.empty_like(parameters["hidden"][self.parts[1]]) for _ in range(2))
         inputs, labels = batch
-        samples, (plain, masked) = labels.shape[1], self.parts
-        hidden, mask, decoder = parameters["hidden"], parameters["mask"][masked].unsqueeze(1), parameters["decoder"]
-        before = hidden.new_empty(*hidden.shape[:2], samples)
-        torch.mul(hidden[masked], mask, out=self.folded)
-        for part, weights in ((plain, hidden[plain]), (masked, self.folded)):
-            torch.bmm(self._by_group(weights), inputs.mT, out=self._by_group(before[part]))
-        activation, found = _decode(parameters, before)
-        log_share, which = found.log_softmax(1), labels[self.group].unsqueeze(1)
-        losses = -log_share.gather(1, which).mean((1, 2))
+        plain, masked = self.parts
+        hidden, mask = parameters["hidden"][masked], parameters["mask"][masked].unsqueeze(1)
+        activation, found = self._forward(parameters, inputs)
+        log_share, which = found.log_softmax(1), labels.index_select(0, self.group).unsqueeze(1)
+        losses = log_share.gather(1, which).mean((1, 2)).neg_()
         residual = log_share.exp_().scatter_add_(1, which, log_share.new_full((), -1.0).expand(which.shape))
-        residual.mul_(self.step_size / samples)
+        residual.mul_(self.scale)
         # sign(activation) is the derivative of ReLU, 0 at 0.
-        backward = torch.bmm(decoder.mT, residual).mul_(activation.sign())
+        backward = torch.bmm(parameters["decoder"].mT, residual).mul_(activation.sign())
         velocity, m = self.velocity, self.momentum
         self._by_group(velocity["hidden"][plain]).baddbmm_(self._by_group(backward[plain]), inputs, beta=m)
         torch.bmm(self._by_group(backward[masked]), inputs, out=self._by_group(self.gradient))
         velocity["hidden"][masked].mul_(m).addcmul_(self.gradient, mask)
-        pushes = torch.mul(self.gradient, hidden[masked], out=self.folded).sum(1)
+        pushes = torch.mul(self.gradient, hidden, out=self.folded).sum(1)
         pushes.addcmul_(parameters["mask"][masked].sign(), self.penalty)
         velocity["mask"][masked].mul_(m).add_(pushes)
         velocity["hidden_bias"].mul_(m).add_(backward.sum(2))
@@ -234,22 +215,28 @@ class _Descent:
             velocity[name].addcmul_(parameters[name], self.decay)
         return losses, velocity
 
+    def _forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Activation and scores of each member on the images of its group."""
+        hidden, (plain, masked) = parameters["hidden"], self.parts
+        before = hidden.new_empty(*hidden.shape[:2], inputs.shape[1])
+        torch.mul(hidden[masked], parameters["mask"][masked].unsqueeze(1), out=self.folded)
+        for part, weights in ((plain, hidden[plain]), (masked, self.folded)):
+            torch.bmm(self._by_group(weights), inputs.mT, out=self._by_group(before[part]))
+        return _decode(parameters, before)
+
     def _by_group(self, rows: Tensor) -> Tensor:
         """First layers of a seed and scene side by side."""
         return rows.view(len(self.data.keys), -1, rows.shape[-1])
 
     def record(self, parameters: Parameters) -> dict[str, Tensor]:
         """Cross-entropy on test and training images, accuracy, and how strongly each pixel enters."""
-        found = {name: self.step_size.new_empty(len(self.group)) for name in ("test_loss", "train_loss", "accuracy")}
-        for group in range(len(self.data.keys)):
-            mine = torch.nonzero(self.group == group).flatten()
-            chosen = {name: tensor[mine] for name, tensor in parameters.items()}
-            for part, (inputs, labels) in (("test", self.data.test), ("train", self.data.seen)):
-                output = scores(chosen, inputs[group])
-                which = labels[group].expand(len(mine), 1, -1)
-                found[f"{part}_loss"][mine] = -output.log_softmax(1).gather(1, which).mean((1, 2))
-                if part == "test":  # the index of max is on a CPU ten times faster than argmax
-                    found["accuracy"][mine] = (output.max(1).indices == labels[group]).to(output).mean(1)
+        found = {}
+        for part, (inputs, labels) in (("test", self.data.test), ("train", self.data.seen)):
+            _, output = self._forward(parameters, inputs)
+            which = labels[self.group].unsqueeze(1)
+            found[f"{part}_loss"] = -output.log_softmax(1).gather(1, which).mean((1, 2))
+            if part == "test":  # the index of max is on a CPU ten times faster than argmax
+                found["accuracy"] = (output.max(1).indices == labels[self.group]).to(output).mean(1)
         return found | {"effective_weights": effective_weights(parameters)}
 
 

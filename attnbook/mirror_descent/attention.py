@@ -223,19 +223,20 @@ def _scaled_gradient(key_query: Tensor, batch: Batch) -> tuple[Tensor, Tensor, T
     # The token attended most has weight 1 minus something tiny: it is kept as minus the sum of the others throughout.
     logits = _logits(key_query, batch)
     highest, top = logits.max(-1, keepdim=True)
-    below = (logits - highest).scatter_(-1, top, -torch.inf)
+    below = logits.sub_(highest).scatter_(-1, top, -torch.inf)
     log_scale = below.amax((1, 2), keepdim=True)
-    others = (below - log_scale).exp_()
+    others = below.sub_(log_scale).exp_()
     unit = log_scale.exp()
     # Scores relative to the top token's, and attention on the others over exp(log_scale).
-    relative = batch.token_scores - batch.token_scores.gather(-1, top)
-    others = others / (1 + unit * others.sum(-1, keepdim=True))
-    mean = (others * relative).sum(-1, keepdim=True)
-    margins = (batch.token_scores.gather(-1, top) + unit * mean).squeeze(-1)
-    coefficients = others * (relative - unit * mean)
-    coefficients.scatter_(-1, top, -coefficients.sum(-1, keepdim=True))
-    slopes = torch.sigmoid(-margins).neg_().div_(margins.shape[1])
-    along = (coefficients * slopes.unsqueeze(-1)).unsqueeze(-2) @ batch.tokens
+    own = batch.token_scores.gather(-1, top)
+    relative = batch.token_scores - own
+    others /= unit * others.sum(-1, keepdim=True) + 1
+    mean = (others * relative).sum(-1, keepdim=True).mul_(unit)
+    margins = (own + mean).squeeze(-1)
+    coefficients = others.mul_(relative.sub_(mean))
+    coefficients.scatter_(-1, top, coefficients.sum(-1, keepdim=True).neg_())
+    slopes = torch.sigmoid(-margins).div_(-margins.shape[1])
+    along = coefficients.mul_(slopes.unsqueeze(-1)).unsqueeze(-2) @ batch.tokens
     gradients = along.squeeze(-2).mT @ batch.queries
     losses = torch.nn.functional.softplus(-margins).mean(-1)
     return losses, gradients, log_scale[:, 0, 0]

@@ -139,9 +139,9 @@ def _scale_free(theta: Tensor, gradient: Tensor, p: float, stacked: bool) -> tup
     q = p / (p - 1)
     tiny = torch.finfo(theta.dtype).tiny
     gradient = gradient / gradient.abs().amax(axes, keepdim=True).clamp_(min=tiny)
-    length = gradient.abs().pow(q).sum(axes, keepdim=True).pow(1 / q).clamp_(min=tiny)
-    if p == 2:
-        return gradient / length, None
+    if p == 2:  # torch takes this norm in one pass; of the others it takes a slow one
+        return gradient.div_(torch.linalg.vector_norm(gradient, 2, axes, keepdim=True).clamp_(min=tiny)), None
+    length = gradient.abs().pow_(q).sum(axes, keepdim=True).pow_(1 / q).clamp_(min=tiny)
     # The p-norm of the weights to the power p is the q-norm of their mirror image to the power q.
-    norm = theta.abs().pow(q).sum(axes, keepdim=True).pow(1 / p)
-    return gradient / length, norm.clamp_(min=1.0).pow_(p - 2)
+    norm = theta.abs().pow_(q).sum(axes, keepdim=True).pow_(1 / p)
+    return gradient.div_(length), norm.clamp_(min=1.0).pow_(p - 2)

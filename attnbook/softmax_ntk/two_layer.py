@@ -19,6 +19,7 @@ different widths cannot share a tensor (padding would change the softmax); group
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -214,6 +215,7 @@ def _logits(networks: Networks, inputs: Tensor) -> Tensor:
         raise ValueError(
             f"inputs: expected (members, samples, inputs) = ({members}, any, {n_inputs}), got {tuple(inputs.shape)}"
         )
-    if not torch.isfinite(inputs).all():
+    # One pass over the inputs; a sum of finite numbers may be infinite, too.
+    if not math.isfinite(inputs.sum()) and not torch.isfinite(inputs).all():
         raise ValueError("inputs: expected finite numbers, got NaN or infinity")
     return torch.bmm(inputs, networks.first_layer)

@@ -14,7 +14,6 @@ from attnbook.global_attention.digit_training import (
     MODELS,
     Member,
     Training,
-    scores,
     shrink_columns,
     train_members,
 )
@@ -123,18 +122,6 @@ def test_a_group_penalty_silences_whole_pixels(digits):
     assert silent[0] == 0
     assert 0 < silent[1] < 49
     assert silent[2] == 49
-
-
-def test_network_of_one_unit_by_hand():
-    """Unit max(2 * 3 * x + 1, 0) = 7 for x = 1 and 0 for x = -1; class 0 gets 2 h, the others their bias of 5."""
-    parameters = {
-        "mask": torch.tensor([[3.0]]),
-        "hidden": torch.tensor([[[2.0]]]),
-        "hidden_bias": torch.tensor([[1.0]]),
-        "decoder": torch.tensor([[[2.0], [0.0]]]),
-        "decoder_bias": torch.tensor([[0.0, 5.0]]),
-    }
-    assert scores(parameters, torch.tensor([[1.0], [-1.0]])).tolist() == [[[14.0, 0.0], [5.0, 5.0]]]
 
 
 def test_networks_of_a_seed_start_as_the_same_function(digits):

@@ -130,7 +130,7 @@ def test_the_margin_in_the_plane_is_the_dual_distance_to_the_others(p):
 def test_the_exact_method_and_the_interior_point_agree(monkeypatch):
     drawn = draw_problems(range(5), n_samples=3, n_tokens=5, dimension=7)
     exact = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, 2.0)
-    monkeypatch.setattr(solver, "kernel_margin", _gives_up)
+    monkeypatch.setattr(solver, "margin_of_labelled", _gives_up)
     other = attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, 2.0)
     np.testing.assert_allclose(exact.weight, other.weight, atol=1e-5)
     np.testing.assert_allclose(exact.norm, other.norm, rtol=1e-10)
@@ -146,7 +146,7 @@ def test_a_wrong_answer_of_the_exact_method_does_not_get_past_the_certificate(mo
     class Wrong:
         weights = np.full(5, 0.2)
 
-    monkeypatch.setattr(solver, "kernel_margin", lambda gram, labels: Wrong())
+    monkeypatch.setattr(solver, "margin_of_labelled", lambda labelled: Wrong())
     mended = max_margin(rows, 2.0)
     assert (mended.steps > 0).all()
     np.testing.assert_allclose(mended.norm, right.norm, rtol=1e-10)
@@ -185,7 +185,7 @@ def test_the_certificate_holds_for_the_matrix_of_all_constraints(p, seed):
         assert (np.abs(found.weight[i]) ** p).sum() ** (1 / p) <= bound * (1 + 1e-9)
 
 
-def _gives_up(gram, labels):
+def _gives_up(labelled):
     raise RuntimeError
 
 
