@@ -174,13 +174,15 @@ def as_markdown(stored: dict[str, Any]) -> str:
         (name, f"{row['wall']:.1f}", f"{row['cpu']:.1f}", f"{row['memory']}", row["said"])
         for name, row in stored["rows"].items()
     ]
+    missing = "; ".join(name for name in ROWS if name not in stored["rows"])
     where = ", ".join(f"{name} {value}" for name, value in stored["provenance"].items())
     return (
         "<!-- Written by benchmarks/scale.py from scale.json. -->\n\n"
         f"{markdown_table(COLUMNS, rows)}\n\n"
         "One run each, on one thread, in a process of its own. The time is that of the call, without drawing its data; "
         "the memory is the largest of the whole process, data and imports included.\n\n"
-        f"Measured with {where}.\n"
+        + (f"Not measured yet: {missing}.\n\n" if missing else "")
+        + f"Measured with {where}.\n"
     )
 
 

@@ -23,7 +23,7 @@ JUPYTER_BOOK = [sys.executable, "-c", "from jupyter_book.cli.main import main; m
 STRICT = ["-n", "-W", "--keep-going", "-q"]
 # What a page may ask MathJax for: TeX in, HTML out, with fonts, rarer TeX packages and the helpers that a reader
 # can switch on in the menu of a formula (speech, exploring by keyboard). The rest are other builds of the same.
-MATHJAX = ("tex-chtml.js", "a11y/", "sre/", "ui/", "input/tex/", "output/chtml/fonts/")
+MATHJAX = ("tex-chtml.js", "a11y/", "sre/", "ui/", "input/tex/", "input/mml", "output/chtml/fonts/")
 
 
 def main() -> int:
