@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -32,6 +35,14 @@ class Made:
     def last(self) -> str:
         """The file that is damaged."""
         return list(self.files)[-1]
+
+    def read(self, folder: Path, content: bytes | None = None) -> Any:
+        """Load it from this folder of data, with another last file if one is given."""
+        for path, good in self.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(good if content is None or path != self.last else content)
+        with mock.patch.dict(os.environ, ATTNBOOK_DATA=str(folder)):
+            return self.load(download=False, stand_in=False)
 
 
 def sets() -> dict[str, Made]:

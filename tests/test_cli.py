@@ -241,6 +241,14 @@ def test_bad_input_is_one_line_on_stderr_and_leaves_nothing(arguments, environme
     assert files_in(tmp_results) == []
 
 
+@pytest.mark.parametrize("arguments", [["list"], ["run", TABLE_1, "--scale", "smoke", "--device", "cpu"]])
+def test_a_name_that_no_file_can_have_is_one_line(arguments, call):
+    done = call(*arguments, code=2, ATTNBOOK_RESULTS="x" * 300)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("attnbook: xxx")
+    assert line.endswith("File name too long; choose another file or folder")
+
+
 @pytest.mark.parametrize("arguments", [["run", TABLE_1, "--scale", "banana"], ["banana"], ["show"], ["list", "--bana"]])
 def test_bad_usage_is_explained_without_a_traceback(arguments, call):
     done = call(*arguments, code=2)

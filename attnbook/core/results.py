@@ -44,7 +44,7 @@ __all__ = [
 FORMAT = 1
 # Stands between the text of a file and its checksum.
 SEAL = ',\n  "sha256": "'
-NO_ROOM, NOT_HERE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), (errno.EROFS, errno.EACCES, errno.EPERM)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # How often a folder may vanish while a file is written into it.
 TRIES = 9
 
@@ -168,9 +168,9 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         text = _layout(content).removesuffix("\n}\n")
         _appear(path, f'{text}{SEAL}{_sha256(text)}"\n}}\n', TRIES)
     except OSError as error:
-        mend = "; make room and run again, what is finished is kept" if error.errno in NO_ROOM else ""
-        mend = "; choose another place with --output or ATTNBOOK_RESULTS" if error.errno in NOT_HERE else mend
-        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}{mend}") from error
+        elsewhere = "choose another place with --output or ATTNBOOK_RESULTS"
+        mend = "make room and run again, what is finished is kept" if error.errno in NO_ROOM else elsewhere
+        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}; {mend}") from error
 
 
 def _appear(path: Path, text: str, tries: int) -> None:
