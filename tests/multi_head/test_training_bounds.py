@@ -235,7 +235,11 @@ def test_samples_that_no_direction_separates_fail_separability(x):
         ("start", lambda s: {"decoder": s["decoder"]}, "start: expected 'decoder' and 'key_query'"),
         ("start", lambda s: {**s, "decoder": s["decoder"][:, :3]}, r"start\['decoder'\]: expected \(2, 5, 7\)"),
         ("start", lambda s: {**s, "key_query": s["key_query"][:1]}, r"start\['key_query'\]: expected \(2, 7, 7\)"),
-        ("start", lambda s: {**s, "key_query": s["key_query"] + math.inf}, r"start\['key_query'\]: expected finite numbers, 98 of 98"),
+        (
+            "start",
+            lambda s: {**s, "key_query": s["key_query"] + math.inf},
+            r"start\['key_query'\]: expected finite numbers, 98 of 98",
+        ),
         ("n_heads", lambda n: 0.5, "n_heads: expected a number of at least 1"),
         ("n_heads", lambda n: math.inf, "n_heads: expected finite numbers, 1 of 1 are NaN or infinite"),
         (
