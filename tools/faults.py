@@ -250,6 +250,8 @@ def page(found: dict[str, list[dict[str, Any]]]) -> str:
     lines = ["| fault | what has to happen | happened | how |", "| --- | --- | ---: | --- |"]
     for row in (Row(**row) for part in PARTS for row in found.get(part, [])):
         lines.append(f"| {row.fault} | {row.expected} | {row.good} of {row.tried} | {row.how} |")
+    missing = [part for part in PARTS if part not in found]
+    lines += ["", f"*Not performed yet: {', '.join(missing)}.*"] if missing else []
     return "<!-- Written by tools/faults.py from faults.json. -->\n\n" + "\n".join(lines) + "\n"
 
 
