@@ -14,7 +14,7 @@ SHARED_OUT := -n $(JOBS) --dist loadfile
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick lint lab notebooks colab address serve print pdf look results verify benchmarks measure lock clean
+.PHONY: help book test quick lint lab notebooks colab address serve print pdf look results verify benchmarks faults measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -76,6 +76,9 @@ verify: $(VENV)/.installed  ## run the claims again and compare with the stored 
 benchmarks: $(VENV)/.installed  ## measure speed side by side and store the table
 	$(BIN)/python benchmarks/table_1_ensemble.py --store
 	$(BIN)/python benchmarks/side_by_side.py --store
+
+faults: $(VENV)/.installed  ## break things on purpose, write down what happened, fail if it did harm
+	$(BIN)/python tools/faults.py
 
 measure: $(VENV)/.installed  ## measure time and disk of a fresh clone, for the README
 	$(BIN)/python tools/measure_book.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import subprocess
@@ -283,6 +284,11 @@ def _clear_errors() -> Iterator[None]:
         yield
     except (ValueError, FloatingPointError) as error:
         typer.echo(f"attnbook: {error}", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # whoever reads has seen enough
+            raise
+        typer.echo(f"attnbook: {error.filename}: {error.strerror}; choose another file or folder", err=True)
         raise typer.Exit(2) from error
 
 

@@ -182,4 +182,5 @@ def _check_writable(path: Path) -> None:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"output: no permission to write {path.name} in {folder}")
+        mend = "choose another place with --output or ATTNBOOK_RESULTS"
+        raise ValueError(f"output: no permission to write {path.name} in {folder}; {mend}")

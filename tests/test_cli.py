@@ -55,6 +55,7 @@ def files_in(folder):
 def numbers_in(path):
     raw = json.loads(path.read_text(encoding="utf-8"))
     assert raw.pop("provenance")
+    assert raw.pop("sha256")
     return raw
 
 
@@ -240,6 +241,14 @@ def test_bad_input_is_one_line_on_stderr_and_leaves_nothing(arguments, environme
     assert files_in(tmp_results) == []
 
 
+@pytest.mark.parametrize("arguments", [["list"], ["run", TABLE_1, "--scale", "smoke", "--device", "cpu"]])
+def test_a_name_that_no_file_can_have_is_one_line(arguments, call):
+    done = call(*arguments, code=2, ATTNBOOK_RESULTS="x" * 300)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("attnbook: xxx")
+    assert line.endswith("File name too long; choose another file or folder")
+
+
 @pytest.mark.parametrize("arguments", [["run", TABLE_1, "--scale", "banana"], ["banana"], ["show"], ["list", "--bana"]])
 def test_bad_usage_is_explained_without_a_traceback(arguments, call):
     done = call(*arguments, code=2)
@@ -279,7 +288,7 @@ def test_an_impossible_output_is_refused_before_the_run(place, call, tmp_path, n
 def test_an_output_without_permission_is_refused_before_the_run(call, tmp_path, no_training, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     done = call("run", TABLE_1, "--scale", "smoke", "--output", tmp_path / "mine.json", code=2)
-    assert done.stderr == f"attnbook: output: no permission to write mine.json in {tmp_path}\n"
+    assert done.stderr.startswith(f"attnbook: output: no permission to write mine.json in {tmp_path}; choose another")
     assert files_in(tmp_path) == []
 
 

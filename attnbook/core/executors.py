@@ -6,6 +6,7 @@ import importlib.metadata
 import multiprocessing
 import os
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -61,11 +62,22 @@ def executor_on(where: str) -> Iterator[Executor | None]:
         threads = max(1, (os.cpu_count() or 1) // wanted)
         # spawned, not forked: a copy of a process in which torch has threads may hang
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(wanted, context, torch.set_num_threads, (threads,)) as pool:
+        with ProcessPoolExecutor(wanted, context, _begin, (threads,)) as pool:
             yield pool
     else:
         with _connected(wanted) as client:
             yield client.get_executor()
+
+
+def _begin(threads: int) -> None:
+    """Set up a worker; it ends with the process that began it, which tells nobody when it is killed."""
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager

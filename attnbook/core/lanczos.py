@@ -128,7 +128,7 @@ def _project_out(image: Tensor, basis: Tensor, block: int) -> tuple[Tensor, np.n
     coefficients = image @ recent.T
     numbers = coefficients.cpu().double().numpy()
     if not np.isfinite(numbers).all():
-        raise ValueError("product: the image of a finite vector has entries that are NaN or infinite")
+        raise ValueError("product: expected a finite image of a finite vector, got entries that are NaN or infinite")
     image = image - coefficients @ recent
     return image - (image @ basis.T) @ basis, numbers
 
@@ -145,6 +145,6 @@ def _ritz(reduced: np.ndarray, coupling: Tensor, count: int) -> Leading:
 def _dense(product: BlockProduct, size: int, count: int, device: torch.device | str, dtype: torch.dtype) -> Leading:
     matrix = product(torch.eye(size, device=device, dtype=dtype)).cpu().double().numpy()
     if not np.isfinite(matrix).all():
-        raise ValueError("product: the image of a finite vector has entries that are NaN or infinite")
+        raise ValueError("product: expected a finite image of a finite vector, got entries that are NaN or infinite")
     values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
     return Leading(values[::-1][:count].copy(), np.zeros(count), float(values[0]), size)

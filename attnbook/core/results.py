@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import errno
+import glob
+import hashlib
 import json
 import math
 import os
@@ -40,6 +42,11 @@ __all__ = [
 ]
 
 FORMAT = 1
+# Stands between the text of a file and its checksum.
+SEAL = ',\n  "sha256": "'
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# How often a folder may vanish while a file is written into it.
+TRIES = 9
 
 
 class ResultError(ValueError):
@@ -148,7 +155,7 @@ def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file; it appears whole or not at all.
+    """Write a JSON file; it appears whole or not at all, with a checksum as its last entry.
 
     Args:
         path: Name of the file; its folder is made when missing.
@@ -158,18 +165,33 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         ResultError: If the folder or file cannot be written.
     """
     try:
+        text = _layout(content).removesuffix("\n}\n")
+        _appear(path, f'{text}{SEAL}{_sha256(text)}"\n}}\n', TRIES)
+    except OSError as error:
+        elsewhere = "choose another place with --output or ATTNBOOK_RESULTS"
+        mend = "make room and run again, what is finished is kept" if error.errno in NO_ROOM else elsewhere
+        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}; {mend}") from error
+
+
+def _appear(path: Path, text: str, tries: int) -> None:
+    """Write beside, then rename; what killed processes have left beside goes."""
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+        beside: Any = {"dir": path.parent, "prefix": f".{path.name}.", "suffix": ".part"}
+        with tempfile.NamedTemporaryFile(**beside, delete=False) as file:
             part = Path(file.name)
         try:
-            part.write_text(_layout(content), encoding="utf-8")
+            part.write_text(text, encoding="utf-8")
             part.chmod(0o644)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-    except OSError as error:
-        mend = "; make room and run again, what is finished is kept" if error.errno == errno.ENOSPC else ""
-        raise ResultError(f"path: cannot write {path.name} in {path.parent}: {error.strerror}{mend}") from error
+    except (FileNotFoundError, FileExistsError):  # another run of the same experiment took folder or file away
+        if tries == 1:
+            raise
+        _appear(path, text, tries - 1)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        left.unlink(missing_ok=True)
 
 
 def _layout(content: Mapping[str, Any], indent: str = "  ") -> str:
@@ -196,17 +218,25 @@ def read_json(path: Path, experiment: str) -> dict[str, Any]:
         ResultError: If the file is missing, damaged, of another experiment or of another format.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        raw, (body, seal, rest) = json.loads(text), text.rpartition(SEAL)
     except FileNotFoundError:
         raise ResultError(f"path: no result file {path.name}; make it with `attnbook run {experiment}`") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ResultError(f"{path.name}: damaged or unreadable: {error}; delete it and run again") from error
+    if seal and _sha256(body) != rest[:64]:
+        raise ResultError(f"{path.name}: damaged, its checksum is another; delete it and run again")
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         found = raw.get("format") if isinstance(raw, dict) else None
         raise ResultError(f"{path.name}: written in format {found!r}, this version reads {FORMAT}; run it again")
     if raw.get("experiment") != experiment:
         raise ResultError(f"{path.name}: holds {raw.get('experiment')!r}, expected {experiment!r}")
+    raw.pop("sha256", None)  # results of before have none
     return raw
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:

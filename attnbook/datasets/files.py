@@ -18,11 +18,7 @@ archive in iamsorenl/Feature-Engineering-and-Sentiment-Analysis gives its size a
 from __future__ import annotations
 
 import os
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -30,6 +26,7 @@ from urllib.parse import urlsplit
 
 from attnbook.datasets import downloading
 from attnbook.datasets.downloading import DataError, File
+from attnbook.datasets.unpacking import readable
 
 __all__ = ["KNOWN", "DataError", "Form", "Obtained", "cache_folder", "complete", "data_folder", "obtain", "offline"]
 
@@ -224,30 +221,6 @@ def is_verified(folder: Path, path: str) -> bool:
         if downloading.sha256(folder / path) != known.sha256:
             raise DataError(f"{folder / path}: damaged (its SHA-256 is not the known one); copy it there again")
     return True
-
-
-@contextmanager
-def readable(file: Path) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into an error that names it.
-
-    Args:
-        file: The file.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        DataError: If the file cannot be opened, is damaged, cut off or of another format.
-    """
-    try:
-        yield
-    except DataError:
-        raise
-    except PermissionError as error:
-        raise DataError(f"{file}: no permission to read it") from error
-    except (OSError, EOFError, ValueError, KeyError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{file}: damaged, cut off or of another format: {reason}") from error
 
 
 def _whole(folder: Path, forms: Sequence[Form[T]]) -> Form[T] | None:

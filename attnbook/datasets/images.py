@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import tarfile
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
+from numpy.lib.format import read_array
 
 from attnbook.core.rng import stream
-from attnbook.datasets.files import DataError, Form, obtain, readable
+from attnbook.datasets.files import DataError, Form, obtain
+from attnbook.datasets.unpacking import in_tar, in_zip, unpacked
 
 __all__ = ["Images", "cifar10", "digits", "mnist"]
 
@@ -122,8 +122,8 @@ def _read_mnist(files: list[Path]) -> Arrays:
 
 def _read_idx(file: Path, axes: int) -> np.ndarray:
     """Read an array of bytes: a magic number with type and number of axes, the shape, the bytes."""
-    with readable(file):
-        raw = gzip.decompress(file.read_bytes())
+    with unpacked(file) as content:
+        raw = content.read()
         if len(raw) < 4 + 4 * axes or int.from_bytes(raw[:4]) != 0x800 + axes:
             raise DataError(f"{file}: not an idx file of bytes with {axes} axes")
         shape = tuple(int(n) for n in np.frombuffer(raw, ">i4", axes, offset=4))
@@ -135,14 +135,12 @@ def _read_idx(file: Path, axes: int) -> np.ndarray:
 def _read_cifar_binary(files: list[Path]) -> Arrays:
     """Read the records of the archive: a label, then the image with the colour as first axis."""
     (file,) = files
-    with readable(file), tarfile.open(file) as archive:
-        parts = []
-        for name in BATCHES:
-            member = archive.extractfile(name)
-            raw = np.frombuffer(member.read() if member else b"", np.uint8)
-            if not raw.size or raw.size % RECORD:
-                raise DataError(f"{file}: {name} holds {raw.size} bytes, expected a multiple of {RECORD}")
-            parts.append(raw.reshape(-1, RECORD))
+    found, parts = dict(in_tar(file, BATCHES.__contains__)), []
+    for name in BATCHES:
+        raw = np.frombuffer(found.get(name, b""), np.uint8)
+        if not raw.size or raw.size % RECORD:
+            raise DataError(f"{file}: {name} holds {raw.size} bytes, expected a multiple of {RECORD}")
+        parts.append(raw.reshape(-1, RECORD))
     train, test = np.concatenate(parts[:-1]), parts[-1]
     content = (_colours_last(train), train[:, 0].copy(), _colours_last(test), test[:, 0].copy())
     _check_labels(content[0], content[1], file)
@@ -156,8 +154,8 @@ def _colours_last(records: np.ndarray) -> np.ndarray:
 
 def _read_cifar_subset(files: list[Path]) -> Arrays:
     (file,) = files
-    with readable(file), file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-        train, train_labels, test, test_labels = (arrays[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+    with in_zip(file, *(f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test"))) as arrays:
+        train, train_labels, test, test_labels = map(read_array, arrays)  # which reads no pickle
     for images, labels in ((train, train_labels), (test, test_labels)):
         if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
             raise DataError(f"{file}: images {images.dtype} {images.shape}, expected uint8 (images, 32, 32, 3)")

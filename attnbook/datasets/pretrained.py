@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from attnbook.datasets import synthetic
-from attnbook.datasets.files import DataError, Form, obtain, readable
+from attnbook.datasets.files import DataError, Form, obtain
 from attnbook.datasets.training import train_embeddings
+from attnbook.datasets.unpacking import in_zip
 from attnbook.datasets.word_vectors import Embeddings, read_embeddings
 
 __all__ = ["GLOVE", "embeddings"]
@@ -67,7 +67,7 @@ def _read_glove(files: list[Path]) -> Content:
     """Read a text of one word and its numbers per line."""
     (file,) = files
     words, rows = [], []
-    with readable(file), zipfile.ZipFile(file) as archive, archive.open(f"glove.6B.{DIMENSION}d.txt") as lines:
+    with in_zip(file, f"glove.6B.{DIMENSION}d.txt") as (lines,):
         for number, line in enumerate(lines, 1):
             word, *numbers = line.decode("utf-8").rstrip().rsplit(" ", DIMENSION)
             if len(numbers) != DIMENSION:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,8 @@ import numpy as np
 from jaxtyping import Int8
 
 from attnbook.datasets import synthetic
-from attnbook.datasets.files import DataError, Form, obtain, readable
+from attnbook.datasets.files import DataError, Form, obtain
+from attnbook.datasets.unpacking import in_tar, unpacked
 
 __all__ = ["SPLITS", "Reviews", "imdb", "tokenise"]
 
@@ -115,7 +114,7 @@ def _reader_of_lines(splits: Sequence[str]) -> Callable[[list[Path]], dict[str, 
 def _read_lines(file: Path) -> list[Row]:
     """Read one JSON object per line, with ``id``, ``label``, ``rating`` and ``text``."""
     rows = []
-    with readable(file), gzip.open(file) as lines:
+    with unpacked(file) as lines:
         for number, line in enumerate(lines, 1):
             where = f"{file}, line {number}"
             try:
@@ -140,18 +139,11 @@ def _reader_of_archive(splits: Sequence[str]) -> Callable[[list[Path]], dict[str
 
 def _read_archive(file: Path) -> Iterator[tuple[str, Row]]:
     """Read ``aclImdb/<train or test>/<pos, neg or unsup>/<id>_<rating>.txt`` from the archive, in one pass."""
-    with readable(file), gzip.open(file) as raw, tarfile.open(fileobj=raw, mode="r|") as archive:
-        for member in archive:
-            name = MEMBER.fullmatch(member.name)
-            content = archive.extractfile(member) if name else None
-            if name is None or content is None:
-                continue
-            folder, kind, number, rating = name.groups()
-            where = f"{file}, {member.name}"
-            row = LABELS[kind], int(number), int(rating), _decoded(content.read(), where)
-            yield "unsup" if kind == "unsup" else folder, _checked(row, where)
-        while raw.read(1 << 20):
-            pass  # as far as the checksum at the end, which is compared
+    for name, content in in_tar(file, MEMBER.fullmatch):
+        folder, kind, number, rating = MEMBER.fullmatch(name).groups()  # type: ignore[union-attr]  # it is wanted
+        where = f"{file}, {name}"
+        row = LABELS[kind], int(number), int(rating), _decoded(content, where)
+        yield "unsup" if kind == "unsup" else folder, _checked(row, where)
 
 
 def _decoded(raw: bytes, where: str) -> str:

@@ -65,7 +65,7 @@ def train_embeddings(
         raise ValueError(f"dimension: got {dimension}, expected less than the {len(words)} words kept of these texts")
     information = _information(_counts(rows, text_of, len(words), window), context_power)
     if not information.nnz:
-        raise ValueError("texts: no two of the words kept stand near each other")
+        raise ValueError("texts: no two of the words kept stand near each other, expected some")
     return Embeddings(words, _components(information, dimension), source)
 
 

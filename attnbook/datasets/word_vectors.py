@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.lib.format import read_array
 
-from attnbook.datasets.files import DataError, cache_folder, readable
+from attnbook.datasets.files import DataError, cache_folder
 from attnbook.datasets.reviews import tokenise
+from attnbook.datasets.unpacking import in_zip
 
 __all__ = ["Embeddings", "read_embeddings", "store_embeddings"]
 
@@ -92,8 +94,8 @@ def read_embeddings(file: Path) -> tuple[tuple[str, ...], np.ndarray]:
     Raises:
         DataError: If the file is damaged, or the arrays do not belong together.
     """
-    with readable(file), file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-        words, vectors = arrays["words"], arrays["vec"]
+    with in_zip(file, "words.npy", "vec.npy") as arrays:
+        words, vectors = map(read_array, arrays)  # which reads no pickle
         if words.dtype.kind != "U" or vectors.dtype.kind != "f":
             raise DataError(f"{file}: words {words.dtype} and vec {vectors.dtype}, expected text and floating point")
         made = Embeddings(tuple(words.tolist()), vectors.astype(np.float32), str(file))

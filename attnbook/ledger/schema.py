@@ -181,7 +181,7 @@ def claim(claim_id: str) -> Claim:
         if successor := next((c.id for c in known.values() if claim_id in c.merged), None):
             raise LedgerError(f"claim_id: {claim_id} was merged into {successor}")
         near = difflib.get_close_matches(str(claim_id), known, n=3, cutoff=0.4)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        hint = f"; did you mean {', '.join(near)}?" if near else "; expected one of those that `attnbook list` shows"
         raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
     return known[claim_id]
 

@@ -175,7 +175,9 @@ def _refuse_ties(gaps: np.ndarray, selected: np.ndarray) -> None:
     for place in np.argwhere(gaps <= 0)[:1]:
         problem, sample, token = _token(selected, place)
         tied = f"{selected[problem, sample]} and {token}"
-        raise ValueError(f"key_query: problem {problem}, sample {sample}: tokens {tied} get the same attention")
+        raise ValueError(
+            f"key_query: problem {problem}, sample {sample}: tokens {tied} get the same attention, expected one ahead"
+        )
 
 
 def _refuse_near_conflict(given: tuple[np.ndarray, ...], gaps: np.ndarray, error: Exception) -> NoReturn:

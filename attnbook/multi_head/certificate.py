@@ -284,5 +284,5 @@ def _finite(name: str, values: ArrayLike | Tensor) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name}: expected numbers, got {type(values).__name__}: {error}") from error
     if wrong := int((~torch.isfinite(found)).sum()):
-        raise ValueError(f"{name}: {wrong} of {found.numel()} entries are NaN or infinite")
+        raise ValueError(f"{name}: expected finite numbers, {wrong} of {found.numel()} are NaN or infinite")
     return found

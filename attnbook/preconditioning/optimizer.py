@@ -71,10 +71,10 @@ def spectral_init(
         if tensor.ndim < 2 or not tensor.is_floating_point():
             got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             raise ValueError(f"{name}: expected floating point numbers with one sample per row, got {got}")
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
     if x.shape[-2] != y.shape[-2]:
         raise ValueError(f"y: expected one label per input, {x.shape[-2]}, got {y.shape[-2]}")
-    if not torch.isfinite(y).all():
-        raise ValueError("y: expected finite numbers, got NaN or infinity")
     inputs, labels = x.double(), y.double()
     covariance = sample_covariance(inputs)
     check_covariance(covariance)

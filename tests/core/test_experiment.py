@@ -119,7 +119,7 @@ def test_a_run_broken_off_continues_to_the_same_numbers(toy, tmp_path):
     with pytest.raises(FloatingPointError, match="seed 4"):
         broken.run(device="cpu", workdir=tmp_path / "parts")
     for file in (tmp_path / "parts").iterdir():  # parts of other settings would not be used
-        file.write_text(file.read_text().replace('"fails_at": 4', '"fails_at": null'))
+        edit(file, lambda raw: raw["settings"].update(fails_at=None))
     seen = []
     data = toy.run(device="cpu", workdir=tmp_path / "parts", progress=lambda *told: seen.append(told))
     assert same(data, toy.run(device="cpu"))
@@ -219,7 +219,16 @@ def test_a_stored_result_is_strict_json_with_a_line_for_every_array(tmp_path):
         pytest.fail(f"{token} is not JSON")
 
     raw = json.loads(text, parse_constant=refuse)
-    assert list(raw) == ["format", "experiment", "measurements", "settings", "provenance", "coords", "data_vars"]
+    assert list(raw) == [
+        "format",
+        "experiment",
+        "measurements",
+        "settings",
+        "provenance",
+        "coords",
+        "data_vars",
+        "sha256",
+    ]
     lines = [line.split(":")[0].strip() for line in text.splitlines()]
     assert {f'"{name}"' for name in (*raw["coords"], *raw["data_vars"])} <= set(lines)
 

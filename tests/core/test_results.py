@@ -1,6 +1,9 @@
 """Measured results: kept whole, read with suspicion."""
 
+import errno
 import json
+import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,7 +52,7 @@ def left_in(folder):
 
 def test_a_result_file_is_short_readable_json_that_anyone_may_read(file):
     assert read_json(file, "toy.losses") == json.loads(json.dumps(CONTENT))
-    assert len(file.read_text(encoding="utf-8").splitlines()) == len(CONTENT) + 2
+    assert len(file.read_text(encoding="utf-8").splitlines()) == len(CONTENT) + 3  # and the checksum
     assert file.stat().st_mode & 0o777 == 0o644
     assert left_in(file.parent) == ["result.json"]
 
@@ -182,6 +185,67 @@ def test_writing_that_breaks_off_keeps_the_old_file_and_leaves_no_part(error, fi
 def test_writing_onto_a_folder_fails_and_leaves_no_part(tmp_path):
     (tmp_path / "result.json").mkdir()
     with pytest.raises(ResultError, match="path: cannot write"):
+        write_json(tmp_path / "result.json", CONTENT)
+    assert left_in(tmp_path) == []
+
+
+def test_one_bit_changed_anywhere_is_refused_by_name_or_changes_nothing(file):
+    """A digit of a number among them; only the name of the checksum is not covered by it."""
+    good, content, wrong = file.read_bytes(), json.loads(json.dumps(CONTENT)), []
+    for bit in range(0, 8 * len(good), 3):
+        changed = bytearray(good)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        try:
+            if {**read_json(file, "toy.losses"), **content} != read_json(file, "toy.losses"):
+                wrong.append(bit)
+        except ResultError as error:
+            if "result.json" not in str(error):
+                wrong.append(bit)
+    assert wrong == []
+
+
+def test_a_file_of_before_has_no_checksum_and_is_read(file):
+    file.write_text(json.dumps(CONTENT), encoding="utf-8")
+    assert read_json(file, "toy.losses") == json.loads(json.dumps(CONTENT))
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(file):
+    (file.parent / ".result.json.abc.part").write_text("half", encoding="utf-8")
+    (file.parent / ".other.json.abc.part").write_text("of another", encoding="utf-8")
+    write_json(file, CONTENT)
+    assert left_in(file.parent) == [".other.json.abc.part", "result.json"]
+
+
+def test_a_folder_that_another_run_takes_away_is_made_again(tmp_path, monkeypatch):
+    honest, taken = Path.replace, []
+
+    def replace(part, target):
+        if not taken:
+            taken.append(part)
+            shutil.rmtree(target.parent)
+        return honest(part, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    write_json(tmp_path / "parts" / "result.json", CONTENT)
+    assert taken
+    assert left_in(tmp_path / "parts") == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"),
+    [
+        (errno.ENOSPC, "make room and run again, what is finished is kept"),
+        (errno.EDQUOT, "make room and run again, what is finished is kept"),
+        (errno.EROFS, "choose another place with --output or ATTNBOOK_RESULTS"),
+    ],
+)
+def test_what_cannot_be_written_comes_with_a_remedy(number, mend, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(ResultError, match=f"cannot write result.json in .*: {os.strerror(number)}; {mend}"):
         write_json(tmp_path / "result.json", CONTENT)
     assert left_in(tmp_path) == []
 

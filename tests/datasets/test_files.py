@@ -6,7 +6,7 @@ import sys
 import pooch
 import pytest
 
-from attnbook.datasets import DataError, cache_folder, data_folder, downloading, files
+from attnbook.datasets import DataError, cache_folder, data_folder, downloading, files, unpacking
 from attnbook.datasets.files import Form, obtain
 
 ONE, TWO = "mnist/one.bin", "mnist/two.bin"
@@ -239,7 +239,7 @@ def test_a_file_without_permission_is_an_error(data, write, monkeypatch):
     write(data, ONE, GOOD)
 
     def refuse(paths):
-        with files.readable(paths[0]):
+        with unpacking.readable(paths[0]):
             raise PermissionError
 
     with pytest.raises(DataError, match=r"one.bin: no permission to read it"):

@@ -221,5 +221,5 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
 def test_an_unknown_claim_comes_with_the_nearest_ids():
     with pytest.raises(LedgerError, match=r"no claim 'GA-TAB1-headlin' .*; did you mean .*GA-TAB1-headline"):
         claim("GA-TAB1-headlin")
-    with pytest.raises(LedgerError, match=r"no claim '§' in the ledger$"):
+    with pytest.raises(LedgerError, match=r"no claim '§' in the ledger; expected one of those that `attnbook list`"):
         claim("§")

@@ -216,18 +216,26 @@ def test_samples_that_no_direction_separates_fail_separability(x):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("tokens", lambda x: x.clone().index_fill_(0, torch.tensor(2), math.nan), "tokens: 35 of 385 entries are NaN"),
+        (
+            "tokens",
+            lambda x: x.clone().index_fill_(0, torch.tensor(2), math.nan),
+            "expected finite numbers, 35 of 385 are NaN",
+        ),
         ("tokens", lambda x: x[0], r"tokens: expected \(samples, tokens, dimension\)"),
         ("tokens", lambda x: "words", "tokens: expected numbers, got str"),
         ("labels", lambda y: y[:5], "labels: expected one for each of 11 samples"),
         ("labels", lambda y: (y + 1) / 2, "labels: expected 1 or -1, got 0"),
-        ("labels", lambda y: y * math.nan, "labels: 11 of 11 entries are NaN"),
+        ("labels", lambda y: y * math.nan, "labels: expected finite numbers, 11 of 11 are NaN"),
         ("start", lambda s: {"decoder": s["decoder"]}, "start: expected 'decoder' and 'key_query'"),
         ("start", lambda s: {**s, "decoder": s["decoder"][:, :3]}, r"start\['decoder'\]: expected \(2, 5, 7\)"),
         ("start", lambda s: {**s, "key_query": s["key_query"][:1]}, r"start\['key_query'\]: expected \(2, 7, 7\)"),
-        ("start", lambda s: {**s, "key_query": s["key_query"] + math.inf}, r"start\['key_query'\]: 98 of 98"),
+        (
+            "start",
+            lambda s: {**s, "key_query": s["key_query"] + math.inf},
+            r"start\['key_query'\]: expected finite numbers, 98 of 98",
+        ),
         ("n_heads", lambda n: 0.5, "n_heads: expected a number of at least 1"),
-        ("n_heads", lambda n: math.inf, "n_heads: 1 of 1 entries are NaN or infinite"),
+        ("n_heads", lambda n: math.inf, "n_heads: expected finite numbers, 1 of 1 are NaN or infinite"),
         (
             "n_heads",
             lambda n: (1e6, 1e6, 1e6),

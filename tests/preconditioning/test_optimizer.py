@@ -155,7 +155,7 @@ def test_a_stack_of_data_sets_gives_a_stack_of_starts_in_the_dtype_of_the_inputs
     [
         (draw(N, D), draw(N - 1, M), "y: expected one label per input"),
         (draw(2, D), draw(2, M), "inputs: expected at least as many samples"),
-        (torch.full((N, D), float("nan")), draw(N, M), "inputs: expected finite"),
+        (torch.full((N, D), float("nan")), draw(N, M), "x: expected finite"),
         (draw(N, D), torch.full((N, M), float("inf")), "y: expected finite"),
         (draw(N, 1).expand(N, D), draw(N, M), "covariance: expected a positive definite"),
     ],
