@@ -6,15 +6,15 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 120
 
-# Files are shared out between this many processes; the tests of one file stay together.
+# Tests are shared out between this many processes; those of one notebook, or of one group (tests/conftest.py), stay together.
 JOBS ?= 2
-SHARED_OUT := -n $(JOBS) --dist loadfile
+SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 # `TORCH_INDEX=URL` names another place where pip looks for torch, `TORCH_INDEX=` none besides its usual ones; not set, it
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick lint lab notebooks colab address serve print pdf look results verify benchmarks faults measure lock clean
+.PHONY: help book test quick slow lint lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,12 +30,14 @@ book: $(VENV)/.installed  ## execute the chapters and build the HTML
 	$(BIN)/python tools/build.py
 
 test: lint  ## all tests: code, claims, notebooks, built pages
-	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests --ignore tests/book
-	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q $(SHARED_OUT) $(NBVAL) chapters
-	$(BIN)/python -m pytest -q $(SHARED_OUT) tests/book
+	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
+	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests
 
 quick: $(VENV)/.installed  ## the tests that take under a minute
-	$(BIN)/python -m pytest -q -m "not slow" tests
+	$(BIN)/python -m pytest -q $(SHARED_OUT) -m "not slow" tests
+
+slow: $(VENV)/.installed  ## time the tests and name those that `make quick` leaves out
+	$(BIN)/python tools/time_tests.py
 
 lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/ruff check .
@@ -51,6 +53,9 @@ notebooks: $(VENV)/.installed  ## execute the chapters again and store their out
 
 colab:  ## run the chapters as Colab does: the built package alone, at its lowest versions (Python 3.11 or 3.12)
 	$(PYTHON) tools/colab.py
+
+matrix:  ## verdicts on other Pythons, with the oldest and the newest packages, on one thread and two
+	$(PYTHON) tools/matrix.py
 
 address:  ## write the address of the repository: URL=https://github.com/someone/attnbook, or URL=none
 	$(PYTHON) tools/address.py $(URL)

@@ -13,6 +13,7 @@ lead; its first page counts.
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -110,7 +111,13 @@ class Claims(SphinxDirective):
 
 def fingerprint(env: Any) -> str:
     """Return a digest of what a page with claims depends on: the ledger, the results and the list of pages."""
-    root, total = Path(env.srcdir), hashlib.sha256(repr(sorted(env.found_docs)).encode())
+    return _digest(Path(env.srcdir), frozenset(env.found_docs))
+
+
+@cache
+def _digest(root: Path, pages: frozenset[str]) -> str:
+    """Read all these files once in a build."""
+    total = hashlib.sha256(repr(sorted(pages)).encode())
     folders = root / "attnbook" / "ledger", root / "results"
     files = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in (".json", ".py", ".toml")]
     for file in sorted([*Path(__file__).parent.glob("claims*.py"), *files]):

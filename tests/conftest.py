@@ -1,8 +1,10 @@
 """One thread, no display, no settings of the caller; shapes checked. Comes before the first import of the package."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -18,6 +20,33 @@ for name in ("ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "COLUMNS", "FORCE_COLOR", "TT
 def pytest_make_parametrize_id(val):
     """Name bytes by their length: packed ones hold the time, and all processes must collect the same names."""
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
+LISTED = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split()
+SLOW = frozenset() if "ATTNBOOK_TIME_TESTS" in os.environ else frozenset(LISTED)
+"""Tests that `make quick` leaves out besides those marked in their files; written by tools/time_tests.py."""
+APART = ("opened", "kind", "experiment", "turn")
+"""Parameters whose values are looked at by different processes: pages, experiments, chapters in JupyterLab."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what is slow; name what stays together in one process, and put what needs the pages last.
+
+    One test that needs them comes first: while its process builds them, the others have something else to do.
+    """
+    for item in items:
+        if item.nodeid.split("[")[0] in SLOW:
+            item.add_marker("slow")
+        known = item.callspec.params if hasattr(item, "callspec") else {}
+        parts = [str(getattr(known[name], "id", known[name])) for name in APART if name in known]
+        parts += ["pages"] * needs_pages(item)
+        item.add_marker(pytest.mark.xdist_group(":".join([item.location[0], *parts])))
+    items.sort(key=lambda item: 0 if item.name == "test_the_book_builds" else 1 + needs_pages(item))
+
+
+def needs_pages(item):
+    """Whether a test looks at the built book."""
+    return "html" in getattr(item, "fixturenames", ()) and item.name != "test_the_book_builds"
 
 
 @pytest.fixture
@@ -36,16 +65,24 @@ def close_figures():
 
 
 class SmokeResults(Mapping):
-    """Experiment id to its result at smoke scale; each is run once, when it is first asked for."""
+    """Experiment id to its result at smoke scale; each is run once, by the process that first asks for it."""
 
-    def __init__(self):
+    def __init__(self, folder):
         from attnbook.registry import experiments  # not before the hook that checks shapes
 
-        self._experiments, self._found = experiments(), {}
+        self._experiments, self._folder, self._found = experiments(), folder, {}
+
+    def file(self, name):
+        """The file of a result, which all processes share: it appears whole or not at all."""
+        file = self._folder / f"{name}.json"
+        if not file.exists():
+            ready = self._experiments[name].at("smoke")
+            ready.store(ready.run(device="cpu"), file)
+        return file
 
     def __getitem__(self, name):
         if name not in self._found:
-            self._found[name] = self._experiments[name].at("smoke").run(device="cpu")
+            self._found[name] = self._experiments[name].load(self.file(name))
         return self._found[name]
 
     def measurements(self, name):
@@ -54,7 +91,8 @@ class SmokeResults(Mapping):
 
     def store(self, name, path):
         """Write a result with its measurements."""
-        self._experiments[name].at("smoke").store(self[name], path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.file(name), path)
 
     def __iter__(self):
         return iter(self._experiments)
@@ -64,9 +102,10 @@ class SmokeResults(Mapping):
 
 
 @pytest.fixture(scope="session")
-def smoke_results():
+def smoke_results(tmp_path_factory):
     """Results at smoke scale, for all tests that only read."""
-    return SmokeResults()
+    own = tmp_path_factory.getbasetemp()
+    return SmokeResults((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke_results")
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,7 @@ def test_the_installed_command_runs(tmp_path):
     assert [row["id"] for row in json.loads(done.stdout)] == [c.id for c in ledger.claims()]
 
 
+@pytest.mark.slow
 def test_list_shows_every_claim_with_its_outcome(call, stored):
     lines = {line.split()[0]: line for line in call("list").stdout.splitlines() if "-" in line.split()[0]}
     assert set(lines) == {c.id for c in ledger.claims()}
@@ -102,6 +103,7 @@ def test_list_can_be_narrowed(options, chosen, call):
     assert [row["id"] for row in rows] == expected
 
 
+@pytest.mark.slow
 def test_list_counts_the_papers_statements_and_the_findings_of_this_book_apart(call, stored):
     papers, book, rules = call("list").stdout.splitlines()[-3:]
     counts = Counter(c.source for c in ledger.claims())
@@ -116,6 +118,7 @@ def test_list_of_experiments(call):
     assert summaries == {name: e.summary for name, e in experiments().items()}
 
 
+@pytest.mark.slow
 def test_show_has_statement_rule_and_numbers(call, stored):
     shown, claim = call("show", "GA-TAB1").stdout, ledger.claim("GA-TAB1")
     for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 10000 0.9"):
@@ -144,6 +147,7 @@ def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, 
     assert files_in(tmp_results) == ["smoke", f"smoke/{TABLE_1}.json"]
 
 
+@pytest.mark.slow
 def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
     said = call("verify", "--paper", "preconditioning", "--scale", "smoke", "--device", "cpu").stdout
     of_the_paper = [name for name in smoke_results if name.startswith("preconditioning.")]
@@ -152,6 +156,7 @@ def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
     assert "DIFFERS" not in said
 
 
+@pytest.mark.slow
 def test_verify_fails_and_names_the_claim_whose_verdict_differs(call, stored, only_error_rate):
     doctor_result(stored / "smoke", ORDER, attention_over_baseline=2.0)
     options = ("verify", "--paper", "global_attention", "--scale", "smoke", "--device", "cpu")
@@ -188,6 +193,7 @@ def runs(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held(call, stored, runs):
     command = ("verify", "global_attention.error_rate", "--fresh", "--sets", 2, "--device", "cpu")
     rows = json.loads(call(*command, "--json", code=1).stdout)  # at this size one verdict does not hold
@@ -200,6 +206,7 @@ def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held
     assert "held in 2 of 2" in line
 
 
+@pytest.mark.slow
 def test_fresh_seeds_fail_and_name_the_claim_that_they_do_not_confirm(call, stored, runs):
     doctor_result(stored / "book", ORDER, attention_over_baseline=2.0)
     said = call("verify", "--fresh", "--sets", 1, "--device", "cpu", code=1).stdout
@@ -257,6 +264,7 @@ def test_bad_usage_is_explained_without_a_traceback(arguments, call):
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show", ORDER], ["verify", "--scale", "smoke"]])
+@pytest.mark.slow
 def test_a_damaged_stored_result_is_named(arguments, call, stored, only_error_rate):
     for scale in ("smoke", "book"):
         (stored / scale / "global_attention.error_rate.json").write_text("{", encoding="utf-8")

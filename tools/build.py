@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -21,6 +23,12 @@ from run_chapters import ROOT, run_stale
 
 JUPYTER_BOOK = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(ROOT)]
 STRICT = ["-n", "-W", "--keep-going", "-q"]
+# What pages are made of, besides the installed packages.
+SOURCES = (
+    *("_config.yml", "_ext", "_toc.yml", "attnbook", "benchmarks", "chapters", "genindex.md", "intro.md"),
+    *("reference", "results", "style", "tools"),
+)
+SETTINGS = ("ATTNBOOK_DATA", "ATTNBOOK_PDF", "ATTNBOOK_RESULTS", "ATTNBOOK_SCALE")
 # What a page may ask MathJax for: TeX in, HTML out, with fonts, rarer TeX packages and the helpers that a reader
 # can switch on in the menu of a formula (speech, exploring by keyboard). The rest are other builds of the same.
 MATHJAX = ("tex-chtml.js", "a11y/", "sre/", "ui/", "input/tex/", "input/mml", "output/chtml/fonts/")
@@ -36,6 +44,12 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()
     settings = ROOT / "_config.yml"
+    stamp, made_of = options.output / "_build" / "made_of", fingerprint(ROOT)
+    page = options.output / "_build" / "html" / "index.html"
+    if not options.stored and is_made_of(page, stamp, made_of):
+        console.print(f"nothing has changed: open {os.path.relpath(page)} in a browser")
+        return 0
+    stamp.unlink(missing_ok=True)  # whatever happens now, the pages are no longer known to be these
     for each in (signal.SIGINT, signal.SIGTERM):  # a script that starts this with & lets it ignore the first of them
         signal.signal(each, signal.default_int_handler)
     try:
@@ -49,11 +63,30 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("\nstopped; chapters that had ended are kept, the same command continues")
         return 130
-    html = options.output / "_build" / "html"
-    drop_unused_mathjax(html / "_static" / "mathjax")
-    page = os.path.relpath(html / "index.html")
-    console.print(f"open {page} in a browser (built in {time.perf_counter() - started:.1f} s)")
+    drop_unused_mathjax(page.parent / "_static" / "mathjax")
+    if fingerprint(ROOT) == made_of:  # nobody wrote to a file meanwhile
+        stamp.write_text(made_of, encoding="utf-8")
+    console.print(f"open {os.path.relpath(page)} in a browser (built in {time.perf_counter() - started:.1f} s)")
     return 0
+
+
+def fingerprint(root: Path) -> str:
+    """Return a SHA-256 of all that pages are made of: files, settings of the environment, installed packages."""
+    inside = [file for name in SOURCES for file in (root / name, *(root / name).rglob("*"))]
+    files = sorted(
+        file for file in inside if file.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & {*file.parts}
+    )
+    packages = sorted(f"{found.name} {found.version}" for found in importlib.metadata.distributions())
+    total = hashlib.sha256(repr([packages, [os.environ.get(name) for name in SETTINGS]]).encode())
+    for file in files:
+        total.update(file.relative_to(root).as_posix().encode() + b"\0")
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def is_made_of(page: Path, stamp: Path, made_of: str) -> bool:
+    """Whether pages are there and were made of just this."""
+    return page.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == made_of
 
 
 def drop_unused_mathjax(folder: Path) -> None:

@@ -14,6 +14,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no network: what is asked for elsewhere fails
 ]
 
 # The formulas are set aside while axe looks: they are MathJax's own, and four fifths of all elements.

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,13 @@ def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
     path = stored_path(experiment, scale)
     if not path.exists():
         return {}
+    now = path.stat()
+    return dict(_measurements(path, experiment, (now.st_ino, now.st_mtime_ns, now.st_size)))
+
+
+@cache
+def _measurements(path: Path, experiment: str, state: tuple[int, ...]) -> dict[str, Measurement]:
+    """Read the measurements of a file in this state, once: a page of the book asks for each claim and size."""
     raw = read_json(path, experiment)
     try:
         return {

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import build
 import chromium
 import pytest
 from filelock import FileLock
@@ -21,26 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 WIDE = 1280
 
 
-SOURCES = (
-    "_config.yml",
-    "_ext",
-    "_toc.yml",
-    "attnbook",
-    "chapters",
-    "genindex.md",
-    "intro.md",
-    "reference",
-    "style",
-    "tools",
-)
-
-
 @pytest.fixture(scope="session")
 def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the finished pages: those of ``make book`` if nothing changed since, else built from stored outputs."""
     pytest.importorskip("jupyter_book", reason="Jupyter Book is not installed")
     built = ROOT / "_build" / "html"
-    if is_newer(built / "searchindex.js", SOURCES):  # the last file that a build writes
+    if build.is_made_of(built / "index.html", ROOT / "_build" / "made_of", build.fingerprint(ROOT)):
         return built
     shared = tmp_path_factory.getbasetemp()
     folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "book"
@@ -58,18 +45,16 @@ def build_pages(folder: Path) -> None:
         pytest.fail(f"the book does not build:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}", pytrace=False)
 
 
-def is_newer(made: Path, sources: Iterable[str]) -> bool:
-    """Whether a file is there and was written after every one of these files and all files in these folders."""
-    inside = [file for name in sources for file in (ROOT / name, *(ROOT / name).rglob("*"))]
-    written = [file.stat().st_mtime for file in inside if file.is_file() and "__pycache__" not in file.parts]
-    return made.exists() and made.stat().st_mtime > max(written)
-
-
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """Serve files without a line per request."""
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
+
+    def end_headers(self) -> None:
+        """Let the browser keep MathJax and the styles from page to page."""
+        self.send_header("Cache-Control", "max-age=3600")
+        super().end_headers()
 
 
 @pytest.fixture(scope="session")
@@ -121,33 +106,24 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def visit(browser: Any) -> Iterator[Callable[[str], Visit]]:
-    """Call with a URL to open it, offline, in a window of its own."""
+    """Call with a URL to open it, offline (``chromium.FLAGS``); what one page has loaded, the next ones need not."""
+    context = browser.new_context(viewport={"width": WIDE, "height": 900}, color_scheme="light")
 
     def open_page(url: str) -> Visit:
-        context = browser.new_context(viewport={"width": WIDE, "height": 900}, color_scheme="light")
         here = Visit(context.new_page())
-        _listen(here, context, url)
+        _listen(here, url)
         here.page.goto(url)
         chromium.settle(here.page)
         return here
 
     yield open_page
-    for context in browser.contexts:
-        context.close()
+    context.close()
 
 
-def _listen(here: Visit, context: Any, url: str) -> None:
-    home = "file://" if url.startswith("file://") else url[: url.index("/", 8) + 1]
+def _listen(here: Visit, url: str) -> None:
+    own = ("file://" if url.startswith("file://") else url[: url.index("/", 8) + 1], "data:", "blob:", "ws://127.0.0.1")
     note = here.problems.append
-
-    def route(request: Any) -> None:
-        if request.request.url.startswith((home, "data:", "blob:")):
-            request.continue_()
-        else:
-            note(f"foreign request: {request.request.url}")
-            request.abort()
-
-    context.route("**/*", route)
+    here.page.on("request", lambda r: None if r.url.startswith(own) else note(f"foreign request: {r.url}"))
     here.page.on("response", lambda r: note(f"status {r.status}: {r.url}") if r.status >= 400 else None)
     here.page.on("requestfailed", lambda r: note(f"failed: {r.url}"))
     here.page.on("pageerror", lambda error: note(f"error: {error}"))

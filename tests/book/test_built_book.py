@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ def opened(request: pytest.FixtureRequest, address: str, visit: Callable) -> Ite
     """Each page, served and opened once for all tests that look at it."""
     here = visit(f"{address}{request.param}.html")
     yield Opened(request.param, here.page, here.problems)
-    here.page.context.close()
+    here.page.close()
 
 
 class Parsed(HTMLParser):
@@ -88,6 +89,9 @@ class Parsed(HTMLParser):
             self.images.append(found)
 
 
+parsed = functools.cache(Parsed)
+
+
 def test_page_loads_without_network_and_errors(opened: Opened) -> None:
     """Every page loads without failed or foreign requests and without errors on the console."""
     assert opened.problems == []
@@ -99,7 +103,12 @@ def test_page_opens_from_the_file_system(name: str, html: Path, visit: Callable)
     here = visit((html / f"{name}.html").as_uri())
     assert here.problems == []
     assert here.page.locator("article h1").count() == 1
-    here.page.context.close()
+    here.page.close()
+
+
+def test_the_book_builds(html: Path) -> None:
+    """Without a warning; the first of all tests (tests/conftest.py)."""
+    assert (html / "index.html").is_file()
 
 
 def test_pages_forbid_what_is_not_of_the_book(html: Path) -> None:
@@ -134,15 +143,15 @@ def test_only_pages_of_the_contents_are_built(html: Path) -> None:
 
 def test_every_internal_link_resolves(html: Path) -> None:
     """A link inside the book leads to a file that exists, and to an anchor that exists in it."""
-    parsed = {file: Parsed(file) for file in html.rglob("*.html") if "_static" not in file.parts}
+    pages = {file: parsed(file) for file in html.rglob("*.html") if "_static" not in file.parts}
     broken = []
-    for file, page in parsed.items():
+    for file, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
             target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
-            anchors = parsed[target].anchors if target in parsed else {unquote(parts.fragment)}
+            anchors = pages[target].anchors if target in pages else {unquote(parts.fragment)}
             if not target.is_file() or unquote(parts.fragment) not in anchors:
                 broken.append(f"{file.relative_to(html)}: {link}")
     assert broken == []
@@ -154,7 +163,7 @@ def test_launch_buttons_are_those_of_the_settings(name: str, html: Path) -> None
     settings = launching.settings()
     services = ("colab_url", "binderhub_url", "jupyterhub_url")
     hosts = tuple(filter(None, map(settings["launch_buttons"].get, services)))
-    links = {link for link in Parsed(html / f"{name}.html").links if link.startswith(hosts)}
+    links = {link for link in parsed(html / f"{name}.html").links if link.startswith(hosts)}
     chapter = (ROOT / f"{name}.ipynb").exists()
     assert links == (set(launching.addresses(settings, name).values()) if chapter else set())
 
@@ -169,13 +178,13 @@ def test_first_use_of_a_symbol_leads_to_its_meaning(html: Path, visit: Callable)
     score = page.locator("a.symbol[title^='score of token']")
     page.goto(page.url.rsplit("/", 1)[0] + "/" + score.get_attribute("href"))
     assert "score of token" in page.locator(":target").inner_text()
-    page.context.close()
+    page.close()
 
 
 @every_page
 def test_pages_link_relatively(name: str, html: Path) -> None:
     """No link or picture starts at the root of a server, so the book works in any folder and without a server."""
-    page = Parsed(html / f"{name}.html")
+    page = parsed(html / f"{name}.html")
     assert [link for link in [*page.links, *(i.get("src") or "" for i in page.images)] if link.startswith("/")] == []
 
 
@@ -188,13 +197,14 @@ def test_pages_are_small(name: str, html: Path) -> None:
 @every_page
 def test_every_picture_has_a_text(name: str, html: Path) -> None:
     """Who cannot see a picture reads what it shows."""
-    assert [image.get("src", "")[:80] for image in Parsed(html / f"{name}.html").images if not image.get("alt")] == []
+    assert [image.get("src", "")[:80] for image in parsed(html / f"{name}.html").images if not image.get("alt")] == []
 
 
 def test_formulas_are_typeset(opened: Opened) -> None:
     """No formula is left as source text or shown as an error."""
-    assert opened.page.locator(".math:not(:has(mjx-container))").count() == 0
-    assert opened.page.locator("mjx-merror").count() == 0
+    left = ".math:not(:has(mjx-container)), mjx-merror"  # asked of the page itself: a locator takes seconds for `:has`
+    found = f"[...document.querySelectorAll('{left}')].map(e => e.textContent.slice(0, 80))"
+    assert opened.page.evaluate(found) == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -231,6 +241,15 @@ def test_sliders_move_by_keyboard(opened: Opened) -> None:
                 handle.press(key)
                 assert int(handle.input_value()) == value
                 assert_consistent(slider.evaluate(SHOWN))
+
+
+def test_a_foreign_request_would_be_noticed(address: str, visit: Callable) -> None:
+    """The canary: nothing is reached outside, and the attempt is noted."""
+    here = visit(f"{address}intro.html")
+    here.page.evaluate("fetch('https://example.org/x.js').catch(() => 0)")
+    assert "foreign request: https://example.org/x.js" in here.problems
+    assert "failed: https://example.org/x.js" in here.problems
+    here.page.close()
 
 
 def test_sliders_move_by_pointer(opened: Opened) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import build
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
@@ -122,6 +123,44 @@ def test_digest_depends_on_the_scale(digest: Callable[[], str], monkeypatch: pyt
     book = digest()
     monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
     assert digest() != book
+
+
+@pytest.mark.parametrize(
+    "name", ["chapters/alpha/alpha.ipynb", "attnbook/core/rng.py", "results/book/a.json", "_toc.yml"]
+)
+def test_nothing_is_built_while_nothing_changes(name: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pages are made of has a fingerprint, which a finished build leaves beside them; notes do not count."""
+    made_of, page, stamp = build.fingerprint(project), project / "index.html", project / "made_of"
+    assert not build.is_made_of(page, stamp, made_of)
+    stamp.write_text(made_of, encoding="utf-8")
+    assert not build.is_made_of(page, stamp, made_of)
+    page.touch()
+    (project / "notes.md").touch()
+    (project / "attnbook" / "__pycache__").mkdir()
+    (project / "attnbook" / "__pycache__" / "rng.pyc").touch()
+    assert build.is_made_of(page, stamp, build.fingerprint(project))
+    with (project / name).open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    changed = build.fingerprint(project)
+    assert not build.is_made_of(page, stamp, changed)
+    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    assert build.fingerprint(project) not in (made_of, changed)
+
+
+def test_a_second_build_says_so_and_a_build_in_progress_leaves_no_claim(project: Path) -> None:
+    """The pages of a build that was broken off are not taken for those of its sources."""
+    html, stamp = project / "_build" / "html", project / "_build" / "made_of"
+    html.mkdir(parents=True)
+    (html / "index.html").touch()
+    stamp.write_text(build.fingerprint(project), encoding="utf-8")
+    with start(project, "build.py") as process:
+        assert "nothing has changed: open" in process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    write_chapters(project, bad=["1 / 0"])
+    with start(project, "build.py") as process:
+        process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert not stamp.exists()
 
 
 RUN_STALE = (

@@ -43,7 +43,7 @@ def test_search_puts_the_right_place_first(query: str, place: str, address: str,
     first = page.locator("#search-results li > a").first
     first.wait_for(timeout=20_000)
     assert place in first.get_attribute("href")
-    page.context.close()
+    page.close()
 
 
 def test_search_puts_the_right_chapter_first_for_what_students_type(address: str, visit: Callable) -> None:
@@ -59,7 +59,7 @@ def test_search_puts_the_right_chapter_first_for_what_students_type(address: str
             wrong[query] = target
     assert len(queries) == 30
     assert len(wrong) <= 3, wrong
-    page.context.close()
+    page.close()
 
 
 def test_word_of_the_glossary_follows_the_chapter_of_the_same_name(address: str, visit: Callable) -> None:
@@ -70,7 +70,7 @@ def test_word_of_the_glossary_follows_the_chapter_of_the_same_name(address: str,
     assert "reference/glossary.html#term-lazy-training" in found[1]
     last_chapter = max(place for place, target in enumerate(found) if target.startswith("chapters/"))
     assert all(place > last_chapter for place, target in enumerate(found) if target.startswith("reference/api"))
-    page.context.close()
+    page.close()
 
 
 def test_gallery_shows_figures_of_every_chapter(address: str, visit: Callable) -> None:
@@ -82,7 +82,7 @@ def test_gallery_shows_figures_of_every_chapter(address: str, visit: Callable) -
     assert all("-figure-" in target for target in targets)
     page.goto(page.url.rsplit("/", 1)[0] + "/" + targets[1])
     assert page.evaluate("document.querySelector(':target').tagName") == "FIGURE"
-    page.context.close()
+    page.close()
 
 
 def test_small_pictures_are_small(html: Path) -> None:
@@ -98,7 +98,7 @@ def test_chapter_says_what_it_needs_and_what_comes_next(address: str, visit: Cal
     assert "Runs in about" in facts.inner_text()
     assert facts.locator("a").first.get_attribute("href") == "mirror_descent.html"
     assert page.locator(".chapter-next li a").count() >= 1
-    page.context.close()
+    page.close()
 
 
 def ledger_page(address: str, visit: Callable, choice: str) -> Any:
@@ -116,8 +116,8 @@ def test_ledger_keeps_the_choice_in_the_address(address: str, visit: Callable) -
     page.get_by_role("button", name="Show all").press("Enter")
     page.wait_for_function("location.hash === ''")
     assert page.locator("section.claim:visible").count() > shown
-    page.context.close()
-    other.context.close()
+    page.close()
+    other.close()
 
 
 def test_address_of_a_claim_opens_it(address: str, visit: Callable) -> None:
@@ -129,14 +129,14 @@ def test_address_of_a_claim_opens_it(address: str, visit: Callable) -> None:
     box = claim.bounding_box()
     assert 0 <= box["y"] < 600
     assert "one_good_step.html#" in claim.locator("details a").last.get_attribute("href")
-    page.context.close()
+    page.close()
 
 
 def test_first_page_of_the_ledger_leads_an_address_of_a_claim_on(address: str, visit: Callable) -> None:
     """Links to claims that were made before each paper had a page of its own stay good."""
     page = visit(f"{address}reference/claims.html#MD-theorem").page
     page.wait_for_url("**/reference/claims_mirror_descent.html#MD-theorem")
-    page.context.close()
+    page.close()
 
 
 def test_page_of_claims_answers_at_once(address: str, visit: Callable) -> None:
@@ -147,7 +147,7 @@ def test_page_of_claims_answers_at_once(address: str, visit: Callable) -> None:
     last = page.locator("section.claim > p:not(.claim-head):has(mjx-lazy)").last.element_handle()
     last.scroll_into_view_if_needed()
     page.wait_for_function("statement => !statement.querySelector('mjx-lazy')", arg=last)
-    page.context.close()
+    page.close()
 
 
 def test_three_indexes_share_out_words_claims_and_names(html: Path) -> None:
@@ -181,4 +181,4 @@ def test_paper_shows_no_menus_and_loses_no_figure(address: str, visit: Callable)
         page.evaluate("getComputedStyle(document.querySelector('article section > p:not([class])')).color")
         == "rgb(17, 17, 17)"
     )
-    page.context.close()
+    page.close()

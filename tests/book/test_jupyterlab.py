@@ -177,7 +177,7 @@ def test_a_chapter_opens_runs_and_answers(turn: int, opened: Callable) -> None:
     assert sliders
     assert max(seconds_of(slider) for slider in sliders) < 1
     assert page.evaluate(PROBLEMS) + serious(here.problems) == []
-    page.context.close()
+    page.close()
 
 
 def test_the_widget_of_the_first_edition_would_be_noticed(opened: Callable) -> None:
@@ -185,4 +185,4 @@ def test_the_widget_of_the_first_edition_would_be_noticed(opened: Callable) -> N
     here = opened("old.ipynb")
     run_all(here.page)
     assert here.page.evaluate(PROBLEMS) + serious(here.problems)
-    here.page.context.close()
+    here.page.close()

@@ -158,7 +158,7 @@ def panel(request: pytest.FixtureRequest, html: Path, visit: Callable) -> Iterat
     here = visit((html / f"{PAGES[request.param]}.html").as_uri())
     assert here.problems == []
     yield request.param, here.page, here.page.locator(".attnbook-train")
-    here.page.context.close()
+    here.page.close()
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_tokens_are_moved_by_keys_and_by_pointer(html: Path, visit: Callable) ->
     page.mouse.move(at[0] - unit / 2, at[1] - unit, steps=4)
     page.mouse.up()
     assert "E, the token to move, is at 0.70, 0.21." in (said.text_content() or "")
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_less_motion_takes_many_steps_at_once(html: Path, visit: Callable) -> No
     page.emulate_media(reduced_motion="reduce")
     page.get_by_role("button", name="Run 200 steps").click()
     assert (page.locator(".attnbook-train [aria-live=polite]").text_content() or "").startswith("Step 200,")
-    page.context.close()
+    page.close()
 
 
 @pytest.mark.slow

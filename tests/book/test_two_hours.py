@@ -35,7 +35,7 @@ def test_way_has_at_most_45_screens_and_leads_on(address: str, visit: Callable) 
         page.locator(f"{END} a").click()
         page.wait_for_url(f"**/{following}.html#quick" if following else "**/take_away.html")
     assert screens <= 45
-    page.context.close()
+    page.close()
 
 
 def _bottom(page: Any) -> float:
@@ -50,4 +50,4 @@ def test_summary_has_two_lines_of_every_chapter(address: str, visit: Callable) -
     links = page.eval_on_selector_all("article section section > p > a", "all => all.map(a => a.getAttribute('href'))")
     assert [link.removeprefix("../chapters/").split(".html")[0] for link in links] == list(CHAPTERS)
     assert page.locator("article section section > ul > li").count() == quick_lane.LINES * len(CHAPTERS)
-    page.context.close()
+    page.close()

@@ -78,6 +78,7 @@ def test_every_chapter_of_a_live_claim_is_written(chapter):
     assert (ROOT / "chapters" / f"{chapter}.ipynb").is_file()
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_what_the_ledger_lists_as_live(smoke_results):
     """No live claim without a measurement, no measurement without a claim; the names suit the rules.
 
