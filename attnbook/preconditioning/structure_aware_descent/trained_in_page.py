@@ -31,8 +31,8 @@ STEPS = (0, 30, 100, 300, 1000)
 STARTS = {"near": "near a minimum", "white": "random, whitened", "plain": "random"}
 VARIANTS = {  # name, weight of the penalty, preconditioner
     "Algorithm 1": ("algorithm_1", 1, "two"), "plain descent": ("sgd", 0, "none"),
-    "penalty only": ("sgd_regularised", 1, "none"), "preconditioner only": ("unregularised", 0, "two"),
-    "one-sided": ("left", 1, "left"), "one-sided, no penalty": ("left_unregularised", 0, "left"),
+    "regulariser only": ("sgd_regularised", 1, "none"), "preconditioner only": ("unregularised", 0, "two"),
+    "one-sided": ("left", 1, "left"), "one-sided, no regulariser": ("left_unregularised", 0, "left"),
 }  # fmt: skip
 DISPLACEMENT = 0.1  # standard deviation of the entries around a minimum, in whitened coordinates
 DIMENSION, OUTPUTS = 3, 4
