@@ -130,7 +130,7 @@ def _facts(chapter: Chapter, time: str) -> nodes.paragraph:
     else:
         line += nodes.Text("Needs no other chapter. ")
     if time:
-        line += nodes.Text(f"Runs in about {time} on two cores. ")
+        line += nodes.Text(f"Runs in about {time} on two cores, training included. ")
     line += [nodes.Text("Symbols: "), _link(chapter, "notation"), nodes.Text(".")]
     return line
 

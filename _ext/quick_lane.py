@@ -2,7 +2,8 @@
 
 What a chapter says before its first heading (in short, picture, slider) has the address ``#quick``. The directive
 ``{two-hours}`` lists the chapters of the two-hour way (``chapters/map.toml``) with links to these addresses, and each
-leads on to the next. ``{take-away}`` shows the first two lines of what each chapter wants to be remembered for.
+leads on to the next. ``{take-away}`` shows the first two lines of what each chapter wants to be remembered for,
+beginning with those of the way.
 """
 
 from __future__ import annotations
@@ -78,12 +79,15 @@ class TakeAway(SphinxDirective):
     """What all chapters want to be remembered for."""
 
     def run(self) -> list[nodes.Node]:
-        """Return two lines of each chapter, part by part."""
+        """Return two lines of each chapter: those of the two-hour way first, then the others, part by part."""
         root, text = Path(self.env.srcdir), []
         self.env.note_dependency(str(root / MAP))
         titles = {paper.name: paper.title for paper in ledger.papers()}
-        for paper, chapters in groupby(read_map(root).values(), lambda chapter: chapter.paper):
-            text += [f"## {titles[paper]}", ""]
+        found = read_map(root)
+        way = [found.pop(name) for name in two_hours(root)]
+        others = [(titles[paper], list(rest)) for paper, rest in groupby(found.values(), lambda one: one.paper)]
+        for title, chapters in [("The two-hour way", way), *others]:
+            text += [f"## {title}", ""]
             for chapter in chapters:
                 notebook = root / f"{chapter.page}.ipynb"
                 self.env.note_dependency(str(notebook))
