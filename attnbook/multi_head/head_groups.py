@@ -30,7 +30,7 @@ from attnbook.multi_head import layer
 from attnbook.multi_head.checks import at_least, positive
 from attnbook.multi_head.layer import Counts, Objective, Tokens
 
-__all__ = ["expand", "gradient_descent", "norm", "one_head_step_sizes"]
+__all__ = ["gradient_descent", "norm", "one_head_step_sizes"]
 
 
 def gradient_descent(
@@ -95,18 +95,6 @@ def norm(parameters: Parameters, *, counts: Counts) -> Float[Tensor, " members"]
     """
     squares = torch.stack([tensor.square().sum((2, 3)) for tensor in parameters.values()]).sum(0)
     return (counts.to(squares.dtype) * squares).sum(1).sqrt()
-
-
-def expand(parameters: Parameters, *, counts: Counts) -> Parameters:
-    """Return the whole network: every group repeated as often as it has heads.
-
-    Raises:
-        ValueError: If the counts are not whole numbers of at least 1, or differ between members.
-    """
-    repeats = counts[0].round().to(torch.int64)
-    if not (counts == repeats).all() or (repeats < 1).any():
-        raise ValueError(f"counts: expected the same whole numbers for every member, got {counts.tolist()}")
-    return {name: tensor.repeat_interleave(repeats, dim=1) for name, tensor in parameters.items()}
 
 
 def one_head_step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:

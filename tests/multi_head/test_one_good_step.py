@@ -13,9 +13,9 @@ from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
 from attnbook.multi_head import layer, oracle, starts
 from attnbook.multi_head import start_bounds as theory
-from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns, draw_samples
+from attnbook.multi_head.data import Mixture, draw, draw_patterns, draw_samples
 from attnbook.multi_head.objectives import logistic
-from attnbook.multi_head.one_good_step.experiments import best_margin, jacobian_errors, truth
+from attnbook.multi_head.one_good_step.experiments import jacobian_errors, truth
 from attnbook.multi_head.tangent_kernel import tangent_features
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ def test_with_random_signs_no_margin_depends_on_the_number_of_heads_and_equal_si
         outputs = layer.outputs(many, batch.tokens)
         torch.testing.assert_close(outputs, single * sum(signs) / len(signs) ** 0.5, atol=1e-12, rtol=0)
     np.testing.assert_allclose(margins, margins[:1] * 3, rtol=1e-10)
-    np.testing.assert_allclose(best, best_margin(batch, m)[0], rtol=1e-8)
+    np.testing.assert_allclose(best, best[:1] * 3, rtol=1e-8)
     equal = starts.first_phase(first.tokens, first.labels, coefficients=torch.ones(9))
     torch.testing.assert_close(layer.outputs(equal, batch.tokens), 3 * single)
 
@@ -137,10 +137,6 @@ def test_sizes_known_by_hand() -> None:
     assert ours == pytest.approx(math.sqrt(2) / 2)
     assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 32 * 8
     assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5), sharper=True) == 4 * 8
-    assert theory.heads_required(alone, margin=2.0, output=4.0) == pytest.approx(4.0)
-    long = Mixture(1, 3, 1, pattern_norm=2.0, relevant_fraction=1.0)
-    assert theory.heads_required(long, margin=4.0, output=1.0) == pytest.approx(4.0)
-    assert theory.heads_required(alone, margin=-1.0, output=1.0) == math.inf
 
 
 def adversarial(mixture: Mixture, patterns, rng) -> tuple[np.ndarray, float]:
@@ -188,15 +184,6 @@ def test_targets_have_norm_one_and_belong_to_the_samples() -> None:
         torch.testing.assert_close(label[0] - label[1], true.signal[member])
         relevant = drawn.tokens[member][drawn.relevant[member]]
         assert torch.cdist(relevant, label).amin(1).max() == 0
-
-
-def test_the_best_margin_is_found_or_none_where_a_sample_has_both_labels() -> None:
-    """At zero with one token the features are the tokens: two orthogonal ones are separated half way between them."""
-    tokens = torch.tensor([[[[3.0, 0.0]], [[0.0, 3.0]]], [[[1.0, 0.0]], [[1.0, 0.0]]]], dtype=torch.float64)
-    labels = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64)
-    found = best_margin(Drawn(tokens, labels, torch.ones(2, 2, 1, dtype=torch.bool)), torch.zeros(2, 2).double())
-    assert found[0] == pytest.approx(3.0)
-    assert np.isnan(found[1])
 
 
 def test_the_softmax_jacobian_at_zero_carries_one_over_the_number_of_tokens() -> None:

@@ -68,17 +68,10 @@ def law_text(data: xr.Dataset, power: float) -> str:
 
 
 def alternating(data: xr.Dataset) -> Figure:
-    """Draw which networks fit alternating labels: trained ones on three samples, the best decoders on more."""
+    """Draw how many of the networks that were trained on three alternating labels fit them."""
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
-        band(left, data.heads.values, data.fitted.T.values, Look("trained", "#0b5cad", "-", "o"))
-        left.set(title="3 samples, trained", ylabel="share of starts that fit")
-        log_axis(left, data.heads.values, HEADS)
-        for lacking, look in ((0, Look("n - 1 heads", "#0b5cad", "-", "o")), (1, Look("n - 2", "#c2410c", "--", "s"))):
-            band(right, data.samples.values, data.solved.sel(lacking=lacking).T.values, look)
-        right.set(title="best decoders", xlabel="samples n", ylabel="share of draws that fit")
-        right.set_xticks(data.samples.values)
-        for ax in (left, right):
-            ax.set(ylim=(-0.05, 1.05))
-        right.legend(loc="center left", fontsize=9.5)
+        figure, ax = plt.subplots(figsize=(4.4, 2.8))
+        band(ax, data.heads.values, data.fitted.T.values, Look("trained", "#0b5cad", "-", "o"))
+        ax.set(ylabel="share of starts that fit", ylim=(-0.05, 1.05))
+        log_axis(ax, data.heads.values, HEADS)
     return figure

@@ -96,8 +96,12 @@ class MarginRace(OnFewSamples):
         trials = [(rule, n, size) for rule, sizes in tried.items() for size in sizes for n in self.heads]
         zero = starts.zero(len(seeds), self.n_tokens, self.dimension, device=drawn.tokens.device)
         later, signs = starts.first_phase(first.tokens, first.labels), starts.even_sign_counts(many).tolist()
-        from_zero = self._train(seeds, drawn, trials, zero, share(progress, 0, 2))
-        after_first = self._train(seeds, drawn, [("normalised", many, normalised)], later, share(progress, 1, 2), signs)
+        parts = [
+            self._train(seeds, drawn, [one for one in trials if one[0] == rule], zero, share(progress, number, 3))
+            for number, rule in enumerate(RULES)
+        ]
+        from_zero = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+        after_first = self._train(seeds, drawn, [("normalised", many, normalised)], later, share(progress, 2, 3), signs)
         raced = [("plain", few, plain), ("plain", many, plain), ("normalised", few, normalised)]
         at = [trials.index(one) for one in raced]
         found: Arrays = {}
@@ -117,9 +121,9 @@ class MarginRace(OnFewSamples):
         self, seeds: tuple[int, ...], drawn: Drawn, team: list[tuple[str, int, float]], start: Parameters,
         progress: Progress | None, signs: list[float] | None = None,
     ) -> dict[str, np.ndarray]:  # fmt: skip
-        """Train a team of (rule, heads, step size) as one program; return ``(records, team, seeds)`` by name."""
+        """Train a team of (rule, heads, step size), all of one rule, as one program; ``(records, team, seeds)``."""
         n, n_seeds = len(team), len(seeds)
-        rules = {"plain": objectives.logistic(drawn.labels), "normalised": objectives.log_sum_exp(drawn.labels)}
+        objective = {"plain": objectives.logistic, "normalised": objectives.log_sum_exp}[team[0][0]]
         oracles = [oracle.key_query(draw_patterns(self.mixture, rng=stream(s, "patterns"))) for s in seeds]
         targets = torch.as_tensor(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
         heads = drawn.tokens.new_tensor([signs or [float(heads)] for _, heads, _ in team])
@@ -127,7 +131,7 @@ class MarginRace(OnFewSamples):
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))
         records = head_groups.gradient_descent(
             {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()}, repeated.tokens,
-            objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]), counts=counts,
+            objective(repeated.labels), counts=counts,
             step_size=[size for *_, size in team for _ in seeds], steps=self.steps, progress=progress,
             record=lambda p: look(p, repeated, counts, targets), record_at=self.coordinates()["step"],
         ).records  # fmt: skip

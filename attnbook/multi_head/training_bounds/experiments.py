@@ -27,13 +27,11 @@ from attnbook.multi_head.measures import relevant_mass
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.on_mixture import Stack, WideNetworks
 from attnbook.multi_head.realizability import nearest_targets
-from attnbook.multi_head.tangent_kernel import linearised_outputs
 from attnbook.multi_head.training_bounds.proof import InsideTheorem, Segments, averages
 
 __all__ = ["Certificates", "InsideTheorem", "Segments", "TrainingBounds"]
 
 MANY = 64  # from this many heads on, movements must follow their law, and realizability is judged
-ROUNDING = 1e-9  # outputs that differ by less are equal up to rounding
 
 
 def followed(
@@ -86,13 +84,12 @@ class TrainingBounds(WideNetworks):
         return super().coordinates() | {"step": list(log_spaced(self.steps, self.records, also=self.horizons))}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train every width and look at the linearised network and its targets."""
+        """Train every width and look for targets."""
         stack, widths = self.stack(seeds, double_device(device)), len(self.heads)
         with threads(1):
             found, networks = followed(stack, self.step_size, self.coordinates()["step"], progress)
             tangent, first = stack.tangent(), stack.outputs(stack.start)
             targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
-        linear = linearised_outputs(first, stack.labels, tangent.gram, step_size=self.step_size, steps=self.steps)
         facts = {"margin": tangent.margin, "output_bound": stack.output_bound()}
         far = [target_distance(steps=k, **facts) for k in self.wanted]
         along = {name: [stack.losses(stack.towards(tangent.direction, times * d)).cpu() for d in far]
@@ -102,7 +99,6 @@ class TrainingBounds(WideNetworks):
         norms = {"token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
                  "head_norm": largest_head_norm(stack.start)}  # fmt: skip
         arrays = self.by_width({
-            "linear_gap": ((), (stack.outputs(networks) - linear).abs().amax(1)),
             "margin": ((), tangent.margin),
             "start_output": ((), first.abs().amax(1)),
             "attention": (("sign",), relevant_mass(networks, stack.tokens, stack.relevant)),
@@ -123,7 +119,6 @@ class TrainingBounds(WideNetworks):
             "MH-T1.1": {f"largest_ratio_{name}": highest(ratio) for name, ratio in ratios.items()},
             "MH-T1.5": {
                 "slope_move": slope(many.largest_move.isel(step=-1), "heads"),
-                "slope_gap": slope(above_rounding(many.linear_gap), "heads"),
                 "moved_few": data.attention.sel(sign="+").isel(heads=0) - self.relevant_fraction,
                 "moved_many": highest(moved.isel(heads=-1)),
             },
@@ -159,11 +154,6 @@ class TrainingBounds(WideNetworks):
 def printed_distance(data: xr.Dataset, steps: xr.DataArray) -> xr.DataArray:
     """Return $g_0(1/K)$ of Corollary 2 at the measured starts."""
     return xr.DataArray(target_distance(steps=steps, margin=data.margin, output_bound=data.start_output.clip(min=1)))
-
-
-def above_rounding(gap: xr.DataArray) -> xr.DataArray:
-    """Return the gap to linear training for the numbers of heads for which it is above rounding in every seed."""
-    return gap.where(gap.min("seed") > ROUNDING, drop=True)
 
 
 def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
