@@ -34,8 +34,7 @@ Numbers: TypeAlias = Any
 LARGEST_CUMULANT = 4 / (3 * math.sqrt(3))
 r"""The number $4/(3\sqrt3)$, the largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$.
 
-For fixed $s$ it is linear in $p$, so $p=\pm1$; the maximum over the two conditional means of $s$ is taken in
-the chapter on curvature. Attained where $p=1$ with a probability $a$ such that $1-2a=1/\sqrt3$.
+Proved in the chapter on curvature. Attained where $p=1$ with a probability $a$ such that $1-2a=1/\sqrt3$.
 """
 
 

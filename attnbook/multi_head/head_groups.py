@@ -6,11 +6,6 @@ the groups is to train the whole network; a million million heads cost as much a
 :mod:`~attnbook.multi_head.network` with one entry $U_g$, $W_g$ for each group; ``counts`` ``(members, groups)`` are the
 heads $m_g$ in each, $H=\sum_gm_g$, as floats.
 
-One group is one head with two step sizes: $H$ equal heads summed with $H^{-c}$ compute
-$\langle V,\varphi(XWX^\top)X\rangle$ with $V=H^{1-c}U$. The gradient of each carries the factor $H^{-c}$, so $V$ moves
-by $\eta H^{1-2c}\nabla_V\hat L$; and $W$ moves by $\eta H^{-c}$ times a gradient that is linear in $U=H^{c-1}V$, by
-$\frac\eta H\nabla_W\hat L$.
-
 This is the book's tool, not the paper's, and needs equal heads: if the coefficients of the first phase are uniform on
 $[-1,1]$ all heads differ.
 """

@@ -9,7 +9,7 @@ import pytest
 import torch
 import whole_network
 
-from attnbook.multi_head import head_groups, layer, network, starts, tangent_kernel
+from attnbook.multi_head import head_groups, layer, network, on_mixture, starts, tangent_kernel
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.objectives import log_sum_exp, logistic
 
@@ -170,7 +170,7 @@ def test_tangent_kernel_of_groups_is_that_of_the_whole_network() -> None:
 def test_sign_counts() -> None:
     assert starts.even_sign_counts(7).tolist() == [4.0, 3.0]
     assert starts.even_sign_counts(1).tolist() == [1.0, 0.0]
-    drawn = starts.draw_sign_counts(1e12, rng=np.random.default_rng(0))
+    (drawn,) = on_mixture.random_signs((0,), (1e12,))
     assert drawn.sum() == 1e12
     assert abs(drawn[0] - drawn[1]) < 6e6
 
@@ -180,7 +180,6 @@ def test_sign_counts() -> None:
     [
         (lambda: starts.even_sign_counts(0), "n_heads"),
         (lambda: starts.even_sign_counts(2.5), "n_heads"),
-        (lambda: starts.draw_sign_counts(0, rng=np.random.default_rng(0)), "n_heads"),
         (lambda: starts.first_phase(*drawn_samples()[:2], coefficients=torch.zeros(0)), "coefficients"),
         (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(0.0)), "counts"),
         (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(1.0, 1.0)), "counts"),

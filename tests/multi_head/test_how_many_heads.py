@@ -215,7 +215,6 @@ def test_pictures_draw(stored):
     drawn = [
         figures.step_map(steps),
         figures.law_frame(steps, 0.5),
-        figures.alternating(stored["alternating_labels"]),
     ]
     assert all(ax.get_ylabel() for figure in drawn for ax in figure.axes)
     # Eight times the root of 1, 16, 256 and 4096 heads: the third to the sixth of the step sizes.

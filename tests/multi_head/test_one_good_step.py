@@ -23,6 +23,10 @@ CPU = torch.device("cpu")
 NOISY = Mixture(5, 11, 3, pattern_norm=1.5, relevant_fraction=0.4, label_noise=0.2, other_noise=0.25, free_noise=0.6)
 
 
+def decoder_part(tokens, labels, decoder):
+    return labels * torch.einsum("bnd,bd->bn", tokens.mean(2), decoder.sum(1))
+
+
 def network(parameters, tokens):
     """Multi-head attention written out from the definition."""
     decoder, key_query = parameters
@@ -88,7 +92,7 @@ def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation
         at = decoder.clone().requires_grad_(), key_query.clone().requires_grad_()
         gradients = torch.autograd.grad(network(at, x), at)
         expected.append(float(y * sum((g * t).sum() for g, t in zip(gradients, towards, strict=True))))
-    zero = starts.decoder_part(batch.tokens, batch.labels, u[None])
+    zero = decoder_part(batch.tokens, batch.labels, u[None])
     pull = starts.key_query_pull(batch.tokens, batch.labels, w[None])
     found = zero[0] + scale.abs().mean() * (pull[0] @ m)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
@@ -161,7 +165,7 @@ def test_our_bound_holds_at_the_worst_corners_and_at_any_residual(share) -> None
     u, w = oracle.decoder(patterns, 5), oracle.key_query(patterns)
     drawn = [adversarial(mixture, patterns, rng) for _ in range(3000)]
     tokens, labels = torch.tensor(np.stack([x for x, _ in drawn]))[None], torch.tensor([[y for _, y in drawn]])
-    zero = starts.decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
+    zero = decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
     pull = starts.key_query_pull(tokens, labels, torch.tensor(w / np.linalg.norm(w))[None])
     signal = zero + share / 4 * pull @ torch.tensor(oracle.value_direction(patterns))
     assert (signal >= theory.margin_bound(mixture) - 1e-12).all()

@@ -219,7 +219,6 @@ def test_pictures_and_tables_draw(stored):
         figures.promise(data, certificates),
         figures.certificate_frame(certificates, 1e4),
         figures.certificate_frame(certificates, 1e6),
-        figures.inside(stored["inside_theorem"]),
         figures.lazy(data),
     ]
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, style
 
 HEADS = "number of heads H"
 ATTENTION = "attention on relevant tokens"
@@ -65,13 +65,3 @@ def law_text(data: xr.Dataset, power: float) -> str:
     lines = [np.interp(common, steps - power * np.log(h), mass.sel(heads=h)) for h in heads]
     apart = np.ptp(lines, axis=0).max()
     return f"Lines of {heads[0]:.0f} to {heads[-1]:.0f} heads, at equal η / H^{power:g}: at most {apart:.2f} apart."
-
-
-def alternating(data: xr.Dataset) -> Figure:
-    """Draw how many of the networks that were trained on three alternating labels fit them."""
-    with style():
-        figure, ax = plt.subplots(figsize=(4.4, 2.8))
-        band(ax, data.heads.values, data.fitted.T.values, Look("trained", "#0b5cad", "-", "o"))
-        ax.set(ylabel="share of starts that fit", ylim=(-0.05, 1.05))
-        log_axis(ax, data.heads.values, HEADS)
-    return figure

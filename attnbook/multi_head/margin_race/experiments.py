@@ -37,10 +37,6 @@ class OnFewSamples(AfterFirstPhase):
     free_noise: float = 0.3  # orthogonal to all patterns
     n_samples: int = 20
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, n_samples=self.n_samples)
-
     def samples(self, seeds: Sequence[int], device: torch.device) -> tuple[Drawn, Drawn]:
         """Draw training samples, and those of the first phase."""
         where = double_device(device)
@@ -51,9 +47,7 @@ class OnFewSamples(AfterFirstPhase):
 class MarginRace(OnFewSamples):
     r"""Plain gradient descent on the logistic loss against descent normalised by the loss; the design is ours.
 
-    Normalised descent follows the gradient of :func:`~attnbook.multi_head.objectives.log_sum_exp`. All start at zero,
-    where heads stay equal for ever, but for the normalised network with more than one head: it starts after the first
-    phase with balanced signs, so that there are two kinds of heads.
+    All start at zero, but for the normalised network with more than one head: it starts after the first phase.
     """
 
     id = "multi_head.margin_race"
@@ -168,9 +162,8 @@ class MarginRace(OnFewSamples):
 class RandomStarts(OnFewSamples):
     r"""Tangent-kernel margins at random starts, at zero and after the first phase, and the model's global margin.
 
-    All for norm $\sqrt2$, as in the paper: of the target in P3, of the whole network in Section 7. Where samples are
-    not separable a tangent margin is 0. The global margin is searched for from random networks, so what is found is a
-    lower bound; heads are equal but for the last search.
+    All for norm $\sqrt2$, as in the paper. The global margin is searched for from random networks, so what is found
+    is a lower bound; heads are equal but for the last search.
     """
 
     id = "multi_head.random_starts"

@@ -18,8 +18,9 @@ from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiment_parts import Gridded, slope
 from attnbook.multi_head.feasibility import allowed_constant, constant_limits
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
-from attnbook.multi_head.margins.cells import SeedBySeed, best_linear, draw, linearised_margins, unit_oracle
+from attnbook.multi_head.margins.cells import SeedBySeed, draw, linearised_margins, unit_oracle
 from attnbook.multi_head.measures import leak_and_margin, logit_gaps
+from attnbook.multi_head.tangent_kernel import largest_margins
 
 __all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledAttention"]
 
@@ -134,7 +135,8 @@ class LinearRules(SeedBySeed):
             scales = 0.0, oracle.stated_scale(mixture, self.leak)
             uniform, attention = (min(leak_and_margin(drawn, u, g * w)[1] for drawn in every) for g in scales)
             features = np.concatenate([drawn.tokens.reshape(len(drawn.tokens), -1) for drawn in against])
-            best = best_linear(features, np.concatenate([drawn.labels for drawn in against]))
+            labels = np.concatenate([drawn.labels for drawn in against])
+            best = largest_margins((features @ features.T)[None], labels[None])[0]  # 0 where no rule separates
             return {"uniform": ((), uniform), "attention": ((), attention), "best": ((), best)}
 
         return self.grid(("fraction", "noise"), margins)
@@ -211,12 +213,7 @@ class ScaledAttention(SeedBySeed):
 
 @dataclass(frozen=True, kw_only=True)
 class MarginOrder(SeedBySeed):
-    r"""Is $\gamma_{attn}\ge\gamma_\star\ge\gamma_{lin}$? Margins of a network and of its linearisation.
-
-    The tangent-kernel margin of $\tilde\theta_\star=(\bar U_\star,\bar W_\star)$ after the first phase is measured from
-    gradients at $U=c\,\frac\zeta4\,\mathbb 1u_\star^\top$, $W=0$, with a factor $c$ on the step that is 1 in the paper.
-    One head is enough: the margin does not depend on how many there are.
-    """
+    r"""Is $\gamma_{attn}\ge\gamma_\star\ge\gamma_{lin}$? One head: margins do not depend on how many there are."""
 
     id = "multi_head.margin_order"
     summary = "Sections 5.3 and 7: the order of three margins, and when it flips"
@@ -297,10 +294,7 @@ class MarginOrder(SeedBySeed):
 
 @dataclass(frozen=True, kw_only=True)
 class Feasibility(Gridded):
-    """Section 5.3, on grids with all hidden constants 1: does the oracle target satisfy the head condition?
-
-    Nothing is drawn, so that seeds change nothing.
-    """
+    """Section 5.3, on grids with all hidden constants 1: does the oracle target satisfy the head condition?"""
 
     id = "multi_head.feasibility"
     summary = "Section 5.3: heads and signal strengths for which the theorem reaches the oracle"
@@ -315,7 +309,7 @@ class Feasibility(Gridded):
     per_decade: int = 20  # points of the grid
     scalings: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # powers c of heads summed as H^-c
     powers: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 3.0)  # p of key-query matrices of norm C H^-p
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0,)  # nothing is drawn
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,9 +17,8 @@ from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import head_groups
-from attnbook.multi_head.certificate import certify, heads_for
+from attnbook.multi_head.certificate import certify
 from attnbook.multi_head.checks import increasing, positive
-from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation_bounds import target_distance
@@ -51,11 +50,7 @@ def followed(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBounds(WideNetworks):
-    """The conclusions at a practical step size, from four heads to a million million: far outside the hypotheses.
-
-    Averages and distances are set beside the bounds for the target at distance $g_0(1/K)$ in the direction of largest
-    tangent-kernel margin, whose loss is measured; and so is how far the nearest target of loss $1/K$ is.
-    """
+    """The conclusions at a practical step size, from four heads to a million million: far outside the hypotheses."""
 
     id = "multi_head.training_bounds"
     summary = "Theorem 1, Corollaries 2 and 3 outside their hypotheses, and targets, from four to 10^12 heads"
@@ -167,22 +162,18 @@ def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
 def demands(data: xr.Dataset, steps: np.ndarray) -> xr.Dataset:
     r"""Return what is asked for at measured starts and numbers of steps, and what it buys, by seed and steps.
 
-    Heads: condition (3) with constant 1, the printed pieces of Section 6.1, these with $\beta_3'$ for $\beta_3$, and
-    those of a certificate, whose target is at $\sqrt2\,g_0$. Step size of Section 6.1, bound of Corollary 2 at it.
+    Heads: condition (3) with constant 1, and the printed pieces of Section 6.1. Step size there, Corollary 2 at it.
     """
     settings, late, k = data.attrs["settings"], data.isel(heads=-1), xr.DataArray(steps, {"steps": steps})
     far = printed_distance(late, k)
-    small = {"n_tokens": settings["n_tokens"], "token_norm": data.token_norm}
-    sizes = small | {"dimension": settings["dimension"], "head_norm": data.head_norm.clip(min=1), "distance": far}
-    largest, sketch = sizes["head_norm"] + 3 * far, theory.sketch_heads(**sizes)
-    free = loss_constants(**small, dimension=1, n_heads=1, largest_head_norm=largest).dimension_free_curvature
+    sizes = {name: settings[name] for name in ("n_tokens", "dimension")} | {"token_norm": data.token_norm}
+    sizes |= {"head_norm": data.head_norm.clip(min=1), "distance": far}
+    sketch = theory.sketch_heads(**sizes)
     step_size = np.minimum(1.0, 1 / theory.smoothness(**sizes, n_heads=sketch))
     return xr.Dataset(
         {
             "order_heads": theory.order_heads(**sizes),
             "sketch_heads": sketch,
-            "free_heads": (18 * free * far**2) ** 2,
-            "certificate_heads": heads_for(2**0.5 * far, **small, start_head_norm=data.head_norm),
             "step_size": step_size,
             "bound": theory.regret_bound(target_loss=1 / k, distance=far, step_size=step_size, steps=k),
         }

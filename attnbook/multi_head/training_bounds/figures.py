@@ -18,7 +18,7 @@ LOG_2 = float(np.log(2))
 FEW = Look("measured, 4 heads, practical step size", "#0b5cad", "-", "o")
 PRACTICAL = Look("Corollary 2 there, hypotheses not met", "#5b5f66", "--", "")
 PAPER = Look(r"Corollary 2 at the paper's $1/\rho$", "#c2410c", "-.", "")
-CERTIFICATE = Look("certificate, target at √2 g₀", "#15803d", (0, (5, 1)), "v")
+CERTIFICATE = Look("certificate", "#15803d", (0, (5, 1)), "v")
 CERTIFIED = Look("measured at its step size", "#7c3aed", (0, (1, 1)), "s")
 PLUS = Look("heads of sign +", "#4d7c0f", (0, (8, 2)), ">")
 MINUS = Look("heads of sign −", "#9d174d", ":", "P")
@@ -62,21 +62,6 @@ def certificate_text(certificates: xr.Dataset, n_heads: float) -> str:
     )
 
 
-def inside(data: xr.Dataset) -> Figure:
-    """Draw the run that meets the paper's own hypotheses, beside its bound (4)."""
-    later = data.isel(step=slice(1, None))
-    bound = Look("Theorem 1, eq. (4)", PAPER.color, "-.", "D")
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.8))
-        band(ax, later.step, own.InsideTheorem().bound(data).transpose("seed", "step").values, bound)
-        band(ax, later.step, later.average, replace(CERTIFIED, label="measured average"))
-        band(ax, later.step, later.loss, Look("measured last loss", INK, ":", "."))
-        _loss_axes(ax, (1, 1e6), (0.05, 1e4))
-        ax.set(ylabel="training loss")
-        ax.legend(fontsize=9.5)
-    return figure
-
-
 def asked(data: xr.Dataset, certificates: xr.Dataset) -> Table:
     """Return what the theorem and a certificate ask for, and when they say something."""
     found, wide = own.demands(data, np.geomspace(1e2, 1e15, 2601)), certificates.isel(heads=-1)
@@ -86,7 +71,6 @@ def asked(data: xr.Dataset, certificates: xr.Dataset) -> Table:
     rows: list[list[str | Measured]] = [
         ["Theorem 1, the paper's (3) with constant 1", _cell(at.order_heads), "", ""],
         ["Theorem 1, printed constants (Section 6.1)", *map(_cell, of_theorem)],
-        ["the same with β₃′, without the dimension", _cell(at.free_heads), "", ""],
         ["certificate, fewest heads", _cell(own.fewest_heads(certificates)), "", ""],
         [
             f"certificate at {power(float(wide.heads))} heads",
