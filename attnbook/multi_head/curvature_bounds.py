@@ -1,6 +1,4 @@
-r"""Bounds on curvature (Proposition 1, Corollary 1), and how far they let the loss rise between two networks.
-
-The last is Proposition 4, generalised local quasi-convexity.
+r"""Bounds on curvature (Proposition 1, Corollary 1), and how far they let the loss rise (Proposition 4).
 
 ``tokens`` are one sample $X=[x_1,\dots,x_T]^\top$ and ``decoder`` is one head's $U$ with the rows $u_t$, both
 ``(tokens, dimension)``. $\|X\|_{2,\infty}$ is the largest norm of a token, $\|X\|_{1,\infty}$ the largest entry in

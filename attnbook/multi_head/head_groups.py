@@ -95,8 +95,6 @@ def norm(parameters: Parameters, *, counts: Counts) -> Float[Tensor, " members"]
 def one_head_step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
     r"""Return $\eta H^{1-2c}$ for ``decoder`` and $\eta/H$ for ``key_query``: one head trains as $H$ equal ones do.
 
-    The ratio of the two, $H^{2-2c}$, is how many heads with $c=\frac12$ train alike.
-
     For a positive $\eta$, $c\ge0$ and $H\ge1$, which may be infinite if $c=\frac12$: attention that never moves.
 
     Raises:

@@ -16,7 +16,7 @@ from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, starts
-from attnbook.multi_head.checks import increasing, whole
+from attnbook.multi_head.checks import at_least, increasing, whole
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.experiment_parts import Gridded
@@ -130,6 +130,10 @@ class AfterFirstPhase(OnMixture):
     """Networks that start after the first phase."""
 
     first_phase_samples: int = 1000  # n_1, extra samples of the first phase; they are not counted in n
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, first_phase_samples=self.first_phase_samples)
 
     def first(self, seeds: Sequence[int], where: torch.device) -> Drawn:
         """Draw the samples of the first phase."""

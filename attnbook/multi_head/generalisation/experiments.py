@@ -1,7 +1,4 @@
-"""The experiments of the chapter: the gap against its bounds, and networks without one sample.
-
-How far targets are is measured beside the training of the chapter before, by ``TrainingBounds``.
-"""
+"""The experiments of the chapter: the gap against its bounds, and networks without one sample."""
 
 from __future__ import annotations
 

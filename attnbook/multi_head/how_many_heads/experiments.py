@@ -29,10 +29,7 @@ SMALL_STEP, LARGE_STEPS = 0.5, {256: 128.0, 4096: 512.0}  # one that does not gr
 
 @dataclass(frozen=True, kw_only=True)
 class StepSizeMap(OnMixture):
-    r"""Number of heads and step size together, from zero: there $H$ heads are one head with two step sizes.
-
-    One token in ten of the mixture carries the label, and noise is as long as patterns.
-    """
+    r"""Number of heads and step size together, from zero: there $H$ heads are one head with two step sizes."""
 
     id = "multi_head.step_size_map"
     summary = "Mixture data: the number of heads and the step size together"

@@ -45,10 +45,7 @@ class OnFewSamples(AfterFirstPhase):
 
 @dataclass(frozen=True, kw_only=True)
 class MarginRace(OnFewSamples):
-    r"""Plain gradient descent on the logistic loss against descent normalised by the loss; the design is ours.
-
-    All start at zero, but for the normalised network with more than one head: it starts after the first phase.
-    """
+    r"""Plain gradient descent on the logistic loss against descent normalised by the loss; the design is ours."""
 
     id = "multi_head.margin_race"
     summary = "Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?"
