@@ -11,10 +11,7 @@ conclusions of Theorem 1 hold if
 .. math:: \sqrt H\ge18\,\beta_3'D^2,\quad\eta\le\frac1{\beta_2'},\quad\eta\hat L(\tilde\theta^{(0)})\le D^2,\quad
           \eta K\hat L(\tilde\theta)\le D^2.
 
-Why: as long as the decoders stay below $B$ the paper's proof gives $\eta\sum_{j<k}\hat L(\tilde\theta_j)\le4.25D^2$. A
-head moves at most $\eta\beta_1/\sqrt H$ times that sum of losses, so at most $\frac{4.25}{18}\,\beta_1/\beta_3'$. Since
-$\beta_1/\beta_3'\le2/c$ with $c=4/(3\sqrt3)$, this is below $\frac58$: the decoders stay below $B$. Only their norms
-enter the constants, as the paper says in a footnote.
+The chapter on training bounds has the proof: no head moves by more than $\frac58$.
 
 :func:`certify` looks for the best target along the direction of largest tangent-kernel margin.
 """

@@ -1,6 +1,4 @@
-r"""Bounds on curvature (Proposition 1, Corollary 1), and how far they let the loss rise between two networks.
-
-The last is Proposition 4, generalised local quasi-convexity.
+r"""Bounds on curvature (Proposition 1, Corollary 1), and how far they let the loss rise (Proposition 4).
 
 ``tokens`` are one sample $X=[x_1,\dots,x_T]^\top$ and ``decoder`` is one head's $U$ with the rows $u_t$, both
 ``(tokens, dimension)``. $\|X\|_{2,\infty}$ is the largest norm of a token, $\|X\|_{1,\infty}$ the largest entry in
@@ -34,8 +32,7 @@ Numbers: TypeAlias = Any
 LARGEST_CUMULANT = 4 / (3 * math.sqrt(3))
 r"""The number $4/(3\sqrt3)$, the largest $E(p-\bar p)(s-\bar s)^2$ over all laws of $(p,s)$ on the square $[-1,1]^2$.
 
-For fixed $s$ it is linear in $p$, so $p=\pm1$; the maximum over the two conditional means of $s$ is taken in
-the chapter on curvature. Attained where $p=1$ with a probability $a$ such that $1-2a=1/\sqrt3$.
+Proved in the chapter on curvature. Attained where $p=1$ with a probability $a$ such that $1-2a=1/\sqrt3$.
 """
 
 

@@ -178,7 +178,6 @@ def draw(
     seeds: Sequence[int],
     *,
     purpose: str = "samples",
-    corners: bool = False,
     device: torch.device | None = None,
 ) -> Drawn:
     """Return :func:`draw_samples` for each of some seeds, on a device (default the CPU).
@@ -188,6 +187,6 @@ def draw(
     found = []
     for seed in seeds:
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
-        found.append(draw_samples(mixture, patterns, n_samples, rng=stream(seed, purpose), corners=corners))
+        found.append(draw_samples(mixture, patterns, n_samples, rng=stream(seed, purpose)))
     parts = (torch.from_numpy(np.stack([getattr(one, name) for one in found])) for name in Drawn._fields)
     return Drawn(*(part.to(device or torch.device("cpu")) for part in parts))

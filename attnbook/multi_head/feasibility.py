@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from attnbook.multi_head.checks import at_least, positive
 
-__all__ = ["allowed_constant", "constant_limits", "largest_allowed_constant"]
+__all__ = ["allowed_constant", "constant_limits"]
 
 
 Sizes: TypeAlias = Float[np.ndarray, "*#sizes"]
@@ -26,7 +26,6 @@ def allowed_constant(
     n_heads: Sizes,
     n_samples: float,
     *,
-    literal: bool = False,
     scaling: float = 0.5,
     target_scaling: float | None = None,
 ) -> Sizes:
@@ -36,25 +35,13 @@ def allowed_constant(
     $\|\tilde\theta\|=\sqrt{(\frac{\log n}SH^{c-1/2})^2+H/S^4}$ for the smallest saturating target, all heads together.
 
     Here $c$ is ``scaling`` (default the paper's 1/2), and in $\|U_h\|$ ``target_scaling`` (default the same; 1/2
-    leaves the target of Section 5.3 as it is printed). With ``literal`` the factor $\|\tilde\theta\|_{2,\infty}$ of
-    condition (3), the norm of one head, is kept also below 1; (12) leaves it out.
+    leaves the target of Section 5.3 as it is printed).
     """
     _check(pattern_norm, n_samples, n_heads)
     power = scaling if target_scaling is None else target_scaling
     decoders = np.log(n_samples) / pattern_norm * n_heads ** (power - 0.5)
     norm = np.sqrt(decoders**2 + n_heads / pattern_norm**4)
-    needed = pattern_norm**5 * norm**3 * (norm / np.sqrt(n_heads) if literal else 1.0)
-    return np.asarray(n_heads**scaling / needed)
-
-
-def largest_allowed_constant(pattern_norm: Sizes, n_samples: Sizes) -> Sizes:
-    r"""Return $\frac2{3\sqrt3}\frac1{S\log^2n}$, the largest :func:`allowed_constant` over all $H$ (ours).
-
-    Written with $x=H/(S\log n)^2$ the allowed constant is $\sqrt x\,(1+x)^{-3/2}/(S\log^2n)$, largest at $x=\frac12$.
-    It is below 1 for every $S\ge1$ and $n\ge3$, so (12) then holds for no $H$.
-    """
-    _check(pattern_norm, n_samples)
-    return np.asarray(2 / (3 * np.sqrt(3)) / (pattern_norm * np.log(n_samples) ** 2))
+    return np.asarray(n_heads**scaling / (pattern_norm**5 * norm**3))
 
 
 def constant_limits(power: float, n_heads: float, n_samples: float) -> tuple[float, float]:
@@ -83,8 +70,8 @@ def constant_limits(power: float, n_heads: float, n_samples: float) -> tuple[flo
     return float(np.exp(largest)), float(np.exp(smallest))
 
 
-def _check(pattern_norm: float | np.ndarray, n_samples: float | np.ndarray, n_heads: float | np.ndarray = 1.0) -> None:
+def _check(pattern_norm: float | np.ndarray, n_samples: float, n_heads: float | np.ndarray) -> None:
     positive(pattern_norm=pattern_norm)
     at_least(1, n_heads=n_heads)
-    if not np.min(n_samples) > 1:
+    if not n_samples > 1:
         raise ValueError(f"n_samples: expected above 1, got {n_samples}")

@@ -70,9 +70,6 @@ def proof_conditions(
     * ``pair``: $2\beta_3\delta^2/\sqrt H$, eq. (18) for the full network and a reduced one;
     * ``kept``: $\eta K\hat L(\tilde\theta)/D^2$; ``first``: $\eta\hat L(\theta_0)/D^2$.
 
-    With these the paper's steps give its constants: the losses of steps 0 to $K-1$ add up to at most
-    $2K\hat L(\tilde\theta)+\frac{9D^2}{4\eta}$, and the factors $1+\alpha_{k,i}$ multiply to at most 2.
-
     The constants $\beta$ are those at the largest head of all networks and of the target; ``start_loss`` is
     $\hat L(\theta_0)$; ``target_distance`` is $D$, positive; ``pair_distance`` is $\delta$, the largest distance of a
     full network and a reduced one, or a bound on it ($8D$). All conditions have one shape.

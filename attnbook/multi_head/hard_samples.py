@@ -13,8 +13,7 @@ def against_linear_rules(mixture: Mixture, patterns: Patterns, *, sign: float = 
     r"""Return $2T$ samples, on which no linear rule has a larger margin than $\gamma_{lin}$.
 
     The noise of every irrelevant token points from the own label's pattern to the other's, as far as $Z_\mu$ allows.
-    There is one sample for each label and each cyclic shift of the positions. The mean of the labelled samples is
-    $\frac12(\zeta-2(1-\zeta)Z_\mu/S^2)\,\mathbb 1_Tu_\star^\top$, and no margin exceeds the norm of such a mean.
+    There is one sample for each label and each cyclic shift of the positions. Proved in the chapter on margins.
 
     With ``sign`` -1 the noise helps instead. Label 1 comes first; there is no free noise.
     """

@@ -6,11 +6,6 @@ the groups is to train the whole network; a million million heads cost as much a
 :mod:`~attnbook.multi_head.network` with one entry $U_g$, $W_g$ for each group; ``counts`` ``(members, groups)`` are the
 heads $m_g$ in each, $H=\sum_gm_g$, as floats.
 
-One group is one head with two step sizes: $H$ equal heads summed with $H^{-c}$ compute
-$\langle V,\varphi(XWX^\top)X\rangle$ with $V=H^{1-c}U$. The gradient of each carries the factor $H^{-c}$, so $V$ moves
-by $\eta H^{1-2c}\nabla_V\hat L$; and $W$ moves by $\eta H^{-c}$ times a gradient that is linear in $U=H^{c-1}V$, by
-$\frac\eta H\nabla_W\hat L$.
-
 This is the book's tool, not the paper's, and needs equal heads: if the coefficients of the first phase are uniform on
 $[-1,1]$ all heads differ.
 """
@@ -30,7 +25,7 @@ from attnbook.multi_head import layer
 from attnbook.multi_head.checks import at_least, positive
 from attnbook.multi_head.layer import Counts, Objective, Tokens
 
-__all__ = ["expand", "gradient_descent", "norm", "one_head_step_sizes"]
+__all__ = ["gradient_descent", "norm", "one_head_step_sizes"]
 
 
 def gradient_descent(
@@ -97,22 +92,8 @@ def norm(parameters: Parameters, *, counts: Counts) -> Float[Tensor, " members"]
     return (counts.to(squares.dtype) * squares).sum(1).sqrt()
 
 
-def expand(parameters: Parameters, *, counts: Counts) -> Parameters:
-    """Return the whole network: every group repeated as often as it has heads.
-
-    Raises:
-        ValueError: If the counts are not whole numbers of at least 1, or differ between members.
-    """
-    repeats = counts[0].round().to(torch.int64)
-    if not (counts == repeats).all() or (repeats < 1).any():
-        raise ValueError(f"counts: expected the same whole numbers for every member, got {counts.tolist()}")
-    return {name: tensor.repeat_interleave(repeats, dim=1) for name, tensor in parameters.items()}
-
-
 def one_head_step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
     r"""Return $\eta H^{1-2c}$ for ``decoder`` and $\eta/H$ for ``key_query``: one head trains as $H$ equal ones do.
-
-    The ratio of the two, $H^{2-2c}$, is how many heads with $c=\frac12$ train alike.
 
     For a positive $\eta$, $c\ge0$ and $H\ge1$, which may be infinite if $c=\frac12$: attention that never moves.
 

@@ -1,13 +1,4 @@
-r"""What is measured of a network on samples of the tokenised mixture.
-
-Errors, attention on relevant tokens, and how strongly attention must be scaled to look at nothing else: a query gives
-relevant keys a logit $r$ and an irrelevant one $r-g_s$. If attention is scaled by $\Gamma$ and there are $k$ relevant
-keys, what irrelevant ones get is
-
-.. math:: \frac{\sum_se^{-\Gamma g_s}}{k+\sum_se^{-\Gamma g_s}},
-
-which is at most $\epsilon$ exactly if $\sum_se^{-\Gamma g_s}\le k\,\epsilon/(1-\epsilon)$.
-"""
+"""What is measured of a network on samples of the tokenised mixture: errors, and where its attention is."""
 
 from __future__ import annotations
 
@@ -18,11 +9,10 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
-from attnbook.multi_head.checks import between_zero_and_one, whole
 from attnbook.multi_head.data import Samples
 from attnbook.multi_head.layer import PerSample, Tokens
 
-__all__ = ["error_rate", "leak_and_margin", "logit_gaps", "needed_scale", "relevant_mass"]
+__all__ = ["error_rate", "leak_and_margin", "logit_gaps", "relevant_mass"]
 
 
 def error_rate(outputs: PerSample, labels: PerSample) -> Float[Tensor, " members"]:
@@ -82,35 +72,3 @@ def logit_gaps(
     keys = np.broadcast_to(drawn.relevant[:, None], logits.shape)
     of_relevant = np.where(keys, logits, np.inf).min(2, keepdims=True)
     return (of_relevant - logits)[~keys].reshape(samples, n_tokens, -1)
-
-
-def needed_scale(gaps: Float[np.ndarray, "*rows keys"], n_relevant: int, leak: float) -> float:
-    r"""Return the smallest $\Gamma\ge0$ at which no query gives irrelevant keys more than $\epsilon$ of its attention.
-
-    Newton's method on the largest of convex functions, from the left: each step stays below the answer.
-
-    Args:
-        gaps: Gaps of the irrelevant keys of each query, positive.
-        n_relevant: Number $k$ of relevant keys, at least 1.
-        leak: The share $\epsilon$, between 0 and 1.
-
-    Raises:
-        ValueError: If a gap is not positive (no scale helps), or an argument is outside its range.
-
-    Example:
-        >>> bool(np.isclose(needed_scale(np.array([[1.0, 1.0], [2.0, 2.0]]), 1, 0.5), np.log(2)))
-        True
-    """
-    whole(n_relevant=n_relevant)
-    between_zero_and_one(leak=leak)
-    if not gaps.min() > 0:
-        raise ValueError(f"gaps: expected positive numbers, the smallest is {gaps.min():g}: no scale helps")
-    rows, target = gaps.reshape(-1, gaps.shape[-1]), np.log(n_relevant * leak / (1 - leak))
-    scale = 0.0
-    while True:
-        weights = np.exp(-scale * rows)
-        worst = weights.sum(1).argmax()
-        excess = np.log(weights[worst].sum()) - target
-        if excess <= 1e-12:
-            return float(scale)
-        scale += excess * weights[worst].sum() / (weights[worst] @ rows[worst])

@@ -3,15 +3,13 @@ r"""What is minimised: functions of the outputs, each with its derivative in the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from attnbook.multi_head.layer import Objective, PerSample
 
-__all__ = ["log_sum_exp", "logistic", "side_by_side"]
+__all__ = ["log_sum_exp", "logistic"]
 
 
 def logistic(labels: PerSample, weights: PerSample | None = None) -> Objective:
@@ -20,6 +18,7 @@ def logistic(labels: PerSample, weights: PerSample | None = None) -> Objective:
     The weights are $1/n$ by default, for the mean; zero leaves a sample out.
 
     Example:
+        >>> import torch
         >>> logistic(torch.tensor([[1.0, -1.0]]))(torch.zeros(1, 2))[1]
         tensor([[-0.2500,  0.2500]])
     """
@@ -42,27 +41,5 @@ def log_sum_exp(labels: PerSample) -> Objective:
     def objective(outputs: Tensor) -> tuple[Tensor, Tensor]:
         exponents = -labels * outputs
         return exponents.logsumexp(1) - math.log(labels.shape[1]), -labels * exponents.softmax(1)
-
-    return objective
-
-
-def side_by_side(parts: Sequence[tuple[int, Objective]]) -> Objective:
-    """Return the objective of a stack of members that do not all minimise the same.
-
-    A part is a number of members and their objective, in the order of the stack.
-
-    Raises:
-        ValueError: If there is no part or a number is not positive; when called, if the numbers do not add up to the
-            members that come.
-    """
-    sizes, objectives = [size for size, _ in parts], [one for _, one in parts]
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"parts: expected parts of at least one member, got {sizes}")
-
-    def objective(outputs: Tensor) -> tuple[Tensor, Tensor]:
-        if len(outputs) != sum(sizes):
-            raise ValueError(f"outputs: expected those of {sum(sizes)} members, got {len(outputs)}")
-        found = [one(part) for one, part in zip(objectives, outputs.split(sizes), strict=True)]
-        return torch.cat([value for value, _ in found]), torch.cat([slopes for _, slopes in found])
 
     return objective

@@ -16,7 +16,7 @@ from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, starts
-from attnbook.multi_head.checks import at_least, increasing
+from attnbook.multi_head.checks import at_least, increasing, whole
 from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.experiment_parts import Gridded
@@ -152,7 +152,7 @@ class WideNetworks(AfterFirstPhase):
     def __post_init__(self) -> None:
         super().__post_init__()
         increasing(2, heads=self.heads)
-        at_least(1, n_samples=self.n_samples)
+        whole(**{f"heads: {n_heads:g}": n_heads for n_heads in self.heads})
 
     def stack(self, seeds: Sequence[int], where: torch.device) -> Stack:
         """Draw samples, take the first phase, and draw the signs of the heads."""
@@ -185,7 +185,7 @@ def random_signs(seeds: Sequence[int], heads: Sequence[float]) -> list[np.ndarra
     found = []
     for seed, n_heads in itertools.product(seeds, heads):
         rng = stream(seed, "signs", f"{n_heads:g}")
-        while (counts := starts.draw_sign_counts(n_heads, rng=rng)).min() == 0:
+        while (plus := rng.binomial(int(n_heads), 0.5)) in (0, n_heads):
             pass
-        found.append(counts)
+        found.append(np.array([plus, n_heads - plus], dtype=np.float64))
     return found

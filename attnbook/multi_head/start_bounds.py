@@ -27,7 +27,6 @@ from attnbook.multi_head.data import Mixture
 
 __all__ = [
     "head_norm_bound",
-    "heads_required",
     "margin_bound",
     "output_bound",
     "residual_bound",
@@ -89,11 +88,6 @@ def output_bound(
     if sharper:
         return reach * _row_norm(mixture, residual) * math.sqrt(2 * math.log(2 / failure))
     return max(1.0, reach * (mixture.pattern_norm + residual) * math.sqrt(2 * math.log(n_samples / failure)))
-
-
-def heads_required(mixture: Mixture, *, margin: float, output: float) -> float:
-    r"""Return the heads that P3 asks for with constant 1, $(R^3B_\Phi/\gamma_\star)^2$; infinite for no margin."""
-    return math.inf if margin <= 0 else (mixture.token_norm**3 * output / margin) ** 2
 
 
 def residual_price(mixture: Mixture, *, sharper: bool = False) -> float:

@@ -8,15 +8,8 @@ head $h$. It leaves $W_h=0$ and
 with $\bar x_i$ the mean token of sample $i$. The text available to us has $\alpha_h\sim\mathrm{Unif}(\pm1)$; we read
 it as a random sign.
 
-Attention is uniform there, and softmax answers a change of the logits with their deviation from the mean. With
-$\bar x$ the mean token, a head's slope towards the target $(\bar U,\mathrm{sign}(\alpha_h)\bar W)$ is
-
-.. math:: y\,\Big\langle\sum_t\bar u_t,\bar x\Big\rangle+|\alpha_h|\,\langle m,g\rangle,\qquad
-          g=y\sum_s(x_s-\bar x)\,\bar x^\top\bar Wx_s,
-
-so that $\langle m,g\rangle$ is $T$ times the covariance, over the tokens, of what the decoder reads from a token and
-what its logit gains. Averaged over heads this is $y\langle\nabla\tilde\Phi,\tilde\theta_\star\rangle$ for
-$\tilde\theta_\star=H^{-1/2}(\bar U,\mathrm{sign}(\alpha_h)\bar W)_h$.
+A head's margin towards the target $(\bar U,\mathrm{sign}(\alpha_h)\bar W)$ there is
+$y\langle\sum_t\bar u_t,\bar x\rangle+|\alpha_h|\langle m,g\rangle$ with $g$ of :func:`key_query_pull`.
 """
 
 from __future__ import annotations
@@ -31,8 +24,6 @@ from attnbook.multi_head.checks import whole
 from attnbook.multi_head.layer import PerSample, Tokens
 
 __all__ = [
-    "decoder_part",
-    "draw_sign_counts",
     "even_sign_counts",
     "first_phase",
     "first_phase_direction",
@@ -77,18 +68,6 @@ def even_sign_counts(n_heads: int | float) -> Float[np.ndarray, " 2"]:
     """Return how many heads have coefficient 1 and -1 when they are balanced; an odd one goes to the plus heads."""
     whole(n_heads=n_heads)
     return np.array([n_heads - n_heads // 2, n_heads // 2], dtype=np.float64)
-
-
-def draw_sign_counts(n_heads: int | float, *, rng: np.random.Generator) -> Float[np.ndarray, " 2"]:
-    """Draw how many heads have coefficient 1 and -1 when every sign is random; one number may be zero."""
-    whole(n_heads=n_heads)
-    plus = float(rng.binomial(int(n_heads), 0.5))
-    return np.array([plus, n_heads - plus])
-
-
-def decoder_part(tokens: Tokens, labels: PerSample, decoder: Float[Tensor, "members tokens dimension"]) -> PerSample:
-    r"""Return $y\langle\sum_t\bar u_t,\bar x\rangle$ for the target's $\bar U$: what the margin has at zero already."""
-    return labels * torch.einsum("bnd,bd->bn", tokens.mean(2), decoder.sum(1))
 
 
 def key_query_pull(

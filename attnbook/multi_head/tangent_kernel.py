@@ -1,4 +1,4 @@
-r"""The tangent kernel of multi-head attention, its direction of largest margin, and the linearised network.
+r"""The tangent kernel of multi-head attention, and its direction of largest margin.
 
 The kernel holds the inner products of $\nabla_{\tilde\theta}\tilde\Phi(X_i)$. The direction of largest margin is the
 target that a linearised network points to.
@@ -17,14 +17,12 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
-from attnbook.multi_head.checks import positive, whole
 from attnbook.multi_head.layer import Counts, PerSample, Tokens
 
 __all__ = [
     "TangentMargin",
     "from_features",
     "largest_margins",
-    "linearised_outputs",
     "tangent_features",
     "tangent_margin",
 ]
@@ -106,24 +104,3 @@ def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *,
     whole = torch.einsum("bn,bnf->bf", weights * labels, features)
     direction = from_features(whole / whole.norm(dim=1, keepdim=True), parameters, counts=counts)
     return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction, gram)
-
-
-def linearised_outputs(
-    outputs: PerSample,
-    labels: PerSample,
-    gram: Float[Tensor, "members samples samples"],
-    *,
-    step_size: float,
-    steps: int,
-) -> PerSample:
-    r"""Return the outputs on the samples of the linearised network after training it by gradient descent.
-
-    Outputs $f$ follow $f\leftarrow f+\frac\eta n\,G\,(y\odot\sigma(-y\odot f))$ with the tangent kernel $G$; at least
-    one step.
-    """
-    positive(step_size=step_size)
-    whole(steps=steps)
-    pushed = (step_size / labels.shape[1]) * gram
-    for _ in range(steps):
-        outputs = outputs + torch.bmm(pushed, (labels * torch.sigmoid(-labels * outputs)).unsqueeze(2)).squeeze(2)
-    return outputs

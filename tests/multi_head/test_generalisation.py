@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+import whole_network
 
 from attnbook.core.ensemble import log_spaced
 from attnbook.multi_head import generalisation_bounds as theory
-from attnbook.multi_head import head_groups, layer, leave_one_out, starts
+from attnbook.multi_head import layer, leave_one_out, starts
 from attnbook.multi_head.leave_one_out import leave_one_out_weights
 from attnbook.multi_head.realizability import Targets, nearest_targets
 from attnbook.multi_head.tangent_kernel import tangent_margin
@@ -38,7 +39,7 @@ def one_by_one(problem, index, left_out, steps=11):
     """Train one network of a set with all of its heads written out, by automatic differentiation."""
     start, tokens, labels = problem
     own = {name: tensor[index : index + 1] for name, tensor in start.items()}
-    theta = head_groups.expand(own, counts=COUNTS[index : index + 1])
+    theta = whole_network.expand(own, counts=COUNTS[index : index + 1])
     batch = tokens[index : index + 1], labels[index : index + 1]
     weights = torch.full((SAMPLES,), 1 / SAMPLES, dtype=torch.float64)
     if left_out is not None:
@@ -144,7 +145,7 @@ def test_a_step_without_a_sample_moves_its_pair_apart_as_by_hand(problem):
             {name: t[index : index + 1, 0] for name, t in path.networks.items()},
             {name: t[index : index + 1, 1 + i] for name, t in path.networks.items()},
         ]
-        whole = [head_groups.expand(one, counts=COUNTS[index : index + 1]) for one in pair]
+        whole = [whole_network.expand(one, counts=COUNTS[index : index + 1]) for one in pair]
         kept = [j for j in range(SAMPLES) if j != i]
         stepped = []
         for theta in whole:

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+import whole_network
 
-from attnbook.multi_head import head_groups, layer, network, starts, tangent_kernel
+from attnbook.multi_head import head_groups, layer, network, on_mixture, starts, tangent_kernel
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.objectives import log_sum_exp, logistic
 
@@ -42,8 +43,8 @@ def test_groups_train_exactly_as_the_whole_network(each: tuple[float, float]) ->
     drawn, counts = drawn_samples(), counts_of(*each)
     start = starts.first_phase(*drawn_samples(30, "first phase")[:2])
     groups = train(start, drawn, counts)
-    whole = network.gradient_descent(head_groups.expand(start, counts=counts), drawn[:2], step_size=0.5, steps=50)
-    for name, tensor in head_groups.expand(groups.parameters, counts=counts).items():
+    whole = network.gradient_descent(whole_network.expand(start, counts=counts), drawn[:2], step_size=0.5, steps=50)
+    for name, tensor in whole_network.expand(groups.parameters, counts=counts).items():
         torch.testing.assert_close(tensor, whole.parameters[name], rtol=0, atol=1e-13)
     largest = sum(tensor.square().sum((1, 2, 3)) for tensor in whole.parameters.values()).sqrt()
     np.testing.assert_allclose(groups.records["norm"][-1], largest.numpy(), rtol=1e-12)
@@ -87,7 +88,7 @@ def test_gradient_of_a_group_is_that_of_one_of_its_heads(exponent: float) -> Non
         "decoder": torch.tensor(rng.standard_normal((2, 2, 5, 7))),
         "key_query": torch.tensor(rng.standard_normal((2, 2, 7, 7))),
     }
-    whole = {name: t.requires_grad_() for name, t in head_groups.expand(groups, counts=counts).items()}
+    whole = {name: t.requires_grad_() for name, t in whole_network.expand(groups, counts=counts).items()}
     out = layer.outputs(whole, drawn.tokens, exponent=exponent)
     loss = torch.nn.functional.softplus(-drawn.labels * out).mean(1)
     expected = torch.autograd.grad(loss.sum(), list(whole.values()))
@@ -162,14 +163,14 @@ def test_tangent_kernel_of_groups_is_that_of_the_whole_network() -> None:
     tokens, counts = drawn_samples(4).tokens, counts_of(3.0, 2.0)
     start = starts.first_phase(*drawn_samples(30, "first phase")[:2])
     few = tangent_kernel.tangent_features(start, tokens, counts=counts)
-    all_heads = tangent_kernel.tangent_features(head_groups.expand(start, counts=counts), tokens)
+    all_heads = tangent_kernel.tangent_features(whole_network.expand(start, counts=counts), tokens)
     torch.testing.assert_close(few @ few.mT, all_heads @ all_heads.mT)
 
 
 def test_sign_counts() -> None:
     assert starts.even_sign_counts(7).tolist() == [4.0, 3.0]
     assert starts.even_sign_counts(1).tolist() == [1.0, 0.0]
-    drawn = starts.draw_sign_counts(1e12, rng=np.random.default_rng(0))
+    (drawn,) = on_mixture.random_signs((0,), (1e12,))
     assert drawn.sum() == 1e12
     assert abs(drawn[0] - drawn[1]) < 6e6
 
@@ -179,12 +180,10 @@ def test_sign_counts() -> None:
     [
         (lambda: starts.even_sign_counts(0), "n_heads"),
         (lambda: starts.even_sign_counts(2.5), "n_heads"),
-        (lambda: starts.draw_sign_counts(0, rng=np.random.default_rng(0)), "n_heads"),
         (lambda: starts.first_phase(*drawn_samples()[:2], coefficients=torch.zeros(0)), "coefficients"),
         (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(0.0)), "counts"),
         (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(1.0, 1.0)), "counts"),
         (lambda: train(starts.zero(2, 5, 7), drawn_samples(), counts_of(1.0), exponent=-1.0), "exponent"),
-        (lambda: head_groups.expand(starts.zero(2, 5, 7), counts=counts_of(1.5)), "counts"),
         (
             lambda: train(
                 starts.zero(2, 5, 7),

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import red
 import torch
+import whole_network
 
 import attnbook
 from attnbook import ledger
 from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
-from attnbook.multi_head import head_groups, layer, network, objectives, oracle, starts
+from attnbook.multi_head import layer, network, oracle, starts
 from attnbook.multi_head.data import draw, draw_patterns
 from attnbook.multi_head.margin_race import experiments as own
 from attnbook.multi_head.margin_race import figures, root_two
@@ -193,21 +194,6 @@ def test_plain_descent_races_with_the_step_size_that_served_one_head_best(stored
     assert 0 < best < len(tried) - 1
 
 
-def test_objectives_side_by_side_are_each_alone():
-    rng = np.random.default_rng(0)
-    outputs = torch.as_tensor(rng.standard_normal((5, 7)))
-    labels = torch.as_tensor(rng.choice([1.0, -1.0], (5, 7)))
-    parts = objectives.logistic(labels[:2]), objectives.log_sum_exp(labels[2:])
-    value, slopes = objectives.side_by_side([(2, parts[0]), (3, parts[1])])(outputs)
-    for rows, part in zip((slice(0, 2), slice(2, 5)), parts, strict=True):
-        torch.testing.assert_close((value[rows], slopes[rows]), part(outputs[rows]), rtol=0, atol=0)
-    for wrong in ([], [(0, parts[0])]):
-        with pytest.raises(ValueError, match="parts"):
-            objectives.side_by_side(wrong)
-    with pytest.raises(ValueError, match="expected those of 1 members, got 2"):
-        objectives.side_by_side([(1, parts[0])])(torch.zeros(2, 2))
-
-
 def margin_by_autograd(entries, drawn, member, labels):
     weights = {name: torch.tensor(array[None], dtype=torch.float64) for name, array in entries.items()}
     rows = torch.func.jacrev(lambda p: layer.outputs(p, drawn.tokens[member : member + 1])[0])(weights)
@@ -261,7 +247,7 @@ def found():
 @pytest.mark.parametrize("kinds", [1, 2])
 def test_networks_found_have_norm_root_two_and_a_margin_under_the_bound(found, kinds):
     drawn, (parameters, counts) = found[0], found[1][kinds]
-    whole = head_groups.expand(parameters, counts=counts)
+    whole = whole_network.expand(parameters, counts=counts)
     norm = torch.cat([part.flatten(1) for part in whole.values()], dim=1).norm(dim=1)
     np.testing.assert_allclose(norm, math.sqrt(2))
     margin = (drawn.labels * layer.outputs(whole, drawn.tokens)).amin(1).numpy()

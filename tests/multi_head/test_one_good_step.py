@@ -13,14 +13,18 @@ from attnbook.core.kernel_margin import kernel_margin
 from attnbook.core.rng import stream
 from attnbook.multi_head import layer, oracle, starts
 from attnbook.multi_head import start_bounds as theory
-from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns, draw_samples
+from attnbook.multi_head.data import Mixture, draw, draw_patterns, draw_samples
 from attnbook.multi_head.objectives import logistic
-from attnbook.multi_head.one_good_step.experiments import best_margin, jacobian_errors, truth
+from attnbook.multi_head.one_good_step.experiments import jacobian_errors, truth
 from attnbook.multi_head.tangent_kernel import tangent_features
 
 CPU = torch.device("cpu")
 
 NOISY = Mixture(5, 11, 3, pattern_norm=1.5, relevant_fraction=0.4, label_noise=0.2, other_noise=0.25, free_noise=0.6)
+
+
+def decoder_part(tokens, labels, decoder):
+    return labels * torch.einsum("bnd,bd->bn", tokens.mean(2), decoder.sum(1))
 
 
 def network(parameters, tokens):
@@ -88,7 +92,7 @@ def test_the_two_parts_are_the_margin_of_the_target_by_automatic_differentiation
         at = decoder.clone().requires_grad_(), key_query.clone().requires_grad_()
         gradients = torch.autograd.grad(network(at, x), at)
         expected.append(float(y * sum((g * t).sum() for g, t in zip(gradients, towards, strict=True))))
-    zero = starts.decoder_part(batch.tokens, batch.labels, u[None])
+    zero = decoder_part(batch.tokens, batch.labels, u[None])
     pull = starts.key_query_pull(batch.tokens, batch.labels, w[None])
     found = zero[0] + scale.abs().mean() * (pull[0] @ m)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
@@ -110,7 +114,7 @@ def test_with_random_signs_no_margin_depends_on_the_number_of_heads_and_equal_si
         outputs = layer.outputs(many, batch.tokens)
         torch.testing.assert_close(outputs, single * sum(signs) / len(signs) ** 0.5, atol=1e-12, rtol=0)
     np.testing.assert_allclose(margins, margins[:1] * 3, rtol=1e-10)
-    np.testing.assert_allclose(best, best_margin(batch, m)[0], rtol=1e-8)
+    np.testing.assert_allclose(best, best[:1] * 3, rtol=1e-8)
     equal = starts.first_phase(first.tokens, first.labels, coefficients=torch.ones(9))
     torch.testing.assert_close(layer.outputs(equal, batch.tokens), 3 * single)
 
@@ -137,10 +141,6 @@ def test_sizes_known_by_hand() -> None:
     assert ours == pytest.approx(math.sqrt(2) / 2)
     assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5)) == 32 * 8
     assert theory.residual_price(Mixture(4, 6, 2, pattern_norm=2.0, relevant_fraction=0.5), sharper=True) == 4 * 8
-    assert theory.heads_required(alone, margin=2.0, output=4.0) == pytest.approx(4.0)
-    long = Mixture(1, 3, 1, pattern_norm=2.0, relevant_fraction=1.0)
-    assert theory.heads_required(long, margin=4.0, output=1.0) == pytest.approx(4.0)
-    assert theory.heads_required(alone, margin=-1.0, output=1.0) == math.inf
 
 
 def adversarial(mixture: Mixture, patterns, rng) -> tuple[np.ndarray, float]:
@@ -165,7 +165,7 @@ def test_our_bound_holds_at_the_worst_corners_and_at_any_residual(share) -> None
     u, w = oracle.decoder(patterns, 5), oracle.key_query(patterns)
     drawn = [adversarial(mixture, patterns, rng) for _ in range(3000)]
     tokens, labels = torch.tensor(np.stack([x for x, _ in drawn]))[None], torch.tensor([[y for _, y in drawn]])
-    zero = starts.decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
+    zero = decoder_part(tokens, labels, torch.tensor(u / np.linalg.norm(u))[None])
     pull = starts.key_query_pull(tokens, labels, torch.tensor(w / np.linalg.norm(w))[None])
     signal = zero + share / 4 * pull @ torch.tensor(oracle.value_direction(patterns))
     assert (signal >= theory.margin_bound(mixture) - 1e-12).all()
@@ -188,15 +188,6 @@ def test_targets_have_norm_one_and_belong_to_the_samples() -> None:
         torch.testing.assert_close(label[0] - label[1], true.signal[member])
         relevant = drawn.tokens[member][drawn.relevant[member]]
         assert torch.cdist(relevant, label).amin(1).max() == 0
-
-
-def test_the_best_margin_is_found_or_none_where_a_sample_has_both_labels() -> None:
-    """At zero with one token the features are the tokens: two orthogonal ones are separated half way between them."""
-    tokens = torch.tensor([[[[3.0, 0.0]], [[0.0, 3.0]]], [[[1.0, 0.0]], [[1.0, 0.0]]]], dtype=torch.float64)
-    labels = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64)
-    found = best_margin(Drawn(tokens, labels, torch.ones(2, 2, 1, dtype=torch.bool)), torch.zeros(2, 2).double())
-    assert found[0] == pytest.approx(3.0)
-    assert np.isnan(found[1])
 
 
 def test_the_softmax_jacobian_at_zero_carries_one_over_the_number_of_tokens() -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import whole_network
 
 from attnbook.multi_head import certificate, certify, head_groups, layer, network, starts
 from attnbook.multi_head import convergence_bounds as theory
@@ -17,7 +18,6 @@ from attnbook.multi_head.derivatives import loss_hessian
 from attnbook.multi_head.generalisation_bounds import target_distance
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import (
-    linearised_outputs,
     tangent_features,
     tangent_margin,
 )
@@ -282,9 +282,9 @@ def test_tangent_direction_has_the_margin_it_claims_in_the_whole_network(small):
     drawn, start, counts = small
     found = tangent_margin(start, drawn.tokens, drawn.labels, counts=counts)
     member = {name: tensor[:1] for name, tensor in start.items()}
-    whole = head_groups.expand(member, counts=counts[:1])
+    whole = whole_network.expand(member, counts=counts[:1])
     features = tangent_features(whole, drawn.tokens[:1])[0]
-    direction = head_groups.expand({name: t[:1] for name, t in found.direction.items()}, counts=counts[:1])
+    direction = whole_network.expand({name: t[:1] for name, t in found.direction.items()}, counts=counts[:1])
     flat = torch.cat([direction[name].flatten(2) for name in ("decoder", "key_query")], dim=2).flatten()
     assert flat.norm().item() == pytest.approx(1)
     margin = (drawn.labels[0] * (features @ flat)).min().item()
@@ -296,25 +296,6 @@ def test_tangent_margin_does_not_depend_on_the_number_of_heads_or_their_signs(sm
     few = tangent_margin(start, drawn.tokens, drawn.labels, counts=counts).margin
     many = tangent_margin(start, drawn.tokens, drawn.labels, counts=counts.flip(1) * 1e6).margin
     np.testing.assert_allclose(few, many, rtol=1e-8)
-
-
-def test_linearised_outputs_are_gradient_descent_on_the_features(small):
-    drawn, start, counts = small
-    first = layer.outputs(start, drawn.tokens, counts=counts)
-    features = tangent_features(start, drawn.tokens, counts=counts)
-    weights = torch.zeros(2, features.shape[2], dtype=torch.float64, requires_grad=True)
-    for _ in range(7):
-        out = first + (features * weights[:, None]).sum(2)
-        loss = torch.nn.functional.softplus(-drawn.labels * out).mean(1).sum()
-        weights = (weights - 0.3 * torch.autograd.grad(loss, weights)[0]).detach().requires_grad_()
-    expected = (first + (features * weights[:, None]).sum(2)).detach()
-    got = linearised_outputs(first, drawn.labels, features @ features.mT, step_size=0.3, steps=7)
-    torch.testing.assert_close(got, expected)
-    for name, number in {"step_size": 0.0, "steps": 0}.items():
-        with pytest.raises(ValueError, match=name):
-            linearised_outputs(
-                first, drawn.labels, features @ features.mT, **{"step_size": 0.3, "steps": 7, name: number}
-            )
 
 
 # Equations (15) and (17), MH-E15, whose left and right sides no experiment compares

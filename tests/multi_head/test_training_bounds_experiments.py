@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import red
 import torch
+import whole_network
 
 import attnbook
 from attnbook import ledger
 from attnbook.multi_head import convergence_bounds as theory
-from attnbook.multi_head import head_groups, layer
+from attnbook.multi_head import layer
 from attnbook.multi_head.generalisation_bounds import target_distance
 from attnbook.multi_head.on_mixture import random_signs
 from attnbook.multi_head.training_bounds import experiments as own
@@ -81,7 +82,6 @@ PARTS = {
     "training_bounds": [
         ("MH-T1.1", scaled(distance=5)),
         ("MH-T1.1", scaled(margin=3)),
-        ("MH-T1.5", flat_in_heads("linear_gap")),
         ("MH-T1.5", backwards("attention")),
         ("MH-A2", scaled(needed=1.1)),
         ("MH-P7", scaled(least_loss=0.2)),
@@ -113,7 +113,7 @@ def test_averages_and_distances_are_those_of_the_whole_network():
     stack = own.WideNetworks(heads=(4, 64, 128)).stack((3,), torch.device("cpu"))
     found = own.followed(stack, 0.5, (0, 5, 13), None)[0]
     counts = stack.counts[:1]
-    start = head_groups.expand({n: t[:1] for n, t in stack.start.items()}, counts=counts)
+    start = whole_network.expand({n: t[:1] for n, t in stack.start.items()}, counts=counts)
     whole = {n: t.clone() for n, t in start.items()}
     tokens, labels = stack.tokens[:1], stack.labels[:1]
     losses = []
@@ -219,8 +219,6 @@ def test_pictures_and_tables_draw(stored):
         figures.promise(data, certificates),
         figures.certificate_frame(certificates, 1e4),
         figures.certificate_frame(certificates, 1e6),
-        figures.inside(stored["inside_theorem"]),
-        figures.heads_asked(data),
         figures.lazy(data),
     ]
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)

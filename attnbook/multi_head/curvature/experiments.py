@@ -84,11 +84,7 @@ class SingleHead(Gridded):
 
 @dataclass(frozen=True, kw_only=True)
 class Curvature(Gridded):
-    r"""Corollary 1: extreme eigenvalues of true Hessians beside the bounds, by number of heads and size of weights.
-
-    Small Hessians are put together from Lemma 1 in closed form; at the larger size, where all blocks would take
-    gigabytes, their products with vectors come from differentiating twice. The paper's sizes are not in the text.
-    """
+    """Corollary 1: extreme eigenvalues of true Hessians beside the bounds, by number of heads and size of weights."""
 
     id = "multi_head.curvature"
     summary = "Corollary 1: extreme curvature of the loss against the number of heads"

@@ -7,9 +7,6 @@ that are all the same (*equal tokens*) or point half each way (*opposite tokens*
 
 Then what the paper's footnotes allow: another self-bounded loss, and tied decoders $U_h=P(u_h)$ with one vector $u_h$
 for all tokens (pooling, $U_h=\mathbb 1u_h^\top$) or for the last token only, where derivatives are those in $u_h$.
-
-At last one head: *lopsided* draws are made to come near the bound of Proposition 1, by tokens close to $\pm e$ for one
-direction $e$, decoders of all sizes along $e$, and the attention for which the larger term of the bound is attained.
 """
 
 from __future__ import annotations

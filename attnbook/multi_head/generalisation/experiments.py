@@ -1,11 +1,7 @@
-"""The experiments of the chapter: the gap against its bounds, and networks without one sample.
-
-How far targets are is measured beside the training of the chapter before, by ``TrainingBounds``.
-"""
+"""The experiments of the chapter: the gap against its bounds, and networks without one sample."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +12,12 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, highest, lowest
-from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head.checks import at_least, increasing, positive
 from attnbook.multi_head.data import Drawn, double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation import left_out
-from attnbook.multi_head.measures import error_rate
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.on_mixture import AfterFirstPhase, Stack, stacked
 from attnbook.multi_head.realizability import PENALTIES, nearest_targets
@@ -60,7 +54,7 @@ class OnNoisyData(AfterFirstPhase):
 
 @dataclass(frozen=True, kw_only=True)
 class GeneralisationGap(OnNoisyData):
-    """Test and training loss against the number of samples, with true labels and with coin tosses."""
+    """Test and training loss against the number of samples."""
 
     id = "multi_head.generalisation_gap"
     summary = "Theorem 2, Corollaries 2 and 4: the gap between test and training loss, and its bounds"
@@ -88,26 +82,21 @@ class GeneralisationGap(OnNoisyData):
         """Train on samples of every size, and look for the targets that the bounds need."""
         where, found, heads = double_device(device), [], [self.heads]
         first, test = self.first(seeds, where), self.draw(seeds, self.test_samples, "test", where)
-        coin_first, coin_test = (tossed(one, seeds, name) for name, one in {"first phase": first, "test": test}.items())
         with threads(1):
             for number, n in enumerate(self.sizes, 1):
-                drawn = self.draw(seeds, n, f"samples {n}", where)
-                stack = stacked(drawn, first, heads)
-                coins = stacked(tossed(drawn, seeds, f"samples {n}"), coin_first, heads)
-                random = {f"random_{name}": v for name, v in self._trained(coins, coin_test).items()}
-                found.append(self._trained(stack, test) | self._targets(stack) | random)
+                stack = stacked(self.draw(seeds, n, f"samples {n}", where), first, heads)
+                found.append(self._trained(stack, test) | self._targets(stack))
                 if progress:
                     progress(number, len(self.sizes))
         dims = {1: ("seed", "n"), 2: ("schedule", "seed", "n")}
         return {name: (dims[found[0][name].ndim], np.stack([one[name] for one in found], -1)) for name in found[0]}
 
     def _trained(self, stack: Stack, test: Drawn) -> dict[str, np.ndarray]:
-        """Return losses, and the error, after n steps and after the fixed number, ``(schedules, seeds)``."""
+        """Return losses after n steps and after the fixed number, ``(schedules, seeds)``."""
         fresh = stack.on(test)
 
         def record(networks: Parameters) -> dict[str, Tensor]:
-            error = error_rate(fresh.outputs(networks), fresh.labels)
-            return {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks), "test_error": error}
+            return {"train_loss": stack.losses(networks), "test_loss": fresh.losses(networks)}
 
         return stack.train(self.step_size, (stack.labels.shape[1], self.steps), record)[0]
 
@@ -120,14 +109,11 @@ class GeneralisationGap(OnNoisyData):
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Read off slopes of mean losses and hold mean gaps against the bounds."""
         gap, bound, at_n = data.test_loss - data.train_loss, corollary_2(data, self.step_size), {"schedule": K_IS_N}
-        coins, fourth = data.random_test_loss - data.random_train_loss, corollary_4(data, self.step_size)
+        fourth, schedules = corollary_4(data, self.step_size), {"mean_gap": K_IS_N, "fixed_steps": K_FIXED}
         ends = {"smallest_n": {"n": self.sizes[0], **at_n}, "largest_n": {"n": self.sizes[-1], **at_n}}
-        slopes = [{"slope_mean_gap": slope(positive_mean(one.sel(at_n)), "n"),
-                   "slope_fixed_steps": slope(positive_mean(one.sel(schedule=K_FIXED)), "n")}
-                  for one in (gap, coins)]  # fmt: skip
+        slopes = {f"slope_{name}": slope(positive_mean(gap.sel(schedule=k)), "n") for name, k in schedules.items()}
         return {
-            "MH-T2.1": slopes[0] | {f"gap_{name}": gap.sel(at) for name, at in ends.items()},
-            "MH-T2.1-random": slopes[1] | {"gap_largest_n": coins.sel(ends["largest_n"])},
+            "MH-T2.1": slopes | {f"gap_{name}": gap.sel(at) for name, at in ends.items()},
             "MH-T2.3": {
                 "slope_last_sizes": slope(positive_mean(data.test_loss.sel(at_n).isel(n=slice(-3, None))), "n"),
                 **{f"test_loss_{name}": data.test_loss.sel(at) for name, at in ends.items()},
@@ -303,9 +289,3 @@ def corollary_4(data: xr.Dataset, step_size: float) -> xr.DataArray:
 def lemma_3(data: xr.Dataset) -> xr.DataArray:
     r"""Return Lemma 3's bound on the gap from the measured distances, $2\beta_1$ times their mean."""
     return 2 * data.lipschitz * data.distance
-
-
-def tossed(drawn: Drawn, seeds: Sequence[int], purpose: str) -> Drawn:
-    """Replace every label by a coin toss."""
-    coins = [stream(seed, "coins", purpose).choice([1.0, -1.0], drawn.labels.shape[1]) for seed in seeds]
-    return drawn._replace(labels=to_tensor(np.stack(coins), device=drawn.labels.device, dtype=torch.float64))

@@ -20,7 +20,6 @@ LEFT_OUT = Look("left-out − training loss", "#c2410c", (0, (5, 2)), "s", hollo
 LEMMA = Look("Lemma 3, true distances", "#5b5f66", "-.", "^")
 COROLLARY = Look("Corollary 2", "#111111", (0, (1, 1)), "X")
 THEOREM = Look("Theorem 2, best target", "#15803d", (0, (5, 1)), "v")
-COINS = Look("coin tosses, K = n", "#9d174d", "-.", "P")
 RECURSION = Look("the paper's (22), unrolled", "#7c3aed", ":", "D")
 PRINTED = Look("the paper's (21) as it reads", "#c2410c", "--", "^")
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -47,19 +46,14 @@ def gap_and_bounds(data: xr.Dataset) -> Figure:
 
 
 def rates(data: xr.Dataset) -> Figure:
-    """Draw the gap against the number of samples for both schedules, with true labels and with coin tosses."""
-    gap, coins = data.test_loss - data.train_loss, data.random_test_loss - data.random_train_loss
-    fixed, n = f"K = {data.attrs['settings']['steps']}", data.n.values
-    looks = (
-        (Look(f"coin tosses, {fixed}", COINS.color, (0, (1, 1)), "X", hollow=True), coins, own.K_FIXED),
-        (COINS, coins, own.K_IS_N),
-        (replace(GAP, label="true labels, K = n"), gap, own.K_IS_N),
-        (Look(f"true labels, {fixed}", "#15803d", (0, (5, 1)), "v"), gap, own.K_FIXED),
-    )
+    """Draw the gap against the number of samples for both schedules."""
+    gap, n = data.test_loss - data.train_loss, data.n.values
+    fixed = Look(f"K = {data.attrs['settings']['steps']}", "#15803d", (0, (5, 1)), "v")
+    looks = {own.K_IS_N: replace(GAP, label="K = n"), own.K_FIXED: fixed}
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.4))
-        for look, values, schedule in looks:
-            band(ax, n, values.sel(schedule=schedule), look)
+        for schedule, look in looks.items():
+            band(ax, n, gap.sel(schedule=schedule), look)
         line = 1.6 * float(gap.sel(schedule=own.K_IS_N).mean("seed")[0]) * n[0] / n
         ax.plot(n, line, color=INK, linewidth=1, linestyle=":")
         ax.annotate("slope −1", (n[2], line[2]), xytext=(4, 5), textcoords="offset points", fontsize=10)

@@ -15,7 +15,7 @@ from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, measures, network, starts
-from attnbook.multi_head.checks import at_least, containing, increasing
+from attnbook.multi_head.checks import at_least, containing
 from attnbook.multi_head.data import Drawn, double_device
 from attnbook.multi_head.experiment_parts import Gridded, random_networks
 from attnbook.multi_head.objectives import logistic
@@ -25,15 +25,11 @@ FIRST = 8  # steps with a look at the loss after each: a step size far too large
 FINISHED = 1e-18  # training loss at which no step changes a parameter any more, not even with the largest step size
 ROOT_CELLS = ((16, 128.0), (256, 512.0), (4096, 2048.0))  # heads and step sizes on the line eta = 32 sqrt(H)
 SMALL_STEP, LARGE_STEPS = 0.5, {256: 128.0, 4096: 512.0}  # one that does not grow, and eta = 8 sqrt(H)
-SOLVED = 1e-6  # margin from which on a linear program counts as solved; its own tolerance is 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSizeMap(OnMixture):
-    r"""Number of heads and step size together, from zero: there $H$ heads are one head with two step sizes.
-
-    One token in ten of the mixture carries the label, and noise is as long as patterns.
-    """
+    r"""Number of heads and step size together, from zero: there $H$ heads are one head with two step sizes."""
 
     id = "multi_head.step_size_map"
     summary = "Mixture data: the number of heads and the step size together"
@@ -86,34 +82,27 @@ class StepSizeMap(OnMixture):
 
 @dataclass(frozen=True, kw_only=True)
 class AlternatingLabels(Gridded):
-    r"""Data that need many heads: one token $z$ beside a zero token, and labels that alternate as $z$ grows.
-
-    On whole networks by gradient descent; and, for drawn attention, decoders by a linear program.
-    """
+    r"""Data that need many heads: one token $z$ beside a zero token, and labels that alternate as $z$ grows."""
 
     id = "multi_head.alternating_labels"
     summary = "Labels that alternate along a line: how many heads can fit them"
     budget_seconds = 20
-    smoke = {"starts": 3, "steps": 20, "draws": 2, "seeds": (0, 1)}
-    axes = {"heads": "heads", "samples": "samples"}
-    labels = {"lacking": (1, 0)}  # heads that are drawn: too few by one, or just enough
+    smoke = {"starts": 3, "steps": 20, "seeds": (0, 1)}
+    axes = {"heads": "heads"}
 
-    heads: tuple[int, ...] = (1, 2, 4, 16)  # of the networks that are trained on three samples
+    heads: tuple[int, ...] = (1, 2, 4, 16)
     starts: int = 40  # random starts of each seed
     scale: float = 1.0  # standard deviation of their entries
     step_size: float = 0.5
     steps: int = 3000
     spacing: float = 0.7  # z = 0.7, 1.4, 2.1
-    samples: tuple[int, ...] = (3, 4, 5, 6)  # numbers of samples for the linear program
-    draws: int = 20  # of attention and samples for each of them and each number of heads
 
     def __post_init__(self) -> None:
         super().__post_init__()
         containing((1, 2), heads=self.heads)
-        increasing(3, samples=self.samples)
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train on three samples; solve linear programs with n - 2 and n - 1 heads on n samples."""
+        """Train on three samples."""
         where = double_device(device)
         z = self.spacing * torch.arange(1, 4, device=where).double()
         batch = on_a_line(z.repeat(len(seeds) * self.starts, 1))
@@ -125,28 +114,12 @@ class AlternatingLabels(Gridded):
             right = (layer.outputs(last, batch[0]) * batch[1] > 0).all(1).view(len(seeds), -1)
             return {"fitted": (("seed",), right.double().mean(1).cpu().numpy())}
 
-        def solved(n: int, lacking: int, seed: int) -> Arrays:  # the share of draws with decoders for all labels
-            n_heads, right = n - 1 - lacking, 0
-            rng = stream(seed, "alternating", n, n_heads)
-            for _ in range(self.draws):
-                # Logits w z^2 from far below one to far above it: log-uniform z^2 and w.
-                heights = np.sqrt(np.sort(10 ** rng.uniform(-1, 1, n)))
-                key_query = torch.tensor(10 ** rng.uniform(-1.5, 1.5, (1, n_heads, 1, 1)))
-                right += best_margin(key_query, *on_a_line(torch.tensor(heights)[None])) > SOLVED
-            return {"solved": ((), right / self.draws)}
-
-        trained = self.grid(("heads",), fitted, progress=progress)
-        return trained | self.grid(("samples", "lacking", "seed"), solved, also={"seed": seeds})
+        return self.grid(("heads",), fitted, progress=progress)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Read off shares of networks that fit, and of solved linear programs."""
-        few, enough = (data.solved.sel(lacking=k) for k in (1, 0))
-        return {
-            "MH-OPEN-heads": {
-                **{f"fitted_{h}": data.fitted.sel(heads=h) for h in (1, 2)}, "fitted_most": data.fitted.isel(heads=-1),
-                "solved_lacking_one": few.max("samples"), "solved_enough": enough.min("samples"),
-            }
-        }  # fmt: skip
+        """Read off shares of networks that fit."""
+        few = {f"fitted_{h}": data.fitted.sel(heads=h) for h in (1, 2)}
+        return {"MH-OPEN-heads": few | {"fitted_most": data.fitted.isel(heads=-1)}}
 
 
 def trained(train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: int) -> dict[str, np.ndarray]:
@@ -178,20 +151,3 @@ def on_a_line(z: Tensor) -> network.Batch:
     tokens = torch.stack([torch.zeros_like(z), z], dim=-1)[..., None]
     labels = (-1.0) ** torch.arange(z.shape[1], dtype=z.dtype, device=z.device)
     return tokens, labels.expand(len(z), -1)
-
-
-def best_margin(key_query: Tensor, tokens: Tensor, labels: Tensor) -> float:
-    """Return the largest margin of decoders with entries up to one, for given attention; zero where labels do not fit.
-
-    Attention first: what decoders see is linear in them, so that this is a linear program.
-    """
-    from scipy.optimize import linprog  # only here: a machine that trains does not load it
-
-    shape = (*key_query.shape[:2], *tokens.shape[2:])
-    weights = layer.attention_weights({"decoder": tokens.new_zeros(shape), "key_query": key_query}, tokens)
-    seen = (weights @ tokens[:, :, None])[0].flatten(1).numpy()
-    gains = -labels[0].numpy()[:, None] * seen / np.abs(seen).max(0)
-    rows = np.column_stack([gains, np.ones(len(gains))])
-    costs = np.append(np.zeros(gains.shape[1]), -1.0)
-    bounds = [(-1.0, 1.0)] * gains.shape[1] + [(0.0, None)]
-    return float(-linprog(costs, A_ub=rows, b_ub=np.zeros(len(rows)), bounds=bounds, method="highs").fun)

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, style
 
 HEADS = "number of heads H"
 ATTENTION = "attention on relevant tokens"
@@ -65,20 +65,3 @@ def law_text(data: xr.Dataset, power: float) -> str:
     lines = [np.interp(common, steps - power * np.log(h), mass.sel(heads=h)) for h in heads]
     apart = np.ptp(lines, axis=0).max()
     return f"Lines of {heads[0]:.0f} to {heads[-1]:.0f} heads, at equal η / H^{power:g}: at most {apart:.2f} apart."
-
-
-def alternating(data: xr.Dataset) -> Figure:
-    """Draw which networks fit alternating labels: trained ones on three samples, the best decoders on more."""
-    with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
-        band(left, data.heads.values, data.fitted.T.values, Look("trained", "#0b5cad", "-", "o"))
-        left.set(title="3 samples, trained", ylabel="share of starts that fit")
-        log_axis(left, data.heads.values, HEADS)
-        for lacking, look in ((0, Look("n - 1 heads", "#0b5cad", "-", "o")), (1, Look("n - 2", "#c2410c", "--", "s"))):
-            band(right, data.samples.values, data.solved.sel(lacking=lacking).T.values, look)
-        right.set(title="best decoders", xlabel="samples n", ylabel="share of draws that fit")
-        right.set_xticks(data.samples.values)
-        for ax in (left, right):
-            ax.set(ylim=(-0.05, 1.05))
-        right.legend(loc="center left", fontsize=9.5)
-    return figure

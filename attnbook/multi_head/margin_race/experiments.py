@@ -37,10 +37,6 @@ class OnFewSamples(AfterFirstPhase):
     free_noise: float = 0.3  # orthogonal to all patterns
     n_samples: int = 20
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, n_samples=self.n_samples)
-
     def samples(self, seeds: Sequence[int], device: torch.device) -> tuple[Drawn, Drawn]:
         """Draw training samples, and those of the first phase."""
         where = double_device(device)
@@ -49,12 +45,7 @@ class OnFewSamples(AfterFirstPhase):
 
 @dataclass(frozen=True, kw_only=True)
 class MarginRace(OnFewSamples):
-    r"""Plain gradient descent on the logistic loss against descent normalised by the loss; the design is ours.
-
-    Normalised descent follows the gradient of :func:`~attnbook.multi_head.objectives.log_sum_exp`. All start at zero,
-    where heads stay equal for ever, but for the normalised network with more than one head: it starts after the first
-    phase with balanced signs, so that there are two kinds of heads.
-    """
+    r"""Plain gradient descent on the logistic loss against descent normalised by the loss; the design is ours."""
 
     id = "multi_head.margin_race"
     summary = "Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?"
@@ -96,8 +87,12 @@ class MarginRace(OnFewSamples):
         trials = [(rule, n, size) for rule, sizes in tried.items() for size in sizes for n in self.heads]
         zero = starts.zero(len(seeds), self.n_tokens, self.dimension, device=drawn.tokens.device)
         later, signs = starts.first_phase(first.tokens, first.labels), starts.even_sign_counts(many).tolist()
-        from_zero = self._train(seeds, drawn, trials, zero, share(progress, 0, 2))
-        after_first = self._train(seeds, drawn, [("normalised", many, normalised)], later, share(progress, 1, 2), signs)
+        parts = [
+            self._train(seeds, drawn, [one for one in trials if one[0] == rule], zero, share(progress, number, 3))
+            for number, rule in enumerate(RULES)
+        ]
+        from_zero = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+        after_first = self._train(seeds, drawn, [("normalised", many, normalised)], later, share(progress, 2, 3), signs)
         raced = [("plain", few, plain), ("plain", many, plain), ("normalised", few, normalised)]
         at = [trials.index(one) for one in raced]
         found: Arrays = {}
@@ -117,9 +112,9 @@ class MarginRace(OnFewSamples):
         self, seeds: tuple[int, ...], drawn: Drawn, team: list[tuple[str, int, float]], start: Parameters,
         progress: Progress | None, signs: list[float] | None = None,
     ) -> dict[str, np.ndarray]:  # fmt: skip
-        """Train a team of (rule, heads, step size) as one program; return ``(records, team, seeds)`` by name."""
+        """Train a team of (rule, heads, step size), all of one rule, as one program; ``(records, team, seeds)``."""
         n, n_seeds = len(team), len(seeds)
-        rules = {"plain": objectives.logistic(drawn.labels), "normalised": objectives.log_sum_exp(drawn.labels)}
+        objective = {"plain": objectives.logistic, "normalised": objectives.log_sum_exp}[team[0][0]]
         oracles = [oracle.key_query(draw_patterns(self.mixture, rng=stream(s, "patterns"))) for s in seeds]
         targets = torch.as_tensor(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
         heads = drawn.tokens.new_tensor([signs or [float(heads)] for _, heads, _ in team])
@@ -127,7 +122,7 @@ class MarginRace(OnFewSamples):
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))
         records = head_groups.gradient_descent(
             {name: tensor.repeat(n, 1, 1, 1) for name, tensor in start.items()}, repeated.tokens,
-            objectives.side_by_side([(n_seeds, rules[rule]) for rule, *_ in team]), counts=counts,
+            objective(repeated.labels), counts=counts,
             step_size=[size for *_, size in team for _ in seeds], steps=self.steps, progress=progress,
             record=lambda p: look(p, repeated, counts, targets), record_at=self.coordinates()["step"],
         ).records  # fmt: skip
@@ -164,9 +159,8 @@ class MarginRace(OnFewSamples):
 class RandomStarts(OnFewSamples):
     r"""Tangent-kernel margins at random starts, at zero and after the first phase, and the model's global margin.
 
-    All for norm $\sqrt2$, as in the paper: of the target in P3, of the whole network in Section 7. Where samples are
-    not separable a tangent margin is 0. The global margin is searched for from random networks, so what is found is a
-    lower bound; heads are equal but for the last search.
+    All for norm $\sqrt2$, as in the paper. The global margin is searched for from random networks, so what is found
+    is a lower bound; heads are equal but for the last search.
     """
 
     id = "multi_head.random_starts"

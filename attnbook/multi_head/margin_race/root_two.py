@@ -37,17 +37,14 @@ SHARPNESS = (3.0, 300.0)  # of the smooth minimum over samples, at the first and
 
 
 def at_starts(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, first: Drawn) -> Arrays:
-    """Return margins at zero, after the first phase and at random starts, and what these have with coin flips.
-
-    ``matched`` has random value matrices as large as those after the first phase.
-    """
+    """Return margins at zero, after the first phase and at random starts, and what these have with coin flips."""
     # One head: the kernel sees the square of its coefficient only, and so is the same for every number of heads.
     later = starts.first_phase(first.tokens, first.labels, coefficients=first.tokens.new_ones(1))
     fixed = {"zero": {name: torch.zeros_like(tensor) for name, tensor in later.items()}, "first_phase": later}
     labels = drawn.labels.cpu().numpy()
     flips = np.stack([stream(seed, "coin flips").choice([1.0, -1.0], sizes.n_samples) for seed in seeds])
     norms = starts.first_phase_direction(first.tokens, first.labels).norm(dim=1).cpu().numpy()
-    matched = norms / math.sqrt(sizes.dimension)
+    matched = norms / math.sqrt(sizes.dimension)  # the scale at which value matrices are as large as after it
     parts = {scale: kernel_parts(sizes, scale, seeds, drawn) for scale in sizes.key_query_scales}
 
     def margins(y: np.ndarray, key_query_scale: float, scale: float | np.ndarray, heads: int) -> Any:

@@ -18,7 +18,7 @@ from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, 
 from attnbook.multi_head.hard_samples import against_attention
 from attnbook.multi_head.measures import leak_and_margin
 from attnbook.multi_head.on_mixture import MixtureCells
-from attnbook.multi_head.tangent_kernel import largest_margins, tangent_features
+from attnbook.multi_head.tangent_kernel import tangent_features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,6 @@ def linearised_margins(
     values = mixture.n_tokens * d  # the first entries are those of the decoder
     uniform = drawn.labels * (features[0, :, :values] @ direction[:values])
     return (drawn.labels * (features @ direction)).min(axis=1), uniform.min()
-
-
-def best_linear(samples: np.ndarray, labels: np.ndarray) -> float:
-    """Return the largest margin of any linear rule; 0 if there is none."""
-    features = samples.reshape(len(samples), -1)
-    return float(largest_margins((features @ features.T)[None], labels[None])[0])
 
 
 class AttentionMap(NamedTuple):

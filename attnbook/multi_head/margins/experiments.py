@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +16,11 @@ from attnbook.multi_head import oracle
 from attnbook.multi_head.checks import containing, increasing
 from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.experiment_parts import Gridded, slope
-from attnbook.multi_head.feasibility import allowed_constant, constant_limits, largest_allowed_constant
+from attnbook.multi_head.feasibility import allowed_constant, constant_limits
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
-from attnbook.multi_head.margins.cells import SeedBySeed, best_linear, draw, linearised_margins, unit_oracle
+from attnbook.multi_head.margins.cells import SeedBySeed, draw, linearised_margins, unit_oracle
 from attnbook.multi_head.measures import leak_and_margin, logit_gaps
+from attnbook.multi_head.tangent_kernel import largest_margins
 
 __all__ = ["Feasibility", "LinearRules", "MarginOrder", "OracleLogits", "ScaledAttention"]
 
@@ -115,14 +115,12 @@ class LinearRules(SeedBySeed):
     id = "multi_head.linear_rules"
     summary = "What linear rules separate and what attention does, against the noise"
     smoke = {"n_samples": 5, "noise_shares": (0.0, 0.05, 0.125), "seeds": (0, 1)}
-    axes = {"fraction": "relevant_fractions", "noise": "noise_shares", "size": "drawn_samples"}
-    labels = {"rule": ["mean token", "positions"]}
+    axes = {"fraction": "relevant_fractions", "noise": "noise_shares"}
 
     relevant_fractions: tuple[float, ...] = (0.05, 0.1, 0.3)  # zeta, increasing
     noise_shares: tuple[float, ...] = tuple(round(0.0125 * i, 4) for i in range(11))  # up to 1/8
     leak: float = 0.01  # the epsilon whose scale attention has
     n_samples: int = 40  # of each cell with noise inside its bounds, and as many with noise at them
-    drawn_samples: tuple[int, ...] = (100, 400)  # samples that linear rules are fitted to, at the largest noise
 
     def one_seed(self, seed: int) -> Arrays:
         """Measure margins with uniform and with saturated attention, and the best ones of all linear rules."""
@@ -137,30 +135,20 @@ class LinearRules(SeedBySeed):
             scales = 0.0, oracle.stated_scale(mixture, self.leak)
             uniform, attention = (min(leak_and_margin(drawn, u, g * w)[1] for drawn in every) for g in scales)
             features = np.concatenate([drawn.tokens.reshape(len(drawn.tokens), -1) for drawn in against])
-            best = best_linear(features, np.concatenate([drawn.labels for drawn in against]))
+            labels = np.concatenate([drawn.labels for drawn in against])
+            best = largest_margins((features @ features.T)[None], labels[None])[0]  # 0 where no rule separates
             return {"uniform": ((), uniform), "attention": ((), attention), "best": ((), best)}
 
-        def of_drawn(zeta: float, n: int) -> Arrays:
-            drawn = draw(self.mixture(1.0, zeta, self.noise_shares[-1]), seed, n, "drawn", n)[1]
-            # A rule with equal rows v gives T <v, mean token> and has norm sqrt(T) |v|.
-            mean = np.sqrt(self.n_tokens) * drawn.tokens.mean(axis=1)
-            best = [best_linear(seen, drawn.labels) for seen in (mean, drawn.tokens)]
-            return {"best_drawn": (("rule",), best)}  # 0 where no rule separates
-
-        return self.grid(("fraction", "noise"), margins) | self.grid(("fraction", "size"), of_drawn)
+        return self.grid(("fraction", "noise"), margins)
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-        """Hold margins against the linear one, and the best rules on drawn samples against the attention margin."""
+        """Hold margins against the linear one."""
         stated = self.stated(("fraction", "noise"), lambda z, share: oracle.linear_margin(self.mixture(1.0, z, share)))
-        limit = oracle.attention_margin(self.mixture(1.0, self.relevant_fractions[0], 0.0))
-        few, many = (data.best_drawn.isel(fraction=0, size=size) / limit for size in (0, -1))
         return {
             "MH-A3-linear": {"smallest_margin_minus_bound": lowest(data.uniform - stated)},
             "MH-A3-linear-best": {
                 "largest_difference": highest(abs(data.best - stated.clip(0))),
                 "smallest_stated_margin": stated.min(), "largest_stated_margin": stated.max(),
-                "smallest_share_few": lowest(few), "smallest_share_many": lowest(many.sel(rule="positions")),
-                "largest_share_many": highest(many),
             },
         }  # fmt: skip
 
@@ -225,12 +213,7 @@ class ScaledAttention(SeedBySeed):
 
 @dataclass(frozen=True, kw_only=True)
 class MarginOrder(SeedBySeed):
-    r"""Is $\gamma_{attn}\ge\gamma_\star\ge\gamma_{lin}$? Margins of a network and of its linearisation.
-
-    The tangent-kernel margin of $\tilde\theta_\star=(\bar U_\star,\bar W_\star)$ after the first phase is measured from
-    gradients at $U=c\,\frac\zeta4\,\mathbb 1u_\star^\top$, $W=0$, with a factor $c$ on the step that is 1 in the paper.
-    One head is enough: the margin does not depend on how many there are.
-    """
+    r"""Is $\gamma_{attn}\ge\gamma_\star\ge\gamma_{lin}$? One head: margins do not depend on how many there are."""
 
     id = "multi_head.margin_order"
     summary = "Sections 5.3 and 7: the order of three margins, and when it flips"
@@ -311,10 +294,7 @@ class MarginOrder(SeedBySeed):
 
 @dataclass(frozen=True, kw_only=True)
 class Feasibility(Gridded):
-    """Section 5.3, on grids with all hidden constants 1: does the oracle target satisfy the head condition?
-
-    Nothing is drawn, so that seeds change nothing.
-    """
+    """Section 5.3, on grids with all hidden constants 1: does the oracle target satisfy the head condition?"""
 
     id = "multi_head.feasibility"
     summary = "Section 5.3: heads and signal strengths for which the theorem reaches the oracle"
@@ -329,30 +309,19 @@ class Feasibility(Gridded):
     per_decade: int = 20  # points of the grid
     scalings: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # powers c of heads summed as H^-c
     powers: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 3.0)  # p of key-query matrices of norm C H^-p
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0,)  # nothing is drawn
 
     def __post_init__(self) -> None:
         super().__post_init__()
         increasing(math.e, n_samples=self.n_samples)
 
-    def coordinates(self) -> dict[str, Any]:
-        """Name pattern norms, too."""
-        return super().coordinates() | {
-            "norm": np.logspace(0, self.norm_decades, self.norm_decades * self.per_decade + 1)
-        }
-
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Count the heads that satisfy the conditions at each pattern norm, and follow the paper's exponents."""
-        s = self.coordinates()["norm"][:, None]
+        s = np.logspace(0, self.norm_decades, self.norm_decades * self.per_decade + 1)[:, None]
         heads = np.logspace(0, self.head_decades, self.head_decades * self.per_decade + 1)  # not rounded
 
         def of_n(n: float) -> Arrays:
-            constant, literal = (allowed_constant(s, heads, n, literal=one) for one in (False, True))
-            return {
-                "largest_constant": (("norm",), constant.max(axis=1)),  # for which some H satisfies (12)
-                "feasible": (("norm",), (constant >= 1).sum(axis=1)),
-                "feasible_literal": (("norm",), (literal >= 1).sum(axis=1)),
-            }
+            return {"feasible": ((), (allowed_constant(s, heads, n) >= 1).sum())}
 
         def of_scaling(c: float, n: float) -> Arrays:  # of targets whose loss stays small, and of the printed one
             small, printed = (allowed_constant(s, heads, n, scaling=c, target_scaling=one) for one in (None, 0.5))
@@ -366,18 +335,10 @@ class Feasibility(Gridded):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Count feasible points, and read off constants and exponents."""
-        n, norm = self.n_samples, data.norm
-        law = xr.DataArray(largest_allowed_constant(norm.values, np.array(n)[:, None]), {"n": list(n), "norm": norm})
-        best_heads = norm**2 * np.log(max(n)) ** 2 / 2
-        of_law = (data.largest_constant / law).where(best_heads < 10.0**self.head_decades)
         offset = slope(data.limits, "few_heads") - data.p
         log_n = slope(data.limits.sel(condition="case").assign_coords(n=np.log(data.n)), "n")
         return {
             "MH-53.1": {"feasible_points": data.feasible.sum()},
-            "MH-53.1-constant": {
-                "smallest_of_law": of_law.min(), "largest_of_law": of_law.max(),
-                "feasible_points_literal": data.feasible_literal.sum("norm").min(),
-            },
             "MH-53.3": {
                 "feasible_points": data.scaled.sum(),
                 "printed_points_to_1": data.scaled_printed.sel(c=slice(None, 1.0)).sum(),

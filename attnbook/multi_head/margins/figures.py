@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -12,12 +14,12 @@ from attnbook.multi_head import oracle
 from attnbook.multi_head.margins import experiments as own
 from attnbook.multi_head.margins.cells import AttentionMap
 
+Mark: TypeAlias = tuple[str, str | tuple[int, tuple[int, ...]], str]  # colour, line, marker
+
 ATTENTION = Look("saturated attention", "#0b5cad", "-", "o")
 LINEAR = Look(r"uniform attention, $\gamma_{lin}$", "#5b5f66", "--", "s")
-LineStyle = tuple[str, str | tuple[int, tuple[int, ...]], str]  # colour, line, marker
-DASHES = (0, (3, 1, 1, 1, 1, 1))
-BY_FRACTION: list[LineStyle] = [("#111111", ":", "D"), ("#5b5f66", "--", "s"), ("#9d174d", DASHES, "P")]
-BY_STEP: list[LineStyle] = [("#7c3aed", ":", "D"), ("#c2410c", "-.", "^"), ("#7f1d1d", (0, (5, 1)), "v")]
+BY_FRACTION: tuple[Mark, ...] = ("#111111", ":", "D"), ("#5b5f66", "--", "s"), ("#9d174d", (0, (3, 1, 1, 1, 1, 1)), "P")
+BY_STEP: tuple[Mark, ...] = ("#7c3aed", ":", "D"), ("#c2410c", "-.", "^"), ("#7f1d1d", (0, (5, 1)), "v")
 BEST = Look("best linear rule", "#111111", "none", "o", hollow=True)
 NOISE = r"noise along patterns $\bar Z/S^2$"
 LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away

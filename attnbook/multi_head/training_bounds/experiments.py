@@ -17,9 +17,8 @@ from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import head_groups
-from attnbook.multi_head.certificate import certify, heads_for
+from attnbook.multi_head.certificate import certify
 from attnbook.multi_head.checks import increasing, positive
-from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation_bounds import target_distance
@@ -27,13 +26,11 @@ from attnbook.multi_head.measures import relevant_mass
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.on_mixture import Stack, WideNetworks
 from attnbook.multi_head.realizability import nearest_targets
-from attnbook.multi_head.tangent_kernel import linearised_outputs
 from attnbook.multi_head.training_bounds.proof import InsideTheorem, Segments, averages
 
 __all__ = ["Certificates", "InsideTheorem", "Segments", "TrainingBounds"]
 
 MANY = 64  # from this many heads on, movements must follow their law, and realizability is judged
-ROUNDING = 1e-9  # outputs that differ by less are equal up to rounding
 
 
 def followed(
@@ -53,11 +50,7 @@ def followed(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBounds(WideNetworks):
-    """The conclusions at a practical step size, from four heads to a million million: far outside the hypotheses.
-
-    Averages and distances are set beside the bounds for the target at distance $g_0(1/K)$ in the direction of largest
-    tangent-kernel margin, whose loss is measured; and so is how far the nearest target of loss $1/K$ is.
-    """
+    """The conclusions at a practical step size, from four heads to a million million: far outside the hypotheses."""
 
     id = "multi_head.training_bounds"
     summary = "Theorem 1, Corollaries 2 and 3 outside their hypotheses, and targets, from four to 10^12 heads"
@@ -86,13 +79,12 @@ class TrainingBounds(WideNetworks):
         return super().coordinates() | {"step": list(log_spaced(self.steps, self.records, also=self.horizons))}
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
-        """Train every width and look at the linearised network and its targets."""
+        """Train every width and look for targets."""
         stack, widths = self.stack(seeds, double_device(device)), len(self.heads)
         with threads(1):
             found, networks = followed(stack, self.step_size, self.coordinates()["step"], progress)
             tangent, first = stack.tangent(), stack.outputs(stack.start)
             targets = nearest_targets(stack.start, stack.tokens, stack.labels, counts=stack.counts)
-        linear = linearised_outputs(first, stack.labels, tangent.gram, step_size=self.step_size, steps=self.steps)
         facts = {"margin": tangent.margin, "output_bound": stack.output_bound()}
         far = [target_distance(steps=k, **facts) for k in self.wanted]
         along = {name: [stack.losses(stack.towards(tangent.direction, times * d)).cpu() for d in far]
@@ -102,7 +94,6 @@ class TrainingBounds(WideNetworks):
         norms = {"token_norm": stack.tokens.norm(dim=3).amax((1, 2)).clamp(min=1),
                  "head_norm": largest_head_norm(stack.start)}  # fmt: skip
         arrays = self.by_width({
-            "linear_gap": ((), (stack.outputs(networks) - linear).abs().amax(1)),
             "margin": ((), tangent.margin),
             "start_output": ((), first.abs().amax(1)),
             "attention": (("sign",), relevant_mass(networks, stack.tokens, stack.relevant)),
@@ -123,7 +114,6 @@ class TrainingBounds(WideNetworks):
             "MH-T1.1": {f"largest_ratio_{name}": highest(ratio) for name, ratio in ratios.items()},
             "MH-T1.5": {
                 "slope_move": slope(many.largest_move.isel(step=-1), "heads"),
-                "slope_gap": slope(above_rounding(many.linear_gap), "heads"),
                 "moved_few": data.attention.sel(sign="+").isel(heads=0) - self.relevant_fraction,
                 "moved_many": highest(moved.isel(heads=-1)),
             },
@@ -161,11 +151,6 @@ def printed_distance(data: xr.Dataset, steps: xr.DataArray) -> xr.DataArray:
     return xr.DataArray(target_distance(steps=steps, margin=data.margin, output_bound=data.start_output.clip(min=1)))
 
 
-def above_rounding(gap: xr.DataArray) -> xr.DataArray:
-    """Return the gap to linear training for the numbers of heads for which it is above rounding in every seed."""
-    return gap.where(gap.min("seed") > ROUNDING, drop=True)
-
-
 def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
     """Return the bounds of Corollary 2 and of Theorem 1 for each K, and the distance of the target."""
     distance = printed_distance(data, data.k)
@@ -177,22 +162,18 @@ def stated_bounds(data: xr.Dataset, step_size: float) -> xr.Dataset:
 def demands(data: xr.Dataset, steps: np.ndarray) -> xr.Dataset:
     r"""Return what is asked for at measured starts and numbers of steps, and what it buys, by seed and steps.
 
-    Heads: condition (3) with constant 1, the printed pieces of Section 6.1, these with $\beta_3'$ for $\beta_3$, and
-    those of a certificate, whose target is at $\sqrt2\,g_0$. Step size of Section 6.1, bound of Corollary 2 at it.
+    Heads: condition (3) with constant 1, and the printed pieces of Section 6.1. Step size there, Corollary 2 at it.
     """
     settings, late, k = data.attrs["settings"], data.isel(heads=-1), xr.DataArray(steps, {"steps": steps})
     far = printed_distance(late, k)
-    small = {"n_tokens": settings["n_tokens"], "token_norm": data.token_norm}
-    sizes = small | {"dimension": settings["dimension"], "head_norm": data.head_norm.clip(min=1), "distance": far}
-    largest, sketch = sizes["head_norm"] + 3 * far, theory.sketch_heads(**sizes)
-    free = loss_constants(**small, dimension=1, n_heads=1, largest_head_norm=largest).dimension_free_curvature
+    sizes = {name: settings[name] for name in ("n_tokens", "dimension")} | {"token_norm": data.token_norm}
+    sizes |= {"head_norm": data.head_norm.clip(min=1), "distance": far}
+    sketch = theory.sketch_heads(**sizes)
     step_size = np.minimum(1.0, 1 / theory.smoothness(**sizes, n_heads=sketch))
     return xr.Dataset(
         {
             "order_heads": theory.order_heads(**sizes),
             "sketch_heads": sketch,
-            "free_heads": (18 * free * far**2) ** 2,
-            "certificate_heads": heads_for(2**0.5 * far, **small, start_head_norm=data.head_norm),
             "step_size": step_size,
             "bound": theory.regret_bound(target_loss=1 / k, distance=far, step_size=step_size, steps=k),
         }

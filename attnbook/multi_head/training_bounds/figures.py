@@ -18,10 +18,8 @@ LOG_2 = float(np.log(2))
 FEW = Look("measured, 4 heads, practical step size", "#0b5cad", "-", "o")
 PRACTICAL = Look("Corollary 2 there, hypotheses not met", "#5b5f66", "--", "")
 PAPER = Look(r"Corollary 2 at the paper's $1/\rho$", "#c2410c", "-.", "")
-CERTIFICATE = Look("certificate, target at √2 g₀", "#15803d", (0, (5, 1)), "v")
+CERTIFICATE = Look("certificate", "#15803d", (0, (5, 1)), "v")
 CERTIFIED = Look("measured at its step size", "#7c3aed", (0, (1, 1)), "s")
-PIECES = Look("Section 6.1, constants printed", "#c2410c", "-.", "D")
-ORDER = Look("the paper's (3), constant 1", "#0e7490", "--", "<")
 PLUS = Look("heads of sign +", "#4d7c0f", (0, (8, 2)), ">")
 MINUS = Look("heads of sign −", "#9d174d", ":", "P")
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -64,36 +62,6 @@ def certificate_text(certificates: xr.Dataset, n_heads: float) -> str:
     )
 
 
-def inside(data: xr.Dataset) -> Figure:
-    """Draw the run that meets the paper's own hypotheses, beside its bound (4)."""
-    later = data.isel(step=slice(1, None))
-    bound = Look("Theorem 1, eq. (4)", PAPER.color, "-.", "D")
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.8))
-        band(ax, later.step, own.InsideTheorem().bound(data).transpose("seed", "step").values, bound)
-        band(ax, later.step, later.average, replace(CERTIFIED, label="measured average"))
-        band(ax, later.step, later.loss, Look("measured last loss", INK, ":", "."))
-        _loss_axes(ax, (1, 1e6), (0.05, 1e4))
-        ax.set(ylabel="training loss")
-        ax.legend(fontsize=9.5)
-    return figure
-
-
-def heads_asked(data: xr.Dataset) -> Figure:
-    """Draw how many heads are asked for, against the number of steps."""
-    steps, few = np.geomspace(10, 1e9, 17), float(data.heads[0])
-    found = own.demands(data, steps)
-    with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.8))
-        band(ax, steps, found.sketch_heads, PIECES)
-        band(ax, steps, found.order_heads, ORDER)
-        band(ax, steps, found.certificate_heads, CERTIFICATE)
-        _level(ax, few, steps[-1], f"{few:g} heads: trained here without trouble")
-        ax.set(xscale="log", yscale="log", ylim=(1, None), xlabel="number of steps K", ylabel="heads asked for")
-        ax.legend(fontsize=9.5, loc="center right", bbox_to_anchor=(1, 0.28))
-    return figure
-
-
 def asked(data: xr.Dataset, certificates: xr.Dataset) -> Table:
     """Return what the theorem and a certificate ask for, and when they say something."""
     found, wide = own.demands(data, np.geomspace(1e2, 1e15, 2601)), certificates.isel(heads=-1)
@@ -103,7 +71,6 @@ def asked(data: xr.Dataset, certificates: xr.Dataset) -> Table:
     rows: list[list[str | Measured]] = [
         ["Theorem 1, the paper's (3) with constant 1", _cell(at.order_heads), "", ""],
         ["Theorem 1, printed constants (Section 6.1)", *map(_cell, of_theorem)],
-        ["the same with β₃′, without the dimension", _cell(at.free_heads), "", ""],
         ["certificate, fewest heads", _cell(own.fewest_heads(certificates)), "", ""],
         [
             f"certificate at {power(float(wide.heads))} heads",
@@ -120,15 +87,14 @@ def asked(data: xr.Dataset, certificates: xr.Dataset) -> Table:
 
 
 def lazy(data: xr.Dataset) -> Figure:
-    """Draw how far heads move, how far from linear training is and where attention ends, against the width."""
-    heads, gap = data.heads.values, own.above_rounding(data.linear_gap)
-    move = data.largest_move.isel(step=-1)
+    """Draw how far heads move and where attention ends, against the width."""
+    heads, move = data.heads.values, data.largest_move.isel(step=-1)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6))
         band(left, heads, move, Look("movement of a head", FEW.color, "-", "o"))
-        band(left, gap.heads.values, gap.values, Look("gap to linear", PAPER.color, "-.", "D"))
-        _slope(left, heads[1:], float(move[:, 1].median()) * 3, -0.5, "slope −1/2")
-        _slope(left, gap.heads.values[1:], float(gap[:, 1].median()) / 30, -1, "slope −1")
+        line = 3 * float(move[:, 1].median()) * (heads[1:] / heads[1]) ** -0.5
+        left.plot(heads[1:], line, color=INK, linewidth=1, linestyle=":")
+        left.annotate("slope −1/2", (heads[4], line[3]), xytext=(4, 4), textcoords="offset points", fontsize=9.5)
         left.set(xscale="log", yscale="log", xlabel="number of heads H", title="heads move less")
         band(right, heads, data.attention.sel(sign="+"), PLUS)
         band(right, heads, data.attention.sel(sign="-"), MINUS)
@@ -167,13 +133,6 @@ def _loss_axes(ax: Axes, steps: tuple[float, float], losses: tuple[float, float]
 def _level(ax: Axes, height: float, right: float, text: str) -> None:
     ax.axhline(height, color=INK, linewidth=1)
     ax.annotate(text, (right, height), ha="right", va="bottom", fontsize=9.5)
-
-
-def _slope(ax: Axes, x: np.ndarray, start: float, power: float, text: str) -> None:
-    """Draw a reference slope and name it."""
-    y = start * (x / x[0]) ** power
-    ax.plot(x, y, color=INK, linewidth=1, linestyle=":")
-    ax.annotate(text, (x[len(x) // 2], y[len(x) // 2]), xytext=(4, 4), textcoords="offset points", fontsize=9.5)
 
 
 def _range(values: xr.DataArray) -> str:

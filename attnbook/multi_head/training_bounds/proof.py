@@ -31,11 +31,7 @@ POSITIONS = 21  # points on each segment, ends included
 
 @dataclass(frozen=True, kw_only=True)
 class InsideTheorem(Experiment):
-    r"""Theorem 1 inside its own hypotheses, with the constants of Section 6.1 and the step size $1/\rho$.
-
-    Two tokens in the plane: one is the label times the first unit vector, the other at most half of the second. The
-    target lies along the direction of largest tangent-kernel margin.
-    """
+    r"""Theorem 1 inside its own hypotheses, with the constants of Section 6.1 and the step size $1/\rho$."""
 
     id = "multi_head.inside_theorem"
     summary = "Theorem 1 inside its own hypotheses: two tokens, constants as printed, two hundred thousand steps"
@@ -79,7 +75,7 @@ class InsideTheorem(Experiment):
         } | {name: (("seed", "step"), values) for name, values in history.items()}
 
     def _two_tokens(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Samples and labels of one seed."""
+        """One token is the label times the first unit vector, the other at most half of the second."""
         rng, n = stream(seed, "two tokens"), self.n_samples
         labels = rng.permutation(np.where(np.arange(n) % 2, 1.0, -1.0))
         tokens, relevant = np.zeros((n, 2, 2)), rng.integers(0, 2, n)
@@ -110,16 +106,11 @@ class InsideTheorem(Experiment):
         return {"loss": loss[kept].T, "average": averages(loss)[kept].T, "distance": distance,
                 "from_target": from_target, "descent": fell, "smoothness": beta_2}  # fmt: skip
 
-    def bound(self, data: xr.Dataset) -> xr.DataArray:
-        """Return eq. (4) after each recorded step but the start."""
-        later = data.step.isel(step=slice(1, None))
-        return theory.regret_bound(
-            target_loss=data.target_loss, distance=self.distance, step_size=data.step_size, steps=later
-        )
-
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Hold averages, distances, descent and smoothness against what is stated."""
-        later, bound = data.isel(step=slice(1, None)), self.bound(data)
+        later = data.isel(step=slice(1, None))
+        run = {"target_loss": data.target_loss, "step_size": data.step_size, "steps": later.step}
+        bound = theory.regret_bound(**run, distance=self.distance)
         return {
             "MH-T1.1-regret": {
                 "largest_asked": highest(data.asked),
@@ -144,10 +135,7 @@ def averages(loss: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Segments(OnMixture):
-    """Pairs across a ridge: on both sides of a random network.
-
-    They lie in the direction of most negative curvature among those in which the loss has no slope.
-    """
+    """Pairs on both sides of a random network, where the loss has no slope and curves down most."""
 
     id = "multi_head.segments"
     summary = "Proposition 4: the loss between two networks"
