@@ -266,9 +266,7 @@ def as_markdown(stored: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [
             f"## {title}",
             markdown_table(COLUMNS, cells(rows)),
-            f"{case['what']} Median of {case['rounds']} rounds on one thread, in each of which every variant runs in "
-            "turn; ratios are taken within a round: median (smallest to largest). Memory is what one run adds to the "
-            f"peak of a process of its own. {once}{' '.join(aims(rows))}",
+            f"{case['what']} Median of {case['rounds']} rounds. {once}{' '.join(aims(rows))}".rstrip(),
             *([case["remark"]] if "remark" in case else []),
             f"Checked before: largest relative difference to ours {same or 'zero'}.",
             f"Measured with {facts}.",
