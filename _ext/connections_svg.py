@@ -79,8 +79,9 @@ def _line(start: tuple[int, int], end: tuple[int, int], why: str) -> str:
 def _box(chapter: Chapter, place: tuple[int, int], address: str) -> str:
     x, y = place
     lines = textwrap.wrap(chapter.short, LONGEST)
+    size = 14 if len(lines) == 1 else 12
     text = "".join(
-        f'<text x="{x + 7}" y="{y + 20 + 12 * i - 6 * (len(lines) - 1)}">{escape(line)}</text>'
+        f'<text x="{x + 7}" y="{y + 20 + 12 * i - 7 * (len(lines) - 1)}" font-size="{size}">{escape(line)}</text>'
         for i, line in enumerate(lines)
     )
     return (
