@@ -1,11 +1,14 @@
-"""Counts exercises within each chapter: Exercise 1, Exercise 2. Sphinx would count through the whole part.
+"""Numbers of boxes: exercises count within each chapter, theorems carry the numbers of their papers and no others.
 
-Equations count within their page by the setting ``math_numfig: false``; theorems carry the numbers of their papers.
+Sphinx would count both through the whole part, and a "Theorem 9" of ours may be the paper's Theorem 1.1. Equations
+count within their page by the setting ``math_numfig: false``.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from sphinx_proof.proof_type import PROOF_TYPES
 
 
 def restart(app: Any, env: Any) -> list[str]:
@@ -17,7 +20,21 @@ def restart(app: Any, env: Any) -> list[str]:
     return []
 
 
+def without_number(directive: Any) -> Any:
+    """Return a directive whose boxes are never counted, whether their page asks for it or not."""
+
+    class Uncounted(directive):
+        def run(self) -> list[Any]:
+            self.options["nonumber"] = None
+            return super().run()
+
+    return Uncounted
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Register with Sphinx, after what counts."""
+    app.setup_extension("sphinx_proof")
+    for name, directive in PROOF_TYPES.items():
+        app.add_directive_to_domain("prf", name, without_number(directive), override=True)
     app.connect("env-get-updated", restart, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

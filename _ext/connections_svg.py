@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 from book_map import Chapter, read_map
 from docutils import nodes
 
-COLUMN, BOX, ROW, TOP = 203, 180, 46, 44
+COLUMN, BOX, ROW, TOP = 172, 150, 46, 44
+LONGEST = 20  # letters of a name that fit into a box
 
 
 class diagram(nodes.General, nodes.Element):
@@ -34,19 +37,33 @@ def write(chapters: dict[str, Chapter], addresses: dict[str, str]) -> str:
     Returns:
         HTML: a box that scrolls when it is too narrow, with the drawing inside.
     """
-    parts = list(dict.fromkeys(c.paper for c in chapters.values()))
-    rows = {name: [n for n in chapters if chapters[n].paper == c.paper].index(name) for name, c in chapters.items()}
-    places = {name: (4 + COLUMN * parts.index(c.paper), TOP + ROW * rows[name]) for name, c in chapters.items()}
+    tops = _tops(chapters)
+    places: dict[str, tuple[int, int]] = {}
+    for part, (x, y) in tops.items():
+        names = [name for name, c in chapters.items() if c.paper == part]
+        places |= {name: (x, y + ROW * row) for row, name in enumerate(names)}
     lines = [_line(places[name], places[to], why) for name, c in chapters.items() for to, why in c.next]
     boxes = [_box(chapters[name], place, addresses[name]) for name, place in places.items()]
-    heads = [f'<text class="part" x="{4 + COLUMN * i}" y="22">Part {i + 1}</text>' for i in range(len(parts))]
-    width, height = COLUMN * len(parts) - 15, TOP + ROW * (max(rows.values()) + 1)
+    heads = [f'<text class="part" x="{x}" y="{y - 22}">Part {i}</text>' for i, (x, y) in enumerate(tops.values(), 1)]
+    width, height = (4 + BOX + max(x for x, _ in places.values())), ROW + max(y for _, y in places.values())
     label = "Chapters in columns, one per part; curves join results that continue each other. The table says how."
     return (
         f'<div class="connections"><svg viewBox="0 0 {width} {height}" style="min-width:{0.79 * width:.0f}px" '
         f'role="group" aria-label="{label}">'
         f"{''.join([*lines, *heads, *boxes])}</svg></div>"
     )
+
+
+def _tops(chapters: dict[str, Chapter]) -> dict[str, tuple[int, int]]:
+    """Where the first box of each part is: a column for each part, below the part before where both are short."""
+    sizes = Counter(c.paper for c in chapters.values())
+    tops, x, row = {}, 4 - COLUMN, max(sizes.values())
+    for part, size in sizes.items():
+        if row + size > max(sizes.values()):
+            x, row = x + COLUMN, 0
+        tops[part] = (x, TOP + ROW * row)
+        row += size + 1  # and its head
+    return tops
 
 
 def _line(start: tuple[int, int], end: tuple[int, int], why: str) -> str:
@@ -61,8 +78,14 @@ def _line(start: tuple[int, int], end: tuple[int, int], why: str) -> str:
 
 def _box(chapter: Chapter, place: tuple[int, int], address: str) -> str:
     x, y = place
+    lines = textwrap.wrap(chapter.short, LONGEST)
+    size = 14 if len(lines) == 1 else 12
+    text = "".join(
+        f'<text x="{x + 7}" y="{y + 20 + 12 * i - 7 * (len(lines) - 1)}" font-size="{size}">{escape(line)}</text>'
+        for i, line in enumerate(lines)
+    )
     return (
         f'<a href="{escape(address)}"><title>{escape(chapter.question)}</title>'
         f'<rect x="{x}" y="{y}" width="{BOX}" height="30" rx="6"/>'
-        f'<text x="{x + 9}" y="{y + 20}">{escape(chapter.short)}</text></a>'
+        f"{text}</a>"
     )

@@ -24,7 +24,8 @@ class Costs(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the table; the page is read again when a result changes."""
         self.env.metadata[self.env.docname]["ledger"] = fingerprint(self.env)
-        return self.parse_text_to_nodes(table(Path(self.env.srcdir) / "results"))
+        results = Path(self.env.srcdir) / "results"
+        return self.parse_text_to_nodes(f"{table(results)}\n\n{accelerators(results)}")
 
 
 def table(results: Path) -> str:
@@ -40,6 +41,15 @@ def table(results: Path) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (COLUMNS, rule, *rows(results)))
 
 
+def accelerators(results: Path) -> str:
+    """Say in one line which accelerators the last column means: their full names are too wide for it."""
+    stored = (
+        json.loads(file.read_text(encoding="utf-8")) for size in SIZES for file in (results / size).glob("*.json")
+    )
+    names = sorted({run["device"] for each in stored if "(" in (run := each["provenance"])["device"]})
+    return f"Accelerators: {', '.join(names)}." if names else ""
+
+
 def rows(results: Path) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each stored result."""
     for name in experiments():
@@ -50,7 +60,14 @@ def rows(results: Path) -> Iterator[tuple[str, ...]]:
                 run = stored["provenance"]
                 groups = len(run.get("groups", ())) or 1  # runs of the first edition were one
                 spent = (duration(run[f"{clock}_seconds"]) or "under 5 s" for clock in ("cpu", "wall"))
-                yield f"`{name}`", size, str(groups), *spent, str(run["peak_memory_mib"]), run["device"]
+                yield (
+                    f"`{name}`",
+                    size,
+                    str(groups),
+                    *spent,
+                    str(run["peak_memory_mib"]),
+                    run["device"].partition(" ")[0],
+                )
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def as_markdown(stored: dict[str, Any]) -> str:
     """Return the table with what it was measured on."""
     rows = [
         [f"{r['networks']:,}", str(r["width"]), *(f"{1e3 * r[k]:.3g}" if r[k] == r[k] else "" for k in KEYS),
-         *(f"{r[k] / r['accelerator']:.2g}" if r[k] == r[k] else "" for k in ("one", "two"))]
+         *(f"{r[k] / r['accelerator']:,.3g}" if r[k] == r[k] else "" for k in ("one", "two"))]
         for r in stored["rows"]
     ]  # fmt: skip
     head = ["networks", "width", "accelerator, ms", "one core, ms", "two cores, ms", "one / acc.", "two / acc."]

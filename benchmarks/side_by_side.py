@@ -215,12 +215,17 @@ def _workers(stack: ExitStack, case: Case, jax_python: Path | None, errors: dict
     return workers
 
 
+def three_digits(value: float) -> str:
+    """Return a number as text with three digits that count, and never with an exponent."""
+    return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
+
+
 def cells(rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return the rows of the table; ratios are taken within a round."""
     ours = next(iter(rows.values()))
     table = []
     for label, row in rows.items():
-        medians = [f"{statistics.median(row[clock]):.3g}" for clock in ("wall_ms", "cpu_ms")]
+        medians = [three_digits(statistics.median(row[clock])) for clock in ("wall_ms", "cpu_ms")]
         ratios = ["1", "1"]
         if row is not ours:
             pairs = [zip(row[clock], ours[clock], strict=False) for clock in ("wall_ms", "cpu_ms")]
@@ -239,7 +244,9 @@ def aims(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
             ratio = statistics.median(mine / ours for mine, ours in zip(row["wall_ms"], base, strict=False))
             outcome = "reached" if ratio >= row["aim"] else "missed"
             aim = f"at least {row['aim']:g} times faster than"
-            if 0 < row["aim"] < 1:
+            if row["aim"] == 1:
+                aim = "as fast as"
+            elif 0 < row["aim"] < 1:
                 aim = f"at most {1 / row['aim']:g} times the time of"
             sentences.append(f"Aim, {aim} {label}: {outcome}.")
     return sentences
@@ -259,9 +266,7 @@ def as_markdown(stored: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [
             f"## {title}",
             markdown_table(COLUMNS, cells(rows)),
-            f"{case['what']} Median of {case['rounds']} rounds on one thread, in each of which every variant runs in "
-            "turn; ratios are taken within a round: median (smallest to largest). Memory is what one run adds to the "
-            f"peak of a process of its own. {once}{' '.join(aims(rows))}",
+            f"{case['what']} Median of {case['rounds']} rounds. {once}{' '.join(aims(rows))}".rstrip(),
             *([case["remark"]] if "remark" in case else []),
             f"Checked before: largest relative difference to ours {same or 'zero'}.",
             f"Measured with {facts}.",

@@ -206,7 +206,11 @@ def _what_is_shown(results: dict[str, Any]) -> str:
 
 
 def _what_was_checked(results: dict[str, Any]) -> str:
-    errors = ", ".join(f"{error:.0e} for {name}" for name, error in results["largest_error"].items() if name != OURS)
+    errors = ", ".join(
+        f"{f'{error:.0e}' if error else 'none'} for {name}"
+        for name, error in results["largest_error"].items()
+        if name != OURS
+    )
     precision = ", JAX in float32" if JAX in results["largest_error"] else ""
     return (
         f"Checked before: from the same weights and batches, after {CHECKED_STEPS} steps, the held-out loss of every "

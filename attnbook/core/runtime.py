@@ -74,7 +74,7 @@ def device(name: str | torch.device | None = None) -> torch.device:
 
 
 def double_device(name: str | torch.device | None = None) -> torch.device:
-    """Return the device to compute on in float64, which mps lacks: the CPU in its place, else as :func:`device`."""
+    """Return the device to compute on in float64, which mps lacks: the CPU in its place, else as ``device``."""
     found = device(name)
     return torch.device("cpu") if found.type == "mps" else found
 

@@ -70,7 +70,7 @@ class AttentionSVM:
     margins: PerToken
     #: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared norm
     multipliers: PerToken
-    support: Marked  #: Support tokens (Definition 3): margin one up to 1e-6, ``(problems, samples, tokens)``
+    support: Marked  #: Support tokens of Definition 3, margin one up to 1e-6, ``(problems, samples, tokens)``
     gap: PerProblem  #: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``
 
 

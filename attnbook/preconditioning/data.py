@@ -41,7 +41,7 @@ class Setup:
     condition_number: float  #: $\kappa(\Sigma)$, at least 1
     largest: float  #: Largest singular value $s_1$ of $A\Sigma^{1/2}$
     smallest: float  #: Smallest one, $s_d$; those between are evenly spaced
-    noise: float  #: Standard deviation $\sigma$ of the noise, positive: losses are compared with the best one
+    noise: float  #: Standard deviation $\sigma$ of the noise, above 0, as losses are compared with the best one
     n_samples: int  #: Size $n$ of the data set
 
     def __post_init__(self) -> None:
