@@ -129,8 +129,7 @@ def test_a_foreign_request_is_refused(served: bool, html: Path, address: str, vi
     here = visit(f"{address}intro.html" if served else (html / "intro.html").as_uri())
     assert here.problems == []
     assert here.page.evaluate(ASK_FOREIGN) == ["connect-src", "img-src", "script-src-elem", "style-src-elem"]
-    assert not [problem for problem in here.problems if problem.startswith("foreign request")]
-    here.page.context.close()
+    here.page.close()
 
 
 def test_only_pages_of_the_contents_are_built(html: Path) -> None:
@@ -246,9 +245,8 @@ def test_sliders_move_by_keyboard(opened: Opened) -> None:
 def test_a_foreign_request_would_be_noticed(address: str, visit: Callable) -> None:
     """The canary: nothing is reached outside, and the attempt is noted."""
     here = visit(f"{address}intro.html")
-    here.page.evaluate("fetch('https://example.org/x.js').catch(() => 0)")
-    assert "foreign request: https://example.org/x.js" in here.problems
-    assert "failed: https://example.org/x.js" in here.problems
+    here.page.evaluate(ASK_FOREIGN)
+    assert "foreign request: https://example.org/a.png" in here.problems
     here.page.close()
 
 

@@ -304,7 +304,7 @@ def test_a_wrong_formula_turns_claims_red(name, stored, monkeypatch):
     monkeypatch.setattr(module, attribute, wrong)
     run, data = LossLandscape(map_points=3), stored["global_attention.loss_landscape"]
     seeds = tuple(data.seed.values.tolist())
-    made = run._regions(seeds) | experiments._together([run._orbit(Minimum.draw(seed), seed) for seed in seeds])
+    made = run._regions(seeds) | experiments.stacked("seed", (run._orbit(Minimum.draw(seed), seed) for seed in seeds))
     made |= run._random_features(seeds)
     changed = data.drop_dims(["log_mask", "log_hidden"]).assign(made)
     for claim, measured in run.measurements(changed).items():
