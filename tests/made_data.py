@@ -126,7 +126,7 @@ def leading_outside(made: Made) -> bytes | None:
         return None
     if made.last.endswith(".tar.gz"):
         with tarfile.open(fileobj=io.BytesIO(content)) as old:
-            return tar({OUTSIDE: b"out"} | {m.name: old.extractfile(m).read() for m in old})  # type: ignore[union-attr]
+            return tar({OUTSIDE: b"out"} | {m.name: old.extractfile(m).read() for m in old})  # type: ignore[union-attr]  # files only
     with zipfile.ZipFile(io.BytesIO(content)) as old:
         return zipped({OUTSIDE: b"out"} | {name: old.read(name) for name in old.namelist()})
 

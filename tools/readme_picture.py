@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from attnbook.core import figures as core_figures  # noqa: E402  (its folder is on the path only now)
-from attnbook.global_attention.sample_complexity import experiments, figures  # noqa: E402
+from attnbook.global_attention.sample_complexity import experiments, figures  # noqa: E402  (likewise)
 
 FILE = ROOT / "style" / "readme.png"
 

@@ -24,7 +24,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "_ext")]
 from chapter_cache import KEY, cached_digest, digest  # noqa: E402  (its folder is on the path only now)
-from slider_frames import frames_folder  # noqa: E402
+from slider_frames import frames_folder  # noqa: E402  (likewise)
 
 LIVE = "application/vnd.jupyter.widget-view+json"
 

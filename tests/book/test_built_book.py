@@ -247,6 +247,7 @@ def test_a_foreign_request_would_be_noticed(address: str, visit: Callable) -> No
     here = visit(f"{address}intro.html")
     here.page.evaluate(ASK_FOREIGN)
     assert "foreign request: https://example.org/a.png" in here.problems
+    assert "failed: https://example.org/a.png" in here.problems
     here.page.close()
 
 

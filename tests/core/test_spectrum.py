@@ -58,7 +58,7 @@ def test_hessian_product_leaves_the_parameters_alone():
 
 def test_hessian_in_blocks_is_the_hessian_and_keeps_the_type_of_its_vectors():
     point = {"x": torch.tensor(SEED.standard_normal((2, 3))), "idle": torch.ones(2, dtype=torch.float64)}
-    loss = lambda p: p["x"].sin().prod()  # noqa: E731
+    loss = lambda p: p["x"].sin().prod()  # noqa: E731  (shorter than a function of three lines)
     blocks, size = spectrum.hessian_in_blocks(loss, point)
     product, _ = spectrum.hessian_product(loss, point)
     found = blocks(torch.eye(size))
@@ -72,7 +72,7 @@ def test_hessian_of_attention_that_torch_would_fuse():
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=8, dropout=0.0, batch_first=True).double()
     x = torch.randn(3, 5, 8, dtype=torch.float64)
-    loss = lambda p: torch.func.functional_call(layer, p, (x,)).pow(3).sum()  # noqa: E731
+    loss = lambda p: torch.func.functional_call(layer, p, (x,)).pow(3).sum()  # noqa: E731  (shorter than a function of three lines)
     own = {name: weight for name, weight in layer.named_parameters() if name == "self_attn.in_proj_weight"}
     product, size = spectrum.hessian_in_blocks(loss, own)
     direction = torch.zeros(1, size, dtype=torch.float64)
