@@ -10,6 +10,9 @@ NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.
 JOBS ?= 2
 SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
+# Of the benchmarks the type checker says whether what they call is still there and takes as many arguments.
+CALLS_ONLY := $(foreach code,arg-type import-not-found list-item misc operator override return-value union-attr,--disable-error-code=$(code))
+
 # `TORCH_INDEX=URL` names another place where pip looks for torch, `TORCH_INDEX=` none besides its usual ones; not set, it
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
@@ -43,6 +46,7 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=benchmarks $(BIN)/mypy $(CALLS_ONLY) benchmarks
 	$(BIN)/lint-imports --no-cache
 
 lab: $(VENV)/.installed  ## open the chapters in JupyterLab

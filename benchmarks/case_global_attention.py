@@ -63,10 +63,10 @@ class _Problem:
 
 
 def _ours(p: _Problem) -> np.ndarray:
-    leaves = [matrix.clone().requires_grad_() for matrix in (p.key_query, p.value)]
+    key_query, value = leaves = [matrix.clone().requires_grad_() for matrix in (p.key_query, p.value)]
     for part in groups_of_similar_length(p.lengths):
         tokens, at_words = (torch.nn.utils.rnn.pad_sequence(x[part], batch_first=True) for x in (p.tokens, p.at_words))
-        words, padding = attend(tokens, *leaves, N_POSITIONS)
+        words, padding = attend(tokens, key_query, value, N_POSITIONS)
         empty = torch.as_tensor(N_POSITIONS - p.lengths[part]).to(tokens).unsqueeze(1)
         ((words * at_words).sum() + (padding * p.at_padding[part] * empty).sum()).backward()
     return torch.stack([leaf.grad for leaf in leaves]).numpy()

@@ -51,9 +51,9 @@ def cases() -> list[Case]:
 def separator(size: Size, p: float) -> Case:
     """Compare our solver with a modelling language: the smallest norms, with weights scaled to feasibility."""
     drawn = draw_problems(range(size.problems), n_samples=size.samples, n_tokens=size.tokens, dimension=size.dimension)
-    every = (drawn.tokens, drawn.queries, drawn.best_tokens)
+    tokens, queries, best = drawn.tokens, drawn.queries, drawn.best_tokens
     ours = "active set" if p == 2 else "interior point"
-    rows = attention_constraints(*every)
+    rows = attention_constraints(tokens, queries, best)
     others = {"cvxpy with Clarabel": _cvxpy(rows, p)}
     if size.compiled_once:
         others["cvxpy with Clarabel, compiled once"] = _cvxpy_compiled(rows, p)
@@ -77,9 +77,12 @@ def separator(size: Size, p: float) -> Case:
         "starts from tokens and proves each norm to a relative gap of 1e-12; cvxpy gets the constraints, and runs at "
         "Clarabel's own tolerances of 1e-8.",
         variants={
-            together: lambda: attention_svm(*every, p).norm,
+            together: lambda: attention_svm(tokens, queries, best, p).norm,
             alone: lambda: np.concatenate(
-                [attention_svm(*(part[i : i + 1] for part in every), p).norm for i in range(size.problems)]
+                [
+                    attention_svm(tokens[i : i + 1], queries[i : i + 1], best[i : i + 1], p).norm
+                    for i in range(size.problems)
+                ]
             ),
         }
         | others,

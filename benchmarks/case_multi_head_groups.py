@@ -53,7 +53,7 @@ def groups(mixture: Mixture, n_samples: int, *, aim: Mapping[str, float]) -> Cas
         return trained.parameters
 
     counts = torch.from_numpy(starts.even_sign_counts(HEADS))[None]
-    whole = head_groups.expand(start, counts=counts)
+    whole = _every_head(start, counts)
 
     def remark(_: Mapping[str, float]) -> str:
         ratios = [_seconds(by_groups, 1e12) / _seconds(by_groups, 2) for _ in range(5)]
@@ -63,7 +63,7 @@ def groups(mixture: Mixture, n_samples: int, *, aim: Mapping[str, float]) -> Cas
         title=f"Training {HEADS} heads from the first-phase start, {mixture.dimension} dimensions",
         what=f"{STEPS} steps of gradient descent on {n_samples} samples of 10 tokens, in float64.",
         variants={
-            "two groups of equal heads (ours)": lambda: _flat(head_groups.expand(by_groups(HEADS), counts=counts)),
+            "two groups of equal heads (ours)": lambda: _flat(_every_head(by_groups(HEADS), counts)),
             EVERY_HEAD: lambda: _flat(
                 network.gradient_descent(whole, drawn[:2], step_size=STEP_SIZE, steps=STEPS).parameters
             ),
@@ -73,6 +73,11 @@ def groups(mixture: Mixture, n_samples: int, *, aim: Mapping[str, float]) -> Cas
         aim=aim,
         remark=remark,
     )
+
+
+def _every_head(groups: Parameters, counts: Tensor) -> Parameters:
+    """Repeat each group of the only member as often as it has heads."""
+    return {name: tensor.repeat_interleave(counts[0].long(), dim=1) for name, tensor in groups.items()}
 
 
 def leave_one_out() -> Case:
@@ -101,7 +106,7 @@ def leave_one_out() -> Case:
         ).parameters
 
     def loop() -> np.ndarray:
-        full, *reduced = [train(row) for row in left_out.leave_one_out_weights(n_samples, range(n_samples))]
+        full, *reduced = [train(row) for row in left_out.leave_one_out_weights(n_samples)]
         gaps = [{name: one[name] - full[name] for name in full} for one in reduced]
         return torch.cat([head_groups.norm(gap, counts=counts) for gap in gaps]).numpy()
 
