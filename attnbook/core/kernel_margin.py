@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["KernelMargin", "NotSeparableError", "kernel_margin", "margin_of_labelled"]
+__all__ = ["KernelMargin", "NotSeparableError", "factors", "kernel_margin"]
 
 # A gap larger than this is rounding that got out of hand.
 WORST_GAP = 1e-6
@@ -74,15 +74,11 @@ def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.n
         >>> round(found.margin, 6), found.weights.round(6).tolist()
         (1.414214, [0.5, 0.5])
     """
-    return margin_of_labelled(_check(gram, labels))
-
-
-def margin_of_labelled(labelled: Float[np.ndarray, "samples samples"]) -> KernelMargin:
-    """Return the margin for inner products of features times labels, as :func:`kernel_margin` but unchecked."""
     from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
 
+    labelled = _check(gram, labels)
     largest = np.sqrt(labelled.diagonal().max())
-    factor = _factor(labelled / largest**2)
+    factor = factors(labelled[None] / largest**2)[0]
     # min |A u - b| over u >= 0, with a last row of ones: the residual is the nearest point, up to a factor.
     system = np.vstack([factor, np.ones(len(labelled))])
     solution, _ = nnls(system, np.append(np.zeros(len(factor)), 1.0), maxiter=100 * len(labelled))
@@ -97,19 +93,19 @@ def margin_of_labelled(labelled: Float[np.ndarray, "samples samples"]) -> Kernel
     return KernelMargin(float(margin * largest), weights, max(0.0, 1 - margin / length))
 
 
-def _factor(gram: np.ndarray) -> np.ndarray:
-    """Return a matrix whose columns have these inner products."""
+def factors(grams: Float[np.ndarray, "problems samples samples"]) -> Float[np.ndarray, "problems samples samples"]:
+    """Return matrices whose columns have these inner products.
+
+    Raises:
+        ValueError: If one is not positive semi-definite.
+    """
     try:
-        return np.linalg.cholesky(gram).T
-    except np.linalg.LinAlgError:  # singular, or not a matrix of inner products
-        return _singular_factor(gram)
-
-
-def _singular_factor(gram: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(gram)
-    if values[0] < -1e-9 * max(1.0, values[-1]):
-        raise ValueError(f"gram: expected a positive semi-definite matrix, got an eigenvalue of {values[0]:.1e}")
-    return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        return np.linalg.cholesky(grams).swapaxes(1, 2)
+    except np.linalg.LinAlgError:  # one is singular, or not a matrix of inner products
+        values, vectors = np.linalg.eigh(grams)
+    if (values[:, 0] < -1e-9 * np.maximum(1.0, values[:, -1])).any():
+        raise ValueError(f"gram: expected a positive semi-definite matrix, got an eigenvalue of {values.min():.1e}")
+    return np.sqrt(np.maximum(values, 0.0))[:, :, None] * vectors.swapaxes(1, 2)
 
 
 def _check(gram: np.ndarray, labels: np.ndarray) -> np.ndarray:

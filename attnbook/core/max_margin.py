@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from attnbook.core.constraint_rows import DenseRows, OuterRows, Rows
 from attnbook.core.interior_point import State, certified, entry_norm, in_both, in_multipliers
-from attnbook.core.kernel_margin import NotSeparableError, margin_of_labelled
+from attnbook.core.kernel_margin import factors
 
 __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 
@@ -123,11 +123,16 @@ def max_margin(
 
 def _active_set(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) -> State:
     """The Euclidean solution in finitely many exact steps, problem by problem; no certificate where rounding wins."""
+    from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
+
     lam = np.zeros(rows.shape[:2])
-    for own, gram in zip(lam, rows.gram(), strict=True):
+    # min |A'u - b| over u >= 0, with a last row of ones: the residual is the nearest point, up to a factor.
+    systems = np.concatenate([factors(rows.gram()), np.ones((len(lam), 1, lam.shape[1]))], axis=1)
+    last = np.append(np.zeros(lam.shape[1]), 1.0)
+    for own, system in zip(lam, systems, strict=True):
         # What this method gives up on, the interior point method solves or refutes.
-        with suppress(NotSeparableError, RuntimeError):
-            own[:] = margin_of_labelled(gram).weights
+        with suppress(RuntimeError):
+            own[:] = nnls(system, last, maxiter=100 * len(own))[0]
     w = rows.up(lam)
     length = np.linalg.norm(w, axis=1, keepdims=True)
     found = certified({"lam": lam, "w": w, "w_norm": length, "pull_norm": length, "achieved": rows.down(w)}, bound)
