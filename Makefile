@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # One thread per process: these networks are too small for more, and chapters run side by side.
 export OMP_NUM_THREADS ?= 1
+# Modules are compiled once, not in each of the many processes that import them, whatever the setting of the caller.
+unexport PYTHONDONTWRITEBYTECODE
 NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 120
 
 # Tests are shared out between this many processes; those of one notebook, or of one group (tests/conftest.py), stay together.

@@ -32,7 +32,8 @@ APART = ("opened", "kind", "experiment", "turn")
 def pytest_collection_modifyitems(items):
     """Mark what is slow; name what stays together in one process, and put what needs the pages last.
 
-    One test that needs them comes first: while its process builds them, the others have something else to do.
+    One test that needs them comes first: while its process builds them, the others have something else to do. Next are
+    the tests of every experiment, which leave results that others read.
     """
     for item in items:
         if item.nodeid.split("[")[0] in SLOW:
@@ -40,13 +41,28 @@ def pytest_collection_modifyitems(items):
         known = item.callspec.params if hasattr(item, "callspec") else {}
         parts = [str(getattr(known[name], "id", known[name])) for name in APART if name in known]
         parts += ["pages"] * needs_pages(item)
-        item.add_marker(pytest.mark.xdist_group(":".join([item.location[0], *parts])))
-    items.sort(key=lambda item: 0 if item.name == "test_the_book_builds" else 1 + needs_pages(item))
+        together = [item.location[0], *parts]
+        if "all_smoke_results" in fixtures(item):
+            together = ["all smoke results"]
+        item.add_marker(pytest.mark.xdist_group(":".join(together)))
+    items.sort(key=turn)
+
+
+def turn(item):
+    """What a test is sorted by."""
+    if item.name == "test_the_book_builds":
+        return 0
+    return 3 if needs_pages(item) else 2 - (item.path.name == "test_experiments.py")
 
 
 def needs_pages(item):
     """Whether a test looks at the built book."""
-    return "html" in getattr(item, "fixturenames", ()) and item.name != "test_the_book_builds"
+    return "html" in fixtures(item) and item.name != "test_the_book_builds"
+
+
+def fixtures(item):
+    """The names of what a test asks for; a doctest asks for nothing."""
+    return getattr(item, "fixturenames", ())
 
 
 @pytest.fixture
@@ -70,15 +86,18 @@ class SmokeResults(Mapping):
     def __init__(self, folder):
         from attnbook.registry import experiments  # not before the hook that checks shapes
 
-        self._experiments, self._folder, self._found = experiments(), folder, {}
+        self._experiments, self._folder, self._found, self._measured = experiments(), folder, {}, {}
 
     def file(self, name):
         """The file of a result, which all processes share: it appears whole or not at all."""
         file = self._folder / f"{name}.json"
         if not file.exists():
-            ready = self._experiments[name].at("smoke")
-            ready.store(ready.run(device="cpu"), file)
+            self.keep(name, self._experiments[name].at("smoke").run(device="cpu"))
         return file
+
+    def keep(self, name, data):
+        """Take what a test has run at smoke scale."""
+        self._experiments[name].at("smoke").store(data, self._folder / f"{name}.json")
 
     def __getitem__(self, name):
         if name not in self._found:
@@ -87,7 +106,9 @@ class SmokeResults(Mapping):
 
     def measurements(self, name):
         """What was measured, by claim id; an experiment on the contract says it, not its data."""
-        return self._experiments[name].at("smoke").measurements(self[name])
+        if name not in self._measured:
+            self._measured[name] = self._experiments[name].at("smoke").measurements(self[name])
+        return self._measured[name]
 
     def store(self, name, path):
         """Write a result with its measurements."""
@@ -106,6 +127,12 @@ def smoke_results(tmp_path_factory):
     """Results at smoke scale, for all tests that only read."""
     own = tmp_path_factory.getbasetemp()
     return SmokeResults((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke_results")
+
+
+@pytest.fixture(scope="session")
+def all_smoke_results(smoke_results):
+    """The same, for tests that read those of all experiments: they stay in one process, so that no other runs them."""
+    return smoke_results
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
 from attnbook.registry import experiment, experiments
 
-TABLE_1 = "global_attention.sample_complexity"
+TABLE_1, ERROR_RATE = "global_attention.sample_complexity", "global_attention.error_rate"
+PAIR = ("preconditioning.minima", "preconditioning.landscape")
 ORDER = "GA-T1-order"
 
 
@@ -33,8 +34,8 @@ def call(tmp_results):
 
 @pytest.fixture
 def stored(smoke_results, tmp_results):
-    """The results of all experiments at smoke scale, stored as such and as those of the book."""
-    for name in smoke_results:
+    """The results of two experiments at smoke scale, stored as such and as those of the book."""
+    for name in (ERROR_RATE, TABLE_1):
         for scale in ("smoke", "book"):
             smoke_results.store(name, tmp_results / scale / f"{name}.json")
     return tmp_results
@@ -60,10 +61,18 @@ def numbers_in(path):
 
 
 @pytest.fixture
-def only_error_rate(monkeypatch):
-    """Leave one experiment in the registry."""
-    name = "global_attention.error_rate"
-    monkeypatch.setattr(cli, "experiments", lambda: {name: experiment(name)})
+def only(monkeypatch):
+    """Call to leave these experiments in the registry."""
+
+    def only(*names):
+        monkeypatch.setattr(cli, "experiments", lambda: {name: experiment(name) for name in names})
+
+    return only
+
+
+@pytest.fixture
+def only_error_rate(only):
+    only(ERROR_RATE)
 
 
 @pytest.mark.slow
@@ -78,13 +87,23 @@ def test_the_installed_command_runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_list_shows_every_claim_with_its_outcome(call, stored):
-    lines = {line.split()[0]: line for line in call("list").stdout.splitlines() if "-" in line.split()[0]}
+def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_books_apart(
+    call, all_smoke_results, tmp_results
+):
+    for name in all_smoke_results:
+        all_smoke_results.store(name, tmp_results / "book" / f"{name}.json")
+    said = call("list").stdout.splitlines()
+    lines = {line.split()[0]: line for line in said if "-" in line.split()[0]}
     assert set(lines) == {c.id for c in ledger.claims()}
     for row in json.loads(call("list", "--json").stdout):
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
     assert "l1 over baseline 0.99" in lines[ORDER]
+    papers, book, rules = said[-3:]
+    counts = Counter(c.source for c in ledger.claims())
+    assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
+    assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
+    assert rules.endswith(f"which the claim names: {sum(bool(c.trial) for c in ledger.claims())}.")
 
 
 @pytest.mark.parametrize(
@@ -101,15 +120,6 @@ def test_list_can_be_narrowed(options, chosen, call):
     rows = json.loads(call("list", "--json", *options).stdout)
     expected = [c.id for c in ledger.claims() if chosen(c, ledger.recorded(c).outcome)]
     assert [row["id"] for row in rows] == expected
-
-
-@pytest.mark.slow
-def test_list_counts_the_papers_statements_and_the_findings_of_this_book_apart(call, stored):
-    papers, book, rules = call("list").stdout.splitlines()[-3:]
-    counts = Counter(c.source for c in ledger.claims())
-    assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
-    assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
-    assert rules.endswith(f"which the claim names: {sum(bool(c.trial) for c in ledger.claims())}.")
 
 
 def test_list_of_experiments(call):
@@ -148,10 +158,13 @@ def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, 
 
 
 @pytest.mark.slow
-def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results):
+def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results, only):
+    """Two experiments of one paper; one of another is left out."""
+    only(ERROR_RATE, *PAIR)
+    for name in PAIR:
+        smoke_results.store(name, stored / "smoke" / f"{name}.json")
     said = call("verify", "--paper", "preconditioning", "--scale", "smoke", "--device", "cpu").stdout
-    of_the_paper = [name for name in smoke_results if name.startswith("preconditioning.")]
-    measured = sum(len(smoke_results.measurements(name)) for name in of_the_paper)
+    measured = sum(len(smoke_results.measurements(name)) for name in PAIR)
     assert f"{measured} of {measured} claims hold as recorded" in said
     assert "DIFFERS" not in said
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from each import each
 from toy_experiment import Toy
 
 from attnbook import ledger, registry
@@ -23,16 +24,15 @@ from attnbook.registry import experiments
 ALL = list(experiments().values())
 
 
-@pytest.fixture(params=ALL, ids=lambda e: e.id)
-def experiment(request):
-    return request.param
+def name(experiment):
+    return experiment.id
 
 
 def room(experiment):
     return experiment.id.split(".")[0]
 
 
-SAMPLE = {next(filter(lambda e: room(e) == name, ALL)) for name in map(room, ALL)}
+SAMPLE = {next(filter(lambda e: room(e) == one, ALL)) for one in map(room, ALL)}
 """One experiment of each room, which stands for the others in `make quick`."""
 
 
@@ -54,16 +54,17 @@ class First:
 
 
 @pytest.fixture(scope="session")
-def first(tmp_path_factory):
+def first(tmp_path_factory, smoke_results):
     """A run at smoke size, a seed at a time, by experiment; each runs once, and all other ways are held to it."""
     kept = {}
 
     def of(kind):
         if kind not in kept:
-            shares, parts = [], tmp_path_factory.mktemp("parts")
+            shares, parts, ready = [], tmp_path_factory.mktemp("parts"), kind.at("smoke", chunk=1)
             progress = lambda done, total: shares.append(done / total)  # noqa: E731  (shorter than a function of three lines)
-            data = kind.at("smoke", chunk=1).run(device="cpu", workdir=parts, progress=progress)
-            kept[kind] = First(data, shares, parts)
+            kept[kind] = First(ready.run(device="cpu", workdir=parts, progress=progress), shares, parts)
+            if kind in ALL and ready == kind.at("smoke"):
+                smoke_results.keep(kind.id, kept[kind].data)
         return kept[kind]
 
     return of
@@ -83,15 +84,18 @@ def test_a_smoke_run_reports_progress_and_survives_a_round_trip(kind, first, tmp
     assert ready.measurements(loaded) == ready.measurements(run.data)
 
 
-def test_killed_and_resumed_is_the_same(kind, first):
-    """The last group is missing, as after a kill."""
-    ready, run = kind.at("smoke", chunk=1), first(kind)
-    parts = sorted(run.parts.iterdir())
+def resume(kind, run, lost, **where):
+    """Run again where one group is missing, as after a kill; what is there stays as it is."""
+    ready, parts = kind.at("smoke", chunk=1), sorted(run.parts.iterdir())
     assert len(parts) == len(ready.seeds) > 1
-    parts[-1].unlink()
-    before = {part: part.stat().st_mtime_ns for part in parts[:-1]}
-    assert_same(ready.run(device="cpu", workdir=run.parts), run.data)
-    assert {part: part.stat().st_mtime_ns for part in parts[:-1]} == before
+    parts.pop(lost).unlink()
+    before = {part: part.stat().st_mtime_ns for part in parts}
+    assert_same(ready.run(device="cpu", workdir=run.parts, **where), run.data)
+    assert {part: part.stat().st_mtime_ns for part in parts} == before
+
+
+def test_killed_and_resumed_is_the_same(kind, first):
+    resume(kind, first(kind), -1)
 
 
 @pytest.fixture(scope="session")
@@ -100,14 +104,22 @@ def pool():
         yield started
 
 
+def again(kind, run, executor):
+    """Run again on workers: all of the tiny experiment and of a sample; of all others one group, which is missing."""
+    if kind is Toy or kind in SAMPLE:
+        assert_same(kind.at("smoke", chunk=1).run(device="cpu", executor=executor), run.data)
+    else:
+        resume(kind, run, 0, executor=executor)
+
+
 @pytest.mark.slow
 def test_a_second_run_on_a_process_pool_is_the_same(kind, first, pool):
-    assert_same(kind.at("smoke", chunk=1).run(device="cpu", executor=pool), first(kind).data)
+    again(kind, first(kind), pool)
 
 
 @pytest.mark.slow
 def test_a_second_run_on_a_cluster_is_the_same(kind, first, cluster):
-    assert_same(kind.at("smoke", chunk=1).run(device="cpu", executor=cluster.get_executor()), first(kind).data)
+    again(kind, first(kind), cluster.get_executor())
 
 
 @pytest.mark.slow
@@ -129,29 +141,41 @@ def test_a_worker_killed_in_the_middle_loses_nothing(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(experiment, smoke_results):
-    measured = experiment.at("smoke").measurements(smoke_results[experiment.id])
-    for claim_id, measurement in measured.items():
-        verdict = ledger.judge(ledger.claim(claim_id), measurement)
-        assert verdict.claim.experiment == experiment.id
-        assert not verdict.claim.pending
+def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(all_smoke_results):
+    def check(experiment):
+        for claim_id, measurement in all_smoke_results.measurements(experiment.id).items():
+            verdict = ledger.judge(ledger.claim(claim_id), measurement)
+            assert verdict.claim.experiment == experiment.id
+            assert not verdict.claim.pending
+
+    each(ALL, check, name)
 
 
-def test_all_sizes_differ(experiment):
-    sizes = [repr(experiment.at(scale)) for scale in experiment.scales()]
-    assert len(set(sizes)) == len(sizes) >= 2
+def test_all_sizes_differ():
+    def check(experiment):
+        sizes = [repr(experiment.at(scale)) for scale in experiment.scales()]
+        assert len(set(sizes)) == len(sizes) >= 2
+
+    each(ALL, check, name)
 
 
-def test_an_unavailable_device_is_refused(experiment):
-    with pytest.raises(ValueError, match="device"):
-        experiment.at("smoke").run(device="tpu")
+def test_an_unavailable_device_is_refused():
+    def check(experiment):
+        with pytest.raises(ValueError, match="device"):
+            experiment.at("smoke").run(device="tpu")
+
+    each(ALL, check, name)
 
 
-def test_every_experiment_says_what_it_is_and_respects_a_time_budget_of_under_a_minute(experiment):
+def test_every_experiment_says_what_it_is_and_respects_a_time_budget_of_under_a_minute():
     """The budget that a chapter's experiments share; the stored book run shows the time each one took."""
-    assert experiment.summary
-    stored = json.loads(stored_path(experiment.id, "book").read_text(encoding="utf-8"))["provenance"]
-    assert stored["cpu_seconds"] <= experiment.budget_seconds <= 60
+
+    def check(experiment):
+        assert experiment.summary
+        stored = json.loads(stored_path(experiment.id, "book").read_text(encoding="utf-8"))["provenance"]
+        assert stored["cpu_seconds"] <= experiment.budget_seconds <= 60
+
+    each(ALL, check, name)
 
 
 def test_an_id_is_that_of_its_experiment_and_belongs_to_one_class():

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import address
@@ -33,15 +34,26 @@ def tracked():
     return set(listed.stdout.split()) or {path.relative_to(ROOT).as_posix() for path in CHAPTERS}
 
 
+@cache
+def text(path):
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def notebook(path):
+    """What a stored notebook holds; to look at only, since it is read once."""
+    return json.loads(text(path))
+
+
 def code_cells(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return [cell for cell in cells if cell["cell_type"] == "code"]
+    return [cell for cell in notebook(path)["cells"] if cell["cell_type"] == "code"]
 
 
 def outputs(path):
     return [output for cell in code_cells(path) for output in cell["outputs"]]
 
 
+@cache
 def shown(path):
     """All HTML and text that a reader sees as output."""
     texts = []
@@ -77,11 +89,11 @@ def test_first_cell_is_the_same_everywhere_and_says_nothing(chapter):
 
 
 def test_the_tool_changes_the_first_cell_and_nothing_else(chapter, tmp_path):
-    before = json.loads(chapter.read_text(encoding="utf-8"))
+    before = json.loads(text(chapter))
     before["cells"][0]["source"] = ["# On Colab\n", "import sys"]
     copy = tmp_path / "copy.ipynb"
     copy.write_text(json.dumps(before), encoding="utf-8")
-    assert address.with_first_cell(copy, address.current(ROOT)) == chapter.read_text(encoding="utf-8")
+    assert address.with_first_cell(copy, address.current(ROOT)) == text(chapter)
 
 
 def test_every_picture_has_an_alt_text_that_says_something(chapter):
@@ -92,17 +104,17 @@ def test_every_picture_has_an_alt_text_that_says_something(chapter):
 
 def test_chapter_says_what_it_gives_and_has_claims_sliders_and_exercises(chapter):
     """The form of a chapter; a short one needs one exercise."""
-    text, prose = shown(chapter), chapter.read_text(encoding="utf-8")
+    prose = text(chapter)
     assert "**In short" in prose
     assert "## To take away" in prose
-    assert 'class="attnbook-slider"' in text
-    cells = json.loads(prose)["cells"]
+    assert 'class="attnbook-slider"' in shown(chapter)
+    cells = notebook(chapter)["cells"]
     words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
     assert words <= 2600
     short = chapter.stem in COLLECTIONS or words <= 1500
     assert prose.count(":::{exercise}") >= (1 if short else 2)
     if chapter.stem not in COLLECTIONS:
-        assert "claim-card" in text
+        assert "claim-card" in shown(chapter)
 
 
 def test_outputs_name_no_folder_of_this_machine(chapter):
@@ -119,8 +131,7 @@ def test_no_two_sliders_of_the_book_share_their_frames():
 
 
 def test_stored_outputs_hold_no_widget_that_died_with_its_kernel(chapter):
-    notebook = json.loads(chapter.read_text(encoding="utf-8"))
-    assert "widgets" not in notebook["metadata"]
+    assert "widgets" not in notebook(chapter)["metadata"]
     assert all(widgets.VIEW not in output.get("data", {}) for output in outputs(chapter))
 
 

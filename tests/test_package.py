@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from each import each
 from importlinter.cli import lint_imports
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -76,31 +77,41 @@ def test_there_is_something_to_test():
     assert len(DATACLASSES) > 15
 
 
-@pytest.mark.parametrize("module", ["attnbook", *MODULES])
-def test_every_name_in_all_exists_and_every_module_says_what_it_is(module):
-    loaded = importlib.import_module(module)
-    assert loaded.__doc__
-    assert [name for name in getattr(loaded, "__all__", ()) if not hasattr(loaded, name)] == []
+def test_every_name_in_all_exists_and_every_module_says_what_it_is():
+    def check(module):
+        loaded = importlib.import_module(module)
+        assert loaded.__doc__
+        assert [name for name in getattr(loaded, "__all__", ()) if not hasattr(loaded, name)] == []
+
+    each(["attnbook", *MODULES], check)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_everything_public_says_what_it_is(name):
-    value = PUBLIC[name]
-    if callable(value):
-        assert value.__doc__
-        assert not value.__doc__.startswith(value.__name__ + "(")  # what a dataclass writes by itself
+def test_everything_public_says_what_it_is():
+    def check(name):
+        value = PUBLIC[name]
+        if callable(value):
+            assert value.__doc__
+            assert not value.__doc__.startswith(value.__name__ + "(")  # what a dataclass writes by itself
+
+    each(PUBLIC, check)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_documented_arguments_are_those_of_the_signature(name):
+def test_documented_arguments_are_those_of_the_signature():
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
-    expected = [stars.get(p.kind, "") + p.name for p in parameters if p.name not in ("self", "cls")]
-    assert listed(FUNCTIONS[name], "Args") in (None, expected)
+
+    def check(name):
+        parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
+        expected = [stars.get(p.kind, "") + p.name for p in parameters if p.name not in ("self", "cls")]
+        assert listed(FUNCTIONS[name], "Args") in (None, expected)
+
+    each(FUNCTIONS, check)
 
 
-@pytest.mark.parametrize("name", DATACLASSES)
-def test_documented_attributes_are_the_fields(name):
+def test_documented_attributes_are_the_fields():
+    each(DATACLASSES, documents_its_fields)
+
+
+def documents_its_fields(name):
     """In a section of the docstring or each beside its field; a setting of an experiment in a comment beside it."""
     kind = DATACLASSES[name]
     if inspect.isclass(kind) and issubclass(kind, Experiment) and kind is not Experiment:
@@ -146,9 +157,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 NEEDED = requirements(PROJECT["dependencies"])
 
 
-@pytest.mark.parametrize("name", sorted(NEEDED))
-def test_the_chapters_run_on_colab_at_the_lower_bounds(name):
+def test_the_chapters_run_on_colab_at_the_lower_bounds():
     """Else a bound is untried, or the first cell replaces what Colab has loaded, and Colab asks for a restart."""
+    each(NEEDED, pinned_at_its_lower_bound)
+
+
+def pinned_at_its_lower_bound(name):
     (lowest,) = (s.version for s in NEEDED[name].specifier if s.operator == ">=")
     (pinned,) = COLAB[name].specifier
     assert pinned.operator == "=="

@@ -79,9 +79,7 @@ RED = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_claim_of_the_stored_results_can_turn_red(kind):
-    ready, data = kind.at("book"), kind.load_stored("book")
-    assert set(RED[kind]) == set(ready.measure(data))
-    red.assert_turned(ready.measurements, data, RED[kind])
+    red.assert_every_claim_turns(kind.at("book").measurements, kind.load_stored("book"), RED[kind])
 
 
 @pytest.mark.parametrize(
@@ -293,9 +291,8 @@ def test_the_stops_are_as_the_page_says():
     assert long["headline: attention 14 000, baseline 20 000"][2] == "yes"
 
 
-def test_pictures_and_tables_are_drawn_from_smoke_results():
-    found = {kind: kind.at("smoke").run(device="cpu") for kind in KINDS}
-    table_1, rate, sparsity = (found[kind] for kind in KINDS)
+def test_pictures_and_tables_are_drawn_from_smoke_results(smoke_results):
+    table_1, rate, sparsity = (smoke_results[kind.id] for kind in KINDS)
     drawn = [
         figures.convergence(table_1),
         *(draw(table_1, 20) for draw in (figures.table_1, figures.stopping)),

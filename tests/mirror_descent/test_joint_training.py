@@ -363,8 +363,8 @@ def test_a_law_with_a_fiftieth_of_the_ratio_finds_no_target(monkeypatch):
     assert found["MD-joint+"].values["share"] < 0.5 < found["MD-joint"].values["share"]
 
 
-def test_figures_and_tables_draw():
-    first, crowded, far = (kind.at("smoke").run(device="cpu") for kind in EXPERIMENTS)
+def test_figures_and_tables_draw(smoke_results):
+    first, crowded, far = (smoke_results[kind.id] for kind in EXPERIMENTS)
     with mpl.rc_context({"figure.max_open_warning": 0}):
         assert len(figures.law(first).axes) == len(figures.ratio_grows(far).axes) == 2
         plt.close("all")

@@ -5,6 +5,7 @@ import pytest
 import red
 import xarray as xr
 
+from attnbook import ledger
 from attnbook.preconditioning import training
 from attnbook.preconditioning.curves import first_time
 from attnbook.preconditioning.structure_aware_descent import figures, race
@@ -19,8 +20,8 @@ KINDS = {"descent": StructureAwareDescent, "ablation": Ablation, "race": Optimiz
 
 
 @pytest.fixture(scope="module")
-def smoke():
-    return {name: kind.at("smoke").run(device="cpu") for name, kind in KINDS.items()}
+def smoke(smoke_results):
+    return {name: smoke_results[kind.id] for name, kind in KINDS.items()}
 
 
 def test_a_seed_that_never_arrives_counts_as_infinite():
@@ -129,9 +130,9 @@ STORED = [("descent", "book"), ("descent", "large"), ("ablation", "book"), ("abl
 @pytest.mark.parametrize(("name", "scale"), STORED)
 def test_a_changed_result_turns_each_verdict(name, scale):
     ready, data = KINDS[name].at(scale), KINDS[name].load_stored(scale)
-    measured = ready.measurements(data)
-    red.assert_turned(ready.measurements, data, {claim: RED[claim] for claim in measured})
-    red.assert_turned(ready.measurements, data, {claim: c for claim, c in ALSO_RED.items() if claim in measured})
+    own = {claim: change for claim, change in RED.items() if ledger.claim(claim).experiment == KINDS[name].id}
+    others = [(claim, change) for claim, change in ALSO_RED.items() if claim in own]
+    red.assert_every_claim_turns(ready.measurements, data, own, others)
 
 
 def test_the_pictures_draw_from_a_smoke_result(smoke):
