@@ -1,13 +1,12 @@
 """The table of other Pythons: what is finished is kept, what failed is shown and tried again."""
 
 from pathlib import Path
+from types import ModuleType
 
 import in_float64
 import matrix
 import pytest
 import torch
-
-from attnbook.core.rng import to_tensor
 
 PYTHON = Path("3.13-newest/bin/python")
 VERSIONS = dict.fromkeys(matrix.SHOWN, "1.0")
@@ -66,8 +65,15 @@ def test_a_command_that_prints_nothing_gives_its_last_line(monkeypatch):
     assert matrix.answer(Path(matrix.sys.executable), *failing) == {"failure": "ValueError: seed: too small"}
 
 
-def test_widening_reaches_every_import_of_a_function(monkeypatch):
-    monkeypatch.setattr(to_tensor, "__kwdefaults__", dict(to_tensor.__kwdefaults__))
-    monkeypatch.setattr(in_float64.sys, "modules", {"attnbook.core.rng": in_float64.sys.modules["attnbook.core.rng"]})
+def test_widening_changes_the_default_of_functions_in_place(monkeypatch):
+    def train(*, dtype: torch.dtype = torch.float32):
+        return dtype
+
+    def solve(*, dtype: torch.dtype = torch.float16):
+        return dtype
+
+    module = ModuleType("attnbook.made_up")
+    module.train, module.solve = train, solve
+    monkeypatch.setattr(in_float64.sys, "modules", {"attnbook.made_up": module})
     in_float64.widen()
-    assert to_tensor([1.0]).dtype is torch.float64
+    assert (train(), solve(), train(dtype=torch.float32)) == (torch.float64, torch.float16, torch.float32)

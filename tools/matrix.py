@@ -154,7 +154,7 @@ def counted(rows: list[dict[str, Any]]) -> str:
 
 def table(stored: dict[str, Any]) -> str:
     """Return the table in Markdown, and what was found in float64."""
-    rows = list(stored["rows"].values())
+    rows = [row for _, row in sorted(stored["rows"].items())]
     head = ["Python", *SHOWN, "threads", "verdicts as stored"]
     lines = ["| " + " | ".join(one) + " |" for one in (head, ["---"] * len(head), *map(cells, rows))]
     counts = sorted({len(row["experiments"]) for row in rows})
