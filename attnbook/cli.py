@@ -237,22 +237,23 @@ def begin_paper(
     """Write a room with one small experiment, its claim, chapter and tests; run them, so that all tests pass.
 
     To be called in the first folder of a checkout with the book's environment. Writes nothing if something is in the
-    way. What to replace, and by what, says the page "Add a paper in an afternoon".
+    way; if a later step fails, what was written is removed. What to replace, and by what, says the page "Add a paper
+    in an afternoon".
     """
     with _clear_errors():
         files = new_paper.planned(Path.cwd(), name, chapter=chapter, prefix=prefix, title=title)
-        new_paper.write(Path.cwd(), files)
         made, notebook = [str(path) for path in files], f"chapters/{name}/{chapter}.ipynb"
-        for path in made:
-            typer.echo(f"written {path}")
-        code = [path for path in made if path.endswith((".py", ".ipynb"))]
-        _tool("-m", "ruff", "check", "--quiet", "--select", "I", "--fix", *code)  # the order of imports is the name's
-        _tool("-m", "ruff", "format", "--quiet", *code)
-        _tool("tools/address.py")
-        importlib.invalidate_caches()
-        run([f"{name}.first"], scale="book")
-        verify([f"{name}.first"], fresh=True)
-        _tool("tools/run_chapters.py", notebook)
+        with new_paper.written(Path.cwd(), name, files):
+            for path in made:
+                typer.echo(f"written {path}")
+            code = [path for path in made if path.endswith((".py", ".ipynb"))]
+            _tool("-m", "ruff", "check", "--quiet", "--select", "I", "--fix", *code)  # their order is the name's
+            _tool("-m", "ruff", "format", "--quiet", *code)
+            _tool("tools/address.py")
+            importlib.invalidate_caches()
+            run([f"{name}.first"], scale="book")
+            verify([f"{name}.first"], fresh=True)
+            _tool("tools/run_chapters.py", notebook)
 
 
 @app.command("doctor")

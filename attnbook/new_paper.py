@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import keyword
 import re
+import shutil
+import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import attnbook
+from attnbook.core.results import results_folder
 from attnbook.ledger import Paper, read_paper
 
-__all__ = ["planned", "write"]
+__all__ = ["planned", "written"]
 
 TEMPLATE = Path("tools") / "new_paper"
 CLAIMS = Path("attnbook") / "ledger" / "claims"
@@ -62,13 +67,32 @@ def planned(root: Path, name: str, *, chapter: str, prefix: str | None, title: s
     return _new_files(root, words) | _longer_files(root, words)
 
 
-def write(root: Path, files: dict[Path, str]) -> None:
-    """Write what :func:`planned` returned.
+@contextmanager
+def written(root: Path, name: str, files: dict[Path, str]) -> Iterator[None]:
+    """Write what :func:`planned` returned; if the block fails, the checkout is again what it was, and this is said.
 
     Args:
         root: The checkout.
+        name: Of the room.
         files: File to text.
     """
+    before = {path: (root / path).read_text(encoding="utf-8") for path in files if (root / path).exists()}
+    try:
+        _write(root, files)
+        yield
+    except BaseException:
+        _write(root, before)
+        stored = results_folder()
+        for path in (*(root / path for path in files if path not in before), *stored.glob(f"*/{name}.*.json")):
+            path.unlink(missing_ok=True)
+        rooms = [root / part / name for part in ("attnbook", "chapters", "tests")]
+        for folder in (*rooms, *stored.glob(f"*/.parts/{name}.*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        print("attnbook: everything written for it is removed again", file=sys.stderr)
+        raise
+
+
+def _write(root: Path, files: dict[Path, str]) -> None:
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")

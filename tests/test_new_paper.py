@@ -109,6 +109,30 @@ def test_a_refusal_writes_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [ValueError("no disk"), KeyboardInterrupt()])
+def test_a_failure_later_takes_back_what_was_written(error, tmp_path, monkeypatch, capsys):
+    """The files of the book as they were, no room, and no results of it; other rooms and results stay."""
+    monkeypatch.setenv("ATTNBOOK_RESULTS", str(tmp_path / "results"))
+    files = plan()
+    there = {path: (ROOT / path).read_text(encoding="utf-8") for path in files if (ROOT / path).exists()}
+    there |= {Path("tests/other/test_other.py"): "", Path("results/book/other.first.json"): "{}"}
+    new_paper._write(tmp_path, there)
+
+    @new_paper.written(tmp_path, "banana", files)
+    def fail_later():
+        made = ["results/book/banana.first.json", "results/book/.parts/banana.first-0/1.json", "tests/banana/x.pyc"]
+        new_paper._write(tmp_path, {Path(path): "{}" for path in made})
+        assert all((tmp_path / path).read_text(encoding="utf-8") == text for path, text in files.items())
+        raise error
+
+    with pytest.raises(type(error)):
+        fail_later()
+    left = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: (tmp_path / path).read_text(encoding="utf-8") for path in left} == there
+    assert not (tmp_path / "attnbook" / "banana").exists()
+    assert "removed again" in capsys.readouterr().err
+
+
 def test_a_place_that_is_gone_is_named(monkeypatch):
     monkeypatch.setattr(
         new_paper.tomllib, "loads", lambda _: {"entry": [{"file": "_toc.yml", "after": "no such line"}]}
