@@ -64,7 +64,8 @@
       say,
     };
 
-    function say() { said = performance.now(); aloud.textContent = what.words(model, state); if (!what.keys) canvas.setAttribute("aria-label", aloud.textContent); }
+    const label = () => { if (!what.keys) canvas.setAttribute("aria-label", what.words(model, state)); };
+    function say() { said = performance.now(); aloud.textContent = what.words(model, state); label(); }
     function show() {
       if (waiting) return;
       waiting = true;
@@ -84,8 +85,8 @@
       pen.font = `12px ${style.fontFamily}`;
       what.draw(pen, { width, height, colors, model, state, focused: document.activeElement === canvas });
       words.textContent = what.words(model, state);
-      const label = running ? "Pause" : still.matches ? `Run ${AT_ONCE} steps` : "Run";
-      if (run.textContent !== label) run.textContent = label;
+      const action = running ? "Pause" : still.matches ? `Run ${AT_ONCE} steps` : "Run";
+      if (run.textContent !== action) run.textContent = action;
     }
     function pause() { running = false; }
     function forward(steps) { for (let n = 0; n < steps && !model.done; n++) what.step(model, state); }
@@ -117,6 +118,7 @@
     new MutationObserver(show).observe(document.documentElement, { attributeFilter: ["data-theme"] });
     for (const event of ["focus", "blur"]) canvas.addEventListener(event, show);
     still.addEventListener("change", () => { pause(); show(); });
+    label();
     show();
     return panel;
   }

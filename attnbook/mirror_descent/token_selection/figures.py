@@ -28,7 +28,7 @@ def fate(data: xr.Dataset) -> Figure:
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
         for ax, p in zip(axes, (1.5, 3.0), strict=True):
-            end = _draw(ax, data, p, "B", size=8.5)
+            end = _draw(ax, data, p, "B", fontsize=8.5)
             kept = "training keeps B" if end == "B" else f"training moves to {end}"
             local = bool(data.plane_local.sel(official_p=p, token="B"))
             ax.set_title(f"p = {p:g}: B is {'' if local else 'not '}locally\noptimal, {kept}", fontsize=11)
@@ -41,7 +41,7 @@ def fate(data: xr.Dataset) -> Figure:
     return figure
 
 
-def _draw(ax: Axes, data: xr.Dataset, p: float, chosen: str, *, size: float) -> str:
+def _draw(ax: Axes, data: xr.Dataset, p: float, chosen: str, *, fontsize: float) -> str:
     """Tokens by score, the solution as an arrow, and the lines of margin one and zero; returns where training ends."""
     here: dict[str, float | str] = {"official_p": p, "token": chosen}
     problem = plane_tokens()
@@ -51,8 +51,8 @@ def _draw(ax: Axes, data: xr.Dataset, p: float, chosen: str, *, size: float) -> 
     ax.scatter(tokens[:, 0], tokens[:, 1], c=scores, cmap="Greys", edgecolors=INK, s=90, vmin=-1.4, vmax=1.1, zorder=3)
     box = {"boxstyle": "round,pad=0.1", "facecolor": BACKGROUND, "edgecolor": "none", "alpha": 0.85}
     for name, token, score in zip(NAMES, tokens, scores, strict=True):
-        ax.annotate(f"{name} {score:+.2f}", token, xytext=(9, 6), textcoords="offset points", fontsize=size, zorder=5,
-                    bbox=box)  # fmt: skip
+        ax.annotate(f"{name} {score:+.2f}", token, xytext=(9, 6), textcoords="offset points", zorder=5,
+                    fontsize=fontsize, bbox=box)  # fmt: skip
     rings: dict[str, Any] = {"markerfacecolor": "none", "color": MARK, "linestyle": "none"}
     ax.plot(*tokens[support > 0].T, marker="s", markersize=14, markeredgewidth=1.8, **rings)
     ax.plot(*own, marker="o", markersize=14, markeredgewidth=2.2, **rings)
@@ -74,7 +74,7 @@ def explorer_frame(data: xr.Dataset, p: float, token: str) -> Figure:
     attended = data.plane_attention.sel(official_p=p, token=token)
     with style():
         figure, (plane, bars) = plt.subplots(1, 2, figsize=(7.4, 3.3), width_ratios=(1.75, 1))
-        _draw(plane, data, p, token, size=9)
+        _draw(plane, data, p, token, fontsize=9)
         plane.plot(*_dual_ball(data.plane.sel(official_p=p, token=token).values, p, token), color=INK, linewidth=1.2)
         plane.set_title(f"p = {p:g}, solution for {token}")
         places = np.arange(len(NAMES))
