@@ -12,6 +12,7 @@ from typing import Any
 
 TOGETHER = re.compile(
     r'<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)]+'
+    r"|\\\((?:(?!\\\))[^<>])*\\\)[.,;:!?)]+(?=[^<>]*<)"  # a formula in a claim card; not in an attribute
     r"|[-\d.]+e-\d+(?=[^<>]*</td>)"  # a small number in a table
     r"|\([\d.]+ to [\d.]+\)(?=[^<>]*</(?:p|td)>)"  # a range
     r"|held in \d+ of \d+(?=[^<>]*</span>)"  # in a claim card
