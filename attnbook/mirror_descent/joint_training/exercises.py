@@ -11,8 +11,6 @@ from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.mirror_descent.joint_training.experiments import common_step_growth
 
-__all__ = ["CHECKS"]
-
 
 def newton(answer: Callable[..., Any]) -> str | None:
     """Check Newton's step for the ratio, the norm's derivative taken from the multipliers."""
