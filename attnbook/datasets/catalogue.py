@@ -17,7 +17,6 @@ DOWNLOADS = {
     "cifar10": ("cifar10/cifar-10-binary.tar.gz",),
     "glove6B_100d": ("embeddings/glove.6B.zip",),
 }
-FOLDERS = ("mnist", "imdb", "cifar10", "embeddings")
 
 
 @dataclass(frozen=True)
