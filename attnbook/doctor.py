@@ -52,14 +52,7 @@ class Finding:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what was found.
-
-    Args:
-        arguments: Options: none, or ``--json``.
-
-    Returns:
-        1 if something that is needed is broken, else 0.
-    """
+    """Print what was found, with ``--json`` as data; return 1 if something that is needed is broken, else 0."""
     parser = argparse.ArgumentParser(prog="attnbook doctor", description="Say what is wrong and what mends it.")
     parser.add_argument("--json", action="store_true", help="Print data as JSON.")
     as_json = parser.parse_args(arguments).json
@@ -78,11 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def examine() -> list[Finding]:
-    """Look at everything.
-
-    Returns:
-        What was found, in the order in which it should be mended.
-    """
+    """Return what was found, in the order in which it should be mended."""
     return [finding for check in CHECKS for finding in _safely(check)]
 
 

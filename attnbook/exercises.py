@@ -37,13 +37,9 @@ class Feedback:
 
 
 def checks(room: str) -> dict[str, Callable[..., str | None]]:
-    """Return the checks of a room by exercise: those of each chapter's folder.
+    """Return the checks of a room, for example ``attnbook.preconditioning``, by id of the exercise.
 
-    Args:
-        room: Its package, for example ``attnbook.preconditioning``.
-
-    Returns:
-        Id of an exercise to its check, which returns the likely mistake, or None.
+    They are those of each chapter's folder, and return the likely mistake, or None.
     """
     chapters = (module.name for module in pkgutil.iter_modules(import_module(room).__path__) if module.ispkg)
     modules = [f"{room}.{chapter}.exercises" for chapter in sorted(chapters)]

@@ -17,10 +17,7 @@ __all__ = ["experiment", "experiments"]
 
 @cache
 def experiments() -> dict[str, type[Experiment]]:
-    """Return the experiments by id, in the order of the rooms.
-
-    Returns:
-        By id the class of the experiment.
+    """Return the classes of the experiments by id, in the order of the rooms.
 
     Raises:
         ValueError: If two classes have the same id.

@@ -17,7 +17,6 @@ DOWNLOADS = {
     "cifar10": ("cifar10/cifar-10-binary.tar.gz",),
     "glove6B_100d": ("embeddings/glove.6B.zip",),
 }
-FOLDERS = ("mnist", "imdb", "cifar10", "embeddings")
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ class Entry:
 
 
 def available() -> list[Entry]:
-    """List the files in ``ATTNBOOK_DATA`` and in the cache, and what could be downloaded. Known files are verified.
-
-    Returns:
-        One entry per file.
+    """Return the files in ``ATTNBOOK_DATA`` and the cache, and what could be downloaded. Known ones are verified.
 
     Raises:
         DataError: If ``ATTNBOOK_DATA`` is not a readable folder.
@@ -58,13 +54,7 @@ def available() -> list[Entry]:
 
 
 def fetch(name: str) -> list[Path]:
-    """Download a data set into the cache, unless it is there and intact.
-
-    Args:
-        name: mnist, imdb, cifar10 or glove6B_100d.
-
-    Returns:
-        Its files.
+    """Return the files of mnist, imdb, cifar10 or glove6B_100d, downloaded into the cache unless there and intact.
 
     Raises:
         DataError: If there is no such data set, or it could not be downloaded whole and verified.

@@ -50,14 +50,7 @@ def sha256(path: Path) -> str:
 
 
 def is_intact(file: File, folder: Path) -> bool:
-    """Return whether a folder holds a file with the right checksum.
-
-    Args:
-        file: The file.
-        folder: Where it may lie.
-
-    Returns:
-        False if it is missing or differs.
+    """Return whether a folder holds a file with the right checksum; it may also be missing.
 
     Raises:
         DataError: If it is there and cannot be read.
@@ -70,14 +63,11 @@ def is_intact(file: File, folder: Path) -> bool:
 
 
 def fetch(file: File, folder: Path) -> Path:
-    """Download a file unless an intact one is there. It appears whole and verified, or not at all.
+    """Return the path of a file, downloaded unless an intact one is there: whole and verified, or not at all.
 
     Args:
         file: A file with a ``url``.
         folder: Where to keep it; made when missing.
-
-    Returns:
-        Its path.
 
     Raises:
         Unreachable: If the server was not reached twice, the transfer broke off twice, the folder cannot be written,

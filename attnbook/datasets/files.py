@@ -98,9 +98,6 @@ class Obtained(Generic[T]):
 def data_folder() -> Path | None:
     """Return the folder ``ATTNBOOK_DATA``, or None where the variable is not set.
 
-    Returns:
-        The folder.
-
     Raises:
         DataError: If it is not a folder, or may not be read.
     """
@@ -115,10 +112,7 @@ def data_folder() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded and trained files; it need not exist.
-
-    Returns:
-        ``ATTNBOOK_CACHE``, else ``attnbook`` in ``XDG_CACHE_HOME``, else ``~/.cache/attnbook``.
+    """Return the folder of downloaded and trained files (see above); it need not exist.
 
     Raises:
         DataError: If there is no home folder.
@@ -132,10 +126,7 @@ def cache_folder() -> Path:
 
 
 def offline() -> bool:
-    """Return whether ``ATTNBOOK_OFFLINE`` forbids downloads.
-
-    Returns:
-        True for ``1``, False for ``0`` or nothing.
+    """Return whether ``ATTNBOOK_OFFLINE`` forbids downloads: 1 does, 0 and nothing do not.
 
     Raises:
         DataError: If the variable holds anything else.
@@ -147,31 +138,20 @@ def offline() -> bool:
 
 
 def complete(folder: Path, forms: Sequence[Form[T]]) -> Form[T] | None:
-    """Return the first form all of whose files lie in a folder.
-
-    Args:
-        folder: A folder of data.
-        forms: Forms, the preferred one first.
-
-    Returns:
-        The form, or None.
-    """
+    """Return the first form all of whose files lie in a folder, or None."""
     return next((form for form in forms if all(os.path.isfile(folder / path) for path in form.paths)), None)
 
 
 def obtain(
     title: str, forms: Sequence[Form[T]], *, download: bool, stand_in: Callable[[], tuple[T, str]] | None
 ) -> Obtained[T]:
-    """Get a data set from the first place that has it.
+    """Return a data set from the first place that has it, and say where that is.
 
     Args:
         title: Its name, for messages.
         forms: Forms it may have, the preferred one first.
         download: Whether it may be downloaded; ``ATTNBOOK_OFFLINE=1`` forbids it in any case.
         stand_in: Makes (data, description) where nothing was found; None raises an error instead.
-
-    Returns:
-        The data and where they come from.
 
     Raises:
         DataError: If a file is damaged, half of a set is missing, or nothing was found and no stand-in is wanted.
@@ -202,14 +182,7 @@ def obtain(
 
 
 def is_verified(folder: Path, path: str) -> bool:
-    """Return whether a file is the known one of its name; False says that it is one of the user's own.
-
-    Args:
-        folder: A folder of data.
-        path: Name of the file in it.
-
-    Returns:
-        True if size and checksum are the known ones, False if already the size differs.
+    """Return whether a file of a folder of data is the known one of its name; one of another size is the user's own.
 
     Raises:
         DataError: If the size is that of the known file and the checksum is not, or the file cannot be read.

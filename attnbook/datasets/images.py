@@ -53,10 +53,7 @@ def mnist(*, download: bool = True, stand_in: bool = True) -> Images:
 
     Args:
         download: Whether 11 MB may be downloaded where neither ``ATTNBOOK_DATA`` nor the cache has them.
-        stand_in: Whether :func:`digits` may take their place; if not, an error is raised.
-
-    Returns:
-        The images, or the stand-in; ``source`` says which.
+        stand_in: Whether :func:`digits` may take their place, which ``source`` says; if not, an error is raised.
 
     Raises:
         DataError: If a file is damaged, or nothing was found and no stand-in is wanted.
@@ -72,12 +69,9 @@ def mnist(*, download: bool = True, stand_in: bool = True) -> Images:
 
 
 def digits() -> Images:
-    """Return scikit-learn's 8 x 8 digits, enlarged to the size of MNIST: every pixel thrice, a margin of 2.
+    """Return scikit-learn's 8 x 8 digits, enlarged to the 28 x 28 pixels of MNIST: each thrice, a margin of 2.
 
     They come with scikit-learn, so no file and no network is needed. The last 360 of the 1,797 are the test images.
-
-    Returns:
-        1,437 and 360 images of 28 x 28 pixels.
 
     Raises:
         DataError: If scikit-learn is not installed.
@@ -95,10 +89,7 @@ def cifar10(*, download: bool = True, stand_in: bool = True) -> Images:
 
     Args:
         download: Whether 170 MB may be downloaded where neither ``ATTNBOOK_DATA`` nor the cache has them.
-        stand_in: Whether the stand-in may take their place; if not, an error is raised.
-
-    Returns:
-        The images, or the stand-in; ``source`` says which.
+        stand_in: Whether the stand-in may take their place, which ``source`` says; if not, an error is raised.
 
     Raises:
         DataError: If a file is damaged, or nothing was found and no stand-in is wanted.

@@ -43,15 +43,12 @@ class LabelledReviews:
 
 
 def labelled_reviews(source: Source, vectors: str, dimension: int) -> LabelledReviews:
-    """Load reviews and word vectors from this machine, without a download.
+    """Return texts, labels and word vectors that are on this machine, without a download.
 
     Args:
         source: Which reviews.
         vectors: Name of the word vectors for ``imdb``; those for ``synthetic`` are trained on the spot.
         dimension: Entries of a word vector for ``synthetic``.
-
-    Returns:
-        Texts, labels and vectors.
 
     Raises:
         DataError: If the reviews or vectors are not on this machine; the message says how to get them.

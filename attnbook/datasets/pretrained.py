@@ -25,7 +25,7 @@ Content = tuple[tuple[str, ...], np.ndarray]
 
 
 def embeddings(name: str = "imdb_ppmi_svd_100d", *, download: bool = True, stand_in: bool = True) -> Embeddings:
-    """Return word vectors by name.
+    """Return word vectors by name; ``source`` says where they come from.
 
     A name stands for the file ``embeddings/<name>.npz`` in ``ATTNBOOK_DATA`` or in the cache: ``imdb_ppmi_svd_100d``
     (make it with ``attnbook data embeddings``), ``imdb_word2vec_100d``, or one of yours with arrays ``words`` and
@@ -37,9 +37,6 @@ def embeddings(name: str = "imdb_ppmi_svd_100d", *, download: bool = True, stand
         name: Name of the file without its ending.
         download: Whether 862 MB may be downloaded for ``glove6B_100d``; nothing else can be.
         stand_in: Whether the stand-in may take their place; if not, an error is raised.
-
-    Returns:
-        The vectors; ``source`` says where they come from.
 
     Raises:
         ValueError: If the name cannot be that of a file.

@@ -48,13 +48,9 @@ class Reviews:
 
 
 def tokenise(text: str) -> list[str]:
-    """Split a text into words: lower case, tags ``<br />`` left out, letters a-z and digits, an apostrophe inside.
+    """Return the words of a text in order: lower case, letters a-z and digits, an apostrophe inside, no ``<br />``.
 
-    Args:
-        text: Any text; without a letter a-z or digit it has no word.
-
-    Returns:
-        The words, in order.
+    A text without a letter a-z or digit has no word.
 
     Example:
         >>> tokenise("Don't miss it!<br /><br />10/10")
@@ -71,15 +67,12 @@ def imdb(
     Read from ``imdb/imdb_<split>.jsonl.gz``, or from the original archive without unpacking it to disk (all of it, so
     ask for all splits at once). 123 texts are in both train and test: that is how the data are. The stand-in are 2,000,
     1,000 and 2,000 synthetic reviews of 65 words on average, of which 8 are words of praise or blame, four in five of
-    them rightly so: logistic regression on word counts reaches a test accuracy of 0.92.
+    them rightly so: logistic regression on word counts reaches a test accuracy of 0.92. ``source`` says which they are.
 
     Args:
         splits: Some of train, test and unsup.
         download: Whether 84 MB may be downloaded where neither ``ATTNBOOK_DATA`` nor the cache has them.
         stand_in: Whether the stand-in may take their place; if not, an error is raised.
-
-    Returns:
-        Split to reviews; ``source`` says whether they are real.
 
     Raises:
         ValueError: If a split is unknown or none is asked for.

@@ -20,16 +20,13 @@ SLOT = re.compile(r"{(\w+)}")
 
 @cache
 def reviews(split: str) -> tuple[tuple[int, int, int, str], ...]:
-    """Write the synthetic reviews of a split; always the same ones.
+    """Return (label, id, rating, text) of each synthetic review of a split; always the same ones.
 
     A word of praise or blame agrees with the label in four cases of five. Lengths are lognormal, nearly as those of
     real reviews are, but shorter: 65 words on average.
 
     Args:
-        split: ``train``, ``test`` or ``unsup``.
-
-    Returns:
-        (label, id, rating, text) of each; in ``unsup`` label -1 and rating 0.
+        split: ``train``, ``test`` or ``unsup``; the last has label -1 and rating 0 throughout.
 
     Example:
         >>> label, number, rating, text = reviews("test")[0]
@@ -47,9 +44,6 @@ def reviews(split: str) -> tuple[tuple[int, int, int, str], ...]:
 
 def polar_words() -> tuple[frozenset[str], frozenset[str]]:
     """Return the words of praise and the words of blame.
-
-    Returns:
-        Both sets.
 
     Example:
         >>> praise, blame = polar_words()

@@ -32,7 +32,7 @@ def train_embeddings(
     context_power: float = 0.75,
     source: str = "trained here",
 ) -> Embeddings:
-    r"""Train word vectors on texts.
+    r"""Return word vectors trained on texts, in float32, most frequent word first.
 
     With $C_{ij} = \sum 1/\text{distance}$ over all places where $j$ stands within ``window`` words of $i$,
     $M_{ij} = \max\bigl(0, \log \frac{C_{ij}}{\sum_k C_{ik}} - \log \frac{c_j^\alpha}{\sum_k c_k^\alpha}\bigr)$,
@@ -48,9 +48,6 @@ def train_embeddings(
         window: Largest distance of two words that count as neighbours. Words that are not kept take no place.
         context_power: Exponent of the context frequencies; below 1 it tempers rare words.
         source: What to say about where the vectors come from.
-
-    Returns:
-        The vectors, in float32, most frequent word first.
 
     Raises:
         ValueError: If an argument is out of range, or too few words are kept.

@@ -27,12 +27,6 @@ EXPANSION, SMALL = 100, 1 << 24
 def readable(file: Path) -> Iterator[None]:
     """Turn what goes wrong while a file is read into an error that names it.
 
-    Args:
-        file: The file.
-
-    Yields:
-        Nothing.
-
     Raises:
         DataError: If the file cannot be opened, is damaged, cut off or of another format.
     """
@@ -49,13 +43,7 @@ def readable(file: Path) -> Iterator[None]:
 
 @contextmanager
 def unpacked(file: Path) -> Iterator[IO[bytes]]:
-    """Open a gzip file; on leaving it is read as far as the checksum at its end, which is compared.
-
-    Args:
-        file: The file.
-
-    Yields:
-        Its content.
+    """Yield the content of a gzip file; on leaving it is read as far as the checksum at its end, which is compared.
 
     Raises:
         DataError: If it is damaged, cut off, of another format or a bomb.
@@ -88,14 +76,7 @@ def in_tar(file: Path, wanted: Callable[[str], Any]) -> Iterator[tuple[str, byte
 
 @contextmanager
 def in_zip(file: Path, *names: str) -> Iterator[list[IO[bytes]]]:
-    """Open members of a zip archive; on leaving each is read as far as its end, and its checksum is compared.
-
-    Args:
-        file: The archive.
-        *names: Their names.
-
-    Yields:
-        The members, as binary files.
+    """Yield members of a zip archive, as binary files; on leaving each is read to its end and its checksum compared.
 
     Raises:
         DataError: If one is missing, or the archive is damaged, cut off, of another format or a bomb.

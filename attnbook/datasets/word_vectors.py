@@ -51,24 +51,13 @@ class Embeddings:
     def encode(self, text: str) -> Int[np.ndarray, " tokens"]:
         """Return the rows of the words of a text, in order; words that are not known are left out.
 
-        Args:
-            text: Any text. Empty, or without a known word, it has no row: check for length 0 before you average.
-
-        Returns:
-            Row numbers.
+        A text that is empty or without a known word has no row: check for length 0 before you average.
         """
         known = (self.rows.get(word) for word in tokenise(text))
         return np.array([row for row in known if row is not None], np.int32)
 
     def nearest(self, word: str, count: int = 5) -> list[str]:
-        """Return the words with the largest cosine to a word.
-
-        Args:
-            word: A known word.
-            count: How many.
-
-        Returns:
-            Other words, the nearest first.
+        """Return so many other words with the largest cosine to a word, the nearest first.
 
         Raises:
             ValueError: If the word is not known.
@@ -83,13 +72,9 @@ class Embeddings:
 
 
 def read_embeddings(file: Path) -> tuple[tuple[str, ...], np.ndarray]:
-    """Read an ``.npz`` file with arrays ``words`` and ``vec``.
+    """Return words, and their vectors in float32, from an ``.npz`` file with arrays ``words`` and ``vec``.
 
-    Args:
-        file: The file; its members carry checksums of their own, which are compared.
-
-    Returns:
-        Words, and their vectors in float32.
+    Its members carry checksums of their own, which are compared.
 
     Raises:
         DataError: If the file is damaged, or the arrays do not belong together.
@@ -103,14 +88,9 @@ def read_embeddings(file: Path) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def store_embeddings(made: Embeddings, name: str) -> Path:
-    """Keep word vectors in the user cache, where :func:`~attnbook.datasets.pretrained.embeddings` finds them.
+    """Return the file of the user cache in which word vectors are kept by name, whole or not at all, in float32.
 
-    Args:
-        made: The vectors; stored in float32.
-        name: Name of the file, without its ending.
-
-    Returns:
-        The file. It appears whole or not at all.
+    :func:`~attnbook.datasets.pretrained.embeddings` finds them there.
 
     Raises:
         DataError: If the cache cannot be written.

@@ -145,7 +145,7 @@ def compare(
     device: str | torch.device | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Train the six networks on your data and say what the mask adds to pooling and to sparsity.
+    """Return what the mask adds to pooling and to sparsity on your data: data set, figure and table of six networks.
 
     Each seed splits the samples into a training, a validation and a test part, scales them by one mean and one standard
     deviation of the training part, and draws weights and batches, the same for all models. For each model the step size
@@ -165,9 +165,6 @@ def compare(
         seeds: Seeds of split, weights and batches.
         device: Where to train; default the first of cuda, mps and cpu.
         progress: Told (work done, work in all).
-
-    Returns:
-        The comparison, with a labelled data set, a figure and a table.
 
     Raises:
         ValueError: If an argument has the wrong shape or a value outside its range: NaN or infinity among the inputs,

@@ -90,9 +90,6 @@ class Setup:
             seed: What it is drawn from.
             n_relevant: Number $k$ of inputs that matter, between 1 and ``n_inputs``.
 
-        Returns:
-            The teacher.
-
         Raises:
             ValueError: If ``n_relevant`` is outside its range.
 
@@ -149,7 +146,7 @@ class Training:
 def loss_and_gradient(
     parameters: Parameters, batch: tuple[Float[Tensor, "groups batch inputs"], Float[Tensor, "groups outputs batch"]]
 ) -> tuple[Float[Tensor, " members"], Parameters]:
-    r"""Return the mean squared error of each member and its gradient, in closed form.
+    r"""Return the mean squared error of each member, over outputs and batch, and its gradient, in closed form.
 
     With $u = f(x) - y$, $h = \phi(w^{(1)}(x\odot a))$ and $G = (w^{(2)\top}u\odot h')x^\top$ (the gradient of the
     folded weights $w^{(1)}\mathrm{diag}(a)$): $\nabla w^{(2)} = uh^\top$, $\nabla w^{(1)} = G\,\mathrm{diag}(a)$ and
@@ -159,9 +156,6 @@ def loss_and_gradient(
         parameters: As for :func:`attnbook.global_attention.two_layer.predict`.
         batch: Inputs and labels. Neighbouring members share a batch where there are fewer batches than members; their
             first layers then enter one matrix product, side by side.
-
-    Returns:
-        The losses (mean over outputs and batch) and the gradients of the losses.
     """
     inputs, labels = batch
     mask, hidden, decoder = parameters["mask"].unsqueeze(1), parameters["hidden"], parameters["decoder"]

@@ -75,7 +75,7 @@ class NoisyDigits:
 
 
 def draw_noisy_digits(images: Images, scene: Scene, *, n_train: int, n_test: int, seed: int) -> NoisyDigits:
-    """Draw the training and test samples of a seed: choose digits, shrink them, place them in noise.
+    """Return the training and test samples of a seed: digits that are chosen, shrunk and placed in noise.
 
     Args:
         images: The digits.
@@ -83,9 +83,6 @@ def draw_noisy_digits(images: Images, scene: Scene, *, n_train: int, n_test: int
         n_train: Training samples, drawn without replacement.
         n_test: Test samples, drawn likewise.
         seed: Seed of the choice, the noise and the places. The choice does not depend on the scene.
-
-    Returns:
-        The samples.
 
     Raises:
         ValueError: If there are fewer images than asked for, or they are smaller than the digit wanted.

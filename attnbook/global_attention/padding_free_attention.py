@@ -30,7 +30,7 @@ def merge_key_query(query: Projection, key: Projection) -> Square:
 
 
 def attention_weights(tokens: Tokens, key_query: Square, n_positions: int) -> Float[Tensor, "reviews words words"]:
-    r"""Return how much each word attends to each word, $a^{(z)}_j$ of equation (4); the rest of a row lies on padding.
+    r"""Return how much each word (row) attends to each word, $a^{(z)}_j$ of equation (4); the rest lies on padding.
 
     The score 0 of padding enters the maximum that keeps the exponentials finite.
 
@@ -38,9 +38,6 @@ def attention_weights(tokens: Tokens, key_query: Square, n_positions: int) -> Fl
         tokens: Word vectors; a shorter review ends in rows of zeros, which are padding like any other.
         key_query: Scores are ``x_i @ key_query @ x_j``; see :func:`merge_key_query`.
         n_positions: Positions $P$ after padding, at least ``words``; 2142 in Table 2.
-
-    Returns:
-        Weights between 0 and 1; row ``z`` belongs to the word that attends.
 
     Raises:
         ValueError: If the reviews are longer than ``n_positions``.
@@ -67,14 +64,8 @@ def attend(
 ) -> tuple[Float[Tensor, "reviews words value"], Float[Tensor, "reviews value"]]:
     """Return what self-attention over all padded positions gives, from the real words alone.
 
-    Args:
-        tokens: As for :func:`attention_weights`, like the others and what is raised.
-        key_query: Matrix of the scores.
-        value: Value matrix.
-        n_positions: Positions after padding.
-
-    Returns:
-        The outputs at words (where a review has no word any more, that of padding), and those at every padded position.
+    That is the outputs at words (where a review has no word any more, that of padding), and those at every padded
+    position; ``value`` is the value matrix, all else and what is raised as for :func:`attention_weights`.
     """
     values = tokens @ value.mT
     return attention_weights(tokens, key_query, n_positions) @ values, values.sum(1) / n_positions

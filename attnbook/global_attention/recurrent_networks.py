@@ -66,16 +66,13 @@ class Look(NamedTuple):
 def initial_parameters(
     recurrence: Recurrence | None, n_features: int, width: int, *, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Draw initial weights of one network: every matrix with variance 1 / fan-in, the two layers first.
+    """Return initial weights of one network, without member axis: of variance 1 / fan-in, the two layers first.
 
     Args:
         recurrence: Sizes of score and recurrence; None for a network whose features are given.
         n_features: Entries of what the two layers read; for recurrent attention, of a word.
         width: Hidden units of the two layers.
         rng: Source of randomness.
-
-    Returns:
-        The parameters, without member axis.
     """
     shapes: dict[str, tuple[int, ...]] = {"hidden": (width, n_features), "decoder": (width,)}
     if recurrence is not None:
@@ -91,16 +88,13 @@ def initial_parameters(
 def looks(
     parameters: Parameters, sentences: Float[Tensor, "members samples words dimension"], n_steps: int
 ) -> list[Look]:
-    """Look at sentences step by step.
+    """Return what each of some looks at sentences sees.
 
     Args:
         parameters: As :func:`initial_parameters`, with a leading member axis; the score is additive if they have
             ``score_out``, else the product.
         sentences: Sentences of each member, one word per row.
         n_steps: Number of looks $T$, at least 1.
-
-    Returns:
-        The look of each step.
 
     Raises:
         ValueError: If ``n_steps`` is not positive, or is above 1 for parameters without a recurrence.
@@ -147,18 +141,11 @@ def predict(parameters: Parameters, sentences: Tensor, n_steps: int) -> Float[Te
 
 
 def attention_penalty(penalty: Penalty, logits: Float[Tensor, "members samples words"]) -> Float[Tensor, " members"]:
-    r"""Return a penalty on attention, mean over samples.
+    r"""Return a penalty on attention, mean over samples, for the scores $e$ of the words, ``logits``.
 
     With weights $\alpha=\mathrm{softmax}(e)$: ``l1_weights`` is $\sum_j|\alpha_j|$, which is 1 whatever the scores are;
     ``entropy`` is $-\sum_j\alpha_j\log\alpha_j$: it makes attention peaked; ``l1_scores`` is $\frac1p\sum_j|e_j|$ and
     ``l2_weights`` is $\sum_j\alpha_j^2$: they make attention uniform.
-
-    Args:
-        penalty: Which one.
-        logits: Scores $e$ of the words.
-
-    Returns:
-        The penalties.
 
     Raises:
         ValueError: If the penalty is unknown.

@@ -26,12 +26,7 @@ Hyperplane = tuple[Fraction, ...]
 def region_bound(width: int, n_relevant: int) -> int:
     r"""Return Theorem 3's lower bound $\lfloor n_1/s_0\rfloor^{s_0}$ on the largest number of linear regions.
 
-    Args:
-        width: Hidden units, at least 1.
-        n_relevant: Inputs kept, at least 1.
-
-    Returns:
-        The bound, an exact whole number; 0 when there are fewer units than inputs.
+    An exact whole number, 0 when there are fewer units than inputs.
 
     Raises:
         ValueError: If an argument is not positive.
@@ -48,14 +43,7 @@ def crossover_width(n_inputs: int, n_relevant: int) -> float:
     r"""Return the width from which the baseline's bound is the larger one, $\exp\frac{p\ln p-s_0\ln s_0}{p-s_0}$ (C.3).
 
     Below it, $(n_1/s_0)^{s_0} > (n_1/p)^p$: in narrow networks attention has the larger bound. With the floors of
-    :func:`region_bound` the network must be somewhat wider.
-
-    Args:
-        n_inputs: Inputs $p$ of the baseline.
-        n_relevant: Inputs $s_0$ behind the mask, at least 1 and less than ``n_inputs``.
-
-    Returns:
-        The width, a real number.
+    :func:`region_bound` the network must be somewhat wider. It is a real number; $s_0$ is at least 1 and less than $p$.
 
     Raises:
         ValueError: If ``n_relevant`` is outside its range.
@@ -78,12 +66,8 @@ def hinge_network(
     Unit 1 of input $j$ is $[x_j]_+$, unit $i\ge2$ is $[2x_j-(i-1)]_+$, with signs $+,-,+,\dots$ Its bends are at
     $0,\frac12,1,\dots,\frac{q-1}2$ (the text available to us lists whole numbers), so an axis has $q+1$ pieces.
 
-    Args:
-        width: Hidden units.
-        n_relevant: Inputs, at least 1 and fewer than units.
-
-    Returns:
-        First layer, its biases, second layer; with $q s_0$ units, the others being idle.
+    That is first layer, its biases and second layer; with $q s_0$ units, the others being idle. There are fewer inputs
+    than units, and at least one.
 
     Raises:
         ValueError: If ``n_relevant`` is outside its range.
@@ -101,7 +85,7 @@ def hinge_network(
 
 
 def count_regions(normals: Float[np.ndarray, "units inputs"], offsets: Float[np.ndarray, " units"]) -> int:
-    """Count exactly into how many regions hyperplanes cut the whole space.
+    """Return exactly into how many regions hyperplanes cut the whole space.
 
     Hyperplanes are added one after the other: each new one adds as many regions as the earlier ones cut it into.
     All arithmetic is rational (every float is a rational number), so nothing is rounded and nothing is missed.
@@ -109,9 +93,6 @@ def count_regions(normals: Float[np.ndarray, "units inputs"], offsets: Float[np.
     Args:
         normals: One row per hyperplane; rows of zeros cut nothing.
         offsets: The hyperplane is where ``normal @ x + offset`` is zero.
-
-    Returns:
-        The number of regions.
 
     Raises:
         ValueError: If an entry is NaN or infinite.

@@ -33,17 +33,9 @@ Network: TypeAlias = tuple[Mask, Hidden, Decoder]
 
 
 def rescale(mask: Mask, hidden: Hidden, decoder: Decoder, mask_factor: float, hidden_factor: float) -> Network:
-    r"""Return $T_{\alpha_1,\alpha_2}$ of a network: the same function for ReLU, other weights.
+    r"""Return $T_{\alpha_1,\alpha_2}$ of a network, new mask, first and second layer: for ReLU the same function.
 
-    Args:
-        mask: Mask.
-        hidden: First layer.
-        decoder: Second layer.
-        mask_factor: Factor of the mask.
-        hidden_factor: Factor of the first layer; the second is divided by both.
-
-    Returns:
-        New mask, first and second layer.
+    The second layer is divided by both factors.
 
     Raises:
         ValueError: If a factor is not positive and finite.
@@ -63,16 +55,7 @@ def hessian_scaling(
 
     $D=\mathrm{diag}(\alpha_1^{-1}I_p,\ \alpha_2^{-1}I_{pd},\ \alpha_1\alpha_2I_{d})$ in the order mask, first layer,
     second layer: the Hessian anywhere on the orbit comes from one point without differentiating again. Weights move
-    by the inverse, so volumes of weights grow by $1/\det D$.
-
-    Args:
-        n_inputs: $p$.
-        width: $d$.
-        mask_factor: As for :func:`rescale`.
-        hidden_factor: As for :func:`rescale`.
-
-    Returns:
-        One factor per parameter.
+    by the inverse, so volumes of weights grow by $1/\det D$. Here $p$ is ``n_inputs`` and $d$ is ``width``.
 
     Raises:
         ValueError: If a factor is not positive and finite.

@@ -76,7 +76,7 @@ class Corpus:
 
 
 def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: int, n_test: int) -> Corpus:
-    """Load reviews and word vectors.
+    """Return reviews and word vectors.
 
     Args:
         source: ``imdb`` for the Large Movie Review data, ``synthetic`` for the reviews that come with the package.
@@ -84,9 +84,6 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         dimension: Entries of a word vector.
         n_positions: Most words kept of a review.
         n_test: Test reviews to keep, the same at every call.
-
-    Returns:
-        The corpus.
 
     Raises:
         DataError: If the reviews or vectors are not on this machine; the message says how to get them.

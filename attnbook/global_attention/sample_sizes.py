@@ -18,7 +18,7 @@ Guarantee: TypeAlias = Literal["baseline", "attention", "sum_to_one", "known_mas
 
 
 def samples_needed(guarantee: Guarantee, error: float, *, n_inputs: int, n_relevant: int, width: int) -> float:
-    r"""Return the sample size, up to the theorem's constant, that guarantees a prediction error.
+    r"""Return the sample size, without the theorem's constant, that guarantees a prediction error.
 
     Theorem 1, $\eta=C_1C_2C_x=1$: $n \gtrsim s_0^2 C_1^2 C_x^2 \eta^2 \gamma^{-2} \log(s_0\eta/\gamma)\,(pd+p+d)$.
     The baseline has no mask: $s_0$ becomes $p$. Corollary 1 (mask on the simplex): $s_0$ becomes 1.
@@ -30,9 +30,6 @@ def samples_needed(guarantee: Guarantee, error: float, *, n_inputs: int, n_relev
         n_inputs: Number of inputs $p$.
         n_relevant: Bound $s_0$ on the non-zeros of the mask, between 1 and ``n_inputs``.
         width: Hidden units $d$.
-
-    Returns:
-        The sample size, without the constant.
 
     Raises:
         ValueError: If an argument is outside its range, or the error is so large that the logarithm is not positive.
@@ -53,16 +50,13 @@ def samples_needed(guarantee: Guarantee, error: float, *, n_inputs: int, n_relev
 
 
 def recurrent_samples(error: float, weights: int) -> float:
-    r"""Return the sample size of Theorem 6, up to the theorem's constant.
+    r"""Return the sample size of Theorem 6, without the theorem's constant.
 
     $n \gtrsim C_1^2C_x^2\eta^2\gamma^{-2}\log(\eta C_8C_9/\gamma)\,(td+d+d_a+d_f)$, all $C$ and $\eta$ being 1.
 
     Args:
         error: Squared prediction error $\gamma^2$, positive and below 1.
         weights: The last factor: the number of weights of layers, score and recurrence.
-
-    Returns:
-        The sample size, without the constant.
 
     Raises:
         ValueError: If an argument is outside its range.

@@ -87,17 +87,11 @@ def initial_parameters(model: TokenModel, seed: int, restart: int, sizes: Sizes)
 
 
 def draw_teacher(sizes: Sizes, rng: np.random.Generator) -> dict[str, Tensor]:
-    """Draw a self-attention network with weights far from uniform, whose labels have mean 0 and variance 1.
+    """Return a self-attention network with weights far from uniform, whose labels have mean 0 and variance 1.
 
-    Queries, keys and values have standard normal entries, the layers variance one over the fan-in; the paper leaves
-    the teacher of Theorem 2 open. For normal inputs the scores have a standard deviation of about ``dimension``.
-
-    Args:
-        sizes: Sizes of the teacher.
-        rng: Source of randomness.
-
-    Returns:
-        Parameters of ``self_attention`` with one member, float64, for :func:`predict`.
+    It has one member, in float64, for :func:`predict`. Queries, keys and values are standard normal, the layers have
+    variance one over the fan-in; the paper leaves the teacher of Theorem 2 open. For normal inputs the scores have a
+    standard deviation of about ``dimension``.
 
     Example:
         >>> sizes = Sizes(n_tokens=3, dimension=2, n_query=2, n_value=2, width=4)

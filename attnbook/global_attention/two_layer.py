@@ -53,9 +53,6 @@ def predict(
             width)``.
         inputs: Samples; equally many neighbouring members share each group.
         activation: The nonlinearity.
-
-    Returns:
-        Outputs.
     """
     folded = parameters["hidden"] * parameters["mask"].unsqueeze(1)
     # Members of a group stand side by side in one product.

@@ -70,7 +70,7 @@ def softmax(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarray, "*
 def draw_word_teacher(
     mechanism: Mechanism, seed: int, *, n_words: int, dimension: int, width: int, sharpness: float
 ) -> WordTeacher:
-    r"""Draw a teacher.
+    r"""Return a teacher drawn at random.
 
     Args:
         mechanism: What decides the weights; see the table at the top of this module.
@@ -80,9 +80,6 @@ def draw_word_teacher(
         width: Hidden units.
         sharpness: Standard deviation of the scores that the softmax sees, $\|q\|$ for ``attention``; 0 gives
             all words the same weight. For ``two_looks`` it holds for the first look, and about so for the second.
-
-    Returns:
-        The teacher.
 
     Raises:
         ValueError: If ``mechanism`` is unknown, a size is too small, or ``sharpness`` is negative.

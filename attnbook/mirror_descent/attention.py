@@ -162,18 +162,11 @@ def descend(
 
 
 def log_longest_step(weights: Tensor, gradients: Tensor, p: Float[Tensor, " members"]) -> Float[Tensor, " members"]:
-    r"""Return the log of the plain step size that a scale-free step of size 1 amounts to.
+    r"""Return the log of the plain step size that a scale-free step of size 1 amounts to, for ``(members, ...)``.
 
     It is $(p-2)\log\max(1,\|W\|)-\log\|\nabla\mathcal L\|$ with the $p$-norm of the weights and the dual norm of the
-    gradient, none of which overflows.
-
-    Args:
-        weights: Matrices or vectors, ``(members, ...)``.
-        gradients: Their gradients, up to a scale whose log is to be subtracted, of the same shape.
-        p: Exponent of each member.
-
-    Returns:
-        Logarithms; infinite where a gradient is zero.
+    gradient, none of which overflows; infinite where a gradient is zero. Gradients are known up to a scale whose log
+    is to be subtracted.
     """
     q = p / (p - 1)
     size = gradients.flatten(1).abs()

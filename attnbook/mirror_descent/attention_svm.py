@@ -77,16 +77,15 @@ class AttentionSVM:
 def attention_svm(
     tokens: Tokens, queries: Queries, selected: Selected, p: float | Sequence[float] | PerProblem
 ) -> AttentionSVM:
-    """Solve the attention SVM for many problems, each with its own selected tokens and exponent.
+    """Return the solutions of the attention SVM for many problems, each with its own selected tokens and exponent.
+
+    See :func:`attnbook.core.max_margin.max_margin` for accuracy and range of exponents.
 
     Args:
         tokens: Tokens of each sample.
         queries: Query of each sample.
         selected: Token that each sample should attend to, from 0.
         p: Exponent above 1 and finite; one number, or one per problem. At 2 an exact active-set method is used.
-
-    Returns:
-        The solutions; see :func:`attnbook.core.max_margin.max_margin` for accuracy and range of exponents.
 
     Raises:
         TokenConflictError: If no matrix selects these tokens: a query is zero, a token equals the selected one, or the
@@ -129,15 +128,9 @@ def attention_svm(
 
 
 def locally_optimal(token_scores: PerToken, selected: Selected, support: Marked) -> Bool[np.ndarray, " problems"]:
-    """Return whether the selected tokens are locally optimal: each has a higher score than its support tokens.
+    """Return whether selected tokens are locally optimal (Definition 3): each scores higher than its support tokens.
 
-    Args:
-        token_scores: How much each token helps the right label.
-        selected: Selected token of each sample.
-        support: Support tokens of the attention SVM of these tokens.
-
-    Returns:
-        Definition 3, problem by problem.
+    ``support`` are those of the attention SVM of the selected tokens.
     """
     own = np.take_along_axis(token_scores, selected[..., None], axis=2)
     return ((own > token_scores) | ~support).all(axis=(1, 2))

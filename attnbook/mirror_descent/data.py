@@ -55,16 +55,13 @@ class Problems:
 
 
 def draw_problems(seeds: Sequence[int], *, n_samples: int = 6, n_tokens: int = 8, dimension: int = 10) -> Problems:
-    """Draw one problem per seed.
+    """Return one problem per seed, drawn at random.
 
     Args:
         seeds: Whole numbers of at least 0; the problem of a seed does not depend on the others.
         n_samples: Samples per problem; default 6, as in an early state of the first author's code.
         n_tokens: Tokens per sample; default 8, from the same source.
         dimension: Dimension of a token; default 10, from the same source.
-
-    Returns:
-        The problems.
 
     Raises:
         ValueError: If a size is too small or ``seeds`` is empty.

@@ -7,6 +7,8 @@ gradients shrink at different rates, so it matters how step sizes are chosen; :f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -32,7 +34,7 @@ BLOCKS = ("key_query", "decoder")
 
 
 def joint_gradient(parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters, Parameters]:
-    r"""Return losses and both gradients in closed form, safe at any norm.
+    r"""Return losses, and by block gradients of ordinary size, in closed form, and logs of the scales on them.
 
     With $s_i=\sigma(X_iWz_i)$, scores $\gamma_{it}=y_iv^\top X_{it}$ and margins $\gamma_i^\top s_i$:
     $\nabla_v\mathcal L=\frac1n\sum_i\ell'_iy_iX_i^\top s_i$ and
@@ -40,12 +42,7 @@ def joint_gradient(parameters: Parameters, batch: Batch) -> tuple[Tensor, Parame
     exponential of each block is divided out: of $e^{-\text{margin}_i}$ for $v$, of
     $e^{-\text{margin}_i-\text{gap}_{it}}$ for $W$.
 
-    Args:
-        parameters: ``key_query (members, dimension, dimension)`` and ``decoder (members, dimension)``.
-        batch: One problem per member.
-
-    Returns:
-        Losses, and by name of the block gradients of ordinary size and the logs of the scales that multiply them.
+    Parameters are ``key_query (members, dimension, dimension)`` and ``decoder (members, dimension)``.
     """
     keys = batch.queries @ parameters["key_query"].mT
     logits = (batch.tokens @ keys.unsqueeze(-1)).squeeze(-1)
@@ -124,13 +121,14 @@ def descend_jointly(
     if [value.shape for value in initial] != shapes:
         raise ValueError(f"start: expected shapes {shapes} to fit the problems, got {[v.shape for v in initial]}")
     dtype = precision(torch.device(device))
-    batch = Batch.of(problems, device=device, dtype=dtype)
-    sizes = per_member("step_size", step_size, members)
-    pace = _Pace(sizes, p, per_member("head_pace", head_pace, members), protocol == "common", device, dtype)
+    batch, to = Batch.of(problems, device=device, dtype=dtype), partial(to_tensor, device=device, dtype=dtype)
+    log_step = to(np.log(per_member("step_size", step_size, members)))
+    log_head = to(np.log(per_member("head_pace", head_pace, members)))
+    pace = _Pace(to(p), log_step, log_head, protocol == "common")
     with threads(1):
         return ensemble.train(
             pace.value_and_grad,
-            {name: to_tensor(value, device=device, dtype=dtype) for name, value in zip(BLOCKS, initial, strict=True)},
+            {name: to(value) for name, value in zip(BLOCKS, initial, strict=True)},
             lambda _: batch,
             optimizer=MirrorRule(step_size, p.tolist()),
             steps=steps,
@@ -141,23 +139,17 @@ def descend_jointly(
         )
 
 
+@dataclass
 class _Pace:
     """Turns gradients into steps of bounded length, and adds up what plain step sizes they amount to."""
 
-    def __init__(
-        self,
-        sizes: np.ndarray,
-        p: np.ndarray,
-        head: np.ndarray,
-        common: bool,
-        device: torch.device | str,
-        dtype: torch.dtype,
-    ) -> None:
-        self.p, self.log_step, self.log_head = (
-            to_tensor(a, device=device, dtype=dtype) for a in (p, np.log(sizes), np.log(head))
-        )
+    p: Tensor
+    log_step: Tensor
+    log_head: Tensor
+    common: bool
+
+    def __post_init__(self) -> None:
         self.log_time = torch.full_like(self.p, -torch.inf)
-        self.common = common
 
     def value_and_grad(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         """Gradients such that a step of the plain rule is the step of this protocol."""

@@ -80,7 +80,7 @@ def joint_directions(
     to, the norms and $p$. The law is this book's; it has been measured, not proved.
 
     Args:
-        tokens: Tokens of each sample; a first axis counts problems and may be left out everywhere.
+        tokens: Tokens of each sample; a first axis counts problems: it may be left out, and what is returned has it.
         queries: Query of each sample.
         labels: Plus or minus one.
         head: The trained head $v$.
@@ -89,9 +89,6 @@ def joint_directions(
             gradient descent.
         check: Whether to raise where the condition of the law is broken; otherwise ``overtaking`` says where. Default
             true.
-
-    Returns:
-        Directions, ratio, norms and cosines; with a first axis of problems.
 
     Raises:
         OvertakingTokenError: If a token with at least the head margin of the selected one, under $v$ or $v_{mm}$, is
@@ -123,7 +120,7 @@ def joint_directions(
     lengths = mirror.entrywise_norm(head[:, None], exponents), mirror.entrywise_norm(key_query, exponents)
     given = (tokens, queries, labels, selected, *lengths, exponents)
     try:
-        smallest, law = _targets(*given)
+        smallest, law = _targets(given)
     except (InfeasibleError, RuntimeError) as error:
         _refuse_near_conflict(given, logit_gaps / lengths[1][:, None, None], error)
     head_norm, relative_norm = lengths[0] / smallest.norm, lengths[1] / law.norm
@@ -140,16 +137,9 @@ def joint_directions(
     return JointDirections(selected, smallest, law, head_norm, relative_norm, gaps, cosine_head, cosine, overtaking)
 
 
-def _targets(
-    tokens: np.ndarray,
-    queries: np.ndarray,
-    labels: np.ndarray,
-    selected: np.ndarray,
-    head_length: np.ndarray,
-    length: np.ndarray,
-    p: np.ndarray,
-) -> tuple[HeadSVM, RelaxedSVM]:
+def _targets(given: tuple[np.ndarray, ...]) -> tuple[HeadSVM, RelaxedSVM]:
     """The smallest heads, and the matrices of the law."""
+    tokens, queries, labels, selected, head_length, length, p = given
     try:
         smallest = head_svm(tokens, labels, selected, p)
     except InfeasibleError as error:
@@ -185,7 +175,7 @@ def _refuse_near_conflict(given: tuple[np.ndarray, ...], gaps: np.ndarray, error
     problem = int(gaps.min(axis=(1, 2)).argmin())
     for number in range(len(gaps)):
         try:
-            _targets(*(array[number : number + 1] for array in given))
+            _targets(tuple(array[number : number + 1] for array in given))
         except (InfeasibleError, RuntimeError):
             problem = number
             break

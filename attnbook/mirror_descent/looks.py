@@ -19,4 +19,3 @@ LOOKS: Mapping[float, Look] = {
     3.0: Look("p = 3", "#03707f", "-", "o"),
     4.0: Look("p = 4", "#06306e", (0, (1, 3)), ">"),
 }
-"""How each exponent looks in all chapters of this part."""

@@ -46,13 +46,7 @@ Exponents: TypeAlias = float | Sequence[float] | np.ndarray
 
 
 def check_exponents(p: Exponents) -> np.ndarray:
-    """Return exponents as an array.
-
-    Args:
-        p: Exponents above 1.
-
-    Returns:
-        The same exponents, float64.
+    """Return exponents as an array of float64.
 
     Raises:
         ValueError: If an exponent is not a finite number above 1.
@@ -188,18 +182,10 @@ def effective_dimension(weights: Float[np.ndarray, "*batch rows columns"]) -> Fl
     return np.asarray(size.sum(axis=(-2, -1)) ** 2 / (count * np.square(size).sum(axis=(-2, -1))))
 
 
-def share_above(weights: Float[np.ndarray, "*batch rows columns"], share: float = 0.01) -> Float[np.ndarray, "*batch"]:
-    """Return the share of entries larger in size than a share of the largest.
-
-    Args:
-        weights: Matrices.
-        share: The share of the largest entry; default one per cent, a convention of this book.
-
-    Returns:
-        Shares between 0 and 1.
-    """
+def share_above(weights: Float[np.ndarray, "*batch rows columns"]) -> Float[np.ndarray, "*batch"]:
+    """Return the share of entries larger in size than one per cent of the largest, a convention of this book."""
     size = np.abs(weights)
-    return np.asarray((size > share * size.max(axis=(-2, -1), keepdims=True)).mean(axis=(-2, -1)))
+    return np.asarray((size > 0.01 * size.max(axis=(-2, -1), keepdims=True)).mean(axis=(-2, -1)))
 
 
 def _signed_power(values: np.ndarray, exponent: np.ndarray) -> np.ndarray:

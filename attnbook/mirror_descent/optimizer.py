@@ -94,10 +94,7 @@ class MirrorDescent(torch.optim.Optimizer):
                 group.setdefault(name, value)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with options of its own.
-
-        Args:
-            param_group: ``params`` and any of the options of the optimiser.
+        """Add a group of parameters, ``params``, with any of the options of the optimiser.
 
         Raises:
             ValueError: If an option is outside its range.
@@ -116,10 +113,7 @@ class MirrorDescent(torch.optim.Optimizer):
                 )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where another optimiser of the same groups stopped, at full precision.
-
-        Args:
-            state_dict: What ``state_dict()`` returned.
+        """Continue at full precision where another optimiser of the same groups stopped, from its ``state_dict()``.
 
         Raises:
             ValueError: If the groups or shapes do not fit.

@@ -137,7 +137,7 @@ def certify(
     *,
     targets: int = 200,
 ) -> Certificate:
-    r"""Return what is guaranteed for gradient descent on the mean logistic loss, all constants included.
+    r"""Return what is guaranteed for gradient descent on the mean logistic loss, or why nothing; constants included.
 
     Args:
         tokens: The training samples $X_i$, ``(samples, tokens, dimension)``.
@@ -147,9 +147,6 @@ def certify(
         n_heads: How many heads there are in all, in equal shares of the different ones; or how many of each. For a
             whole network their number. Shares need not be whole numbers.
         targets: How many distances of a target are tried, at least 2; default 200.
-
-    Returns:
-        The certificate; ``failing`` says whether it says anything.
 
     Raises:
         ValueError: If a shape does not fit, an entry is NaN or infinite, a label is not 1 or -1, or a number is

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -92,13 +91,10 @@ def loss_hessian(parameters: OneNetwork, tokens: Samples, labels: Float[Tensor, 
     slopes, curvatures = -torch.sigmoid(-margins), torch.sigmoid(-margins) * torch.sigmoid(margins)
     blocks = head_hessians(parameters, tokens, labels * slopes / (len(labels) * root))
     gradients = head_gradients(parameters, tokens).flatten(1) / root
-    return BlocksPlusLowRank(_numpy(blocks), _numpy(gradients), _numpy(curvatures / len(labels)))
+    parts = blocks, gradients, curvatures / len(labels)
+    return BlocksPlusLowRank(*(part.double().numpy(force=True) for part in parts))
 
 
 def _stacked(parameters: Parameters) -> Parameters:
     """The same with a first axis of one member."""
     return {name: tensor.unsqueeze(0) for name, tensor in parameters.items()}
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()

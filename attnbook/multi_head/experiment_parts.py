@@ -87,14 +87,13 @@ def random_networks(
     sizes: tuple[int, int, int],
     *,
     scale: float = 1.0,
-    device: torch.device | None = None,
+    device: torch.device | str = "cpu",
 ) -> Parameters:
     """Return one network of ``sizes`` (heads, tokens, dimension) for each source of randomness, in double precision.
 
     Entries are normal; the first heads of a network are the same for every number of heads.
     """
     drawn = [network.draw_parameters(*sizes, scale=scale, rng=rng) for rng in rngs]
-    where = device or torch.device("cpu")
     return {
-        name: to_tensor(np.stack([one[name] for one in drawn]), device=where, dtype=torch.float64) for name in drawn[0]
+        name: to_tensor(np.stack([one[name] for one in drawn]), device=device, dtype=torch.float64) for name in drawn[0]
     }

@@ -42,23 +42,13 @@ def gradient_descent(
     exponent: float = 0.5,
     progress: Progress | None = None,
 ) -> History:
-    r"""Train the groups of every member by plain gradient descent on the parameters of each head.
+    r"""Return the history of plain gradient descent on the parameters of each head, all members together.
 
-    Args:
-        parameters: Start; copied, not changed.
-        tokens: Samples of each member.
-        objective: What is minimised, for example :func:`~attnbook.multi_head.objectives.logistic`.
-        counts: Heads of each group; members may differ in their number of heads. None for one each.
-        step_size: The constant $\eta$, one number or one per member.
-        steps: Number of steps, at least 1.
-        record: Parameters to statistics, each ``(members, ...)``.
-        record_at: Steps to record at; default 12 log-spaced ones.
-        stop: As in :func:`~attnbook.core.ensemble.train`; default never.
-        exponent: The exponent $c$ of the scaling $H^{-c}$; default 1/2, the paper's.
-        progress: Told (steps done, steps in all).
-
-    Returns:
-        The history.
+    The ``parameters`` are the start, ``tokens`` the samples of each member, and the ``objective`` is what is minimised,
+    for example :func:`~attnbook.multi_head.objectives.logistic`. The ``counts`` are the heads of each group, None for
+    one each; members may differ in their number of heads. The ``step_size`` $\eta$ is one number or one per member,
+    ``exponent`` the $c$ of the scaling $H^{-c}$, by default the paper's 1/2. All else is as in
+    :func:`~attnbook.core.ensemble.train`.
 
     Raises:
         ValueError: If the shapes do not fit, an entry is not finite or a number is outside its range.

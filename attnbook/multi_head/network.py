@@ -30,14 +30,7 @@ from attnbook.multi_head.checks import at_least, plus_or_minus_one, positive, wh
 from attnbook.multi_head.layer import PerSample, Tokens
 from attnbook.multi_head.objectives import logistic
 
-__all__ = [
-    "descend_to",
-    "draw_parameters",
-    "gradient_descent",
-    "largest_head_norm",
-    "loss_and_gradient",
-    "losses",
-]
+__all__ = ["descend_to", "draw_parameters", "gradient_descent", "largest_head_norm", "loss_and_gradient", "losses"]
 
 Batch = tuple[Tokens, PerSample]
 

@@ -100,12 +100,8 @@ class OnMixture(Gridded):
 
     def constants(self, heads: np.ndarray | float, head_norms: np.ndarray) -> dict[str, np.ndarray]:
         """Return the constants of Corollary 1 at some norms of the largest head."""
-        sizes: dict[str, Any] = {
-            "n_tokens": self.n_tokens,
-            "dimension": self.dimension,
-            "token_norm": self.mixture.token_norm,
-        }
-        found = loss_constants(**sizes, n_heads=heads, largest_head_norm=head_norms)
+        sizes: dict[str, Any] = {"n_tokens": self.n_tokens, "dimension": self.dimension, "n_heads": heads}
+        found = loss_constants(**sizes, token_norm=self.mixture.token_norm, largest_head_norm=head_norms)
         return {"gradient": found.gradient, "smoothness": found.smoothness, "curvature": found.curvature}
 
 

@@ -16,16 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
+from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.multi_head import layer
 from attnbook.multi_head.layer import Counts, PerSample, Tokens
 
-__all__ = [
-    "TangentMargin",
-    "from_features",
-    "largest_margins",
-    "tangent_features",
-    "tangent_margin",
-]
+__all__ = ["TangentMargin", "from_features", "largest_margins", "tangent_features", "tangent_margin"]
 
 
 def tangent_features(
@@ -66,8 +61,6 @@ def largest_margins(
     kernels: Float[np.ndarray, "members samples samples"], labels: Float[np.ndarray, "members samples"]
 ) -> Float[np.ndarray, " members"]:
     """Return the largest margin of any rule of norm one for each kernel; 0 where no rule separates."""
-    from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
-
     found = np.zeros(len(kernels))
     for i, (kernel, y) in enumerate(zip(kernels, labels, strict=True)):
         with contextlib.suppress(NotSeparableError):
@@ -81,12 +74,10 @@ class TangentMargin(NamedTuple):
     Attributes:
         margin: $\gamma$, for directions of norm $\sqrt2$ as in property P3, ``(members,)``.
         direction: The best direction of norm 1, one entry per group of heads.
-        gram: Inner products of the gradients of the outputs.
     """
 
     margin: Float[np.ndarray, " members"]
     direction: Parameters
-    gram: Float[Tensor, "members samples samples"]
 
 
 def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *, counts: Counts) -> TangentMargin:
@@ -95,12 +86,10 @@ def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *,
     The network is linearised at the ``parameters``; ``counts`` are the heads of each group of equal ones. ValueError if
     the shapes do not fit or a member's samples are not separable.
     """
-    from attnbook.core.kernel_margin import kernel_margin
-
     features = tangent_features(parameters, tokens, counts=counts)
-    gram = features @ features.mT
-    found = [kernel_margin(g, y) for g, y in zip(gram.cpu().numpy(), labels.cpu().numpy(), strict=True)]
+    grams = (features @ features.mT).cpu().numpy()
+    found = [kernel_margin(gram, y) for gram, y in zip(grams, labels.cpu().numpy(), strict=True)]
     weights = torch.tensor(np.stack([one.weights for one in found])).to(labels)
     whole = torch.einsum("bn,bnf->bf", weights * labels, features)
     direction = from_features(whole / whole.norm(dim=1, keepdim=True), parameters, counts=counts)
-    return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction, gram)
+    return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction)

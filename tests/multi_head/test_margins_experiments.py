@@ -66,7 +66,7 @@ RED = {
         "MH-ORD-gap": mirrored("uniform", "fraction"),
     },
     "feasibility": {
-        "MH-53.1": moved(feasible=1),
+        "MH-53.1": moved(scaled=1),
         "MH-53.3": lambda d: d.assign(scaled=d.scaled_printed),
         "MH-B13.6": lambda d: d.assign(limits=d.limits * d.few_heads**0.5),
     },
@@ -182,6 +182,7 @@ def test_the_attention_map_saturates_at_the_stated_scale():
         (own.MarginOrder, {"pattern_norms": (2.0, 1.0)}, "pattern_norms"),
         (own.MarginOrder, {"steps": (2.0,)}, "steps"),
         (own.Feasibility, {"n_samples": (1.0,)}, "n_samples"),
+        (own.Feasibility, {"scalings": (0.25, 1.0)}, "scalings"),
     ],
 )
 def test_bad_settings_are_named(kind, change, message):

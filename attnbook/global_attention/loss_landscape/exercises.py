@@ -13,8 +13,6 @@ from attnbook.core.rng import stream
 from attnbook.global_attention.regions import region_bound
 from attnbook.global_attention.rescaling import hessian_scaling
 
-__all__ = ["CHECKS"]
-
 
 def first_failure(answer: Callable[..., Any]) -> str | None:
     """Check the smallest width at which Theorem 3's bound exceeds what is possible without biases."""

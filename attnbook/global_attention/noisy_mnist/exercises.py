@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def softmax_residual(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of the cross-entropy with respect to the scores."""

@@ -11,8 +11,6 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.global_attention.word_teachers import softmax
 
-__all__ = ["CHECKS"]
-
 
 def count_weights(answer: Callable[..., Any]) -> str | None:
     """Check the dimension in the bound of Theorem 6 for the additive score."""

@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def mask_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of the mean squared error over two with respect to the mask."""

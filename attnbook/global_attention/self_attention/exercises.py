@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def padding_with_biases(answer: Callable[..., Any]) -> str | None:
     """Check the outputs at the words of a padded review when keys and values have biases."""

@@ -11,29 +11,25 @@ from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.mirror_descent.joint_training.experiments import common_step_growth
 
-__all__ = ["CHECKS"]
-
 
 def newton(answer: Callable[..., Any]) -> str | None:
     """Check Newton's step for the ratio, the norm's derivative taken from the multipliers."""
     draw = stream(11, "exercise", "newton")
     margins, multipliers = 1 + draw.random(4), draw.random((4, 3))
     for kappa, ratio, norm in ((0.0, 0.4, 2.5), (0.7, 1.3, 1.7)):
-        fall = float((multipliers * (margins - 1)[:, None]).sum()) / norm
-        right = np.asarray(kappa + (ratio * norm - kappa) / (1 + ratio * fall))
+        fall, gap = float((multipliers * (margins - 1)[:, None]).sum()) / norm, ratio * norm - kappa
+        right = np.asarray(kappa + gap / (1 + ratio * fall))
         got = np.asarray(answer(kappa, ratio, norm, margins.copy(), multipliers.copy()), dtype=float)
         if got.shape == right.shape and np.allclose(got, right):
             continue
         whole = float((multipliers * margins[:, None]).sum()) / norm
         likely = {
             "this is the plain repetition; Newton divides by a slope": ratio * norm,
-            "the norm falls as the ratio grows: mind the sign of its slope": kappa
-            + (ratio * norm - kappa) / (1 - ratio * fall),
+            "the norm falls as the ratio grows: mind the sign of its slope": kappa + gap / (1 - ratio * fall),
             "the multipliers are those of half the squared norm: divide by the norm": kappa
-            + (ratio * norm - kappa) / (1 + ratio * fall * norm),
-            "the right-hand side falls at the rate m - 1, not m": kappa + (ratio * norm - kappa) / (1 + ratio * whole),
-            "the slope of the equation has the ratio in front of that of the norm": kappa
-            + (ratio * norm - kappa) / (1 + fall),
+            + gap / (1 + ratio * fall * norm),
+            "the right-hand side falls at the rate m - 1, not m": kappa + gap / (1 + ratio * whole),
+            "the slope of the equation has the ratio in front of that of the norm": kappa + gap / (1 + fall),
         }
         return f"kappa = {kappa:g}: {likely_mistake(got, right, likely)}"
     return None

@@ -6,7 +6,6 @@ times as long as the matrix's: then the ratio of the two relative norms is sever
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import xarray as xr
 from attnbook.core import runtime
 from attnbook.core.ensemble import History, log_spaced
 from attnbook.core.experiment import Arrays, Experiment
+from attnbook.core.experiment import share_of_seeds as share
 from attnbook.core.runtime import Progress
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import Problems, draw_problems, joined
@@ -209,15 +209,8 @@ def _compared(*given: np.ndarray) -> dict[str, np.ndarray]:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _numbers(
-    tokens: np.ndarray,
-    queries: np.ndarray,
-    labels: np.ndarray,
-    head: np.ndarray,
-    key_query: np.ndarray,
-    exponents: np.ndarray,
-) -> dict[str, np.ndarray]:
-    law = joint_directions(tokens, queries, labels, head, key_query, exponents, check=False)
+def _numbers(tokens: np.ndarray, queries: np.ndarray, *others: np.ndarray) -> dict[str, np.ndarray]:
+    law, (*_, key_query, exponents) = joint_directions(tokens, queries, *others, check=False), others
     plain = attention_svm(tokens, queries, law.selected, exponents)
     return {
         "cosine": law.cosine_key_query,
@@ -236,20 +229,17 @@ def _numbers(
 def _unsolved(samples: int) -> dict[str, np.ndarray]:
     """Numbers of one problem without solution: a miss that no condition has announced."""
     names = ("cosine", "cosine_head", "kappa", "head_norm", "relative_norm", "on_margin", "broken", "cosine_plain")
-    found = {name: np.zeros(1) for name in names}
-    return found | {"margins": np.ones((1, samples)), "gaps": np.zeros((1, samples))}
+    return dict.fromkeys(names, np.zeros(1)) | {"margins": np.ones((1, samples)), "gaps": np.zeros((1, samples))}
 
 
 def share_of_seeds(holds: xr.DataArray, counts: xr.DataArray) -> dict[str, xr.DataArray]:
     """Return the share of seeds all of whose runs that count hold, with the ends of Wilson's 95 per cent interval."""
     others = [dimension for dimension in holds.dims if dimension != "seed"]
     seeds = counts.any(others)
-    n, held = max(float(seeds.sum()), 1e-9), float(((holds | ~counts).all(others) & seeds).sum())
-    share, z = held / n, 1.96
-    half = z * math.sqrt(share * (1 - share) / n + (z / n) ** 2 / 4)
-    low, high = ((share + z**2 / (2 * n) + end) / (1 + z**2 / n) for end in (-half, half))
-    found = {"share": share, "low": low, "high": high, "seeds": round(n), "runs": float(counts.sum())}
-    return {name: xr.DataArray(value) for name, value in found.items()}
+    passed = (holds | ~counts).all(others).where(seeds)
+    sides = {"share": 0, "low": -1, "high": 1}
+    found = {name: share(passed, side).fillna(max(side, 0)) for name, side in sides.items()}
+    return found | {"seeds": seeds.sum(), "runs": counts.sum()}
 
 
 def at_log_time(data: xr.Dataset, name: str, when: float) -> xr.DataArray:
@@ -263,12 +253,8 @@ def at_log_time(data: xr.Dataset, name: str, when: float) -> xr.DataArray:
 def growth(data: xr.Dataset) -> xr.DataArray:
     r"""Return the slope of $\rho$ against $\log r$ over the last half of the records, over that of the formula."""
     far = data.isel(record=slice(data.sizes["record"] // 2, None))
-    slope = xr.apply_ufunc(
-        lambda r, rho: np.polyfit(np.log(r), rho, 1)[0], far.head_norm, far.relative_norm,
-        input_core_dims=[["record"], ["record"]], vectorize=True,
-    )  # fmt: skip
-    formula = xr.apply_ufunc(common_step_growth, far.relative_norm, far.p)
-    return slope / formula.mean("record")
+    log_r, formula = np.log(far.head_norm), xr.apply_ufunc(common_step_growth, far.relative_norm, far.p)
+    return xr.cov(log_r, far.relative_norm, "record", ddof=0) / log_r.var("record") / formula.mean("record")
 
 
 def common_step_growth(relative_norm: np.ndarray, p: float) -> np.ndarray:

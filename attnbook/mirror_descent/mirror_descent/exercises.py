@@ -11,8 +11,6 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.mirror_descent import mirror
 
-__all__ = ["CHECKS"]
-
 
 def mirror_step(answer: Callable[..., Any]) -> str | None:
     """Check one step of mirror descent."""

@@ -11,8 +11,6 @@ from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.mirror_descent.rates import one_step
 
-__all__ = ["CHECKS"]
-
 
 def bound_in_norm(answer: Callable[..., Any]) -> str | None:
     """Check the three cases of the rate."""

@@ -375,8 +375,7 @@ def first_from(holds: xr.DataArray, along: str) -> xr.DataArray:
 
 def fitted_slope(x: xr.DataArray, y: xr.DataArray) -> xr.DataArray:
     """Return the least-squares slope along the steps; what is NaN does not count."""
-    across, up = x - x.mean("step"), y - y.where(x.notnull()).mean("step")
-    return (across * up).sum("step") / (across**2).sum("step")
+    return xr.cov(x, y, "step", ddof=0) / x.var("step")
 
 
 def falls(data: xr.Dataset, beyond: float) -> xr.DataArray:

@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def effective_dimension(answer: Callable[..., Any]) -> str | None:
     """Check the effective dimension of several matrices together, each scaled by its largest entry."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, style
@@ -24,7 +23,7 @@ LOOKS: Mapping[str, Look] = {
     "p2": BY_EXPONENT[2.0],
     "p3": BY_EXPONENT[3.0],
 }
-BASELINES = {"mean_vector": "mean word vector", "bag_of_words": "bag of words", "tf_idf": "tf-idf"}
+BASELINES = {"mean_vector": "mean word vector", "bag_of_words": "bag of words", "tf_idf": "tf-idf", "pixels": "pixels"}
 START = 0.75  # effective dimension of entries uniform between two bounds
 PLACES = "step size of p = 1.1 and 2 (p = 3: a tenth)"
 
@@ -34,20 +33,16 @@ def sparsity(panels: Mapping[str, tuple[xr.Dataset, tuple[tuple[float, ...], ...
     with style():
         figure, axes = plt.subplots(1, len(panels), figsize=(3.9 * len(panels), 3.1), sharey=True, squeeze=False)
         for ax, (title, (data, rates)) in zip(axes[0], panels.items(), strict=True):
-            _dimensions(ax, data, rates)
-            ax.set_title(title)
+            steps = np.asarray(rates[list(OPTIMIZERS).index("p2")])
+            for name in MIRROR:
+                band(ax, steps, data.effective_dimension.sel(matrix="all", optimizer=name).values.T, LOOKS[name])
+                limit = measures.noise_limit(float(name[1:].replace("_", ".")))
+                ax.axhline(limit, color=LOOKS[name].color, linewidth=0.8)
+            ax.axhline(START, color=INK, linewidth=1, linestyle=(0, (1, 3)))
+            ax.set(xscale="log", xlabel=PLACES, ylim=(-0.03, 0.95), title=title)
         axes[0, 0].set_ylabel("effective dimension")
         axes[0, 0].legend(fontsize=9, loc="lower left")
     return figure
-
-
-def _dimensions(ax: Axes, data: xr.Dataset, rates: tuple[tuple[float, ...], ...]) -> None:
-    steps = np.asarray(rates[list(OPTIMIZERS).index("p2")])
-    for name in MIRROR:
-        band(ax, steps, data.effective_dimension.sel(matrix="all", optimizer=name).values.T, LOOKS[name])
-        ax.axhline(measures.noise_limit(float(name[1:].replace("_", "."))), color=LOOKS[name].color, linewidth=0.8)
-    ax.axhline(START, color=INK, linewidth=1, linestyle=(0, (1, 3)))
-    ax.set(xscale="log", xlabel=PLACES, ylim=(-0.03, 0.95))
 
 
 def accuracy_by_step_size(panels: Mapping[str, tuple[xr.Dataset, tuple[tuple[float, ...], ...]]]) -> Figure:
@@ -60,7 +55,7 @@ def accuracy_by_step_size(panels: Mapping[str, tuple[xr.Dataset, tuple[tuple[flo
                 own = 100 * data.test_accuracy.isel(record=-1).sel(optimizer=name)
                 mean, lower, _ = measures.interval(own)
                 ax.errorbar(places + shift, mean, mean - lower, linewidth=1.4, **LOOKS[name].line_style())
-            best = max(float(accuracy.mean()) for accuracy in _rivals(data).values())
+            best = max(float(accuracy.mean()) for accuracy in measures.baselines(data).values())
             ax.axhline(100 * best, color=INK, linewidth=1)
             ax.set(title=title, xlabel="place of the step size")
             ax.set_xticks(places, [f"{place + 1}" for place in places])
@@ -127,10 +122,10 @@ def accuracies(data: xr.Dataset, rates: tuple[tuple[float, ...], ...], caption: 
         when = f"{rates[k][place]:g}, {100 * (record + 1) // data.sizes['record']} %"
         gain = "" if name == "p2" else _interval(own - tuned.sel(optimizer="p2"))
         rows.append([LOOKS[name].label, Measured(when), _interval(own, sign=False), gain])
-    for label, accuracy in _rivals(data).items():
+    for features, accuracy in measures.baselines(data).items():
         own = 100 * accuracy.broadcast_like(data.seed)
         gain = _interval(own - tuned.sel(optimizer="p2"))
-        rows.append([f"{label}, logistic regression", "", _interval(own, sign=False), gain])
+        rows.append([f"{BASELINES[features]}, logistic regression", "", _interval(own, sign=False), gain])
     return Table(["attention or rival", "step size, end at", "test accuracy, %", "minus p = 2, points"], rows, caption)
 
 
@@ -149,11 +144,3 @@ def _interval(values: xr.DataArray, *, sign: bool = True) -> Measured:
     mean, lower, upper = (float(x) for x in measures.interval(values))
     form = "+.2f" if sign else ".2f"
     return Measured(f"{mean:{form}} [{lower:{form}}, {upper:{form}}]" if upper > lower else f"{mean:{form}}")
-
-
-def _rivals(data: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Accuracies of logistic regression by the label of its features; those of images have pixels only."""
-    found = data.baseline_accuracy
-    if "baseline" not in found.dims:
-        return {"pixels": found}
-    return {BASELINES[str(name)]: found.sel(baseline=name) for name in found.baseline.values}

@@ -42,10 +42,16 @@ def lead(data: xr.Dataset) -> xr.DataArray:
 
     Rivals are the uniform control and the baselines; the one with the highest mean test accuracy counts.
     """
-    accuracy, baselines = tuned(data), data.baseline_accuracy
-    apart = [one.drop_vars("baseline") for one in baselines] if "baseline" in baselines.dims else [baselines]
-    rivals = [accuracy.sel(optimizer="uniform", drop=True), *apart]
+    accuracy = tuned(data)
+    rivals = [accuracy.sel(optimizer="uniform", drop=True), *baselines(data).values()]
     return accuracy.sel(optimizer=TUNED) - max(rivals, key=lambda rival: float(rival.mean()))
+
+
+def baselines(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return the accuracies of logistic regression by its features; images have pixels only."""
+    found = data.baseline_accuracy
+    names = found.baseline.values if "baseline" in found.dims else ()
+    return {str(name): found.sel(baseline=name, drop=True) for name in names} or {"pixels": found}
 
 
 def lead_of_attention(data: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -102,10 +108,9 @@ def noise_limit(p: float) -> float:
 
 
 def words_by_entropy(data: xr.Dataset) -> tuple[np.ndarray, xr.DataArray, float]:
-    """Fit attention on telling words by a quadratic of its entropy, all optimisers with attention together.
+    """Return a quadratic of entropy fitted to attention on telling words of all optimisers with attention together.
 
-    Returns:
-        Coefficients, residuals, and the share of the variance that the curve explains.
+    That is its coefficients, the residuals, and the share of the variance that it explains.
     """
     runs = data.sel(optimizer=TUNED)
     curve = np.polyfit(runs.entropy.values.ravel(), runs.mass.values.ravel(), 2)

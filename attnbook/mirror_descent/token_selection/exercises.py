@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import likely_mistake, verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def loss_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of the logistic loss of one sample."""

@@ -114,14 +114,11 @@ class Objective(Official):
         return np.stack(violation, axis=-1), np.stack(ratio, axis=1), error.numpy()
 
     def _slack(self, problems: Problems) -> np.ndarray:
-        sides = []
-        for side, selected in enumerate((problems.best_tokens, problems.token_scores.argmin(axis=-1))):
+        losses, reached = theory.LOSSES.values(), []
+        for selected in (problems.best_tokens, problems.token_scores.argmin(axis=-1)):
             far = self.far * attention_svm(problems.tokens, problems.queries, selected, 2.0).weight
-            reached = [theory.training_loss(far, problems, loss) for loss in theory.LOSSES.values()]
-            sides.append(
-                np.array(reached) - [theory.loss_bounds(problems, loss)[side] for loss in theory.LOSSES.values()]
-            )
-        return np.stack(sides)
+            reached.append([theory.training_loss(far, problems, loss) for loss in losses])
+        return np.array(reached) - np.swapaxes([theory.loss_bounds(problems, loss) for loss in losses], 0, 1)
 
     def _covariance(self, seed: int) -> float:
         """On attention from uniform to nearly saturated; beyond, both sides are rounding."""

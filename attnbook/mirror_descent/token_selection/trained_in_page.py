@@ -54,18 +54,7 @@ def start(problem: Problems, p: float, token: str, far: float) -> np.ndarray:
 
 
 def trained(problem: Problems, p: float, begin: np.ndarray, steps: int, *, normalized: bool = True) -> Trained:
-    """Train, and record at most 100 steps.
-
-    Args:
-        problem: One problem in the plane.
-        p: Exponent of the norm.
-        begin: Matrix to start at, ``(1, 2, 2)``.
-        steps: Number of steps.
-        normalized: Whether steps are scale-free; default true.
-
-    Returns:
-        What was recorded.
-    """
+    """Return at most 100 records of training on one problem in the plane from a matrix ``(1, 2, 2)``."""
     at, weights = np.array([0]), begin
     if steps:
         at = np.unique(np.linspace(0, steps, min(steps + 1, 100)).astype(int))

@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def attention_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of one head's output with respect to its key-query matrix."""

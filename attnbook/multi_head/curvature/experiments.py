@@ -18,8 +18,6 @@ from attnbook.multi_head.curvature_bounds import loss_constants
 from attnbook.multi_head.data import Mixture, double_device, draw
 from attnbook.multi_head.experiment_parts import Gridded, slope
 
-CONSTANTS = ("gradient", "smoothness", "curvature", "dimension_free_curvature")
-
 
 @dataclass(frozen=True, kw_only=True)
 class SingleHead(Gridded):
@@ -150,7 +148,7 @@ class Curvature(Gridded):
                 "largest_ratio": highest(over["curvature"]),
                 "largest_ratio_dimension_free": highest(over["dimension_free_curvature"]),
             },
-            "MH-FN4": {f"largest_{name}": highest(thinner[name]) for name in CONSTANTS[:3]},
+            "MH-FN4": {f"largest_{name}": highest(thinner[name]) for name in points.QUANTITIES},
             "MH-B13.12": {
                 "largest_smallest_eigenvalue": highest(data.smallest.sel(point=descent)),
                 "largest_widest_over_single": highest(ends.sel(point=spread)),
@@ -209,7 +207,7 @@ def constants(data: xr.Dataset, norm: xr.DataArray) -> dict[str, xr.DataArray]:
     """Return the constants of Corollary 1 at every point, for the largest norm of a head, or of a decoder."""
     sizes = {name: data.attrs["settings"][name] for name in ("n_tokens", "dimension")}
     found = loss_constants(**sizes, n_heads=data.heads, token_norm=data.token_norm, largest_head_norm=norm)
-    return {name: getattr(found, name) for name in CONSTANTS}
+    return found._asdict()
 
 
 def ratios(data: xr.Dataset, norm: xr.DataArray) -> dict[str, xr.DataArray]:

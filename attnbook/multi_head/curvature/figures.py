@@ -7,11 +7,10 @@ import itertools
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook.core.figures import INK, Look, band, log_axis, style
-from attnbook.core.tables import Measured, Table
+from attnbook.core.tables import Measured, Table, spread
 from attnbook.multi_head.curvature import experiments as own
 from attnbook.multi_head.curvature.points import WORST, two_parts
 from attnbook.multi_head.experiment_parts import slope
@@ -32,11 +31,11 @@ def law(data: xr.Dataset) -> Figure:
     small, stated = own.relative(data).sel(scale=0.5), own.constants(data, data.head_norm)
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.3))
-        for name in ("curvature", "dimension_free_curvature"):
-            bound = (stated[name] / np.sqrt(data.heads)).sel(scale=0.5, point="trained")
-            _band(ax, bound, LOOKS[name])
-        for point in ("random", "equal", "trained"):
-            _band(ax, small.sel(point=point), LOOKS[point])
+        names = ("curvature", "dimension_free_curvature")
+        drawn = {name: (stated[name] / np.sqrt(data.heads)).sel(scale=0.5, point="trained") for name in names}
+        drawn |= {point: small.sel(point=point) for point in ("random", "equal", "trained")}
+        for name, values in drawn.items():
+            band(ax, data.heads, values.transpose("seed", "heads"), LOOKS[name])
         start = float(small.sel(point="random").isel(heads=0).median()) * 2
         ax.plot(data.heads, start / np.sqrt(data.heads), color=INK, linewidth=1, linestyle=":")
         ax.annotate("slope -1/2", (16, start / 4), xytext=(4, 4), textcoords="offset points", fontsize=10)
@@ -130,15 +129,9 @@ def slopes(data: xr.Dataset) -> Table:
     for (name, values), scale in itertools.product(quantities.items(), data.scale.values):
         if np.isfinite(values.sel(point="random")).all():
             at = slope(values).sel(scale=scale)
-            spreads = [np.quantile(at.sel(point=point), (0.5, 0, 1)) for point in points]
-            cells = [Measured(f"{middle:.2f} [{low:.2f}, {high:.2f}]") for middle, low, high in spreads]
-            rows.append([f"{name}, start weights {scale:g}", *cells])
+            rows.append([f"{name}, start weights {scale:g}", *(spread(at.sel(point=one), ".2f") for one in points)])
     caption = (
         f"Slope of the logarithm of the most negative curvature in log H, H = {data.heads.values[0]} to "
         f"{data.heads.values[-1]}: median over {data.sizes['seed']} seeds [smallest, largest]."
     )
     return Table(["most negative curvature", *(LOOKS[point].label for point in points)], rows, caption)
-
-
-def _band(ax: Axes, values: xr.DataArray, look: Look) -> None:
-    band(ax, values.heads.values, values.transpose("seed", "heads").values, look)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
 from attnbook.core import spectrum
 from attnbook.core.ensemble import Parameters
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMULAS = ("decoder", "key_query", "mixed", "curvature", "printed key_query")
 BOUNDS = ("gradient", "Hessian", "Hessian without dimension")
 KINDS = ("random", "lopsided")
-Head = tuple[np.ndarray, np.ndarray, np.ndarray]
+Head = tuple[np.ndarray, ...]  # tokens, decoder, key-query matrix
 WORST = ("equal tokens", "opposite tokens")
 POINTS = ("random", "trained", "lone", "equal", *WORST)
 # Pooling is measured by the norm of U_h, or, "plain", by that of u_h as the footnote may be read.
@@ -68,9 +68,7 @@ def draw_points(
         return network.gradient_descent(start, batch, step_size=sizes.step_size, steps=sizes.steps).parameters
 
     random, single = start(n_heads), train(start(1))
-    lone = {name: torch.zeros_like(tensor) for name, tensor in random.items()}
-    for name, tensor in single.items():
-        lone[name][:, :1] = tensor
+    lone = {name: pad(tensor, (0, 0, 0, 0, 0, n_heads - 1)) for name, tensor in single.items()}
     lone["decoder"] *= math.sqrt(n_heads)
     most = 10 * max(sizes.steps, 100)
     equal = network.descend_to(random, batch, step_size=sizes.step_size, loss=sizes.equal_loss, most_steps=most)
@@ -225,12 +223,8 @@ def exact_norms(tokens: np.ndarray, decoder: np.ndarray, key_query: np.ndarray) 
 
 def random_head(n_tokens: int, dimension: int, rng: np.random.Generator) -> Head:
     """Draw normal entries, each of the three arrays at a scale between 0.1 and 10."""
-    tokens, decoder, key_query = 10.0 ** rng.uniform(-1, 1, 3)
-    return (
-        tokens * rng.standard_normal((n_tokens, dimension)),
-        decoder * rng.standard_normal((n_tokens, dimension)),
-        key_query * rng.standard_normal((dimension, dimension)),
-    )
+    scales, rows = 10.0 ** rng.uniform(-1, 1, 3), (n_tokens, n_tokens, dimension)
+    return tuple(scale * rng.standard_normal((n, dimension)) for scale, n in zip(scales, rows, strict=True))
 
 
 def lopsided_head(n_tokens: int, dimension: int, rng: np.random.Generator) -> Head:

@@ -11,8 +11,6 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.multi_head import generalisation_bounds as theory
 
-__all__ = ["CHECKS"]
-
 
 def _left_out_gap(answer: Callable[..., Any]) -> str | None:
     """The estimate of the gap from the networks without one sample."""

@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.multi_head.head_groups import one_head_step_sizes
 
-__all__ = ["CHECKS"]
-
 
 def two_step_sizes(answer: Callable[..., Any]) -> str | None:
     """Check the step sizes of one head that trains as many do."""

@@ -14,8 +14,6 @@ from attnbook.core.rng import stream
 from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture
 
-__all__ = ["CHECKS", "two_samples"]
-
 MIXTURE = Mixture(n_tokens=2, dimension=3, n_patterns=1, relevant_fraction=0.5, label_noise=0.2, other_noise=0.2)
 
 

@@ -134,13 +134,14 @@ class MarginRace(OnFewSamples):
         names, normalised = dict(zip(("few", "many"), self.heads, strict=True)), data.sel(rule="normalised")
         end, late = normalised.isel(step=-1), normalised.cosine.sel(step=slice(self.early_step, None))
         mass, one = (end.plus_mass + end.minus_mass) / 2, {"heads": self.heads[0]}
-        leads = leads_at_equal_norm(data)
+        leads, plain = leads_at_equal_norm(data), data.tried_plain
+        best = plain.isel(plain_size=plain.median("seed").argmax("plain_size"))  # of each number of heads
         sizes = {"lead_of_plain": self.plain_step_size, "lead_of_large": self.large_step_size}
         largest = [highest(part) for part in (data.fraction, data.tried_plain, data.tried_normalised)]
         return {
             "MH-X.2": {
                 **{f"fraction_{name}": end.fraction.sel(heads=n) for name, n in names.items()},
-                **{f"best_plain_{name}": best_tried(data.tried_plain.sel(heads=n)) for name, n in names.items()},
+                **{f"best_plain_{name}": best.sel(heads=n) for name, n in names.items()},
                 "largest_fraction": highest(xr.concat(largest, "part")),
             },
             "MH-X.1-equal-norm": {
@@ -246,11 +247,6 @@ def look(parameters: Parameters, drawn: Drawn, counts: Tensor, targets: Tensor) 
         "minus_mass": mass[:, -1],
         "cosine": along.mean(1),  # of W and the oracle's, over heads
     }
-
-
-def best_tried(shares: xr.DataArray) -> xr.DataArray:
-    """Return the shares at the step size whose median over seeds is largest."""
-    return shares.isel(plain_size=int(shares.median("seed").argmax("plain_size")))
 
 
 def shares_at(runs: xr.Dataset, norm: xr.DataArray | float) -> xr.DataArray:

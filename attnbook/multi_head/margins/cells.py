@@ -13,10 +13,9 @@ from attnbook.core import runtime
 from attnbook.core.experiment import Arrays
 from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
-from attnbook.multi_head import layer, oracle
+from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw_patterns, draw_samples
 from attnbook.multi_head.hard_samples import against_attention
-from attnbook.multi_head.measures import leak_and_margin
 from attnbook.multi_head.on_mixture import MixtureCells
 from attnbook.multi_head.tangent_kernel import tangent_features
 
@@ -80,12 +79,9 @@ def attention_map(share: float, *, hard: bool) -> AttentionMap:
     patterns, drawn = draw(mixture, 0, 50, "map")
     chosen = against_attention(mixture, patterns) if hard else drawn
     first = int((chosen.labels > 0).argmax())
-    order = np.argsort(~chosen.relevant[first], kind="stable")
-    tokens, relevant = (part[[first]][:, order] for part in (chosen.tokens, chosen.relevant))
-    sample = Samples(tokens, np.ones(1), relevant)
+    tokens = chosen.tokens[first][np.argsort(~chosen.relevant[first], kind="stable")]
     u, w = unit_oracle(patterns, mixture)
-    w = share * oracle.stated_scale(mixture, 0.1) * w
-    parameters = {"decoder": torch.from_numpy(u)[None, None], "key_query": torch.from_numpy(w)[None, None]}
-    weights = layer.attention_weights(parameters, torch.from_numpy(sample.tokens)[None])[0, 0, 0].numpy()
-    leak, margin = leak_and_margin(sample, u, w)
+    logits = share * oracle.stated_scale(mixture, 0.1) * tokens @ w @ tokens.T
+    weights = torch.from_numpy(logits).softmax(1).numpy()
+    leak, margin = weights[:, mixture.n_relevant :].sum(1).max(), (u * (weights @ tokens)).sum()
     return AttentionMap(weights, mixture.n_relevant, leak, margin / oracle.attention_margin(mixture))

@@ -12,8 +12,6 @@ from attnbook.core.rng import stream
 from attnbook.multi_head import oracle
 from attnbook.multi_head.data import Mixture, draw_patterns
 
-__all__ = ["CHECKS"]
-
 
 def oracle_key_query(answer: Callable[..., Any]) -> str | None:
     """Check the oracle key-query matrix."""

@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def _first_direction(answer: Callable[..., Any]) -> str | None:
     """What the first step writes into every row of a decoder, per unit of the random sign, for any loss."""

@@ -16,10 +16,8 @@ from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.one_good_step.experiments import StartMargin
 
 STEP, ZERO = Look("after the step", "#0b5cad", "-", "o"), Look("start at zero", "#5b5f66", "--", "s")
-STATED, OURS = (
-    Look("stated, eq. (7)", "#111111", (0, (1, 1)), "X"),
-    Look("guaranteed (ours)", "#15803d", (0, (5, 1)), "v"),
-)
+STATED = Look("stated, eq. (7)", "#111111", (0, (1, 1)), "X")
+OURS = Look("guaranteed (ours)", "#15803d", (0, (5, 1)), "v")
 QUARTER, HALF = Look("ζ/4 taken off", "#0b5cad", "-", "o"), Look("ζ/2 taken off", "#c2410c", "-.", "^")
 
 

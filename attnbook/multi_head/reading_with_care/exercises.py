@@ -9,8 +9,6 @@ import numpy as np
 
 from attnbook.core.feedback import verdict
 
-__all__ = ["CHECKS"]
-
 
 def smallest_constant(answer: Callable[..., Any]) -> str | None:
     r"""Check the smallest $C$ for which heads of norm $C/H^p$ satisfy $\sqrt H\sum_h\|W_h\|^2\ge\log^5n$."""

@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def _step_of_groups(answer: Callable[..., Any]) -> str | None:
     """One step of gradient descent on groups of equal linear heads."""

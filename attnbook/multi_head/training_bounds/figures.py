@@ -55,7 +55,7 @@ def certificate_frame(certificates: xr.Dataset, n_heads: float) -> Figure:
 def certificate_text(certificates: xr.Dataset, n_heads: float) -> str:
     """Return the numbers behind one picture of the slider."""
     one = certificates.sel(heads=n_heads)
-    best = "no target is allowed" if np.isinf(one.ever.median()) else f"the lowest bound is {_range(one.ever)}"
+    best = "no target is allowed" if np.isinf(one.ever.median()) else f"the lowest bound is {_cell(one.ever).text}"
     return (
         f"{n_heads:,.0f} heads, step size {float(one.step_size.median()):.3f}: {best} for the best number of steps; "
         f"below log 2 in {int((one.ever < LOG_2).sum())} of {one.ever.size} problems."
@@ -125,22 +125,14 @@ def _certified(ax: Axes, certificates: xr.Dataset, n_heads: float) -> None:
 
 
 def _loss_axes(ax: Axes, steps: tuple[float, float], losses: tuple[float, float]) -> None:
-    _level(ax, LOG_2, steps[1], "log 2")
+    ax.axhline(LOG_2, color=INK, linewidth=1)
+    ax.annotate("log 2", (steps[1], LOG_2), ha="right", va="bottom", fontsize=9.5)
     ax.set(xscale="log", yscale="log", xlim=steps, ylim=losses)
     ax.set(xlabel="number of steps K", ylabel="average training loss")
 
 
-def _level(ax: Axes, height: float, right: float, text: str) -> None:
-    ax.axhline(height, color=INK, linewidth=1)
-    ax.annotate(text, (right, height), ha="right", va="bottom", fontsize=9.5)
-
-
-def _range(values: xr.DataArray) -> str:
+def _cell(values: xr.DataArray) -> Measured:
     low, middle, high = (
         f"{x:.3g}" if 1e-3 <= x < 1e4 or np.isinf(x) else f"{x:.1e}" for x in np.quantile(values, (0, 0.5, 1))
     )
-    return middle if low == high else f"{middle} [{low}, {high}]"
-
-
-def _cell(values: xr.DataArray) -> Measured:
-    return Measured(_range(values))
+    return Measured(middle if low == high else f"{middle} [{low}, {high}]")

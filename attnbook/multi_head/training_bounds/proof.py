@@ -164,9 +164,9 @@ class Segments(OnMixture):
             batch = self.draw((seed,), self.n_samples, "samples", torch.device("cpu"))[:2]
             random = random_networks([stream(seed, "random point")], sizes, scale=self.scale)
             pairs = self._pairs(random, batch)
-            losses, (one, other) = [_losses(*pair, batch) for pair in pairs], pairs[-1]
+            losses, (one, other) = [[float(network.losses(at, batch)) for at in _points(*p)] for p in pairs], pairs[-1]
             smallest = min(np.linalg.eigvalsh(_hessian(point, batch))[0] for point in _points(one, other))
-            hills = [loss.max() / max(loss[0], loss[-1]) for loss in losses]
+            hills = [max(loss) / max(loss[0], loss[-1]) for loss in losses]
             below = [_violation(*ends, batch, smallest) for ends in ((one, other), (other, one))]
             return {"hill": (("multiple",), hills), "lower_violation": (("end",), below)}
 
@@ -209,11 +209,6 @@ class Segments(OnMixture):
 def _points(one: Parameters, other: Parameters) -> list[Parameters]:
     shares = torch.linspace(0, 1, POSITIONS, dtype=torch.float64)
     return [{name: (1 - share) * one[name] + share * other[name] for name in one} for share in shares]
-
-
-def _losses(one: Parameters, other: Parameters, batch: network.Batch) -> np.ndarray:
-    """The loss along a segment."""
-    return np.array([float(network.losses(point, batch)) for point in _points(one, other)])
 
 
 def _violation(one: Parameters, other: Parameters, batch: network.Batch, smallest: float) -> float:

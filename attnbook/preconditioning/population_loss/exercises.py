@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def tilted_mean(answer: Callable[..., Any]) -> str | None:
     """Check what attention computes when all keys are plus or minus one in each entry."""

@@ -11,8 +11,6 @@ import numpy as np
 from attnbook.core.feedback import likely_mistake
 from attnbook.preconditioning.law_constants import heavy_tail_exponent
 
-__all__ = ["CHECKS"]
-
 
 def heavy_tail_slope(answer: Callable[..., Any]) -> str | None:
     """Check the exponent on both sides of the threshold."""

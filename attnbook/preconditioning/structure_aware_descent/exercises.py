@@ -11,8 +11,6 @@ from scipy.linalg import sqrtm
 from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def key_query_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of the empirical loss with respect to the key-query matrix."""

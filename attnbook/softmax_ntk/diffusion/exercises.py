@@ -10,8 +10,6 @@ import numpy as np
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 
-__all__ = ["CHECKS"]
-
 
 def denoiser(answer: Callable[..., Any]) -> str | None:
     """Check the true label of a one-dimensional mixture."""

@@ -11,8 +11,6 @@ from attnbook.core.feedback import likely_mistake
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.data import sphere
 
-__all__ = ["CHECKS"]
-
 
 def same_path(answer: Callable[..., Any]) -> str | None:
     """Check step size and labels with which a network without an output scale takes the same path."""

@@ -13,8 +13,6 @@ from attnbook.core.rng import stream
 from attnbook.softmax_ntk.linearised import outputs_and_change
 from attnbook.softmax_ntk.two_layer import Networks, Weights
 
-__all__ = ["CHECKS"]
-
 
 def flow_prediction(answer: Callable[..., Any]) -> str | None:
     """Check the predictions of gradient flow on a kernel at one time."""

@@ -11,8 +11,6 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.stability_bounds import rank_bound_of_signs
 
-__all__ = ["CHECKS"]
-
 
 def first_order_change(answer: Callable[..., Any]) -> str | None:
     """Check the derivative of the exp kernel along a movement of all neurons, one output."""

@@ -12,8 +12,6 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.two_layer import Networks, Weights, loss_and_gradient
 
-__all__ = ["CHECKS"]
-
 
 def softmax_gradient(answer: Callable[..., Any]) -> str | None:
     """Check the gradient of the softmax network with one output (Claim 3.4)."""

@@ -12,8 +12,6 @@ from attnbook.core.rng import stream
 from attnbook.softmax_ntk.denominator import effective_width
 from attnbook.softmax_ntk.kernels import infinite_width_kernel
 
-__all__ = ["CHECKS"]
-
 
 def kernel_at_infinite_width(answer: Callable[..., Any]) -> str | None:
     """Check the kernel of the softmax network at infinite width."""

@@ -11,8 +11,6 @@ from attnbook.core.feedback import likely_mistake, verdict
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.self_attention import row_as_network
 
-__all__ = ["CHECKS"]
-
 
 def row_network(answer: Callable[..., Any]) -> str | None:
     """Check the first layer of the network that one row of self-attention is."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from attnbook.core.feedback import likely_mistake
 
-__all__ = ["CHECKS"]
-
 
 def numbers_needed(answer: Callable[..., Any]) -> str | None:
     """Check how many numbers a mean needs for a given error, if means of one number are off by one."""
