@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
-from chromium import barriers
+from chromium import barriers, settle
 from phone_pictures import PICTURE, smallest_text
 
 from attnbook.core.figures import png, style
@@ -45,8 +45,10 @@ OTHER = "([slider, before]) => slider.querySelector('canvas').toDataURL() !== be
 
 
 def on_a_phone(page: Any) -> Any:
-    """Make the window of a page that small, and wait for its pictures."""
+    """Open a page once more in a window that small, and wait for its pictures."""
     page.set_viewport_size(PHONE)
+    page.reload()
+    settle(page)
     page.wait_for_function(STACKED, arg=BOXES)
     return page
 
