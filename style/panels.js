@@ -41,6 +41,9 @@
         const lines = uprights(part), most = Math.max(...lines);
         panels.push({ place, axes: [part[0] + lines.findIndex((length) => length > 0.9 * most), line[1]] });
       });
+      // A line below the left panel that reaches below the right one cannot be cut.
+      const reaches = (part) => { const at = span(runs(...band, rowsInked(part))); return at[0] > band[0] + 0.8 * size(band) && size(at) > 5 * unit; };
+      if (parts.some((part, place) => place > panels[0]?.place && place < panels.at(-1).place && reaches(part))) return { panels: [] };
       panels.forEach((panel, n) => {
         const before = n ? panels[n - 1].place : -1;
         panel.left = parts[before + 1][0];  // what lies between two panels labels the right one
@@ -146,7 +149,6 @@
   if (typeof document === "undefined") return;  // only where the panels are is asked for
 
   const least = LEAST / ((document.currentScript.dataset.smallest * 100) / 72);  // a picture has 100 CSS pixels to an inch
-  const EDGE = 6;  // free pixels at either side, as in book.css
   const phone = matchMedia("screen and (max-width: 640px)");
 
   function element(kind, attributes, ...children) {
@@ -185,18 +187,18 @@
     const pen = element("canvas", { width, height }).getContext("2d", { willReadFrequently: true });
     pen.drawImage(image, 0, 0);
     const picture = pen.getImageData(0, 0, width, height), background = `rgb(${picture.data.slice(0, 3)})`;
-    const room = box.clientWidth - 2 * EDGE, fits = (width / unit) * least <= room, whole = [[[{ x: [0, width], y: [0, height] }]]];
+    const room = box.clientWidth, fits = (width / unit) * least <= room, whole = [[[{ x: [0, width], y: [0, height] }]]];
     const rows = ((!fits && cut(picture, unit)) || whole).map((row) => row.map((piece) => drawn(piece, image, background)));
-    const scale = Math.min(1, Math.max(least, room / (Math.max(...rows.flat().map((canvas) => canvas.width)) / unit)));
+    const widest = Math.max(...rows.flat().map((canvas) => canvas.width)) / unit, scale = Math.min(1, Math.max(least, room / widest));
     const shown = rows.map((row) => element("div", { class: "attnbook-panels-row" }, ...row.map((canvas) => {
       const across = (canvas.width / unit) * scale;
       canvas.style.width = `${across}px`;
-      return across <= room + 1 ? canvas : reachable(element("div", { class: "attnbook-wide" }, canvas), "Picture");
+      return across < room + 1 ? canvas : reachable(element("div", { class: "attnbook-wide" }, canvas), "Picture");
     })));
     let panels = box.querySelector(":scope > .attnbook-panels");
     if (!panels) box.append(panels = element("div", { class: "attnbook-panels" }));
     const scrolled = [...panels.querySelectorAll(".attnbook-wide")].map((wide) => wide.scrollLeft);
-    panels.style.background = background;
+    Object.assign(panels.style, { background, paddingInline: `${Math.max(0, Math.min(6, (room - widest * scale) / 2))}px` });
     panels.replaceChildren(...shown);
     panels.querySelectorAll(".attnbook-wide").forEach((wide, n) => { wide.scrollLeft = scrolled[n] || 0; });
     box.classList.add("attnbook-stacked");

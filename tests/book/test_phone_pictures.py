@@ -77,7 +77,7 @@ def test_text_of_pictures_has_eleven_pixels(chapter: tuple[str, Any]) -> None:
 
 def test_a_slider_moves_the_panels(address: str, visit: Callable) -> None:
     """By keyboard, and the picture that is read out is that of the panels."""
-    page = on_a_phone(visit(f"{address}chapters/multi_head/margins.html").page)
+    page = on_a_phone(visit(f"{address}chapters/softmax_ntk/to_self_attention.html").page)
     slider = page.locator(".attnbook-slider").first
     before = slider.evaluate("e => e.querySelector('canvas').toDataURL()")
     handle = slider.locator("input").first
