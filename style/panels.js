@@ -41,6 +41,9 @@
         const lines = uprights(part), most = Math.max(...lines);
         panels.push({ place, axes: [part[0] + lines.findIndex((length) => length > 0.9 * most), line[1]] });
       });
+      // A line below the left panel that reaches below the right one cannot be cut.
+      const reaches = (part) => { const at = span(runs(...band, rowsInked(part))); return at[0] > band[0] + 0.8 * size(band) && size(at) > 5 * unit; };
+      if (parts.some((part, place) => place > panels[0]?.place && place < panels.at(-1).place && reaches(part))) return { panels: [] };
       panels.forEach((panel, n) => {
         const before = n ? panels[n - 1].place : -1;
         panel.left = parts[before + 1][0];  // what lies between two panels labels the right one
@@ -63,9 +66,11 @@
         edges.push(widest[0]);
       }
       const own = panels.map((_, n) => parts.filter(([a, b]) => a >= (edges[n - 1] ?? 0) && b <= (edges[n] ?? width)));
-      const text = own.map((found, n) => found.filter((part) => part[1] > Math.min(panels[n].left + 20 * unit, panels[n].axes[0] - 12 * unit)));  // not the end of a vertical label
+      const besides = ({ left, axes }) => Math.min(left + 20 * unit, axes[0] - 12 * unit);  // where a vertical label may end
+      const text = own.map((found, n) => found.filter((part) => part[1] > besides(panels[n])));
       const within = Math.max(0, ...text.flatMap(gaps).map(size)), between = Math.min(...gaps(text.map(span).filter(Boolean)).map(size));
-      const belongs = (run, { axes }) => !run || Math.abs(run[0] - axes[0]) < 6 * unit || Math.abs(run[0] + run[1] - axes[0] - axes[1]) < 12 * unit;
+      const belongs = (run, { axes: [start, end] }) => !run
+        || Math.abs(run[0] - start) < 6 * unit || Math.abs(run[0] + run[1] - start - end) < 12 * unit;  // begins with the axes, or lies in their middle
       return ticks || (within < between && text.every((run, n) => belongs(span(run), panels[n]))) ? own.map(span) : null;
     }
 
@@ -130,16 +135,20 @@
       if (legend) list.push(runs(...band, rowsInked(legend)).map((y) => ({ x: legend, y })));
       pieces.push(...above.shared.reverse().map(words), list, ...below.shared.map(words));
     });
-    const count = ({ x, y }) => { let sum = 0; for (let n = y[0]; n < y[1]; n++) for (let m = x[0]; m < x[1]; m++) sum += dark[n * width + m]; return sum; };
+    function count({ x, y }) {
+      let sum = 0;
+      for (let n = y[0]; n < y[1]; n++) for (let m = x[0]; m < x[1]; m++) sum += dark[n * width + m];
+      return sum;
+    }
+    // Whatever the picture shows is in a piece, or it stays whole.
     const shown = pieces.flat(2).filter(({ again }) => !again).reduce((sum, box) => sum + count(box), 0);
-    return shown === count({ x: [0, width], y: [0, height] }) ? pieces.filter((row) => row.length) : null;  // whatever the picture shows is in a piece
+    return shown === count({ x: [0, width], y: [0, height] }) ? pieces.filter((row) => row.length) : null;
   }
 
   globalThis.attnbookPanels = { cut };
   if (typeof document === "undefined") return;  // only where the panels are is asked for
 
   const least = LEAST / ((document.currentScript.dataset.smallest * 100) / 72);  // a picture has 100 CSS pixels to an inch
-  const EDGE = 6;  // free pixels at either side, as in book.css
   const phone = matchMedia("screen and (max-width: 640px)");
 
   function element(kind, attributes, ...children) {
@@ -155,8 +164,7 @@
     return box;
   }
 
-  // A piece of a picture, `scale` times as large as on a desktop.
-  function drawn(piece, image, background, unit, scale) {
+  function drawn(piece, image, background) {
     const boxes = piece.map(({ x, y, right = 0, down = 0 }) => ({ x, y, at: [x[0] + right, y[0] + down], end: [x[1] + right, y[1] + down] }));
     const [left, top] = [0, 1].map((n) => Math.min(...boxes.map(({ at }) => at[n])));
     const [width, height] = [Math.max(...boxes.map(({ end }) => end[0])) - left, Math.max(...boxes.map(({ end }) => end[1])) - top];
@@ -166,7 +174,7 @@
     pen.fillStyle = background;
     pen.fillRect(0, 0, width, height);
     for (const { x, y, at } of boxes) pen.drawImage(image, x[0], y[0], size(x), size(y), at[0] - left, at[1] - top, size(x), size(y));
-    canvas.style.width = `${(canvas.width / unit) * scale}px`;
+    canvas.setAttribute("aria-hidden", "true");  // the picture itself, unseen, keeps its text
     return canvas;
   }
 
@@ -179,18 +187,20 @@
     const pen = element("canvas", { width, height }).getContext("2d", { willReadFrequently: true });
     pen.drawImage(image, 0, 0);
     const picture = pen.getImageData(0, 0, width, height), background = `rgb(${picture.data.slice(0, 3)})`;
+    const room = box.clientWidth, fits = (width / unit) * least <= room, whole = [[[{ x: [0, width], y: [0, height] }]]];
+    const rows = ((!fits && cut(picture, unit)) || whole).map((row) => row.map((piece) => drawn(piece, image, background)));
+    const widest = Math.max(...rows.flat().map((canvas) => canvas.width)) / unit, scale = Math.min(1, Math.max(least, room / widest));
+    const shown = rows.map((row) => element("div", { class: "attnbook-panels-row" }, ...row.map((canvas) => {
+      const across = (canvas.width / unit) * scale;
+      canvas.style.width = `${across}px`;
+      return across < room + 1 ? canvas : reachable(element("div", { class: "attnbook-wide" }, canvas), "Picture");
+    })));
     let panels = box.querySelector(":scope > .attnbook-panels");
     if (!panels) box.append(panels = element("div", { class: "attnbook-panels" }));
-    const whole = [[[{ x: [0, width], y: [0, height] }]]], room = box.clientWidth - 2 * EDGE, fits = (width / unit) * least <= room;
-    const rows = (!fits && cut(picture, unit)) || whole;
-    const wide = (piece) => Math.max(...piece.map(({ x, y, right = 0, turned }) => (turned ? size(y) : x[1] + right))) - Math.min(...piece.map(({ x, right = 0, turned }) => (turned ? 0 : x[0] + right)));
-    const scale = Math.min(1, Math.max(least, room / (Math.max(...rows.flat().map(wide)) / unit)));
-    panels.style.background = background;
-    panels.replaceChildren(...rows.map((row) => element("div", { class: "attnbook-panels-row" }, ...row.map((piece) => {
-      const canvas = drawn(piece, image, background, unit, scale);
-      canvas.setAttribute("aria-hidden", "true");  // the picture itself, unseen, keeps its text
-      return parseFloat(canvas.style.width) <= room + 1 ? canvas : reachable(element("div", { class: "attnbook-wide" }, canvas), "Picture");
-    }))));
+    const scrolled = [...panels.querySelectorAll(".attnbook-wide")].map((wide) => wide.scrollLeft);
+    Object.assign(panels.style, { background, paddingInline: `${Math.max(0, Math.min(6, (room - widest * scale) / 2))}px` });
+    panels.replaceChildren(...shown);
+    panels.querySelectorAll(".attnbook-wide").forEach((wide, n) => { wide.scrollLeft = scrolled[n] || 0; });
     box.classList.add("attnbook-stacked");
   }
 

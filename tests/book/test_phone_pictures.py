@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
-from chromium import barriers
+from chromium import barriers, settle
 from phone_pictures import PICTURE, smallest_text
 
 from attnbook.core.figures import png, style
@@ -45,8 +45,10 @@ OTHER = "([slider, before]) => slider.querySelector('canvas').toDataURL() !== be
 
 
 def on_a_phone(page: Any) -> Any:
-    """Make the window of a page that small, and wait for its pictures."""
+    """Open a page once more in a window that small, and wait for its pictures."""
     page.set_viewport_size(PHONE)
+    page.reload()
+    settle(page)
     page.wait_for_function(STACKED, arg=BOXES)
     return page
 
@@ -75,7 +77,7 @@ def test_text_of_pictures_has_eleven_pixels(chapter: tuple[str, Any]) -> None:
 
 def test_a_slider_moves_the_panels(address: str, visit: Callable) -> None:
     """By keyboard, and the picture that is read out is that of the panels."""
-    page = on_a_phone(visit(f"{address}chapters/multi_head/margins.html").page)
+    page = on_a_phone(visit(f"{address}chapters/softmax_ntk/to_self_attention.html").page)
     slider = page.locator(".attnbook-slider").first
     before = slider.evaluate("e => e.querySelector('canvas').toDataURL()")
     handle = slider.locator("input").first
