@@ -5,7 +5,6 @@ import pytest
 import red
 import xarray as xr
 
-from attnbook import ledger
 from attnbook.preconditioning import training
 from attnbook.preconditioning.curves import first_time
 from attnbook.preconditioning.structure_aware_descent import figures, race
@@ -130,7 +129,7 @@ STORED = [("descent", "book"), ("descent", "large"), ("ablation", "book"), ("abl
 @pytest.mark.parametrize(("name", "scale"), STORED)
 def test_a_changed_result_turns_each_verdict(name, scale):
     ready, data = KINDS[name].at(scale), KINDS[name].load_stored(scale)
-    own = {claim: change for claim, change in RED.items() if ledger.claim(claim).experiment == KINDS[name].id}
+    own = {claim: RED[claim] for claim in ready.measurements(data)}  # each size has its own
     others = [(claim, change) for claim, change in ALSO_RED.items() if claim in own]
     red.assert_every_claim_turns(ready.measurements, data, own, others)
 
