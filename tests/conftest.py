@@ -25,14 +25,15 @@ def pytest_make_parametrize_id(val):
 LISTED = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split()
 SLOW = frozenset() if "ATTNBOOK_TIME_TESTS" in os.environ else frozenset(LISTED)
 """Tests that `make quick` leaves out besides those marked in their files; written by tools/time_tests.py."""
-APART = ("opened", "kind", "experiment", "turn")
-"""Parameters whose values are looked at by different processes: pages, experiments, chapters in JupyterLab."""
+APART = ("opened", "kind", "experiment")
+"""Parameters whose values are looked at by different processes: pages and experiments."""
 
 
 def pytest_collection_modifyitems(items):
     """Mark what is slow; name what stays together in one process, and put what needs the pages last.
 
-    One test that needs them comes first: while its process builds them, the others have something else to do.
+    One test that needs them comes first: while its process builds them, the others have something else to do. Last come
+    pages that are looked at one by one: small parts of the work, which leave no process without any at the end.
     """
     for item in items:
         if item.nodeid.split("[")[0] in SLOW:
@@ -41,7 +42,14 @@ def pytest_collection_modifyitems(items):
         parts = [str(getattr(known[name], "id", known[name])) for name in APART if name in known]
         parts += ["pages"] * needs_pages(item)
         item.add_marker(pytest.mark.xdist_group(":".join([item.location[0], *parts])))
-    items.sort(key=lambda item: 0 if item.name == "test_the_book_builds" else 1 + needs_pages(item))
+    items.sort(key=turn)
+
+
+def turn(item):
+    """When a test has its turn: smaller is earlier."""
+    if item.name == "test_the_book_builds":
+        return 0
+    return 1 + needs_pages(item) + (needs_pages(item) and "opened" in item.fixturenames)
 
 
 def needs_pages(item):
