@@ -25,15 +25,16 @@ def pytest_make_parametrize_id(val):
 LISTED = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split()
 SLOW = frozenset() if "ATTNBOOK_TIME_TESTS" in os.environ else frozenset(LISTED)
 """Tests that `make quick` leaves out besides those marked in their files; written by tools/time_tests.py."""
-APART = ("opened", "kind", "experiment", "turn")
-"""Parameters whose values are looked at by different processes: pages, experiments, chapters in JupyterLab."""
+APART = ("opened", "kind", "experiment")
+"""Parameters whose values are looked at by different processes: pages and experiments."""
 
 
 def pytest_collection_modifyitems(items):
     """Mark what is slow; name what stays together in one process, and put what needs the pages last.
 
     One test that needs them comes first: while its process builds them, the others have something else to do. Next are
-    the tests of every experiment, which leave results that others read.
+    the tests of every experiment, which leave results that others read. Last come pages that are looked at one by one:
+    small parts of the work, which leave no process without any at the end.
     """
     for item in items:
         if item.nodeid.split("[")[0] in SLOW:
@@ -49,10 +50,12 @@ def pytest_collection_modifyitems(items):
 
 
 def turn(item):
-    """What a test is sorted by."""
+    """When a test has its turn: smaller is earlier."""
     if item.name == "test_the_book_builds":
         return 0
-    return 3 if needs_pages(item) else 2 - (item.path.name == "test_experiments.py")
+    if needs_pages(item):
+        return 3 + ("opened" in item.fixturenames)
+    return 2 - (item.path.name == "test_experiments.py")
 
 
 def needs_pages(item):

@@ -91,9 +91,16 @@ def _no_browser(reason: str) -> None:
     pytest.skip(reason)
 
 
+# Leaves the formulas of a page as they are, where nobody looks at them: MathJax is told so when its settings are made.
+AS_SOURCE = """Object.defineProperty(window, 'MathJax', {configurable: true, set(settings) {
+  delete window.MathJax;
+  window.MathJax = {...settings, startup: {typeset: false}};
+}});"""
+
+
 @dataclass
 class Visit:
-    """An open page and all that went wrong while it loaded.
+    """An open page and all that went wrong since it was asked for.
 
     Attributes:
         page: The page, for playwright; wide and light unless a test changes it.
@@ -102,29 +109,55 @@ class Visit:
 
     page: Any
     problems: list[str] = field(default_factory=list)
+    own: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Listen to the page."""
+        self.page.on("request", lambda r: self.note(f"foreign request: {r.url}", wrong=not r.url.startswith(self.own)))
+        self.page.on("response", lambda r: self.note(f"status {r.status}: {r.url}", wrong=r.status >= 400))
+        self.page.on("requestfailed", lambda r: self.note(f"failed: {r.url}"))
+        self.page.on("pageerror", lambda error: self.note(f"error: {error}"))
+        self.page.on("console", lambda m: self.note(f"console: {m.text}", wrong=m.type == "error"))
+
+    def note(self, problem: str, *, wrong: bool = True) -> None:
+        """Remember what went wrong."""
+        if wrong:
+            self.problems.append(problem)
+
+    def turn_to(self, url: str) -> None:
+        """Open another page in place of this one, and wait until its formulas are typeset."""
+        place = "file://" if url.startswith("file://") else url[: url.index("/", 8) + 1]
+        self.page.goto("about:blank")  # what the page before still asks for ends here
+        self.problems, self.own = [], (place, "data:", "blob:", "ws://127.0.0.1")
+        self.page.goto(url)
+        chromium.settle(self.page)
 
 
 @pytest.fixture(scope="session")
-def visit(browser: Any) -> Iterator[Callable[[str], Visit]]:
-    """Call with a URL to open it, offline (``chromium.FLAGS``); what one page has loaded, the next ones need not."""
-    context = browser.new_context(viewport={"width": WIDE, "height": 900}, color_scheme="light")
+def context(browser: Any) -> Iterator[Any]:
+    """What pages share; it is offline (``chromium.FLAGS``), and what one page has loaded, the next ones need not."""
+    shared = browser.new_context(viewport={"width": WIDE, "height": 900}, color_scheme="light")
+    yield shared
+    shared.close()
 
-    def open_page(url: str) -> Visit:
+
+@pytest.fixture(scope="session")
+def visit(context: Any) -> Callable[..., Visit]:
+    """Call with a URL to open it, with ``formulas=False`` if they need not be typeset, which takes most of the time."""
+
+    def open_page(url: str, *, formulas: bool = True) -> Visit:
         here = Visit(context.new_page())
-        _listen(here, url)
-        here.page.goto(url)
-        chromium.settle(here.page)
+        if not formulas:
+            here.page.add_init_script(AS_SOURCE)
+        here.turn_to(url)
         return here
 
-    yield open_page
-    context.close()
+    return open_page
 
 
-def _listen(here: Visit, url: str) -> None:
-    own = ("file://" if url.startswith("file://") else url[: url.index("/", 8) + 1], "data:", "blob:", "ws://127.0.0.1")
-    note = here.problems.append
-    here.page.on("request", lambda r: None if r.url.startswith(own) else note(f"foreign request: {r.url}"))
-    here.page.on("response", lambda r: note(f"status {r.status}: {r.url}") if r.status >= 400 else None)
-    here.page.on("requestfailed", lambda r: note(f"failed: {r.url}"))
-    here.page.on("pageerror", lambda error: note(f"error: {error}"))
-    here.page.on("console", lambda m: note(f"console: {m.text}") if m.type == "error" else None)
+@pytest.fixture(scope="module")
+def tab(context: Any) -> Iterator[Visit]:
+    """A tab that shows one page after the other: a new one would start a process, and MathJax in it, each time."""
+    here = Visit(context.new_page())
+    yield here
+    here.page.close()

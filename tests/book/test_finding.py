@@ -38,19 +38,18 @@ QUERIES = {
 
 
 @pytest.mark.parametrize(("query", "place"), QUERIES.items())
-def test_search_puts_the_right_place_first(query: str, place: str, address: str, visit: Callable) -> None:
+def test_search_puts_the_right_place_first(query: str, place: str, address: str, tab: Any) -> None:
     """Claims, words, symbols, functions and chapters are found by their names."""
-    page = visit(f"{address}search.html?q={query}").page
-    first = page.locator("#search-results li > a").first
+    tab.turn_to(f"{address}search.html?q={query}")
+    first = tab.page.locator("#search-results li > a").first
     first.wait_for(timeout=20_000)
     assert place in first.get_attribute("href")
-    page.close()
 
 
-def test_search_puts_the_right_chapter_first_for_what_students_type(address: str, visit: Callable) -> None:
+def test_search_puts_the_right_chapter_first_for_what_students_type(address: str, tab: Any) -> None:
     """For at least 27 of 30 queries; the words of ``chapters/map.toml`` were chosen together with them."""
     queries = tomllib.loads((Path(__file__).parent / "queries.toml").read_text(encoding="utf-8"))
-    page, wrong = visit(f"{address}search.html").page, {}
+    page, wrong = tab.page, {}
     for query, places in queries.items():
         page.goto(f"{address}search.html?q={query}")
         first = page.locator("#search-results li > a").first
@@ -60,23 +59,22 @@ def test_search_puts_the_right_chapter_first_for_what_students_type(address: str
             wrong[query] = target
     assert len(queries) == 30
     assert len(wrong) <= 3, wrong
-    page.close()
 
 
-def test_word_of_the_glossary_follows_the_chapter_of_the_same_name(address: str, visit: Callable) -> None:
+def test_word_of_the_glossary_follows_the_chapter_of_the_same_name(address: str, tab: Any) -> None:
     """A chapter that is named like a term does not hide it, and all chapters come before the package's reference."""
-    page = visit(f"{address}search.html?q=lazy training").page
+    tab.turn_to(f"{address}search.html?q=lazy training")
+    page = tab.page
     page.wait_for_function("() => document.querySelector('.search-summary').innerText.includes('finished')")
     found = page.eval_on_selector_all("#search-results li > a", "all => all.map(a => a.getAttribute('href'))")
     assert "reference/glossary.html#term-lazy-training" in found[1]
     last_chapter = max(place for place, target in enumerate(found) if target.startswith("chapters/"))
     assert all(place > last_chapter for place, target in enumerate(found) if target.startswith("reference/api"))
-    page.close()
 
 
 def test_gallery_shows_all_figures_of_the_chapters(html: Path, address: str, visit: Callable) -> None:
     """Each figure of a chapter's page has its picture there, and each picture leads to one."""
-    page = visit(f"{address}reference/gallery.html").page
+    page = visit(f"{address}reference/gallery.html", formulas=False).page
     targets = page.eval_on_selector_all(".gallery-chapter a:has(img)", "all => all.map(a => a.getAttribute('href'))")
     figures = [
         f"../{file.relative_to(html).as_posix()}#{found}"
@@ -97,7 +95,7 @@ def test_small_pictures_are_small(html: Path) -> None:
 
 def test_chapter_says_what_it_needs_and_what_comes_next(address: str, visit: Callable) -> None:
     """Prerequisites and time below the title, results of other parts at the end."""
-    page = visit(f"{address}chapters/mirror_descent/rates.html").page
+    page = visit(f"{address}chapters/mirror_descent/rates.html", formulas=False).page
     facts = page.locator("h1 + p.chapter-facts")
     assert "Runs in about" in facts.inner_text()
     assert facts.locator("a").first.get_attribute("href") == "mirror_descent.html"
@@ -105,9 +103,9 @@ def test_chapter_says_what_it_needs_and_what_comes_next(address: str, visit: Cal
     page.close()
 
 
-def ledger_page(address: str, visit: Callable, choice: str) -> Any:
+def ledger_page(address: str, visit: Callable, choice: str, *, formulas: bool = False) -> Any:
     """A page of the ledger, opened at an address with a choice or a claim."""
-    return visit(f"{address}reference/claims_multi_head.html{choice}").page
+    return visit(f"{address}reference/claims_multi_head.html{choice}", formulas=formulas).page
 
 
 def test_ledger_keeps_the_choice_in_the_address(address: str, visit: Callable) -> None:
@@ -126,7 +124,7 @@ def test_ledger_keeps_the_choice_in_the_address(address: str, visit: Callable) -
 
 def test_address_of_a_claim_opens_it(address: str, visit: Callable) -> None:
     """It is on the screen, with its rule open, and its link leads to the section that shows it."""
-    page = ledger_page(address, visit, "#MH-L2.2")
+    page = ledger_page(address, visit, "#MH-L2.2", formulas=True)
     claim = page.locator("[id='MH-L2.2']")
     claim.locator("details[open]").wait_for(timeout=5_000)
     page.wait_for_timeout(1000)
@@ -138,14 +136,14 @@ def test_address_of_a_claim_opens_it(address: str, visit: Callable) -> None:
 
 def test_first_page_of_the_ledger_leads_an_address_of_a_claim_on(address: str, visit: Callable) -> None:
     """Links to claims that were made before each paper had a page of its own stay good."""
-    page = visit(f"{address}reference/claims.html#MD-theorem").page
+    page = visit(f"{address}reference/claims.html#MD-theorem", formulas=False).page
     page.wait_for_url("**/reference/claims_mirror_descent.html#MD-theorem")
     page.close()
 
 
 def test_page_of_claims_answers_at_once(address: str, visit: Callable) -> None:
     """Formulas that are out of sight wait until they come into view."""
-    page = ledger_page(address, visit, "")
+    page = ledger_page(address, visit, "", formulas=True)
     waiting = page.locator("section.claim mjx-lazy").count()
     assert waiting > page.locator("section.claim").count()
     last = page.locator("section.claim > p:not(.claim-head):has(mjx-lazy)").last.element_handle()
@@ -177,7 +175,7 @@ def test_pages_say_what_they_are_when_shared(html: Path) -> None:
 
 def test_paper_shows_no_menus_and_loses_no_figure(address: str, visit: Callable) -> None:
     """Printed, a page is its text and pictures, at full width, dark on white."""
-    page = visit(f"{address}chapters/mirror_descent/token_selection.html").page
+    page = visit(f"{address}chapters/mirror_descent/token_selection.html", formulas=False).page
     page.emulate_media(media="print", color_scheme="dark")
     assert page.locator(".bd-sidebar-primary:visible, .bd-header-article:visible, .prev-next-area:visible").count() == 0
     assert page.locator("article .attnbook-figure img:visible").count() >= 3

@@ -53,6 +53,14 @@ ANSWER = """async ([handle, key]) => {
   }
   return null;
 }"""
+# Waits until nothing in the notebook has changed for half a second.
+SETTLED = """() => new Promise(done => {
+  let timer = 0;
+  const later = () => { clearTimeout(timer); timer = setTimeout(() => { watch.disconnect(); done(); }, 500); };
+  const watch = new MutationObserver(later);
+  watch.observe(document.querySelector('.jp-Notebook'), {subtree: true, childList: true, characterData: true});
+  later();
+})"""
 
 pytestmark = pytest.mark.slow
 
@@ -123,16 +131,16 @@ def wait_for(address: str, server: subprocess.Popen, seconds: float = 60) -> Non
 
 
 @pytest.fixture
-def opened(lab: str, visit: Callable) -> Callable[[str], Any]:
+def opened(lab: str, tab: Any) -> Callable[[str], Any]:
     """Call with the path of a notebook to open it in JupyterLab."""
 
     def open_notebook(path: str) -> Any:
-        here = visit(lab.format(path))
-        here.page.set_viewport_size(SCREEN)
-        here.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        here.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)  # the kernel has started
-        here.page.wait_for_timeout(1500)  # the text cells are typeset one after the other
-        return here
+        tab.page.set_viewport_size(SCREEN)
+        tab.turn_to(lab.format(path))
+        tab.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        tab.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)  # the kernel has started
+        tab.page.evaluate(SETTLED)  # the text cells are typeset one after the other
+        return tab
 
     return open_notebook
 
@@ -143,21 +151,22 @@ def run_all(page: Any) -> None:
     page.get_by_text("Run All Cells", exact=True).click()
     page.wait_for_timeout(1000)
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=300_000)
-    page.wait_for_timeout(1500)  # outputs arrive after the kernel has ended
+    page.evaluate(SETTLED)  # outputs arrive after the kernel has ended
 
 
 def serious(problems: list[str]) -> list[str]:
     return [line for line in problems if EARLY not in line]
 
 
-def seconds_of(slider: Any, tries: int = 3) -> float:
-    """Seconds until a slider's picture follows a key, the best of a few; infinite if it never does."""
-    found = []
-    for _ in range(tries):
-        for key in ("ArrowRight", "ArrowLeft"):
-            answered = slider.evaluate(f"(handle, key) => ({ANSWER})([handle, key])", key)
-            found += [answered / 1000] if answered is not None else []
-    return min(found, default=float("inf"))
+def seconds_of(slider: Any, enough: float, tries: int = 3) -> float:
+    """Seconds until a slider's picture follows a key: the first that is enough, else the best; infinite if never."""
+    found = float("inf")
+    for key in ("ArrowRight", "ArrowLeft") * tries:
+        answered = slider.evaluate(f"(handle, key) => ({ANSWER})([handle, key])", key)
+        found = min(found, float("inf") if answered is None else answered / 1000)
+        if found < enough:
+            break
+    return found
 
 
 @pytest.mark.parametrize("turn", range(AT_ONCE))
@@ -175,9 +184,8 @@ def test_a_chapter_opens_runs_and_answers(turn: int, opened: Callable) -> None:
     assert not re.search(r": right: ", page.locator(".jp-Notebook").inner_text()), "praise for work not done"
     sliders = page.locator(".jp-Notebook .noUi-handle").all()
     assert sliders
-    assert max(seconds_of(slider) for slider in sliders) < 1
+    assert max(seconds_of(slider, enough=1) for slider in sliders) < 1
     assert page.evaluate(PROBLEMS) + serious(here.problems) == []
-    page.close()
 
 
 def test_the_widget_of_the_first_edition_would_be_noticed(opened: Callable) -> None:
@@ -185,4 +193,3 @@ def test_the_widget_of_the_first_edition_would_be_noticed(opened: Callable) -> N
     here = opened("old.ipynb")
     run_all(here.page)
     assert here.page.evaluate(PROBLEMS) + serious(here.problems)
-    here.page.close()

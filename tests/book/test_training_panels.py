@@ -202,7 +202,7 @@ def test_a_panel_fits_a_laptop_and_a_phone(panel: tuple[str, Any, Any]) -> None:
 @pytest.mark.slow
 def test_tokens_are_moved_by_keys_and_by_pointer(html: Path, visit: Callable) -> None:
     """Letters choose a token, arrows move it, and a pointer drags the one below it."""
-    page = visit((html / f"{PAGES['tokens']}.html").as_uri()).page
+    page = visit((html / f"{PAGES['tokens']}.html").as_uri(), formulas=False).page
     canvas, said = page.locator(".attnbook-train canvas"), page.locator(".attnbook-train [aria-live=polite]")
     canvas.press("e")
     canvas.press("ArrowLeft")
@@ -224,7 +224,7 @@ def test_tokens_are_moved_by_keys_and_by_pointer(html: Path, visit: Callable) ->
 @pytest.mark.slow
 def test_less_motion_takes_many_steps_at_once(html: Path, visit: Callable) -> None:
     """Where the reader's system asks for it, nothing moves by itself."""
-    page = visit((html / f"{PAGES['descent']}.html").as_uri()).page
+    page = visit((html / f"{PAGES['descent']}.html").as_uri(), formulas=False).page
     page.emulate_media(reduced_motion="reduce")
     page.get_by_role("button", name="Run 200 steps").click()
     assert (page.locator(".attnbook-train [aria-live=polite]").text_content() or "").startswith("Step 200,")
