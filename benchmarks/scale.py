@@ -191,15 +191,14 @@ def main(
     store: Annotated[bool, typer.Option("--store", help="Write the table.")] = False,
 ) -> None:
     """Measure, and print the table; rows that were not asked for keep what was stored."""
-    old = json.loads(STORED.read_text(encoding="utf-8"))["rows"] if STORED.exists() else {}
-    chosen = [name for name in ROWS if not words or any(word in name for word in words)]
-    rows = {}
+    measured = {}
     for name in ROWS:
-        if name in chosen:
+        if not words or any(word in name for word in words):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                rows[name] = pool.apply(measure, (name,))
-        elif name in old:
-            rows[name] = old[name]
+                measured[name] = pool.apply(measure, (name,))
+    # Read only now: another run may have stored rows meanwhile.
+    old = json.loads(STORED.read_text(encoding="utf-8"))["rows"] if STORED.exists() else {}
+    rows = {name: (old | measured)[name] for name in ROWS if name in old or name in measured}
     stored = {"rows": rows, "provenance": provenance(None)}
     if store:
         STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
