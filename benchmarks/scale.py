@@ -186,6 +186,13 @@ def as_markdown(stored: dict[str, Any]) -> str:
     )
 
 
+def with_stored(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured now, and for the other rows what is stored, be it by another run meanwhile."""
+    old = json.loads(STORED.read_text(encoding="utf-8"))["rows"] if STORED.exists() else {}
+    rows = old | measured
+    return {"rows": {name: rows[name] for name in ROWS if name in rows}, "provenance": provenance(None)}
+
+
 def main(
     words: Annotated[list[str] | None, typer.Argument(help="Words in the names of rows; default all rows.")] = None,
     store: Annotated[bool, typer.Option("--store", help="Write the table.")] = False,
@@ -196,14 +203,11 @@ def main(
         if not words or any(word in name for word in words):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 measured[name] = pool.apply(measure, (name,))
-    # Read only now: another run may have stored rows meanwhile.
-    old = json.loads(STORED.read_text(encoding="utf-8"))["rows"] if STORED.exists() else {}
-    rows = {name: (old | measured)[name] for name in ROWS if name in old or name in measured}
-    stored = {"rows": rows, "provenance": provenance(None)}
-    if store:
-        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-        (HERE / "scale.md").write_text(as_markdown(stored), encoding="utf-8")
-    print(as_markdown(stored))
+            if store:  # after each: a run that is cut off keeps its rows
+                stored = with_stored(measured)
+                STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+                (HERE / "scale.md").write_text(as_markdown(stored), encoding="utf-8")
+    print(as_markdown(with_stored(measured)))
 
 
 if __name__ == "__main__":
