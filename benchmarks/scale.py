@@ -180,7 +180,8 @@ def as_markdown(stored: dict[str, Any]) -> str:
         "<!-- Written by benchmarks/scale.py from scale.json. -->\n\n"
         f"{markdown_table(COLUMNS, rows)}\n\n"
         "One run each, on one thread, in a process of its own. The time is that of the call, without drawing its data; "
-        "the memory is the largest of the whole process, data and imports included.\n\n"
+        "the memory is the largest of the whole process, data and imports included. Where the wall clock shows far "
+        "more than the processor time, other programs ran beside.\n\n"
         + (f"Not measured yet: {missing}.\n\n" if missing else "")
         + f"Measured with {where}.\n"
     )
