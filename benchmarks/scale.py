@@ -180,10 +180,18 @@ def as_markdown(stored: dict[str, Any]) -> str:
         "<!-- Written by benchmarks/scale.py from scale.json. -->\n\n"
         f"{markdown_table(COLUMNS, rows)}\n\n"
         "One run each, on one thread, in a process of its own. The time is that of the call, without drawing its data; "
-        "the memory is the largest of the whole process, data and imports included.\n\n"
+        "the memory is the largest of the whole process, data and imports included. Where the wall clock shows far "
+        "more than the processor time, other programs ran beside.\n\n"
         + (f"Not measured yet: {missing}.\n\n" if missing else "")
         + f"Measured with {where}.\n"
     )
+
+
+def with_stored(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured now, and for the other rows what is stored, be it by another run meanwhile."""
+    old = json.loads(STORED.read_text(encoding="utf-8"))["rows"] if STORED.exists() else {}
+    rows = old | measured
+    return {"rows": {name: rows[name] for name in ROWS if name in rows}, "provenance": provenance(None)}
 
 
 def main(
@@ -191,20 +199,16 @@ def main(
     store: Annotated[bool, typer.Option("--store", help="Write the table.")] = False,
 ) -> None:
     """Measure, and print the table; rows that were not asked for keep what was stored."""
-    old = json.loads(STORED.read_text(encoding="utf-8"))["rows"] if STORED.exists() else {}
-    chosen = [name for name in ROWS if not words or any(word in name for word in words)]
-    rows = {}
+    measured = {}
     for name in ROWS:
-        if name in chosen:
+        if not words or any(word in name for word in words):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                rows[name] = pool.apply(measure, (name,))
-        elif name in old:
-            rows[name] = old[name]
-    stored = {"rows": rows, "provenance": provenance(None)}
-    if store:
-        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-        (HERE / "scale.md").write_text(as_markdown(stored), encoding="utf-8")
-    print(as_markdown(stored))
+                measured[name] = pool.apply(measure, (name,))
+            if store:  # after each: a run that is cut off keeps its rows
+                stored = with_stored(measured)
+                STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+                (HERE / "scale.md").write_text(as_markdown(stored), encoding="utf-8")
+    print(as_markdown(with_stored(measured)))
 
 
 if __name__ == "__main__":
