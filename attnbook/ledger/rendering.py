@@ -130,8 +130,18 @@ def stands(verdict: Verdict) -> str:
     counts = standing(verdict.claim)
     if counts.measurement is None or counts.outcome == verdict.outcome:
         return ""
-    seeds = f" over {counts.n_seeds} seeds" if counts.n_seeds > 1 else ""
-    return f"stands: {counts.outcome}, {SIZES[counts.scale]}{seeds}"
+    return f"stands: {_with_size(counts)}"
+
+
+def _with_size(v: Verdict) -> str:
+    return f"{v.outcome}, {SIZES[v.scale]}" + (f" over {v.n_seeds} seeds" if v.n_seeds > 1 else "")
+
+
+def _larger(shown: Verdict) -> list[str]:
+    """The verdicts of runs larger than the one that counts, where they are others than that one and not shown."""
+    counts, sizes = standing(shown.claim), list(SIZES)
+    larger = [recorded(shown.claim, size) for size in sizes[sizes.index(counts.scale) + 1 :] if size != shown.scale]
+    return [_with_size(v) for v in larger if v.measurement and v.outcome != counts.outcome]
 
 
 def held(verdict: Verdict) -> str:
@@ -205,7 +215,7 @@ def _row(v: Verdict) -> str:
     facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
     details = f"<details><summary>numbers and rule</summary>{facts}</details>" if facts else ""
     badge = f'<span class="verdict verdict-{v.outcome.replace(" ", "-")}">{SIGNS[v.outcome]} {v.outcome}</span>'
-    remarks = [f'<span class="claim-remark">{remark}</span>' for remark in (stands(v), held(v)) if remark]
+    remarks = [f'<span class="claim-remark">{remark}</span>' for remark in (stands(v), held(v), *_larger(v)) if remark]
     where = _text(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
     return (
         f'<tr class="card-head"><td {left}><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'

@@ -129,6 +129,23 @@ def test_a_card_names_size_and_verdict_of_the_replication_where_others_count(los
     assert f'<span class="claim-remark">{said}</span>' in card([counts])
 
 
+@pytest.mark.parametrize(
+    ("loss", "shown", "said"),
+    [
+        (0.2, "book", "not reproduced, in a larger run over 5 seeds"),
+        (0.1, "book", None),  # the larger run agrees
+        (0.2, "large", None),  # the card is that of the larger run
+    ],
+)
+def test_a_card_says_so_where_a_larger_run_has_another_verdict_than_the_one_that_counts(loss, shown, said, monkeypatch):
+    found = {size: judge(made(), measured(loss=value), size) for size, value in (("book", 0.1), ("large", loss))}
+    monkeypatch.setattr(rendering, "standing", lambda claim: found["book"])
+    monkeypatch.setattr(rendering, "recorded", lambda claim, size: found.get(size, Verdict(claim, size, "pending")))
+    html = card([found[shown]])
+    assert ("in a larger run" in html) == (said is not None)
+    assert said is None or f'<span class="claim-remark">{said}</span>' in html
+
+
 def test_what_the_papers_state_and_what_this_book_found_are_counted_apart():
     ours, lost = made(id="XY-2", source="book"), made("", id="XY-3", untestable="No data.", experiment="")
     verdicts = [
