@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 from attnbook.registry import experiments
 
 SIZES = ("book", "large", "paper")
-COLUMNS = ("experiment", "size", "groups", "processor time", "elapsed", "memory, MiB", "device")
+COLUMNS = ("experiment", "size", "groups", "processor time", "elapsed", "MiB", "device")
 
 
 class Costs(SphinxDirective):
