@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 TOGETHER = re.compile(
-    r'<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)]+'
+    r'\(?<span class="math notranslate nohighlight">[^<]*</span>[.,;:!?)]+'
     r"|\\\((?:(?!\\\))[^<>])*\\\)[.,;:!?)]+(?=[^<>]*<)"  # a formula in a claim card; not in an attribute
     r"|[-\d.]+e-\d+(?=[^<>]*</td>)"  # a small number in a table
     r"|\([\d.]+ to [\d.]+\)(?=[^<>]*</(?:p|td)>)"  # a range

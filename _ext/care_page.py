@@ -57,7 +57,7 @@ class Care(SphinxDirective):
         notes = list(dict.fromkeys(" ".join(c.note.split()) for c in claims if c.note))
         if not notes:
             raise self.error(f"none of {', '.join(c.id for c in claims)} has a note")
-        summary = ", ".join(f"{c.id} {write.badge(ledger.standing(c).outcome)}" for c in claims)
+        summary = " ".join(f"{c.id} {write.badge(ledger.standing(c).outcome)}" for c in claims)
         places = dict.fromkeys(c.where for c in claims)
         head = f'<p class="care-sort">{escape("; ".join([SORTS[sort], *places]))}</p>'
         fold = f'<details class="care"><summary>Evidence: {summary}</summary>'

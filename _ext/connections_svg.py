@@ -12,7 +12,7 @@ from book_map import Chapter, read_map
 from docutils import nodes
 
 COLUMN, BOX, ROW, TOP = 172, 150, 46, 44
-LONGEST = 20  # letters of a name that fit into a box
+LONGEST = 18  # letters of a name that fit into a box
 
 
 class diagram(nodes.General, nodes.Element):

@@ -10,13 +10,13 @@ from typing import Any
 from book_map import duration
 from claims_page import fingerprint
 from docutils import nodes
-from optional_include import stacked
+from optional_include import STACKED
 from sphinx.util.docutils import SphinxDirective
 
 from attnbook.registry import experiments
 
 SIZES = ("book", "large", "paper")
-COLUMNS = ("experiment", "size", "groups", "processor time", "elapsed", "memory, MiB", "device")
+COLUMNS = ("experiment", "size", "groups", "processor time", "elapsed", "MiB", "device")
 
 
 class Costs(SphinxDirective):
@@ -26,7 +26,8 @@ class Costs(SphinxDirective):
         """Return the table; the page is read again when a result changes."""
         self.env.metadata[self.env.docname]["ledger"] = fingerprint(self.env)
         results = Path(self.env.srcdir) / "results"
-        return stacked(self.parse_text_to_nodes(f"{table(results)}\n\n{accelerators(results)}"))
+        self.env.metadata[self.env.docname][STACKED] = "all"
+        return self.parse_text_to_nodes(f"{table(results)}\n\n{accelerators(results)}")
 
 
 def table(results: Path) -> str:
