@@ -1,11 +1,14 @@
 """The script that breaks things on purpose, and the table it has written."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 
 import faults
@@ -15,9 +18,17 @@ import pytest
 def test_the_table_is_what_the_script_has_found_and_no_fault_did_harm():
     found = json.loads(faults.STORE.read_text(encoding="utf-8"))
     assert faults.page(found) == faults.PAGE.read_text(encoding="utf-8")
-    assert set(found) <= set(faults.PARTS)
-    rows = [row for part in found.values() for row in part]
+    assert set(found) <= {*faults.PARTS, "trials"}
+    rows = [row for part in faults.PARTS for row in found.get(part, [])]
     assert [row for row in rows if row["good"] < row["tried"]] == []
+
+
+def test_the_kills_hit_runs_and_workers_before_and_after_groups_were_kept():
+    trials = json.loads(faults.STORE.read_text(encoding="utf-8"))["trials"]
+    assert [trial["who"] for trial in trials] == [who for who, _ in zip(cycle(faults.VICTIMS), trials, strict=False)]
+    assert all(trial["computed"] + trial["left"] == trial["groups"] for trial in trials)
+    for who in set(faults.VICTIMS) if len(trials) == faults.KILLS else ():
+        assert any(0 < trial["kept"] < trial["groups"] for trial in trials if trial["who"] == who)
 
 
 @pytest.mark.slow
@@ -49,6 +60,18 @@ if __name__ == "__main__":
     assert not faults.lives(worker)
 
 
+def test_workers_are_found_whichever_thread_has_begun_them():
+    """The command line trains in a thread; only the main one was looked at once, and no kill hit a worker."""
+    worker = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(worker.start).result()
+        found = worker.pid in faults.workers(os.getpid())
+    worker.kill()
+    worker.join()
+    assert found
+
+
 def test_a_process_that_is_there_lives(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     assert faults.lives(os.getpid())
+    assert faults.spent(os.getpid()) >= time.process_time() - 1

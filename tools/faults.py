@@ -21,7 +21,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,14 @@ from faults_in_files import Row, archives, results  # noqa: E402  (it needs the 
 
 STORE, PAGE = ROOT / "tools" / "faults.json", ROOT / "tools" / "faults.md"
 TRIALS = ROOT / "_build" / "faults_trials.json"
-LARGE, SMALL = "mirror_descent.cone", "multi_head.segments"  # of 4 groups of seeds at their larger size; of 20
+LARGE, SMALL = "mirror_descent.cone", "multi_head.segments"
+# The command line with the larger size in ten groups of two seeds, in place of four, so that kills find some kept.
+IN_TWOS = f"""
+from attnbook import cli, registry
+registry.experiment("{LARGE}").large["chunk"] = 2
+cli.app()
+"""
+VICTIMS = ("the run", "one worker", "the run and its workers", "one worker")  # in turn
 KILLS, INPUTS = 20, 200
 ROOM, ELSEWHERE = "make room and run again, what is finished is kept", "choose another place with --output"
 EARLIER = """#define _GNU_SOURCE
@@ -51,7 +58,8 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 def run(output: Path, name: str = SMALL, scale: str = "book", on: str = "here") -> list[str]:
     """The command that is disturbed."""
     options = ["--scale", scale, "--device", "cpu", "--on", on, "--output", str(output)]
-    return [sys.executable, "-m", "attnbook", "run", name, *options]
+    command = ["-c", IN_TWOS] if name == LARGE else ["-m", "attnbook"]
+    return [sys.executable, *command, "run", name, *options]
 
 
 def call(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -94,11 +102,13 @@ def one_line(done: subprocess.CompletedProcess[str], *parts: str) -> bool:
 
 def workers(process: int) -> list[int]:
     """The worker processes of a run."""
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-    except FileNotFoundError:
-        return []
+    found = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{process}/task").iterdir():  # any thread of the run may have begun them
+            for child in (thread / "children").read_text().split():
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
+    return found
 
 
 def lives(process: int) -> bool:
@@ -113,52 +123,95 @@ def lives(process: int) -> bool:
     return True
 
 
+def spent(process: int) -> float:
+    """Processor time of a run and its workers so far, in seconds; 0 once it has ended."""
+    ticks = 0
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for one, fields in (process, slice(11, 15)), *((worker, slice(11, 13)) for worker in workers(process)):
+            ticks += sum(map(int, Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[fields]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def kept(file: Path) -> dict[str, Any]:
+    """The groups of seeds that a run has kept so far, by name: what each cost, as a result tells it."""
+    found = {}
+    for part in file.parent.glob(".parts/*/*.json"):
+        with suppress(FileNotFoundError):  # a run that ends takes them away
+            raw = json.loads(part.read_text(encoding="utf-8"))
+            cost = {name: raw["provenance"][name] for name in ("device", "wall_seconds", "cpu_seconds")}
+            found[part.name] = {"seeds": raw["coords"]["seed"]["data"], **cost}
+    return found
+
+
 def kills(work: Path) -> list[Row]:
     """Kill a large run on two workers, go on, and compare with one that was left alone; interrupted, it continues."""
-    known = json.loads(TRIALS.read_text(encoding="utf-8")) if TRIALS.is_file() else {"trials": []}
-    if len(known["trials"]) in (0, KILLS):
-        start = time.monotonic()
-        call(run(whole := work / "whole" / "result.json", LARGE, "large", "processes:2"))
-        known = {"seconds": time.monotonic() - start, "numbers": fingerprint(whole), "trials": []}
-    while len(known["trials"]) < KILLS:
-        trial = kill(work, known, random.Random(str(known["trials"])))
-        known["trials"] += [trial] if trial else []
-        TRIALS.parent.mkdir(exist_ok=True)
-        TRIALS.write_text(json.dumps(known), encoding="utf-8")
-        print(f"{len(known['trials'])}: {trial or 'too late'}", flush=True)
-    kept = [trial["kept"] for trial in known["trials"]]
-    how = f"`{LARGE}`, larger size, two workers; {min(kept)} to {max(kept)} of 4 groups of seeds had been kept"
+    known = json.loads(TRIALS.read_text(encoding="utf-8")) if TRIALS.is_file() else {}
+    if known.get("experiment") != LARGE or len(known["trials"]) == KILLS:
+        known = {"experiment": LARGE, "seconds": float("inf"), "drawn": 0, "trials": []}
+        known["numbers"] = kill(work, known)["numbers"]
+    with suppress(KeyboardInterrupt):  # what has been performed is told
+        while len(known["trials"]) < KILLS:
+            trial = kill(work, known)
+            known["trials"] += [trial] if "same" in trial else []
+            known["drawn"] += 1
+            TRIALS.parent.mkdir(exist_ok=True)
+            TRIALS.write_text(json.dumps(known), encoding="utf-8")
+            print(f"{len(known['trials'])}: {trial if 'same' in trial else 'too late'}", flush=True)
+    return kill_rows(known["trials"])
+
+
+def kill_rows(trials: list[dict[str, Any]]) -> list[Row]:
+    """What the kills have in common."""
+    how = f"`{LARGE}`, larger size, in groups of two seeds, on two workers"
 
     def row(fault: str, expected: str, what: str, *who: str) -> Row:
-        chosen = [trial[what] for trial in known["trials"] if trial["who"] in who]
-        return Row(fault, expected, sum(chosen), len(chosen), how)
+        chosen = [trial[what] for trial in trials if trial["who"] in who]
+        return Row(f"SIGKILL of {fault}, at a random moment", expected, sum(chosen), len(chosen), how)
 
     same = "the same command continues to the same numbers and leaves nothing else"
     return [
-        row("SIGKILL of a run, at a random moment", same, "same", "run"),
-        row("SIGKILL of one of its workers, at a random moment", same, "same", "worker"),
-        row("SIGKILL of a worker", "the error names it and the remedy", "told", "worker"),
-        row("SIGKILL of either", "no worker lives on", "alone", "run", "worker"),
+        *(row(who, same, "same", who) for who in dict.fromkeys(VICTIMS)),
+        row("one worker", "exit code 2, one line names the fault and the remedy", "told", "one worker"),
+        row("any of these", "what was kept is there and is not computed again", "resumed", *VICTIMS),
+        row("any of these", "no worker lives on", "alone", *VICTIMS),
     ]
 
 
-def kill(work: Path, known: dict[str, Any], rng: random.Random) -> dict[str, Any] | None:
-    """Kill a run or, in turn, a worker of it where there is one already; None if the run had ended before."""
+def kill(work: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """Kill a run, a worker of it (the first moment that there is one) or all; only its numbers if it ended before."""
+    rng, who = random.Random(f"kill {known['drawn']}"), VICTIMS[len(known["trials"]) % len(VICTIMS)]
+    moment, now, there = rng.random(), 0.0, list[int]()
     file = Path(tempfile.mkdtemp(dir=work)) / "result.json"
     with (work / "said").open("w") as said:  # no pipe, which the workers would keep open
         first = subprocess.Popen(run(file, LARGE, "large", "processes:2"), stderr=said, stdout=said)
-        time.sleep(rng.uniform(0, 0.9 * known["seconds"]))
-        there = workers(first.pid)
-        who = "worker" if there and len(known["trials"]) % 2 else "run"
-        if first.poll() is not None:
-            return None
-        os.kill(there[0] if who == "worker" else first.pid, signal.SIGKILL)
-        first.wait()
-    kept, message = len(list(file.parent.glob(".parts/*/*.json"))), (work / "said").read_text(encoding="utf-8")
-    told, alone = "worker process was killed" in message and "run again" in message, not any(map(lives, there))
-    done = call(run(file, LARGE, "large"))
+        # processor time, not time of day: other work on the machine then moves no moment beyond the end
+        while first.poll() is None and not file.exists():
+            now, there = spent(first.pid), workers(first.pid)
+            if now >= moment * known["seconds"] and (there or who == "the run"):
+                break
+            time.sleep(0.05)
+        then, one = kept(file), rng.sample(there, min(1, len(there)))
+        victims = {"the run": [first.pid], "one worker": one, "the run and its workers": [first.pid, *there]}[who]
+        for process in [] if file.exists() else victims:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        code = first.wait()
+    if file.exists():
+        known["seconds"] = min(now, known["seconds"])  # of the shortest run that ended
+        return {"numbers": fingerprint(file)}
+    alone, left = not any(map(lives, there)), kept(file)
+    message = (work / "said").read_text(encoding="utf-8").splitlines()
+    told = code == 2 and len(message) == 1 and "worker process was killed" in message[0] and "run again" in message[0]
+    done = call(run(file, LARGE, "large", "processes:2"))
     same = done.returncode == 0 and fingerprint(file) == known["numbers"] and os.listdir(file.parent) == [file.name]
-    return {"who": who, "kept": kept, "told": told, "alone": alone, "same": same}
+    groups = json.loads(file.read_text(encoding="utf-8"))["provenance"]["groups"] if same else []
+    computed = sum(group not in left.values() for group in groups)
+    resumed = then.items() <= left.items() and computed == len(groups) - len(left)
+    return {
+        "moment": round(min(1, now / known["seconds"]), 3), "who": who,
+        "groups": len(groups), "kept": len(then), "left": len(left), "computed": computed,
+        "told": told, "alone": alone, "resumed": resumed, "same": same,
+    }  # fmt: skip
 
 
 def mounted(work: Path, options: str) -> Path | None:
@@ -245,6 +298,26 @@ def inputs(work: Path) -> list[Row]:
 PARTS = {part.__name__: part for part in (kills, disk, results, archives, together, inputs)}
 
 
+def one_by_one(trials: list[dict[str, Any]]) -> list[str]:
+    """The kills as a table, in the order of their moments."""
+    lines = [
+        "", f"The kills one by one, of `{LARGE}` at its larger size, on two workers; the moment is the share of an "
+        "undisturbed run's processor time that had been spent:", "",
+        "| moment | killed | groups of seeds kept then | computed after resuming | the same checksum |",
+        "| ---: | --- | ---: | ---: | --- |",
+    ]  # fmt: skip
+    for trial in sorted(trials, key=lambda trial: trial["moment"]):
+        later = f" ({trial['left']} when the run had ended)" if trial["left"] > trial["kept"] else ""
+        then, after = f"{trial['kept']} of {trial['groups']}{later}", trial["computed"]
+        lines.append(
+            f"| {trial['moment']:.0%} | {trial['who']} | {then} | {after} | {'yes' if trial['same'] else 'NO'} |"
+        )
+    done = len(trials)
+    return lines + (
+        ["", f"*Performed so far: {done} of {KILLS}; `python tools/faults.py kills` goes on.*"] if done < KILLS else []
+    )
+
+
 def page(found: dict[str, list[dict[str, Any]]]) -> str:
     """The table as Markdown."""
     lines = ["| fault | what has to happen | happened | how |", "| --- | --- | ---: | --- |"]
@@ -252,6 +325,7 @@ def page(found: dict[str, list[dict[str, Any]]]) -> str:
         lines.append(f"| {row.fault} | {row.expected} | {row.good} of {row.tried} | {row.how} |")
     missing = [part for part in PARTS if part not in found]
     lines += ["", f"*Not performed yet: {', '.join(missing)}.*"] if missing else []
+    lines += one_by_one(found["trials"]) if "trials" in found else []
     return "<!-- Written by tools/faults.py from faults.json. -->\n\n" + "\n".join(lines) + "\n"
 
 
@@ -270,6 +344,8 @@ def main(arguments: list[str]) -> int:
     for part in chosen:
         with tempfile.TemporaryDirectory() as work:
             found[part] = [asdict(row) | {"good": int(row.good)} for row in PARTS[part](Path(work))]
+        if part == "kills":
+            found["trials"] = json.loads(TRIALS.read_text(encoding="utf-8"))["trials"]
     print(page({part: found[part] for part in chosen}))
     if "--show" not in arguments:
         STORE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
