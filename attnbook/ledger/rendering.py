@@ -191,7 +191,8 @@ def rules(verdicts: Sequence[Verdict]) -> str:
     text = f"{before}; after a look at results, which the claim names: {after}."
     again = [found for v in ruled if (found := replicated(v.claim))]
     unstable = sum(found.unstable for found in again)
-    return f"{text} Tried again on fresh seeds: {len(again)} verdicts, {unstable} of them unstable." if again else text
+    tried = "1 verdict" if len(again) == 1 else f"{len(again)} verdicts"
+    return f"{text} Tried again on fresh seeds: {tried}, unstable: {unstable}." if again else text
 
 
 def card(verdicts: Sequence[Verdict]) -> str:

@@ -176,4 +176,4 @@ def test_rules_set_after_a_look_are_counted_apart_and_named_in_their_rows(monkey
     assert r"The rule was set after \(n=3\) &amp; more." in html
     found = {"XY-0": Replication(3, 5), "XY-1": Replication(5, 5), "XY-2": None}
     monkeypatch.setattr(rendering, "replicated", lambda claim: found[claim.id])
-    assert rules(verdicts).endswith("Tried again on fresh seeds: 2 verdicts, 1 of them unstable.")
+    assert rules(verdicts).endswith("Tried again on fresh seeds: 2 verdicts, unstable: 1.")

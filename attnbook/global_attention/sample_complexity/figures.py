@@ -108,8 +108,9 @@ def rules_held(data: xr.Dataset) -> Table:
         for rule, kept in holds.items()
     ]
     nearest, off = nearest_stop(data), fit(data.test_loss.median("seed"))[1]
+    over = "One seed" if data.sizes["seed"] == 1 else f"Medians over {_seeds(data)}"
     caption = (
-        f"Medians over {_seeds(data)}. The run ends at step {_spaced(last)}, the paper's at {_spaced(PAPER_STOP)}. "
+        f"{over}. The run ends at step {_spaced(last)}, the paper's at {_spaced(PAPER_STOP)}. "
         f"Nearest to the paper's table: step {_spaced(nearest)}, where a typical cell is off by a factor "
         f"{float(off.min()):.2g} after the common one; at the last step {float(off[-1]):.2g}."
     )

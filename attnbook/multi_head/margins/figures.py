@@ -68,7 +68,7 @@ def attention_map(found: AttentionMap) -> Figure:
         figure, (left, right) = plt.subplots(1, 2, figsize=(5.4, 3.2), width_ratios=(1.5, 1))
         left.imshow(found.weights, vmin=0, vmax=1 / found.n_relevant, cmap="Greys")
         left.axvline(found.n_relevant - 0.5, color="#c2410c", linewidth=1.6)
-        left.set(xlabel="key token; relevant ones left of the line", ylabel="query token", xticks=[])
+        left.set(xlabel="keys, relevant left of the line", ylabel="query token", xticks=[])
         rows = np.arange(len(found.weights))
         left.set_yticks(rows, rows + 1, fontsize=8)
         left.set_title(f"white 0, black {1 / found.n_relevant:g}", fontsize=9.5)
@@ -85,4 +85,4 @@ def attention_map(found: AttentionMap) -> Figure:
 def map_text(found: AttentionMap) -> str:
     """Return the numbers behind one picture of the attention map."""
     worst = found.weights[:, found.n_relevant :].sum(axis=1).argmax() + 1
-    return f"Worst leak {found.leak:.3f}, of query {worst}; margin {found.margin:.3f} of γ_attn."
+    return f"Worst leak {found.leak:.3f}, of query {worst}; margin {found.margin:.3f} times the attention margin."

@@ -76,8 +76,8 @@ def line_text(n: int, key_query: float) -> str:
     some, half = (f"from |z| = {where.min():.2f} on" if where.size else "nowhere up to |z| = 3" for where in left)
     return (
         f"{n} keys, V = {key_query:g}: there are more than exp(w²) of them for |z| below {reach:.2f}, which is "
-        f"{100 * math.erf(reach / math.sqrt(2)):.3g} % of all queries. Off the line by more than 0.5 is some of the "
-        f"{SEEDS} seeds {some}, and half of them {half}."
+        f"{100 * math.erf(reach / math.sqrt(2)):.3g} % of all queries. Off the line by more than 0.5 is at least "
+        f"one of the {SEEDS} seeds {some}, and half of them {half}."
     )
 
 
