@@ -4,8 +4,8 @@ With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge b^\top\lambda/\|
 feasible $w$. So a pair $(w,\lambda)$ carries its own certificate, whatever method found it; and where no feasible $w$
 exists, some $\lambda$ has $A^\top\lambda=0$ and $b^\top\lambda>0$ (Farkas), which proves that.
 
-The method is an interior point method on $\frac12\|w\|_p^2$. At $p=2$ an exact active-set method comes first; the same
-certificate decides whether its answer stands.
+The method is an interior point method on $\frac12\|w\|_p^2$. At $p=2$ and up to 500 constraints an exact active-set
+method comes first; the same certificate decides whether its answer stands.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 TOLERANCE = 1e-12
 # Accepted where rounding keeps a problem from that.
 WORST_GAP = 1e-8
+# Constraints up to which the active-set method is the faster one.
+MOST_EXACT = 500
 # A constraint counts as tight when it is met with less than this to spare.
 TIGHT = 1e-4
 
@@ -104,7 +106,7 @@ def max_margin(
     # Rows of size one: the solution scales with their inverse.
     scale = rows.lengths().max(axis=1)
     rows = rows.scaled(1 / np.where(scale > 0, scale, 1.0))
-    exact = (exponents == 2) & (bound == 1).all(axis=1)
+    exact = (exponents == 2) & (bound == 1).all(axis=1) & (count <= MOST_EXACT)
     for method, chosen in ((_active_set, exact), (in_multipliers, exponents <= 2), (in_both, exponents > 2)):
         which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= TOLERANCE))
         if which.size:
