@@ -265,7 +265,7 @@ def test_rules_are_counted_over_stops():
     assert held["all of them"] == held["baseline falls threefold to 20 000"] == ["1 of 6", "1 of 2", "no"]
     assert held["headline: attention 14 000, baseline 20 000"] == ["6 of 6", "2 of 2", "yes"]
     assert table.columns[-1] == "at the last, 177\u2009828"
-    assert "one seed. The run ends at step 177\u2009828, the paper's at 400\u2009000" in table.caption
+    assert "One seed. The run ends at step 177\u2009828, the paper's at 400\u2009000" in table.caption
     assert "step 10\u2009000, where a typical cell is off by a factor 1 after" in table.caption
     assert figures.stops(table_1_data(losses)) == [600, 800, 1000, 2000]
 
