@@ -26,7 +26,7 @@ def spent(target: str, clone: Path) -> tuple[float, float]:
     command = ["make", "-o", f"{venv}/.installed", f"VENV={venv}", target]
     started, before = time.perf_counter(), sum(os.times()[2:4])
     environment = {**os.environ, "PYTHONPATH": str(clone)}
-    subprocess.run(command, cwd=clone, env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=clone, env=environment, check=True, stdout=sys.stderr)
     return time.perf_counter() - started, sum(os.times()[2:4]) - before
 
 
