@@ -104,6 +104,11 @@ def test_links_to_other_pages_lead_to_files(chapter):
             assert (chapter.parent / target.split("#")[0]).is_file(), target
 
 
+def test_links_to_places_on_other_pages_hold_no_formula(chapter):
+    """Pages would show no text at all for them."""
+    assert [text for text, target in links(chapter) if ".ipynb#" in target and "formula" in text] == []
+
+
 @cache
 def works():
     """Address of a work to the two ways to name it."""
