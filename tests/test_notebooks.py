@@ -15,7 +15,7 @@ import pytest
 from attnbook.core import widgets
 
 ROOT = Path(__file__).parent.parent
-CHAPTERS = sorted((ROOT / "chapters").rglob("*.ipynb"))
+CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
 COLLECTIONS = {"reading_with_care"}
 """Pages of many small demonstrations: no claims of their own, fewer exercises."""
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg")]
