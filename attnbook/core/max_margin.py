@@ -27,7 +27,7 @@ __all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 TOLERANCE = 1e-12
 # Accepted where rounding keeps a problem from that.
 WORST_GAP = 1e-8
-# Constraints up to which the active-set method is the faster one.
+# Above as many constraints the interior point method is the faster one.
 MOST_EXACT = 500
 # A constraint counts as tight when it is met with less than this to spare.
 TIGHT = 1e-4

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
+from attnbook.core import max_margin as solver
 from attnbook.core.max_margin import InfeasibleError, max_margin
 
 RNG = np.random.default_rng(0)
@@ -23,6 +24,15 @@ def test_one_constraint_has_its_closed_form(p):
     expected = np.sign(a) * np.abs(a) ** (q - 1) / (np.abs(a) ** q).sum()
     found = max_margin(a[None, None], p)
     np.testing.assert_allclose(found.weights[0], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_above_a_number_of_constraints_the_interior_point_method_solves_euclidean_problems(monkeypatch):
+    exact = max_margin(ROWS, 2.0)
+    monkeypatch.setattr(solver, "MOST_EXACT", ROWS.shape[1] - 1)
+    other = max_margin(ROWS, 2.0)
+    assert (exact.steps == 0).all()
+    assert (other.steps > 0).all()
+    np.testing.assert_allclose(other.norm, exact.norm, rtol=1e-10)
 
 
 def test_two_constraints_in_the_plane_meet_in_the_vertex_by_hand():
