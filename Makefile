@@ -12,14 +12,11 @@ NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.
 JOBS ?= 2
 SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
-# Of the benchmarks the type checker says whether what they call is still there and takes as many arguments.
-CALLS_ONLY := $(foreach code,arg-type import-not-found list-item misc operator override return-value union-attr,--disable-error-code=$(code))
-
 # `TORCH_INDEX=URL` names another place where pip looks for torch, `TORCH_INDEX=` none besides its usual ones; not set, it
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick slow lint lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
+.PHONY: help book test outputs quick slow lint lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -34,9 +31,12 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 book: $(VENV)/.installed  ## execute the chapters and build the HTML
 	$(BIN)/python tools/build.py
 
-test: lint  ## all tests: code, claims, notebooks, built pages
-	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
+test: $(VENV)/.installed  ## all tests: code, claims, notebooks, built pages
+	$(MAKE) --no-print-directory -j2 lint outputs
 	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests
+
+outputs: $(VENV)/.installed  ## execute the chapters and compare what comes out with what is stored
+	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
 
 quick: $(VENV)/.installed  ## the tests that take under a minute
 	$(BIN)/python -m pytest -q $(SHARED_OUT) -m "not slow" tests
@@ -48,7 +48,6 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=benchmarks $(BIN)/mypy $(CALLS_ONLY) benchmarks
 	$(BIN)/lint-imports --no-cache
 
 lab: $(VENV)/.installed  ## open the chapters in JupyterLab
