@@ -29,6 +29,7 @@ APART = ("opened", "kind", "experiment")
 """Parameters whose values are looked at by different processes: pages and experiments."""
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark what is slow; name what stays together in one process, and put what needs the pages last.
 
@@ -46,6 +47,10 @@ def pytest_collection_modifyitems(items):
         if "all_smoke_results" in fixtures(item):
             together = ["all smoke results"]
         item.add_marker(pytest.mark.xdist_group(":".join(together)))
+    yield  # pytest-xdist adds the group to the name of each test, and shares tests out by these names
+    for item in items:
+        if hasattr(item, "_id") and hasattr(item, "_nodeid"):  # to the name before pytest 9.2 (its issue 1386)
+            item._id = type(item._id).parse(item._nodeid)
     items.sort(key=turn)
 
 

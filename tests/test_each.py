@@ -33,3 +33,10 @@ def test_what_should_raise_and_does_not_is_named():
 def test_nothing_to_look_at_fails():
     with pytest.raises(AssertionError, match="nothing to look at"):
         each([], even)
+
+
+def test_what_stays_together_is_known_to_who_shares_it_out(request):
+    """pytest-xdist goes by the name of a test: without its group, each would go to any process."""
+    if not request.config.getoption("loadgroup", default=False):
+        pytest.skip("all tests run in one process")
+    assert request.node.nodeid.endswith("@tests/test_each.py")
