@@ -8,8 +8,10 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+import shapes
 import torch
 
+jaxtyping.jaxtyped = shapes.only_shaped(jaxtyping.jaxtyped)
 jaxtyping.install_import_hook("attnbook", "shapes.check")
 torch.set_num_threads(1)
 os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "ATTNBOOK_OFFLINE": "1"}

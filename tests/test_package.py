@@ -139,6 +139,22 @@ def test_a_machine_that_only_trains_loads_no_more_than_it_needs(statement, neede
     assert loaded & (HEAVY | LABELLED) == LABELLED & needed
 
 
+def test_training_does_not_import_torchs_compiler():
+    """Which takes longer than most trainings here; in a process of its own, where nothing else has imported it."""
+    code = """
+import sys, torch
+from attnbook.core import ensemble, update_rules
+from attnbook.mirror_descent.optimizer import MirrorRule
+from attnbook.preconditioning.optimizer import MuonLike
+ours = update_rules.SGD(0.1), update_rules.SGD(0.1, 0.9), update_rules.Adam(0.1)
+for rule in *ours, MirrorRule(0.1, 3.0), MuonLike(0.1):
+    loss = ensemble.autograd(lambda p, _: p["w"].square().sum((1, 2)))
+    ensemble.train(loss, {"w": torch.ones(2, 3, 3)}, lambda _: None, optimizer=rule, steps=2, record=lambda p: p)
+print("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_the_version_is_the_installed_one():
     assert attnbook.__version__ == importlib.metadata.version("attnbook")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-__all__ = ["SGD", "Adam", "Rule", "cosine", "per_member"]
+__all__ = ["SGD", "Adam", "Optimizer", "Rule", "cosine", "per_member"]
 
 
 class Rule(Protocol):
@@ -73,7 +74,7 @@ class SGD:
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the torch optimiser for these parameter groups."""
-        return torch.optim.SGD(groups, momentum=self.momentum, fused=True) if self.momentum else _PlainDescent(groups)
+        return _Momentum(groups, momentum=self.momentum, fused=True) if self.momentum else _PlainDescent(groups)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Adam:
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the torch optimiser for these parameter groups."""
-        return torch.optim.Adam(groups, betas=self.betas, eps=self.eps, fused=True)
+        return _Adam(groups, betas=self.betas, eps=self.eps, fused=True)
 
 
 def cosine(steps: int) -> Callable[[int], float]:
@@ -115,7 +116,22 @@ def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[s
     return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]
 
 
-class _PlainDescent(torch.optim.Optimizer):
+class Optimizer(torch.optim.Optimizer):
+    """torch's, whose first use does not import torch's compiler: that takes longer than most trainings here."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class _Momentum(Optimizer, torch.optim.SGD):
+    step = inspect.unwrap(torch.optim.SGD.step)  # likewise; gradients are off while an ensemble trains
+
+
+class _Adam(Optimizer, torch.optim.Adam):
+    step = inspect.unwrap(torch.optim.Adam.step)
+
+
+class _PlainDescent(Optimizer):
     """Gradient descent alone: for small tensors torch's own costs three times as much, none of it arithmetic."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:

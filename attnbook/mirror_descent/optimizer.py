@@ -16,13 +16,13 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from attnbook.core.update_rules import per_member
+from attnbook.core.update_rules import Optimizer, per_member
 from attnbook.mirror_descent.mirror_steps import described, refuse_gradients, remapped, update_each, update_together
 
 __all__ = ["MirrorDescent", "MirrorRule", "precision"]
 
 
-class MirrorDescent(torch.optim.Optimizer):
+class MirrorDescent(Optimizer):
     r"""Mirror descent with the potential $\psi=\frac1p\|\cdot\|_{p,p}^p$, for any torch model.
 
     One step is $\nabla\psi(W)\leftarrow\nabla\psi(W)-\eta\nabla\mathcal L(W)$ ($\ell_p$-AttGD).

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core.update_rules import per_member
+from attnbook.core.update_rules import Optimizer, per_member
 from attnbook.preconditioning.population import (
     check_covariance,
     check_parts,
@@ -84,7 +84,7 @@ def spectral_init(
     return value.to(x.dtype), key_query.to(x.dtype)
 
 
-class StructureAwareGD(torch.optim.Optimizer):
+class StructureAwareGD(Optimizer):
     r"""Algorithm 1: gradient descent with a balance penalty and a preconditioner made from the covariance.
 
     Each step takes the gradients that ``backward`` left behind, adds the gradient of $\lambda\mathcal R$
@@ -239,7 +239,7 @@ class ShampooLike(_MatrixRule):
         return (roots[0] @ exact @ roots[1]).to(gradient)
 
 
-class _PerMatrix(torch.optim.Optimizer):
+class _PerMatrix(Optimizer):
     def __init__(self, groups: list[dict[str, Any]], direction: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> None:
         super().__init__(groups, {})
         self.direction = direction

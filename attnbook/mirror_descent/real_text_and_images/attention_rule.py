@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnbook.core.update_rules import per_member
+from attnbook.core.update_rules import Adam, Optimizer, per_member
 from attnbook.mirror_descent.optimizer import MirrorDescent
 
 ADAM = 0.0
@@ -34,7 +34,7 @@ class AttentionRule:
         return _Together(groups, self)
 
 
-class _Together(torch.optim.Optimizer):
+class _Together(Optimizer):
     """Several optimisers with one set of groups, whose step sizes are those of the matrices."""
 
     def __init__(self, groups: list[dict[str, Any]], rule: AttentionRule) -> None:
@@ -49,10 +49,10 @@ class _Together(torch.optim.Optimizer):
             kinds[by_adam].append(matrices | {"leader": group} | ({} if by_adam else {"p": group["p"]}))
         self.parts: list[torch.optim.Optimizer] = []
         if kinds[True]:
-            self.parts.append(torch.optim.Adam(kinds[True], fused=True))
+            self.parts.append(Adam(OTHER_STEP_SIZE).build(kinds[True]))
         if kinds[False]:
             self.parts.append(MirrorDescent(kinds[False], 0.0, momentum=MOMENTUM, stacked=True))
-        self.rest = [torch.optim.Adam(others, OTHER_STEP_SIZE, fused=True)] if others else []
+        self.rest = [Adam(OTHER_STEP_SIZE).build([{"params": others, "lr": OTHER_STEP_SIZE}])] if others else []
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is needed here
         """Take one step with all parts."""
