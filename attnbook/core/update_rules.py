@@ -9,17 +9,28 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
-__all__ = ["SGD", "Adam", "Optimizer", "Rule", "cosine", "per_member"]
+__all__ = ["SGD", "Adam", "Optimizer", "Rule", "Stepper", "cosine", "per_member"]
+
+
+class Stepper(Protocol):
+    """What moves tensors by their ``.grad``, as torch's optimisers do."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(self) -> object:
+        """Move them once."""
 
 
 class Rule(Protocol):
-    """An update rule: its options for each member, and the torch optimiser that obeys them."""
+    """An update rule: its options for each member, and the optimiser that obeys them."""
 
     def options(self, members: int) -> list[dict[str, float]]:
         """Return the options of each member, ``lr`` among them; neighbours with equal options share a group."""
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[dict[str, Any]]) -> Stepper:
         """Return the optimiser for parameter groups that carry these options and the ``names`` of their tensors.
 
         It must act on each member alone.
@@ -72,9 +83,9 @@ class SGD:
         """Return the step size of each member."""
         return _step_sizes(self.step_size, members)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return _Momentum(groups, momentum=self.momentum, fused=True) if self.momentum else _PlainDescent(groups)
+    def build(self, groups: list[dict[str, Any]]) -> Stepper:
+        """Return the optimiser for these parameter groups."""
+        return _Descent(groups, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -95,9 +106,9 @@ class Adam:
         """Return the step size of each member."""
         return _step_sizes(self.step_size, members)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return _Adam(groups, betas=self.betas, eps=self.eps, fused=True)
+    def build(self, groups: list[dict[str, Any]]) -> Stepper:
+        """Return the optimiser for these parameter groups."""
+        return _Adam(groups, self)
 
 
 def cosine(steps: int) -> Callable[[int], float]:
@@ -123,22 +134,36 @@ class Optimizer(torch.optim.Optimizer):
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
 
-class _Momentum(Optimizer, torch.optim.SGD):
-    step = inspect.unwrap(torch.optim.SGD.step)  # likewise; gradients are off while an ensemble trains
+# Torch's functions without its classes, of which the first one made imports a compiler: a second, for nothing.
+FUSED: dict[str, Any] = {"fused": True, "weight_decay": 0.0, "maximize": False}
 
 
-class _Adam(Optimizer, torch.optim.Adam):
-    step = inspect.unwrap(torch.optim.Adam.step)
-
-
-class _PlainDescent(Optimizer):
-    """Gradient descent alone: for small tensors torch's own costs three times as much, none of it arithmetic."""
-
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        super().__init__(groups, {})
+class _Descent:
+    def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
+        self.param_groups, self.momentum = groups, momentum
+        self.buffers: list[list[Any]] = [[None] * len(group["params"]) for group in groups]
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody has a closure here
-        for group in self.param_groups:
-            for tensor in group["params"]:
-                tensor.sub_(tensor.grad, alpha=group["lr"])
+    def step(self) -> None:
+        for group, buffers in zip(self.param_groups, self.buffers, strict=True):
+            tensors, rate, momentum = group["params"], group["lr"], self.momentum
+            if momentum:
+                found = [tensor.grad for tensor in tensors]
+                sgd(tensors, found, buffers, lr=rate, momentum=momentum, dampening=0.0, nesterov=False, **FUSED)
+            else:
+                for tensor in tensors:  # for small ones sgd takes three times as long, none of it arithmetic
+                    tensor.sub_(tensor.grad, alpha=rate)
+
+
+class _Adam:
+    def __init__(self, groups: list[dict[str, Any]], rule: Adam) -> None:
+        self.param_groups, (beta1, beta2) = groups, rule.betas
+        self.options = FUSED | {"beta1": beta1, "beta2": beta2, "eps": rule.eps, "amsgrad": False}
+        self.first, self.second = ([[torch.zeros_like(t) for t in g["params"]] for g in groups] for _ in range(2))
+        self.counts = [[torch.zeros((), device=t.device) for t in g["params"]] for g in groups]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group, first, second, counts in zip(self.param_groups, self.first, self.second, self.counts, strict=True):
+            found = [tensor.grad for tensor in group["params"]]
+            adam(group["params"], found, first, second, [], counts, lr=group["lr"], **self.options)

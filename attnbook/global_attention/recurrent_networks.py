@@ -101,15 +101,15 @@ def looks(
     """
     if n_steps < 1 or (n_steps > 1 and "state_state" not in parameters):
         raise ValueError(f"n_steps: expected 1, or more with parameters of a recurrence, got {n_steps}")
-    words = sentences.permute(0, 3, 1, 2)  # the entry before sample and word: long rows make fast products
+    words = sentences.permute(0, 3, 2, 1).contiguous()  # the entry, the word, the sample: long rows make fast products
     score, n_state = _score(parameters, words)
     # One state, and one context, serve all samples until the first look enters the state.
     state, context, taken = words.new_ones(len(words), n_state, 1), words.new_zeros(*words.shape[:2], 1), []
     for k in range(n_steps):
         logits = score(state)
-        weights = torch.softmax(logits, -1)
-        found = (weights.unsqueeze(1) * words).sum(3)
-        taken.append(Look(logits, weights, found.mT))
+        weights = torch.softmax(logits, 1)  # over the last axis, of a few words, it takes twenty times as long
+        found = (weights.unsqueeze(1) * words).sum(2)
+        taken.append(Look(logits.mT, weights.mT, found.mT))
         if k < n_steps - 1:
             state = torch.tanh(parameters["state_state"] @ state + parameters["state_context"] @ context)
             context = found
@@ -120,14 +120,16 @@ def _score(parameters: Parameters, words: Tensor) -> tuple[Callable[[Tensor], Te
     """The score of all words as a function of the state ``(members, entries, samples or 1)``, and its entries."""
     if "score_out" not in parameters:
         matrix = parameters["score_word"]
-        return lambda state: ((matrix.mT @ state).unsqueeze(3) * words).sum(1), matrix.shape[1]
-    heard = (parameters["score_word"] @ words.flatten(2)).unflatten(2, words.shape[2:])
+        return lambda state: ((matrix.mT @ state).unsqueeze(2) * words).sum(1), matrix.shape[1]
+    # tanh(u) = 2 sigmoid(2 u) - 1, which torch computes in a sixth of the time.
+    out, heard = 2 * parameters["score_out"].unsqueeze(1), 2 * parameters["score_word"] @ words.flatten(2)
+    heard, seen = heard.unflatten(2, words.shape[2:]), 2 * parameters["score_state"]
 
     def additive(state: Tensor) -> Tensor:
-        units = torch.tanh(heard + (parameters["score_state"] @ state).unsqueeze(3))
-        return (parameters["score_out"].unsqueeze(1) @ units.flatten(2)).view_as(units[:, 0])
+        units = (heard + (seen @ state).unsqueeze(2)).sigmoid_()
+        return (out @ units.flatten(2) - out.sum(2, keepdim=True) / 2).view_as(units[:, 0])
 
-    return additive, parameters["score_state"].shape[2]
+    return additive, seen.shape[2]
 
 
 def read(parameters: Parameters, features: Float[Tensor, "members samples features"]) -> Tensor:

@@ -60,12 +60,22 @@ def predict(
     if model == "global_attention":
         hidden = hidden * parameters["mask"].unsqueeze(1)
     if model == "self_attention":
-        query, key, value = (inputs @ parameters[name].unsqueeze(1).mT for name in ("query", "key", "value"))
-        seen = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+        seen = _attend(parameters, inputs)
     if model == "uniform_attention":
-        seen = (inputs @ parameters["value"].unsqueeze(1).mT).mean(2, keepdim=True).expand(-1, -1, inputs.shape[2], -1)
+        common = inputs.mean(2) @ parameters["value"].mT
+        seen = common.unsqueeze(2).expand(-1, -1, inputs.shape[2], -1)
     activation = (seen.flatten(2) @ hidden.mT).relu()
     return (activation @ parameters["decoder"].unsqueeze(-1)).squeeze(-1) + parameters["offset"].unsqueeze(-1)
+
+
+def _attend(parameters: Parameters, inputs: Tensor) -> Tensor:
+    # Samples go last: products and softmax of a few tokens then run along long rows, in a fraction of the time.
+    words = inputs.permute(0, 3, 2, 1).contiguous()  # members, entries, tokens, samples
+    merged = parameters["key"].mT @ parameters["query"] / parameters["query"].shape[1] ** 0.5
+    heard, value = ((m @ words.flatten(2)).unflatten(2, words.shape[2:]) for m in (merged, parameters["value"]))
+    scores = (heard.unsqueeze(3) * words.unsqueeze(2)).sum(1)
+    weights = scores.softmax(2).unsqueeze(2)  # of a token (second axis) to each token (fourth)
+    return (weights * value.unsqueeze(1)).sum(3).permute(0, 3, 1, 2)
 
 
 def initial_parameters(model: TokenModel, seed: int, restart: int, sizes: Sizes) -> dict[str, np.ndarray]:

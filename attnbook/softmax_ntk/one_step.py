@@ -61,17 +61,15 @@ def account(
     """
     if steps < 1:
         raise ValueError(f"steps: expected at least one, got {steps}")
-    rate = networks.width * step_size
-    unit = rate * torch.linalg.eigvalsh(ntk_gram(networks, inputs))[:, 0]
+    unit = networks.width * step_size * torch.linalg.eigvalsh(ntk_gram(networks, inputs))[:, 0]
     terms, leading = [], []
     for _ in range(steps):
-        gradient = loss_and_gradient(networks, inputs, labels)[1]
+        loss, gradient = loss_and_gradient(networks, inputs, labels)
         after = replace(networks, first_layer=networks.first_layer - step_size[:, None, None] * gradient)
-        residual = (predict(networks, inputs) - labels).flatten(1)[:, :, None]
-        form = torch.bmm(residual.mT, torch.bmm(ntk_gram(networks, inputs), residual))[:, 0, 0]
         change = loss_terms(networks, after, inputs, labels)
-        terms.append(change / (unit * residual.square().sum((1, 2)))[:, None])
-        leading.append(change[:, 1] / (-2 * rate * form))
+        terms.append(change / (2 * unit * loss)[:, None])
+        # With the Jacobian J the gradient is J'e, and mH is JJ'.
+        leading.append(change[:, 1] / (-2 * step_size * gradient.square().sum((1, 2))))
         networks = after
     return torch.stack(terms, dim=1), torch.stack(leading, dim=1)
 
@@ -108,17 +106,17 @@ def loss_terms(
         )
     if before.signs.shape != after.signs.shape or not torch.equal(before.signs, after.signs):
         raise ValueError("after: expected the networks of before with other first layers; the signs differ")
-    outputs, moved = predict(before, inputs), predict(after, inputs)
-    if labels.shape != outputs.shape:
-        raise ValueError(f"labels: expected {tuple(outputs.shape)}, got {tuple(labels.shape)}")
-    logits = torch.bmm(inputs, before.first_layer)
+    moved, logits = predict(after, inputs), torch.bmm(inputs, before.first_layer)
     change = torch.bmm(inputs, after.first_layer) - logits
     neurons = torch.softmax(logits, dim=2).mul_(before.width)
-    normaliser = (neurons * torch.expm1(change)).mean(2)  # its relative change
+    outputs, grown = torch.bmm(before.signs, neurons.mT), torch.expm1(change)
+    if labels.shape != outputs.shape:
+        raise ValueError(f"labels: expected {tuple(outputs.shape)}, got {tuple(labels.shape)}")
+    normaliser = (neurons * grown).mean(2)  # its relative change
     parts = (
         -moved * normaliser[:, None],
         torch.bmm(before.signs, (neurons * change).mT),
-        torch.bmm(before.signs, (neurons * (torch.expm1(change) - change)).mT),
+        torch.bmm(before.signs, grown.sub_(change).mul_(neurons).mT),
     )
     terms = [2 * ((outputs - labels) * part).sum((1, 2)) for part in parts]
     return torch.stack([*terms, (moved - outputs).square().sum((1, 2))], dim=1)

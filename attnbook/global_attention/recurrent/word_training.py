@@ -145,6 +145,8 @@ def train_reader(
 def _gradient(
     recurrence: Recurrence | None, members: Sequence[WordMember], penalty: Penalty, device: torch.device
 ) -> ensemble.Gradient:
+    if recurrence is None and not any(m.weight_penalty for m in members):
+        return _of_two_layers
     strengths, shrink = ([getattr(m, name) for m in members] for name in ("strength", "weight_penalty"))
     strength, decay = (to_tensor(weights, device=device) for weights in (strengths, shrink))
 
@@ -159,6 +161,17 @@ def _gradient(
         return (read(parameters, features) - batch[1]).square().mean(1) + added
 
     return ensemble.autograd(losses)
+
+
+def _of_two_layers(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
+    """The mean squared error of what :func:`read` answers, and its gradient, in closed form."""
+    features, labels = batch
+    active = torch.bmm(features, parameters["hidden"].mT).relu_()
+    residual = torch.bmm(active, parameters["decoder"].unsqueeze(2)).sub_(labels.unsqueeze(2))
+    losses = residual.square().mean((1, 2))
+    decoder = torch.bmm(active.mT, residual.mul_(2 / labels.shape[1])).squeeze(2)
+    backward = (residual * parameters["decoder"].unsqueeze(1)).mul_(active.sign_())
+    return losses, {"hidden": torch.bmm(backward.mT, features), "decoder": decoder}
 
 
 class _Samples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -20,7 +20,7 @@ from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share, threads
 from attnbook.core.settings import check_increasing, check_sizes
 from attnbook.datasets import Source
-from attnbook.global_attention.batches import own_errors
+from attnbook.global_attention.batches import own_errors, rows_of
 from attnbook.global_attention.self_attention.review_table import NETWORKS, Bench, ReviewTable, final, lead
 from attnbook.global_attention.token_networks import MODELS, Sizes, draw_teacher, initial_parameters, predict
 
@@ -146,15 +146,19 @@ class Samples:
         labels = torch.cat([predict("self_attention", teacher, x) for teacher, x in given])
         return to_tensor(inputs, device=self.device), to_tensor(labels.numpy(), device=self.device)
 
+    @cached_property
+    def rows(self) -> Tensor:
+        """Draw the rows of all batches, once for all models: ``(steps, seeds * sizes * restarts, batch)``."""
+        s = self.settings
+        shape, most = (len(s.sizes), s.batch_size), np.array(s.sizes)[:, None]
+        drawn = [[stream(seed, "batches", step).random(shape) * most for seed in self.seeds] for step in range(s.steps)]
+        rows = np.array(drawn).astype(np.int64) + s.sizes[-1] * np.arange(len(self.seeds))[:, None, None]
+        return torch.as_tensor(rows, device=self.device).flatten(1, 2).repeat_interleave(s.restarts, 1)
+
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return one batch per member: seeds, then sizes, then restarts, which share it."""
-        s = self.settings
-        shape = len(s.sizes), s.batch_size
-        draws = np.stack([stream(seed, "batches", step).random(shape) for seed in self.seeds])
-        rows = torch.as_tensor((draws * np.array(s.sizes)[:, None]).astype(np.int64), device=self.device)
-        at = torch.arange(len(self.seeds), device=self.device)[:, None, None]
-        inputs, labels = self.inputs[at, rows].flatten(0, 1), self.labels[at, rows].flatten(0, 1)
-        return inputs.repeat_interleave(s.restarts, 0), labels.repeat_interleave(s.restarts, 0)
+        rows = self.rows[step]
+        return rows_of(self.inputs.flatten(0, 1), rows), self.labels.flatten()[rows]
 
     def fresh(self) -> Callable[[int], tuple[Tensor, Tensor]]:
         """Return what gives batches of samples that no other step sees, one for each seed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnbook.core.update_rules import Adam, Optimizer, per_member
+from attnbook.core.update_rules import Adam, Stepper, per_member
 from attnbook.mirror_descent.optimizer import MirrorDescent
 
 ADAM = 0.0
@@ -29,16 +29,16 @@ class AttentionRule:
         exponents = [ADAM if p is None else float(p) for p in self.p]
         return [{"lr": float(size), "p": p} for size, p in zip(sizes, exponents, strict=True)]
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[dict[str, Any]]) -> Stepper:
         """Return the optimiser for these parameter groups, whose ``names`` tell which matrices are meant."""
         return _Together(groups, self)
 
 
-class _Together(Optimizer):
+class _Together:
     """Several optimisers with one set of groups, whose step sizes are those of the matrices."""
 
     def __init__(self, groups: list[dict[str, Any]], rule: AttentionRule) -> None:
-        super().__init__(groups, {})
+        self.param_groups = groups
         others: list[torch.Tensor] = []
         kinds: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
         for group in self.param_groups:
@@ -47,14 +47,14 @@ class _Together(Optimizer):
             matrices = {"params": [tensor for name, tensor in named if name in rule.matrices], "lr": group["lr"]}
             by_adam = group["p"] == ADAM
             kinds[by_adam].append(matrices | {"leader": group} | ({} if by_adam else {"p": group["p"]}))
-        self.parts: list[torch.optim.Optimizer] = []
+        self.parts: list[Stepper] = []
         if kinds[True]:
             self.parts.append(Adam(OTHER_STEP_SIZE).build(kinds[True]))
         if kinds[False]:
             self.parts.append(MirrorDescent(kinds[False], 0.0, momentum=MOMENTUM, stacked=True))
         self.rest = [Adam(OTHER_STEP_SIZE).build([{"params": others, "lr": OTHER_STEP_SIZE}])] if others else []
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is needed here
+    def step(self) -> None:
         """Take one step with all parts."""
         for part in self.parts:
             for group in part.param_groups:

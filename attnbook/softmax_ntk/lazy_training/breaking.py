@@ -35,19 +35,7 @@ class StepSize(Sweep):
     }  # fmt: skip
     large = {"n_samples": 64, "n_inputs": 64, "width": 4096, "chunk": 1}
 
-    fractions: tuple[float, ...] = (
-        0.25,
-        0.5,
-        1.0,
-        1.5,
-        1.9,
-        2.2,
-        2.6,
-        3.0,
-        4.0,
-        6.0,
-        10.0,
-    )  # step sizes, times m λ_max
+    fractions: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 1.9, 2.2, 2.6, 3.0, 4.0, 6.0, 10.0)  # step sizes times m λ_max
     usable: float = 1.9  # the largest that the claim calls usable
     beyond: float = 2.2  # the one just beyond the limit
     n_outputs: int = 2  # of the networks
