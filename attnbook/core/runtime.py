@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ def use(*, scale: str = "auto", device: str | torch.device = "auto") -> None:
     """Choose at what size and where experiments run from now on, in this process.
 
     The first cell of every chapter calls it: one change there, ``scale="paper"``, trains the whole chapter at the
-    paper's own size. Arguments that a call gives explicitly still come first.
+    paper's own size. Arguments that a call gives explicitly still come first. Python's collector is told to look for
+    garbage after 50,000 new objects, not 700: what torch and Matplotlib load lives as long as the session.
 
     Args:
         scale: ``smoke``, ``book``, ``paper`` or ``large``; default ``auto``: what ``ATTNBOOK_SCALE`` says, else
@@ -51,6 +53,7 @@ def use(*, scale: str = "auto", device: str | torch.device = "auto") -> None:
         chosen["device"] = _available(device)
     _chosen.clear()
     _chosen.update(chosen)
+    gc.set_threshold(50_000)
 
 
 def device(name: str | torch.device | None = None) -> torch.device:

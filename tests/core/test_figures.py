@@ -26,6 +26,15 @@ def figure():
     plt.close(figure)
 
 
+def curve(numbers):
+    """A figure with texts, a formula and an axis of many ticks."""
+    figure, axes = plt.subplots()
+    axes.semilogy(numbers, label="$x^2$")
+    axes.set(title="title", xlabel="steps")
+    axes.legend()
+    return figure
+
+
 def luminance(color):
     """Relative luminance of WCAG 2."""
     channels = np.array(mpl.colors.to_rgb(color))
@@ -71,6 +80,18 @@ def test_few_colours_make_a_smaller_file(figure):
     image = Image.open(io.BytesIO(small))
     assert image.size == (720, 380)
     assert len(image.getcolors()) <= 8
+
+
+@pytest.mark.parametrize("dpi", [100, 120])
+def test_a_picture_is_what_matplotlib_saves(dpi):
+    """Also of the second of two figures, which share their canvas."""
+    with style():
+        for numbers in SAMPLES[:2]:
+            saved = io.BytesIO()
+            curve(numbers).savefig(saved, dpi=dpi)
+            flat = Image.open(saved).convert("RGB").quantize(16, dither=Image.Dither.NONE)
+            picture = Image.open(io.BytesIO(png(curve(numbers), dpi=dpi, colors=16)))
+            np.testing.assert_array_equal(picture.convert("RGB"), flat.convert("RGB"))
 
 
 def test_a_figure_carries_its_own_background(figure):
