@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,10 @@ def two_hours(root: Path) -> list[str]:
 
 
 def _raw(root: Path) -> dict[str, Any]:
-    return tomllib.loads((root / MAP).read_text(encoding="utf-8"))
+    return _parsed((root / MAP).read_text(encoding="utf-8"))
+
+
+_parsed = cache(tomllib.loads)
 
 
 def markdown(notebook: Path) -> list[str]:

@@ -17,7 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import nbformat
+sys.modules.setdefault("rfc3987_syntax", None)  # see LIGHTLY in tools/build.py
+import nbformat  # noqa: E402
 
 PACKAGE = "attnbook"
 KEY = "attnbook_digest"

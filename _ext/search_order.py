@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from book_map import read_map
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import ENV_PICKLE_FILENAME
+from sphinx.search.en import SearchEnglish
 
 from attnbook import ledger
 
@@ -23,6 +25,15 @@ ORDER = Path(__file__).with_suffix(".js")
 NUMBERED = re.compile(
     r"\b(Theorem|Lemma|Corollary|Proposition|Definition|Assumption|Claim|Table|Figure|Algorithm) [A-Z]?\.?\d+(\.\d+)?"
 )
+
+
+class English(SearchEnglish):
+    """English that finds the stem of each word once, not once for each page."""
+
+    def init(self, options: dict[str, str]) -> None:
+        """Keep the stems."""
+        super().init(options)
+        self.stem = cache(self.stem)
 
 
 def names(stem: str, short: str = "") -> list[str]:
@@ -81,6 +92,7 @@ def order_results(app: Any, config: Any) -> None:
 
 def setup(app: Any) -> dict[str, Any]:
     """Register with Sphinx; at this point the printed index, in which these names would be in the way, is collected."""
+    app.add_search_language(English)
     app.connect("config-inited", order_results)
     app.connect("build-finished", keep_index)
     app.connect("doctree-read", enter_names, priority=100)

@@ -141,7 +141,7 @@ def _run_all(notebooks: list[Path], console: Console, jobs: int, timeout: int) -
     todo, running = list(notebooks), {}
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        ProcessPoolExecutor(jobs, spawn, initializer=own_session) as pool,
+        ProcessPoolExecutor(min(jobs, max(1, len(notebooks))), spawn, initializer=own_session) as pool,
     ):
         try:
             while todo or running:

@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from attnbook.core.results import Measurement, stored_measurements
 from attnbook.ledger.schema import Claim, LedgerError
@@ -82,12 +83,19 @@ def judge(claim: Claim, measurement: Measurement, scale: str = "book") -> Verdic
 def _evaluate(rule: str, names: Mapping[str, float]) -> object:
     from simpleeval import SimpleEval
 
+    tree, used = _parsed(rule)
     # Names are looked up beforehand: `and` and `or` would hide a wrong one.
-    used = {node.id for node in ast.walk(ast.parse(rule, mode="eval")) if isinstance(node, ast.Name)}
     unknown = sorted(used - set(names) - set(FUNCTIONS))
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not among {', '.join(names)}")
-    return SimpleEval(functions=FUNCTIONS, names=names).eval(rule)
+    return SimpleEval(functions=FUNCTIONS, names=names).eval(rule, previously_parsed=tree)
+
+
+@cache
+def _parsed(rule: str) -> tuple[ast.expr, frozenset[str]]:
+    """A rule and the names in it; the pages of the book ask for each rule dozens of times."""
+    tree = ast.parse(rule, mode="eval").body
+    return tree, frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
 
 
 def recorded(claim: Claim, scale: str = "book") -> Verdict:

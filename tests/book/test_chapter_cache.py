@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import signal
@@ -13,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import build
+import chapter_cache
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
+jupyter_cache = pytest.importorskip("jupyter_cache")
 pytest.importorskip("grimp")
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
@@ -56,25 +57,28 @@ def write_chapters(project: Path, **chapters: list[str]) -> None:
     for name, cells in chapters.items():
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(book, folder / f"{name}.ipynb")
+        nbformat.write(book, chapter(project, name))
     lines = [f"  - file: chapters/alpha/{name}" for name in chapters]
     toc = ["format: jb-book", "root: intro", "chapters:", *lines]
     (project / "_toc.yml").write_text("\n".join(toc) + "\n", encoding="utf-8")
 
 
 @pytest.fixture
-def digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Call to get the digest of the chapter as the files are now."""
-    monkeypatch.syspath_prepend(str(ROOT / "_ext"))
+def digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Call to get the digest of a chapter as the files are now."""
     for name in [name for name in sys.modules if name.split(".")[0] == "attnbook"]:
         monkeypatch.delitem(sys.modules, name)  # else the import graph is that of the installed package
-    cache = importlib.import_module("chapter_cache")
 
-    def now() -> str:
-        cache._graph.cache_clear()
-        return cache.digest(project / "chapters" / "alpha" / "alpha.ipynb", project)
+    def now(name: str = "alpha") -> str:
+        chapter_cache._graph.cache_clear()
+        return chapter_cache.digest(chapter(project, name), project)
 
     return now
+
+
+def chapter(project: Path, name: str) -> Path:
+    """The notebook of a chapter."""
+    return project / "chapters" / "alpha" / f"{name}.ipynb"
 
 
 @pytest.mark.parametrize(
@@ -147,26 +151,34 @@ def test_nothing_is_built_while_nothing_changes(name: str, project: Path, monkey
     assert build.fingerprint(project) not in (made_of, changed)
 
 
-def test_a_second_build_says_so_and_a_build_in_progress_leaves_no_claim(project: Path) -> None:
-    """The pages of a build that was broken off are not taken for those of its sources."""
+def test_a_second_build_says_that_nothing_has_changed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """And does nothing else."""
+    stamp = pretend_built(project)
+    before = stamp.stat()
+    monkeypatch.setattr(build, "ROOT", project)
+    monkeypatch.setattr(sys, "argv", ["build.py"])
+    assert build.main() == 0
+    assert "nothing has changed: open" in capsys.readouterr().out
+    assert stamp.stat() == before
+
+
+def pretend_built(project: Path) -> Path:
+    """Put a page there as if it were made of what there is now; return the stamp that says so."""
     html, stamp = project / "_build" / "html", project / "_build" / "made_of"
     html.mkdir(parents=True)
     (html / "index.html").touch()
     stamp.write_text(build.fingerprint(project), encoding="utf-8")
-    with start(project, "build.py") as process:
-        assert "nothing has changed: open" in process.communicate(timeout=60)[0]
-    assert process.returncode == 0
-    write_chapters(project, bad=["1 / 0"])
-    with start(project, "build.py") as process:
-        process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert not stamp.exists()
+    return stamp
 
 
-RUN_STALE = (
-    "from rich.console import Console; from run_chapters import run_stale;"
-    "failed = run_stale(Console(width=200), jobs=2, timeout=60); print('failed:', failed)"
-)
+RUN_STALE_TWICE = """
+from rich.console import Console
+from run_chapters import run_stale
+for time in 1, 2:
+    print("failed:", run_stale(Console(width=200), jobs=2, timeout=60))
+"""
 
 
 # Becomes the Python of its arguments, with SIGINT set to this, whatever it is where the tests were started.
@@ -189,12 +201,6 @@ def start(project: Path, *command: str) -> subprocess.Popen:
     )
 
 
-def run_stale(project: Path) -> str:
-    """Run the stale chapters of the project and return what was printed."""
-    with start(project, "-c", RUN_STALE) as process:
-        return process.communicate(timeout=120)[0]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends a Unix signal")
 def test_stopped_build_keeps_finished_chapters_and_continues(project: Path) -> None:
@@ -202,38 +208,48 @@ def test_stopped_build_keeps_finished_chapters_and_continues(project: Path) -> N
 
     What a script starts in the background with ``&``, as in ``nohup make book &``, is born with SIGINT ignored.
     """
-    log = project / "log"
+    log, begun, hurry = project / "log", project / "begun", project / "hurry"
     note = f"open({str(log)!r}, 'a').write('{{}}\\n')"
-    wait = f"import time, os\nif not os.path.exists({str(project / 'hurry')!r}): time.sleep(60)"
-    chapters = {"slow": [wait, note.format("slow")]}
+    wait = f"import time, os\nif not os.path.exists({str(hurry)!r}): time.sleep(60)"
+    slow = [f"open({str(begun)!r}, 'w').close()", wait, note.format("slow")]
+    write_chapters(project, slow=slow, quick=[note.format("quick")])
     for born, stop in (("SIG_DFL", signal.SIGINT), ("SIG_IGN", signal.SIGINT), ("SIG_IGN", signal.SIGTERM)):
-        quick = f"quick_{len(chapters)}"
-        chapters[quick] = [note.format(quick)]
-        write_chapters(project, **chapters)
+        begun.unlink(missing_ok=True)
         with start(project, "-c", BORN.format(born), "build.py", "--jobs", "2") as process:
-            while f"{quick}:" not in (line := process.stdout.readline()):
+            while born == "SIG_DFL" and "quick:" not in (line := process.stdout.readline()):
                 assert line, "the build ended before its quick chapter"
+            while not begun.exists():
+                assert process.poll() is None, "the build ended before its slow chapter"
+                time.sleep(0.05)
             stopped = time.monotonic()
             process.send_signal(stop)
             assert "stopped" in process.communicate(timeout=30)[0]
             assert process.returncode == 130
             assert time.monotonic() - stopped < 20
-    (project / "hurry").touch()
-    printed = run_stale(project)
-    assert "3 of 4 chapters are up to date" in printed
-    assert "failed: []" in printed
-    assert log.read_text().split() == ["quick_1", "quick_2", "quick_3", "slow"]
-    assert "4 of 4 chapters are up to date" in run_stale(project)
+    hurry.touch()
+    with start(project, "-c", RUN_STALE_TWICE) as process:
+        printed = process.communicate(timeout=120)[0]
+    assert "1 of 2 chapters are up to date" in printed
+    assert printed.count("failed: []") == 2
+    assert log.read_text().split() == ["quick", "slow"]
+    assert "2 of 2 chapters are up to date" in printed
 
 
 @pytest.mark.slow
-def test_failure_names_chapter_and_cell_and_keeps_the_rest(project: Path) -> None:
-    """A failing chapter is reported with cell and traceback, ends the build with 1 and is not stored."""
+def test_failure_names_chapter_and_cell_and_keeps_the_rest(project: Path, digest: Callable[..., str]) -> None:
+    """A failing chapter is reported with cell and traceback, ends the build with 1 and is not stored.
+
+    The pages of a build that was broken off are not taken for those of its sources.
+    """
+    stamp = pretend_built(project)
     write_chapters(project, good=["1 + 1"], bad=["x = 0", "1 / x", "print('never')"])
-    with start(project, "build.py") as process:
+    with start(project, "build.py", "--jobs", "1") as process:
         printed = process.communicate(timeout=120)[0]
         assert process.returncode == 1
     assert "chapters/alpha/bad failed in cell 2 of 3" in printed
     assert "ZeroDivisionError" in printed
     assert "never" not in printed
-    assert "1 of 2 chapters are up to date" in run_stale(project)
+    assert not stamp.exists()
+    store = jupyter_cache.get_cache(str(project / "_build" / ".jupyter_cache"))
+    kept = {name: chapter_cache.cached_digest(store, chapter(project, name)) for name in ("good", "bad")}
+    assert kept == {"good": digest("good"), "bad": None}
