@@ -19,7 +19,8 @@ import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDE = 1280
+WIDE = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +104,7 @@ class Visit:
     """An open page and all that went wrong since it was asked for.
 
     Attributes:
-        page: The page, for playwright; wide and light unless a test changes it.
+        page: The page, for playwright; light, and wide unless a test changes it.
         problems: Foreign and failed requests, messages and errors on the console.
     """
 
@@ -124,10 +125,12 @@ class Visit:
         if wrong:
             self.problems.append(problem)
 
-    def turn_to(self, url: str) -> None:
+    def turn_to(self, url: str, size: dict[str, int] = WIDE) -> None:
         """Open another page in place of this one, and wait until its formulas are typeset."""
         place = "file://" if url.startswith("file://") else url[: url.index("/", 8) + 1]
         self.page.goto("about:blank")  # what the page before still asks for ends here
+        self.page.set_viewport_size(size)
+        self.page.emulate_media(media="screen", color_scheme="light")
         self.problems, self.own = [], (place, "data:", "blob:", "ws://127.0.0.1")
         self.page.goto(url)
         chromium.settle(self.page)
@@ -136,7 +139,7 @@ class Visit:
 @pytest.fixture(scope="session")
 def context(browser: Any) -> Iterator[Any]:
     """What pages share; it is offline (``chromium.FLAGS``), and what one page has loaded, the next ones need not."""
-    shared = browser.new_context(viewport={"width": WIDE, "height": 900}, color_scheme="light")
+    shared = browser.new_context(viewport=WIDE, color_scheme="light")
     yield shared
     shared.close()
 
@@ -145,11 +148,11 @@ def context(browser: Any) -> Iterator[Any]:
 def visit(context: Any) -> Callable[..., Visit]:
     """Call with a URL to open it, with ``formulas=False`` if they need not be typeset, which takes most of the time."""
 
-    def open_page(url: str, *, formulas: bool = True) -> Visit:
+    def open_page(url: str, size: dict[str, int] = WIDE, *, formulas: bool = True) -> Visit:
         here = Visit(context.new_page())
         if not formulas:
             here.page.add_init_script(AS_SOURCE)
-        here.turn_to(url)
+        here.turn_to(url, size)
         return here
 
     return open_page
