@@ -191,7 +191,7 @@ class _Features:
             self.centre = torch.bmm(self.signs, self.derivatives.mT).div_(networks.width).unsqueeze(3)
 
     def __call__(self, start: int, stop: int) -> Tensor:
-        centred = self.signs[:, :, None, start:stop]
-        if self.centre is not None:
-            centred = centred - self.centre
-        return (centred * self.derivatives[:, None, :, start:stop]).flatten(1, 2)
+        derivatives = self.derivatives[:, None, :, start:stop]
+        if self.centre is None:
+            return (self.signs[:, :, None, start:stop] * derivatives).flatten(1, 2)
+        return (self.signs[:, :, None, start:stop] - self.centre).mul_(derivatives).flatten(1, 2)
