@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.softmax_ntk.conditioning import SingularKernelError, rank
-from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives, predict
+from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
 
 __all__ = ["kernel_coefficients", "kernel_gradient_flow", "ntk_gram"]
 
@@ -186,12 +186,12 @@ class _Features:
     """Scalar features of all samples for a range of neurons, ``(members, outputs * samples, neurons)``."""
 
     def __init__(self, networks: Networks, inputs: Tensor) -> None:
-        outputs = predict(networks, inputs)
-        self.derivatives, self.signs = neuron_derivatives(networks, inputs), networks.signs
-        self.centre = outputs.div_(networks.width).unsqueeze(3) if networks.activation == "softmax" else None
+        self.derivatives, self.signs, self.centre = neuron_derivatives(networks, inputs), networks.signs, None
+        if networks.activation == "softmax":  # whose neurons are their own derivatives
+            self.centre = torch.bmm(self.signs, self.derivatives.mT).div_(networks.width).unsqueeze(3)
 
     def __call__(self, start: int, stop: int) -> Tensor:
-        centred = self.signs[:, :, None, start:stop]
-        if self.centre is not None:
-            centred = centred - self.centre
-        return (centred * self.derivatives[:, None, :, start:stop]).flatten(1, 2)
+        derivatives = self.derivatives[:, None, :, start:stop]
+        if self.centre is None:
+            return (self.signs[:, :, None, start:stop] * derivatives).flatten(1, 2)
+        return (self.signs[:, :, None, start:stop] - self.centre).mul_(derivatives).flatten(1, 2)

@@ -316,13 +316,13 @@ def largest_correlation(bias: np.ndarray, inputs: np.ndarray, on: np.ndarray) ->
 
     Mask and second layer only scale $h_t(x_{\cdot k})=x_ka_kw^{(2)}_t\phi'_t$, so neither enters a correlation.
     """
-    centred = (bias - bias.mean(0)) / bias.std(0)
-    largest = 0.0
-    for feature in inputs.T:
-        slopes = feature[:, None] * on
-        spread = slopes.std(0)
-        products = centred.T @ (slopes - slopes.mean(0)) / len(inputs)
-        largest = max(largest, float(np.abs(products[:, spread > 0] / spread[spread > 0]).max(initial=0.0)))
+    # All moments are matrix products; a unit is on or off, so that its square is itself.
+    centred, active = (bias - bias.mean(0)) / bias.std(0), on / len(inputs)
+    spread = np.sqrt(np.square(inputs).T @ active - np.square(inputs.T @ active))
+    seen, largest = spread > 0, 0.0
+    for one in centred.T:
+        products = (inputs * one[:, None]).T @ active
+        largest = max(largest, float(np.abs(products[seen] / spread[seen]).max(initial=0.0)))
     return largest
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -195,17 +195,12 @@ class Denominator(Experiment):
     def _conditions(self, seed: int) -> Arrays:
         n, rng = self.n_samples, stream(seed, "limits")
         units, uniform = sphere(n, n, rng=rng), rng.uniform(size=(n, 1))
-        samples = [(low + (1 - low) * uniform) * units for low in self.lowest_norms]
-        drawn = draw_weights(self.width, n, 1, rng=stream(seed, "weights", self.width))
-
-        def conditions(of: Callable[[np.ndarray, float], list[np.ndarray]]) -> np.ndarray:
-            return np.array([[[np.linalg.cond(k) for k in of(x, c)] for c in self.weight_scales] for x in samples])
-
-        dims = ("lowest", "scale", "network")
-        return {
-            "condition": (dims, conditions(lambda x, c: kernels(ACTIVATIONS, drawn, x, c))),
-            "limit": (dims, conditions(lambda x, c: [infinite_width_kernel(a, x, scale=c) for a in ACTIVATIONS])),
-        }
+        samples = np.stack([(low + (1 - low) * uniform) * units for low in self.lowest_norms])
+        drawn, scales = draw_weights(self.width, n, 1, rng=stream(seed, "weights", self.width)), self.weight_scales
+        finite = np.stack([kernels(ACTIVATIONS, drawn, samples, c) for c in scales])
+        limit = [[[infinite_width_kernel(a, x, scale=c) for a in ACTIVATIONS] for c in scales] for x in samples]
+        conditions = {"condition": np.moveaxis(np.linalg.cond(finite), 2, 0), "limit": np.linalg.cond(limit)}
+        return {name: (("lowest", "scale", "network"), found) for name, found in conditions.items()}
 
     def _identity(self, seed: int) -> Arrays:
         """Error of H_exp = D H_softmax D over the largest entry, D the mean exponential over neurons."""
@@ -241,7 +236,13 @@ class Denominator(Experiment):
         }  # fmt: skip
 
 
-def kernels(activations: list[Activation], drawn: Weights, inputs: np.ndarray, scale: float) -> list[np.ndarray]:
-    """Return the kernels of networks that share their weights, drawn at scale 1."""
-    x, scaled = to_tensor(inputs[None], dtype=torch.float64), Weights(scale * drawn.first_layer, drawn.signs)
-    return [ntk_gram(Networks.stack(name, [scaled]), x)[0].numpy() for name in activations]
+def kernels(activations: Sequence[Activation], drawn: Weights, inputs: np.ndarray, scale: float) -> np.ndarray:
+    """Return kernels ``(networks, *sets, rows, rows)`` of networks that share their weights, drawn at scale 1.
+
+    Inputs are ``(*sets, samples, inputs)``, one set or several.
+    """
+    sets = to_tensor(inputs, dtype=torch.float64).view(-1, 1, *inputs.shape[-2:])
+    scaled = Networks.stack(activations[0], [Weights(scale * drawn.first_layer, drawn.signs)])
+    each_network = (replace(scaled, activation=name) for name in activations)
+    found = np.stack([[ntk_gram(network, x)[0].numpy() for x in sets] for network in each_network])
+    return found.reshape(len(activations), *inputs.shape[:-2], *found.shape[2:])
