@@ -1,4 +1,8 @@
-"""How parameters are updated: rules whose options may differ from member to member of an ensemble."""
+"""How parameters are updated: rules whose options may differ from member to member of an ensemble.
+
+torch's optimisers are called as functions: the first object of their classes loads torch's compiler, which takes a
+second, and for small tensors a step of such an object takes longer than its arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,28 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
-__all__ = ["SGD", "Adam", "Rule", "cosine", "per_member"]
+__all__ = ["SGD", "Adam", "Optimizer", "Rule", "cosine", "per_member"]
+
+
+class Optimizer(Protocol):
+    """What takes the steps of a rule; every ``torch.optim.Optimizer`` is one."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(self) -> object:
+        """Change the parameters of all groups along their gradients."""
 
 
 class Rule(Protocol):
-    """An update rule: its options for each member, and the torch optimiser that obeys them."""
+    """An update rule: its options for each member, and the optimiser that obeys them."""
 
     def options(self, members: int) -> list[dict[str, float]]:
         """Return the options of each member, ``lr`` among them; neighbours with equal options share a group."""
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Return the optimiser for parameter groups that carry these options and the ``names`` of their tensors.
 
         It must act on each member alone.
@@ -71,9 +86,9 @@ class SGD:
         """Return the step size of each member."""
         return _step_sizes(self.step_size, members)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return torch.optim.SGD(groups, momentum=self.momentum, fused=True) if self.momentum else _PlainDescent(groups)
+    def build(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return the optimiser for these parameter groups."""
+        return _Momentum(groups, self.momentum) if self.momentum else _PlainDescent(groups)
 
 
 @dataclass(frozen=True)
@@ -94,9 +109,9 @@ class Adam:
         """Return the step size of each member."""
         return _step_sizes(self.step_size, members)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return torch.optim.Adam(groups, betas=self.betas, eps=self.eps, fused=True)
+    def build(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return the optimiser for these parameter groups."""
+        return _Adam(groups, self)
 
 
 def cosine(steps: int) -> Callable[[int], float]:
@@ -115,14 +130,49 @@ def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[s
     return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]
 
 
-class _PlainDescent(torch.optim.Optimizer):
-    """Gradient descent alone: for small tensors torch's own costs three times as much, none of it arithmetic."""
+class _PlainDescent:
+    """Gradient descent alone."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
-        super().__init__(groups, {})
+        self.param_groups = groups
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody has a closure here
+    def step(self) -> None:
         for group in self.param_groups:
             for tensor in group["params"]:
                 tensor.sub_(tensor.grad, alpha=group["lr"])
+
+
+class _Momentum:
+    """Gradient descent with heavy-ball momentum."""
+
+    def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
+        self.param_groups, self.momentum = groups, momentum
+        self.velocities: list[list[Any]] = [[None] * len(group["params"]) for group in groups]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group, velocities in zip(self.param_groups, self.velocities, strict=True):
+            sgd(
+                *(group["params"], [tensor.grad for tensor in group["params"]], velocities), fused=True,
+                lr=group["lr"], momentum=self.momentum, weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+
+
+class _Adam:
+    """Adam in one call for all tensors of a group."""
+
+    def __init__(self, groups: list[dict[str, Any]], rule: Adam) -> None:
+        self.param_groups, self.rule = groups, rule
+        self.first, self.second = ([[torch.zeros_like(t) for t in g["params"]] for g in groups] for _ in range(2))
+        self.taken = [[torch.zeros((), device=tensor.device) for tensor in group["params"]] for group in groups]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        beta1, beta2 = self.rule.betas
+        for group, first, second, taken in zip(self.param_groups, self.first, self.second, self.taken, strict=True):
+            adam(
+                *(group["params"], [tensor.grad for tensor in group["params"]], first, second, [], taken), fused=True,
+                lr=group["lr"], beta1=beta1, beta2=beta2, eps=self.rule.eps,
+                weight_decay=0.0, amsgrad=False, maximize=False,
+            )  # fmt: skip
