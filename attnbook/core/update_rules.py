@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-__all__ = ["SGD", "Adam", "Optimizer", "Rule", "Stepper", "cosine", "per_member"]
+__all__ = ["SGD", "Adam", "Rule", "Stepper", "cosine", "per_member"]
 
 
 class Stepper(Protocol):
@@ -125,13 +124,6 @@ def cosine(steps: int) -> Callable[[int], float]:
 
 def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[str, float]]:
     return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]
-
-
-class Optimizer(torch.optim.Optimizer):
-    """torch's, whose first use does not import torch's compiler: that takes longer than most trainings here."""
-
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
 
 # Torch's functions without its classes, of which the first one made imports a compiler: a second, for nothing.

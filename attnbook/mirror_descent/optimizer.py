@@ -7,6 +7,7 @@ For $p=2$ it is gradient descent.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +17,13 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from attnbook.core.update_rules import Optimizer, per_member
+from attnbook.core.update_rules import per_member
 from attnbook.mirror_descent.mirror_steps import described, refuse_gradients, remapped, update_each, update_together
 
 __all__ = ["MirrorDescent", "MirrorRule", "precision"]
 
 
-class MirrorDescent(Optimizer):
+class MirrorDescent(torch.optim.Optimizer):
     r"""Mirror descent with the potential $\psi=\frac1p\|\cdot\|_{p,p}^p$, for any torch model.
 
     One step is $\nabla\psi(W)\leftarrow\nabla\psi(W)-\eta\nabla\mathcal L(W)$ ($\ell_p$-AttGD).
@@ -101,7 +102,8 @@ class MirrorDescent(Optimizer):
             TypeError: If a parameter is not of real floating point numbers.
         """
         _check_options(self.defaults | param_group)
-        super().add_param_group(param_group)
+        # Unwrapped: torch's decorator imports its compiler, which takes longer than most trainings here.
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         for number, weight in enumerate(group["params"]):
             if not weight.is_floating_point():

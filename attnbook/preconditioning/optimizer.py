@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core.update_rules import Optimizer, per_member
+from attnbook.core.update_rules import Stepper, per_member
 from attnbook.preconditioning.population import (
     check_covariance,
     check_parts,
@@ -84,7 +85,7 @@ def spectral_init(
     return value.to(x.dtype), key_query.to(x.dtype)
 
 
-class StructureAwareGD(Optimizer):
+class StructureAwareGD(torch.optim.Optimizer):
     r"""Algorithm 1: gradient descent with a balance penalty and a preconditioner made from the covariance.
 
     Each step takes the gradients that ``backward`` left behind, adds the gradient of $\lambda\mathcal R$
@@ -191,8 +192,8 @@ class _MatrixRule(ABC):
         """Return the step size of each member."""
         return [{"lr": float(size)} for size in per_member("step_size", self.step_size, members)]
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
+    def build(self, groups: list[dict[str, Any]]) -> Stepper:
+        """Return the optimiser for these parameter groups."""
         return _PerMatrix(groups, self.direction)
 
     @abstractmethod
@@ -239,13 +240,13 @@ class ShampooLike(_MatrixRule):
         return (roots[0] @ exact @ roots[1]).to(gradient)
 
 
-class _PerMatrix(Optimizer):
+class _PerMatrix:
     def __init__(self, groups: list[dict[str, Any]], direction: Callable[[Tensor, dict[str, Tensor]], Tensor]) -> None:
-        super().__init__(groups, {})
-        self.direction = direction
+        self.param_groups, self.direction = groups, direction
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # torch overloads it
+    def step(self) -> None:
         for group in self.param_groups:
             for stack in group["params"]:
                 # A member that has diverged keeps its NaN; the decompositions of the others must not fail on it.
