@@ -187,7 +187,8 @@ def loss_and_gradient(
     if labels.shape != expected:
         raise ValueError(f"labels: expected (members, outputs, samples) = {expected}, got {tuple(labels.shape)}")
     residual = outputs - labels
-    back = torch.bmm(residual.mT, networks.signs)
+    # With one output an outer product, for which bmm takes two to seven times as long.
+    back = residual.mT * networks.signs if expected[1] == 1 else torch.bmm(residual.mT, networks.signs)
     if networks.activation == "softmax":
         back -= (residual * outputs).sum(1).div_(networks.width).unsqueeze(2)
     back *= neurons.sign_() if networks.activation == "relu" else neurons
