@@ -8,20 +8,22 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 __all__ = ["SGD", "Adam", "Rule", "cosine", "per_member"]
 
 
 class Rule(Protocol):
-    """An update rule: its options for each member, and the torch optimiser that obeys them."""
+    """An update rule: its options for each member, and the optimiser that obeys them."""
 
     def options(self, members: int) -> list[dict[str, float]]:
         """Return the options of each member, ``lr`` among them; neighbours with equal options share a group."""
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[dict[str, Any]]) -> Any:
         """Return the optimiser for parameter groups that carry these options and the ``names`` of their tensors.
 
-        It must act on each member alone.
+        It has ``param_groups`` and ``step()`` as any of torch does, and acts on each member alone.
         """
 
 
@@ -71,9 +73,9 @@ class SGD:
         """Return the step size of each member."""
         return _step_sizes(self.step_size, members)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return torch.optim.SGD(groups, momentum=self.momentum, fused=True) if self.momentum else _PlainDescent(groups)
+    def build(self, groups: list[dict[str, Any]]) -> Any:
+        """Return the optimiser for these parameter groups."""
+        return _Descent(groups, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class Adam:
         """Return the step size of each member."""
         return _step_sizes(self.step_size, members)
 
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Return the torch optimiser for these parameter groups."""
-        return torch.optim.Adam(groups, betas=self.betas, eps=self.eps, fused=True)
+    def build(self, groups: list[dict[str, Any]]) -> Any:
+        """Return the optimiser for these parameter groups."""
+        return _Adam(groups, self.betas, self.eps)
 
 
 def cosine(steps: int) -> Callable[[int], float]:
@@ -115,14 +117,46 @@ def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[s
     return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]
 
 
-class _PlainDescent(torch.optim.Optimizer):
-    """Gradient descent alone: for small tensors torch's own costs three times as much, none of it arithmetic."""
+class _Descent:
+    """``torch.optim.SGD``; without momentum, for small tensors, it costs a third, as it is arithmetic alone.
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        super().__init__(groups, {})
+    Neither this nor the next one is a ``torch.optim.Optimizer``: the first of them in a process loads torch's compiler,
+    which takes two seconds.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
+        self.param_groups, self.momentum = groups, momentum
+        self.buffers: list[list[Any]] = [[None] * len(group["params"]) for group in groups]
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody has a closure here
-        for group in self.param_groups:
-            for tensor in group["params"]:
-                tensor.sub_(tensor.grad, alpha=group["lr"])
+    def step(self) -> None:
+        for group, buffers in zip(self.param_groups, self.buffers, strict=True):
+            tensors, lr = group["params"], group["lr"]
+            if self.momentum:
+                sgd(
+                    tensors, [tensor.grad for tensor in tensors], buffers, lr=lr, momentum=self.momentum, dampening=0,
+                    weight_decay=0, nesterov=False, maximize=False, fused=True,
+                )  # fmt: skip
+            else:
+                for tensor in tensors:
+                    tensor.sub_(tensor.grad, alpha=lr)
+
+
+class _Adam:
+    """``torch.optim.Adam``."""
+
+    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float) -> None:
+        self.param_groups, self.betas, self.eps = groups, betas, eps
+        self.moments = [[[torch.zeros_like(t) for t in group["params"]] for _ in betas] for group in groups]
+        self.counts = [
+            [torch.zeros((), dtype=torch.float32, device=t.device) for t in group["params"]] for group in groups
+        ]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group, (first, second), counts in zip(self.param_groups, self.moments, self.counts, strict=True):
+            adam(
+                group["params"], [tensor.grad for tensor in group["params"]], first, second, [], counts, fused=True,
+                amsgrad=False, beta1=self.betas[0], beta2=self.betas[1], lr=group["lr"], weight_decay=0, eps=self.eps,
+                maximize=False,
+            )  # fmt: skip
