@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 __all__ = ["SGD", "Adam", "Optimizer", "Rule", "cosine", "per_member"]
+
+PLAIN: dict[str, Any] = {"fused": True, "weight_decay": 0.0, "maximize": False}
 
 
 class Optimizer(Protocol):
@@ -88,7 +91,10 @@ class SGD:
 
     def build(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Return the optimiser for these parameter groups."""
-        return _Momentum(groups, self.momentum) if self.momentum else _PlainDescent(groups)
+        if not self.momentum:
+            return _Called(groups, _descend, lambda tensors: [])
+        change = partial(sgd, momentum=self.momentum, dampening=0.0, nesterov=False, **PLAIN)
+        return _Called(groups, change, lambda tensors: [[None] * len(tensors)])
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,13 @@ class Adam:
 
     def build(self, groups: list[dict[str, Any]]) -> Optimizer:
         """Return the optimiser for these parameter groups."""
-        return _Adam(groups, self)
+
+        def state(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+            first, second = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
+            return [first, second, [], [torch.zeros((), device=tensor.device) for tensor in tensors]]
+
+        change = partial(adam, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps, amsgrad=False, **PLAIN)
+        return _Called(groups, change, state)
 
 
 def cosine(steps: int) -> Callable[[int], float]:
@@ -130,49 +142,19 @@ def _step_sizes(step_size: float | Sequence[float], members: int) -> list[dict[s
     return [{"lr": float(size)} for size in per_member("step_size", step_size, members)]
 
 
-class _PlainDescent:
-    """Gradient descent alone."""
+class _Called:
+    """An optimiser that calls a function with all tensors of a group, their gradients and their state."""
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        self.param_groups = groups
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group in self.param_groups:
-            for tensor in group["params"]:
-                tensor.sub_(tensor.grad, alpha=group["lr"])
-
-
-class _Momentum:
-    """Gradient descent with heavy-ball momentum."""
-
-    def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
-        self.param_groups, self.momentum = groups, momentum
-        self.velocities: list[list[Any]] = [[None] * len(group["params"]) for group in groups]
+    def __init__(self, groups: list[dict[str, Any]], change: Callable[..., None], state: Callable[..., Any]) -> None:
+        self.param_groups, self.change = groups, change
+        self.states = [state(group["params"]) for group in groups]
 
     @torch.no_grad()
     def step(self) -> None:
-        for group, velocities in zip(self.param_groups, self.velocities, strict=True):
-            sgd(
-                *(group["params"], [tensor.grad for tensor in group["params"]], velocities), fused=True,
-                lr=group["lr"], momentum=self.momentum, weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False,
-            )  # fmt: skip
+        for group, state in zip(self.param_groups, self.states, strict=True):
+            self.change(group["params"], [tensor.grad for tensor in group["params"]], *state, lr=group["lr"])
 
 
-class _Adam:
-    """Adam in one call for all tensors of a group."""
-
-    def __init__(self, groups: list[dict[str, Any]], rule: Adam) -> None:
-        self.param_groups, self.rule = groups, rule
-        self.first, self.second = ([[torch.zeros_like(t) for t in g["params"]] for g in groups] for _ in range(2))
-        self.taken = [[torch.zeros((), device=tensor.device) for tensor in group["params"]] for group in groups]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        beta1, beta2 = self.rule.betas
-        for group, first, second, taken in zip(self.param_groups, self.first, self.second, self.taken, strict=True):
-            adam(
-                *(group["params"], [tensor.grad for tensor in group["params"]], first, second, [], taken), fused=True,
-                lr=group["lr"], beta1=beta1, beta2=beta2, eps=self.rule.eps,
-                weight_decay=0.0, amsgrad=False, maximize=False,
-            )  # fmt: skip
+def _descend(tensors: list[torch.Tensor], gradients: list[torch.Tensor], lr: float) -> None:
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        tensor.sub_(gradient, alpha=lr)
