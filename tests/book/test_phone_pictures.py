@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
-from chromium import barriers, settle
+from chromium import barriers
 from phone_pictures import PICTURE, smallest_text
 
 from attnbook.core.figures import png, style
@@ -44,23 +44,19 @@ STACKED = "boxes => [...document.querySelectorAll(boxes)].every(e => e.matches('
 OTHER = "([slider, before]) => slider.querySelector('canvas').toDataURL() !== before"
 
 
-def on_a_phone(page: Any) -> Any:
-    """Open a page once more in a window that small, and wait for its pictures."""
-    page.set_viewport_size(PHONE)
-    page.reload()
-    settle(page)
-    page.wait_for_function(STACKED, arg=BOXES)
-    return page
+def on_a_phone(tab: Any, url: str) -> Any:
+    """Open a page in a window that small, and wait for its pictures."""
+    tab.turn_to(url, PHONE)
+    tab.page.wait_for_function(STACKED, arg=BOXES)
+    assert tab.problems == []
+    return tab.page
 
 
 @pytest.fixture(params=ONE_OF_EACH_PART)
-def chapter(request: pytest.FixtureRequest, address: str, visit: Callable) -> Iterator[tuple[str, Any]]:
+def chapter(request: pytest.FixtureRequest, address: str, tab: Any) -> tuple[str, Any]:
     """Name and page of a chapter on a phone."""
     name = f"chapters/{request.param}"
-    here = visit(f"{address}{name}.html")
-    assert here.problems == []
-    yield name, on_a_phone(here.page)
-    here.page.close()
+    return name, on_a_phone(tab, f"{address}{name}.html")
 
 
 def test_text_of_pictures_has_eleven_pixels(chapter: tuple[str, Any]) -> None:
@@ -75,21 +71,20 @@ def test_text_of_pictures_has_eleven_pixels(chapter: tuple[str, Any]) -> None:
     assert barriers(page) == []
 
 
-def test_a_slider_moves_the_panels(address: str, visit: Callable) -> None:
+def test_a_slider_moves_the_panels(address: str, tab: Any) -> None:
     """By keyboard, and the picture that is read out is that of the panels."""
-    page = on_a_phone(visit(f"{address}chapters/softmax_ntk/to_self_attention.html").page)
+    page = on_a_phone(tab, f"{address}chapters/softmax_ntk/to_self_attention.html")
     slider = page.locator(".attnbook-slider").first
     before = slider.evaluate("e => e.querySelector('canvas').toDataURL()")
     handle = slider.locator("input").first
     handle.press("ArrowLeft" if handle.evaluate("e => e.value === e.max") else "ArrowRight")
     page.wait_for_function(OTHER, arg=[slider.element_handle(), before])
     assert slider.locator("img:not([hidden])").get_attribute("alt") == slider.locator("p span:visible").inner_text()
-    page.close()
 
 
-def test_a_desktop_and_paper_show_the_pictures_themselves(address: str, visit: Callable) -> None:
+def test_a_desktop_and_paper_show_the_pictures_themselves(address: str, tab: Any) -> None:
     """Also after the window was small, and printed from a phone."""
-    page = on_a_phone(visit(f"{address}chapters/mirror_descent/rates.html").page)
+    page = on_a_phone(tab, f"{address}chapters/mirror_descent/rates.html")
     panels = page.locator(".attnbook-panels:visible")
     widths = "all => Math.min(...all.map(e => e.getBoundingClientRect().width))"
     page.emulate_media(media="print")
@@ -100,7 +95,6 @@ def test_a_desktop_and_paper_show_the_pictures_themselves(address: str, visit: C
     page.set_viewport_size({"width": 1280, "height": 900})
     assert panels.count() == 0
     assert page.eval_on_selector_all(".attnbook-figure img", widths) > 500
-    page.close()
 
 
 def test_without_scripts_pictures_keep_their_size_and_scroll(html: Path, browser: Any) -> None:
@@ -140,7 +134,7 @@ def one_alone(plt: Any) -> Any:
 def test_panels_are_found_in_a_picture(html: Path, browser: Any) -> None:
     """Those of a row become pieces of one width, because each gets the shared numbers; a single one stays whole."""
     page = browser.new_page()
-    page.goto((html / "chapters/mirror_descent/rates.html").as_uri())
+    page.add_script_tag(path=html / "_static" / "panels.js")
     found = [page.evaluate(CUT, drawn(draw)) for draw in (three_with_one_axis, one_alone)]
     assert found[1] is None
     legend, panels = found[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,13 +152,12 @@ SMALLEST = """() => {  // sizes of text on the canvas are those of the font that
 }"""
 
 
-@pytest.fixture(params=PAGES)
-def panel(request: pytest.FixtureRequest, html: Path, visit: Callable) -> Iterator[tuple[str, Any, Any]]:
-    """Kind, page and panel of a chapter."""
-    here = visit((html / f"{PAGES[request.param]}.html").as_uri())
-    assert here.problems == []
-    yield request.param, here.page, here.page.locator(".attnbook-train")
-    here.page.close()
+@pytest.fixture(scope="module", params=PAGES)
+def panel(request: pytest.FixtureRequest, html: Path, tab: Any) -> tuple[str, Any, Any]:
+    """Kind, page and panel of a chapter, opened once for all tests that look at it."""
+    tab.turn_to((html / f"{PAGES[request.param]}.html").as_uri())
+    assert tab.problems == []
+    return request.param, tab.page, tab.page.locator(".attnbook-train")
 
 
 @pytest.mark.slow
@@ -189,6 +188,7 @@ def test_a_panel_trains_by_keyboard_and_says_what_it_does(panel: tuple[str, Any,
 def test_a_panel_fits_a_laptop_and_a_phone(panel: tuple[str, Any, Any]) -> None:
     """At most 700 pixels high at 1366; on a phone as wide as the page, its text at least 11 pixels."""
     _, page, box = panel
+    page.emulate_media(media="screen")
     page.set_viewport_size({"width": 1366, "height": 768})
     assert box.bounding_box()["height"] <= 700
     page.set_viewport_size({"width": 390, "height": 844})
