@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -98,20 +99,30 @@ class SmokeResults(Mapping):
 
         self._experiments, self._folder, self._found, self._measured = experiments(), folder, {}, {}
 
-    def file(self, name):
-        """The file of a result, which all processes share: it appears whole or not at all."""
-        file = self._folder / f"{name}.json"
+    def run(self, kind, progress=None):
+        """Run an experiment at smoke scale, a seed at a time; its result and its groups appear whole or not at all."""
+        ready = kind.at("smoke", chunk=1)
+        with tempfile.TemporaryDirectory(dir=self._folder) as own:
+            data = ready.run(device="cpu", workdir=Path(own), progress=progress)
+            for group in Path(own).iterdir():
+                group.replace(self._folder / group.name)
+        ready.store(data, self._folder / f"{kind.id}.json")
+        return data
+
+    def file(self, kind):
+        """The file of a result, which all processes share."""
+        file = self._folder / f"{kind.id}.json"
         if not file.exists():
-            self.keep(name, self._experiments[name].at("smoke").run(device="cpu"))
+            self.run(kind)
         return file
 
-    def keep(self, name, data):
-        """Take what a test has run at smoke scale."""
-        self._experiments[name].at("smoke").store(data, self._folder / f"{name}.json")
+    def groups(self, kind):
+        """The files of its groups, one for each seed."""
+        return sorted(self.file(kind).parent.glob(f"{kind.id}-seeds-*.json"))
 
     def __getitem__(self, name):
         if name not in self._found:
-            self._found[name] = self._experiments[name].load(self.file(name))
+            self._found[name] = self._experiments[name].load(self.file(self._experiments[name]))
         return self._found[name]
 
     def measurements(self, name):
@@ -123,7 +134,7 @@ class SmokeResults(Mapping):
     def store(self, name, path):
         """Write a result with its measurements."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self.file(name), path)
+        shutil.copyfile(self.file(self._experiments[name]), path)
 
     def __iter__(self):
         return iter(self._experiments)
@@ -136,7 +147,9 @@ class SmokeResults(Mapping):
 def smoke_results(tmp_path_factory):
     """Results at smoke scale, for all tests that only read."""
     own = tmp_path_factory.getbasetemp()
-    return SmokeResults((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke_results")
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke_results"
+    folder.mkdir(exist_ok=True)
+    return SmokeResults(folder)
 
 
 @pytest.fixture(scope="session")

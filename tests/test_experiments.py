@@ -3,13 +3,13 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 import types
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def room(experiment):
     return experiment.id.split(".")[0]
 
 
-SAMPLE = {next(filter(lambda e: room(e) == one, ALL)) for one in map(room, ALL)}
+SAMPLE = list({room(e): e for e in reversed(ALL)}.values())
 """One experiment of each room, which stands for the others in `make quick`."""
 
 
@@ -44,82 +44,66 @@ def kind(request):
     return request.param
 
 
-@dataclass
-class First:
-    """The first run of an experiment: its data, how far it said it was, and the folder of its parts."""
-
-    data: Any
-    shares: list[float]
-    parts: Path
-
-
-@pytest.fixture(scope="session")
-def first(tmp_path_factory, smoke_results):
-    """A run at smoke size, a seed at a time, by experiment; each runs once, and all other ways are held to it."""
-    kept = {}
-
-    def of(kind):
-        if kind not in kept:
-            shares, parts, ready = [], tmp_path_factory.mktemp("parts"), kind.at("smoke", chunk=1)
-            progress = lambda done, total: shares.append(done / total)  # noqa: E731  (shorter than a function of three lines)
-            kept[kind] = First(ready.run(device="cpu", workdir=parts, progress=progress), shares, parts)
-            if kind in ALL and ready == kind.at("smoke"):
-                smoke_results.keep(kind.id, kept[kind].data)
-        return kept[kind]
-
-    return of
-
-
 def assert_same(one, other):
     assert one.drop_attrs().identical(other.drop_attrs())
 
 
-def test_a_smoke_run_reports_progress_and_survives_a_round_trip(kind, first, tmp_path):
-    ready, run = kind.at("smoke", chunk=1), first(kind)
-    assert run.shares == sorted(run.shares)
-    assert run.shares[-1] == 1
-    ready.store(run.data, tmp_path / "result.json")
+def test_a_smoke_run_reports_progress_and_survives_a_round_trip(kind, smoke_results, tmp_path):
+    ready, shares = kind.at("smoke", chunk=1), []
+    data = smoke_results.run(kind, lambda done, total: shares.append(done / total))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    ready.store(data, tmp_path / "result.json")
     loaded = kind.load(tmp_path / "result.json")
-    assert_same(loaded, run.data)
-    assert ready.measurements(loaded) == ready.measurements(run.data)
+    assert_same(loaded, data)
+    assert ready.measurements(loaded) == ready.measurements(data)
 
 
-def resume(kind, run, lost, **where):
-    """Run again where one group is missing, as after a kill; what is there stays as it is."""
-    ready, parts = kind.at("smoke", chunk=1), sorted(run.parts.iterdir())
-    assert len(parts) == len(ready.seeds) > 1
-    parts.pop(lost).unlink()
-    before = {part: part.stat().st_mtime_ns for part in parts}
-    assert_same(ready.run(device="cpu", workdir=run.parts, **where), run.data)
-    assert {part: part.stat().st_mtime_ns for part in parts} == before
+@pytest.fixture
+def resume(smoke_results, tmp_path):
+    """Run an experiment again where one group is missing, as after a kill; what is there stays as it is."""
+
+    def again(kind, lost, **where):
+        ready, groups, own = kind.at("smoke", chunk=1), smoke_results.groups(kind), tmp_path / kind.id
+        assert len(groups) == len(ready.seeds) > 1
+        groups.pop(lost)
+        own.mkdir()
+        before = {part: part.stat().st_mtime_ns for part in (Path(shutil.copy(group, own)) for group in groups)}
+        assert_same(ready.run(device="cpu", workdir=own, **where), kind.load(smoke_results.file(kind)))
+        assert {part: part.stat().st_mtime_ns for part in before} == before
+
+    return again
 
 
-def test_killed_and_resumed_is_the_same(kind, first):
-    resume(kind, first(kind), -1)
+@pytest.mark.parametrize("kind", [Toy, *SAMPLE], ids=name)
+def test_killed_and_resumed_is_the_same(kind, resume):
+    resume(kind, -1)
 
 
 @pytest.fixture(scope="session")
 def pool():
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as started:
+    """One process, which imports once; on two, groups finish in any order (tests/test_running.py, and the cluster)."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as started:
         yield started
 
 
-def again(kind, run, executor):
-    """Run again on workers: all of the tiny experiment and of a sample; of all others one group, which is missing."""
-    if kind is Toy or kind in SAMPLE:
-        assert_same(kind.at("smoke", chunk=1).run(device="cpu", executor=executor), run.data)
-    else:
-        resume(kind, run, 0, executor=executor)
+def assert_runs_on(executor):
+    """The tiny experiment as a whole."""
+    assert_same(Toy.at("smoke").run(device="cpu", executor=executor), Toy.at("smoke").run(device="cpu"))
 
 
 @pytest.mark.slow
-def test_a_second_run_on_a_process_pool_is_the_same(kind, first, pool):
-    again(kind, first(kind), pool)
+def test_a_second_run_on_a_process_pool_is_the_same(pool, resume):
+    """All of the tiny experiment; of every other a group that is missing, as what runs groups is the same for all."""
+    assert_runs_on(pool)
+    each(ALL, lambda kind: resume(kind, 0, executor=pool), name)
 
 
 @pytest.mark.slow
-def test_a_second_run_on_a_cluster_is_the_same(kind, first, cluster):
-    again(kind, first(kind), cluster.get_executor())
+def test_a_second_run_on_a_cluster_is_the_same(cluster, resume):
+    """The same, of one experiment of each room: a cluster is sent what a pool is sent."""
+    assert_runs_on(cluster.get_executor())
+    each(SAMPLE, lambda kind: resume(kind, 0, executor=cluster.get_executor()), name)
 
 
 @pytest.mark.slow

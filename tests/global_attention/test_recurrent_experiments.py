@@ -233,32 +233,35 @@ def test_a_change_of_its_arrays_turns_every_claim(name):
     red.assert_every_claim_turns(experiment.measurements, experiment.load_stored("book"), RED[name])
 
 
-SMALL = Recurrent.at(sizes=(300,), seeds=(0, 1, 2), chunk=3, n_test=300, second_steps=2, steps=400)
+SMALL = Recurrent.at(
+    sizes=(300,), seeds=tuple(range(9)), chunk=9, n_test=300, steps=400, long_steps=1200,
+    second_size=300, second_steps=1, restarts=1, shuffles=2,
+)  # fmt: skip
 JUDGED = ["GA-T6-order", "GA-T6-simple", "GA-X-right-pooling"]
-
-
-def outcomes():
-    measured = SMALL.measurements(SMALL.run(device="cpu"))
-    return [ledger.judge(ledger.claim(claim), measured[claim]).outcome for claim in JUDGED]
+FACTORS = (1.0, 0.0, -1.0)  # on the gradients of scores: of the first three seeds, the next three and the last
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("factor", "holds"), [(1.0, True), (0.0, False), (-1.0, False)])
-def test_a_score_that_is_not_trained_or_trained_away_turns_claims_red(factor, holds, monkeypatch):
+def test_a_score_that_is_not_trained_or_trained_away_turns_claims_red(monkeypatch):
     """Guards that the rules can fail: without a well trained score attention is no better than mean pooling."""
-    honest = word_training._gradient
+    honest, factors = word_training._gradient, torch.tensor(FACTORS).repeat_interleave(3)
 
     def gradient(*args):
         own = honest(*args)
 
         def changed(*at):
             losses, found = own(*at)
-            return losses, {name: factor * g if name.startswith(("score", "state")) else g for name, g in found.items()}
+            scores = {name: g for name, g in found.items() if name.startswith(("score", "state"))}
+            return losses, found | {name: torch.einsum("m,m...->m...", factors, g) for name, g in scores.items()}
 
         return changed
 
     monkeypatch.setattr(word_training, "_gradient", gradient)
-    assert outcomes() == [ledger.claim(claim).verdict if holds else "not reproduced" for claim in JUDGED]
+    data = SMALL.run(device="cpu")
+    for number, factor in enumerate(FACTORS):
+        measured = SMALL.measurements(data.isel(seed=slice(3 * number, 3 * number + 3)))
+        found = [ledger.judge(ledger.claim(claim), measured[claim]).outcome for claim in JUDGED]
+        assert found == [ledger.claim(claim).verdict if factor == 1 else "not reproduced" for claim in JUDGED], factor
 
 
 @pytest.mark.slow
@@ -284,7 +287,7 @@ def test_without_the_context_in_the_state_no_second_look_is_found(monkeypatch):
 
 @pytest.mark.slow
 def test_an_entropy_penalty_with_the_wrong_sign_no_longer_hurts(monkeypatch):
-    run = Guidelines.at("book", strengths=(0.5, 1.0), n_test=300, seeds=(0, 1, 2))
+    run = Guidelines.at("book", strengths=(0.5, 1.0), penalties=(1e-3, 1e-2), n_test=300, seeds=(0, 1, 2), steps=200)
 
     def harm():
         return run.measurements(run.run(device="cpu"))["GA-X-attention-penalties"].values["strongest_entropy"]

@@ -21,7 +21,7 @@ from attnbook.global_attention.sample_complexity.experiments import (
     samples_for,
 )
 
-SMALL = SampleComplexity(seeds=(0, 1, 2), n_test=512, steps=2500)
+SMALL = SampleComplexity(seeds=(0, 1), n_test=512, steps=1500, snapshot=1500)
 KINDS = (SampleComplexity, ErrorRate, Sparsity)
 
 

@@ -22,7 +22,7 @@ from attnbook.global_attention.self_attention.experiments import (
 from attnbook.global_attention.self_attention.review_table import NETWORKS, final, lead
 
 IMDB = Imdb.at("paper")
-TEACHERS = SelfAttention.at(seeds=(2,), sizes=(8000,), restarts=1, wide=(8, 16))
+TEACHERS = SelfAttention.at(seeds=(2,), sizes=(8000,), restarts=1, wide=(8, 9), n_test=500)
 
 
 def outcomes(experiment, data):
@@ -203,7 +203,7 @@ def test_values_with_a_wrong_gradient_lose_the_lead_of_the_miniature(wrong, monk
         return honest(tokens, key_query, 2 * value.detach() - value if wrong else value, n_positions)
 
     monkeypatch.setattr(review_networks, "attend", attend)
-    data = MadeReviews.at(seeds=(0,), sizes=(1200,), epochs=3).run(device="cpu")
+    data = MadeReviews.at(seeds=(0,), sizes=(800,), epochs=3, n_positions=128).run(device="cpu")
     assert (float(lead(data, "baseline").item()) >= 10) != wrong
 
 

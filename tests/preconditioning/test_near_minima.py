@@ -204,11 +204,12 @@ def test_a_run_that_never_arrives_passes_no_rule(outputs, stored):
 
 SHORT = {
     "conditioning": Conditioning.at(
-        "book", condition_numbers=(1.0, 10.0, 30.0), seeds=(0,), chunk=1, max_steps=3000, compared=50
+        "book", condition_numbers=(1.0, 10.0, 30.0), seeds=(0,), chunk=1, max_steps=50, compared=50
     ),
-    "convergence": Convergence.at("book", step_sizes=(0.5,), limit_steps=400, seeds=(0,), chunk=1),
-    "balance": Balance.at("book", steps=1000, seeds=(0,), chunk=1),
-}  # fmt: skip
+    "convergence": Convergence.at("book", step_sizes=(0.5,), limit_steps=20, seeds=(0,), chunk=1),
+    "balance": Balance.at("book", steps=600, seeds=(0,), chunk=1),
+}
+"""What the claims below are read off is long enough, the rest is as short as can be."""
 
 
 def run(name):

@@ -168,7 +168,7 @@ class Variants(Gridded):
     id = "multi_head.curvature_variants"
     summary = "Corollary 1 with pooling, with the last token alone, and with another self-bounded loss"
     budget_seconds = 40
-    smoke = {"heads": (1, 2), "seeds": (0, 1)}
+    smoke = {"heads": (1, 2), "n_samples": 8, "seeds": (0, 1)}
     axes = {"heads": "heads"}
     labels = {"variant": points.VARIANTS, "point": tuple(points.SCALES), "bound": points.QUANTITIES}
 

@@ -274,7 +274,7 @@ class HeavyTails(Experiment):
     id = "preconditioning.heavy_tails"
     summary = "The bias of the loss across the heavy-tail threshold, exactly"
     budget_seconds = 15
-    smoke = {"last": 14, "per_unit": 2, "seeds": (0, 1)}
+    smoke = {"last": 14, "per_unit": 1, "seeds": (0, 1)}
 
     last: int = 32  # largest number of samples, as an even power of two; the smallest is 2^7
     per_unit: int = 5  # queries per unit of x in the sum over queries

@@ -86,7 +86,7 @@ class OptimizerRace(TwoProblems):
     summary = "A fair race with tuned SGD, Adam, Muon-like and Shampoo-like updates; two problems"
     budget_seconds = 60
     smoke = {
-        "n_samples": 200, "batch_size": 10, "steps": (10, 10), "records": 10, "n_step_sizes": 2, "seeds": (0, 1),
+        "n_samples": 200, "batch_size": 10, "steps": (4, 4), "records": 4, "n_step_sizes": 2, "seeds": (0, 1),
     }  # fmt: skip
     large = {
         "steps": (1500, 600), "tuning_seeds": (100, 101, 102, 103, 104), "seeds": tuple(range(10)), "chunk": 10,
