@@ -210,9 +210,7 @@ def fetch(name: Annotated[str, typer.Argument(help=f"One of {', '.join(datasets.
 
 
 @data.command("embeddings")
-def train_embeddings(
-    dimension: Annotated[int, typer.Option(help="Components of a word vector.", min=1)] = 100,
-) -> None:
+def train_embeddings(dimension: Annotated[int, typer.Option(help="Components of a word vector.", min=1)] = 100) -> None:
     """Train word vectors on the IMDB reviews without the test split and keep them in the cache (about a minute)."""
     with _clear_errors():
         reviews = datasets.imdb(("train", "unsup"), stand_in=False)

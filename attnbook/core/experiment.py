@@ -355,10 +355,7 @@ def share_of_seeds(passed: xr.DataArray, side: int = 0) -> xr.DataArray:
 
 
 def _train(
-    experiment: Experiment,
-    seeds: tuple[int, ...],
-    device: str | torch.device | None,
-    progress: Progress | None = None,
+    experiment: Experiment, seeds: tuple[int, ...], device: str | torch.device | None, progress: Progress | None = None
 ) -> xr.Dataset:
     """Train one group of seeds, on this machine or a worker."""
     clock, where = Clock(), runtime.device(device)

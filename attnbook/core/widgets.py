@@ -134,7 +134,7 @@ class Explorer:
         images, words = [], []
         for values in itertools.product(*self.grid.values()):
             point = dict(zip(self.grid, values, strict=True))
-            picture, said = self._picture(point)
+            picture, said = self._first if point == self.start else self._picture(point)
             hidden = "" if point == self.start else " hidden"
             images.append(image(picture, said, hidden))
             words.append(f'<span class="measured"{hidden}>{html.escape(said)}</span>')

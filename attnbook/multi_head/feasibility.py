@@ -22,12 +22,7 @@ Sizes: TypeAlias = Float[np.ndarray, "*#sizes"]
 
 
 def allowed_constant(
-    pattern_norm: Sizes,
-    n_heads: Sizes,
-    n_samples: float,
-    *,
-    scaling: float = 0.5,
-    target_scaling: float | None = None,
+    pattern_norm: Sizes, n_heads: Sizes, n_samples: float, *, scaling: float = 0.5, target_scaling: float | None = None
 ) -> Sizes:
     r"""Return the largest $k$ for which $H^c\ge k\,S^5\|\tilde\theta\|^3$ holds; (12) holds where it is at least 1.
 

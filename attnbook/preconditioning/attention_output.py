@@ -19,14 +19,7 @@ from torch import Tensor
 from attnbook.preconditioning.manifold import Map, Square
 from attnbook.preconditioning.weight_moments import weight_moments
 
-__all__ = [
-    "OutputMoments",
-    "expected_excess",
-    "gaussian_nodes",
-    "leading_moments",
-    "output_moments",
-    "scalar_bias",
-]
+__all__ = ["OutputMoments", "expected_excess", "gaussian_nodes", "leading_moments", "output_moments", "scalar_bias"]
 
 
 Queries: TypeAlias = Float[Tensor, "queries dimension"]

@@ -134,8 +134,7 @@ def train_layers(
 
 
 def value_condition(
-    key_query: Float[Tensor, "members dimension dimension"],
-    tokens: Float[Tensor, "members sequences length dimension"],
+    key_query: Float[Tensor, "members dimension dimension"], tokens: Float[Tensor, "members sequences length dimension"]
 ) -> Float[Tensor, " members"]:
     r"""Return the condition number of $C^\top C$, of least squares in the values at these attention weights.
 

@@ -48,9 +48,7 @@ def change_of_weights(
 
 @torch.no_grad()
 def outputs_and_change(
-    networks: Networks,
-    inputs: Float[Tensor, "members points inputs"],
-    change: Float[Tensor, "members inputs width"],
+    networks: Networks, inputs: Float[Tensor, "members points inputs"], change: Float[Tensor, "members inputs width"]
 ) -> tuple[Float[Tensor, "members outputs points"], Float[Tensor, "members outputs points"]]:
     r"""Return the outputs $F(x)$, and $J\delta$: how a change of the first layer moves them, to first order.
 

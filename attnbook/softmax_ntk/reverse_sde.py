@@ -40,13 +40,7 @@ def reverse_times(n_steps: int, *, schedule: Schedule) -> Float[np.ndarray, " re
 
 
 def sample(
-    denoiser: Denoiser,
-    count: int,
-    *,
-    dimension: int,
-    rng: np.random.Generator,
-    schedule: Schedule,
-    n_steps: int = 150,
+    denoiser: Denoiser, count: int, *, dimension: int, rng: np.random.Generator, schedule: Schedule, n_steps: int = 150
 ) -> Float[np.ndarray, "count dimension"]:
     """Return where particles end that run the backward process with the score that belongs to a denoiser.
 

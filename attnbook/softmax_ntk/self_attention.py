@@ -80,8 +80,7 @@ def draw_layer(
 
 
 def attention_weights(
-    key_query: Float[Tensor, "members dimension dimension"],
-    tokens: Float[Tensor, "members sequences length dimension"],
+    key_query: Float[Tensor, "members dimension dimension"], tokens: Float[Tensor, "members sequences length dimension"]
 ) -> Float[Tensor, "members sequences length length"]:
     r"""Return $\mathrm{softmax}(XQK^\top X^\top)$ of each sequence: row $i$ says what token $i$ looks at.
 

@@ -55,13 +55,7 @@ class Weights:
 
 
 def draw_weights(
-    width: int,
-    n_inputs: int,
-    n_outputs: int,
-    *,
-    rng: np.random.Generator,
-    scale: float = 1.0,
-    start: Start = "paired",
+    width: int, n_inputs: int, n_outputs: int, *, rng: np.random.Generator, scale: float = 1.0, start: Start = "paired"
 ) -> Weights:
     r"""Return weights of one network; a pair is two neighbouring neurons.
 
