@@ -77,9 +77,10 @@ class Gridded(Experiment):
 
 def slope(values: xr.DataArray, along: str = "heads") -> xr.DataArray:
     """Return the least-squares slope along a dimension, on log axes; NaN where a value is not positive."""
-    x = np.log(values[along].astype(float))
+    x = values[along].copy(data=np.log(values[along].astype(float)))
     x = x - x.mean()
-    return (np.log(values.where(values > 0)) * x).sum(along, skipna=False) / (x**2).sum()
+    y = values.copy(data=np.log(values.where(values > 0)))
+    return (y * x).sum(along, skipna=False) / (x**2).sum()
 
 
 def random_networks(
