@@ -131,6 +131,8 @@ FUSED: dict[str, Any] = {"fused": True, "weight_decay": 0.0, "maximize": False}
 
 
 class _Descent:
+    """Gradient descent, with momentum or without."""
+
     def __init__(self, groups: list[dict[str, Any]], momentum: float) -> None:
         self.param_groups, self.momentum = groups, momentum
         self.buffers: list[list[Any]] = [[None] * len(group["params"]) for group in groups]
@@ -148,6 +150,8 @@ class _Descent:
 
 
 class _Adam:
+    """Adam; the state of each group, then one call for all its tensors."""
+
     def __init__(self, groups: list[dict[str, Any]], rule: Adam) -> None:
         self.param_groups, (beta1, beta2) = groups, rule.betas
         self.options = FUSED | {"beta1": beta1, "beta2": beta2, "eps": rule.eps, "amsgrad": False}
