@@ -158,7 +158,7 @@ def test_after_a_picture_of_the_book_a_plot_of_the_reader_is_shown():
 
 
 def test_pictures_are_the_same_whatever_the_settings_of_the_reader(tmp_path):
-    """Also with TeX, which is not installed everywhere, and in fonts that nobody has; his own settings are left alone."""
+    """Also with TeX, which few have, and in fonts that nobody has; the settings outside are left alone."""
 
     def picture():
         with style():
