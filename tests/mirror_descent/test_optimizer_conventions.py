@@ -325,7 +325,7 @@ def test_a_model_that_loads_its_best_state_goes_on_from_there():
 
 
 def test_only_the_entries_that_were_changed_are_read_again():
-    """At p = 1.1 a mirror image of 1e-6 is a weight of 1e-60, zero in single precision: it must not be read from there."""
+    """At p = 1.1 a mirror image of 1e-6 is a weight of 1e-60, zero in single precision: it is not read from there."""
     weight = nn.Parameter(torch.ones(3))
     optimizer = MirrorDescent([weight], lr=1.0, p=1.1)
     weight.grad = torch.full((3,), 1 - 1e-6)
