@@ -1,17 +1,18 @@
 """Cells run in a real kernel, whose figures are shown by the backend for notebooks."""
 
 import os
+from pathlib import Path
 
 from jupyter_client.manager import start_new_kernel
 
+ROOT = Path(__file__).resolve().parent.parent
 
-def in_a_kernel(*cells, rc=None):
-    """Run cells in a kernel of their own; return for each what it shows, kind of output to content, the last of each.
 
-    ``rc`` is the path of the settings of Matplotlib that it reads.
-    """
-    own = {name: value for name, value in os.environ.items() if name not in {"MPLBACKEND", "MATPLOTLIBRC"}}
-    manager, client = start_new_kernel(env=own | ({"MATPLOTLIBRC": str(rc)} if rc else {}))
+def in_a_kernel(*cells):
+    """Run cells in a kernel of their own; return for each what it shows, kind to content, the last of each kind."""
+    own = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
+    manager, client = start_new_kernel(env=own)
     shown = []
 
     def keep(message):
