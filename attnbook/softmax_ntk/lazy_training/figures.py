@@ -139,7 +139,7 @@ def table_1(lazy: xr.Dataset) -> Table:
         enough = [int(w) for w in lazy.width.values if not failed or w > max(failed)]
         cells = (f"{eigenvalue:.2g}", f"{width:.0e}", f"{enough[0]}" if enough else "none", f"{steps:.0e}")
         rows.append([look.label, *map(Measured, cells), spread(at.steps, ".3g")])
-    caption = f"One output, constants and powers of e^B set to 1. Steps at width {int(lazy.width[-1])}: median and range."
+    caption = f"One output, constants and powers of e^B set to 1. Steps at width {int(lazy.width[-1])}: median, range."
     return Table(["", "λ", "width: row", "all arrive from", "steps: row", "steps taken"], rows, caption)
 
 
