@@ -76,7 +76,7 @@ def line_text(n: int, key_query: float) -> str:
     left = f"Up to |z| = {QUERIES.max():g} none of the {SEEDS} seeds is off the line by more than 0.5."
     if some.size:
         left = f"Beyond |z| = {some.min():.2f} at least one of the {SEEDS} seeds is off the line by more than 0.5; "
-        left += f"beyond |z| = {half.min():.2f}, half of them are." if half.size else "nowhere half of them are."
+        left += f"beyond |z| = {half.min():.2f}, half of them are." if half.size else "nowhere are half of them."
     return (
         f"{n} keys, V = {key_query:g}: there are more than exp(w²) of them for |z| below {reach:.2f}, which is "
         f"{100 * math.erf(reach / math.sqrt(2)):.3g} % of all queries. {left}"
