@@ -1,7 +1,8 @@
 """The role ``{fact}`name` ``: a number about the book itself, counted when the page is built or measured before.
 
-Counts come from the notebooks, the ledger and the registries; sizes and times from ``reference/measured.json``, which
-``tools/measure_book.py`` writes.
+Counts come from the notebooks, the ledger and the registries; sizes and the time to install from
+``reference/measured.json``, which ``tools/measure_book.py`` writes; the time to build from the page on performance,
+``benchmarks/book_times.md``.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from attnbook.exercises import checks
 from attnbook.registry import experiments
 from attnbook.rooms import rooms
 
-PAGES_WITH_FACTS = {"reference/colophon", "reference/add_a_paper"}
+PAGES_WITH_FACTS = {"chapters/how_to_read", "reference/colophon", "reference/add_a_paper"}
 MINIATURE = "implicit_bias"  # the paper that the page on adding one has as its example
-MEASURED = (  # what tools/measure_book.py finds; the last part of a name is the kind
+MEASURED = (  # what tools/measure_book.py and benchmarks/book_times.py find; the last part of a name is the kind
     "date",
     "system",
     "cores",
     "install_seconds",
     "venv_mb",
-    "build_seconds",
     "html_mb",
-    "chapter_times",
-    "slider_wait",
+    "build_seconds",
+    "build_measured",
 )
+BUILD = re.compile(r"`make book`, from nothing \| (\d+) .*^([^|\n]+)\.$", re.DOTALL | re.MULTILINE)
 COUNTED = {  # name to what is counted in the text of the notebooks
     "sliders": r'<div class=\\"attnbook-slider\\"',
     "figures": r'<figure class=\\"attnbook-figure\\"',
@@ -63,7 +64,9 @@ def counted(root: Path) -> dict[str, int]:
         "checks": sum(len(checks(room)) for room in rooms().values()),
         "claims": len(claims),
         "claims_of_papers": sum(claim.source == "paper" for claim in claims),
+        "paper_numbers": sum(claim.source == "paper" and bool(claim.paper_value) for claim in claims),
         "rules_after_a_look": sum(bool(claim.trial) for claim in claims),
+        "rules_before": sum(bool(claim.accept) and not claim.trial for claim in claims),
         "judged": sum(outcome not in ("pending", "not testable") for outcome in outcomes),
         **{outcome.replace(" ", "_"): outcomes.count(outcome) for outcome in ledger.OUTCOMES},
         "experiments": len(experiments()),
@@ -89,7 +92,10 @@ def measured(root: Path) -> dict[str, str]:
     """
     file = root / "reference" / "measured.json"
     raw = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    kinds = {"seconds": minutes, "mb": size, "times": seconds, "wait": "{:.1f} seconds".format}
+    times = root / "benchmarks" / "book_times.md"
+    if times.is_file() and (build := BUILD.search(times.read_text(encoding="utf-8"))):
+        raw |= {"build_seconds": float(build[1]), "build_measured": build[2]}
+    kinds = {"seconds": minutes, "mb": size}
     return {name: kinds.get(name.rpartition("_")[2], str)(value) for name, value in raw.items()}
 
 
@@ -101,12 +107,6 @@ def minutes(value: float) -> str:
 def size(value: float) -> str:
     """Return a size in words: 940 MB, 1.9 GB."""
     return f"{value / 1000:.2g} GB" if value >= 1000 else f"{value:.2g} MB" if value < 100 else f"{value:.0f} MB"
-
-
-def seconds(value: list[float]) -> str:
-    """Return the smallest, middle and largest of several times."""
-    low, middle, high = min(value), sorted(value)[len(value) // 2], max(value)
-    return f"{low:.0f} to {high:.0f} seconds, half of them below {middle:.0f}"
 
 
 def fact(name: str, rawtext: str, text: str, lineno: int, inliner: Any, *_: Any) -> tuple[list, list]:

@@ -52,7 +52,7 @@ def rule(claim: ledger.Claim) -> str:
     """Return how the claim is judged, and the section of the chapter that shows it."""
     judged = f"Not testable: {claim.untestable}" if claim.untestable else f"Accepted when `{claim.accept}`"
     trial = [f"The rule was set after {claim.trial}."] if claim.trial else []
-    merged = [f"Holds what was {', '.join(claim.merged)}."] if claim.merged else []
+    merged = [f"Replaces the former claims {', '.join(claim.merged)}."] if claim.merged else []
     parts = [judged, f"Why this rule: {claim.why}", *trial, *merged, f"Shown in {{shown}}`{claim.id}`."]
     return "\n\n".join(["<details><summary>Rule and chapter</summary>", *parts, "</details>"])
 

@@ -2,8 +2,8 @@
 
 It is kept in one place, ``repository: url`` of ``_config.yml``: the buttons that open Colab, Binder and the repository,
 and the address of the published book, follow from it when the book is built. This tool puts it into the lines that
-clone and install (README, CONTRIBUTING, "Use it in your work"), into the first cell of every notebook, which installs
-the book on Colab, and into the links of notebooks to other pages.
+clone and install (README, landing page, CONTRIBUTING, "Use it in your work"), into the first cell of every notebook,
+which installs the book on Colab, and into the links of notebooks to other pages.
 
 ``python tools/address.py URL``   set it
 ``python tools/address.py none``  take it away: nothing is left of it
@@ -25,7 +25,7 @@ from book_address import pages, published_at, to_local, to_published  # noqa: E4
 KEPT = re.compile(r'^(repository:\n  url: )"?([^"\n]*)"?$', re.MULTILINE)
 NOT_SET = "<the address of this repository>"
 LINE = re.compile(rf"(git clone |git\+)(?:{NOT_SET}|https://github\.com/[\w.-]+/[\w.-]+)")
-WITH_LINES = ("README.md", "CONTRIBUTING.md", "reference/use_it.md")
+WITH_LINES = ("README.md", "intro.md", "CONTRIBUTING.md", "reference/use_it.md")
 TAGS = ["remove-cell", "nbval-ignore-output"]
 INSTALLS = """\
 # On Colab this installs the book; elsewhere it installs nothing.

@@ -1,14 +1,11 @@
-"""Measure what a reader needs: time and disk, in a fresh clone, for ``reference/measured.json`` and the README.
+"""Measure what a reader needs, the time to install and the disk, for ``reference/measured.json`` and the README.
 
-``python tools/measure_book.py``           installs, runs all chapters, builds the pages (do it on a quiet machine)
-``python tools/measure_book.py --stored``  runs no chapter; times that only a full run tells stay as they are
-
-On a busy machine only sizes are stored: times would tell more about the other programs than about the book.
+In a fresh clone, built from the stored outputs; ``benchmarks/book_times.py`` measures the time of ``make book``. On a
+busy machine only sizes are stored: a time would tell more about the other programs than about the book.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import os
@@ -35,18 +32,15 @@ def main() -> int:
     Returns:
         0.
     """
-    parser = argparse.ArgumentParser(description="Measure time and disk in a fresh clone.")
-    parser.add_argument("--stored", action="store_true", help="run no chapter")
-    options = parser.parse_args()
     busy = os.getloadavg()[0] > QUIET
     before = json.loads(STORE.read_text(encoding="utf-8")) if STORE.is_file() else {}
     with tempfile.TemporaryDirectory() as work:
         clone = Path(work) / "attnbook"
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], check=True)
-        found = measure(clone, stored=options.stored)
+        found = measure(clone)
     if busy:
-        print(f"the load of this machine was above {QUIET}: no times are stored")
-        found = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_times", "_wait"))}
+        print(f"the load of this machine was above {QUIET}: no time is stored")
+        del found["install_seconds"]
     STORE.write_text(json.dumps({**before, **found}, indent=2) + "\n", encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_paragraph(readme.read_text(encoding="utf-8"), paragraph()), encoding="utf-8")
@@ -54,15 +48,14 @@ def main() -> int:
     return 0
 
 
-def measure(clone: Path, *, stored: bool) -> dict[str, Any]:
-    """Install and build in a clone.
+def measure(clone: Path) -> dict[str, Any]:
+    """Install, and build the pages from the stored outputs.
 
     Args:
         clone: A fresh clone.
-        stored: Whether to build from the stored outputs instead of running the chapters.
 
     Returns:
-        What was measured, without what only running the chapters tells if they were not run.
+        What was measured.
     """
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -71,17 +64,8 @@ def measure(clone: Path, *, stored: bool) -> dict[str, Any]:
         "install_seconds": seconds(["make", ".venv/.installed"], clone),
         "venv_mb": megabytes(clone / ".venv"),
     }
-    if stored:
-        seconds([".venv/bin/python", "tools/build.py", "--stored", "--output", "stored"], clone)
-        return {**found, "html_mb": megabytes(clone / "stored" / "_build" / "html")}
-    found["build_seconds"] = seconds(["make", "book"], clone)
-    html = clone / "_build" / "html"
-    return {
-        **found,
-        "html_mb": megabytes(html),
-        "chapter_times": chapter_times(clone),
-        "slider_wait": slowest_slider(html),
-    }
+    seconds([".venv/bin/python", "tools/build.py", "--stored", "--output", "stored"], clone)
+    return {**found, "html_mb": megabytes(clone / "stored" / "_build" / "html")}
 
 
 def seconds(command: list[str], folder: Path) -> float:
@@ -96,31 +80,6 @@ def megabytes(folder: Path) -> float:
     return round(sum(file.lstat().st_size for file in folder.rglob("*")) / 1e6, 1)
 
 
-def chapter_times(clone: Path) -> list[float]:
-    """Return the seconds that each chapter took."""
-    from jupyter_cache import get_cache
-
-    records = get_cache(str(clone / "_build" / ".jupyter_cache")).list_cache_records()
-    return sorted(round(record.data["execution_seconds"], 1) for record in records)
-
-
-def slowest_slider(html: Path) -> float:
-    """Return the seconds from opening a chapter until its first slider has answered, on the slowest page."""
-    from chromium import launch, seconds_until_a_slider_answers
-    from playwright.sync_api import sync_playwright
-
-    waits = []
-    with sync_playwright() as play:
-        browser = launch(play)
-        for file in sorted(html.glob("chapters/*/*.html")):
-            page = browser.new_page()
-            page.goto(file.as_uri(), wait_until="domcontentloaded")
-            waits.append(seconds_until_a_slider_answers(page))
-            page.close()
-        browser.close()
-    return round(max(filter(None, waits)), 1)
-
-
 def paragraph() -> str:
     """Return the paragraph of the README: what is measured, and nothing about what is not."""
     m = book_facts.measured(ROOT)
@@ -128,7 +87,7 @@ def paragraph() -> str:
     if "install_seconds" in m:
         lines.append(f"- installing takes {m['install_seconds']};")
     if "build_seconds" in m:
-        lines.append(f"- `make book` then takes {m['build_seconds']}; a chapter takes {m['chapter_times']};")
+        lines.append(f"- `make book` then takes {m['build_seconds']} ({m['build_measured']});")
     return "\n".join([*lines, f"- on disk, `.venv` takes {m['venv_mb']} and the finished pages {m['html_mb']}."])
 
 

@@ -48,7 +48,7 @@ def main() -> int:
         print_to(html / "attnbook.pdf", page)
         print(f"the book is in {os.path.relpath(html / 'attnbook.pdf')}")
         return 0
-    print(f"open {os.path.relpath(page)} in a browser, wait until the formulas stand, and print it or save it as PDF")
+    print(f"open {os.path.relpath(page)} in a browser, wait until all formulas are typeset, and print it or save it")
     return 0
 
 

@@ -64,7 +64,7 @@ class Claim:
         note: How to read the statement with care, in fair wording; may be empty.
         trial: What had been measured in a trial when the rule was set, as an end of the sentence "The rule was set
             after ..."; empty for a rule set without one.
-        merged: Ids of earlier claims that are now part of this one.
+        merged: Ids of earlier claims that this one replaces.
         paper: Short name of the paper, taken from the file.
     """
 

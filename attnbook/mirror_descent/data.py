@@ -11,7 +11,7 @@ $\gamma_{it}$       ``token_scores``      ``(samples, tokens)``
 ==================  ====================  ==================================
 
 The text available to us gives no sizes. Six samples of eight tokens in ten dimensions, all vectors independent and
-uniform on the unit sphere, agree with an early public state of the first author's code.
+uniform on the unit sphere, are those of the authors' public code.
 """
 
 from __future__ import annotations

@@ -48,21 +48,59 @@ def test_every_claim_is_counted_once():
 def test_measurements_are_shown_with_their_unit(tmp_path):
     assert book_facts.measured(tmp_path) == {}
     (tmp_path / "reference").mkdir()
-    raw = {"cores": 2, "venv_mb": 1893.4, "html_mb": 61.6, "install_seconds": 90, "chapter_times": [9.1, 30, 45.2]}
+    (tmp_path / "benchmarks").mkdir()
+    raw = {"cores": 2, "venv_mb": 1893.4, "html_mb": 61.6, "install_seconds": 90}
+    rows = "| `make book`, from nothing | 315 | 533 |\n| `make test` | 689 | 1050 |\n"
+    table = f"| `make quick` | 61 | 110 |\n{rows}\nLinux, 2 cores, 2026-11-27.\n"
+    (tmp_path / "benchmarks" / "book_times.md").write_text(table, encoding="utf-8")
     (tmp_path / "reference" / "measured.json").write_text(json.dumps(raw), encoding="utf-8")
     assert book_facts.measured(tmp_path) == {
         "cores": "2",
         "venv_mb": "1.9 GB",
         "html_mb": "62 MB",
         "install_seconds": "1.5 minutes",
-        "chapter_times": "9 to 45 seconds, half of them below 30",
+        "build_seconds": "5.2 minutes",
+        "build_measured": "Linux, 2 cores, 2026-11-27",
     }
 
 
-def test_the_page_names_only_facts_that_exist():
-    asked = set(re.findall(r"\{fact\}`(.*?)`", COLOPHON))
-    assert {"claims", "sliders", "venv_mb"} <= asked
-    assert asked <= set(book_facts.counted(ROOT)) | set(book_facts.MEASURED)
+def test_the_pages_name_only_facts_that_exist_and_are_known():
+    pages = {page: (ROOT / page).with_suffix(".md").read_text(encoding="utf-8") for page in book_facts.PAGES_WITH_FACTS}
+    asked = {page: set(re.findall(r"\{fact\}`(.*?)`", text)) for page, text in pages.items()}
+    assert all(asked.values())
+    assert {"claims", "sliders", "venv_mb"} <= asked["reference/colophon"]
+    assert set().union(*asked.values()) <= set(book_facts.counted(ROOT)) | set(book_facts.measured(ROOT))
+
+
+def test_rules_are_counted_by_when_they_were_set():
+    """What the pages say in words: every judged claim has a rule of one kind, most of them set after a look."""
+    found = book_facts.counted(ROOT)
+    assert found["rules_before"] + found["rules_after_a_look"] == found["judged"] + found["pending"]
+    assert found["rules_after_a_look"] > found["judged"] / 2
+
+
+def test_few_statements_of_papers_have_a_number_of_the_paper():
+    """So the pages promise what was measured, not the paper's number beside it."""
+    found = book_facts.counted(ROOT)
+    with_number = [claim.id for claim in ledger.claims() if claim.source == "paper" and claim.paper_value]
+    assert 0 < found["paper_numbers"] == len(with_number) < found["claims_of_papers"] / 2
+    for page in ("intro.md", "README.md", "chapters/how_to_read.md"):
+        assert "number beside ours" not in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_every_chapter_has_a_slider():
+    """The colophon says so."""
+    pattern = book_facts.COUNTED["sliders"]
+    counts = [len(re.findall(pattern, path.read_text(encoding="utf-8"))) for path in ROOT.glob("chapters/*/*.ipynb")]
+    assert min(counts) >= 1
+    assert sum(counts) == book_facts.counted(ROOT)["sliders"]
+
+
+def test_there_is_one_time_to_build():
+    """The README, the colophon and the page on performance take it from the same table."""
+    (table,) = re.findall(r"`make book`, from nothing \| (\d+)", (ROOT / "benchmarks" / "book_times.md").read_text())
+    assert f"takes {book_facts.minutes(float(table))} (" in README
+    assert "build_seconds" not in (ROOT / "reference" / "measured.json").read_text(encoding="utf-8")
 
 
 def test_an_unknown_fact_is_an_error(small_book):
@@ -90,7 +128,7 @@ def test_the_readme_says_what_was_measured():
     assert measure_book.with_paragraph(README, measure_book.paragraph()) == README
 
 
-@pytest.mark.parametrize("build", [{}, {"build_seconds": 600.0, "chapter_times": [5.0, 20.0, 50.0]}])
+@pytest.mark.parametrize("build", [{}, {"build_seconds": 600.0, "build_measured": "Linux, 2026-02-01"}])
 def test_the_paragraph_leaves_out_what_is_not_measured(build, tmp_path, monkeypatch):
     known = {"date": "2026-01-31", "system": "Linux", "cores": 2, "venv_mb": 1900.0, "html_mb": 60.0}
     (tmp_path / "reference").mkdir()
@@ -99,7 +137,7 @@ def test_the_paragraph_leaves_out_what_is_not_measured(build, tmp_path, monkeypa
     said = measure_book.paragraph()
     assert said.startswith("Measured on 2026-01-31 (Linux, 2 cores):\n\n")
     assert "installing" not in said
-    assert ("10 minutes; a chapter takes 5 to 50 seconds, half of them below 20" in said) == bool(build)
+    assert ("`make book` then takes 10 minutes (Linux, 2026-02-01);" in said) == bool(build)
     assert said.endswith("- on disk, `.venv` takes 1.9 GB and the finished pages 60 MB.")
 
 

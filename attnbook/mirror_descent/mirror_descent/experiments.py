@@ -140,7 +140,7 @@ class Direction(ByExponent):
     large = {"ps": (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0), "steps": 12_000, "seeds": tuple(range(60))}
 
     step_size: float = 0.2  # far from zero such a step moves the weights by about step_size / (p - 1)
-    steps: int = 4000  # the paper's number is not known
+    steps: int = 4000  # ours; the authors' code has 1,500 to 20,000, by p
     records: int = 24  # steps that are recorded, about
     seeds: tuple[int, ...] = tuple(range(20))
     chunk: int = 20

@@ -21,7 +21,7 @@ LEMMA = Look("Lemma 3, true distances", "#5b5f66", "-.", "^")
 COROLLARY = Look("Corollary 2", "#111111", (0, (1, 1)), "X")
 THEOREM = Look("Theorem 2, best target", "#15803d", (0, (5, 1)), "v")
 RECURSION = Look("the paper's (22), unrolled", "#7c3aed", ":", "D")
-PRINTED = Look("the paper's (21) as it reads", "#c2410c", "--", "^")
+PRINTED = Look("the paper's (21) as printed", "#c2410c", "--", "^")
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -102,10 +102,10 @@ def recursion_text(paths: xr.Dataset, n_heads: int, rank: int) -> str:
     """Return the numbers behind one picture of the slider."""
     end = paths.sel(heads=n_heads, rank=rank).isel(step=-1)
     excess = float(np.log10(end.recursion) - np.log10(end.distance))
-    fits = "below the truth: it cannot be meant" if end.printed < end.distance else "above the truth here too"
+    fits = "below that distance, so a symbol is out of place" if end.printed < end.distance else "above it here as well"
     return (
         f"{n_heads:,} heads, sample {rank}: after the last step the networks are {float(end.distance):.2g} apart, and "
-        f"the paper's (22) allows {_power(excess)} times that. (21) as it reads ends {fits}. The sample's loss is "
+        f"the paper's (22) allows {_power(excess)} times that. Eq. (21) as printed ends {fits}. The sample's loss is "
         f"{float(end.sample_loss):.2g} for the network that has seen it and {float(end.left_out_loss):.2g} for the one "
         "that has not."
     )

@@ -72,12 +72,14 @@ def line_text(n: int, key_query: float) -> str:
     """Return the numbers behind one picture of the slider on the number of keys."""
     reach, outputs = math.sqrt(math.log(n)) / key_query, line_outputs(n, key_query)
     errors = np.abs(outputs - key_query * QUERIES)
-    left = [np.abs(QUERIES)[off > 0.5] for off in (errors.max(0), np.median(errors, axis=0))]
-    some, half = (f"from |z| = {where.min():.2f} on" if where.size else "nowhere up to |z| = 3" for where in left)
+    some, half = (np.abs(QUERIES)[off > 0.5] for off in (errors.max(0), np.median(errors, axis=0)))
+    left = f"Up to |z| = {QUERIES.max():g} none of the {SEEDS} seeds is off the line by more than 0.5."
+    if some.size:
+        left = f"Beyond |z| = {some.min():.2f} at least one of the {SEEDS} seeds is off the line by more than 0.5; "
+        left += f"beyond |z| = {half.min():.2f}, half of them are." if half.size else "nowhere are half of them."
     return (
         f"{n} keys, V = {key_query:g}: there are more than exp(w²) of them for |z| below {reach:.2f}, which is "
-        f"{100 * math.erf(reach / math.sqrt(2)):.3g} % of all queries. Off the line by more than 0.5 is at least "
-        f"one of the {SEEDS} seeds {some}, and half of them {half}."
+        f"{100 * math.erf(reach / math.sqrt(2)):.3g} % of all queries. {left}"
     )
 
 

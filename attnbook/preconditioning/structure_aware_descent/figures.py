@@ -102,8 +102,11 @@ def conditioning_text(data: xr.Dataset, condition_number: float, step_size: floa
     """Return the numbers behind one picture of the sliders."""
     ends = data.strong.sel(condition=condition_number).isel(record=-1, size=data.strong_size.values == step_size)
     each = {LOOKS[name].label: ends.sel(penalty=penalty, kind=kind).values for (penalty, kind), name in PARTS.items()}
-    shown = (f"{label} {_spread(values)}" for label, values in each.items())
-    return f"Condition number {condition_number:g}, step size {step_size:g}: final L/L*, {'; '.join(shown)}."
+    shown = (f"{label}: {_spread(values)}" for label, values in each.items())
+    return (
+        f"Condition number {condition_number:g}, step size {step_size:g}. Final loss over the best loss, median of "
+        f"{ends.sizes['seed']} seeds (in brackets, how many were lost to divergence). {'; '.join(shown)}."
+    )
 
 
 def ablation_table(data: xr.Dataset) -> Table:

@@ -35,7 +35,7 @@ def harmless(lazy: xr.Dataset, steps: xr.Dataset) -> Figure:
             band(right, steps.width, normaliser.sel(start=start).transpose("seed", "width"), STARTS[start])
         right.axhline(ALLOWED, color=INK, linestyle=":", linewidth=1.2)
         _noted(right, "allowed: 0.1", (steps.width[-1], ALLOWED), (0, 4), ha="right")
-        left.set(yscale="log", ylabel="change of the kernel", title="training a thousandfold")
+        left.set(yscale="log", ylabel="change of the kernel", title="once the loss has fallen 1000-fold")
         right.set(yscale="log", ylabel="normaliser's term", title="one step, softmax")
         log_axis(left, lazy.width.values[::2], "width")
         log_axis(right, steps.width.values, "width")
@@ -139,7 +139,7 @@ def table_1(lazy: xr.Dataset) -> Table:
         enough = [int(w) for w in lazy.width.values if not failed or w > max(failed)]
         cells = (f"{eigenvalue:.2g}", f"{width:.0e}", f"{enough[0]}" if enough else "none", f"{steps:.0e}")
         rows.append([look.label, *map(Measured, cells), spread(at.steps, ".3g")])
-    caption = f"One output, constants 1, o(1) = 0. Steps at width {int(lazy.width[-1])}: median [smallest, largest]."
+    caption = f"One output, constants and powers of e^B set to 1. Steps at width {int(lazy.width[-1])}: median, range."
     return Table(["", "λ", "width: row", "all arrive from", "steps: row", "steps taken"], rows, caption)
 
 
