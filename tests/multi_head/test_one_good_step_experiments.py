@@ -58,7 +58,7 @@ PARTS = [  # further changes that must turn a rule of several parts
 
 def test_each_claim_of_the_book_holds_and_turns_with_its_arrays(stored):
     experiment = own.StartMargin()
-    verdicts = ledger.check(experiment.measurements(stored)).verdicts
+    verdicts = ledger.check(stored).verdicts
     assert all(v.outcome != "not reproduced" for v in verdicts)
     red.assert_every_claim_turns(experiment.measurements, stored, RED, PARTS)
 

@@ -213,9 +213,7 @@ SHORT = {
 
 
 def run(name):
-    return {
-        v.claim.id: v.outcome for v in ledger.check(SHORT[name].measurements(SHORT[name].run(device="cpu"))).verdicts
-    }
+    return red.outcomes(SHORT[name].measurements, SHORT[name].run(device="cpu"))
 
 
 def test_wrong_models_turn_claims_red(monkeypatch):
