@@ -97,11 +97,10 @@ def test_a_wrong_equation_seven_turns_the_exact_claims_red(monkeypatch):
 
 
 def test_pictures_are_made_from_results(stored):
-    margin = own.StartMargin()
     with mpl.rc_context({"figure.max_open_warning": 0}):
         for figure in (
-            figures.residual(margin, stored), figures.margins_in_noise(margin, stored),
-            figures.cell_frame(margin, stored, 0.1, 4.0, 0.1),
+            figures.residual(stored), figures.margins_in_noise(stored),
+            figures.cell_frame(stored, 0.1, 4.0, 0.1),
         ):  # fmt: skip
             assert len(png(figure)) > 1000
 

@@ -27,7 +27,7 @@ LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away
 
 def separation(rules: xr.Dataset) -> Figure:
     """Draw the smallest margins with uniform and with saturated attention against the noise."""
-    x, limit = rules.noise.values, (own.LinearRules().n_tokens / 2) ** 0.5  # the attention margin at S = 1
+    x, limit = rules.noise.values, (own.LinearRules.of(rules).n_tokens / 2) ** 0.5  # the attention margin at S = 1
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
         ax.axhspan(-1, 0, color=LOST, zorder=0)
@@ -46,7 +46,7 @@ def separation(rules: xr.Dataset) -> Figure:
 
 def margins_and_steps(data: xr.Dataset) -> Figure:
     r"""Draw measured margins against $S$ for three lengths of the first step, at the largest $\zeta$."""
-    ready, last = own.MarginOrder(), {"fraction": -1}
+    ready, last = own.MarginOrder.of(data), {"fraction": -1}
     s = data.norm.values
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.0))
