@@ -164,7 +164,8 @@ def test_every_experiment_says_what_it_is_and_respects_a_time_budget_of_under_a_
 
 def test_an_id_is_that_of_its_experiment_and_belongs_to_one_class():
     assert all(issubclass(found, Experiment) and found.id == name for name, found in experiments().items())
-    one, other = (type("Other", (Toy,), {"__module__": "room.chapter.experiments", "id": "toy.others"}) for _ in range(2))
+    own = {"__module__": "room.chapter.experiments", "id": "toy.others"}
+    one, other = (type("Other", (Toy,), own) for _ in range(2))
     module = types.ModuleType("room.chapter.experiments")
     module.__package__, module.one, module.again, module.other = "room.chapter", one, one, other
     with pytest.raises(ValueError, match=r"room\.chapter\.experiments: Other has the id of Other, 'toy\.others'"):

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights", "restored"]
+__all__ = [
+    "check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights",
+    "restored",
+]  # fmt: skip
 
 
 def check_known(kind: type, names: Iterable[str]) -> None:

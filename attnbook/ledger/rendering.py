@@ -231,7 +231,8 @@ def _row(v: Verdict) -> str:
     note = f"<b>Read with care.</b> {_text(v.claim.note)}" if v.claim.note else ""
     facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
     details = f"<details><summary>numbers and rule</summary>{facts}</details>" if facts else ""
-    badge = f'<span class="verdict verdict-{v.outcome.replace(",", "").replace(" ", "-")}">{SIGNS.get(v.outcome, "–")} {v.outcome}</span>'
+    kind = v.outcome.replace(",", "").replace(" ", "-")
+    badge = f'<span class="verdict verdict-{kind}">{SIGNS.get(v.outcome, "–")} {v.outcome}</span>'
     remarks = [f'<span class="claim-remark">{remark}</span>' for remark in _remarks(v) if remark]
     where = _text(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
     return (

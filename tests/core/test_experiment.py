@@ -373,7 +373,10 @@ def test_what_is_measured_follows_the_settings_of_the_data_and_no_others(monkeyp
     [
         (lambda d: d.drop_attrs(), "data: expected what Toy.run or load_stored returned, got data that name no"),
         (lambda d: d.assign_attrs(experiment="toy.other"), "got data of toy.other"),
-        (lambda d: d.assign_attrs(settings=d.settings | {"old": 1}), "another version of toy.draws, by the setting old"),
+        (
+            lambda d: d.assign_attrs(settings=d.settings | {"old": 1}),
+            "another version of toy.draws, by the setting old",
+        ),
         (lambda d: d.assign_attrs(settings={"seeds": [0]}), "another version of toy.draws, by the setting chunk"),
     ],
 )

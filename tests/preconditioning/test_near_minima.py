@@ -7,7 +7,6 @@ import pytest
 import red
 import torch
 
-from attnbook import ledger
 from attnbook.preconditioning import landscape
 from attnbook.preconditioning.data import draw_problem
 from attnbook.preconditioning.manifold import minimum, stack, unstack
