@@ -143,6 +143,17 @@ def test_all_sizes_differ():
     each(ALL, check, name)
 
 
+def test_what_is_the_same_for_all_experiments_stands_once():
+    """A method of the same name would take its place without a word."""
+    once = {"at", "from_data", "groups", "load", "load_stored", "measurements", "nearest", "run", "scales", "store"}
+
+    def check(kind):
+        bases = kind.__mro__[: kind.__mro__.index(Experiment)]
+        assert not [own for base in bases for own in once & set(vars(base))]
+
+    each(ALL, check, name)
+
+
 def test_an_unavailable_device_is_refused():
     def check(experiment):
         with pytest.raises(ValueError, match="device"):

@@ -110,7 +110,7 @@ class Experiment:
         return cls(**{**({} if scale == "book" else getattr(cls, scale)), **changes})
 
     @classmethod
-    def of(cls, data: xr.Dataset) -> Self:
+    def from_data(cls, data: xr.Dataset) -> Self:
         """Return the experiment that made these data, with the settings that they name and the seeds that they hold.
 
         Args:
@@ -236,7 +236,7 @@ class Experiment:
             ValueError: If a value has dimensions besides ``seed``, or the data are of another experiment, or their
                 settings are of no size of the experiment and lack what a claim needs.
         """
-        made_by = cls.of(data)
+        made_by = cls.from_data(data)
         try:
             found = made_by.measure(data)
         except Exception as error:

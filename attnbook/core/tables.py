@@ -123,7 +123,7 @@ def settings(data: xr.Dataset) -> Table:
     Raises:
         ValueError: If the data do not name their experiment and settings.
     """
-    chosen = asdict(Experiment.of(data)).items()
+    chosen = asdict(Experiment.from_data(data)).items()
     rows = [[name, ", ".join(map(str, v)) if isinstance(v, tuple) else str(v)] for name, v in chosen]
     return Table(["setting", "value"], rows, "Settings of this run; what each means stands in the reference.")
 

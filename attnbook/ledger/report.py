@@ -59,7 +59,7 @@ def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
 
 def _verdicts(data: xr.Dataset) -> Iterator[Verdict]:
     """Judge a run of the book; of the reader's own runs say what was measured, and what it leaves out."""
-    experiment = Experiment.of(data)
+    experiment = Experiment.from_data(data)
     scale, changes = experiment.nearest()
     measured, missing = {}, f"{changes}; it lacks what other claims need"
     try:

@@ -23,7 +23,7 @@ QUARTER, HALF = Look("ζ/4 taken off", "#0b5cad", "-", "o"), Look("ζ/2 taken of
 
 def relative(data: xr.Dataset) -> dict[Look, xr.DataArray]:
     """Return measured smallest margins and both bounds of all cells, over eq. (7) without noise."""
-    own = StartMargin.of(data)
+    own = StartMargin.from_data(data)
     unit = own.of_cells(lambda mixture: oracle.first_phase_margin(replace(mixture, label_noise=0.0, other_noise=0.0)))
     bounds = {STATED: own.of_cells(oracle.first_phase_margin), OURS: own.of_cells(theory.margin_bound)}
     return {look: values / unit for look, values in ({STEP: data.margin, ZERO: data.zero_margin} | bounds).items()}
@@ -31,7 +31,7 @@ def relative(data: xr.Dataset) -> dict[Look, xr.DataArray]:
 
 def margins_in_noise(data: xr.Dataset) -> Figure:
     """Draw the smallest margin and both bounds, over eq. (7) without noise, against the noise for each norm."""
-    own = StartMargin.of(data)
+    own = StartMargin.from_data(data)
     with style():
         figure, axes = plt.subplots(1, len(own.pattern_norms), figsize=(7.2, 2.6), sharey=True)
         for norm, ax in zip(own.pattern_norms, axes, strict=True):
@@ -44,7 +44,7 @@ def margins_in_noise(data: xr.Dataset) -> Figure:
 
 def residual(data: xr.Dataset) -> Figure:
     """Draw the residual with both coefficients against its samples, with its exact size and eq. (6) at C = 1."""
-    own = StartMargin.of(data)
+    own = StartMargin.from_data(data)
     law, bound = own.over_n(theory.residual_size), own.over_n(theory.residual_bound)
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.8))
