@@ -130,14 +130,14 @@ class Experiment:
         if other := {field.name for field in dataclasses.fields(kind)} ^ set(settings):
             raise ValueError(f"data: made by another version of {name}, by the setting {min(other)}; run it again")
         held = {"seeds": np.atleast_1d(data["seed"]).tolist()} if "seed" in data.coords else {}
-        return kind(**restored(kind, {**settings, **held}))  # type: ignore[return-value]  # a subclass, by the check
+        return kind(**restored(kind, {**settings, **held}))
 
     def nearest(self) -> tuple[Scale, str]:
         """Return the size from which the fewest settings differ, and what differs.
 
         Returns:
-            The size, and for example ``steps 400 (6000)``, in brackets what the size has: empty for a run of the
-            book's own, by its settings and its class. How seeds are grouped makes no difference.
+            The size, and for example ``steps 400 (6000)``, in brackets what the size has; empty where nothing differs,
+            neither a setting nor the class. How seeds are grouped makes no difference.
         """
         changes: dict[Scale, list[str]] = {}
         for scale in sorted(self.scales(), key="smoke".__eq__):  # of equals the book's
@@ -145,9 +145,8 @@ class Experiment:
             both = [(f.name, getattr(self, f.name), getattr(there, f.name)) for f in dataclasses.fields(self)]
             changes[scale] = [f"{name} {_short(mine)} ({_short(its)})" for name, mine, its in both if mine != its]
         scale = min(changes, key=lambda one: len(changes[one]))
-        size = {"book": [], "smoke": ["the size of tests"]}.get(scale, [f"size {scale}"] if changes[scale] else [])
-        own = [f"experiment {self.id}"] if " " in self.id else []
-        return scale, ", ".join([*own, *size, *changes[scale]])
+        found = [f"experiment {self.id}"] * (" " in self.id) + changes[scale]
+        return scale, ", ".join([f"size {scale}"] * (scale != "book" and found != []) + found)
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train these seeds; must depend on them and the settings only.

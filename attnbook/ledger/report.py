@@ -70,8 +70,8 @@ def _verdicts(data: xr.Dataset) -> Iterator[Verdict]:
         missing = str(error)
     for i, found in measured.items():
         named = claim(i)
-        own = changes or f"experiment {experiment.id}" * (named.experiment != experiment.id)
-        if own:
+        other = f"experiment {experiment.id}" if named.experiment != experiment.id else ""
+        if own := changes or other or ("the size of tests" if scale == "smoke" else ""):
             own += "; not the run by which the claims are judged"
             yield Verdict(named, scale, "your run, not judged", found, own)
         else:

@@ -393,7 +393,7 @@ def test_data_that_do_not_name_their_settings_are_refused(change, message):
         (Toy.at("large"), ("large", "")),
         (Toy(steps=12, factor=3), ("book", "steps 12 (5), factor 3 (1.0)")),
         (Toy.at("large", factor=3.0), ("large", "size large, factor 3.0 (1.0)")),
-        (Toy.at("smoke"), ("smoke", "the size of tests")),
+        (Toy.at("smoke"), ("smoke", "")),
         (Toy(seeds=tuple(range(99))), ("book", "seeds 0, 1, 2, …, 98 (0, 1, 2, 3, 4, 5, 6)")),
     ],
 )

@@ -168,9 +168,10 @@ def test_the_size_is_that_of_the_data_whatever_the_session_says():
         (BOOK.isel(seed=[1, 3]), "seeds 1, 3 (0, 1, 2, 3, 4)"),
         (red.named(ErrorRate(steps=400, n_inputs=64), BOOK), "n_inputs 64 (32), steps 400 (3000)"),
         (red.named(ErrorRate.at("large", width=3), ErrorRate.load_stored("large")), "size large, width 3 (32)"),
-        (red.named(ErrorRate.at("smoke"), BOOK), "the size of tests, seeds 0, 1, 2, 3, 4 (0, 1)"),
+        (red.named(ErrorRate.at("smoke"), BOOK), "size smoke, seeds 0, 1, 2, 3, 4 (0, 1)"),
+        (red.named(ErrorRate.at("smoke"), BOOK.isel(seed=[0, 1])), "the size of tests"),
     ],
-    ids=["seeds", "settings", "large", "tests"],
+    ids=["seeds", "settings", "large", "small", "tests"],
 )
 def test_a_run_of_other_settings_is_shown_and_not_judged(data, said):
     report = check(data, only=["GA-T1-rate", "GA-T1-order"])
@@ -190,16 +191,19 @@ def test_how_seeds_are_grouped_makes_a_run_no_other():
 
 
 def test_an_experiment_that_varies_one_of_the_book_is_not_judged():
-    """A class with the id of its base, and one with an id of its own; the data know which."""
+    """Classes that inherit the id, that repeat it, as a copy of the source does, and with an id of their own."""
 
     class Mine(ErrorRate):
         noise = 1.0
 
+    class Copy(ErrorRate):
+        id = RATE
+
     class Other(ErrorRate):
         id = "mine.other"
 
-    assert (Mine.id, ErrorRate.id) == (f"{RATE} (Mine)", RATE)
-    for kind in (Mine, Other):
+    assert (Mine.id, Copy.id, ErrorRate.id) == (f"{RATE} (Mine)", f"{RATE} (Copy)", RATE)
+    for kind in (Mine, Copy, Other):
         report = check(red.named(kind(), BOOK), only=["GA-T1-order"])
         assert repr(report) == (
             f"GA-T1-order: {OWN}\nyour run: experiment {kind.id}; not the run by which the claims are judged"
