@@ -163,8 +163,8 @@ def test_bad_settings_and_arguments_are_refused():
     with pytest.raises(ValueError, match="n_outputs"):
         landscape.hessian_spectrum(torch.ones(3), 2)
     wrong = {
-        Landscape: ({"outputs": (5, 5)}, {"spreads": (2.0,)}, {"squared_distances": (0.1,)}, {"seeds": ()}),
-        PopulationLoss: ({"sample_sizes": (32,)}, {"seeds": (1, 1)}),
+        Landscape: ({"outputs": (5, 5)}, {"spreads": (2.0,)}, {"squared_distances": (0.1, 2.0)}, {"seeds": ()}),
+        PopulationLoss: ({"sample_sizes": (32, 8)}, {"seeds": (1, 1)}),
         Minima: ({"n_outputs": 2}, {"hessian_outputs": (2,)}),
     }
     for kind, several in wrong.items():
