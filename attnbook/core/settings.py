@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-__all__ = ["check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights", "whole"]
+__all__ = [
+    "check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights",
+    "restored", "whole",
+]  # fmt: skip
 
 
 def check_known(kind: type, names: Iterable[str]) -> None:
@@ -71,6 +74,28 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     return int(value)
+
+
+def restored(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they were before :func:`attnbook.core.results.plain` made JSON of them.
+
+    Args:
+        kind: Dataclass whose fields are the settings.
+        plain: Settings, where lists stand for tuples and texts for infinity and NaN.
+
+    Returns:
+        The settings; their types are for :func:`check_types`.
+    """
+    kinds, found = get_type_hints(kind), {name: _tuples(value, lambda leaf: leaf) for name, value in plain.items()}
+    return {n: v if _fits(v, kinds.get(n, Any)) else _tuples(plain[n], _number) for n, v in found.items()}
+
+
+def _tuples(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    return tuple(_tuples(one, leaf) for one in value) if isinstance(value, list | tuple) else leaf(value)
+
+
+def _number(leaf: Any) -> Any:
+    return float(leaf) if leaf in ("inf", "-inf", "nan") else leaf
 
 
 def check_sizes(settings: object, *names: str) -> None:

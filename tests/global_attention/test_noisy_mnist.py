@@ -29,7 +29,7 @@ def data(smoke):
 
 
 @pytest.mark.parametrize(
-    "change", [{"read_at": 0.3}, {"steps": 1}, {"seeds": ()}, {"chunk": 0}, {"panels": ("uniform",)}]
+    "change", [{"read_at": 0.3}, {"steps": 1}, {"seeds": ()}, {"chunk": 0}, {"panels": ("figure_3",)}]
 )
 def test_impossible_settings_are_refused_by_name(change):
     with pytest.raises(ValueError, match=next(iter(change))):

@@ -60,9 +60,7 @@ def table(baseline, self_attention, uniform_attention=None, mean_pooling=None, p
     data = xr.Dataset({"test_accuracy": cells.expand_dims({"seed": 3, "epoch": 5}), "pooled_path": path})
     data = data.assign(words_at_start=mass, words_at_end=mass)
     data = xr.Dataset({n: v if "seed" in v.dims else v.expand_dims(seed=3) for n, v in data.items()})
-    settings = {name: getattr(IMDB, name) for name in ("n_test", "epochs", "pooling_passes", "vectors")}
-    named = data.assign_coords(IMDB.coordinates() | {"seed": [0, 1, 2]})
-    return named.copy(deep=True).assign_attrs(settings=settings)
+    return red.named(IMDB, data.assign_coords(IMDB.coordinates() | {"seed": [0, 1, 2]}).copy(deep=True))
 
 
 COLUMNS = {network: np.array(figures.paper(network)) for network in ("baseline", "self_attention")}

@@ -9,6 +9,7 @@ import pytest
 import red
 import xarray as xr
 
+from attnbook import ledger
 from attnbook.core.experiment import share_of_seeds
 from attnbook.core.figures import BACKGROUND
 from attnbook.mirror_descent import mirror, mirror_steps, optimizer
@@ -222,8 +223,18 @@ def test_pictures_and_tables_draw(stored):
     assert [row[0] for row in figures.by_exponent(stored["mirror_descent.direction"]).rows][-1] == "3"
 
 
+def test_an_exponent_of_the_readers_own_trains_and_a_line_says_which_claims_need_others():
+    for kind, measured in ((own.Direction, False), (own.Inequalities, True)):
+        data = kind.at("smoke", ps=(1.3,)).run(device="cpu")
+        *claims, said = repr(ledger.check(data)).splitlines()
+        assert len(claims) == 6
+        assert all(line.endswith("your run, not judged" if measured else "your run, not measured") for line in claims)
+        assert said.startswith("your run: size smoke, ps 1.3 (")
+        assert said.endswith("not the run by which the claims are judged" if measured else "in index 'p'")
+
+
 @pytest.mark.parametrize("kind", KINDS.values())
-@pytest.mark.parametrize("ps", [(2.0, 1.5), (1.0, 2.0, 3.0), (1.5, 1.75)])
+@pytest.mark.parametrize("ps", [(2.0, 1.5), (1.0, 2.0, 3.0), ()])
 def test_impossible_exponents_are_refused_by_name(kind, ps):
     with pytest.raises(ValueError, match="ps: "):
         kind(ps=ps)

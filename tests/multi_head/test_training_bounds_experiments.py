@@ -197,7 +197,6 @@ def test_hills_grow_with_the_distance(stored):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        (own.TrainingBounds, {"heads": (4, 16, 64)}, "heads"),
         (own.TrainingBounds, {"heads": (4, 4)}, "heads"),
         (own.TrainingBounds, {"step_size": 0.0}, "step_size"),
         (own.TrainingBounds, {"horizons": (10, 2000)}, "horizons"),

@@ -163,8 +163,8 @@ def test_bad_settings_and_arguments_are_refused():
     with pytest.raises(ValueError, match="n_outputs"):
         landscape.hessian_spectrum(torch.ones(3), 2)
     wrong = {
-        Landscape: ({"outputs": (5, 5)}, {"spreads": (2.0,)}, {"squared_distances": (0.1,)}, {"seeds": ()}),
-        PopulationLoss: ({"sample_sizes": (32,)}, {"seeds": (1, 1)}),
+        Landscape: ({"outputs": (5, 5)}, {"spreads": (2.0,)}, {"squared_distances": (0.1, 2.0)}, {"seeds": ()}),
+        PopulationLoss: ({"sample_sizes": (32, 8)}, {"seeds": (1, 1)}),
         Minima: ({"n_outputs": 2}, {"hessian_outputs": (2,)}),
     }
     for kind, several in wrong.items():
@@ -274,7 +274,7 @@ ALSO = {  # of claims whose rule has several parts
 @pytest.mark.parametrize("kind", RED)
 def test_stored_claims_hold_and_each_part_of_each_rule_can_fail(kind):
     data, measure = kind.load_stored("book"), kind.at("book").measurements
-    assert all(v.outcome == v.claim.verdict for v in ledger.check(measure(data)).verdicts)
+    assert all(v.outcome == v.claim.verdict for v in ledger.check(data).verdicts)
     red.assert_every_claim_turns(measure, data, RED[kind], ALSO[kind].items())
 
 
@@ -287,8 +287,7 @@ def test_what_happens_beyond_the_radius_concerns_only_claims_about_all_distances
 
 def failed(data, kind, scale):
     """Claims that are red."""
-    verdicts = ledger.check(kind.at(scale).measurements(data)).verdicts
-    return {v.claim.id for v in verdicts if v.outcome == "not reproduced"}
+    return {i for i, outcome in red.outcomes(kind.at(scale).measurements, data).items() if outcome == "not reproduced"}
 
 
 def test_a_wrong_projection_turns_lemma_1_red(monkeypatch):

@@ -180,7 +180,7 @@ def test_the_movement_bound_by_hand():
         (lambda: own.KernelMovement.at(radii=(0.1, 0.01)), "radii"),
         (lambda: own.KernelMovement.at(radius=0.02), "radius"),
         (lambda: own.EigenvalueRadius.at(sizes=(8, 16)), "sizes"),
-        (lambda: own.SmallestEigenvalues.at(rank_widths=(16, 24)), "rank_widths"),
+        (lambda: own.SmallestEigenvalues.at(rank_widths=(24, 16)), "rank_widths"),
         (lambda: own.LemmaB1.at(smallest_radius=0.01), "smallest_radius"),
         (lambda: own.LemmaB1.at(widths=(64,)), "widths"),
     ],

@@ -212,7 +212,6 @@ def test_the_second_tail_scale_is_the_largest_of_as_many_normal_numbers():
         (lambda: own.SoftmaxNetwork.at(widths=(32, 16)), "widths"),
         (lambda: own.SoftmaxNetwork.at(effective_widths=(64,)), "effective_widths"),
         (lambda: own.SoftmaxNetwork.at(n_outputs=1), "n_outputs"),
-        (lambda: own.Denominator.at(lowest_norms=(1.0, 0.8)), "lowest_norms"),
     ],
 )
 def test_arguments_outside_their_range_are_refused_by_name(call, message):
