@@ -169,3 +169,20 @@ def test_an_id_is_that_of_its_experiment_and_belongs_to_one_class():
     module.__package__, module.one, module.again, module.other = "room.chapter", one, one, other
     with pytest.raises(ValueError, match=r"room\.chapter\.experiments: Other has the id of Other, 'toy\.draws'"):
         registry._add({}, module)
+
+
+def test_what_torch_is_told_to_do_by_default_changes_no_number(kind, smoke_results):
+    """Another device, on which nothing can be computed, and another type: the package names both wherever it matters.
+
+    Both together, of the first seed: what fails under one of them fails here.
+    """
+    ready = kind.at("smoke", chunk=1)
+    expected = kind.load(smoke_results.groups(kind)[0])
+    torch.set_default_device("meta")
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = replace(ready, seeds=ready.seeds[:1]).run(device="cpu")
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert_same(found.drop_vars(ready.coordinates(), errors="ignore"), expected)

@@ -85,7 +85,7 @@ class MainTheorem(ByExponent):
                 start=starts.start, record_at=names[step], device=device, progress=share(progress, number, 2),
             )  # fmt: skip
             path = history.records["key_query"]
-            losses = [train_loss({"key_query": torch.tensor(w)}, batch).numpy() for w in path]
+            losses = [train_loss({"key_query": torch.from_numpy(w)}, batch).numpy() for w in path]
             arrays = {
                 "divergence": starts.divergence(path),
                 "norm": starts.relative_norm(path),
@@ -296,7 +296,7 @@ class Inequalities(ByExponent):
 
 def attended(key_query: np.ndarray, batch: Batch) -> np.ndarray:
     """Return the token that each sample attends to most, ``(members, samples)``."""
-    return attention_weights(torch.tensor(key_query), batch).numpy().argmax(-1)
+    return attention_weights(torch.from_numpy(key_query), batch).numpy().argmax(-1)
 
 
 def own_cosine(data: xr.Dataset) -> xr.DataArray:

@@ -199,7 +199,7 @@ class Staying(Experiment):
             records = equal_steps(runs, length, self.steps, record_at, device, told)
             with runtime.threads(1):
                 path, sizes = records["key_query"], np.exp(records["log_step_size"][at])
-                batch, own = Batch.of(runs.problems), torch.tensor(runs.selected)
+                batch, own = Batch.of(runs.problems), torch.from_numpy(runs.selected)
                 losses = np.stack([excess_loss(to_tensor(w, dtype=torch.float64), batch, own).numpy() for w in path])
                 ray, pair = mirror.normalised(runs.weight, runs.ps), (losses[at], losses[at + 1])
                 needed = one_step.needed_slack(path[at], path[at + 1], ray, pair, sizes, runs.ps)

@@ -108,7 +108,7 @@ class Objective(Official):
             norms = [mirror.entrywise_norm(gradient, float(mirror.conjugate(p))) for p in self.ps]
             bounds = [theory.gradient_bound(problems, p, loss) for p in self.ps]
             ratio.append(np.stack(norms, axis=-1) / np.stack(bounds, axis=-1))
-        batch, parameters = Batch.of(problems), {"key_query": torch.tensor(weights)}
+        batch, parameters = Batch.of(problems), {"key_query": torch.from_numpy(weights)}
         closed, automatic = (f(parameters, batch)[1]["key_query"] for f in (loss_and_gradient, autograd(train_loss)))
         error = (closed - automatic).abs().amax((1, 2)) / closed.abs().amax((1, 2))
         return np.stack(violation, axis=-1), np.stack(ratio, axis=1), error.numpy()

@@ -116,7 +116,7 @@ class MarginRace(OnFewSamples):
         n, n_seeds = len(team), len(seeds)
         objective = {"plain": objectives.logistic, "normalised": objectives.log_sum_exp}[team[0][0]]
         oracles = [oracle.key_query(draw_patterns(self.mixture, rng=stream(s, "patterns"))) for s in seeds]
-        targets = torch.as_tensor(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
+        targets = torch.from_numpy(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
         heads = drawn.tokens.new_tensor([signs or [float(heads)] for _, heads, _ in team])
         counts = heads.repeat_interleave(n_seeds, 0)
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))

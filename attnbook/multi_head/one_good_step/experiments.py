@@ -226,8 +226,8 @@ class StartMargin(MixtureCells):
 
 def jacobian_errors(n_tokens: int) -> list[float]:
     """Return the relative errors of the softmax Jacobian at zero, with and without one over the number of tokens."""
-    true = torch.func.jacrev(lambda v: v.softmax(0))(torch.zeros(n_tokens, dtype=torch.float64))
-    printed = torch.eye(n_tokens, dtype=torch.float64) - 1 / n_tokens
+    true = torch.func.jacrev(lambda v: v.softmax(0))(torch.zeros(n_tokens, device="cpu", dtype=torch.float64))
+    printed = torch.eye(n_tokens, device="cpu", dtype=torch.float64) - 1 / n_tokens
     return [float((form - true).norm() / true.norm()) for form in (printed / n_tokens, printed)]
 
 

@@ -87,7 +87,7 @@ class InsideTheorem(Experiment):
         self, stack: Stack, target: Parameters, step_size: np.ndarray, progress: Progress | None
     ) -> dict[str, np.ndarray]:
         r"""Train and record losses, distances, descent over what (13) states, and $\beta_2$ of Corollary 1."""
-        rate, kept = torch.tensor(step_size).to(stack.tokens)[:, None, None, None], self.coordinates()["step"]
+        rate, kept = torch.from_numpy(step_size).to(stack.tokens)[:, None, None, None], self.coordinates()["step"]
         objective, now, losses, records = logistic(stack.labels), stack.start, [], []
         for step in range(self.steps + 2):
             value, gradient = layer.value_and_gradient(now, stack.tokens, objective, counts=stack.counts)
@@ -178,7 +178,7 @@ class Segments(OnMixture):
         slope = _flat(network.loss_and_gradient(random, batch)[1]).numpy()
         across = np.eye(len(slope)) - np.outer(slope, slope) / (slope @ slope)
         steepest = np.linalg.eigh(across @ _hessian(random, batch) @ across)[1][:, 0]
-        rows = torch.tensor(steepest).view(1, self.n_heads, -1, self.dimension)
+        rows = torch.from_numpy(steepest).view(1, self.n_heads, -1, self.dimension)
         direction = {"decoder": rows[:, :, : self.n_tokens], "key_query": rows[:, :, self.n_tokens :]}
 
         def at(where: float) -> Parameters:
@@ -207,7 +207,7 @@ class Segments(OnMixture):
 
 
 def _points(one: Parameters, other: Parameters) -> list[Parameters]:
-    shares = torch.linspace(0, 1, POSITIONS, dtype=torch.float64)
+    shares = torch.linspace(0, 1, POSITIONS, device="cpu", dtype=torch.float64)
     return [{name: (1 - share) * one[name] + share * other[name] for name in one} for share in shares]
 
 

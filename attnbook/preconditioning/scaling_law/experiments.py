@@ -131,7 +131,7 @@ class ScalingLaw(Experiment):
     def target(self, seed: int) -> Tensor:
         r"""Return $\tilde A$ of a seed: inputs are white, so that it is $A$ itself."""
         sizes = self.dimension, self.n_outputs, 1.0, self.largest, self.smallest
-        return torch.as_tensor(Setup(*sizes, self.noise, n_samples=1).problem(seed).true_map)
+        return torch.from_numpy(Setup(*sizes, self.noise, n_samples=1).problem(seed).true_map)
 
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of samples and steps."""

@@ -50,7 +50,7 @@ class ForwardAndBack(Experiment):
     def _one(self, seed: int) -> Arrays:
         samples = tasks.sample_quality([tasks.exact_denoiser], self.particles, self.sde_steps, seed, "particles")
         noisy = ON_A_LINE.draw(self.inputs, rng=stream(seed, "inputs"))
-        mapped = ON_A_LINE.inputs(noisy.times, noisy.points, torch.zeros(1, dtype=torch.float64))
+        mapped = ON_A_LINE.inputs(noisy.times, noisy.points, torch.zeros(1, device="cpu", dtype=torch.float64))
         return {
             "loss_gap": (("model",), self._loss_gap(seed)),
             "label_noise": ((), ((noisy.clean.T - ON_A_LINE.truth(noisy)) ** 2).mean()),
