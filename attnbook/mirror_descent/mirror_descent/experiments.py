@@ -53,6 +53,7 @@ class MainTheorem(ByExponent):
     id = "mirror_descent.main_theorem"
     summary = "The main theorem with constant steps in the cone, and plain against scale-free steps at equal norm"
     needed = (2.0,)
+    needs = "float64"
     smoke = {"steps": 30, "free_steps": 30, "records": 4, "seeds": (0, 1)}
     large = {"steps": 200_000, "seeds": tuple(range(100))}
 
@@ -136,6 +137,7 @@ class Direction(ByExponent):
 
     id = "mirror_descent.direction"
     summary = "Direction, tokens and sparsity of runs from zero with several p"
+    needs = "float64"
     smoke = {"steps": 20, "records": 4, "seeds": (0, 1)}
     large = {"ps": (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0), "steps": 12_000, "seeds": tuple(range(60))}
 
@@ -217,6 +219,7 @@ class Trajectories(ByExponent):
 
     id = "mirror_descent.trajectories"
     summary = "Paths in the plane that turn to their max-margin ray"
+    needs = "float64"
     smoke = {"steps": 20, "records": 4, "seeds": (0, 1)}
 
     steps: int = 3000
@@ -258,6 +261,7 @@ class Inequalities(ByExponent):
     id = "mirror_descent.inequalities"
     summary = "Lemmas 12 to 15 and 26 on random and worst-case matrices"
     needed = (2.0, 3.0)
+    needs = "cpu"
     smoke = {"ps": (1.25, 2.0, 3.0), "dimension": 3, "pairs": 30, "scalars": 50, "seeds": (0, 1)}
 
     ps: tuple[float, ...] = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0)  # exponents, increasing

@@ -25,6 +25,7 @@ class SingleHead(Gridded):
 
     id = "multi_head.single_head"
     summary = "Lemma 1 and Proposition 1: derivatives of one head and bounds on them"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {"formula_draws": 2, "dimensions": (2, 8), "bound_draws": 3, "seeds": (0, 1)}
     axes = {"dimension": "dimensions"}
@@ -86,6 +87,7 @@ class Curvature(Gridded):
 
     id = "multi_head.curvature"
     summary = "Corollary 1: extreme curvature of the loss against the number of heads"
+    needs = "float64"
     budget_seconds = 60
     smoke = {"heads": (1, 4, 8), "steps": 10, "seeds": (0, 1)}
     large = {
@@ -167,6 +169,7 @@ class Variants(Gridded):
 
     id = "multi_head.curvature_variants"
     summary = "Corollary 1 with pooling, with the last token alone, and with another self-bounded loss"
+    needs = "cpu"
     budget_seconds = 40
     smoke = {"heads": (1, 2), "n_samples": 8, "seeds": (0, 1)}
     axes = {"heads": "heads"}

@@ -81,7 +81,7 @@ def draw_points(
 def measure_point(parameters: Parameters, batch: network.Batch) -> dict[str, np.ndarray]:
     """Return what is measured at one point, each ``(members,)``."""
     loss, gradients = network.loss_and_gradient(parameters, batch)
-    squares = sum(g.square().flatten(1).sum(1) for g in gradients.values())
+    squares = torch.stack([g.square().flatten(1).sum(1) for g in gradients.values()]).sum(0)
     found = [_eigenvalues(parameters, batch, member) for member in range(len(loss))]
     return {
         **{name: np.array([one[name] for one in found]) for name in found[0]},

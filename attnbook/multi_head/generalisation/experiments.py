@@ -58,6 +58,7 @@ class GeneralisationGap(OnNoisyData):
 
     id = "multi_head.generalisation_gap"
     summary = "Theorem 2, Corollaries 2 and 4: the gap between test and training loss, and its bounds"
+    needs = "float64"
     budget_seconds = 40
     smoke = {"sizes": (5, 10, 20), "steps": 22, "test_samples": 100, "seeds": (0, 1), "dimension": 7, "n_tokens": 5}
     axes = {"n": "sizes"}
@@ -135,6 +136,7 @@ class Stability(OnNoisyData):
 
     id = "multi_head.stability"
     summary = "Section 6.2: the networks without one sample, the recursion for their distances, and what bounds say"
+    needs = "float64"
     budget_seconds = 50
     smoke = {
         "sizes": (5, 10), "steps": 10, "inside_steps": 10, "inside_size": 5,
@@ -217,6 +219,7 @@ class InsideTheorem2(AfterFirstPhase):
 
     id = "multi_head.inside_theorem_2"
     summary = "Theorem 2 inside its hypotheses, with enough samples for its bound to say something"
+    needs = "float64"
     budget_seconds = 40
     smoke = {"n_samples": 60, "steps": 5, "test_samples": 50, "seeds": (0, 1)}
     labels = {"name": CONDITIONS}

@@ -33,6 +33,7 @@ class StepSizeMap(OnMixture):
 
     id = "multi_head.step_size_map"
     summary = "Mixture data: the number of heads and the step size together"
+    needs = "float64"
     budget_seconds = 50
     smoke = {"n_samples": 8, "n_test": 20, "steps": 5, "seeds": (0, 1)}
     axes = {"heads": "heads", "step_size": "step_sizes"}
@@ -86,6 +87,7 @@ class AlternatingLabels(Gridded):
 
     id = "multi_head.alternating_labels"
     summary = "Labels that alternate along a line: how many heads can fit them"
+    needs = "float64"
     budget_seconds = 20
     smoke = {"starts": 3, "steps": 20, "seeds": (0, 1)}
     axes = {"heads": "heads"}

@@ -49,6 +49,7 @@ class MarginRace(OnFewSamples):
 
     id = "multi_head.margin_race"
     summary = "Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?"
+    needs = "float64"
     smoke = {
         "n_samples": 7, "first_phase_samples": 50, "steps": 50, "early_step": 20, "records": 5, "seeds": (0, 1),
     }  # fmt: skip
@@ -166,6 +167,7 @@ class RandomStarts(OnFewSamples):
 
     id = "multi_head.random_starts"
     summary = "Section 7: tangent margins at random starts, and the largest margin of the model at norm root two"
+    needs = "float64"
     smoke = {"n_samples": 11, "first_phase_samples": 100, "search_starts": 2, "search_steps": 5, "seeds": (0, 1)}
     axes = {
         "heads": "heads", "searched": "searched", "key_query_scale": "key_query_scales", "value_scale": "value_scales",

@@ -44,6 +44,7 @@ class StartMargin(MixtureCells):
 
     id = "multi_head.start_margin"
     summary = "Lemma 2 and Proposition 2: what one step writes; norms, outputs and margins at the start"
+    needs = "float64"
     budget_seconds = 20
     smoke = {
         "n_samples": 100, "noises": (0.0, 0.1), "n_first": (100, 1000), "seeds": (0, 1), "chunk": 2,

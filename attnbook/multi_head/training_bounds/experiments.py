@@ -54,6 +54,7 @@ class TrainingBounds(WideNetworks):
 
     id = "multi_head.training_bounds"
     summary = "Theorem 1, Corollaries 2 and 3 outside their hypotheses, and targets, from four to 10^12 heads"
+    needs = "float64"
     budget_seconds = 20
     smoke = {"heads": (4, 64, 1e6), "steps": 100, "horizons": (10, 100), "wanted": (10, 100), "seeds": (0, 1)}
     axes = {"heads": "heads", "k": "wanted"}
@@ -186,6 +187,7 @@ class Certificates(WideNetworks):
 
     id = "multi_head.certificates"
     summary = "Theorem 1 with heads tracked one by one: certificates, and training at their step size"
+    needs = "float64"
     budget_seconds = 60
     smoke = {"heads": (1e4, 1e6), "steps": 300, "seeds": (0, 1)}
 

@@ -35,6 +35,7 @@ class InsideTheorem(Experiment):
 
     id = "multi_head.inside_theorem"
     summary = "Theorem 1 inside its own hypotheses: two tokens, constants as printed, two hundred thousand steps"
+    needs = "float64"
     budget_seconds = 60
     smoke: ClassVar[Mapping[str, Any]] = {"steps": 300, "seeds": (0, 1)}
 
@@ -139,6 +140,7 @@ class Segments(OnMixture):
 
     id = "multi_head.segments"
     summary = "Proposition 4: the loss between two networks"
+    needs = "cpu"
     budget_seconds = 30
     smoke: ClassVar[Mapping[str, Any]] = {"seeds": (0, 1), "multiples": (1.0, 300.0)}
     axes: ClassVar[Mapping[str, str]] = {"multiple": "multiples"}

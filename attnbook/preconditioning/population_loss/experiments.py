@@ -29,6 +29,7 @@ class PopulationLoss(Experiment):
 
     id = "preconditioning.population_loss"
     summary = "Softmax attention on Gaussian keys by simulation: tilted mean, loss and moments"
+    needs = "cpu"
     budget_seconds = 25
     smoke = {"tilt_draws": 20_000, "moment_draws": 20_000, "loss_draws": 500, "seeds": (0, 1)}
 
@@ -97,6 +98,7 @@ class Minima(Experiment):
 
     id = "preconditioning.minima"
     summary = "The set of minima: how many pieces, projection, convexity, Hessian and nearest saddle"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {
         "dimension": 2, "n_outputs": 3, "rotations": 2, "points": 10, "hessian_dimension": 2,
@@ -200,6 +202,7 @@ class Landscape(Experiment):
 
     id = "preconditioning.landscape"
     summary = "Theorem 1: one-point convexity and smoothness, at random and at worst"
+    needs = "float64"
     budget_seconds = 25
     smoke = {
         "dimension": 2, "outputs": (2, 3), "spreads": (1.0, 0.5), "squared_distances": (0.4, 0.8), "directions": 20,

@@ -80,6 +80,7 @@ class Conditioning(Experiment):
 
     id = "preconditioning.conditioning"
     summary = "Both readings of the preconditioner: curvature at the minima and steps against kappa"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {
         "dimension": 2, "n_outputs": 3, "condition_numbers": (1.0, 10.0, 20.0), "max_steps": 200, "compared": 20,
@@ -218,6 +219,7 @@ class Convergence(NearMinima):
 
     id = "preconditioning.convergence"
     summary = "The rate near the minima, and the largest stable step size"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {
         "dimension": 2, "outputs": (3, 2), "step_sizes": (0.2, 0.5), "records": 10, "limit_steps": 20, "seeds": (0, 1),
@@ -309,6 +311,7 @@ class Balance(NearMinima):
 
     id = "preconditioning.balance"
     summary = "What balance costs and saves: descents from unbalanced minima, with and without the regulariser"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {"dimension": 2, "outputs": (3, 2), "steps": 40, "records": 5, "seeds": (0, 1), "chunk": 1}
 

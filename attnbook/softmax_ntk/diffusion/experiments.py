@@ -33,6 +33,7 @@ class ForwardAndBack(Experiment):
 
     id = "softmax_ntk.forward_and_back"
     summary = "Forward and backward process, the two losses of score matching, and what the assumptions ask of data"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {"draws": 500, "inputs": 100, "particles": 50, "sde_steps": 20, "seeds": (0, 1)}
 
@@ -129,6 +130,7 @@ class ScoreLearning(Stopped):
 
     id = "softmax_ntk.score_learning"
     summary = "Early stopping by held-out noisy labels, the four terms of the error, two weights of time"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "samples": 23, "held_out": 11, "width": 32, "last": 10_000, "per_decade": 2, "budget": 20, "test": 101,
@@ -271,6 +273,7 @@ class ScoreSizes(Stopped):
 
     id = "softmax_ntk.score_sizes"
     summary = "Error at the held-out stop against the number of samples, beside the best linear denoiser"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "sizes": (11, 23), "class_points": 31, "width": 32, "last": 1000, "per_decade": 2, "test": 101, "seeds": (0, 1),

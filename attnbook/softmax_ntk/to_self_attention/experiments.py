@@ -42,6 +42,7 @@ class LayerAsNetwork(Experiment):
 
     id = "softmax_ntk.layer_as_network"
     summary = "Rank of the kernel of a layer's softmax weights, against the length of the sequences"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {"sequences": 5, "dimension": 3, "lengths": (7, 11), "seeds": (0, 1)}
 
@@ -97,6 +98,7 @@ class PlantedAttention(Experiment):
 
     id = "softmax_ntk.planted_attention"
     summary = "Alternating, joint and softmax-only training of a planted self-attention layer at equal budget"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "sequences": 7, "length": 5, "dimension": 3, "outputs": 2, "steps": 12, "target": 1e-3, "long_steps": 20,
