@@ -15,7 +15,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.checks import increasing
 from attnbook.multi_head.curvature import points
 from attnbook.multi_head.curvature_bounds import loss_constants
-from attnbook.multi_head.data import Mixture, double_device, draw
+from attnbook.multi_head.data import Mixture, draw
 from attnbook.multi_head.experiment_parts import Gridded, slope
 
 
@@ -127,7 +127,7 @@ class Curvature(Gridded):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train to all points and find the extreme eigenvalues there."""
-        batch = draw(self.mixture, self.n_samples, seeds, device=double_device(device))[:2]
+        batch = draw(self.mixture, self.n_samples, seeds, device=device)[:2]
 
         def at_points(scale: float, n_heads: int) -> Arrays:
             drawn = points.draw_points(self, scale, n_heads, seeds, batch)

@@ -15,7 +15,7 @@ from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head.checks import at_least, increasing, positive
-from attnbook.multi_head.data import Drawn, double_device
+from attnbook.multi_head.data import Drawn
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation import left_out
 from attnbook.multi_head.network import largest_head_norm
@@ -81,11 +81,11 @@ class GeneralisationGap(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train on samples of every size, and look for the targets that the bounds need."""
-        where, found, heads = double_device(device), [], [self.heads]
-        first, test = self.first(seeds, where), self.draw(seeds, self.test_samples, "test", where)
+        found, heads = [], [self.heads]
+        first, test = self.first(seeds, device), self.draw(seeds, self.test_samples, "test", device)
         with threads(1):
             for number, n in enumerate(self.sizes, 1):
-                stack = stacked(self.draw(seeds, n, f"samples {n}", where), first, heads)
+                stack = stacked(self.draw(seeds, n, f"samples {n}", device), first, heads)
                 found.append(self._trained(stack, test) | self._targets(stack))
                 if progress:
                     progress(number, len(self.sizes))
@@ -157,14 +157,13 @@ class Stability(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train full and reduced networks for every size and both numbers of heads, and inside the hypotheses."""
-        where, found = double_device(device), []
-        test = self.draw(seeds, self.test_samples, "test", where)
+        found, test = [], self.draw(seeds, self.test_samples, "test", device)
         runs: list[tuple[int, tuple[int, ...], float, int]]
         runs = [(n, self.heads, self.step_size, self.steps) for n in self.sizes]
         runs += [(self.inside_size, (self.inside_heads,), self.inside_step_size, self.inside_steps)]
         with threads(1):
             for number, run in enumerate(runs, 1):
-                found.append(left_out.measured(left_out.followed(self, seeds, *run, where), run[2], test))
+                found.append(left_out.measured(left_out.followed(self, seeds, *run, device), run[2], test))
                 if progress:
                     progress(number, len(runs))
         *usual, inside = found
@@ -233,10 +232,9 @@ class InsideTheorem2(AfterFirstPhase):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train, and evaluate the bound for the best target found, and all conditions."""
-        where = double_device(device)
-        drawn, test = (self.draw(seeds, n, name, where)
+        drawn, test = (self.draw(seeds, n, name, device)
                        for n, name in ((self.n_samples, "samples"), (self.test_samples, "test")))  # fmt: skip
-        stack = stacked(drawn, self.first(seeds, where), [self.heads])
+        stack = stacked(drawn, self.first(seeds, device), [self.heads])
 
         def record(networks: Parameters) -> dict[str, Tensor]:
             found = {"train": stack.losses(networks), "test": stack.on(test).losses(networks)}

@@ -18,7 +18,7 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
 from attnbook.multi_head.checks import at_least, containing, increasing
-from attnbook.multi_head.data import Drawn, double_device, draw_patterns
+from attnbook.multi_head.data import Drawn, draw_patterns
 from attnbook.multi_head.margin_race import root_two
 from attnbook.multi_head.on_mixture import AfterFirstPhase
 
@@ -39,8 +39,7 @@ class OnFewSamples(AfterFirstPhase):
 
     def samples(self, seeds: Sequence[int], device: torch.device) -> tuple[Drawn, Drawn]:
         """Draw training samples, and those of the first phase."""
-        where = double_device(device)
-        return self.draw(seeds, self.n_samples, "samples", where), self.first(seeds, where)
+        return self.draw(seeds, self.n_samples, "samples", device), self.first(seeds, device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from attnbook.core.runtime import Progress
 from attnbook.multi_head import oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.checks import at_least, containing, increasing
-from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
+from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.on_mixture import MixtureCells
 
@@ -88,17 +88,16 @@ class StartMargin(MixtureCells):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Measure margins in all cells, and the three properties after a real first phase."""
-        where = double_device(device)
 
         def of_cell(share: float, norm: float, noise: float) -> Arrays:
             mixture = self.mixture(norm, share, noise)
-            true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+            true, batch = truth(mixture, seeds, device), draw(mixture, self.n_samples, seeds, device=device)
             starts_at = {"zero_margin": 0 * true.signal, "margin": share / 4 * true.signal}
             return {name: (("seed",), true.margins(batch, m).amin(1).cpu().numpy()) for name, m in starts_at.items()}
 
         errors: Arrays = {"jacobian_error": (("form",), jacobian_errors(self.n_tokens))}
         found = self.grid(CELL, of_cell, progress=progress)
-        return found | errors | self._real_step(seeds, where) | self._growth(seeds, where)
+        return found | errors | self._real_step(seeds, device) | self._growth(seeds, device)
 
     def _real_step(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
         """Measure residual, head norms, outputs and margins after a real first phase of every size."""

@@ -18,7 +18,6 @@ from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import derivatives, head_groups, layer, network, starts
 from attnbook.multi_head.checks import at_least, increasing, positive
 from attnbook.multi_head.curvature_bounds import allowed_distance, loss_constants
-from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import random_networks
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.objectives import logistic
@@ -57,8 +56,8 @@ class InsideTheorem(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Hold the target against the hypotheses, and train."""
-        drawn, where = zip(*map(self._two_tokens, seeds), strict=True), double_device(device)
-        tokens, labels = (torch.tensor(np.stack(part), device=where) for part in drawn)
+        drawn = zip(*map(self._two_tokens, seeds), strict=True)
+        tokens, labels = (torch.tensor(np.stack(part), device=device) for part in drawn)
         counts = tokens.new_full((len(seeds), 2), self.n_heads / 2)
         stack, square = Stack(starts.first_phase(tokens, labels), counts, tokens, labels, tokens), self.distance**2
         with threads(1):
@@ -163,7 +162,7 @@ class Segments(OnMixture):
         sizes = self.n_heads, self.n_tokens, self.dimension
 
         def one_seed(seed: int) -> Arrays:
-            batch = self.draw((seed,), self.n_samples, "samples", torch.device("cpu"))[:2]
+            batch = self.draw((seed,), self.n_samples, "samples", device)[:2]
             random = random_networks([stream(seed, "random point")], sizes, scale=self.scale)
             pairs = self._pairs(random, batch)
             losses, (one, other) = [[float(network.losses(at, batch)) for at in _points(*p)] for p in pairs], pairs[-1]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress, double_device
+from attnbook.core.runtime import Progress
 from attnbook.preconditioning import landscape, manifold
 from attnbook.preconditioning.data import draw_problem
 from attnbook.preconditioning.population import square_roots
@@ -235,8 +235,7 @@ class Landscape(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Try displacements from the minima in float64; one number of outputs after the other."""
-        where = double_device(device)
-        found = [self._of_outputs(where, seeds, outputs) for outputs in self.outputs]
+        found = [self._of_outputs(device, seeds, outputs) for outputs in self.outputs]
         return _stacked(found, "outputs", "seed", "spread", "distance")
 
     def _of_outputs(self, where: torch.device, seeds: tuple[int, ...], outputs: int) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress, double_device
+from attnbook.core.runtime import Progress
 from attnbook.core.settings import check_increasing
 from attnbook.softmax_ntk.diffusion import tasks
 from attnbook.softmax_ntk.diffusion.tasks import GRID, ON_A_LINE, SCHEDULE, TASKS, WEIGHTINGS, Machine
@@ -118,7 +118,7 @@ class Stopped(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train the machines and networks of each seed."""
-        return each(seeds, "seed", lambda seed: self._one(seed, double_device(device)), progress)
+        return each(seeds, "seed", lambda seed: self._one(seed, device), progress)
 
     def _one(self, seed: int, device: torch.device) -> Arrays:
         raise NotImplementedError
