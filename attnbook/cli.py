@@ -73,6 +73,7 @@ def list_claims(
         parts = ", ".join(f"{counts[name]} {name}" for name in ledger.OUTCOMES if counts[name])
         console.print(f"{rendering.BOARDS[board]}: {counts.total()} claims: {parts}", highlight=False)
     console.print(rendering.rules(chosen), highlight=False)
+    _say_where()
     return None
 
 
@@ -96,6 +97,7 @@ def show(
         console.print(f"[bold]{v.scale}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
     console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.scale}")
     console.print(f"[bold]fresh seeds[/]: {again or 'not tried yet'}", highlight=False)
+    _say_where()
     return None
 
 
@@ -107,7 +109,7 @@ def run(
     scale: AtScale = None,
     device: OnDevice = None,
     on: Annotated[str, typer.Option(help="here, processes:N or a dask scheduler, tcp://host:port.")] = "here",
-    output: Annotated[Path | None, typer.Option(help="Where to write; default the book's results folder.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write; default as `list` says.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run experiments and store their results. Interrupted, the same command continues.
@@ -134,7 +136,7 @@ def run(
     elif len(done) == 1:
         for claim, m in done[0].measured.items():
             console.print(f"{claim}: " + ", ".join(f"{k} {v:.3g}" for k, v in m.values.items()), highlight=False)
-        console.print(done[0].summary)
+        console.print(done[0].summary, highlight=False, markup=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
@@ -179,6 +181,7 @@ def verify(
         for line in left_out:
             console.print(line, highlight=False, soft_wrap=True)
         console.print(f"{len(holding)} of {len(rows)} claims hold {'on fresh seeds' if fresh else 'as recorded'}")
+        _say_where()
     if len(holding) < len(rows) or not rows:
         raise typer.Exit(1)
 
@@ -310,10 +313,10 @@ def _again(chosen: type[Experiment], device: str | None, sets: int, named: bool)
             found = ready.run(device=device, progress=progress)
         return ready.measurements(found), found.attrs["provenance"]
 
-    ledger.replicate(chosen.id, chosen.at(size), measure, sets=sets)
+    file = ledger.replicate(chosen.id, chosen.at(size), measure, sets=sets)
     rows = []
     for claim in results.stored_measurements(chosen.id, size):
-        verdict, found = ledger.recorded(ledger.claim(claim), size), ledger.replicated(ledger.claim(claim))
+        verdict, found = ledger.recorded(ledger.claim(claim), size), ledger.replicated(ledger.claim(claim), file)
         holds = found is not None and not found.unstable
         rows.append({"claim": claim, "outcome": verdict.outcome, "fresh": str(found), "holds": holds})
     return rows
@@ -334,6 +337,10 @@ def _compare(chosen: type[Experiment], size: Scale, device: str | None) -> list[
         same = outcome == recorded
         rows.append({"claim": claim, "outcome": outcome, "recorded": recorded, "holds": same})
     return rows
+
+
+def _say_where() -> None:
+    console.print(results.places(), highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_data(v: ledger.Verdict) -> dict[str, Any]:

@@ -76,6 +76,14 @@ def fixtures(item):
     return getattr(item, "fixturenames", ())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """An empty folder that takes the place of the user's cache, in the processes that tests start as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNBOOK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def tmp_results(tmp_path, monkeypatch):
     """An empty folder that takes the place of the stored results."""

@@ -99,7 +99,8 @@ def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
     assert "l1 over baseline 0.99" in lines[ORDER]
-    papers, book, rules = said[-3:]
+    papers, book, rules, where = said[-4:]
+    assert where == f"stored results: {tmp_results}"
     counts = Counter(c.source for c in ledger.claims())
     assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
     assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
@@ -143,7 +144,7 @@ def test_show_has_statement_rule_and_numbers(call, stored):
 def test_run_stores_its_result_where_told_and_leaves_nothing_else(call, tmp_path, smoke_results):
     output = tmp_path / "deep" / "mine.json"
     said = call("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", output)
-    assert "stored mine.json" in said.stdout
+    assert f"stored {output}" in said.stdout
     assert files_in(tmp_path) == ["deep", "deep/mine.json"]
     loaded = sample_complexity.SampleComplexity.load(output)
     ready = sample_complexity.SampleComplexity.at("smoke")

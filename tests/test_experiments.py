@@ -15,10 +15,11 @@ import pytest
 import torch
 from each import each
 from toy_experiment import Toy
+from tracing import Pretended
 
 from attnbook import ledger, registry
 from attnbook.core.experiment import Experiment
-from attnbook.core.results import stored_path
+from attnbook.core.results import results_folder, stored_path
 from attnbook.registry import experiments
 
 ALL = list(experiments().values())
@@ -181,3 +182,45 @@ def test_an_id_is_that_of_its_experiment_and_belongs_to_one_class():
     module.__package__, module.one, module.again, module.other = "room.chapter", one, one, other
     with pytest.raises(ValueError, match=r"room\.chapter\.experiments: Other has the id of Other, 'toy\.others'"):
         registry._add({}, module)
+
+
+def test_what_torch_is_told_to_do_by_default_changes_no_number(kind, smoke_results):
+    """Another device, on which nothing can be computed, and another type: the package names both wherever it matters.
+
+    Both together, of the first seed: what fails under one of them fails here.
+    """
+    ready = kind.at("smoke", chunk=1)
+    expected = kind.load(smoke_results.groups(kind)[0])
+    torch.set_default_device("meta")
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = replace(ready, seeds=ready.seeds[:1]).run(device="cpu")
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert_same(found.drop_vars(ready.coordinates(), errors="ignore"), expected)
+
+
+def test_provenance_names_the_device_that_was_used(kind):
+    """Traced on a GPU that is not there; what computes in float64 alone says so, as mps has none."""
+    ready = kind.at("smoke", chunk=1)
+    with Pretended() as traced:
+        data = replace(ready, seeds=ready.seeds[:1]).run(device="cuda")
+    numbers = {one for one in traced.kinds if one.is_floating_point}
+    used = "cpu" if not traced.kinds else "cuda (pretended)"
+    assert data.attrs["provenance"]["device"] == used
+    assert {group["device"] for group in data.attrs["provenance"]["groups"]} == {used}
+    assert (kind.needs == "float64") == (numbers == {torch.float64})
+
+
+def test_every_stored_result_names_a_device_that_its_experiment_can_use():
+    def check(file):
+        found = json.loads(file.read_text(encoding="utf-8"))["provenance"]
+        runs = found if isinstance(found, list) else [found]
+        devices = {
+            run["device"].split()[0] for run in [*runs, *(part for one in runs for part in one.get("groups", ()))]
+        }
+        allowed = {"any": {"cpu", "cuda", "mps"}, "float64": {"cpu", "cuda"}, "cpu": {"cpu"}}
+        assert devices <= allowed[experiments()[file.stem].needs]
+
+    each(sorted(results_folder().glob("*/*.json")), check, lambda file: f"{file.parent.name}/{file.name}")

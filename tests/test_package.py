@@ -1,5 +1,6 @@
 """The package as a whole: light to import, documented, arrows one way, shapes checked."""
 
+import ast
 import dataclasses
 import importlib
 import importlib.metadata
@@ -229,3 +230,26 @@ def test_citation_file_names_this_version():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == attnbook.__version__
     assert cited["title"].startswith("attnbook")
+
+
+MAKERS = {
+    "arange", "as_tensor", "asarray", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint",
+    "randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
+}  # fmt: skip
+TYPED = {"empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randn", "scalar_tensor", "zeros"}
+"""What makes tensors, and which of them makes numbers of the default type; `from_numpy` heeds no default."""
+
+
+def test_tensors_are_made_on_a_named_device_and_of_a_named_type():
+    """So that nothing depends on `torch.set_default_device` and `torch.set_default_dtype`."""
+
+    def check(file):
+        bare = []
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and (found := re.fullmatch(r"torch\.(\w+)", ast.unparse(call.func))):
+                given = {keyword.arg for keyword in call.keywords}
+                needed = {name for name, makers in (("device", MAKERS), ("dtype", TYPED)) if found[1] in makers}
+                bare += [f"line {call.lineno}: {found[0]} without {name}" for name in sorted(needed - given)]
+        assert bare == []
+
+    each(sorted(Path(attnbook.__file__).parent.rglob("*.py")), check)

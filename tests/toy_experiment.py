@@ -18,6 +18,7 @@ class Toy(Experiment):
 
     id = "toy.draws"
     summary = "Draws numbers"
+    needs = "cpu"
     smoke = {"steps": 3, "seeds": (0, 1, 2), "chunk": 1}
     large = {"steps": 11}
 

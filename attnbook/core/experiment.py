@@ -18,14 +18,14 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 import xarray as xr
 
 import attnbook
-from attnbook.core import runtime
+from attnbook.core import runtime, unfinished
 from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain, read_json, stored_path, write_json
 from attnbook.core.runtime import Progress, Scale, share
 from attnbook.core.settings import check_known, check_types, restored
@@ -54,6 +54,7 @@ class Experiment:
     id: ClassVar[str]  # <paper>.<name>
     summary: ClassVar[str]  # one line for `attnbook list`
     budget_seconds: ClassVar[float] = 60  # processor time that the book's size may take
+    needs: ClassVar[Literal["any", "float64", "cpu"]] = "any"  # device: any, one with float64 (mps has none), the CPU
     smoke: ClassVar[Mapping[str, Any]]  # changes that make it run in a second and show nothing
     paper: ClassVar[Mapping[str, Any] | None] = None  # changes that give the paper's own size, where the paper has one
     large: ClassVar[Mapping[str, Any] | None] = None  # changes that give a larger run of this book's own
@@ -181,6 +182,22 @@ class Experiment:
         """Return the groups of seeds that are trained together."""
         return [self.seeds[i : i + self.chunk] for i in range(0, len(self.seeds), self.chunk)]
 
+    @classmethod
+    def place(cls, device: str | torch.device | None = None) -> torch.device:
+        """Return where it computes when this device is asked for: the CPU, where it needs that.
+
+        Args:
+            device: As for :meth:`run`.
+
+        Returns:
+            The device, which :meth:`simulate` is given and provenance names.
+
+        Raises:
+            ValueError: If the device that is asked for is not available.
+        """
+        asked = runtime.device(device)
+        return torch.device("cpu") if cls.needs == "cpu" or (cls.needs, asked.type) == ("float64", "mps") else asked
+
     def run(
         self,
         *,
@@ -189,14 +206,20 @@ class Experiment:
         executor: Executor | None = None,
         progress: Progress | None = None,
     ) -> xr.Dataset:
-        """Train all seeds, a group at a time.
+        """Train all seeds, a group at a time. A notebook shows how far it is.
+
+        Interrupted or killed, the same call continues after the groups that were finished: after two seconds each is
+        kept, in the user's cache (:mod:`attnbook.core.unfinished`), until the run ends.
 
         Args:
-            device: Where to train; default the first of cuda, mps and cpu that the machine at work has.
-            workdir: Folder on this machine that keeps finished groups, so that a killed run continues; default none.
+            device: Where to train; default the first of cuda, mps and cpu that the machine at work has. An experiment
+                that :attr:`needs` another one takes that.
+            workdir: Folder on this machine that keeps all finished groups, also when the run has ended; default see
+                above.
             executor: Where groups run side by side: a pool of processes, or ``Client(...).get_executor()`` of
                 dask.distributed for a cluster; default one after another, here.
-            progress: Told (work done, work in all); inside a group only where it runs here.
+            progress: Told (work done, work in all); inside a group only where it runs here. Default a bar in a
+                notebook.
 
         Returns:
             What :meth:`simulate` gave for all seeds; settings, provenance and the id are among the attributes.
@@ -204,21 +227,36 @@ class Experiment:
         Raises:
             ValueError: If the device is not available or a worker has another version of this package.
             ResultError: If a part cannot be kept, or a kept part is damaged.
+            Stopped: If it is interrupted; says in one line what is kept.
         """
+        if progress is None and runtime.is_watched():
+            with runtime.progress_bar(self.id) as bar:
+                return self.run(device=device, workdir=workdir, executor=executor, progress=bar)
         clock, groups = Clock(), self.groups()
-        parts = {seeds: part for seeds in groups if (part := self._kept(seeds, workdir)) is not None}
+        where = device or runtime.chosen_device() if executor else self.place(device)
+        folder = workdir or (unfinished.own_folder(self) if len(groups) > 1 else None)
+        files = {seeds: folder / unfinished.part_name(self, seeds, where) for seeds in groups if folder}
+        parts = {seeds: part for seeds, file in files.items() if (part := self._kept(seeds, file)) is not None}
         missing = [seeds for seeds in groups if seeds not in parts]
+        if parts and workdir is None:
+            runtime.say(f"{self.id}: {self._seeds(parts)} were kept by a run that was stopped; it continues")
         kept = sum(part.attrs["provenance"]["wall_seconds"] for part in parts.values())
-        train = self._on(executor, missing, device) if executor else self._here(missing, device, progress, len(groups))
-        for seeds, part in train:
-            if workdir:
-                self._write(part, _file(self.id, seeds, workdir))
-            parts[seeds] = part
-            if progress:
-                progress(len(parts), len(groups))
+        train = self._on(executor, missing, where) if executor else self._here(missing, where, progress, len(groups))
+        try:
+            for seeds, part in train:
+                parts[seeds] = part
+                if workdir or (len(parts) < len(groups) and clock.spent()[0] > unfinished.PATIENCE):
+                    files = self._keep(parts, files, workdir)
+                if progress:
+                    progress(len(parts), len(groups))
+        except KeyboardInterrupt:
+            raise self._interrupted(parts, self._keep(parts, files, workdir)) from None
         if progress and not missing:
             progress(len(groups), len(groups))
-        return self._together([parts[seeds] for seeds in groups], clock.spent()[0] + kept)
+        data = self._together([parts[seeds] for seeds in groups], clock.spent()[0] + kept)
+        if workdir is None:
+            unfinished.clear(files.values())
+        return data
 
     @classmethod
     def measurements(cls, data: xr.Dataset) -> dict[str, Measurement]:
@@ -303,15 +341,14 @@ class Experiment:
     def _here(
         self, groups: list[tuple[int, ...]], device: str | torch.device | None, progress: Progress | None, total: int
     ) -> Iterator[tuple[tuple[int, ...], xr.Dataset]]:
-        where = runtime.device(device)
         for number, seeds in enumerate(groups, total - len(groups)):
-            yield seeds, _train(self, seeds, where, share(progress, number, total))
+            yield seeds, _train(self, seeds, device, share(progress, number, total))
 
     def _on(
         self, executor: Executor, groups: list[tuple[int, ...]], device: str | torch.device | None
     ) -> Iterator[tuple[tuple[int, ...], xr.Dataset]]:
         """Yield the groups as workers finish them; a failure calls off what waits and is raised when all is quiet."""
-        train = functools.partial(_train, self, device=device if device is not None else runtime.chosen_device())
+        train = functools.partial(_train, self, device=device)
         futures: dict[Future[xr.Dataset], tuple[int, ...]] = {executor.submit(train, seeds): seeds for seeds in groups}
         waiting, failure = set(futures), None
         try:
@@ -329,17 +366,47 @@ class Experiment:
         if failure:
             raise failure
 
-    def _kept(self, seeds: tuple[int, ...], workdir: Path | None) -> xr.Dataset | None:
+    def _kept(self, seeds: tuple[int, ...], file: Path) -> xr.Dataset | None:
         """Return the group as an earlier run of the same settings and version has kept it."""
-        if workdir is None or not _file(self.id, seeds, workdir).exists():
+        if not file.exists():
             return None
-        part = self.load(_file(self.id, seeds, workdir))
+        try:
+            part = self.load(file)
+        except ResultError as error:
+            if not file.exists():  # another run of the same has ended meanwhile
+                return None
+            raise ResultError(f"{error} (in {file.parent})") from error
         same = (
             part.attrs["settings"] == plain(self)
             and part.attrs["provenance"].get("attnbook") == attnbook.__version__
             and tuple(part["seed"].values.tolist()) == seeds
         )
         return part if same else None
+
+    def _keep(
+        self, parts: Mapping[tuple[int, ...], xr.Dataset], files: dict[tuple[int, ...], Path], workdir: Path | None
+    ) -> dict[tuple[int, ...], Path]:
+        """Write the groups that are not yet there, and return the files; none if the user's cache takes none."""
+        try:
+            for seeds, part in parts.items():
+                if seeds in files and not files[seeds].exists():
+                    self._write(part, files[seeds])
+        except ResultError:
+            if workdir:
+                raise
+            return {}
+        return files
+
+    def _interrupted(self, parts: Iterable[tuple[int, ...]], files: Mapping[Any, Path]) -> unfinished.Stopped:
+        """What to say of a run that was interrupted."""
+        done, together = self._seeds(parts), len(self.groups()[0])
+        if parts and files:
+            return unfinished.Stopped(f"stopped after {done}; run again to continue")
+        mend = f"; with a `chunk` below {together} finished seeds would be" if not parts and together > 1 else ""
+        return unfinished.Stopped(f"stopped after {done}, nothing is kept{mend}")
+
+    def _seeds(self, parts: Iterable[tuple[int, ...]]) -> str:
+        return f"{sum(map(len, parts))} of {len(self.seeds)} seeds"
 
     def _together(self, parts: list[xr.Dataset], wall_seconds: float) -> xr.Dataset:
         options: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "exact"}
@@ -427,7 +494,7 @@ def _train(
     experiment: Experiment, seeds: tuple[int, ...], device: str | torch.device | None, progress: Progress | None = None
 ) -> xr.Dataset:
     """Train one group of seeds, on this machine or a worker."""
-    clock, where = Clock(), runtime.device(device)
+    clock, where = Clock(), experiment.place(device)
     found = experiment.simulate(seeds, where, progress)
     arrays = {name: (dims, np.asarray(array, dtype=np.float64)) for name, (dims, array) in found.items()}
     data = xr.Dataset(arrays, coords={"seed": list(seeds)})
@@ -447,10 +514,6 @@ def _of_this_version(part: xr.Dataset) -> xr.Dataset:
     if version != attnbook.__version__:
         raise ValueError(f"executor: a worker has attnbook {version}; install {attnbook.__version__} there")
     return part
-
-
-def _file(name: str, seeds: tuple[int, ...], workdir: Path) -> Path:
-    return workdir / f"{name}-seeds-{seeds[0]}-{seeds[-1]}.json"
 
 
 def _cost(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def to_tensor(
         ValueError: If a value is NaN or infinite, or too large for the type.
     """
     array = np.asarray(values, dtype=np.float64)
-    tensor = torch.tensor(array, dtype=dtype)
+    tensor = torch.tensor(array, device="cpu", dtype=dtype)
     finite = np.isfinite(array) & torch.isfinite(tensor).numpy()
     if not finite.all():
         raise ValueError(f"values: {int((~finite).sum())} of {array.size} entries are NaN or infinite as {dtype}")

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
@@ -16,12 +19,16 @@ import torch
 from attnbook.core.settings import whole
 
 __all__ = [
-    "Progress", "Scale", "chosen_device", "device", "double_device", "progress_bar", "scale", "share", "threads", "use",
+    "Progress", "Scale", "chosen_device", "device", "double_device", "is_watched", "progress_bar", "say", "scale",
+    "share", "threads", "use",
 ]  # fmt: skip
 
 Scale: TypeAlias = Literal["smoke", "book", "paper", "large"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (units of work done, units in all)."""
+
+MOMENT, BETWEEN = 1.5, 0.3
+"""Seconds before the bar of a notebook appears, and between two of its states."""
 
 _chosen: dict[str, Any] = {}  # what `use` was last called with, "auto" left out
 
@@ -153,9 +160,9 @@ def threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress | None]:
-    """Show a progress bar on an interactive terminal, and nothing anywhere else.
+    """Show a progress bar on a terminal or in a notebook where somebody is, and nothing anywhere else.
 
-    Notebooks therefore store no trace of it, and logs stay readable.
+    It goes when the block ends: logs stay readable, and notebooks that a program executes store no trace of it.
 
     Args:
         title: Text before the bar.
@@ -163,6 +170,13 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
     Yields:
         A function to call with (done, total), or None where no bar is shown.
     """
+    if is_watched():
+        bar = _NotebookBar(title)
+        try:
+            yield bar.tell
+        finally:
+            bar.close()
+        return
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -170,9 +184,65 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
     if not console.is_terminal or console.is_jupyter:
         yield None
         return
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with Bar(console=console, transient=True) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def is_watched() -> bool:
+    """Return whether this is a notebook whose reader could be asked something, not one that a program executes."""
+    kernel = _kernel()
+    return kernel is not None and bool(getattr(kernel, "_allow_stdin", False))
+
+
+def say(line: str) -> None:
+    """Print a line for whoever is there: below the cell of a notebook, else on stderr."""
+    print(line, file=sys.stderr if _kernel() is None else sys.stdout)
+
+
+def _kernel() -> Any:
+    """The kernel of the notebook that this process runs; None elsewhere."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None)
+
+
+class _NotebookBar:
+    """A bar that appears when the work takes more than a moment; HTML, so that no saved notebook holds a widget."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.begun, self.drawn, self.share = title, time.monotonic(), 0.0, 0.0
+        self.lock, self.place = threading.Lock(), None
+        self.timer = threading.Timer(MOMENT, self.draw)  # some work says nothing for long
+        self.timer.daemon = True
+        self.timer.start()
+
+    def tell(self, done: float, total: float) -> None:
+        self.share = done / total
+        if time.monotonic() > max(self.drawn + BETWEEN, self.begun + MOMENT):
+            self.draw()
+
+    def draw(self) -> None:
+        from IPython.display import display
+
+        with self.lock:
+            if self.share < 0:  # closed
+                return
+            self.drawn = time.monotonic()
+            seconds = self.drawn - self.begun
+            left = f", about {seconds * (1 / self.share - 1):.0f} s left" if self.share > 0.02 else ""
+            words = f"{self.title}: {100 * self.share:.0f} %, {seconds:.0f} s so far{left}"
+            shown = {"text/html": f'<progress value="{self.share:.3f}"></progress> {words}', "text/plain": words}
+            if self.place is None:
+                self.place = display(shown, raw=True, display_id=True)
+            else:
+                self.place.update(shown, raw=True)
+
+    def close(self) -> None:
+        self.timer.cancel()
+        with self.lock:
+            self.share = -1.0
+            if self.place is not None:
+                self.place.update({}, raw=True)
 
 
 def share(progress: Progress | None, number: int, parts: int) -> Progress | None:

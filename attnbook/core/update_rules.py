@@ -168,7 +168,7 @@ class _Adam:
         self.param_groups, (beta1, beta2) = groups, rule.betas
         self.options = FUSED | {"beta1": beta1, "beta2": beta2, "eps": rule.eps, "amsgrad": False}
         self.first, self.second = ([[torch.zeros_like(t) for t in g["params"]] for g in groups] for _ in range(2))
-        self.counts = [[torch.zeros((), device=t.device) for t in g["params"]] for g in groups]
+        self.counts = [[torch.zeros((), device=t.device, dtype=torch.float32) for t in g["params"]] for g in groups]
 
     @torch.no_grad()
     def step(self) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
+from attnbook.core import places
 from attnbook.datasets import downloading
 from attnbook.datasets.downloading import DataError, File
 from attnbook.datasets.unpacking import readable
@@ -117,12 +118,10 @@ def cache_folder() -> Path:
     Raises:
         DataError: If there is no home folder.
     """
-    if value := os.environ.get("ATTNBOOK_CACHE"):
-        return Path(value).expanduser()
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnbook"
-    except RuntimeError as error:
-        raise DataError("no home folder for the cache; set ATTNBOOK_CACHE to a folder") from error
+        return places.cache_folder()
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def offline() -> bool:

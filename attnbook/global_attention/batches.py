@@ -39,7 +39,7 @@ class Batches:
     ) -> None:
         self.sets, self.starts = list(zip(purposes, sizes, strict=True)), np.array(starts)[:, None]
         self.batch_size, self.device = batch_size, device
-        self.block: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.block: tuple[int, Tensor] = (-1, torch.empty(0, device=device, dtype=torch.int64))
 
     def __call__(self, step: int) -> Int[Tensor, "sets batch"]:
         """Return the rows of a step."""

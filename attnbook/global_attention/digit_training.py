@@ -158,7 +158,7 @@ def train_members(
     return replace(
         history,
         records={name: record[:, back] for name, record in history.records.items()},
-        parameters={name: tensor[torch.as_tensor(back)] for name, tensor in history.parameters.items()},
+        parameters={name: tensor[torch.from_numpy(back)] for name, tensor in history.parameters.items()},
         stopped_at=history.stopped_at[back],
         diverged=history.diverged[back],
     )

@@ -286,7 +286,7 @@ class _Data:
         losses = parameters["mask"].new_empty(len(parameters["mask"]))
         for mine, (inputs, labels) in zip(self.pools.values(), self.tests, strict=True):
             chosen = {name: tensor[mine] for name, tensor in parameters.items()}
-            total = torch.zeros(len(mine), dtype=torch.float64)  # on the CPU: not every device has float64
+            total = torch.zeros(len(mine), device="cpu", dtype=torch.float64)  # not every device has float64
             # So few at a time that the hidden units stay in cache; one product for all members of a pool.
             for x, y in zip(inputs.split(512), labels.split(512), strict=True):
                 residuals = predict(chosen, x.unsqueeze(0), torch.relu_) - y.T

@@ -92,7 +92,7 @@ class Minimum:
     def hessian(self, mask_factor: float = 1.0, hidden_factor: float = 1.0) -> Hessian:
         """Return the Hessian at the rescaled weights, computed there."""
         arrays = (*self.network(mask_factor, hidden_factor), self.inputs, self.labels)
-        return Hessian(*(torch.as_tensor(a) for a in arrays), activation=torch.relu, loss="squared")
+        return Hessian(*(torch.from_numpy(a) for a in arrays), activation=torch.relu, loss="squared")
 
     @cached_property
     def dense(self) -> np.ndarray:

@@ -114,9 +114,9 @@ def draw_teacher(sizes: Sizes, rng: np.random.Generator) -> dict[str, Tensor]:
     drawn = {"query": query, "key": key, "value": rng.standard_normal((sizes.n_value, sizes.dimension))}
     drawn["hidden"] = rng.standard_normal((sizes.width, entries)) / np.sqrt(entries)
     drawn["decoder"] = rng.standard_normal(sizes.width) / np.sqrt(sizes.width)
-    teacher = {name: torch.as_tensor(array)[None] for name, array in drawn.items()}
-    teacher["offset"] = torch.zeros(1, dtype=torch.float64)
-    inputs = torch.as_tensor(rng.standard_normal((1, N_SCALE, sizes.n_tokens, sizes.dimension)))
+    teacher = {name: torch.from_numpy(array)[None] for name, array in drawn.items()}
+    teacher["offset"] = torch.zeros(1, device="cpu", dtype=torch.float64)
+    inputs = torch.from_numpy(rng.standard_normal((1, N_SCALE, sizes.n_tokens, sizes.dimension)))
     labels = predict("self_attention", teacher, inputs)
     scale = labels.std(correction=0)
     return teacher | {"decoder": teacher["decoder"] / scale, "offset": -labels.mean(1) / scale}

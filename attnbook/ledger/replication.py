@@ -15,6 +15,7 @@ from attnbook.core.results import (
     FORMAT,
     Measurement,
     ResultError,
+    own_path,
     plain,
     read_json,
     stored_measurements,
@@ -91,13 +92,13 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         sets: Number of sets.
 
     Returns:
-        The file.
+        The file; sets that came with an installed package are gone on from in a file of the user's own.
 
     Raises:
         ResultError: If the stored file is damaged or cannot be written.
         LedgerError: If a measured claim is not in the ledger or cannot be judged.
     """
-    path, seeds = stored_path(experiment, FOLDER), settings.seeds
+    path, shipped, seeds = own_path(experiment, FOLDER), stored_path(experiment, FOLDER), settings.seeds
     fixed = {name: value for name, value in plain(settings).items() if name != "seeds"}
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -106,8 +107,9 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         "seeds": [],
         "provenance": [],
     }
-    if path.exists():
-        kept = read_json(path, experiment)
+    before = path if path.exists() else shipped
+    if before.exists():
+        kept = read_json(before, experiment)
         if kept.get("settings") == fixed and _are_fresh(kept.get("seeds"), len(seeds)):
             content = kept
     for number in range(len(content["seeds"]), sets):
@@ -115,7 +117,7 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         measured, provenance = measure(replace(settings, seeds=fresh))
         content = _with_set(content, fresh, measured, provenance)
         write_json(path, content)
-    return path
+    return path if path.exists() else shipped
 
 
 def _are_fresh(kept: Any, count: int) -> bool:
@@ -144,11 +146,12 @@ def _with_set(
     return {**content, **lists}
 
 
-def replicated(claim: Claim) -> Replication | None:
+def replicated(claim: Claim, file: Path | None = None) -> Replication | None:
     """Return on how many sets of fresh seeds the verdict on the stored result held, the book's where there is one.
 
     Args:
         claim: The claim.
+        file: What :func:`replicate` returned; default the stored file.
 
     Returns:
         The count; None while the claim has not been replicated, or is not measured.
@@ -156,7 +159,7 @@ def replicated(claim: Claim) -> Replication | None:
     Raises:
         ResultError: If the stored file is damaged, or older than the claim's rule.
     """
-    path = stored_path(claim.experiment, FOLDER)
+    path = file or stored_path(claim.experiment, FOLDER)
     before = recorded(claim, replicated_size(claim.experiment))
     if before.measurement is None or not path.exists():
         return None

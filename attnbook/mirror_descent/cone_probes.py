@@ -138,7 +138,7 @@ class ConeStarts:
 
     def kept(self, weights: Float[np.ndarray, "members d d"]) -> Bool[np.ndarray, " members"]:
         """Return whether the selected token has the most attention in every sample."""
-        attended = attention_weights(torch.tensor(weights), Batch.of(self.problems)).numpy().argmax(axis=-1)
+        attended = attention_weights(torch.from_numpy(weights), Batch.of(self.problems)).numpy().argmax(axis=-1)
         return (attended == self.selected).all(axis=1)
 
 

@@ -221,9 +221,9 @@ class _Problem:
 
     def losses(self, distances: np.ndarray, n_heads: float | np.ndarray) -> Float[np.ndarray, " distances"]:
         """The losses of targets at these distances; infinite where a decoder is larger than allowed."""
-        heads, found = torch.as_tensor(n_heads, dtype=torch.float64).expand(len(distances)), []
+        heads, found = torch.as_tensor(n_heads, device="cpu", dtype=torch.float64).expand(len(distances)), []
         at_once = max(1, AT_ONCE // (self.tokens.shape[1] * self.tokens.shape[2] ** 2 * self.shares.shape[1]))
-        for far, many in zip(*(t.split(at_once) for t in (torch.tensor(distances), heads)), strict=True):
+        for far, many in zip(*(t.split(at_once) for t in (torch.from_numpy(distances), heads)), strict=True):
             moved = (far / many.sqrt())[:, None, None, None]
             target = {name: tensor + moved * self.direction[name] for name, tensor in self.start.items()}
             tokens, labels = (t.expand(len(far), *t.shape[1:]) for t in (self.tokens, self.labels))
@@ -263,7 +263,7 @@ def _problem(tokens: Any, labels: Any, start: Mapping[str, Any], n_heads: float 
         if got != shape or not groups:
             raise ValueError(f"start[{name!r}]: expected {shape}, at least one head, got {got}")
     many = _finite("n_heads", n_heads)
-    counts = many / groups * torch.ones(groups, dtype=torch.float64) if many.ndim == 0 else many
+    counts = (many / groups).expand(groups) if many.ndim == 0 else many
     if tuple(counts.shape) != (groups,) or not (counts > 0).all() or counts.sum() < 1:
         raise ValueError(
             f"n_heads: expected a number of at least 1, or one above 0 for each of {groups}, got {n_heads}"

@@ -13,10 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnbook.core.rng import stream
-from attnbook.core.runtime import double_device
 from attnbook.multi_head.checks import at_least, positive, whole
 
-__all__ = ["Drawn", "Mixture", "Patterns", "Samples", "double_device", "draw", "draw_patterns", "draw_samples"]
+__all__ = ["Drawn", "Mixture", "Patterns", "Samples", "draw", "draw_patterns", "draw_samples"]
 
 
 @dataclass(frozen=True)

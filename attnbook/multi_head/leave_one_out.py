@@ -77,8 +77,8 @@ def leave_one_out_weights(n_samples: int) -> Float[Tensor, "models samples"]:
     """
     if n_samples < 2:
         raise ValueError(f"n_samples: leaving one out needs at least 2, got {n_samples}")
-    everyone = torch.ones(1, n_samples, dtype=torch.float64)
-    return torch.cat([everyone, everyone - torch.eye(n_samples, dtype=torch.float64)]) / n_samples
+    everyone = torch.ones(1, n_samples, device="cpu", dtype=torch.float64)
+    return torch.cat([everyone, everyone - everyone[0].diag()]) / n_samples
 
 
 def train(

@@ -56,7 +56,7 @@ class Stack(NamedTuple):
 
     def towards(self, direction: Parameters, distance: np.ndarray) -> Parameters:
         """Return the networks at some distance from the start, one for each member, in a direction of norm 1."""
-        far = torch.as_tensor(distance).to(self.tokens)[:, None, None, None]
+        far = torch.from_numpy(distance).to(self.tokens)[:, None, None, None]
         return {name: tensor + far * direction[name] for name, tensor in self.start.items()}
 
     def train(
@@ -173,7 +173,7 @@ def stacked(drawn: Drawn, first: Drawn, heads: Sequence[float], counts: Sequence
     counts = counts or [starts.even_sign_counts(n_heads) for n_heads in heads] * len(drawn.tokens)
     repeated = {name: tensor.repeat_interleave(widths, dim=0) for name, tensor in start.items()}
     samples = (tensor.repeat_interleave(widths, dim=0) for tensor in drawn)
-    return Stack(repeated, torch.as_tensor(np.array(counts)).to(drawn.tokens), *samples)
+    return Stack(repeated, torch.from_numpy(np.array(counts)).to(drawn.tokens), *samples)
 
 
 def random_signs(seeds: Sequence[int], heads: Sequence[float]) -> list[np.ndarray]:

@@ -109,4 +109,4 @@ def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: Sequence
     for penalty in penalties:
         z = minimize(objective, z, args=(penalty,), jac=True, method="L-BFGS-B", options=options).x
         found.append(z @ directions)
-    return torch.as_tensor(np.stack(found)).to(rows)
+    return torch.from_numpy(np.stack(found)).to(rows)

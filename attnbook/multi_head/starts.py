@@ -26,7 +26,7 @@ from attnbook.multi_head.layer import PerSample, Tokens
 __all__ = ["even_sign_counts", "first_phase", "first_phase_direction", "key_query_pull", "zero"]
 
 
-def zero(members: int, n_tokens: int, dimension: int, *, device: torch.device | None = None) -> Parameters:
+def zero(members: int, n_tokens: int, dimension: int, *, device: torch.device | str = "cpu") -> Parameters:
     """Return the zero start: one group that holds all heads, in double precision; on the CPU by default."""
     shapes = {"decoder": (members, 1, n_tokens, dimension), "key_query": (members, 1, dimension, dimension)}
     return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}

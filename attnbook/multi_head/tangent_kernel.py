@@ -89,7 +89,7 @@ def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *,
     features = tangent_features(parameters, tokens, counts=counts)
     grams = (features @ features.mT).cpu().numpy()
     found = [kernel_margin(gram, y) for gram, y in zip(grams, labels.cpu().numpy(), strict=True)]
-    weights = torch.tensor(np.stack([one.weights for one in found])).to(labels)
+    weights = torch.from_numpy(np.stack([one.weights for one in found])).to(labels)
     whole = torch.einsum("bn,bnf->bf", weights * labels, features)
     direction = from_features(whole / whole.norm(dim=1, keepdim=True), parameters, counts=counts)
     return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction)

@@ -58,7 +58,7 @@ def output_moments(key_query: Square, queries: Queries, n_keys: Sequence[int]) -
     scale = limit.norm(dim=-1)
     found = weight_moments(scale, (queries * limit).sum(-1), n_keys)
     along, away = limit / scale[:, None], queries - limit
-    one, line = torch.eye(key_query.shape[-1], dtype=key_query.dtype), _outer(along, along)
+    one, line = torch.eye(key_query.shape[-1], device=key_query.device, dtype=key_query.dtype), _outer(along, along)
     mixed = _outer(away, along)
     second = (
         _times(found.self_square, _outer(away, away))
@@ -92,7 +92,7 @@ def leading_moments(
     limit = queries @ key_query.mT
     tilt = limit.square().sum(-1, keepdim=True)
     own = (queries * limit).sum(-1, keepdim=True)
-    one = torch.eye(key_query.shape[-1], dtype=key_query.dtype)
+    one = torch.eye(key_query.shape[-1], device=key_query.device, dtype=key_query.dtype)
     bias = (queries - limit) * torch.exp(own - tilt / 2) - limit * tilt.exp()
     return bias, tilt.exp()[..., None] * (one + _outer(limit, limit))
 
@@ -116,7 +116,7 @@ def gaussian_nodes(dimension: int, per_axis: int) -> tuple[Float[Tensor, "nodes 
     grid = np.stack(np.meshgrid(*[points] * dimension, indexing="ij"), axis=-1).reshape(-1, dimension)
     masses = np.prod(np.stack(np.meshgrid(*[weights] * dimension, indexing="ij")), axis=0).reshape(-1)
     half = grid[:, 0] > 0
-    return torch.as_tensor(grid[half]), torch.as_tensor(2 * masses[half] / masses.sum())
+    return torch.from_numpy(grid[half]), torch.from_numpy(2 * masses[half] / masses.sum())
 
 
 def expected_excess(
@@ -167,9 +167,9 @@ def scalar_bias(largest: float, n_keys: Sequence[int], *, per_unit: int = 10) ->
     """
     if not 0 < largest < math.inf:
         raise ValueError(f"largest: expected a positive number, got {largest}")
-    queries = torch.arange(0.5 / per_unit, 8.0, 1 / per_unit, dtype=torch.float64)
+    queries = torch.arange(0.5 / per_unit, 8.0, 1 / per_unit, device="cpu", dtype=torch.float64)
     masses = torch.exp(-queries.square() / 2) * 2 / per_unit / math.sqrt(2 * math.pi)
-    layer = torch.full((1, 1), largest**0.5, dtype=torch.float64)
+    layer = queries.new_full((1, 1), largest**0.5)
     second = output_moments(layer, queries[:, None], n_keys).second
     return (largest / 2 * second[..., 0, 0] @ masses).numpy()
 

@@ -109,7 +109,7 @@ def curvature_inverse(target: Map) -> Float[Tensor, "size size"]:
         A matrix that acts on flattened points.
     """
     optimum = minimum(target)
-    directions = torch.eye(optimum.numel(), dtype=optimum.dtype).view(-1, *optimum.shape)
+    directions = torch.eye(optimum.numel(), device=optimum.device, dtype=optimum.dtype).view(-1, *optimum.shape)
     return torch.linalg.pinv(curvature(optimum, directions, target).flatten(1), rtol=1e-9, hermitian=True)
 
 

@@ -137,13 +137,13 @@ class _Data:
     ) -> None:
         self.variants, self.seeds, self.setup, self.training = variants, seeds, setup, training
         samples = [setup.draw(seed) for seed in seeds]
-        exact = [torch.as_tensor(np.stack(arrays)) for arrays in zip(*samples, strict=True)]
+        exact = [torch.from_numpy(np.stack(arrays)) for arrays in zip(*samples, strict=True)]
         self.inputs, self.labels = (to(t.numpy()) for t in exact)
         estimate = sample_covariance(exact[0])
         self.covariance, self.inverse = (to(t.numpy()) for t in (estimate, torch.linalg.inv(estimate)))
         problems = [setup.problem(seed) for seed in seeds]
         true = {"covariance": [p.covariance for p in problems], "true_map": [p.true_map for p in problems]}
-        self.true = {name: torch.as_tensor(np.stack(matrices)) for name, matrices in true.items()}
+        self.true = {name: torch.from_numpy(np.stack(matrices)) for name, matrices in true.items()}
         shapes = (setup.n_outputs, setup.dimension), (setup.dimension, setup.dimension)
         normal = [
             [rng.standard_normal(shape) for shape in shapes] for rng in (stream(s, "random start") for s in seeds)

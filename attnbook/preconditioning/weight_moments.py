@@ -169,9 +169,9 @@ def _grid(score_scale: Tensor, self_score: Tensor, n_keys: Sequence[int]) -> tup
     """Nodes in log u, nodes in g, and the Gaussian mass of the latter."""
     widest = float(score_scale.detach().max())
     peak = max(math.log(max(n_keys)) + widest**2 / 2, float(self_score.detach().max()))
-    log_u = torch.arange(-peak - MARGIN, 3 * widest + 6, SPACING, dtype=torch.float64)
+    log_u = torch.arange(-peak - MARGIN, 3 * widest + 6, SPACING, device="cpu", dtype=torch.float64)
     step = min(STEP, STEP / 1.5 / widest) if widest else STEP
-    draws = torch.arange(-8.0, 8.0 + 2 * widest, step, dtype=torch.float64)
+    draws = torch.arange(-8.0, 8.0 + 2 * widest, step, device="cpu", dtype=torch.float64)
     return log_u, draws, step * torch.exp(-draws.square() / 2) / math.sqrt(2 * math.pi)
 
 

@@ -5,9 +5,11 @@ import errno
 import json
 import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ import xarray as xr
 from toy_experiment import Toy
 
 import attnbook
-from attnbook.core import results, runtime
+from attnbook.core import experiment as contract
+from attnbook.core import results, runtime, unfinished
 from attnbook.core.experiment import highest, lowest
 from attnbook.core.results import Clock, Measurement, ResultError, stored_measurements, stored_path
+from attnbook.core.unfinished import Stopped
 
 
 @pytest.fixture
@@ -29,6 +33,11 @@ def toy(tmp_path):
 def trained(toy):
     """First seeds of the groups that were trained."""
     return sorted(name.split("-")[0] for name in os.listdir(toy.log))
+
+
+def groups_in(folder):
+    """First and last seed of the groups that are kept."""
+    return sorted(name.split("-", 2)[2].rpartition("-")[0] for name in os.listdir(folder))
 
 
 def same(one, other):
@@ -160,8 +169,9 @@ def test_a_run_broken_off_continues_to_the_same_numbers(toy, tmp_path):
     broken = replace(toy, fails_at=4)
     with pytest.raises(FloatingPointError, match="seed 4"):
         broken.run(device="cpu", workdir=tmp_path / "parts")
-    for file in (tmp_path / "parts").iterdir():  # parts of other settings would not be used
-        edit(file, lambda raw: raw["settings"].update(fails_at=None))
+    (file,) = (tmp_path / "parts").iterdir()  # parts of other settings would not be used
+    edit(file, lambda raw: raw["settings"].update(fails_at=None))
+    file.rename(file.with_name(unfinished.part_name(toy, (0, 1, 2), "cpu")))
     seen = []
     data = toy.run(device="cpu", workdir=tmp_path / "parts", progress=lambda *told: seen.append(told))
     assert same(data, toy.run(device="cpu"))
@@ -189,8 +199,8 @@ def test_parts_of_another_version_are_not_used(toy, tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", ["", '{"format": 1, "experi', '{"format": 1, "experiment": "toy.draws"}'])
 def test_a_damaged_part_is_named_with_what_to_do(content, toy, tmp_path):
     toy.run(device="cpu", workdir=tmp_path / "parts")
-    (tmp_path / "parts" / "toy.draws-seeds-3-5.json").write_text(content)
-    with pytest.raises(ResultError, match=r"toy\.draws-seeds-3-5\.json: damaged.*delete it and run again"):
+    (tmp_path / "parts" / unfinished.part_name(toy, (3, 4, 5), "cpu")).write_text(content)
+    with pytest.raises(ResultError, match=r"toy\.draws-seeds-3-5-\w+\.json: damaged.*delete it and run .*in .*parts"):
         toy.run(device="cpu", workdir=tmp_path / "parts")
 
 
@@ -206,7 +216,7 @@ def test_a_full_disk_is_told_and_finished_parts_stay(toy, tmp_path, monkeypatch)
     monkeypatch.setattr(Path, "write_text", write)
     with pytest.raises(ResultError, match="No space left on device; make room and run again, what is finished is kept"):
         toy.run(device="cpu", workdir=tmp_path / "parts")
-    assert os.listdir(tmp_path / "parts") == ["toy.draws-seeds-0-2.json"]
+    assert groups_in(tmp_path / "parts") == ["0-2"]
     assert same(toy.run(device="cpu", workdir=tmp_path / "parts"), Toy().run(device="cpu"))
     assert trained(toy).count("0") == 1
 
@@ -218,7 +228,7 @@ def test_the_first_failure_on_an_executor_calls_off_what_waits(toy, tmp_path):
         failing.run(device="cpu", executor=pool, workdir=tmp_path / "parts")
     begun = trained(toy)
     assert len(begun) <= 5
-    assert sorted(os.listdir(tmp_path / "parts")) == [f"toy.draws-seeds-{s}-{s}.json" for s in begun if s != "0"]
+    assert groups_in(tmp_path / "parts") == [f"{s}-{s}" for s in begun if s != "0"]
 
 
 def test_a_worker_of_another_version_is_refused(monkeypatch):
@@ -235,6 +245,119 @@ def test_a_worker_of_another_version_is_refused(monkeypatch):
         pytest.raises(ValueError, match=r"worker has attnbook 0\.0\.1; install 0\.1\.0"),
     ):
         Toy(chunk=7).run(device="cpu", executor=pool)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The folder in the user's cache; the tiny experiment seems to be the package's own, and every run a long one."""
+    monkeypatch.setenv("ATTNBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Toy, "__module__", "attnbook.toy")
+    monkeypatch.setattr(unfinished, "PATIENCE", 0.0)
+    return tmp_path / "cache" / "unfinished"
+
+
+@pytest.fixture
+def interrupt():
+    """Interrupt a run when it comes to a seed."""
+    honest = Toy.simulate
+
+    def interrupt(toy, seed, **options):
+        def simulate(self, seeds, *arguments):
+            if seed in seeds:
+                raise KeyboardInterrupt
+            return honest(self, seeds, *arguments)
+
+        with mock.patch.object(Toy, "simulate", simulate), pytest.raises(Stopped) as stopped:
+            toy.run(device="cpu", **options)
+        assert stopped.value._render_traceback_() == [str(stopped.value)]
+        assert stopped.value.__cause__ is None
+        return str(stopped.value)
+
+    return interrupt
+
+
+def test_an_interrupted_run_says_what_is_kept_and_continues_to_the_same_numbers(toy, kept, interrupt, capsys):
+    assert interrupt(toy, 6) == "stopped after 6 of 7 seeds; run again to continue"
+    assert groups_in(kept) == ["0-2", "3-5"]
+    data = toy.run(device="cpu")
+    assert capsys.readouterr().err == "toy.draws: 6 of 7 seeds were kept by a run that was stopped; it continues\n"
+    assert trained(toy) == ["0", "3", "6"]
+    assert not kept.exists()
+    assert same(data, toy.run(device="cpu"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_short_run_writes_nothing_until_it_is_interrupted(toy, kept, interrupt, monkeypatch):
+    monkeypatch.setattr(unfinished, "PATIENCE", 60.0)
+    with mock.patch.object(Toy, "_write", pytest.fail):
+        toy.run(device="cpu")
+    interrupt(toy, 6)
+    assert groups_in(kept) == ["0-2", "3-5"]
+
+
+def test_runs_of_other_settings_and_devices_keep_their_own(toy, kept, interrupt):
+    other = replace(toy, factor=2.0)
+    interrupt(toy, 3), interrupt(other, 6)
+    assert groups_in(kept) == ["0-2", "0-2", "3-5"]
+    assert same(toy.run(device="cpu"), Toy().run(device="cpu"))
+    assert groups_in(kept) == ["0-2", "3-5"]
+    names = {unfinished.part_name(toy, (0, 1, 2), device) for device in ("cpu", "cuda", None)}
+    assert len(names) == 3
+
+
+def test_what_is_killed_loses_only_the_group_that_was_training(toy, kept):
+    with pytest.raises(FloatingPointError):
+        replace(toy, fails_at=6).run(device="cpu")
+    assert groups_in(kept) == ["0-2", "3-5"]
+
+
+@pytest.mark.parametrize("why", ["own code", "newer source", "no folder", "no home", "one group"])
+def test_where_nothing_can_be_kept_an_interrupt_says_so(why, toy, kept, interrupt, monkeypatch, tmp_path):
+    """Groups of other code are never mixed; a cache that cannot be written stops no run."""
+    if why == "own code":
+        monkeypatch.setattr(Toy, "__module__", "__main__")
+    elif why == "newer source":
+        monkeypatch.setattr(unfinished, "_source", lambda: "")
+    elif why == "no folder":
+        (tmp_path / "cache").write_text("a file")
+    elif why == "no home":
+        monkeypatch.delenv("ATTNBOOK_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError))
+    chosen = replace(toy, chunk=7) if why == "one group" else toy
+    done, mend = (0, "; with a `chunk` below 7 finished seeds would be") if why == "one group" else (6, "")
+    assert interrupt(chosen, 6) == f"stopped after {done} of 7 seeds, nothing is kept{mend}"
+    assert same(chosen.run(device="cpu"), Toy().run(device="cpu"))
+    assert not kept.exists()
+
+
+def test_source_that_is_newer_than_what_was_loaded_is_seen(monkeypatch):
+    assert unfinished._source.__wrapped__()
+    monkeypatch.setattr(unfinished, "LOADED", 0.0)
+    assert unfinished._source.__wrapped__() == ""
+
+
+def test_of_two_equal_runs_at_once_neither_harms_the_other(toy, kept, interrupt):
+    """The first ends, and takes away what is kept, at any moment of the second."""
+    expected = Toy().run(device="cpu")
+    for where, moment in ((contract, "read_json"), (Toy, "_write"), (Toy, "_together")):
+        interrupt(toy, 6)
+        honest = getattr(where, moment)
+
+        def after_the_other_has_ended(*arguments, honest=honest):
+            shutil.rmtree(kept, ignore_errors=True)
+            return honest(*arguments)
+
+        with mock.patch.object(where, moment, after_the_other_has_ended):
+            assert same(toy.run(device="cpu"), expected)
+
+
+def test_what_was_left_more_than_a_month_ago_goes(toy, kept, interrupt):
+    interrupt(toy, 3), interrupt(replace(toy, factor=2.0), 3)
+    for file in kept.iterdir():
+        os.utime(file, (0, 0))
+    toy.run(device="cpu")
+    assert not kept.exists()
 
 
 def test_an_unavailable_device_is_refused_before_anything_is_trained(toy):

@@ -302,7 +302,7 @@ class LossLandscape(Experiment):
 
 def features(inputs: np.ndarray, mask: np.ndarray, hidden: np.ndarray, sharpness: float) -> np.ndarray:
     """Return what softplus units make of each sample, ``(samples, width)``."""
-    return Softplus(sharpness)(torch.as_tensor((inputs * mask) @ hidden.T)).numpy()
+    return Softplus(sharpness)(torch.from_numpy((inputs * mask) @ hidden.T)).numpy()
 
 
 def log10_bounds(widths: np.ndarray, n_relevant: int) -> np.ndarray:

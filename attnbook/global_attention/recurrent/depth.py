@@ -109,11 +109,11 @@ class Depth(Experiment):
         teacher = draw_deep(self.n_inputs, [self.teacher_width] * 2, rng=rng, n_relevant=self.n_relevant)
         relevant = rng.choice(self.n_inputs, self.n_relevant, replace=False)
         teacher["mask"] = np.isin(np.arange(self.n_inputs), relevant) * 1.0
-        stacked = {name: torch.as_tensor(array)[None] for name, array in teacher.items()}
+        stacked = {name: torch.from_numpy(array)[None] for name, array in teacher.items()}
 
         def draw(purpose: str, count: int) -> tuple[np.ndarray, np.ndarray]:
             inputs = np.sqrt(3) * stream(seed, "deep", purpose).uniform(-1, 1, (count, self.n_inputs))  # variance 1
-            return inputs, predict_deep(stacked, torch.as_tensor(inputs)[None])[0].numpy()
+            return inputs, predict_deep(stacked, torch.from_numpy(inputs)[None])[0].numpy()
 
         scale = draw("scale", 20_000)[1].std()
         (x, y), (test, truth) = draw("train", self.sizes[-1]), draw("test", self.n_test)

@@ -142,7 +142,7 @@ class Samples:
         """Inputs and labels of each seed."""
         shape = count, self.settings.n_tokens, self.settings.dimension
         inputs = np.stack([stream(seed, what).standard_normal(shape) for seed in self.seeds])
-        given = zip(self.teachers, torch.as_tensor(inputs)[:, None], strict=True)
+        given = zip(self.teachers, torch.from_numpy(inputs)[:, None], strict=True)
         labels = torch.cat([predict("self_attention", teacher, x) for teacher, x in given])
         return to_tensor(inputs, device=self.device), to_tensor(labels.numpy(), device=self.device)
 
@@ -174,7 +174,7 @@ def best(data: xr.Dataset) -> xr.DataArray:
 
 def l1_gradient_of_softmax(count: int = 11) -> float:
     """Return the largest entry of the gradient of the L1 norm of a softmax, at random logits: rounding alone."""
-    logits = torch.tensor(stream(0, "logits").standard_normal(count), requires_grad=True)
+    logits = torch.from_numpy(stream(0, "logits").standard_normal(count)).requires_grad_()
     (gradient,) = torch.autograd.grad(torch.softmax(logits, 0).abs().sum(), logits)
     return float(gradient.abs().max())
 

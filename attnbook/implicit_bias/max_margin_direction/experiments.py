@@ -21,6 +21,7 @@ class Direction(Experiment):
 
     id = "implicit_bias.direction"
     summary = "Direction, length and loss of logistic regression on separable data"
+    needs = "float64"
     smoke = {"n_samples": 5, "powers": (0, 1, 2), "seeds": (0, 1), "chunk": 1}
 
     n_samples: int = 10  # of each problem

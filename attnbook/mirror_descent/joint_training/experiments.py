@@ -58,6 +58,7 @@ class JointTraining(Joint):
 
     id = "mirror_descent.joint_training"
     summary = "Matrix and head trained together: heads, plain and corrected targets, shares of seeds"
+    needs = "float64"
     budget_seconds = 40
     smoke = {"n_samples": 3, "n_tokens": 3, "dimension": 5, "steps": 60, "seeds": (0, 1), "chunk": 1}
     large = {"ps": (1.25, 1.5, 1.75, 2.0, 3.0), "head_paces": (1.0, 4.0, 16.0, 64.0), "steps": 20_000}
@@ -116,6 +117,7 @@ class CrowdedProblems(JointTraining):
 
     id = "mirror_descent.crowded_problems"
     summary = "Joint training in few dimensions: the condition of the law, and where right-hand sides stop at zero"
+    needs = "float64"
     smoke = {"n_samples": 3, "n_tokens": 3, "dimension": 3, "steps": 60, "seeds": (0, 1), "chunk": 1}
     large = {"steps": 40_000, "seeds": tuple(range(1000)), "chunk": 500}
 
@@ -149,6 +151,7 @@ class JointOneStepSize(Joint):
 
     id = "mirror_descent.joint_one_step_size"
     summary = "Matrix and head with one step size, far out: the ratio of their norms keeps growing"
+    needs = "float64"
     smoke = {"n_samples": 2, "n_tokens": 3, "dimension": 5, "step_size": 2.0, "steps": 60, "records": 4,
              "seeds": (0, 1), "chunk": 1}  # fmt: skip
     large = {"steps": 20_000, "records": 24, "seeds": tuple(range(60))}

@@ -50,6 +50,7 @@ class MainTheorem(ByExponent):
 
     id = "mirror_descent.main_theorem"
     summary = "The main theorem with constant steps in the cone, and plain against scale-free steps at equal norm"
+    needs = "float64"
     smoke = {"steps": 30, "free_steps": 30, "records": 4, "seeds": (0, 1)}
     large = {"steps": 200_000, "seeds": tuple(range(100))}
 
@@ -82,7 +83,7 @@ class MainTheorem(ByExponent):
                 start=starts.start, record_at=names[step], device=device, progress=share(progress, number, 2),
             )  # fmt: skip
             path = history.records["key_query"]
-            losses = [train_loss({"key_query": torch.tensor(w)}, batch).numpy() for w in path]
+            losses = [train_loss({"key_query": torch.from_numpy(w)}, batch).numpy() for w in path]
             arrays = {
                 "divergence": starts.divergence(path),
                 "norm": starts.relative_norm(path),
@@ -133,6 +134,7 @@ class Direction(ByExponent):
 
     id = "mirror_descent.direction"
     summary = "Direction, tokens and sparsity of runs from zero with several p"
+    needs = "float64"
     smoke = {"steps": 20, "records": 4, "seeds": (0, 1)}
     large = {"ps": (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0), "steps": 12_000, "seeds": tuple(range(60))}
 
@@ -214,6 +216,7 @@ class Trajectories(ByExponent):
 
     id = "mirror_descent.trajectories"
     summary = "Paths in the plane that turn to their max-margin ray"
+    needs = "float64"
     smoke = {"steps": 20, "records": 4, "seeds": (0, 1)}
 
     steps: int = 3000
@@ -254,6 +257,7 @@ class Inequalities(ByExponent):
 
     id = "mirror_descent.inequalities"
     summary = "Lemmas 12 to 15 and 26 on random and worst-case matrices"
+    needs = "cpu"
     smoke = {"ps": (1.25, 2.0, 3.0), "dimension": 3, "pairs": 30, "scalars": 50, "seeds": (0, 1)}
 
     ps: tuple[float, ...] = (1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0)  # exponents, increasing
@@ -293,7 +297,7 @@ class Inequalities(ByExponent):
 
 def attended(key_query: np.ndarray, batch: Batch) -> np.ndarray:
     """Return the token that each sample attends to most, ``(members, samples)``."""
-    return attention_weights(torch.tensor(key_query), batch).numpy().argmax(-1)
+    return attention_weights(torch.from_numpy(key_query), batch).numpy().argmax(-1)
 
 
 def own_cosine(data: xr.Dataset) -> xr.DataArray:

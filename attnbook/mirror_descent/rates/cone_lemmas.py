@@ -74,7 +74,7 @@ def _gradients(problems: Problems, svm: AttentionSVM, edge: np.ndarray, p: float
         moved = [mirror.normalised(ray[:, None] + size * (edge - ray[:, None]), p) for size in near]
         unit = np.concatenate([edge, *moved], axis=1)
         weights = (radius * unit * norm[:, None, None, None]).reshape(-1, *ray.shape[1:])
-        scaled, log_scale = (part.numpy() for part in log_scaled_gradient(torch.tensor(weights), batch))
+        scaled, log_scale = (part.numpy() for part in log_scaled_gradient(torch.from_numpy(weights), batch))
         gradients, logs = scaled.reshape(unit.shape), log_scale.reshape(unit.shape[:2])
         products = -np.einsum("pwij,pvij->pwv", gradients, second)
         along, to_ray = np.einsum("pwij,pwij->pw", gradients, unit), np.einsum("pwij,pij->pw", gradients, ray)

@@ -34,6 +34,7 @@ class OneStep(Experiment):
 
     id = "mirror_descent.steps"
     summary = "Lemmas 4 and 22 to 25 at every step of plain runs, by step size"
+    needs = "float64"
     budget_seconds = 15
     smoke = {"ps": (1.5, 3.0), "step_sizes": (0.1, 1000.0), "steps": 3, "seeds": (0, 1)}
 
@@ -91,6 +92,7 @@ class Cone(Experiment):
 
     id = "mirror_descent.cone"
     summary = "Lemmas 19 to 21 in cones around max-margin solutions, and how wide these cones are"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {"ps": (1.25, 3.0), "directions": 6, "tested": 3, "others": 2, "seeds": (0, 1)}
     large = {"directions": 336, "tested": 100, "others": 40}
@@ -160,6 +162,7 @@ class Staying(Experiment):
 
     id = "mirror_descent.staying"
     summary = "Lemma 28: how deep and how far out a run must start so that it stays in a cone"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "ps": (1.5, 3.0), "typical_norms": (5.5, 1.5), "divergences": (0.01, 0.1), "radii": (5.0, 20.0), "steps": 6,
@@ -199,7 +202,7 @@ class Staying(Experiment):
             records = equal_steps(runs, length, self.steps, record_at, device, told)
             with runtime.threads(1):
                 path, sizes = records["key_query"], np.exp(records["log_step_size"][at])
-                batch, own = Batch.of(runs.problems), torch.tensor(runs.selected)
+                batch, own = Batch.of(runs.problems), torch.from_numpy(runs.selected)
                 losses = np.stack([excess_loss(to_tensor(w, dtype=torch.float64), batch, own).numpy() for w in path])
                 ray, pair = mirror.normalised(runs.weight, runs.ps), (losses[at], losses[at + 1])
                 needed = one_step.needed_slack(path[at], path[at + 1], ray, pair, sizes, runs.ps)
@@ -252,6 +255,7 @@ class Rates(Experiment):
 
     id = "mirror_descent.rates"
     summary = "The theorem, Lemmas 29 and 30: constant steps from the cone, and steps of equal length far out"
+    needs = "float64"
     budget_seconds = 60
     smoke = {
         "divergence": 1e-4, "radius": 35.0, "step_sizes": (1e-4,) * 4, "plain_steps": 12, "step": 1.0, "steps": 12,

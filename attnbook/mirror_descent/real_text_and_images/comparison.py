@@ -112,7 +112,7 @@ def attended_words(
         weights = run_network(parameters, shape, inputs).attention[..., :-1]
         weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
         present = torch.ones_like(marked) if inputs.present is None else inputs.present[0]
-        uniform = present.sum(-1).clamp_min(2).log()[None, :, None]
+        uniform = present.sum(-1).clamp_min(2).to(weights).log()[None, :, None]
         parts.append(
             {
                 "mass": (weights * marked[None, :, None]).sum(-1).mean(-1),

@@ -19,7 +19,7 @@ from torch import Tensor
 from attnbook.core import ensemble
 from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment, stacked
-from attnbook.core.rng import stream
+from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share
 from attnbook.core.settings import check_sizes
 from attnbook.datasets import Source
@@ -91,7 +91,7 @@ class Comparison(Experiment):
         """
         pairs = [(name, rate) for name, rate in comparison.configurations(self.rates) for _ in seeds]
         start = draw_parameters(shape, seeds, len(pairs) // len(seeds), device=str(device))
-        asking = torch.tensor([float(name != "uniform") for name, _ in pairs], device=device)
+        asking = to_tensor([float(name != "uniform") for name, _ in pairs], device=device)
         queries = [name for name in start if name.startswith(ATTENTION[0])]
         gradient = comparison.clipped_gradient(shape, asking=asking)
         exponents = [comparison.OPTIMIZERS[name] for name, _ in pairs]

@@ -64,6 +64,7 @@ class Objective(Official):
 
     id = "mirror_descent.objective"
     summary = "Loss and gradient: the constants of Lemmas 16 and 18, the closed form, the covariance lemma"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {
         "ps": (1.5, 3.0), "norms": (1.0, 10.0), "n_samples": 2, "n_tokens": 3, "dimension": 5, "draws": 20,
@@ -108,7 +109,7 @@ class Objective(Official):
             norms = [mirror.entrywise_norm(gradient, float(mirror.conjugate(p))) for p in self.ps]
             bounds = [theory.gradient_bound(problems, p, loss) for p in self.ps]
             ratio.append(np.stack(norms, axis=-1) / np.stack(bounds, axis=-1))
-        batch, parameters = Batch.of(problems), {"key_query": torch.tensor(weights)}
+        batch, parameters = Batch.of(problems), {"key_query": torch.from_numpy(weights)}
         closed, automatic = (f(parameters, batch)[1]["key_query"] for f in (loss_and_gradient, autograd(train_loss)))
         error = (closed - automatic).abs().amax((1, 2)) / closed.abs().amax((1, 2))
         return np.stack(violation, axis=-1), np.stack(ratio, axis=1), error.numpy()
@@ -147,6 +148,7 @@ class TokenSelection(Official):
 
     id = "mirror_descent.token_selection"
     summary = "Which choices of tokens are locally optimal, and which of them training keeps"
+    needs = "float64"
     budget_seconds = 60
     smoke = {
         "n_samples": 2, "n_tokens": 3, "dimension": 5, "relative_norms": (5.0, 10.0), "steps": 20, "plane_steps": 20,
@@ -291,6 +293,7 @@ class RegularisationPath(Official):
 
     id = "mirror_descent.regularisation_path"
     summary = "The regularisation path walked outwards and inwards, and where solvers get lost"
+    needs = "cpu"
     budget_seconds = 40
     smoke = {
         "ps": (2.0,), "relative_norms": (1.0, 10.0, 20.0), "starts": 1, "n_samples": 2, "n_tokens": 3, "dimension": 5,

@@ -15,7 +15,7 @@ from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head.checks import increasing
 from attnbook.multi_head.curvature import points
 from attnbook.multi_head.curvature_bounds import loss_constants
-from attnbook.multi_head.data import Mixture, double_device, draw
+from attnbook.multi_head.data import Mixture, draw
 from attnbook.multi_head.experiment_parts import Gridded, slope
 
 
@@ -25,6 +25,7 @@ class SingleHead(Gridded):
 
     id = "multi_head.single_head"
     summary = "Lemma 1 and Proposition 1: derivatives of one head and bounds on them"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {"formula_draws": 2, "dimensions": (2, 8), "bound_draws": 3, "seeds": (0, 1)}
     axes = {"dimension": "dimensions"}
@@ -86,6 +87,7 @@ class Curvature(Gridded):
 
     id = "multi_head.curvature"
     summary = "Corollary 1: extreme curvature of the loss against the number of heads"
+    needs = "float64"
     budget_seconds = 60
     smoke = {"heads": (1, 4, 8), "steps": 10, "seeds": (0, 1)}
     large = {
@@ -125,7 +127,7 @@ class Curvature(Gridded):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train to all points and find the extreme eigenvalues there."""
-        batch = draw(self.mixture, self.n_samples, seeds, device=double_device(device))[:2]
+        batch = draw(self.mixture, self.n_samples, seeds, device=device)[:2]
 
         def at_points(scale: float, n_heads: int) -> Arrays:
             drawn = points.draw_points(self, scale, n_heads, seeds, batch)
@@ -167,6 +169,7 @@ class Variants(Gridded):
 
     id = "multi_head.curvature_variants"
     summary = "Corollary 1 with pooling, with the last token alone, and with another self-bounded loss"
+    needs = "cpu"
     budget_seconds = 40
     smoke = {"heads": (1, 2), "n_samples": 8, "seeds": (0, 1)}
     axes = {"heads": "heads"}

@@ -81,12 +81,12 @@ def draw_points(
 def measure_point(parameters: Parameters, batch: network.Batch) -> dict[str, np.ndarray]:
     """Return what is measured at one point, each ``(members,)``."""
     loss, gradients = network.loss_and_gradient(parameters, batch)
-    squares = sum(g.square().flatten(1).sum(1) for g in gradients.values())
+    squares = torch.stack([g.square().flatten(1).sum(1) for g in gradients.values()]).sum(0)
     found = [_eigenvalues(parameters, batch, member) for member in range(len(loss))]
     return {
         **{name: np.array([one[name] for one in found]) for name in found[0]},
         "loss": loss.cpu().numpy(),
-        "gradient_norm": torch.as_tensor(squares).sqrt().cpu().numpy(),
+        "gradient_norm": squares.sqrt().cpu().numpy(),
         "head_norm": network.largest_head_norm(parameters).cpu().numpy(),
         "token_norm": batch[0].norm(dim=3).amax((1, 2)).clamp(min=1).cpu().numpy(),
         "decoder_norm": parameters["decoder"].square().sum((2, 3)).amax(1).sqrt().cpu().numpy(),
@@ -133,7 +133,7 @@ def variant_ratios(variant: str, n_heads: int, point: str, seed: int, batch: net
     """Return gradient, Hessian norm and negative curvature over their bounds, for a batch of one member."""
     tokens, labels = worst_tokens(point, batch) if point in WORST else batch
     n_tokens, dimension = tokens.shape[2:]
-    rows = torch.tensor(rows_of(variant, n_tokens))
+    rows = torch.from_numpy(rows_of(variant, n_tokens))
     sizes = (n_heads, rows.shape[1], dimension)
     trained = random_networks([stream(seed, "random point")], sizes, scale=SCALES[point])
     flat = torch.cat([trained["decoder"], trained["key_query"]], dim=2)
@@ -158,11 +158,11 @@ def variant_ratios(variant: str, n_heads: int, point: str, seed: int, batch: net
 
 def two_parts(n_heads: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray, float]:
     """Return both parts of a small Hessian and the loss: copies of one pair of heads that cancel, so it is log 2."""
-    tokens, labels = stream(seed, "two parts").standard_normal((5, 4, 2)), [1.0, -1.0, 1.0, 1.0, -1.0]
+    tokens, labels = stream(seed, "two parts").standard_normal((5, 4, 2)), np.array([1.0, -1.0, 1.0, 1.0, -1.0])
     head = network.draw_parameters(1, 4, 2, scale=1.0, rng=stream(seed, "pair of heads"))
-    copies = {name: torch.tensor(array).repeat(n_heads, 1, 1) for name, array in head.items()}
+    copies = {name: torch.from_numpy(array).repeat(n_heads, 1, 1) for name, array in head.items()}
     copies["decoder"][1::2] *= -1
-    hessian = derivatives.loss_hessian(copies, torch.tensor(tokens), torch.tensor(labels, dtype=torch.float64))
+    hessian = derivatives.loss_hessian(copies, torch.from_numpy(tokens), torch.from_numpy(labels))
     bowl = hessian.rows.T * hessian.weights @ hessian.rows
     return bowl, hessian.dense() - bowl, math.log(2)
 
@@ -217,7 +217,7 @@ def exact_norms(tokens: np.ndarray, decoder: np.ndarray, key_query: np.ndarray) 
     x, u, w = (to_tensor(array, dtype=torch.float64).unsqueeze(0) for array in (tokens, decoder, key_query))
     head = {"decoder": u, "key_query": w}
     gradient = derivatives.head_gradients(head, x).norm()
-    hessian = derivatives.head_hessians(head, x, torch.ones(1, dtype=torch.float64))[0]
+    hessian = derivatives.head_hessians(head, x, x.new_ones(1))[0]
     return float(gradient), float(torch.linalg.eigvalsh(hessian).abs().max())
 
 

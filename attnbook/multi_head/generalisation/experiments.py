@@ -15,7 +15,7 @@ from attnbook.core.experiment import Arrays, highest, lowest
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import generalisation_bounds as theory
 from attnbook.multi_head.checks import at_least, increasing, positive
-from attnbook.multi_head.data import Drawn, double_device
+from attnbook.multi_head.data import Drawn
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation import left_out
 from attnbook.multi_head.network import largest_head_norm
@@ -58,6 +58,7 @@ class GeneralisationGap(OnNoisyData):
 
     id = "multi_head.generalisation_gap"
     summary = "Theorem 2, Corollaries 2 and 4: the gap between test and training loss, and its bounds"
+    needs = "float64"
     budget_seconds = 40
     smoke = {"sizes": (5, 10, 20), "steps": 22, "test_samples": 100, "seeds": (0, 1), "dimension": 7, "n_tokens": 5}
     axes = {"n": "sizes"}
@@ -80,11 +81,11 @@ class GeneralisationGap(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train on samples of every size, and look for the targets that the bounds need."""
-        where, found, heads = double_device(device), [], [self.heads]
-        first, test = self.first(seeds, where), self.draw(seeds, self.test_samples, "test", where)
+        found, heads = [], [self.heads]
+        first, test = self.first(seeds, device), self.draw(seeds, self.test_samples, "test", device)
         with threads(1):
             for number, n in enumerate(self.sizes, 1):
-                stack = stacked(self.draw(seeds, n, f"samples {n}", where), first, heads)
+                stack = stacked(self.draw(seeds, n, f"samples {n}", device), first, heads)
                 found.append(self._trained(stack, test) | self._targets(stack))
                 if progress:
                     progress(number, len(self.sizes))
@@ -135,6 +136,7 @@ class Stability(OnNoisyData):
 
     id = "multi_head.stability"
     summary = "Section 6.2: the networks without one sample, the recursion for their distances, and what bounds say"
+    needs = "float64"
     budget_seconds = 50
     smoke = {
         "sizes": (5, 10), "steps": 10, "inside_steps": 10, "inside_size": 5,
@@ -155,14 +157,13 @@ class Stability(OnNoisyData):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train full and reduced networks for every size and both numbers of heads, and inside the hypotheses."""
-        where, found = double_device(device), []
-        test = self.draw(seeds, self.test_samples, "test", where)
+        found, test = [], self.draw(seeds, self.test_samples, "test", device)
         runs: list[tuple[int, tuple[int, ...], float, int]]
         runs = [(n, self.heads, self.step_size, self.steps) for n in self.sizes]
         runs += [(self.inside_size, (self.inside_heads,), self.inside_step_size, self.inside_steps)]
         with threads(1):
             for number, run in enumerate(runs, 1):
-                found.append(left_out.measured(left_out.followed(self, seeds, *run, where), run[2], test))
+                found.append(left_out.measured(left_out.followed(self, seeds, *run, device), run[2], test))
                 if progress:
                     progress(number, len(runs))
         *usual, inside = found
@@ -217,6 +218,7 @@ class InsideTheorem2(AfterFirstPhase):
 
     id = "multi_head.inside_theorem_2"
     summary = "Theorem 2 inside its hypotheses, with enough samples for its bound to say something"
+    needs = "float64"
     budget_seconds = 40
     smoke = {"n_samples": 60, "steps": 5, "test_samples": 50, "seeds": (0, 1)}
     labels = {"name": CONDITIONS}
@@ -230,10 +232,9 @@ class InsideTheorem2(AfterFirstPhase):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train, and evaluate the bound for the best target found, and all conditions."""
-        where = double_device(device)
-        drawn, test = (self.draw(seeds, n, name, where)
+        drawn, test = (self.draw(seeds, n, name, device)
                        for n, name in ((self.n_samples, "samples"), (self.test_samples, "test")))  # fmt: skip
-        stack = stacked(drawn, self.first(seeds, where), [self.heads])
+        stack = stacked(drawn, self.first(seeds, device), [self.heads])
 
         def record(networks: Parameters) -> dict[str, Tensor]:
             found = {"train": stack.losses(networks), "test": stack.on(test).losses(networks)}

@@ -16,7 +16,7 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress
 from attnbook.multi_head import head_groups, layer, measures, network, starts
 from attnbook.multi_head.checks import at_least, containing
-from attnbook.multi_head.data import Drawn, double_device
+from attnbook.multi_head.data import Drawn
 from attnbook.multi_head.experiment_parts import Gridded, random_networks
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.on_mixture import OnMixture
@@ -33,6 +33,7 @@ class StepSizeMap(OnMixture):
 
     id = "multi_head.step_size_map"
     summary = "Mixture data: the number of heads and the step size together"
+    needs = "float64"
     budget_seconds = 50
     smoke = {"n_samples": 8, "n_test": 20, "steps": 5, "seeds": (0, 1)}
     axes = {"heads": "heads", "step_size": "step_sizes"}
@@ -56,9 +57,9 @@ class StepSizeMap(OnMixture):
         containing(step_sizes, step_sizes=self.step_sizes)
         at_least(1, n_samples=self.n_samples, n_test=self.n_test)
 
-    def samples(self, seeds: Sequence[int], device: torch.device) -> tuple[Drawn, Drawn]:
-        """Draw training and test samples of some seeds."""
-        where = double_device(device)
+    def samples(self, seeds: Sequence[int], device: torch.device | None = None) -> tuple[Drawn, Drawn]:
+        """Draw training and test samples of some seeds, where it computes by default."""
+        where = device or self.place()
         return self.draw(seeds, self.n_samples, "samples", where), self.draw(seeds, self.n_test, "test", where)
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
@@ -86,6 +87,7 @@ class AlternatingLabels(Gridded):
 
     id = "multi_head.alternating_labels"
     summary = "Labels that alternate along a line: how many heads can fit them"
+    needs = "float64"
     budget_seconds = 20
     smoke = {"starts": 3, "steps": 20, "seeds": (0, 1)}
     axes = {"heads": "heads"}
@@ -103,13 +105,12 @@ class AlternatingLabels(Gridded):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train on three samples."""
-        where = double_device(device)
-        z = self.spacing * torch.arange(1, 4, device=where).double()
+        z = self.spacing * torch.arange(1, 4, device=device).double()
         batch = on_a_line(z.repeat(len(seeds) * self.starts, 1))
 
         def fitted(n_heads: int) -> Arrays:
             rngs = [stream(seed, "start", i) for seed in seeds for i in range(self.starts)]
-            start = random_networks(rngs, (n_heads, 2, 1), scale=self.scale, device=where)
+            start = random_networks(rngs, (n_heads, 2, 1), scale=self.scale, device=device)
             last = network.gradient_descent(start, batch, step_size=self.step_size, steps=self.steps).parameters
             right = (layer.outputs(last, batch[0]) * batch[1] > 0).all(1).view(len(seeds), -1)
             return {"fitted": (("seed",), right.double().mean(1).cpu().numpy())}
@@ -141,7 +142,7 @@ def trained(train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: 
         "test_error": measures.error_rate(layer.outputs(last, test.tokens, counts=counts), test.labels),
         # attention on relevant tokens, of as many samples as there are in training
         "mass": measures.relevant_mass(last, test.tokens[:, :n_samples], test.relevant[:, :n_samples])[:, 0],
-        "highest_loss": torch.as_tensor(history.records["loss"].max(0)),
+        "highest_loss": torch.from_numpy(history.records["loss"].max(0)),
     }
     return {name: tensor.cpu().numpy() for name, tensor in found.items()}
 

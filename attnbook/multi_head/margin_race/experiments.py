@@ -18,7 +18,7 @@ from attnbook.core.rng import stream
 from attnbook.core.runtime import Progress, share
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
 from attnbook.multi_head.checks import at_least, containing, increasing
-from attnbook.multi_head.data import Drawn, double_device, draw_patterns
+from attnbook.multi_head.data import Drawn, draw_patterns
 from attnbook.multi_head.margin_race import root_two
 from attnbook.multi_head.on_mixture import AfterFirstPhase
 
@@ -39,8 +39,7 @@ class OnFewSamples(AfterFirstPhase):
 
     def samples(self, seeds: Sequence[int], device: torch.device) -> tuple[Drawn, Drawn]:
         """Draw training samples, and those of the first phase."""
-        where = double_device(device)
-        return self.draw(seeds, self.n_samples, "samples", where), self.first(seeds, where)
+        return self.draw(seeds, self.n_samples, "samples", device), self.first(seeds, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,7 @@ class MarginRace(OnFewSamples):
 
     id = "multi_head.margin_race"
     summary = "Section 7: does gradient descent, plain or normalised by the loss, reach the attention margin?"
+    needs = "float64"
     smoke = {
         "n_samples": 7, "first_phase_samples": 50, "steps": 50, "early_step": 20, "records": 5, "seeds": (0, 1),
     }  # fmt: skip
@@ -116,7 +116,7 @@ class MarginRace(OnFewSamples):
         n, n_seeds = len(team), len(seeds)
         objective = {"plain": objectives.logistic, "normalised": objectives.log_sum_exp}[team[0][0]]
         oracles = [oracle.key_query(draw_patterns(self.mixture, rng=stream(s, "patterns"))) for s in seeds]
-        targets = torch.as_tensor(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
+        targets = torch.from_numpy(np.stack(oracles)).to(drawn.tokens).repeat(n, 1, 1)
         heads = drawn.tokens.new_tensor([signs or [float(heads)] for _, heads, _ in team])
         counts = heads.repeat_interleave(n_seeds, 0)
         repeated = Drawn(*(part.repeat(n, *[1] * (part.ndim - 1)) for part in drawn))
@@ -166,6 +166,7 @@ class RandomStarts(OnFewSamples):
 
     id = "multi_head.random_starts"
     summary = "Section 7: tangent margins at random starts, and the largest margin of the model at norm root two"
+    needs = "float64"
     smoke = {"n_samples": 11, "first_phase_samples": 100, "search_starts": 2, "search_steps": 5, "seeds": (0, 1)}
     axes = {
         "heads": "heads", "searched": "searched", "key_query_scale": "key_query_scales", "value_scale": "value_scales",

@@ -93,7 +93,7 @@ def global_margins(sizes: RandomStarts, seeds: tuple[int, ...], drawn: Drawn, pr
         draws = [stream(seed, "search", str(kinds), str(start)) for _ in heads for seed, start in names]
         shapes = {"decoder": (kinds, sizes.n_tokens, sizes.dimension), "key_query": (kinds, *[sizes.dimension] * 2)}
         entries = [{name: rng.standard_normal(s) / s[1] for name, s in shapes.items()} for rng in draws]
-        start = {name: torch.as_tensor(np.stack([e[name] for e in entries])).to(tokens) for name in shapes}
+        start = {name: torch.from_numpy(np.stack([e[name] for e in entries])).to(tokens) for name in shapes}
         counts = tokens.new_tensor([[h / kinds] * kinds for h in heads]).repeat_interleave(len(names), 0)
         many = tokens.repeat(len(heads), 1, 1, 1), labels.repeat(len(heads), 1)
         found = best_networks(start, *many, counts=counts, steps=sizes.search_steps, progress=told)
@@ -157,7 +157,7 @@ def best_values(parameters: Parameters, tokens: Tensor, labels: Tensor, key_quer
             weights = kernel_margin((one @ one.mT).cpu().numpy(), y.cpu().numpy()).weights
         except NotSeparableError as error:  # the search has not found a network that separates: any values will do
             weights = error.combination
-        found.append((torch.as_tensor(weights).to(one) * y) @ one)
+        found.append((torch.from_numpy(weights).to(one) * y) @ one)
     left = (NORM**2 - key_query.square().sum((1, 2, 3))).sqrt()
     best = torch.stack(found)
     return (best / best.norm(dim=1, keepdim=True) * left[:, None]).view_as(parameters["decoder"])

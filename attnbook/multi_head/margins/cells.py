@@ -57,7 +57,7 @@ def linearised_margins(
     off = stream(seed, "residual").standard_normal(d)
     row = mixture.relevant_fraction / 4 * oracle.value_direction(patterns) + residual * off / np.linalg.norm(off)
     decoders = torch.from_numpy(np.outer(steps, row))[:, None, None].expand(-1, 1, mixture.n_tokens, -1)
-    parameters = {"decoder": decoders, "key_query": torch.zeros((len(steps), 1, d, d), dtype=torch.float64)}
+    parameters = {"decoder": decoders, "key_query": decoders.new_zeros((len(steps), 1, d, d))}
     features = tangent_features(parameters, torch.from_numpy(drawn.tokens).expand(len(steps), -1, -1, -1)).numpy()
     values = mixture.n_tokens * d  # the first entries are those of the decoder
     uniform = drawn.labels * (features[0, :, :values] @ direction[:values])

@@ -35,6 +35,7 @@ class OracleLogits(SeedBySeed):
 
     id = "multi_head.oracle_logits"
     summary = "Eq. (8): logits under the oracle key-query matrix, and their smallest gap"
+    needs = "cpu"
     smoke = {"n_samples": 20, "n_corners": 60, "seeds": (0, 1)}
     axes = {"norm": "pattern_norms", "noise": "noise_shares"}
     labels = {"law": LAWS}
@@ -114,6 +115,7 @@ class LinearRules(SeedBySeed):
 
     id = "multi_head.linear_rules"
     summary = "What linear rules separate and what attention does, against the noise"
+    needs = "cpu"
     smoke = {"n_samples": 5, "noise_shares": (0.0, 0.05, 0.125), "seeds": (0, 1)}
     axes = {"fraction": "relevant_fractions", "noise": "noise_shares"}
 
@@ -159,6 +161,7 @@ class ScaledAttention(SeedBySeed):
 
     id = "multi_head.margins"
     summary = "Proposition 3: leak and margin of attention that is scaled as stated"
+    needs = "cpu"
     smoke = {"n_samples": 20, "seeds": (0, 1)}
     axes = {"norm": "pattern_norms", "fraction": "relevant_fractions", "epsilon": "leaks"}
     falling = ("leaks",)
@@ -217,6 +220,7 @@ class MarginOrder(SeedBySeed):
 
     id = "multi_head.margin_order"
     summary = "Sections 5.3 and 7: the order of three margins, and when it flips"
+    needs = "cpu"
     smoke = {"pattern_norms": (1.0, 2.0, 3.0, 6.0), "n_samples": 10, "seeds": (0, 1)}
     axes = {"fraction": "relevant_fractions", "norm": "pattern_norms", "step": "steps"}
     labels = {"cell": CELLS}
@@ -298,6 +302,7 @@ class Feasibility(Gridded):
 
     id = "multi_head.feasibility"
     summary = "Section 5.3: heads and signal strengths for which the theorem reaches the oracle"
+    needs = "cpu"
     budget_seconds = 5
     smoke = {"per_decade": 4, "seeds": (0, 1)}
     axes = {"n": "n_samples", "c": "scalings", "p": "powers"}

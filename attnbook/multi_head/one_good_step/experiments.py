@@ -23,7 +23,7 @@ from attnbook.core.runtime import Progress
 from attnbook.multi_head import oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.checks import at_least, containing, increasing
-from attnbook.multi_head.data import Drawn, Mixture, double_device, draw, draw_patterns
+from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.on_mixture import MixtureCells
 
@@ -44,6 +44,7 @@ class StartMargin(MixtureCells):
 
     id = "multi_head.start_margin"
     summary = "Lemma 2 and Proposition 2: what one step writes; norms, outputs and margins at the start"
+    needs = "float64"
     budget_seconds = 20
     smoke = {
         "n_samples": 100, "noises": (0.0, 0.1), "n_first": (100, 1000), "seeds": (0, 1), "chunk": 2,
@@ -87,17 +88,16 @@ class StartMargin(MixtureCells):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Measure margins in all cells, and the three properties after a real first phase."""
-        where = double_device(device)
 
         def of_cell(share: float, norm: float, noise: float) -> Arrays:
             mixture = self.mixture(norm, share, noise)
-            true, batch = truth(mixture, seeds, where), draw(mixture, self.n_samples, seeds, device=where)
+            true, batch = truth(mixture, seeds, device), draw(mixture, self.n_samples, seeds, device=device)
             starts_at = {"zero_margin": 0 * true.signal, "margin": share / 4 * true.signal}
             return {name: (("seed",), true.margins(batch, m).amin(1).cpu().numpy()) for name, m in starts_at.items()}
 
         errors: Arrays = {"jacobian_error": (("form",), jacobian_errors(self.n_tokens))}
         found = self.grid(CELL, of_cell, progress=progress)
-        return found | errors | self._real_step(seeds, where) | self._growth(seeds, where)
+        return found | errors | self._real_step(seeds, device) | self._growth(seeds, device)
 
     def _real_step(self, seeds: tuple[int, ...], where: torch.device) -> Arrays:
         """Measure residual, head norms, outputs and margins after a real first phase of every size."""
@@ -226,8 +226,8 @@ class StartMargin(MixtureCells):
 
 def jacobian_errors(n_tokens: int) -> list[float]:
     """Return the relative errors of the softmax Jacobian at zero, with and without one over the number of tokens."""
-    true = torch.func.jacrev(lambda v: v.softmax(0))(torch.zeros(n_tokens, dtype=torch.float64))
-    printed = torch.eye(n_tokens, dtype=torch.float64) - 1 / n_tokens
+    true = torch.func.jacrev(lambda v: v.softmax(0))(torch.zeros(n_tokens, device="cpu", dtype=torch.float64))
+    printed = torch.eye(n_tokens, device="cpu", dtype=torch.float64) - 1 / n_tokens
     return [float((form - true).norm() / true.norm()) for form in (printed / n_tokens, printed)]
 
 

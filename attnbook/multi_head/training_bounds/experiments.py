@@ -19,7 +19,6 @@ from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import head_groups
 from attnbook.multi_head.certificate import certify
 from attnbook.multi_head.checks import increasing, positive
-from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import slope
 from attnbook.multi_head.generalisation_bounds import target_distance
 from attnbook.multi_head.measures import relevant_mass
@@ -54,6 +53,7 @@ class TrainingBounds(WideNetworks):
 
     id = "multi_head.training_bounds"
     summary = "Theorem 1, Corollaries 2 and 3 outside their hypotheses, and targets, from four to 10^12 heads"
+    needs = "float64"
     budget_seconds = 20
     smoke = {"heads": (4, 64, 1e6), "steps": 100, "horizons": (10, 100), "wanted": (10, 100), "seeds": (0, 1)}
     axes = {"heads": "heads", "k": "wanted"}
@@ -78,7 +78,7 @@ class TrainingBounds(WideNetworks):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train every width and look for targets."""
-        stack, widths = self.stack(seeds, double_device(device)), len(self.heads)
+        stack, widths = self.stack(seeds, device), len(self.heads)
         with threads(1):
             found, networks = followed(stack, self.step_size, self.coordinates()["step"], progress)
             tangent, first = stack.tangent(), stack.outputs(stack.start)
@@ -184,6 +184,7 @@ class Certificates(WideNetworks):
 
     id = "multi_head.certificates"
     summary = "Theorem 1 with heads tracked one by one: certificates, and training at their step size"
+    needs = "float64"
     budget_seconds = 60
     smoke = {"heads": (1e4, 1e6), "steps": 300, "seeds": (0, 1)}
 
@@ -205,15 +206,15 @@ class Certificates(WideNetworks):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Certify every width, train the wide ones."""
-        where, at = double_device(device), self.coordinates()
-        stack, wide, steps = self.stack(seeds, where), replace(self, heads=tuple(at["trained"])), at["step"]
+        at = self.coordinates()
+        stack, wide, steps = self.stack(seeds, device), replace(self, heads=tuple(at["trained"])), at["step"]
         with threads(1):
             found = [
                 certify(x, y, {name: tensor[m] for name, tensor in stack.start.items()}, stack.counts[m].tolist())
                 for m, (x, y) in enumerate(zip(stack.tokens, stack.labels, strict=True))
             ]
             rates = [one.step_size for one in found if one.n_heads >= self.trained]
-            history = followed(wide.stack(seeds, where), rates, steps, progress)[0]
+            history = followed(wide.stack(seeds, device), rates, steps, progress)[0]
         arrays = self.by_width({
             "bound": (("step",), [[one.bound_after(max(k, 1)) for k in steps] for one in found]),
             "step_size": ((), [one.step_size for one in found]),

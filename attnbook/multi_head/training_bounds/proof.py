@@ -18,7 +18,6 @@ from attnbook.multi_head import convergence_bounds as theory
 from attnbook.multi_head import derivatives, head_groups, layer, network, starts
 from attnbook.multi_head.checks import at_least, increasing, positive
 from attnbook.multi_head.curvature_bounds import allowed_distance, loss_constants
-from attnbook.multi_head.data import double_device
 from attnbook.multi_head.experiment_parts import random_networks
 from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.objectives import logistic
@@ -35,6 +34,7 @@ class InsideTheorem(Experiment):
 
     id = "multi_head.inside_theorem"
     summary = "Theorem 1 inside its own hypotheses: two tokens, constants as printed, two hundred thousand steps"
+    needs = "float64"
     budget_seconds = 60
     smoke: ClassVar[Mapping[str, Any]] = {"steps": 300, "seeds": (0, 1)}
 
@@ -56,8 +56,8 @@ class InsideTheorem(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Hold the target against the hypotheses, and train."""
-        drawn, where = zip(*map(self._two_tokens, seeds), strict=True), double_device(device)
-        tokens, labels = (torch.tensor(np.stack(part), device=where) for part in drawn)
+        drawn = zip(*map(self._two_tokens, seeds), strict=True)
+        tokens, labels = (torch.tensor(np.stack(part), device=device) for part in drawn)
         counts = tokens.new_full((len(seeds), 2), self.n_heads / 2)
         stack, square = Stack(starts.first_phase(tokens, labels), counts, tokens, labels, tokens), self.distance**2
         with threads(1):
@@ -87,7 +87,7 @@ class InsideTheorem(Experiment):
         self, stack: Stack, target: Parameters, step_size: np.ndarray, progress: Progress | None
     ) -> dict[str, np.ndarray]:
         r"""Train and record losses, distances, descent over what (13) states, and $\beta_2$ of Corollary 1."""
-        rate, kept = torch.tensor(step_size).to(stack.tokens)[:, None, None, None], self.coordinates()["step"]
+        rate, kept = torch.from_numpy(step_size).to(stack.tokens)[:, None, None, None], self.coordinates()["step"]
         objective, now, losses, records = logistic(stack.labels), stack.start, [], []
         for step in range(self.steps + 2):
             value, gradient = layer.value_and_gradient(now, stack.tokens, objective, counts=stack.counts)
@@ -139,6 +139,7 @@ class Segments(OnMixture):
 
     id = "multi_head.segments"
     summary = "Proposition 4: the loss between two networks"
+    needs = "cpu"
     budget_seconds = 30
     smoke: ClassVar[Mapping[str, Any]] = {"seeds": (0, 1), "multiples": (1.0, 300.0)}
     axes: ClassVar[Mapping[str, str]] = {"multiple": "multiples"}
@@ -161,7 +162,7 @@ class Segments(OnMixture):
         sizes = self.n_heads, self.n_tokens, self.dimension
 
         def one_seed(seed: int) -> Arrays:
-            batch = self.draw((seed,), self.n_samples, "samples", torch.device("cpu"))[:2]
+            batch = self.draw((seed,), self.n_samples, "samples", device)[:2]
             random = random_networks([stream(seed, "random point")], sizes, scale=self.scale)
             pairs = self._pairs(random, batch)
             losses, (one, other) = [[float(network.losses(at, batch)) for at in _points(*p)] for p in pairs], pairs[-1]
@@ -178,7 +179,7 @@ class Segments(OnMixture):
         slope = _flat(network.loss_and_gradient(random, batch)[1]).numpy()
         across = np.eye(len(slope)) - np.outer(slope, slope) / (slope @ slope)
         steepest = np.linalg.eigh(across @ _hessian(random, batch) @ across)[1][:, 0]
-        rows = torch.tensor(steepest).view(1, self.n_heads, -1, self.dimension)
+        rows = torch.from_numpy(steepest).view(1, self.n_heads, -1, self.dimension)
         direction = {"decoder": rows[:, :, : self.n_tokens], "key_query": rows[:, :, self.n_tokens :]}
 
         def at(where: float) -> Parameters:
@@ -207,7 +208,7 @@ class Segments(OnMixture):
 
 
 def _points(one: Parameters, other: Parameters) -> list[Parameters]:
-    shares = torch.linspace(0, 1, POSITIONS, dtype=torch.float64)
+    shares = torch.linspace(0, 1, POSITIONS, device="cpu", dtype=torch.float64)
     return [{name: (1 - share) * one[name] + share * other[name] for name in one} for share in shares]
 
 

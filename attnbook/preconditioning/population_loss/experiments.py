@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress, double_device
+from attnbook.core.runtime import Progress
 from attnbook.core.settings import check_increasing
 from attnbook.preconditioning import landscape, manifold
 from attnbook.preconditioning.data import draw_problem
@@ -30,6 +30,7 @@ class PopulationLoss(Experiment):
 
     id = "preconditioning.population_loss"
     summary = "Softmax attention on Gaussian keys by simulation: tilted mean, loss and moments"
+    needs = "cpu"
     budget_seconds = 25
     smoke = {"tilt_draws": 20_000, "moment_draws": 20_000, "loss_draws": 500, "seeds": (0, 1)}
 
@@ -97,6 +98,7 @@ class Minima(Experiment):
 
     id = "preconditioning.minima"
     summary = "The set of minima: how many pieces, projection, convexity, Hessian and nearest saddle"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {
         "dimension": 2, "n_outputs": 3, "rotations": 2, "points": 10, "hessian_dimension": 2,
@@ -134,10 +136,11 @@ class Minima(Experiment):
         root, inverse = square_roots(covariance)
         whitened_map = true_map @ root
         start = manifold.minimum(whitened_map)
-        turns = torch.linalg.qr(torch.tensor(rng.standard_normal((self.rotations, d, d)))).Q
-        orbit, points = start @ turns, torch.tensor(rng.standard_normal((self.points, *start.shape)))
+        turns = torch.linalg.qr(torch.from_numpy(rng.standard_normal((self.rotations, d, d)))).Q
+        orbit, points = start @ turns, torch.from_numpy(rng.standard_normal((self.points, *start.shape)))
         product = points.mT @ manifold.nearest(points, whitened_map)
-        saddle, other = start * (torch.arange(d) < d - 1), torch.tensor(rng.standard_normal(start.shape))
+        weakest = torch.arange(d, device=start.device) == d - 1
+        saddle, other = start * ~weakest, torch.from_numpy(rng.standard_normal(start.shape))
         stretched = torch.linalg.svdvals(orbit @ inverse).square() / 2  # of minima in the paper's norm
         eigenvalues = torch.linalg.eigvalsh(covariance)
         return {
@@ -159,7 +162,7 @@ class Minima(Experiment):
             maps.append(true_map @ square_roots(covariance)[0])
             errors.append(geometry.spectrum_error(maps[-1], values, stream(seed, "turn", outputs)))
         shape = (self.rotations, *manifold.minimum(maps[0]).shape)
-        points = torch.tensor(stream(seed, "convexity").standard_normal(shape))
+        points = torch.from_numpy(stream(seed, "convexity").standard_normal(shape))
         alone, bent = geometry.convexity(points, maps[0])
         return {"eigenvalue_error": errors, "convexity_error": alone, "bent": bent}
 
@@ -168,7 +171,7 @@ class Minima(Experiment):
         values = np.linspace(self.largest, self.largest / 2, dimension)
         drawn = draw_problem(dimension, n_outputs, condition_number=self.condition_number, singular_values=values,
                              noise=0.0, rng=stream(seed, "problem", dimension, n_outputs))  # fmt: skip
-        return tuple(map(torch.tensor, (drawn.covariance, drawn.true_map, values)))
+        return tuple(map(torch.from_numpy, (drawn.covariance, drawn.true_map, values)))
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Take the worst over seeds of what must be zero, one or two."""
@@ -199,6 +202,7 @@ class Landscape(Experiment):
 
     id = "preconditioning.landscape"
     summary = "Theorem 1: one-point convexity and smoothness, at random and at worst"
+    needs = "float64"
     budget_seconds = 25
     smoke = {
         "dimension": 2, "outputs": (2, 3), "spreads": (1.0, 0.5), "squared_distances": (0.4, 0.8), "directions": 20,
@@ -231,8 +235,7 @@ class Landscape(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Try displacements from the minima in float64; one number of outputs after the other."""
-        where = double_device(device)
-        found = [self._of_outputs(where, seeds, outputs) for outputs in self.outputs]
+        found = [self._of_outputs(device, seeds, outputs) for outputs in self.outputs]
         return _stacked(found, "outputs", "seed", "spread", "distance")
 
     def _of_outputs(self, where: torch.device, seeds: tuple[int, ...], outputs: int) -> dict[str, np.ndarray]:
@@ -263,7 +266,7 @@ class Landscape(Experiment):
             "largest_loss": torch.cat([loss, steepest[2]], -1).amax(-1),
             "worst": attained[:, :-1],  # where the bound is an equality, for an output to spare
             "beyond": attained[:, -1],
-            "one_sided": torch.tensor(one_sided, dtype=torch.float64),
+            "one_sided": torch.tensor(one_sided, device="cpu", dtype=torch.float64),
         }
         return {name: ratio.cpu().unflatten(0, (len(seeds), -1)).numpy() for name, ratio in found.items()}
 
@@ -283,8 +286,8 @@ class Landscape(Experiment):
         near = data.distance.values[data.distance.values <= landscape.RADIUS]
         inside, worst = (ratio.sel(distance=near) for ratio in (smallest, data.worst.sel(outputs="m > d")))
         square, found = (ratio.sel(outputs="m = d") for ratio in (smallest, data.found_smallest))
-        reached = torch.tensor(data.distance.values * INSIDE)  # distance is the last dimension, after spread
-        bound = landscape.one_point_bound(torch.tensor(near)).numpy()
+        reached = torch.from_numpy(data.distance.values * INSIDE)  # distance is the last dimension, after spread
+        bound = landscape.one_point_bound(torch.from_numpy(near)).numpy()
         shrinking = landscape.shrinking_ratio(reached).numpy()
         growing = np.stack([landscape.growing_ratio(reached, spread).numpy() for spread in self.spreads])
         beyond, steepest = data.beyond.sel(outputs="m > d"), np.abs(data.found_largest - growing)

@@ -37,7 +37,7 @@ def line_outputs(n: int, key_query: float) -> np.ndarray:
     """Return what queries attend to for keys of variance one, ``(seeds, queries)``; it takes no time."""
     keys = np.array([stream(seed, "line", n).standard_normal(n) for seed in range(SEEDS)])
     scores = key_query * QUERIES[:, None] * keys[:, None]
-    return (torch.tensor(scores).softmax(-1).numpy() @ keys[:, :, None])[..., 0]
+    return (torch.from_numpy(scores).softmax(-1).numpy() @ keys[:, :, None])[..., 0]
 
 
 def line_and_valley(key_query: float = 0.7) -> Figure:
@@ -85,7 +85,8 @@ def line_text(n: int, key_query: float) -> str:
 
 def theorem_frame(data: xr.Dataset, outputs: str, spread: float) -> Figure:
     """Draw both ratios of Theorem 1 against the squared distance, for one kind of problem."""
-    chosen, fine = data.sel(outputs=outputs, spread=spread), torch.linspace(1e-4, 2, 200, dtype=torch.float64)
+    chosen = data.sel(outputs=outputs, spread=spread)
+    fine = torch.linspace(1e-4, 2, 200, device="cpu", dtype=torch.float64)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 4.7), sharex=True)
         for ax, name, worst in ((left, "smallest", "min"), (right, "largest", "max")):

@@ -38,10 +38,10 @@ def barrier(start: Tensor, turns: Tensor, whitened_map: Tensor) -> Tensor:
     Ways lead from a minimum and from its rotations to this minimum with the weakest column turned around, or not, so
     that the determinant of $Q$ changes sign.
     """
-    sign = torch.cat([torch.ones(1), torch.linalg.det(turns).sign()]).to(start)
+    sign = torch.cat([turns.new_ones(1), torch.linalg.det(turns).sign()]).to(start)
     flipped = start.repeat(len(sign), 1, 1)
     flipped[:, :, -1] *= -sign[:, None]
-    along = torch.linspace(0, 1, 51, dtype=start.dtype)[:, None, None, None]
+    along = torch.linspace(0, 1, 51, device=start.device, dtype=start.dtype)[:, None, None, None]
     lines = (1 - along) * torch.cat([start[None], start @ turns]) + along * flipped
     return landscape.regularised_loss(lines, whitened_map).amax(0).min()
 
@@ -61,7 +61,7 @@ def convexity(points: Tensor, whitened_map: Tensor) -> tuple[Tensor, Tensor]:
 
 def spectrum_error(whitened_map: Tensor, singular_values: Tensor, rng: np.random.Generator) -> Tensor:
     """Return the error of the predicted eigenvalues at a random minimum, by automatic differentiation."""
-    turn = torch.linalg.qr(torch.tensor(rng.standard_normal((len(singular_values), len(singular_values))))).Q
+    turn = torch.linalg.qr(torch.from_numpy(rng.standard_normal((len(singular_values), len(singular_values))))).Q
     found = torch.linalg.eigvalsh(_hessian(minimum(whitened_map) @ turn, whitened_map))
     return (found - landscape.hessian_spectrum(singular_values, len(whitened_map))).abs().max()
 
@@ -123,16 +123,16 @@ def one_sided_ratio(
     """
     values, dimension = singular_values.cpu(), len(singular_values)
     # Without loss of generality the covariance is diagonal.
-    eigenvalues = torch.tensor(np.geomspace(condition_number**0.5, condition_number**-0.5, dimension))
+    eigenvalues = torch.from_numpy(np.geomspace(condition_number**0.5, condition_number**-0.5, dimension))
     whitened_map = torch.cat([values.diag(), values.new_zeros(n_outputs - dimension, dimension)])
     start = minimum(whitened_map)
-    turns = torch.linalg.qr(torch.tensor(rng.standard_normal((directions, dimension, dimension)))).Q
+    turns = torch.linalg.qr(torch.from_numpy(rng.standard_normal((directions, dimension, dimension)))).Q
     base = torch.cat([start[None], start @ turns])
     flat = worst_direction(start, 1e-6)[None]
-    away = sideways(torch.cat([flat, torch.tensor(rng.standard_normal((directions, *start.shape)))]), base)
+    away = sideways(torch.cat([flat, torch.from_numpy(rng.standard_normal((directions, *start.shape)))]), base)
     norm = (away.square() / eigenvalues).sum((-2, -1)).sqrt()
     radius = values[-1] / (3 * (2 * values[0] * eigenvalues[0]).sqrt())
-    lengths = radius * torch.tensor([1.0, *np.linspace(0.05, 1, directions)], dtype=torch.float64)
+    lengths = radius * torch.tensor([1.0, *np.linspace(0.05, 1, directions)], device="cpu", dtype=torch.float64)
     away = away * (lengths / norm)[:, None, None]
     products = (landscape.gradient(base + away, whitened_map) * away).sum((-2, -1))
     return float((products / (values[-1] * eigenvalues[-1] * lengths.square())).min())

@@ -50,10 +50,10 @@ def loss_gaps(problem: Problem, sizes: Sequence[int], draws: int, away: float, r
     covariance $\Sigma$ exactly, which removes most of the noise.
     """
     outputs, d = problem.true_map.shape
-    covariance, true_map = torch.tensor(problem.covariance), torch.tensor(problem.true_map)
+    covariance, true_map = torch.from_numpy(problem.covariance), torch.from_numpy(problem.true_map)
     root, inverse = square_roots(covariance)
     value, key_query, _ = spectral_factors(true_map, covariance)
-    shift = torch.tensor(away * rng.standard_normal((outputs + d, d)))
+    shift = torch.from_numpy(away * rng.standard_normal((outputs + d, d)))
     points = [(value, key_query), (value + shift[:-d] @ inverse, key_query + inverse @ shift[-d:] @ inverse)]
     excess = [float(excess_loss(*point, covariance=covariance, true_map=true_map)) for point in points]
     gaps = np.zeros((len(points), len(sizes)))
@@ -71,7 +71,7 @@ def loss_gaps(problem: Problem, sizes: Sequence[int], draws: int, away: float, r
 def attend(keys: np.ndarray, key_query: np.ndarray) -> np.ndarray:
     """Return what the first key of each data set attends to, itself included; a row per data set."""
     scores = (keys @ (keys[:, 0] @ key_query.T)[:, :, None])[..., 0]
-    return (torch.tensor(scores).softmax(1).numpy()[:, None] @ keys)[:, 0]
+    return (torch.from_numpy(scores).softmax(1).numpy()[:, None] @ keys)[:, 0]
 
 
 def _tilted(dimension: int, norm: float, rng: np.random.Generator) -> np.ndarray:

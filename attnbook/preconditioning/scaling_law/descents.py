@@ -40,12 +40,12 @@ def on_data_sets(sizes: ScalingLaw, seed: int, n: int, trained: int, few: int) -
     """Start on data sets of one size and train on some of them, on a few from the cold start; means over them."""
     target, rng = sizes.target(seed), stream(seed, "data sets", n)
     shapes = [(sizes.start_sets, n, size) for size in (sizes.dimension, sizes.n_outputs)]
-    inputs, noise = (torch.as_tensor(rng.standard_normal(shape)) for shape in shapes)
+    inputs, noise = (torch.from_numpy(rng.standard_normal(shape)) for shape in shapes)
     labels = inputs @ target.mT + sizes.noise * noise
     value, key_query = spectral_init(inputs, labels)
     start = torch.cat([value, key_query.mT], dim=-2)
     regression = torch.linalg.solve(inputs.mT @ inputs, inputs.mT @ labels).mT
-    inverse = torch.linalg.inv(sample_covariance(inputs)) - torch.eye(sizes.dimension, dtype=inputs.dtype)
+    inverse = torch.linalg.inv(sample_covariance(inputs)) - inputs.new_ones(sizes.dimension).diag()
     distance = (start - nearest(start, target)).square().sum((-2, -1))
 
     def train(sets: int, first: Tensor, step_size: float, steps: int) -> np.ndarray:
@@ -89,7 +89,7 @@ def with_the_oracle(oracle: GradientOracle, problem: ScalingLaw, seed: int) -> A
     """Find predicted and measured fixed points, and follow the predicted gradient from the cold start."""
     target = problem.target(seed)
     best, cold_size = minimum(target), problem.cold_step_size
-    counts, all_counts = (torch.tensor(COUNTS[name], dtype=torch.float64) for name in ("surface_n", "n"))
+    counts, all_counts = (torch.tensor(COUNTS[name], device="cpu", dtype=torch.float64) for name in ("surface_n", "n"))
     surface = oracle_descent(target, counts, problem.shrink * best, step_size=cold_size, steps=oracle.cold_steps)
     fixed = oracle_descent(target, all_counts, best, step_size=PREDICTED[0], steps=PREDICTED[1])[-1]
     measured = [fresh_batch_average(oracle, target, int(n), problem.noise, seed) for n in COUNTS["measured_n"]]
@@ -143,9 +143,9 @@ def fresh_batch_average(oracle: GradientOracle, target: Tensor, n: int, noise: f
     points, rng = [minimum(target)], stream(seed, "fresh batches", n)
     for _ in range(oracle.steps):
         shapes = [(oracle.batches, n, size) for size in reversed(target.shape)]
-        inputs, draws = (torch.as_tensor(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes)
+        inputs, draws = (torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes)
         batch = inputs, inputs @ target.T.float() + noise * draws
         points.append(
-            algorithm_step(points[-1], batch, torch.eye(target.shape[1]).double(), oracle.step_size, average=True)
+            algorithm_step(points[-1], batch, target.new_ones(target.shape[1]).diag(), oracle.step_size, average=True)
         )
     return float(excess(torch.stack(points[-oracle.kept :]).mean(0), target))

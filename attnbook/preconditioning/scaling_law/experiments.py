@@ -37,6 +37,7 @@ class FiniteKeys(Experiment):
 
     id = "preconditioning.finite_keys"
     summary = "Lemmas 8 to 23 and the coefficient of 1/n, with exact expectations over keys"
+    needs = "cpu"
     budget_seconds = 20
     smoke = {"per_axis": 4, "queries": 5, "penalty_draws": 50, "variance_draws": 20, "seeds": (0, 1)}
 
@@ -101,6 +102,7 @@ class ScalingLaw(Experiment):
 
     id = "preconditioning.scaling_law"
     summary = "One data set: start, training and steps against the number of samples"
+    needs = "cpu"
     budget_seconds = 25
     smoke = {"data_sets": ((50, 2, 2), (400, 1, 1)), "start_sets": 3, "steps": 2, "cold_steps": 3, "seeds": (0, 1)}
 
@@ -131,7 +133,7 @@ class ScalingLaw(Experiment):
     def target(self, seed: int) -> Tensor:
         r"""Return $\tilde A$ of a seed: inputs are white, so that it is $A$ itself."""
         sizes = self.dimension, self.n_outputs, 1.0, self.largest, self.smallest
-        return torch.as_tensor(Setup(*sizes, self.noise, n_samples=1).problem(seed).true_map)
+        return torch.from_numpy(Setup(*sizes, self.noise, n_samples=1).problem(seed).true_map)
 
     def coordinates(self) -> dict[str, Any]:
         """Name numbers of samples and steps."""
@@ -172,6 +174,7 @@ class GradientOracle(Experiment):
 
     id = "preconditioning.gradient_oracle"
     summary = "Theorem 2 with expected gradients: the bias of the fixed point, and the way there"
+    needs = "cpu"
     budget_seconds = 20
     smoke = {"per_axis": 2, "iterations": 1, "batches": 2, "steps": 2, "kept": 1, "cold_steps": 3, "seeds": (0, 1)}
 
@@ -273,6 +276,7 @@ class HeavyTails(Experiment):
 
     id = "preconditioning.heavy_tails"
     summary = "The bias of the loss across the heavy-tail threshold, exactly"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {"last": 14, "per_unit": 1, "seeds": (0, 1)}
 

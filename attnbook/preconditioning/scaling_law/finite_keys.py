@@ -36,13 +36,13 @@ COORDINATES: dict[str, list[Any]] = {
 def weights(sizes: FiniteKeys, seed: int) -> Arrays:
     """Lemmas 8 to 11 at random queries: error of the first, exact moments over bounds of the others."""
     n, dimension, rng = WEIGHT_KEYS, sizes.dimension, stream(seed, "weights")
-    queries = torch.as_tensor(rng.standard_normal((sizes.queries, dimension)))
-    key_query = torch.as_tensor(0.3 * rng.standard_normal((dimension, dimension)))
+    queries = torch.from_numpy(rng.standard_normal((sizes.queries, dimension)))
+    key_query = torch.from_numpy(0.3 * rng.standard_normal((dimension, dimension)))
     limit = queries @ key_query.mT
     own, q = (queries * limit).sum(-1), limit.square().sum(-1)
     exact = {p: torch.stack(weight_powers(q.sqrt(), own, n, p)) for p in COORDINATES["power"]}
     bounds = {p: torch.stack(weight_power_bounds(q.sqrt(), own, n, p)) for p in COORDINATES["power"]}
-    poincare = q * torch.tensor([[1.0], [2.0]]) * exact[2]
+    poincare = q * q.new_tensor([[1.0], [2.0]]) * exact[2]
     shift = output_moments(key_query, queries, [n]).shift[0].square().sum(-1)
     # The two terms of (22): the query's own key by Lemma 9, the others by parts and then by Lemma 9.
     terms = (queries - limit).square().sum(-1) * bounds[1][0] ** 2 + q * ((n - 1) * bounds[2][1]) ** 2
@@ -60,9 +60,9 @@ def _derivative_error(drawn: np.ndarray, query: Tensor, key_query: Tensor) -> fl
     def softmax(keys: Tensor) -> Tensor:
         return torch.softmax(torch.cat([query[None], keys]) @ key_query @ query, dim=0)
 
-    others = torch.as_tensor(drawn)
+    others = torch.from_numpy(drawn)
     automatic, alpha = torch.autograd.functional.jacobian(softmax, others), softmax(others)
-    same = torch.eye(len(alpha), dtype=alpha.dtype)[:, 1:]
+    same = alpha.new_ones(len(alpha)).diag()[:, 1:]
     formula = alpha[:, None, None] * (same - alpha[None, 1:])[..., None] * (key_query @ query)
     return float((automatic - formula).abs().max())
 
@@ -70,10 +70,10 @@ def _derivative_error(drawn: np.ndarray, query: Tensor, key_query: Tensor) -> fl
 def outputs(sizes: FiniteKeys, seed: int) -> Arrays:
     """Lemmas 11 to 23: biases and variances of three statistics, and errors of the leading orders of the first."""
     n_keys, dimension, rng = COORDINATES["output_n"], sizes.dimension, stream(seed, "outputs")
-    query = torch.as_tensor(rng.standard_normal((1, dimension)))
-    direction = torch.as_tensor(rng.standard_normal((dimension, dimension)))
+    query = torch.from_numpy(rng.standard_normal((1, dimension)))
+    direction = torch.from_numpy(rng.standard_normal((dimension, dimension)))
     key_query = direction * TILT**0.5 / (query @ direction.mT).norm()
-    n, one = torch.tensor(n_keys, dtype=torch.float64)[:, None], torch.eye(dimension, dtype=torch.float64)
+    n, one = query.new_tensor(n_keys)[:, None], query.new_ones(dimension).diag()
     found, (bias, spread) = output_moments(key_query, query, n_keys), leading_moments(key_query, query)
     shift, covariance, limit = found.shift[:, 0], found.covariance[:, 0], query @ key_query.mT
     mixed = shift[..., None] * limit
@@ -91,7 +91,7 @@ def outputs(sizes: FiniteKeys, seed: int) -> Arrays:
 
 def _variances(query: Tensor, key_query: Tensor, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
     """Variances of the square of the output and of the mean square of attended keys, by simulation."""
-    keys = torch.as_tensor(rng.standard_normal(shape))
+    keys = torch.from_numpy(rng.standard_normal(shape))
     keys[:, 0] = query
     weights = torch.softmax(keys @ (key_query @ query[0]), dim=1).unsqueeze(-1)
     output = (weights * keys).sum(1)
@@ -104,10 +104,10 @@ def losses(sizes: FiniteKeys, seed: int) -> Arrays:
     rng, n = stream(seed, "perturbation"), tuple(COORDINATES["n"])
     shape = sizes.dimension, sizes.n_outputs, sizes.condition_number, sizes.largest, sizes.smallest
     problem = Setup(*shape, noise=0.1, n_samples=1).problem(seed)
-    covariance, true_map = torch.as_tensor(problem.covariance), torch.as_tensor(problem.true_map)
+    covariance, true_map = torch.from_numpy(problem.covariance), torch.from_numpy(problem.true_map)
     raw = spectral_factors(true_map, covariance)[:2]
     best = whiten(*raw, covariance=covariance)
-    moved = [layer + sizes.perturbation * torch.as_tensor(rng.standard_normal(layer.shape)) for layer in best]
+    moved = [layer + sizes.perturbation * torch.from_numpy(rng.standard_normal(layer.shape)) for layer in best]
     target, nodes = best[0] @ best[1], gaussian_nodes(sizes.dimension, sizes.per_axis)
     rows: list[Arrays] = []
     for point in (best, moved):
@@ -140,7 +140,7 @@ def penalty_bias(layers: tuple[Tensor, Tensor], covariance: Tensor, draws: int, 
         # Sample covariances of white inputs without the inputs: Bartlett's decomposition.
         lower = np.tril(rng.standard_normal((draws, size, size)), -1)
         lower[:, range(size), range(size)] = np.sqrt(rng.chisquare(n - np.arange(size), (draws, size)))
-        error = root @ torch.as_tensor(lower @ lower.swapaxes(-1, -2) / n) @ root.mT - covariance
+        error = root @ torch.from_numpy(lower @ lower.swapaxes(-1, -2) / n) @ root.mT - covariance
         one, two = (gradient(covariance + k * error) - gradient(covariance - k * error) for k in (1, 2))
         linear = (8 * one - two) / 12  # exact, as the gradient is of degree four in the estimate
         change = gradient(covariance + error) - gradient(covariance) - linear

@@ -80,6 +80,7 @@ class Conditioning(Experiment):
 
     id = "preconditioning.conditioning"
     summary = "Both readings of the preconditioner: curvature at the minima and steps against kappa"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {
         "dimension": 2, "n_outputs": 3, "condition_numbers": (1.0, 10.0, 20.0), "max_steps": 200, "compared": 20,
@@ -116,11 +117,11 @@ class Conditioning(Experiment):
         """Everything about one preconditioner; all condition numbers share the axes and the start of a seed."""
         kappas = self.condition_numbers
         drawn = [[_problem(self, self.n_outputs, stream(seed, "problem"), kappa) for kappa in kappas] for seed in seeds]
-        covariance = torch.tensor(np.array([[p.covariance for p in row] for row in drawn]))
-        true_map = torch.tensor(np.array([[p.true_map for p in row] for row in drawn]))
+        covariance = torch.from_numpy(np.array([[p.covariance for p in row] for row in drawn]))
+        true_map = torch.from_numpy(np.array([[p.true_map for p in row] for row in drawn]))
         whitened_map = true_map @ square_roots(covariance)[0]
         base = minimum(whitened_map)
-        away = torch.tensor(np.array([stream(seed, "start").standard_normal(base.shape[-2:]) for seed in seeds]))
+        away = torch.from_numpy(np.array([stream(seed, "start").standard_normal(base.shape[-2:]) for seed in seeds]))
         spectrum = preconditioned_spectrum(base, whitened_map, covariance=covariance, kind=kind)
         (before, after), steps = metric(covariance, self.n_outputs, kind), []
         for at in range(len(kappas)):
@@ -202,10 +203,10 @@ class NearMinima(Experiment):
     def _near(self, outputs: int, seeds: tuple[int, ...]) -> Arrays:
         """Start around one of the minima of each problem, a seed each."""
         drawn = [_problem(self, outputs, stream(seed, "problem", outputs), 1.0) for seed in seeds]
-        whitened_map = torch.tensor(np.array([problem.true_map for problem in drawn]))
+        whitened_map = torch.from_numpy(np.array([problem.true_map for problem in drawn]))
         base = minimum(whitened_map)
         away = np.array([stream(seed, "start", outputs).standard_normal(base.shape[1:]) for seed in seeds])
-        return self.descend(whitened_map, base + self.displacement * torch.tensor(away))
+        return self.descend(whitened_map, base + self.displacement * torch.from_numpy(away))
 
     def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
         """Descend from these starts, one for each seed and map; each experiment says how."""
@@ -218,6 +219,7 @@ class Convergence(NearMinima):
 
     id = "preconditioning.convergence"
     summary = "The rate near the minima, and the largest stable step size"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {
         "dimension": 2, "outputs": (3, 2), "step_sizes": (0.2, 0.5), "records": 10, "limit_steps": 20, "seeds": (0, 1),
@@ -261,7 +263,7 @@ class Convergence(NearMinima):
     def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
         """Descend with several step sizes, each alone, then on both sides of the limit."""
         found = stacked("step_size", (self._run(whitened_map, start, size) for size in self.step_sizes))
-        sizes = torch.tensor(self.shares, dtype=start.dtype) / self.largest
+        sizes = start.new_tensor(self.shares) / self.largest
         descent = Factorisation(whitened_map.unsqueeze(1), sizes, torch.ones_like(sizes))
         ends = descent.descend(start.unsqueeze(1).expand(-1, len(sizes), -1, -1), self.limit_steps)[0][-1]
         return found | {"limit": (("seed", "share"), ends.numpy())}
@@ -309,6 +311,7 @@ class Balance(NearMinima):
 
     id = "preconditioning.balance"
     summary = "What balance costs and saves: descents from unbalanced minima, with and without the regulariser"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {"dimension": 2, "outputs": (3, 2), "steps": 40, "records": 5, "seeds": (0, 1), "chunk": 1}
 
@@ -339,13 +342,14 @@ class Balance(NearMinima):
     def descend(self, whitened_map: Tensor, start: Tensor) -> Arrays:
         """Descend from unbalanced minima, without and with the regulariser, all together."""
         value, key_query = split(start[:, None, None])
-        factors, squares = torch.tensor(self.scalings, dtype=torch.float64)[:, None, None], np.square(self.scalings)
+        factors, squares = start.new_tensor(self.scalings)[:, None, None], np.square(self.scalings)
         scaled = torch.cat([value * factors, key_query / factors], dim=-2).expand(-1, 2, -1, -1, -1)
-        sizes = torch.tensor(0.5 / (self.largest * (squares + 1 / squares)))  # half of one over the largest curvature
-        descent = Factorisation(whitened_map[:, None, None], sizes, torch.tensor([[0.0], [1.0]]).double())
+        # half of one over the largest curvature
+        sizes = torch.from_numpy(0.5 / (self.largest * (squares + 1 / squares)))
+        descent = Factorisation(whitened_map[:, None, None], sizes, sizes.new_tensor([[0.0], [1.0]]))
         losses, (end,) = descent.descend(scaled, self.steps, keep=(self.steps,))
         outer, inner = split(end)
-        unequal = imbalance(outer, inner.mT, covariance=torch.eye(self.dimension).double()).nan_to_num(nan=torch.inf)
+        unequal = imbalance(outer, inner.mT, covariance=start.new_ones(self.dimension).diag()).nan_to_num(nan=torch.inf)
         excess, axes = losses.numpy(), ("seed", "penalty", "scale")
         return {
             "iterations": (axes, first_time(np.arange(len(excess)), excess, ARRIVED)),

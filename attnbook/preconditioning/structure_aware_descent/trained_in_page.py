@@ -53,14 +53,14 @@ def _matrices() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     whitened_map = (left * [0.3, 0.225, 0.15]) @ reflect[1]
     normal = stream(0, "trained in the page").standard_normal((OUTPUTS + DIMENSION, DIMENSION)).round(3)
     parts = reflect[0], whitened_map, normal[:OUTPUTS], normal[OUTPUTS:]
-    axes, of_inputs, value, key_query = map(torch.tensor, parts)
+    axes, of_inputs, value, key_query = map(torch.from_numpy, parts)
     return axes, of_inputs, value, key_query
 
 
 def problem(kappa: float) -> tuple[Tensor, Tensor]:
     """Return covariance and linear map of the problem with a condition number; singular values 0.3 to 0.15."""
     axes, whitened_map, *_ = _matrices()
-    eigenvalues = torch.tensor(np.geomspace(kappa**0.5, kappa**-0.5, DIMENSION))
+    eigenvalues = torch.from_numpy(np.geomspace(kappa**0.5, kappa**-0.5, DIMENSION))
     covariance = (axes * eigenvalues) @ axes.mT
     return covariance, whitened_map @ square_roots(covariance)[1]
 
@@ -83,7 +83,7 @@ def curves(kappa: float, start: str, kind: str, penalty: float, step_size: float
     losses, points = descent.descend(begin(kappa, start), steps, keep=range(steps + 1))
     kept = int((losses < LOST * losses[0]).cumprod(0).sum())
     value, key_query = split(torch.stack(points[:kept]))
-    unequal = imbalance(value, key_query.mT, covariance=torch.eye(DIMENSION).double())
+    unequal = imbalance(value, key_query.mT, covariance=whitened_map.new_ones(DIMENSION).diag())
     return Curves(losses[:kept].tolist(), unequal.tolist())
 
 

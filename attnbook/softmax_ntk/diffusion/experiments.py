@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream
-from attnbook.core.runtime import Progress, double_device
+from attnbook.core.runtime import Progress
 from attnbook.core.settings import check_increasing
 from attnbook.softmax_ntk.diffusion import tasks
 from attnbook.softmax_ntk.diffusion.tasks import GRID, ON_A_LINE, SCHEDULE, TASKS, WEIGHTINGS, Machine
@@ -33,6 +33,7 @@ class ForwardAndBack(Experiment):
 
     id = "softmax_ntk.forward_and_back"
     summary = "Forward and backward process, the two losses of score matching, and what the assumptions ask of data"
+    needs = "cpu"
     budget_seconds = 15
     smoke = {"draws": 500, "inputs": 100, "particles": 50, "sde_steps": 20, "seeds": (0, 1)}
 
@@ -50,7 +51,7 @@ class ForwardAndBack(Experiment):
     def _one(self, seed: int) -> Arrays:
         samples = tasks.sample_quality([tasks.exact_denoiser], self.particles, self.sde_steps, seed, "particles")
         noisy = ON_A_LINE.draw(self.inputs, rng=stream(seed, "inputs"))
-        mapped = ON_A_LINE.inputs(noisy.times, noisy.points, torch.zeros(1, dtype=torch.float64))
+        mapped = ON_A_LINE.inputs(noisy.times, noisy.points, torch.zeros(1, device="cpu", dtype=torch.float64))
         return {
             "loss_gap": (("model",), self._loss_gap(seed)),
             "label_noise": ((), ((noisy.clean.T - ON_A_LINE.truth(noisy)) ** 2).mean()),
@@ -117,7 +118,7 @@ class Stopped(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train the machines and networks of each seed."""
-        return each(seeds, "seed", lambda seed: self._one(seed, double_device(device)), progress)
+        return each(seeds, "seed", lambda seed: self._one(seed, device), progress)
 
     def _one(self, seed: int, device: torch.device) -> Arrays:
         raise NotImplementedError
@@ -129,6 +130,7 @@ class ScoreLearning(Stopped):
 
     id = "softmax_ntk.score_learning"
     summary = "Early stopping by held-out noisy labels, the four terms of the error, two weights of time"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "samples": 23, "held_out": 11, "width": 32, "last": 10_000, "per_decade": 2, "budget": 20, "test": 101,
@@ -271,6 +273,7 @@ class ScoreSizes(Stopped):
 
     id = "softmax_ntk.score_sizes"
     summary = "Error at the held-out stop against the number of samples, beside the best linear denoiser"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "sizes": (11, 23), "class_points": 31, "width": 32, "last": 1000, "per_decade": 2, "test": 101, "seeds": (0, 1),

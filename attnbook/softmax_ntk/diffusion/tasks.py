@@ -134,7 +134,7 @@ def _single(networks: Networks) -> Networks:
 
 def _table(task: ScoreTask, times: np.ndarray, answer: Callable[[Tensor], Tensor]) -> Denoiser:
     """A table of answers, interpolated; beyond the grid it repeats the last, as a network does with clipped inputs."""
-    like, points = torch.zeros(1), GRID[:, None]
+    like, points = torch.zeros(1, device="cpu", dtype=torch.float32), GRID[:, None]
     inputs = {float(time): task.inputs(np.full(len(GRID), time), points, like) for time in times}
     table = {time: answer(x)[0, 0].double().numpy() for time, x in inputs.items()}
     return lambda time, at: np.interp(at[:, 0], GRID, table[time])[:, None]

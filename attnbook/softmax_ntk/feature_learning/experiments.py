@@ -153,10 +153,10 @@ class FeatureLearning(Experiment):
         """Outputs at test points of gradient flow on the kernel, and at the time, that held-out samples choose."""
         fit, tried = len(labels) - int(self.held_out * len(labels)), []
         for gram, cross in kernels:
-            fitted = torch.as_tensor(gram[:fit, :fit])
+            fitted, aims = torch.from_numpy(gram[:fit, :fit]), torch.from_numpy(labels[:fit])
             times = (TIMES / float(torch.linalg.eigvalsh(fitted)[-1])).tolist()
-            points = torch.as_tensor(np.concatenate([gram[fit:, :fit], cross[:, :fit]]))
-            tried.append(kernel_gradient_flow(fitted, torch.as_tensor(labels[:fit]), None, times, cross=points).numpy())
+            points = torch.from_numpy(np.concatenate([gram[fit:, :fit], cross[:, :fit]]))
+            tried.append(kernel_gradient_flow(fitted, aims, None, times, cross=points).numpy())
         outputs = np.concatenate(tried).clip(labels[:fit].min(), labels[:fit].max())
         held = ((outputs[:, : len(labels) - fit] - labels[fit:]) ** 2).mean(1)
         return np.asarray(outputs[held.argmin(), len(labels) - fit :])

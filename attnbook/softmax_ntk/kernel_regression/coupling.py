@@ -90,7 +90,7 @@ class _Way:
 
     def summary(self) -> dict[str, np.ndarray]:
         """Return what is kept of the way."""
-        smallest, norms = torch.as_tensor(self.begun.eigenvalues[:, 0]).to(self.eta), self.cross.norm(dim=2)
+        smallest, norms = torch.from_numpy(self.begun.eigenvalues[:, 0]).to(self.eta), self.cross.norm(dim=2)
         bound = coupling_bound(
             smallest[:, None], label_norm=self.label_norm[:, None], cross_norm=norms,
             kernel_drift=self.drift[:, None], point_drift=self.point_drift,

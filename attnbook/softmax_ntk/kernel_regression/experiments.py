@@ -33,6 +33,7 @@ class KernelRegression(Sweep):
 
     id = "softmax_ntk.kernel_regression"
     summary = "Theorem F.2: networks in training beside their kernel machines, gap and bound against width"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "n_samples": 5, "n_inputs": 7, "n_points": 3, "steps": 20, "record": (0, 5, 20), "widths": (16, 32),

@@ -36,6 +36,7 @@ class KernelMovement(Experiment):
 
     id = "softmax_ntk.kernel_movement"
     summary = "Lemma 5.1: change of the kernel against radius, direction, width, samples and outputs"
+    needs = "float64"
     budget_seconds = 20
     smoke = {
         "n_samples": 5, "n_inputs": 7, "width": 32, "radii": (0.1, 0.3), "radius": 0.1, "widths": (8, 16, 32),
@@ -154,6 +155,7 @@ class EigenvalueRadius(Experiment):
 
     id = "softmax_ntk.eigenvalue_radius"
     summary = "Claim E.5: the radius at which the smallest eigenvalue has lost half"
+    needs = "float64"
     budget_seconds = 25
     smoke = {
         "sizes": (7, 18), "width": 64, "n_inputs": 17, "outputs": (1,), "radii": (0.01, 4.0), "seeds": (0, 1),
@@ -231,6 +233,7 @@ class SmallestEigenvalues(Experiment):
 
     id = "softmax_ntk.smallest_eigenvalues"
     summary = "Smallest eigenvalues at infinite width, and the rank of paired networks"
+    needs = "cpu"
     budget_seconds = 5
     smoke = {
         "sizes": (3, 5), "inputs": (2, 7), "rank_widths": (16, 32), "rank_size": 11, "rank_inputs": 3, "seeds": (0, 1),

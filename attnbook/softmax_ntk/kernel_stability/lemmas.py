@@ -34,6 +34,7 @@ class LemmaB1(Experiment):
 
     id = "softmax_ntk.lemma_b1"
     summary = "Lemmas B.1 and B.2: both sides of their inequalities, and the constant that the first one needs"
+    needs = "cpu"
     budget_seconds = 20
     smoke = {"n_samples": 5, "n_inputs": 7, "width": 32, "widths": (32, 64), "draws": 2, "seeds": (0, 1)}
     large = {"n_samples": 256, "width": 8192, "widths": (1024, 8192, 65536), "seeds": tuple(range(100))}

@@ -28,6 +28,7 @@ class StepSize(Sweep):
 
     id = "softmax_ntk.step_size"
     summary = "Usable step sizes, the catapult beyond them, and the theorem's"
+    needs = "float64"
     budget_seconds = 30
     smoke = {
         "fractions": (1.0, 1.9, 2.2), "n_samples": 5, "n_inputs": 7, "width": 64, "max_steps": 100, "seeds": (0, 1),

@@ -40,6 +40,7 @@ class LazyTraining(Sweep):
 
     id = "softmax_ntk.lazy_training"
     summary = "Theorem 4.2, Lemma 5.3, Table 1: loss, movement and kernel drift against width"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "n_samples": 5, "n_inputs": 7, "widths": (16, 32, 64), "sizes": (2, 4), "target": 0.1, "max_steps": 300,
@@ -156,6 +157,7 @@ class OneStep(Sweep):
 
     id = "softmax_ntk.one_step"
     summary = "One step of the induction, term by term, against width, start, weight scale and step size"
+    needs = "float64"
     budget_seconds = 15
     smoke = {
         "n_samples": 5, "n_inputs": 7, "widths": (16, 32), "width": 16, "steps": 3, "seeds": (0, 1), "chunk": 1,
@@ -237,6 +239,7 @@ class Starts(Sweep):
 
     id = "softmax_ntk.starts"
     summary = "What pairs buy: kernel drift at equal residual for three starts"
+    needs = "float64"
     budget_seconds = 30
     smoke = {
         "n_samples": 5, "n_inputs": 7, "target": 0.1, "max_steps": 100, "widths": (16, 32), "seeds": (0, 1), "chunk": 1,

@@ -35,6 +35,7 @@ class SoftmaxNetwork(Experiment):
 
     id = "softmax_ntk.softmax_network"
     summary = "The kernel at growing width beside its limit, and the effective number of neurons"
+    needs = "cpu"
     budget_seconds = 25
     smoke = {
         "n_samples": 5, "widths": (16, 32, 64), "shown": 8, "effective_widths": (16, 64), "points": 3, "seeds": (0, 1),
@@ -148,6 +149,7 @@ class Denominator(Experiment):
 
     id = "softmax_ntk.denominator"
     summary = "Networks with and without the denominator: their kernels at the start, condition numbers"
+    needs = "cpu"
     budget_seconds = 20
     smoke = {
         "n_samples": 5, "width": 256, "exact_widths": (16,), "lowest_norms": (1.0, 0.5), "weight_scales": (1.0, 2.0),

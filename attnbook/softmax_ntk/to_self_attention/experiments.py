@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnbook.core.experiment import Arrays, Experiment, highest, lowest
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress, double_device
+from attnbook.core.runtime import Progress
 from attnbook.softmax_ntk.alternating import Trained, Way, train_layers, value_step_unit
 from attnbook.softmax_ntk.self_attention import draw_layer, outputs
 from attnbook.softmax_ntk.sweeps import each
@@ -42,6 +42,7 @@ class LayerAsNetwork(Experiment):
 
     id = "softmax_ntk.layer_as_network"
     summary = "Rank of the kernel of a layer's softmax weights, against the length of the sequences"
+    needs = "cpu"
     budget_seconds = 10
     smoke = {"sequences": 5, "dimension": 3, "lengths": (7, 11), "seeds": (0, 1)}
 
@@ -97,6 +98,7 @@ class PlantedAttention(Experiment):
 
     id = "softmax_ntk.planted_attention"
     summary = "Alternating, joint and softmax-only training of a planted self-attention layer at equal budget"
+    needs = "float64"
     budget_seconds = 40
     smoke = {
         "sequences": 7, "length": 5, "dimension": 3, "outputs": 2, "steps": 12, "target": 1e-3, "long_steps": 20,
@@ -151,10 +153,10 @@ class PlantedAttention(Experiment):
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Tune and train all ways on all problems."""
-        where, later = double_device(device), []
+        later: list[np.ndarray] = []
 
         def one(problem: str, way: str) -> Arrays:
-            best, data = self.tune(problem, way, where), self.draw(problem, seeds, where)
+            best, data = self.tune(problem, way, device), self.draw(problem, seeds, device)
             trained = self._train(way, data, [best] * len(seeds), self.steps, keep=self.shown_steps)
             if problem == "sharp" and way in LATER:
                 longer = self._train(way, data, [best] * len(seeds), self.long_steps)
