@@ -219,7 +219,8 @@ def _with_palette(picture: np.ndarray, colors: int) -> Image:
 
     codes, place, counts = np.unique(picture @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True, return_counts=True)
     found = codes[:, None] >> np.array([16, 8, 0]) & 255
-    chosen, nearest, distance = [], np.zeros(len(codes), np.uint8), np.full(len(codes), 256)
+    chosen: list[np.ndarray] = []
+    nearest, distance = np.zeros(len(codes), np.uint8), np.full(len(codes), 256)
     while len(chosen) < colors and distance.max() > ALIKE:
         chosen.append(found[np.where(distance > ALIKE, counts, 0).argmax()])
         off = abs(found - chosen[-1]).max(axis=1)

@@ -129,6 +129,6 @@ def looseness(data: xr.Dataset) -> Table:
 def _predictions(ax: Axes, data: xr.Dataset, start: str, name: str, time: int) -> None:
     shown = data.picture.sel(start=start, network=name, time=time).isel(shown=0)
     ax.plot(data.angle, shown.sel(model="machine"), **MACHINE)
-    ax.plot(data.angle, shown.sel(model="network"), color=LOOKS[name].color, label="network")
+    ax.plot(data.angle, shown.sel(model="network"), color=LOOKS[name].color, label=f"{LOOKS[name].label} network")
     ax.plot(data.sample_angle, data.sample_label, "x", color=INK, markersize=9, markeredgewidth=2)
     ax.set(xlim=(-8, 360), xticks=(0, 90, 180, 270, 360))
