@@ -85,9 +85,9 @@ def stopping_text(data: xr.Dataset, step: int) -> str:
     factor, off = (float(value) for value in fit(losses))
     ratio = losses.sel(model="attention", size=14_000) / losses.sel(model="baseline", size=20_000)
     return (
-        f"Stopped at step {_spaced(step)} ({_seeds(data)}). Times the factor that fits best at this stop, {factor:.3g}, "
-        f"a typical cell is off by a factor {off:.2g}. Rules that fail: {'; '.join(broken) or 'none'}. Attention with "
-        f"14 000 samples has {float(ratio):.2f} times the error of the baseline with 20 000."
+        f"Stopped at step {_spaced(step)} ({_seeds(data)}). Times the factor that fits best at this stop, {factor:.3g}"
+        f", a typical cell is off by a factor {off:.2g}. Rules that fail: {'; '.join(broken) or 'none'}. Attention "
+        f"with 14 000 samples has {float(ratio):.2f} times the error of the baseline with 20 000."
     )
 
 
