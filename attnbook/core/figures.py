@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-__all__ = ["LOOKS", "Look", "Picture", "band", "log_axis", "png", "show", "style"]
+__all__ = ["LOOKS", "Look", "Picture", "band", "legend_above", "log_axis", "png", "show", "style"]
 
 BACKGROUND = "#fbfaf7"
 INK = "#1f2328"
@@ -137,6 +137,16 @@ def log_axis(
     axes.set(xscale="log", xlabel=label)
     axes.set_xticks(numbers, [f"{number:{form}}".replace(",", "\u2009") for number in numbers], **options)
     axes.minorticks_off()
+
+
+def legend_above(axes: Axes, **options: Any) -> None:
+    """Put the legend above the picture, whose panels or whose axes alone a narrow screen may have to scroll.
+
+    Args:
+        axes: Whose lines it names.
+        **options: Its looks, for ``Figure.legend``.
+    """
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", **options)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
+from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, legend_above, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.digit_training import MODELS
 from attnbook.global_attention.noisy_mnist.experiments import PANELS, leads
@@ -173,7 +173,7 @@ def penalty_paths(data: xr.Dataset) -> Figure:
             ax.annotate(f"{LOOKS[name].label}, no penalty", (0.01, level), xycoords=("axes fraction", "data"),
                         xytext=(0, -4), textcoords="offset points", va="top", fontsize=10)  # fmt: skip
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        legend_above(ax, ncols=1)
     return figure
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.denominator import expected_effective_width, tail_scales
 from attnbook.softmax_ntk.looks import LOOKS
@@ -119,7 +119,8 @@ def effective_numbers(data: xr.Dataset) -> Figure:
                 ax.plot(at, 1.0, marker, color=look.color, markersize=9, markeredgewidth=2, clip_on=False)
         ax.set(yscale="log", ylim=(1, 1.5e5), xlabel=r"weight scale $\sigma$, inputs of norm 1")
         ax.set_ylabel("effective number of neurons")
-        ax.legend(title="dotted: the formula; at the axis\n| here it must fail,  × a few have it all", fontsize=9.5)
+        title = "dotted: the formula; at the axis\n| here it must fail,  × a few have it all"
+        legend_above(ax, ncols=3, fontsize=9.5, title=title)
     return figure
 
 
