@@ -3,7 +3,7 @@
 Only a formula that is the symbol, or begins by saying what it equals or where it lies, becomes a link. The rows of the
 chapter's part come before the rows common to all parts. Left alone are letters to which a part gives two meanings,
 common rows with three letters (which of them it is depends on the paper), and a chapter's own letters
-(``chapters/map.toml``).
+(``chapters/map.toml``). Where a row has as many meanings between semicolons as symbols, each symbol has its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from book_map import read_map
+from book_map import Chapter, read_map
 from docutils import nodes
 from symbol_index import PAGE
 
@@ -35,9 +35,9 @@ def symbols(text: str, heading: str) -> dict[str, tuple[str, str]]:
         Symbol, without blanks, to its anchor and its meaning; without symbols that have two rows.
 
     Example:
-        >>> page = "## Part 1: A\n| symbol | in words |\n|---|---|\n| $n$, $m$ | a number $k$ |\n| $m$ | a mass |"
+        >>> page = "## Part 1: A\n| symbol | in words |\n|---|---|\n| $n$, $m$ | a number; a size |\n| $m$ | a mass |"
         >>> symbols(page, "Part 1:")
-        {'n': ('symbol-1', 'a number k')}
+        {'n': ('symbol-1', 'a number')}
     """
     found: dict[str, list[tuple[str, str]]] = {}
     section, number = "", -1
@@ -49,9 +49,13 @@ def symbols(text: str, heading: str) -> dict[str, tuple[str, str]]:
         number += 1  # counted through all tables, their heads among them, as symbol_index does
         if section.startswith(heading):
             first, meaning = CELLS.split(line)[1:3]
-            formulas = FORMULA.findall(first)
-            for formula in formulas if heading != COMMON or len(formulas) < 3 else ():
-                found.setdefault(name(formula), []).append((f"symbol-{number}", meaning.strip().replace("$", "")))
+            formulas, meanings = FORMULA.findall(first), meaning.split(";")
+            if heading == COMMON and len(formulas) > 2:
+                continue
+            if len(meanings) != len(formulas):
+                meanings = [meaning] * len(formulas)
+            for formula, words in zip(formulas, meanings, strict=True):
+                found.setdefault(name(formula), []).append((f"symbol-{number}", words.strip().replace("$", "")))
     return {symbol: rows[0] for symbol, rows in found.items() if len(rows) == 1}
 
 
@@ -72,16 +76,20 @@ def name(formula: str) -> str:
     return re.sub(r"\s|\\[,;!]", "", head).replace("{*}", "*")
 
 
+def known_in(chapter: Chapter, text: str) -> dict[str, tuple[str, str]]:
+    """Return the symbols that a chapter uses as the page of notation, of this text, has them; see :func:`symbols`."""
+    own = {name(letter) for letter in chapter.own_letters}
+    known = symbols(text, COMMON) | symbols(text, PARTS[chapter.paper])
+    return {symbol: row for symbol, row in known.items() if symbol not in own}
+
+
 def link_symbols(app: Any, doctree: nodes.document) -> None:
     """Turn the first use of each symbol in a chapter into a link with the symbol's meaning."""
     chapter = read_map(Path(app.srcdir)).get(app.env.docname.removeprefix("chapters/"))
     if chapter is None:
         return
-    text = Path(app.env.doc2path(PAGE)).read_text(encoding="utf-8")
     app.env.note_dependency(app.env.doc2path(PAGE))
-    known = {**symbols(text, COMMON), **symbols(text, PARTS[chapter.paper])}
-    for letter in chapter.own_letters:
-        known.pop(name(letter), None)
+    known = known_in(chapter, Path(app.env.doc2path(PAGE)).read_text(encoding="utf-8"))
     for formula in list(doctree.findall(nodes.math)):
         if linkable(formula) and (row := known.pop(name(formula.astext()), None)):
             anchor, meaning = row

@@ -68,7 +68,8 @@
       const own = panels.map((_, n) => parts.filter(([a, b]) => a >= (edges[n - 1] ?? 0) && b <= (edges[n] ?? width)));
       const besides = ({ left, axes }) => Math.min(left + 20 * unit, axes[0] - 12 * unit);  // where a vertical label may end
       const text = own.map((found, n) => found.filter((part) => part[1] > besides(panels[n])));
-      const within = Math.max(0, ...text.flatMap(gaps).map(size)), between = Math.min(...gaps(text.map(span).filter(Boolean)).map(size));
+      const within = Math.max(0, ...text.flatMap(gaps).map(size));
+      const between = panels.length > 1 ? Math.min(...gaps(text.map(span).filter(Boolean)).map(size)) : 18 * unit;  // entries of a legend
       const belongs = (run, { axes: [start, end] }) => !run
         || Math.abs(run[0] - start) < 6 * unit || Math.abs(run[0] + run[1] - start - end) < 12 * unit;  // begins with the axes, or lies in their middle
       return ticks || (within < between && text.every((run, n) => belongs(span(run), panels[n]))) ? own.map(span) : null;
@@ -104,7 +105,7 @@
     if (size(edge) < 22 * unit && !letters.every(beside)) left = edge[1];
     let rows = rowsOfPanels();
     if (left && !rows.every(({ panels }) => panels.slice(1).every(bare))) { left = 0; rows = rowsOfPanels(); }
-    if (!rows.some(({ panels, legend }) => panels.length > 1 || legend)) return null;
+    if (!rows.some(({ panels, legend, above, below }) => panels.length > 1 || legend || above.shared.length || below.shared.length)) return null;
 
     // The entries of a legend, or one label; a marker stays with its text.
     const words = (band) => runs(left, width, columnsInked(band), 18 * unit).reduce((entries, run) => {

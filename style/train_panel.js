@@ -20,6 +20,7 @@
     const at = values.indexOf(state[name]);
     if (kind === "range") {
       const output = element("output", {}, texts[at]);
+      output.style.minWidth = `${Math.max(...texts.map((text) => text.length))}ch`;  // a longer value must not wrap the label
       const input = element("input", { type: "range", min: 0, max: values.length - 1, value: at, "aria-valuetext": texts[at] });
       const show = (n) => { output.textContent = texts[n]; input.setAttribute("aria-valuetext", texts[n]); };
       input.addEventListener("input", () => { show(+input.value); on(values[+input.value]); });

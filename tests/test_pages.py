@@ -144,6 +144,36 @@ def test_symbols_with_two_meanings_are_not_linked():
     assert symbol_links.symbols(page, "Part 1:") == {"p": ("symbol-4", "sizes")}
 
 
+def test_each_symbol_of_a_row_has_its_own_meaning():
+    rows = "| $p$, $q$ | a size; a query |\n| $r$, $s$ | rates; scores; all |"
+    page = f"## Part 1: A\n| symbol | in words |\n|---|---|\n{rows}"
+    found = symbol_links.symbols(page, "Part 1:")
+    assert {symbol: meaning for symbol, (_, meaning) in found.items()} == {
+        "p": "a size", "q": "a query", "r": "rates; scores; all", "s": "rates; scores; all",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chapter", "symbol"),
+    [
+        ("global_attention/loss_landscape", "k"),  # the index of an input
+        ("global_attention/loss_landscape", r"\phi"),  # softplus there
+        ("global_attention/recurrent", "D"),  # layers of a network
+        ("global_attention/self_attention", "a"),  # softmax(QK'/sqrt d)
+        ("multi_head/how_many_heads", "p"),  # a power of H
+        ("mirror_descent/rates", "r"),  # a variable of integration
+        ("preconditioning/scaling_law", "b"),  # the bias of a gradient
+        ("softmax_ntk/diffusion", "D"),  # a diagonal matrix of weights
+        ("softmax_ntk/kernel_stability", "C"),  # a constant
+    ],
+)
+def test_a_symbol_that_a_chapter_uses_otherwise_gets_no_words_from_the_page_of_notation(chapter, symbol):
+    text = (ROOT / "chapters" / "notation.md").read_text(encoding="utf-8")
+    part = symbol_links.PARTS[chapter.split("/")[0]]
+    assert symbol in symbol_links.symbols(text, symbol_links.COMMON) | symbol_links.symbols(text, part)
+    assert symbol not in symbol_links.known_in(CHAPTERS[chapter], text)
+
+
 def test_chapters_are_entered_as_they_are_typed():
     assert search_order.names("noisy_mnist", "noisy MNIST") == ["noisy_mnist", "noisy mnist", "noisy-mnist"]
     assert search_order.names("rates") == ["rates"]

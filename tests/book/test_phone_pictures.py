@@ -13,7 +13,7 @@ import pytest
 from chromium import barriers
 from phone_pictures import PICTURE, smallest_text
 
-from attnbook.core.figures import png, style
+from attnbook.core.figures import legend_above, png, style
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -124,6 +124,16 @@ def three_with_one_axis(plt: Any) -> Any:
     return figure
 
 
+def one_below_its_legend(plt: Any) -> Any:
+    """A single panel with a title, and above it a legend of three entries in two rows."""
+    figure, ax = plt.subplots()
+    for name in ("a curve", "another curve", "a third one"):
+        ax.plot([1, 2, 3], label=name)
+    ax.set(xlabel="steps", title="panel", ylabel="loss")
+    legend_above(ax, ncols=2, fontsize=9)
+    return figure
+
+
 def one_alone(plt: Any) -> Any:
     """A single panel."""
     figure, ax = plt.subplots()
@@ -132,11 +142,15 @@ def one_alone(plt: Any) -> Any:
 
 
 def test_panels_are_found_in_a_picture(html: Path, browser: Any) -> None:
-    """Those of a row become pieces of one width, because each gets the shared numbers; a single one stays whole."""
+    """Those of a row become pieces of one width, because each gets the shared numbers; a single one stays whole.
+
+    But each entry of a legend above it is a piece, so that none is out of sight where the panel is too wide.
+    """
     page = browser.new_page()
     page.add_script_tag(path=html / "_static" / "panels.js")
-    found = [page.evaluate(CUT, drawn(draw)) for draw in (three_with_one_axis, one_alone)]
+    found = [page.evaluate(CUT, drawn(draw)) for draw in (three_with_one_axis, one_alone, one_below_its_legend)]
     assert found[1] is None
+    assert [len(row) for row in found[2]] == [2, 1, 1]
     legend, panels = found[0]
     assert len(legend) == 1
     assert len(panels) == 3
@@ -164,6 +178,15 @@ def test_sizes_of_text_are_written_where_they_are_read() -> None:
         if file.parent.name != "core":
             assert not re.search(r"labelsize|titlesize|set_fontsize|font\.size|fontsize=['\"]", text), file
             assert set(re.findall(r"fontsize=([a-z]\w*)", text)) <= {"fontsize"}, file
+
+
+def test_legends_of_wide_pictures_are_in_sight() -> None:
+    """In a figure of one panel they are above or beside it, or begin at its left: its right may have to be scrolled."""
+    for file in (ROOT / "attnbook").glob("*/*/figures.py"):
+        for function in re.findall(r"\ndef .*?(?=\n\n\n|$)", file.read_text(encoding="utf-8"), re.DOTALL):
+            if re.search(r"figure, ax = plt\.subplots\((?!\d)", function):
+                for legend in re.findall(r"\bax\.legend\(.*", function):
+                    assert re.search(r'loc="\w+ left"', legend), f"{file}: {legend}"
 
 
 def test_pages_with_pictures_load_the_script(html: Path) -> None:

@@ -199,6 +199,32 @@ def test_a_panel_fits_a_laptop_and_a_phone(panel: tuple[str, Any, Any]) -> None:
     assert smallest >= 11
 
 
+# Where each slider of a panel is, at all values of all sliders.
+PLACES = """box => {
+  const sliders = [...box.querySelectorAll('input[type=range]')], places = sliders.map(() => new Set());
+  const move = (slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); };
+  for (const slider of sliders) {
+    const start = slider.value;
+    for (let value = 0; value <= slider.max; value++) {
+      move(slider, value);
+      sliders.forEach((e, n) => places[n].add(Math.round(e.getBoundingClientRect().top + scrollY)));
+    }
+    move(slider, start);
+  }
+  return places.map(found => found.size);
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1366, 1024, 390])
+def test_sliders_stay_where_they_are(width: int, panel: tuple[str, Any, Any]) -> None:
+    """Whatever the values, no label wraps that did not before: else a slider jumps away from the pointer."""
+    _, page, box = panel
+    page.emulate_media(media="screen")
+    page.set_viewport_size({"width": width, "height": 768})
+    assert set(box.evaluate(PLACES)) == {1}
+
+
 @pytest.mark.slow
 def test_tokens_are_moved_by_keys_and_by_pointer(html: Path, visit: Callable) -> None:
     """Letters choose a token, arrows move it, and a pointer drags the one below it."""

@@ -36,6 +36,11 @@ def curve(numbers):
     return figure
 
 
+def pixels(file):
+    """Red, green and blue of a file's picture."""
+    return np.array(Image.open(io.BytesIO(file)).convert("RGB"), int)
+
+
 def luminance(color):
     """Relative luminance of WCAG 2."""
     channels = np.array(mpl.colors.to_rgb(color))
@@ -85,14 +90,28 @@ def test_few_colours_make_a_smaller_file(figure):
 
 @pytest.mark.parametrize("dpi", [100, 120])
 def test_a_picture_is_what_matplotlib_saves(dpi):
-    """Also of the second of two figures, which share their canvas."""
+    """Also of the second of two figures, which share their canvas; colours that are alike may be one."""
     with style():
         for numbers in SAMPLES[:2]:
             saved = io.BytesIO()
             curve(numbers).savefig(saved, dpi=dpi)
-            flat = Image.open(saved).convert("RGB").quantize(16, dither=Image.Dither.NONE)
-            picture = Image.open(io.BytesIO(png(curve(numbers), dpi=dpi, colors=16)))
-            np.testing.assert_array_equal(picture.convert("RGB"), flat.convert("RGB"))
+            expected = np.array(Image.open(saved).convert("RGB"), int)
+            np.testing.assert_allclose(pixels(png(curve(numbers), dpi=dpi, colors=256)), expected, atol=8)
+
+
+@pytest.mark.parametrize("length", [5, 30, 100])
+def test_a_colour_is_the_same_however_little_of_it_is_drawn(length):
+    """In pictures of few colours, beside a map of many: a legend keeps its colours from frame to frame."""
+    colors = [look.color for look in LOOKS.values()]
+    with style():
+        figure, (left, right) = plt.subplots(1, 2)
+        left.imshow(SAMPLES, interpolation="bilinear")
+        for height, color in enumerate(colors):
+            right.plot([0, length], [height, height], color=color)
+        right.set(xlim=(0, 100))
+    found = pixels(png(figure, dpi=100, colors=64)).reshape(-1, 3)
+    for color in colors:
+        assert np.abs(found - 255 * np.array(mpl.colors.to_rgb(color))).max(axis=1).min() <= 8, color
 
 
 def test_a_shown_figure_stays_as_it_was(tmp_path):

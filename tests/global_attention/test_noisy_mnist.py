@@ -191,6 +191,14 @@ def test_a_changed_result_turns_each_verdict(kind, scale):
     )
 
 
+def test_all_places_of_the_slider_of_curves_have_the_same_axes(smoke):
+    data = smoke[NoisyMnist]
+    drawn = [figures.curves(data, panel, 0.1) for panel in data.panel.values]
+    limits = {tuple((*ax.get_xlim(), *ax.get_ylim()) for ax in figure.axes) for figure in drawn}
+    plt.close("all")
+    assert (len(drawn) > 1, len(limits)) == (True, 1)
+
+
 def test_figures_and_tables_draw_from_smoke_results(smoke):
     data, last = smoke[NoisyMnist], int(smoke[NoisyMnist].step[-1])
     pixels = data.strength.isel(record=-1, model=0).values

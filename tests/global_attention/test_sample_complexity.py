@@ -1,5 +1,6 @@
 """The chapter on sample complexity: values known by hand, settings, pictures; wrong models turn claims red."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import red
@@ -17,8 +18,10 @@ from attnbook.global_attention.sample_complexity.experiments import (
     Sparsity,
     fit,
     margins,
+    nearest_stop,
     paper_losses,
     samples_for,
+    stopped,
 )
 
 SMALL = SampleComplexity(seeds=(0, 1), n_test=512, steps=1500, snapshot=1500)
@@ -256,6 +259,18 @@ def test_stopping_text_compares_the_cells_of_the_headline():
     assert "headline:" not in text
     with pytest.raises(ValueError, match="nothing recorded at 7"):
         figures.stopping_text(data, 7)
+
+
+def test_the_slider_of_stops_has_one_factor_and_no_loss_leaves_its_axes():
+    """What falls in training falls in the picture."""
+    data = SampleComplexity.load_stored("paper")
+    factor, _ = fit(stopped(data, nearest_stop(data)).median("seed"))
+    for step in figures.stops(data)[::5]:
+        ax, losses = figures.stopping(data, step).axes[1], stopped(data, step).median("seed")
+        drawn = np.stack([line.get_ydata() for line in ax.lines])
+        plt.close()
+        np.testing.assert_allclose(drawn, factor * losses.transpose("model", "size"))
+        assert ax.get_ylim()[0] < drawn.min() < drawn.max() < ax.get_ylim()[1]
 
 
 def test_rules_are_counted_over_stops():

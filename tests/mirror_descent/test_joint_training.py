@@ -387,6 +387,17 @@ def test_an_easy_first_sample_changes_nothing_and_an_easy_second_one_turns_the_c
     plt.close(figures.easy_frame(*shown))
 
 
+def test_the_axes_of_an_easy_sample_stay_where_they_are():
+    """However many digits the legend has at other places of the slider."""
+    rows, places = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.0]]), set()
+    for asked in (1.0, 0.75):
+        figure = figures.easy_frame(rows, np.array([1.0, asked, 1.0]), np.ones(2), np.ones(2))
+        figure.draw_without_rendering()
+        places.add(figure.axes[0].get_position().bounds)
+        plt.close(figure)
+    assert len(places) == 1
+
+
 def right_newton(kappa, ratio, norm, margins, multipliers):
     slope = -(multipliers.sum(axis=1) @ (margins - 1)) / norm
     return kappa - (kappa - ratio * norm) / (1 - ratio * slope)

@@ -351,6 +351,31 @@ def test_impossible_arguments_are_refused_by_name(call, name):
         call()
 
 
+def test_in_the_first_picture_the_dashed_line_touches_the_support_tokens_and_no_other(stored):
+    """By a pixel at least, counted from the edge of the token and of the line."""
+    figure = figures.fate(stored["token_selection"])
+    figure.draw_without_rendering()
+    for ax, support in zip(figure.axes, ("CF", "AF"), strict=True):
+        (dashed,) = (line for line in ax.lines if line.get_linestyle() == "--")
+        start, end = ax.transData.transform(dashed.get_xydata())
+        tokens = ax.transData.transform(ax.collections[0].get_offsets())
+        across = np.array([start[1] - end[1], end[0] - start[0]]) / np.linalg.norm(end - start)
+        away = abs((tokens - start) @ across)
+        radius = (ax.collections[0].get_sizes()[0] ** 0.5 + dashed.get_linewidth()) / 2 * figure.dpi / 72
+        assert "".join(np.array(list(figures.NAMES))[away < radius + 1]) == support
+    plt.close()
+
+
+@pytest.mark.parametrize("token", list("ABCDE"))
+def test_the_arrow_of_a_solution_ends_in_the_picture(token, stored):
+    ax = figures.explorer_frame(stored["token_selection"], 3.0, token).axes[0]
+    (arrow,) = (text for text in ax.texts if text.arrow_patch)
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    plt.close()
+    assert left < arrow.xy[0] < right
+    assert low < arrow.xy[1] < high
+
+
 def test_pictures_and_tables_draw_what_was_measured(stored):
     chosen = stored["token_selection"]
     drawn = [

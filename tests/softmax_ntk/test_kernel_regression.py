@@ -369,6 +369,12 @@ def test_settings_that_make_no_sense_are_refused_by_name(change):
         KernelRegression.at("book", **change)
 
 
+def test_a_name_in_the_legend_has_one_colour_at_all_places_of_the_slider(stored):
+    drawn = [figures.circle_frame(stored, 300, name, "pairs") for name in figures.LOOKS]
+    lines = [line for figure in drawn for line in figure.axes[0].get_legend().get_lines()]
+    assert len({line.get_label() for line in lines}) == len({line.get_color() for line in lines}) == len(drawn) + 1
+
+
 def test_pictures_and_tables_draw(stored):
     drawn = [
         figures.network_and_machine(stored), figures.circle_frame(stored, 300, "relu", "pairs"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import red
@@ -233,6 +234,14 @@ def test_pictures_and_tables_draw(stored):
     assert first == ["samples, by length", "length of the input", "samples, by length"]
     assert len(figures.conditions(stored["denominator"]).rows) == 6
     assert "of 256" in figures.attention_text(data, 1.0)
+
+
+@pytest.mark.parametrize("sigma", [0.25, 1.0, 8.0])
+def test_the_bar_of_the_effective_number_lies_in_the_picture(sigma, stored):
+    (ax,) = figures.attention_frame(stored["softmax_network"], sigma).axes
+    bar, low, high = ax.lines[0].get_xdata()[0], *ax.get_xlim()
+    plt.close()
+    assert low < bar < high
 
 
 def test_the_first_picture_divides_one_kernel_into_the_other(stored):

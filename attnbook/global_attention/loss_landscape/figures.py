@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, LOOKS, Look, band, log_axis, style
+from attnbook.core.figures import INK, LOOKS, Look, band, legend_above, log_axis, style
 from attnbook.core.rng import stream
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.loss_landscape.experiments import STATIONARY, LossLandscape, log10_bounds
@@ -120,7 +120,7 @@ def fits(data: xr.Dataset) -> Figure:
     """Draw where training of all weights ends, every run, against the width; hollow where it is not at rest."""
     widths, n = data.fit_width.values, data.attrs["settings"]["few_samples"]
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.6))
+        figure, ax = plt.subplots(figsize=(7.2, 4.2))
         for j, model in enumerate(data.model.values):
             losses, gradients = (values.sel(model=model).values for values in (data.fit_loss, data.fit_gradient))
             at = widths * np.exp((j - 0.5) * 0.12 + np.linspace(-0.02, 0.02, len(losses))[:, None])
@@ -136,7 +136,7 @@ def fits(data: xr.Dataset) -> Figure:
         ax.text(n, 1e-12, "as many units as samples: \nTheorem 5 ", ha="right", fontsize=9.5)
         log_axis(ax, widths, "hidden units d (points of a width side by side)")
         ax.set(yscale="log", xlim=(1.5, 60), ylabel="training loss over that of output zero")
-        ax.legend(loc="center", bbox_to_anchor=(0.5, 0.5))
+        legend_above(ax, ncols=3)
     return figure
 
 

@@ -13,7 +13,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, style
+from attnbook.core.figures import BACKGROUND, INK, LOOKS, Look, band, legend_above, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.digit_training import MODELS
 from attnbook.global_attention.noisy_mnist.experiments import PANELS, leads
@@ -65,12 +65,12 @@ def curves(data: xr.Dataset, panel: str, step_size: float) -> Figure:
     """Draw test accuracy and test loss against iterations for one setting and step size."""
     one = data.sel(panel=panel, step_size=step_size)
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.5))
         _curves(left, one, "accuracy")
         left.set(ylim=(0, 1), ylabel=ACCURACY, title=named(panel))
-        left.legend()
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
         _curves(right, one, "test_loss")
-        medians = data.test_loss.sel(panel=panel).median("seed").values
+        medians = data.test_loss.median("seed").values  # of all settings: frames of the slider have one axis
         right.set(yscale="log", ylabel="test loss (nats)", title=f"step size {step_size:g}")
         right.set_yticks(ticks := (0.3, 0.5, 1, 2, 3, 5, 8), [f"{tick:g}" for tick in ticks])
         right.set_ylim(0.9 * medians.min(), min(1.1 * medians.max(), 9.0))
@@ -173,7 +173,7 @@ def penalty_paths(data: xr.Dataset) -> Figure:
             ax.annotate(f"{LOOKS[name].label}, no penalty", (0.01, level), xycoords=("axes fraction", "data"),
                         xytext=(0, -4), textcoords="offset points", va="top", fontsize=10)  # fmt: skip
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        legend_above(ax, ncols=1)
     return figure
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnbook import ledger
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.figures import LOOKS as COMMON
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.global_attention.self_attention.experiments import PAPER_SIZES, best, final, lead
@@ -48,14 +48,14 @@ def table_2(data: xr.Dataset) -> Figure:
 def table_2_frame(data: xr.Dataset, epoch: int) -> Figure:
     """Draw our Table 2 as it would be after some epoch, beside the paper's numbers."""
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.7))
+        figure, ax = plt.subplots(figsize=(7.2, 4.0))
         _accuracies(ax, data.sel(epoch=[epoch]))
         for network in ("baseline", "self_attention"):
             ax.plot(PAPER_SIZES, paper(network), color=LOOKS[network].color, marker="x", linestyle="none", markersize=8)
         ax.plot([], [], color=INK, marker="x", linestyle="none", label="the paper", markersize=8)
         ax.set(ylabel=ACCURACY, ylim=(50, 92), title=f"after epoch {epoch}")
         log_axis(ax, PAPER_SIZES, "training reviews", ",", rotation=45)
-        ax.legend(fontsize=9, loc="lower right")
+        legend_above(ax, ncols=4, fontsize=9)
     return figure
 
 

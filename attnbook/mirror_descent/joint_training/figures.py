@@ -67,7 +67,7 @@ def easy_frame(rows: np.ndarray, asked: np.ndarray, plain: np.ndarray, solution:
         for name, line, (color, _), row, right in zip(ROWS, LINES, BY_PACE, rows, asked, strict=False):
             foot, along = right * row / (row @ row), np.array([-row[1], row[0]])
             ax.plot(*(foot[:, None] + along[:, None] * np.array([-3.0, 3.0])), color=color, linewidth=1.8,
-                    linestyle=line, label=f"{name} sample asks for {right:g}")  # fmt: skip
+                    linestyle=line, label=f"{name} sample asks for {right:.2f}")  # fmt: skip
         ax.plot([0, plain[0]], [0, plain[1]], color=INK, linestyle="--", linewidth=1.4, label="plain solution")
         ax.plot([0, solution[0]], [0, solution[1]], color="#a3123a", linewidth=2.6, marker="o", markevery=[1],
                 markersize=9, label="smallest column")  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, band, log_axis, style
+from attnbook.core.figures import INK, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.mirror_descent.looks import LOOKS
 from attnbook.mirror_descent.rates import experiments as own
@@ -90,7 +90,7 @@ def radii(data: xr.Dataset) -> Figure:
 def exponent(cones: xr.Dataset) -> Figure:
     r"""Draw the log of the smallest product of Lemma 20 plus the relative norm; flat where the exponent is one."""
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.2))
+        figure, ax = plt.subplots(figsize=(6.4, 3.5))
         for p in cones.p.values:
             worst = (cones.log_least + cones.radius).sel(p=p).min("choice")
             band(ax, cones.radius.values, worst.transpose("seed", "radius").values, LOOKS[float(p)])
@@ -98,7 +98,7 @@ def exponent(cones: xr.Dataset) -> Figure:
         ax.plot(norms, -0.7 - (norms - 1) / 2, color=INK, linestyle=DASHED, label=r"if it were $\frac{3}{2}$")
         ax.set(xscale="log", ylim=(-2.6, 0.6), xlabel=RELATIVE)
         ax.set_ylabel(r"$\log\min\langle-\nabla\mathcal{L},V\rangle+\rho$")
-        ax.legend(fontsize=9, ncols=2, loc="lower right")
+        legend_above(ax, ncols=4, fontsize=9)
     return figure
 
 

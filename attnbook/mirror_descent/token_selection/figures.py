@@ -27,7 +27,7 @@ def fate(data: xr.Dataset) -> Figure:
     tokens = plane_tokens().tokens[0, 0]
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
-        for ax, p in zip(axes, (1.5, 3.0), strict=True):
+        for ax, p in zip(axes, (1.1, 3.0), strict=True):
             end = _draw(ax, data, p, "B", fontsize=8.5)
             kept = "training keeps B" if end == "B" else f"training moves to {end}"
             local = bool(data.plane_local.sel(official_p=p, token="B"))
@@ -36,7 +36,7 @@ def fate(data: xr.Dataset) -> Figure:
                 curve = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.35", "color": INK, "linewidth": 2,
                          "shrinkA": 9, "shrinkB": 9}  # fmt: skip
                 ax.annotate("", tokens[NAMES.index(end)], tokens[1], arrowprops=curve)
-            ax.set_xlabel("first coordinate")
+            ax.set(xlabel="first coordinate", ylim=(-1.2, 1.3))
         axes[0].set_ylabel("second coordinate")
     return figure
 
@@ -48,7 +48,7 @@ def _draw(ax: Axes, data: xr.Dataset, p: float, chosen: str, *, fontsize: float)
     tokens, scores = problem.tokens[0, 0], problem.token_scores[0, 0]
     solution, support = data.plane.sel(here).values, data.plane_support.sel(here).values
     own, unit = tokens[NAMES.index(chosen)], solution / np.linalg.norm(solution)
-    ax.scatter(tokens[:, 0], tokens[:, 1], c=scores, cmap="Greys", edgecolors=INK, s=90, vmin=-1.4, vmax=1.1, zorder=3)
+    ax.scatter(tokens[:, 0], tokens[:, 1], c=scores, cmap="Greys", edgecolors=INK, s=45, vmin=-1.4, vmax=1.1, zorder=3)
     box = {"boxstyle": "round,pad=0.1", "facecolor": BACKGROUND, "edgecolor": "none", "alpha": 0.85}
     for name, token, score in zip(NAMES, tokens, scores, strict=True):
         ax.annotate(f"{name} {score:+.2f}", token, xytext=(9, 6), textcoords="offset points", zorder=5,
@@ -59,8 +59,8 @@ def _draw(ax: Axes, data: xr.Dataset, p: float, chosen: str, *, fontsize: float)
     for place, dash in ((own, "-"), (own - solution / (solution @ solution), "--")):
         ax.plot(*(place + np.array([[-5.0], [5.0]]) * [unit[1], -unit[0]]).T, color=MARK, linestyle=dash, linewidth=1.2)
     arrow = {"arrowstyle": "-|>", "color": MARK, "linewidth": 2.2, "shrinkA": 8, "mutation_scale": 15}
-    ax.annotate("", own + unit, own, arrowprops=arrow, zorder=4)
-    ax.set(xlim=(-2.4, 2.4), ylim=(-1.6, 1.6), aspect="equal")
+    ax.annotate("", own + 0.65 * unit, own, arrowprops=arrow, zorder=4)
+    ax.set(xlim=(-2.1, 2.2), ylim=(-1.65, 1.45), aspect="equal")
     return _end(data, here)
 
 

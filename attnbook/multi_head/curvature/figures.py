@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.multi_head.curvature import experiments as own
 from attnbook.multi_head.curvature.points import WORST, two_parts
@@ -30,7 +30,7 @@ def law(data: xr.Dataset) -> Figure:
     """Draw the most negative curvature relative to the loss against the number of heads, below both bounds."""
     small, stated = own.relative(data).sel(scale=0.5), own.constants(data, data.head_norm)
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.3))
+        figure, ax = plt.subplots(figsize=(7.2, 4.0))
         names = ("curvature", "dimension_free_curvature")
         drawn = {name: (stated[name] / np.sqrt(data.heads)).sel(scale=0.5, point="trained") for name in names}
         drawn |= {point: small.sel(point=point) for point in ("random", "equal", "trained")}
@@ -41,8 +41,7 @@ def law(data: xr.Dataset) -> Figure:
         ax.annotate("slope -1/2", (16, start / 4), xytext=(4, 4), textcoords="offset points", fontsize=10)
         ax.set(yscale="log", ylabel=f"most negative curvature {RELATIVE}")
         log_axis(ax, data.heads.values, "number of heads H")
-        ax.set_ylim(top=ax.get_ylim()[1] * 30)
-        ax.legend(fontsize=9, loc="upper right", ncols=2)
+        legend_above(ax, ncols=2, fontsize=9)
     return figure
 
 

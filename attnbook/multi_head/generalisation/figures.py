@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.generalisation import experiments as own
 from attnbook.multi_head.generalisation_bounds import target_distance
@@ -78,7 +78,7 @@ def distances(near: xr.Dataset, gaps: xr.Dataset) -> Figure:
             ax.axhline(level, color=INK, linewidth=1, linestyle=":")
             ax.annotate(text, (near.k.values[-1], level), xytext=(0, 3), textcoords="offset points", ha="right")
         ax.set(xscale="log", xlabel="K: a training loss of 1/K is wanted", ylabel=r"distance needed / $g_0(1/K)$")
-        ax.legend(loc="lower right", fontsize=9.5)
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 
@@ -94,7 +94,7 @@ def recursion_frame(paths: xr.Dataset, n_heads: int, rank: int) -> Figure:
         ax.set(ylabel="distance of the two networks", title=f"H = {_power(math.log10(n_heads))}, sample {rank}")
         ax.set_yticks([1e-3, 1e-1, 1e1, 1e3])
         ax.minorticks_off()
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=9.5)
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 

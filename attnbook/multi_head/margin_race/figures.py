@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.multi_head.margin_race import experiments as own
 
 LOOKS = {
@@ -92,7 +92,7 @@ def global_margins(starts: xr.Dataset) -> Figure:
         band(ax, starts.heads, random.values.T, Look(f"{of}random start, as large", "#c2410c", "-.", "^"))
         log_axis(ax, starts.searched.values, "number of heads $H$")
         ax.set(ylabel="margin", ylim=(0.55, 1.35))
-        ax.legend(fontsize=9.5, loc="upper right")
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.multi_head import oracle
 from attnbook.multi_head.margins import experiments as own
 from attnbook.multi_head.margins.cells import AttentionMap
@@ -30,7 +30,7 @@ def separation(rules: xr.Dataset) -> Figure:
     x, n_tokens = rules.noise.values, own.LinearRules.from_data(rules).n_tokens
     limit = (n_tokens / 2) ** 0.5  # the attention margin at S = 1
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.0))
+        figure, ax = plt.subplots(figsize=(7.2, 3.5))
         ax.axhspan(-1, 0, color=LOST, zorder=0)
         band(ax, x, rules.attention.isel(fraction=0) / limit, ATTENTION)
         for zeta, look in zip(rules.fraction.values, BY_FRACTION, strict=True):
@@ -41,7 +41,7 @@ def separation(rules: xr.Dataset) -> Figure:
         ax.plot(points.noise, points, **BEST.line_style())
         ax.text(0.0, -0.17, "a sample is on the wrong side", fontsize=9.5)
         ax.set(xlabel=NOISE, ylabel=r"smallest margin / $\gamma_{attn}$", ylim=(-0.22, 1.06))
-        ax.legend(fontsize=9.5, loc="center right", bbox_to_anchor=(1.0, 0.67))
+        legend_above(ax, ncols=3, fontsize=9.5)
     return figure
 
 

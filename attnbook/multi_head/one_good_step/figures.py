@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.multi_head import oracle
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.one_good_step.experiments import StartMargin
@@ -53,8 +53,8 @@ def residual(data: xr.Dataset) -> Figure:
         ax.plot(data.n, law, color=OURS.color, linestyle=OURS.line, label="exact size (ours)")
         ax.plot(data.n, bound, color=STATED.color, linestyle=STATED.line, label="eq. (6), C = 1")
         log_axis(ax, data.n.values, "samples of the first step, $n_1$", ",")
-        ax.set(yscale="log", ylim=(None, float(bound.max()) * 8), ylabel=r"what is left of $m$, $\|p\|$")
-        ax.legend(loc="upper right", fontsize=9.5, ncols=2)
+        ax.set(yscale="log", ylim=(None, float(bound.max()) * 2), ylabel=r"what is left of $m$, $\|p\|$")
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 

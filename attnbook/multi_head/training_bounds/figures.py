@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, legend_above, style
 from attnbook.core.tables import Measured, Table
 from attnbook.multi_head.training_bounds import experiments as own
 
@@ -48,7 +48,7 @@ def certificate_frame(certificates: xr.Dataset, n_heads: float) -> Figure:
         _certified(ax, certificates, n_heads)
         _loss_axes(ax, (1, 1000), (0.03, 30))
         ax.set(title=f"H = {power(n_heads)}")
-        ax.legend(fontsize=9.5, loc="upper right")
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 

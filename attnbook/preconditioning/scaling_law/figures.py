@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.preconditioning.law_constants import heavy_tail_exponent
 from attnbook.preconditioning.scaling_law import experiments as own
@@ -80,7 +80,7 @@ def approach(keys: xr.Dataset, oracle: xr.Dataset) -> Figure:
             band(ax, curve[curve.dims[-1]].values, curve.values, look)
         ax.axhline(1, color=INK, linewidth=1, linestyle=":")
         ax.set(xscale="log", xlabel="samples $n$", ylabel="exact / leading order", ylim=(0.3, 1.3))
-        ax.legend(fontsize=9.5, loc="lower right")
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 
@@ -97,7 +97,7 @@ def floors(batches: xr.Dataset) -> Figure:
         ax.axhline(float(start.median()), color=START.color, linestyle="-.", label="spectral start")
         ax.set(yscale="log", ylabel=EXCESS)
         log_axis(ax, sizes, "keys per batch $b$")
-        ax.legend(fontsize=9.5)
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 
@@ -113,7 +113,7 @@ def slopes(tails: xr.Dataset) -> Figure:
         ax.plot(fresh.signal, fresh, "o", markersize=12, fillstyle="none", color="#c2410c", label="new signals")
         ax.axvline(0.5, color=INK, linewidth=1)
         ax.set(xlabel="signal $s_1$; line: one half", ylabel="slope of the bias in $n$, log axes")
-        ax.legend(fontsize=9.5, loc="lower right")
+        legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 
 

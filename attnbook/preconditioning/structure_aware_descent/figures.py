@@ -12,7 +12,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table
 from attnbook.preconditioning.curves import NEAR
 from attnbook.preconditioning.structure_aware_descent.experiments import at_best_size, best_size, ratios
@@ -73,7 +73,7 @@ def mechanism(data: xr.Dataset, problem: int = 1) -> Figure:
         axes[0].set_yticks(shares, [f"{share:g}" for share in shares])
         axes[0].minorticks_off()
         axes[1].set(ylabel="imbalance, 0 to 1", ylim=(0, 1.05), title="balance")
-        _legend_above(figure, axes[0])
+        legend_above(axes[0], ncols=3, fontsize=9.5)
         figure.supxlabel(SYMLOG, fontsize=11.5)
     return figure
 
@@ -94,7 +94,7 @@ def conditioning_frame(data: xr.Dataset, condition_number: float, step_size: flo
         _near_line(ax)
         ax.set(yscale="log", ylim=(0.05, 1e5), xlim=(0, steps[-1]), xlabel="steps", ylabel=EXCESS)
         ax.minorticks_off()
-        _legend_above(figure, ax)
+        legend_above(ax, ncols=3, fontsize=9.5)
     return figure
 
 
@@ -165,7 +165,7 @@ def against_condition(data: xr.Dataset) -> Figure:
                 ax.annotate(text, (x[-1], line[-1]), xytext=(4, -3), textcoords="offset points", fontsize=10)
             ax.set(yscale="log", title=title)
             log_axis(ax, x, r"$\kappa$ of the covariance")
-        _legend_above(figure, axes[0])
+        legend_above(axes[0], ncols=3, fontsize=9.5)
     return figure
 
 
@@ -206,7 +206,7 @@ def along_balance(data: xr.Dataset) -> Figure:
             ax.minorticks_off()
         axes[0].set(ylabel="excess loss $L-L^*$", yscale="log", ylim=(1e-13, 3e-1))
         axes[0].annotate("arrived", (0.0, ARRIVED), xytext=(4, -12), textcoords="offset points", fontsize=9.5)
-        _legend_above(figure, axes[0])
+        legend_above(axes[0], ncols=3, fontsize=9.5)
     return figure
 
 
@@ -227,10 +227,6 @@ def _along_training(ax: Axes, steps: np.ndarray, values: xr.DataArray, names: tu
     ax.set_xticks(ticks, [f"{t}" for t in ticks])
     ax.minorticks_off()
     ax.set_xlim(-0.15 * steps[1], 1.15 * steps[-1])
-
-
-def _legend_above(figure: Figure, ax: Axes) -> None:
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9.5)
 
 
 def _whisker(ax: Axes, samples: np.ndarray, y: float, marker: str, color: str, lost: str) -> None:

@@ -53,12 +53,12 @@ def circle_frame(data: xr.Dataset, steps: int, network: str, neurons: str) -> Fi
         _predictions(above, data, start, network, steps)
         title = f"{LOOKS[network].label}, width {int(data.shown[0])}, {steps} step" + "s" * (steps > 1)
         above.set(title=title, ylabel="learned", ylim=(-1.8, 2))
-        above.legend(fontsize=9, loc="upper right", ncols=2)
+        above.legend(fontsize=9, loc="upper left", ncols=2)
         for shade, line, width in zip(shades, ("-", "--", "-."), data.shown.values, strict=False):
             below.plot(data.angle, np.maximum(gaps.sel(shown=width), 1e-9), line, color=shade, label=f"width {width}")
         below.set(yscale="log", ylim=(1e-9, 50), ylabel="distance", xlabel="angle on a circle (degrees)")
         below.set_yticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
-        below.legend(fontsize=9, ncols=3, loc="upper right")
+        below.legend(fontsize=9, ncols=3, loc="upper left")
     return figure
 
 
@@ -129,6 +129,6 @@ def looseness(data: xr.Dataset) -> Table:
 def _predictions(ax: Axes, data: xr.Dataset, start: str, name: str, time: int) -> None:
     shown = data.picture.sel(start=start, network=name, time=time).isel(shown=0)
     ax.plot(data.angle, shown.sel(model="machine"), **MACHINE)
-    ax.plot(data.angle, shown.sel(model="network"), color=LOOKS[name].color, label="network")
+    ax.plot(data.angle, shown.sel(model="network"), color=LOOKS[name].color, label=f"{LOOKS[name].label} network")
     ax.plot(data.sample_angle, data.sample_label, "x", color=INK, markersize=9, markeredgewidth=2)
     ax.set(xlim=(-8, 360), xticks=(0, 90, 180, 270, 360))

@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.kernel_stability import experiments as own
 from attnbook.softmax_ntk.looks import LOOKS
@@ -113,7 +113,7 @@ def ranks(data: xr.Dataset) -> Figure:
         counts = [rank_bound(**sizes, width=int(m)) for m in widths]
         ax.plot(widths, counts, color=INK, linestyle=":", marker="_", label="counting bound")
         ax.set(xlabel="width", ylabel="rank", ylim=(0, None), xticks=widths[::2])
-        ax.legend(loc="lower right")
+        legend_above(ax, ncols=2)
     return figure
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, log_axis, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.lazy_bounds import loss_envelope, row_of_table_1
 from attnbook.softmax_ntk.looks import LOOKS, STARTS
@@ -85,7 +85,7 @@ def envelope(lazy: xr.Dataset) -> Figure:
             band(ax, lazy.step, lazy.curve.sel(network=name).transpose("seed", "step"), look)
         band(ax, lazy.step, np.array(bound), Look("envelope of Lemma 5.3, softmax", INK, ":", "none"))
         ax.set(yscale="log", xlabel="step", ylabel="loss / first loss", ylim=(3e-4, 1.5))
-        ax.legend(fontsize=10)
+        legend_above(ax, ncols=4, fontsize=10)
     return figure
 
 
@@ -157,7 +157,7 @@ def step_sizes(data: xr.Dataset) -> Figure:
         ax.axvline(2, color=INK, linestyle=":", linewidth=1)
         ax.set(yscale="log", ylabel="steps to arrive")
         log_axis(ax, (0.25, 0.5, 1, 2, 4, 10), r"step size $\times m\lambda_{\max}$")
-        ax.legend(fontsize=10)
+        legend_above(ax, ncols=3, fontsize=10)
     return figure
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from attnbook.core.figures import INK, Look, band, style
+from attnbook.core.figures import INK, Look, band, legend_above, log_axis, style
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.softmax_ntk.denominator import expected_effective_width, tail_scales
 from attnbook.softmax_ntk.looks import LOOKS
@@ -68,14 +68,14 @@ def attention_frame(data: xr.Dataset, sigma: float) -> Figure:
         ax.plot(range(1, len(share) + 1), 100 * share, "o", color=LOOKS["softmax"].color, markersize=4.5)
         ax.axhline(100 / width, color=INK, linewidth=1.2, linestyle="--")
         ax.annotate(f"if all {width} had the same", (1, 100 / width), xytext=(0, -13), textcoords="offset points")
-        if effective < len(share):
-            side = "left" if effective < len(share) / 2 else "right"
-            ax.annotate(
-                "effective number", (effective, 60), xytext=(8 if side == "left" else -8, 0),
-                textcoords="offset points", ha=side,
-            )  # fmt: skip
-        ax.set(yscale="log", ylim=(0.02, 100), xlim=(0, len(share) + 1), ylabel="attention weight (%)")
-        ax.set(xlabel=f"neuron, sorted by weight (first {len(share)} of {width})")
+        side = "left" if effective**2 < width else "right"
+        ax.annotate(
+            "effective number", (effective, 60), xytext=(8 if side == "left" else -8, 0),
+            textcoords="offset points", ha=side,
+        )  # fmt: skip
+        ax.set(yscale="log", ylim=(0.02, 100), xlim=(0.8, 1.25 * width), ylabel="attention weight (%)")
+        places = 2 ** np.arange(int(np.log2(width)) + 1)
+        log_axis(ax, places, f"neuron, sorted by weight (the first {len(share)} of {width})")
     return figure
 
 
@@ -119,7 +119,8 @@ def effective_numbers(data: xr.Dataset) -> Figure:
                 ax.plot(at, 1.0, marker, color=look.color, markersize=9, markeredgewidth=2, clip_on=False)
         ax.set(yscale="log", ylim=(1, 1.5e5), xlabel=r"weight scale $\sigma$, inputs of norm 1")
         ax.set_ylabel("effective number of neurons")
-        ax.legend(title="dotted: the formula; at the axis\n| here it must fail,  × a few have it all", fontsize=9.5)
+        title = "dotted: the formula; at the axis\n| here it must fail,  × a few have it all"
+        legend_above(ax, ncols=3, fontsize=9.5, title=title)
     return figure
 
 
