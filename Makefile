@@ -35,8 +35,9 @@ test: $(VENV)/.installed  ## all tests: code, claims, notebooks, built pages
 	$(MAKE) --no-print-directory -j2 lint outputs
 	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests
 
+outputs: export ATTNBOOK_FRAMES := $(CURDIR)/_build/frames
 outputs: $(VENV)/.installed  ## execute the chapters and compare what comes out with what is stored
-	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
 
 quick: $(VENV)/.installed  ## the tests that take under a minute
 	$(BIN)/python -m pytest -q $(SHARED_OUT) -m "not slow" tests
