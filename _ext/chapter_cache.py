@@ -130,7 +130,13 @@ def _file(module: str, root: Path) -> Path:
 def read_again(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     """Name the pages of chapters that ran since they were last read, and pages that tell times; refuse stale outputs.
 
-    What is known of the runs is kept as ``env.attnbook_runs``: none where pages are made from the notebooks' outputs.
+    What is known of the runs is kept as ``env.attnbook_runs``: nothing where pages are made from stored outputs.
+
+    Returns:
+        Names of pages.
+
+    Raises:
+        SystemExit: If a chapter has not run; any other exception would show seventy lines of traceback below it.
     """
     from jupyter_cache import get_cache
 
@@ -143,11 +149,8 @@ def read_again(app: Any, env: Any, added: set[str], changed: set[str], removed: 
     runs = {name: cached_run(store, path) for name, path in chapters.items()}
     stale = [name for name, path in chapters.items() if runs[name].get(KEY) != digest(path, root)]
     if stale:
-        # No error of Sphinx: Jupyter Book would put the sentence above seventy lines of traceback.
-        raise SystemExit(
-            f"\nnot built: run `make book`, which runs the chapters first; {len(stale)} of {len(chapters)} have not run "
-            f"with the present code, {stale[0]} among them"
-        )
+        which = f"{len(stale)} of {len(chapters)} have not run with the present code, {stale[0]} among them"
+        raise SystemExit(f"\nnot built: run `make book`, which runs the chapters first; {which}")
     env.attnbook_runs = runs
     again = [name for name in runs if before.get(name) != runs[name]]
     return again + [name for name, known in env.metadata.items() if again and TIMES in known and name in env.found_docs]
