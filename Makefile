@@ -12,6 +12,9 @@ NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.
 JOBS ?= 2
 SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
+# JupyterLab asks nobody for news or newer versions, and covers no page with what it heard.
+NO_NEWS := --LabApp.news_url=None --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdates
+
 # `TORCH_INDEX=URL` names another place where pip looks for torch, `TORCH_INDEX=` none besides its usual ones; not set, it
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
@@ -51,8 +54,9 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-lab: $(VENV)/.installed  ## open the chapters in JupyterLab
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/chapters
+lab: $(VENV)/.installed  ## open copies of the chapters in JupyterLab, in play/, to change as you like
+	$(BIN)/python tools/play.py
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/play/chapters $(NO_NEWS)
 
 notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
 	$(BIN)/python tools/run_chapters.py
