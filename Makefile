@@ -12,9 +12,6 @@ NBVAL := --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.
 JOBS ?= 2
 SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
-# JupyterLab asks nobody for news or newer versions, and covers no page with what it heard.
-NO_NEWS := --LabApp.news_url=None --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdates
-
 # `TORCH_INDEX=URL` names another place where pip looks for torch, `TORCH_INDEX=` none besides its usual ones; not set, it
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
@@ -54,9 +51,11 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# With these settings JupyterLab covers no page with the offer of news, and asks nobody for newer versions.
+lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
 lab: $(VENV)/.installed  ## open copies of the chapters in JupyterLab, in play/, to change as you like
-	$(BIN)/python tools/play.py
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/play/chapters $(NO_NEWS)
+	$(BIN)/python tools/copies.py
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/play/chapters
 
 notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
 	$(BIN)/python tools/run_chapters.py

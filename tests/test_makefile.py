@@ -19,7 +19,7 @@ def folder(tmp_path):
     for name in ("requirements.txt", "pyproject.toml"):
         (place / name).touch()
     for name in PROGRAMS:
-        (programs / name).write_text('#!/bin/sh\necho "frames: $ATTNBOOK_FRAMES"\n', encoding="utf-8")
+        (programs / name).write_text('#!/bin/sh\necho "told: $ATTNBOOK_FRAMES$JUPYTER_CONFIG_PATH"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
     (programs.parent / ".installed").touch()
     return place
@@ -30,9 +30,12 @@ def folder(tmp_path):
     ["book", "test", "outputs", "quick", "slow", "lint", "lab", "notebooks", "address", "serve", "print", "pdf", "look",
      "results", "verify", "benchmarks", "faults", "measure", "lock", "clean"],
 )  # fmt: skip
-def test_every_command_works_in_a_folder_whose_name_has_spaces(target, folder):
+def test_every_command_works_in_a_folder_whose_name_has_spaces(target, folder, monkeypatch):
+    monkeypatch.delenv("ATTNBOOK_FRAMES", raising=False)
+    monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
     command = ["make", "--no-print-directory", "PYTHON=.venv/bin/python", target]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    frames = [line for line in done.stdout.splitlines() if line.startswith("frames: ") and line != "frames: "]
-    assert set(frames) == ({f"frames: {folder}/_build/frames"} if target in ("test", "outputs") else set())
+    told = {line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")} - {""}
+    places = {"test": "_build/frames", "outputs": "_build/frames", "lab": "tools/jupyter"}
+    assert told == ({f"{folder}/{places[target]}"} if target in places else set())
