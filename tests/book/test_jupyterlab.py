@@ -209,10 +209,8 @@ def test_a_chapter_opens_runs_and_answers(path: str, opened: Callable) -> None:
     assert page.locator(".Toastify__toast").count() == 0, "something covers the page"
     run_all(page)
     assert page.evaluate(PROBLEMS) + serious(here.problems) == []
-    assert (
-        page.locator(".jp-Notebook summary").first.evaluate("e => getComputedStyle(e).listStyleType")
-        == "disclosure-closed"
-    )
+    opens = page.locator(".jp-Notebook summary").first
+    assert opens.evaluate("e => getComputedStyle(e).listStyleType") == "disclosure-closed"
     assert not re.search(r": right: ", page.locator(".jp-Notebook").inner_text()), "praise for work not done"
     sliders = page.locator(".jp-Notebook .noUi-handle").all()
     assert sliders
