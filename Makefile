@@ -35,8 +35,9 @@ test: $(VENV)/.installed  ## all tests: code, claims, notebooks, built pages
 	$(MAKE) --no-print-directory -j2 lint outputs
 	$(BIN)/python -m pytest -q $(SHARED_OUT) --doctest-modules attnbook tests
 
+outputs: export ATTNBOOK_FRAMES := $(CURDIR)/_build/frames
 outputs: $(VENV)/.installed  ## execute the chapters and compare what comes out with what is stored
-	ATTNBOOK_FRAMES=$(CURDIR)/_build/frames $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
 
 quick: $(VENV)/.installed  ## the tests that take under a minute
 	$(BIN)/python -m pytest -q $(SHARED_OUT) -m "not slow" tests
@@ -50,8 +51,11 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-lab: $(VENV)/.installed  ## open the chapters in JupyterLab
-	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/chapters
+# With these settings JupyterLab covers no page with the offer of news, and asks nobody for newer versions.
+lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
+lab: $(VENV)/.installed  ## open copies of the chapters in JupyterLab, in play/, to change as you like
+	$(BIN)/python tools/copies.py
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/play/chapters
 
 notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
 	$(BIN)/python tools/run_chapters.py

@@ -22,6 +22,7 @@ import nbformat  # noqa: E402
 
 PACKAGE = "attnbook"
 KEY = "attnbook_digest"
+TIMES = "times"  # marks in its metadata a page that tells how long chapters take
 
 
 def digest(notebook: Path, root: Path) -> str:
@@ -58,22 +59,27 @@ def sources(notebook: Path, root: Path) -> list[Path]:
     return sorted(files)
 
 
-def cached_digest(store: Any, notebook: Path) -> str | None:
-    """Return the digest under which the outputs of a chapter were stored.
+def cached_run(store: Any, notebook: Path) -> dict[str, Any]:
+    """Return what is known of the run whose outputs of a chapter were stored.
 
     Args:
         store: A jupyter-cache.
         notebook: The chapter.
 
     Returns:
-        The digest; None when there are no outputs, or none that can be read.
+        Its digest, as ``KEY``, and ``execution_seconds``; nothing when there are no outputs, or none that can be read.
     """
     try:
         record = store.match_cache_notebook(nbformat.read(notebook, as_version=4))
         store.get_cache_bundle(record.pk)  # a record whose file was never finished is no record
     except (KeyError, ValueError, OSError):
-        return None
-    return (record.data or {}).get(KEY)
+        return {}
+    return record.data or {}
+
+
+def cached_digest(store: Any, notebook: Path) -> str | None:
+    """Return the digest under which the outputs of a chapter were stored, None when there is none."""
+    return cached_run(store, notebook).get(KEY)
 
 
 def _imports(notebook: Path) -> set[str]:
@@ -122,20 +128,32 @@ def _file(module: str, root: Path) -> Path:
 
 
 def read_again(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Name the pages whose digest is not the one they were last read with; refuse to build from stale outputs."""
-    from jupyter_cache import get_cache
-    from sphinx.errors import ExtensionError
+    """Name the pages of chapters that ran since they were last read, and pages that tell times; refuse stale outputs.
 
+    What is known of the runs is kept as ``env.attnbook_runs``: nothing where pages are made from stored outputs.
+
+    Returns:
+        Names of pages.
+
+    Raises:
+        SystemExit: If a chapter has not run; any other exception would show seventy lines of traceback below it.
+    """
+    from jupyter_cache import get_cache
+
+    before, env.attnbook_runs = getattr(env, "attnbook_runs", {}), {}
     if app.config.nb_execution_mode != "cache":
         return []
     root, store = Path(app.srcdir), get_cache(str(Path(app.outdir).parent / ".jupyter_cache"))
     paths = {name: Path(env.doc2path(name)) for name in sorted(env.found_docs)}
-    now = {name: digest(path, root) for name, path in paths.items() if path.suffix == ".ipynb"}
-    stale = [name for name in now if cached_digest(store, paths[name]) != now[name]]
+    chapters = {name: path for name, path in paths.items() if path.suffix == ".ipynb"}
+    runs = {name: cached_run(store, path) for name, path in chapters.items()}
+    stale = [name for name, path in chapters.items() if runs[name].get(KEY) != digest(path, root)]
     if stale:
-        raise ExtensionError(f"chapters not yet run with the present code: {', '.join(stale)}; run `make book`")
-    before, env.attnbook_digests = getattr(env, "attnbook_digests", {}), now
-    return [name for name in now if before.get(name) != now[name]]
+        which = f"{len(stale)} of {len(chapters)} have not run with the present code, {stale[0]} among them"
+        raise SystemExit(f"\nnot built: run `make book`, which runs the chapters first; {which}")
+    env.attnbook_runs = runs
+    again = [name for name in runs if before.get(name) != runs[name]]
+    return again + [name for name, known in env.metadata.items() if again and TIMES in known and name in env.found_docs]
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import connections_svg
 from book_map import MAP, Chapter, duration, full_size_seconds, linked, read_map, seconds
+from chapter_cache import TIMES
 from claims_page import fingerprint
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -47,7 +48,7 @@ class Chapters(FromMap):
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""
-        self.env.metadata[self.env.docname]["ledger"] = fingerprint(self.env)
+        self.env.metadata[self.env.docname] |= {"ledger": fingerprint(self.env), TIMES: "of chapters"}
         found = self.chapters()
         rows = [self.row(chapter, found) for chapter in found.values() if self.wanted(chapter)]
         text = "\n".join(["| chapter | question | needs | time | claims |", "|---|---|---|---|---|", *rows])
@@ -57,11 +58,18 @@ class Chapters(FromMap):
         """Write one row."""
         notebook = Path(self.env.srcdir) / f"{chapter.page}.ipynb"
         self.env.note_dependency(str(notebook))
-        times = duration(seconds(notebook))
+        times = time_of(self.env, chapter)
         if longer := duration(full_size_seconds(chapter.name)):
             times += f"<br>*full size {longer}*"
         cells = [f"{{doc}}`/{chapter.page}`", chapter.question, linked(chapter.needs, found) or "none", times]
         return f"| {' | '.join(cells)} | {verdicts(chapter.name)} |"
+
+
+def time_of(env: Any, chapter: Chapter) -> str:
+    """Return how long the run took whose outputs the page of a chapter shows: this book's, else the notebook's own."""
+    run = env.attnbook_runs.get(chapter.page, {})
+    stored = Path(env.srcdir) / f"{chapter.page}.ipynb"
+    return duration(run.get("execution_seconds") or seconds(stored))
 
 
 def verdicts(chapter: str) -> str:
@@ -115,7 +123,7 @@ def add_to_chapter(app: Any, doctree: nodes.document) -> None:
         return
     app.env.note_dependency(str(root / MAP))
     page = sections[0]
-    page.insert(1, _facts(chapter, duration(seconds(root / f"{chapter.page}.ipynb"))))
+    page.insert(1, _facts(chapter, time_of(app.env, chapter)))
     if chapter.next:
         page.append(_next(chapter))
 
@@ -130,7 +138,7 @@ def _facts(chapter: Chapter, time: str) -> nodes.paragraph:
     else:
         line += nodes.Text("Needs no other chapter. ")
     if time:
-        line += nodes.Text(f"Runs in about {time} on two cores, training included. ")
+        line += nodes.Text(f"Its last run took about {time}, training included. ")
     line += [nodes.Text("Symbols: "), _link(chapter, "notation"), nodes.Text(".")]
     return line
 

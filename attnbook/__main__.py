@@ -3,6 +3,7 @@
 ``attnbook doctor`` comes first: it has to run where the packages that the other commands import are missing or broken.
 """
 
+import io
 import sys
 
 from attnbook import doctor
@@ -14,6 +15,9 @@ def main() -> None:
     Raises:
         SystemExit: With the exit code of the command.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal or file in latin-1 cannot hold
     if sys.argv[1:2] == ["doctor"]:
         raise SystemExit(doctor.main(sys.argv[2:]))
     try:

@@ -1,5 +1,6 @@
 """The command line, from end to end."""
 
+import io
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attnbook
-from attnbook import cli, ledger
+from attnbook import __main__, cli, ledger
 from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
 from attnbook.registry import experiment, experiments
@@ -121,6 +122,20 @@ def test_list_can_be_narrowed(options, chosen, call):
     rows = json.loads(call("list", "--json", *options).stdout)
     expected = [c.id for c in ledger.claims() if chosen(c, ledger.recorded(c).outcome)]
     assert [row["id"] for row in rows] == expected
+
+
+@pytest.mark.parametrize("command", ["list --paper implicit_bias", f"show {ORDER}", "data", "show GA-€"])
+def test_what_a_terminal_cannot_show_is_spelled_out(command, monkeypatch, tmp_results):
+    """On a terminal, or in a file, of few letters; nothing is lost and nothing fails."""
+    written = [io.TextIOWrapper(io.BytesIO(), encoding="latin-1") for _ in range(2)]
+    for name, stream in zip(("stdout", "stderr"), written, strict=True):
+        monkeypatch.setattr(sys, name, stream)
+    monkeypatch.setattr(sys, "argv", ["attnbook", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == (2 if command == "show GA-€" else 0)
+    print("κ‖", flush=True)
+    assert written[0].buffer.getvalue().endswith(rb"\u03ba\u2016" + b"\n")
 
 
 def test_list_of_experiments(call):

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import address
 import launching
+import own_cells
 import pytest
 from kernels import in_a_kernel
 
 from attnbook.core import widgets
+from attnbook.registry import experiments
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
@@ -81,20 +83,82 @@ def test_stored_outputs_are_those_of_one_clean_run(chapter):
         assert output.get("name") != "stderr"
 
 
-def test_first_cell_is_the_same_everywhere_and_says_nothing(chapter):
-    """It is hidden in the book, silent outside Colab, and written by one tool."""
-    first = code_cells(chapter)[0]
-    assert "".join(first["source"]) == address.first_cell(address.current(ROOT)), "run: make address"
-    assert first["metadata"]["tags"] == address.TAGS
-    assert first["outputs"] == []
+def test_the_first_two_cells_are_written_by_the_tool_and_say_nothing(chapter):
+    """They are hidden in the book, and silent outside Colab."""
+    first, second = code_cells(chapter)[:2]
+    assert "".join(first["source"]) == own_cells.first_cell(address.current(ROOT), chapter), "run: make address"
+    assert "".join(second["source"]) == own_cells.USE
+    assert first["metadata"]["tags"] == ["parameters", "remove-cell", "nbval-ignore-output"]
+    assert second["metadata"]["tags"] == ["remove-cell", "nbval-ignore-output"]
+    assert first["outputs"] == second["outputs"] == []
 
 
-def test_the_tool_changes_the_first_cell_and_nothing_else(chapter, tmp_path):
+def test_the_tool_changes_its_cells_and_folds_and_nothing_else(chapter, tmp_path):
     before = json.loads(text(chapter))
     before["cells"][0]["source"] = ["# On Colab\n", "import sys"]
-    copy = tmp_path / "copy.ipynb"
+    del before["cells"][1]
+    for cell in before["cells"]:
+        cell["metadata"].pop("jupyter", None)
+    copy = tmp_path / chapter.relative_to(ROOT)
+    copy.parent.mkdir(parents=True)
     copy.write_text(json.dumps(before), encoding="utf-8")
-    assert address.with_first_cell(copy, address.current(ROOT)) == text(chapter)
+    for folder in ("attnbook", "results"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    after, expected = json.loads(own_cells.with_own_cells(copy, address.current(ROOT))), json.loads(text(chapter))
+    for each in (after, expected):
+        each["cells"][1] |= {"id": "", "execution_count": None}
+        each["cells"][1]["metadata"].pop("execution", None)
+    assert after == expected
+
+
+def test_what_the_page_hides_is_folded_in_jupyterlab_and_nothing_else(chapter):
+    for cell in notebook(chapter)["cells"]:
+        tags = {*cell["metadata"].get("tags", [])}
+        source = tags & {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+        output = tags & {"hide-output", "hide-cell", "remove-output", "remove-cell"}
+        folded = cell["metadata"].get("jupyter", {})
+        if "parameters" in tags:
+            assert folded == {}
+        else:
+            assert (bool(source), bool(output)) == ("source_hidden" in folded, "outputs_hidden" in folded)
+            assert all(value is True for value in folded.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "ran", "shown"),
+    [
+        ("First.at().run()", {"First"}, set()),
+        ("data = own.First.at(seeds=(5,)).run(device='cpu')", {"First"}, set()),
+        ("first = First.at(\n    seeds=(0, 1),\n)\ndata = first.run()", {"First"}, set()),
+        ("a, b = First.at(), Second.at('book')\nb.run()", set(), set()),
+        ("a, b = First.at(), Second.at()\nb.run()", {"Second"}, set()),
+        ("First.at('large').run()\nfirst = First.at()\nfirst.measurements(data)", set(), set()),
+        ("data = First.load_stored()\nbook = Second.load_stored('book')", set(), {"First"}),
+        ("def again():\n    return First.at().run(), First.load_stored()", {"First"}, {"First"}),
+    ],
+)
+def test_what_runs_at_the_size_of_the_session_is_found(code, ran, shown, tmp_path):
+    cells = [{"cell_type": "code", "source": line} for line in ("# On Colab\n    %pip install x", code)]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    assert own_cells.sized(tmp_path / "a.ipynb") == (ran, shown)
+
+
+def test_the_first_cell_names_the_sizes_that_change_something_here(chapter):
+    """As the registry has them: of the experiments of this chapter that follow the size of the session."""
+    followers = {name for names in own_cells.sized(chapter) for name in names}
+    own = f"attnbook.{chapter.parent.name}.{chapter.stem}."
+    kinds = [k for k in experiments().values() if k.__module__.startswith(own) and k.__name__ in followers]
+    expected = {size: {k.__name__ for k in kinds if size in k.scales()} for size in ("large", "paper")}
+    first = " ".join("".join(code_cells(chapter)[0]["source"]).replace("\n# ", " ").split())
+    said = dict(re.findall(r'"(large|paper)" ((?:runs|shows) [^;]*)[;.]', first))
+    names = {size: {kind for kind in followers if re.search(rf"\b{kind}\b", said.get(size, ""))} for size in expected}
+    assert names == expected
+    assert ("changes nothing" in first) == (not followers)
+
+
+def test_the_notebook_of_a_new_paper_has_these_cells():
+    template = ROOT / "tools" / "new_paper" / "chapters" / "paper_name" / "chapter_name.ipynb"
+    assert own_cells.with_own_cells(template, "") == text(template)
 
 
 def test_every_picture_has_an_alt_text_that_says_something(chapter):

@@ -157,6 +157,14 @@ print("torch._dynamo" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+def test_type_checkers_of_other_projects_may_use_the_annotations():
+    """The marker that PEP 561 asks for lies in the package, and the wheel takes the whole folder."""
+    assert (ROOT / "attnbook" / "py.typed").read_bytes() == b""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert wheel["wheel"]["packages"] == ["attnbook"]
+    assert not {"exclude", "only-include"} & wheel["wheel"].keys()
+
+
 def test_the_version_is_the_installed_one():
     assert attnbook.__version__ == importlib.metadata.version("attnbook")
 

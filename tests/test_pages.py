@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ sys.path[:0] = [str(ROOT / "_ext"), str(ROOT / "tools")]
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed")
 import book_map  # noqa: E402  (its folder is on the path only now)
+import chapters_page  # noqa: E402  (its folder is on the path only now)
 import connections_svg  # noqa: E402  (its folder is on the path only now)
 import costs_page  # noqa: E402  (its folder is on the path only now)
 import figures_page  # noqa: E402  (its folder is on the path only now)
@@ -82,6 +84,19 @@ def test_time_is_from_the_first_start_to_the_last_end(tmp_path):
     assert book_map.seconds(notebook) == 13.5
     notebook.write_text(json.dumps({"cells": [{"cell_type": "code", "metadata": {}}]}))
     assert book_map.seconds(notebook) is None
+
+
+@pytest.mark.parametrize(("run", "told"), [({"execution_seconds": 36.2}, "35 s"), ({}, "90 s")])
+def test_a_page_tells_the_time_of_the_run_that_it_shows(run, told, tmp_path):
+    """That of this book; where pages are made from stored outputs, that of the notebook, on a busy machine maybe."""
+    chapter = CHAPTERS["mirror_descent/rates"]
+    stored = tmp_path / f"{chapter.page}.ipynb"
+    stored.parent.mkdir(parents=True)
+    times = {"iopub.execute_input": "2026-01-01T00:00:00Z", "shell.execute_reply": "2026-01-01T00:01:30Z"}
+    stored.write_text(json.dumps({"cells": [{"cell_type": "code", "metadata": {"execution": times}}]}))
+    env = SimpleNamespace(srcdir=tmp_path, attnbook_runs={chapter.page: run} if run else {})
+    assert chapters_page.time_of(env, chapter) == told
+    assert f"took about {told}, training included" in chapters_page._facts(chapter, told).astext()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 It is kept in one place, ``repository: url`` of ``_config.yml``: the buttons that open Colab, Binder and the repository,
 and the address of the published book, follow from it when the book is built. This tool puts it into the lines that
 clone and install (README, landing page, CONTRIBUTING, "Use it in your work"), into the first cell of every notebook,
-which installs the book on Colab, and into the links of notebooks to other pages.
+which installs the book on Colab, and into the links of notebooks to other pages. With it go the rest of what tools
+write into a notebook (``own_cells.py``) and the table of larger sizes in "How to read, run and change this book".
 
 ``python tools/address.py URL``   set it
 ``python tools/address.py none``  take it away: nothing is left of it
@@ -13,37 +14,21 @@ which installs the book on Colab, and into the links of notebooks to other pages
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "_ext"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "_ext")]
+import own_cells  # noqa: E402  (beside this file)
 from book_address import pages, published_at, to_local, to_published  # noqa: E402  (its folder is on the path only now)
 
 KEPT = re.compile(r'^(repository:\n  url: )"?([^"\n]*)"?$', re.MULTILINE)
 NOT_SET = "<the address of this repository>"
 LINE = re.compile(rf"(git clone |git\+)(?:{NOT_SET}|https://github\.com/[\w.-]+/[\w.-]+)")
 WITH_LINES = ("README.md", "intro.md", "CONTRIBUTING.md", "reference/use_it.md")
-TAGS = ["remove-cell", "nbval-ignore-output"]
-INSTALLS = """\
-# On Colab this installs the book; elsewhere it installs nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    %pip install -q "attnbook @ git+{address}"
-"""
-INSTALLS_NOTHING = """\
-# On Colab the book must be installed first: `make address URL=https://github.com/someone/attnbook`, with the address of
-# your copy of the repository, writes here the lines that do it.
-"""
-ALWAYS = """
-# "auto" is the size of the book, on a GPU if there is one.
-# To scale up, write scale="paper" and run all cells.
-from attnbook.core import runtime
-
-runtime.use(scale="auto", device="auto")"""
+HOW_TO_READ = Path("chapters") / "how_to_read.md"
+BEGIN, END = "<!-- sizes: written by tools/address.py -->\n", "<!-- end of sizes -->"
 
 
 def main(arguments: list[str]) -> int:
@@ -105,7 +90,10 @@ def write(root: Path, url: str) -> list[Path]:
     texts = {root / name: _spelled(root / name, url) for name in WITH_LINES if (root / name).exists()}
     for path in notebooks(root):
         folder = path.parent.relative_to(root).as_posix()
-        texts[path] = to_published(to_local(with_first_cell(path, url), folder, book, old), folder, book, new)
+        texts[path] = to_published(to_local(own_cells.with_own_cells(path, url), folder, book, old), folder, book, new)
+    if (page := root / HOW_TO_READ).exists():
+        above, below = page.read_text(encoding="utf-8").split(BEGIN)
+        texts[page] = f"{above}{BEGIN}{table_of_sizes(root)}{END}{below.split(END)[1]}"
     settings = root / "_config.yml"  # last, so that a run that was stopped still knows the old address
     kept = url or '""'
     texts[settings] = KEPT.sub(rf"\g<1>{kept}", settings.read_text(encoding="utf-8"))
@@ -127,38 +115,18 @@ def notebooks(root: Path) -> list[Path]:
     return sorted(path for path in (root / "chapters").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
 
 
-def first_cell(url: str) -> str:
-    """Return the code that every notebook begins with.
+def table_of_sizes(root: Path) -> str:
+    """Return what the larger sizes change in which chapter, as a table in Markdown.
 
     Args:
-        url: The address of the repository, or nothing.
-
-    Returns:
-        What installs the book on Colab, or how to make it do so, and the size and the device of what follows.
+        root: Folder of the book.
     """
-    return (INSTALLS.format(address=url) if url else INSTALLS_NOTHING) + ALWAYS
-
-
-def with_first_cell(path: Path, url: str) -> str:
-    """Return a notebook with this cell in the place of the one it has; identity and run count of the cell stay.
-
-    Args:
-        path: A notebook.
-        url: The address of the repository, or nothing.
-
-    Returns:
-        Its text.
-
-    Raises:
-        ValueError: If the first cell of the notebook is another one.
-    """
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    first = notebook["cells"][0]
-    if first["cell_type"] != "code" or "# On Colab" not in "".join(first["source"]):
-        raise ValueError(f"{path.name}: the first cell is not the one for Colab; add one with the words # On Colab")
-    first["source"] = first_cell(url).splitlines(keepends=True)
-    first["metadata"]["tags"] = TAGS
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    lines = ["| chapter | size | what it changes |", "|---|---|---|"]
+    for page, file in pages(root).items():
+        for size, what in own_cells.larger_sizes(root / file).items() if file.endswith(".ipynb") else ():
+            name = page.rpartition("/")[2].replace("_", " ")
+            lines.append(f"| [{name}]({file.removeprefix('chapters/')}) | `{size}` | {what} |")
+    return "\n".join(lines) + "\n"
 
 
 def _spelled(path: Path, url: str) -> str:

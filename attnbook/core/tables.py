@@ -52,8 +52,8 @@ class Table:
             above = "".join(f'<th colspan="{count}">{html.escape(text)}</th>' for text, count in self.groups)
             heads = f"{above}</tr>\n<tr>{heads}"
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in self.rows)
-        return (
-            f'<div class="claim-card"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>'
+        return (  # an empty line comes first: with it JupyterLab labels an output that is folded
+            f' \n<div class="claim-card"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>'
             f"<p>{_content(self.caption)}</p></div>"
         )
 

@@ -37,6 +37,7 @@ SIGNS = {
     "not testable": "–",
     "pending": "…",
 }
+OPENS = "cursor: pointer; list-style-type: disclosure-closed; list-style-position: inside"  # JupyterLab shows it bare
 BOARDS = {"paper": "Statements of the papers", "book": "Findings of this book"}
 SIZES = {
     "smoke": "at the size of tests",
@@ -230,7 +231,7 @@ def _row(v: Verdict) -> str:
     trial = f"The rule was set after {_text(v.claim.trial)}." if v.claim.trial else ""
     note = f"<b>Read with care.</b> {_text(v.claim.note)}" if v.claim.note else ""
     facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
-    details = f"<details><summary>numbers and rule</summary>{facts}</details>" if facts else ""
+    details = f'<details><summary style="{OPENS}">numbers and rule</summary>{facts}</details>' if facts else ""
     kind = v.outcome.replace(",", "").replace(" ", "-")
     badge = f'<span class="verdict verdict-{kind}">{SIGNS.get(v.outcome, "–")} {v.outcome}</span>'
     remarks = [f'<span class="claim-remark">{remark}</span>' for remark in _remarks(v) if remark]

@@ -30,7 +30,7 @@ class Report:
         return "\n".join([*(f"{v.claim.id}: {v.outcome}" for v in self.verdicts), *rendering.own_runs(self.verdicts)])
 
     def _repr_html_(self) -> str:
-        return rendering.card(self.verdicts)
+        return f" \n{rendering.card(self.verdicts)}"  # as in a table
 
 
 def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:

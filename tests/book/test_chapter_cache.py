@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import build
 import chapter_cache
@@ -18,6 +19,8 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 jupyter_cache = pytest.importorskip("jupyter_cache")
 pytest.importorskip("grimp")
+from jupyter_cache.base import CacheBundleIn  # noqa: E402  (only where it is installed)
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
     "__init__.py": "",
@@ -171,6 +174,55 @@ def pretend_built(project: Path) -> Path:
     (html / "index.html").touch()
     stamp.write_text(build.fingerprint(project), encoding="utf-8")
     return stamp
+
+
+@pytest.fixture
+def pages(project: Path, digest: Callable[..., str]) -> tuple[SimpleNamespace, Callable[..., None]]:
+    """What Sphinx knows of a small book with two chapters, and how to store a run of one."""
+    write_chapters(project, one=["1 + 1"], two=["2 + 2"])
+    names = {f"chapters/alpha/{name}": chapter(project, name) for name in ("one", "two")}
+    found = {**names, "chapters/how_to_read": project / "chapters" / "how_to_read.md"}
+    env = SimpleNamespace(found_docs=set(found), doc2path=found.get, srcdir=project)
+    env.metadata = {"chapters/how_to_read": {chapter_cache.TIMES: "of chapters"}, "chapters/alpha/one": {}}
+    config, out = SimpleNamespace(nb_execution_mode="cache"), project / "_build" / "html"
+    app = SimpleNamespace(config=config, srcdir=project, outdir=out, env=env)
+    store = jupyter_cache.get_cache(str(project / "_build" / ".jupyter_cache"))
+
+    def ran(name: str, seconds: float) -> None:
+        outputs = nbformat.read(chapter(project, name), as_version=4)
+        data = {"execution_seconds": seconds, chapter_cache.KEY: digest(name)}
+        bundle = CacheBundleIn(outputs, str(chapter(project, name)), data=data)
+        store.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+    return app, ran
+
+
+def test_pages_are_read_again_after_a_run_and_tell_its_time(pages: tuple) -> None:
+    """Also after one of the same code, for instance in a cache that was emptied; with the pages that list times."""
+    app, ran = pages
+
+    def again() -> list[str]:
+        return chapter_cache.read_again(app, app.env, set(), set(), set())
+
+    ran("one", 90.0)
+    ran("two", 20.0)
+    assert again() == ["chapters/alpha/one", "chapters/alpha/two", "chapters/how_to_read"]
+    assert again() == []
+    ran("one", 36.0)
+    assert again() == ["chapters/alpha/one", "chapters/how_to_read"]
+    assert app.env.attnbook_runs["chapters/alpha/one"]["execution_seconds"] == 36.0
+    app.config.nb_execution_mode = "off"
+    assert again() == []
+    assert app.env.attnbook_runs == {}
+
+
+def test_a_book_whose_chapters_have_not_run_says_what_to_do_and_nothing_after_it(pages: tuple) -> None:
+    app, ran = pages
+    ran("two", 20.0)
+    with pytest.raises(SystemExit) as stopped:  # no other exception: Jupyter Book writes a traceback below those
+        chapter_cache.read_again(app, app.env, set(), set(), set())
+    assert str(stopped.value).strip().startswith("not built: run `make book`")
+    assert "1 of 2 have not run with the present code, chapters/alpha/one" in str(stopped.value)
 
 
 RUN_STALE_TWICE = """

@@ -28,7 +28,6 @@ OPENED = CHAPTERS if os.environ.get("ATTNBOOK_LAB") == "all" else QUICK
 KIND = re.compile(r'class=\\"attnbook-(slider|train)\\"')  # as a notebook stores the first picture of a widget
 SCREEN = {"width": 1366, "height": 768}
 RAW = re.compile(r"\{prf:|\{exercise|\{solution|\{eq\}|\{cite|\{doc\}|:label:|^:::", re.M)
-OFFLINE = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdates", "--LabApp.news_url=None"]
 # jupyterlab-myst says this of a link to a cell that is not typeset yet; tests/test_markdown.py follows the links.
 EARLY = "No target for internal reference"
 
@@ -111,12 +110,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         name: str(folder / name)
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
     }
+    own["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as in `make lab`: no question about news
     own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     if OPENED is QUICK:  # the numbers of the book's size are compared by nbval; here it is what shows them that counts
         own["ATTNBOOK_SCALE"] = "smoke"
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
-         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", *OFFLINE],
+         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}"],
         env={**os.environ, **own}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -168,6 +168,12 @@ def run_all(page: Any) -> None:
     page.evaluate(SETTLED)  # outputs arrive after the kernel has ended
 
 
+def folded(path: str) -> int:
+    """Return how many cells of a notebook hide their code."""
+    cells = json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]
+    return sum(cell["metadata"].get("jupyter", {}).get("source_hidden", False) for cell in cells)
+
+
 def serious(problems: list[str]) -> list[str]:
     return [line for line in problems if EARLY not in line]
 
@@ -199,9 +205,12 @@ def test_a_chapter_opens_runs_and_answers(path: str, opened: Callable) -> None:
     text = page.locator(".jp-Notebook").inner_text()
     assert RAW.findall(text) == []
     assert page.evaluate("() => document.querySelector('.jp-WindowedPanel-outer').scrollHeight") < 60 * SCREEN["height"]
-    assert page.locator(".jp-InputPlaceholder").count() > 0, "solutions stand open"
+    assert page.locator(".jp-InputPlaceholder").count() == folded(path) > 0, "what the page hides stands open"
+    assert page.locator(".Toastify__toast").count() == 0, "something covers the page"
     run_all(page)
     assert page.evaluate(PROBLEMS) + serious(here.problems) == []
+    opens = page.locator(".jp-Notebook summary").first
+    assert opens.evaluate("e => getComputedStyle(e).listStyleType") == "disclosure-closed"
     assert not re.search(r": right: ", page.locator(".jp-Notebook").inner_text()), "praise for work not done"
     sliders = page.locator(".jp-Notebook .noUi-handle").all()
     assert sliders

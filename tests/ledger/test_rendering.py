@@ -5,6 +5,7 @@ import re
 import pytest
 
 from attnbook.core.results import Measurement
+from attnbook.core.tables import Table
 from attnbook.ledger import OUTCOMES, Claim, Replication, Report, Verdict, judge, render_values, rendering
 from attnbook.ledger.rendering import BOARDS, SIGNS, card, number, rules, scoreboards
 
@@ -51,6 +52,14 @@ def test_a_card_has_a_row_per_claim_with_its_verdict_and_folds_numbers_and_rule(
     before = re.sub(r"<details>.*?</details>", "", html)
     assert "<code>" not in before
     assert before.count("✓ reproduced") == count
+
+
+def test_what_opens_looks_so_in_jupyterlab_too():
+    """Whose styles take the triangle away; a folded output has its first line as a label, which is no HTML then."""
+    report = Report((judge(made(), measured(loss=0.1)),))
+    assert '<summary style="cursor: pointer; list-style-type: disclosure-closed;' in report._repr_html_()
+    for shown_there in (report, Table(["a"], [["b"]], "c.")):
+        assert shown_there._repr_html_().splitlines()[0].strip() == ""
 
 
 def test_a_card_escapes_and_sets_formulas():
