@@ -1,9 +1,11 @@
-"""The leading eigenvalues of large symmetric matrices that are known by what they do to vectors.
+"""The outer eigenvalues of large symmetric matrices that are known by what they do to vectors.
 
 Block Lanczos with full reorthogonalisation and no restarts: for the top hundred of ten thousand it needs a few hundred
 products, done in blocks, so that both the products and the reorthogonalisation are matrix products. Every eigenvalue
-comes with its residual, a bound on its error. For the one smallest and the one largest eigenvalue alone, of a matrix
-that knows its product with a single vector, use :func:`attnbook.core.spectrum.extreme_eigenvalues`.
+comes with its residual, a bound on its error.
+
+A block shows no more copies of a repeated eigenvalue than it has vectors, and a matrix of low rank leaves nothing to
+go on with. In both cases vectors drawn at random, orthogonal to all before them, join the block.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ BlockProduct: TypeAlias = Callable[[Tensor], Tensor]
 
 # Convergence is tested again after as many products as eigenvalues are missing, but not before this many.
 AT_LEAST = 16
+# Eigenvalues below this share of the largest in size count as this large where their residuals are judged.
+FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,16 @@ def leading_eigenvalues(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
 ) -> Leading:
-    """Return the largest eigenvalues of a symmetric matrix.
+    """Return the largest eigenvalues of a symmetric matrix, each as often as it occurs.
 
     Args:
         product: The matrix.
         size: Its number of rows.
         count: How many eigenvalues, between 1 and ``size``.
         block: Vectors multiplied at a time; default 8. Larger ones make a product faster and need more of them.
-        tolerance: Largest residual, relative to the eigenvalue itself; default 0.01. The error of a separated
-            eigenvalue is of the order of the square; the residuals bound all.
+        tolerance: Largest residual, relative to the eigenvalue itself, or to a millionth of the largest one in size
+            if that is more; default 0.01. The error of a separated eigenvalue is of the order of the square; the
+            residuals bound all, up to rounding.
         most_products: When to give up, at least ``count + block``; default 2000.
         device: Where the vectors live; default the CPU.
         dtype: Their type; default float64. With float32, eigenvalues below a millionth of the largest are noise.
@@ -74,8 +79,9 @@ def leading_eigenvalues(
         Eigenvalues, largest first, with residuals.
 
     Raises:
-        ValueError: If an argument is outside its range or the product is not finite.
-        RuntimeError: If the residuals are still too large after ``most_products``.
+        ValueError: If an argument is outside its range, or the product not finite, not symmetric or of another shape.
+        RuntimeError: If after ``most_products`` the residuals are still too large, or there may be more copies of an
+            eigenvalue than were found.
 
     Example:
         >>> numbers = torch.arange(500.0, dtype=torch.float64)
@@ -84,30 +90,14 @@ def leading_eigenvalues(
     """
     _check(size, count, block, tolerance, most_products)
     if size <= max(2 * (count + block), 64):
-        return _dense(product, size, count, device, dtype)
-    rows = min(most_products // block * block, size // block * block)
-    basis = torch.empty(rows, size, device=device, dtype=dtype)
-    reduced = np.zeros((rows, rows))
-    start = to_tensor(stream(0, "Lanczos").standard_normal((size, block)), device=device, dtype=dtype)
-    basis[:block] = torch.linalg.qr(start).Q.T
-    look_at = count + block
-    for m in range(block, rows + 1, block):
-        image, coefficients = _project_out(product(basis[m - block : m]), basis[:m], block)
-        reduced[m - block : m, m - coefficients.shape[1] : m] = coefficients
-        following, coupling = torch.linalg.qr(image.T)
-        if m >= look_at or m == rows:
-            found = _ritz(reduced[:m, :m], coupling, count)
-            missing = count - int((found.residuals <= tolerance * np.abs(found.values)).sum())
-            if not missing:
-                return found
-            look_at = m + max(missing, AT_LEAST)
-        if m < rows:
-            basis[m : m + block] = following.T
-    worst = float((found.residuals / np.abs(found.values)).max())
-    raise RuntimeError(
-        f"leading_eigenvalues: relative residual {worst:.1e} above the tolerance {tolerance:g} after {rows} products; "
-        f"allow more products or a larger tolerance"
-    )
+        found = _dense(product, size, device, dtype)
+    else:
+        found = outer_eigenvalues(
+            product, size, 0, count, block=block, tolerance=tolerance, most_products=most_products,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+    values, residuals = (numbers[::-1][:count].copy() for numbers in (found.values, found.residuals))
+    return Leading(values, residuals, float(found.values[0]), len(found.values))
 
 
 def _check(size: int, count: int, block: int, tolerance: float, most_products: int) -> None:
@@ -121,30 +111,162 @@ def _check(size: int, count: int, block: int, tolerance: float, most_products: i
         raise ValueError(f"most_products: expected at least count + block = {count + block}, got {most_products}")
 
 
-def _project_out(image: Tensor, basis: Tensor, block: int) -> tuple[Tensor, np.ndarray]:
+@dataclass(frozen=True)
+class Ritz:
+    """All eigenvalues that a Krylov space shows, the smallest first, with residuals as in :class:`Leading`."""
+
+    values: Float[np.ndarray, " products"]
+    residuals: Float[np.ndarray, " products"]
+
+    def allowed(self, tolerance: float) -> Float[np.ndarray, " products"]:
+        """Return how large the residuals may be."""
+        sizes = np.abs(self.values)
+        return tolerance * np.maximum(sizes, FLOOR * sizes.max())
+
+    def may_hide_copies(self, upper: int, tolerance: float, drawn: int) -> bool:
+        """Say whether as many upper values agree as vectors were drawn, and more like them would change the last."""
+        values, residuals, allowed = (x[-upper:] for x in (self.values, self.residuals, self.allowed(tolerance)))
+        low, high = slice(max(upper - drawn + 1, 0)), slice(drawn - 1, None)
+        agree = values[high] - values[low] <= residuals[high] + residuals[low] + FLOOR * np.abs(values).max()
+        return bool((agree & (values[high] - values[0] > 2 * allowed[high])).any())
+
+
+@torch.no_grad()
+def outer_eigenvalues(
+    product: BlockProduct,
+    size: int,
+    lower: int,
+    upper: int,
+    *,
+    block: int,
+    tolerance: float,
+    most_products: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> Ritz:
+    """Return eigenvalues of which the first ``lower`` and the last ``upper`` have converged.
+
+    All other arguments are those of :func:`leading_eigenvalues`.
+
+    Raises:
+        ValueError: As there.
+        RuntimeError: As there.
+    """
+    rng, ends = stream(0, "Lanczos"), np.r_[:lower, -upper:0]
+    basis = torch.empty(2 * (len(ends) + block), size, device=device, dtype=dtype)
+    reduced, following = np.zeros((min(most_products, size),) * 2), basis[:0]
+    start = end = drawn = 0
+    width = explored = block  # explored: vectors drawn early enough for their copies to show
+    look_at, largest, thin = len(ends) + block, 0.0, False
+    while True:
+        if (new := min(width, size - end) - len(following)) > 0:
+            random = to_tensor(rng.standard_normal((size, new)), device=device, dtype=dtype).T
+            following, drawn, thin = torch.cat([following, random]), drawn + new, True
+        if thin:
+            following = _orthonormal(following, basis[:end])
+        before, start, end = start, end, end + len(following)
+        if end > len(basis):
+            basis = torch.cat([basis, torch.empty_like(basis)])
+        basis[start:end] = following
+        image = _image(product, following)
+        largest = max(largest, float(image.norm(dim=1).max()))
+        image, coefficients = _project_out(image, basis[:end], before)
+        symmetric(coefficients[:, start - before :], largest)
+        reduced[start:end, before:end] = coefficients
+        rounding = 10 * torch.finfo(dtype).eps * largest
+        following, coupling = (rows[: size - end] for rows in _outside(image, rounding))
+        thin = bool((coupling.norm(dim=1) < 1e-3 * largest).any())
+        last = end + min(width, size - end) > most_products or end == size
+        if end < look_at and not last:
+            continue
+        found = _ritz(reduced[:end, :end], coupling)
+        over = (found.residuals - found.allowed(tolerance))[ends]
+        missing = int((over > 0).sum())
+        if not missing and (end == size or not found.may_hide_copies(upper, tolerance, explored)):
+            return found
+        if missing and last:
+            worst = ends[over.argmax()]
+            raise RuntimeError(
+                f"tolerance: after {end} products the eigenvalue {found.values[worst]:.4g} has the residual "
+                f"{found.residuals[worst]:.1e}, expected at most {found.allowed(tolerance)[worst]:.1e}; allow more "
+                f"products or a larger tolerance"
+            )
+        if missing:
+            look_at = end + max(missing, AT_LEAST)
+            continue
+        # New vectors beside what there is, for as many steps as the first ones had.
+        width, look_at = width + block, min(3 * end, size)
+        if look_at > most_products:
+            raise RuntimeError(
+                f"block: after {end} products as many eigenvalues agree as a block of {explored} vectors can show, so "
+                f"that there may be more; allow {look_at} products or take a larger block"
+            )
+        explored = drawn + block
+
+
+def _image(product: BlockProduct, vectors: Tensor) -> Tensor:
+    image = product(vectors)
+    if image.shape != vectors.shape:
+        raise ValueError(
+            f"product: expected images of the shape of its vectors, {tuple(vectors.shape)}, got {tuple(image.shape)}"
+        )
+    if not torch.isfinite(image).all():
+        raise ValueError("product: expected a finite image of a finite vector, got entries that are NaN or infinite")
+    return image.to(vectors)
+
+
+def _orthonormal(rows: Tensor, basis: Tensor) -> Tensor:
+    """Make rows orthogonal to a basis and to each other; where they are, up to rounding, they keep their direction."""
+    for _ in range(2):
+        rows = rows - (rows @ basis.T) @ basis
+        columns, triangle = torch.linalg.qr(rows.T)
+        rows = (columns * triangle.diagonal().sign()).T
+    return rows
+
+
+def _project_out(image: Tensor, basis: Tensor, before: int) -> tuple[Tensor, np.ndarray]:
     """Subtract the part of the vectors inside the span of the basis."""
     # Only the last two blocks have a share in it, but for rounding errors: one pass over all removes those.
-    recent = basis[-2 * block :]
+    recent = basis[before:]
     coefficients = image @ recent.T
-    numbers = coefficients.cpu().double().numpy()
-    if not np.isfinite(numbers).all():
-        raise ValueError("product: expected a finite image of a finite vector, got entries that are NaN or infinite")
     image = image - coefficients @ recent
-    return image - (image @ basis.T) @ basis, numbers
+    return image - (image @ basis.T) @ basis, coefficients.cpu().double().numpy()
 
 
-def _ritz(reduced: np.ndarray, coupling: Tensor, count: int) -> Leading:
+def _outside(image: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
+    """Return orthonormal rows that span the vectors but for their rounding errors, and the vectors in these rows."""
+    columns, triangle = torch.linalg.qr(image.T)
+    left, sizes, right = torch.linalg.svd(triangle)
+    kept = sizes > rounding
+    return (columns @ left[:, kept]).T, sizes[kept, None] * right[kept]
+
+
+def _ritz(reduced: np.ndarray, coupling: Tensor) -> Ritz:
     """Eigenvalues of the matrix as seen inside the basis; the coupling to what lies outside gives the residuals."""
-    lower = np.tril(reduced)
-    values, vectors = np.linalg.eigh(lower + np.tril(reduced, -1).T)
-    last = vectors[-len(coupling) :]
-    residuals = np.linalg.norm(coupling.cpu().double().numpy() @ last, axis=0)
-    return Leading(values[::-1][:count].copy(), residuals[::-1][:count].copy(), float(values[0]), len(reduced))
+    values, vectors = np.linalg.eigh(reduced)  # which reads the lower triangle
+    last = vectors[-coupling.shape[1] :]
+    return Ritz(values, np.linalg.norm(coupling.cpu().double().numpy() @ last, axis=0))
 
 
-def _dense(product: BlockProduct, size: int, count: int, device: torch.device | str, dtype: torch.dtype) -> Leading:
-    matrix = product(torch.eye(size, device=device, dtype=dtype)).cpu().double().numpy()
-    if not np.isfinite(matrix).all():
-        raise ValueError("product: expected a finite image of a finite vector, got entries that are NaN or infinite")
-    values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-    return Leading(values[::-1][:count].copy(), np.zeros(count), float(values[0]), size)
+def symmetric(matrix: np.ndarray, largest: float | None = None) -> np.ndarray:
+    """Average the rounding errors of a matrix's two halves.
+
+    Args:
+        matrix: Any square one.
+        largest: What differences are compared with; default its largest entry.
+
+    Returns:
+        The average of the matrix and its transpose.
+
+    Raises:
+        ValueError: If the halves differ by more than a thousandth of that.
+    """
+    off = np.abs(matrix - matrix.T).max()
+    if off > 1e-3 * (np.abs(matrix).max() if largest is None else largest):
+        raise ValueError(f"product: expected a symmetric matrix, got one whose two halves differ by {off:.2g}")
+    return (matrix + matrix.T) / 2
+
+
+def _dense(product: BlockProduct, size: int, device: torch.device | str, dtype: torch.dtype) -> Ritz:
+    matrix = _image(product, torch.eye(size, device=device, dtype=dtype)).cpu().double().numpy()
+    return Ritz(np.linalg.eigvalsh(symmetric(matrix)), np.zeros(size))

@@ -7,19 +7,21 @@ separate groups of parameters have more structure (:class:`BlocksPlusLowRank`), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from attnbook.core.ensemble import Parameters
-from attnbook.core.lanczos import BlockProduct
-from attnbook.core.rng import stream
+from attnbook.core.lanczos import BlockProduct, outer_eigenvalues, symmetric
 
 __all__ = ["BlocksPlusLowRank", "Product", "dense", "extreme_eigenvalues", "hessian_in_blocks", "hessian_product"]
 
@@ -33,15 +35,17 @@ def hessian_product(loss: Callable[[Parameters], Tensor], parameters: Parameters
     The first derivative is computed once; each product then costs about as much as one more gradient.
 
     Args:
-        loss: Parameters to a scalar tensor.
-        parameters: Where the Hessian is taken; the order of names and entries is that of the vectors.
+        loss: Parameters to a scalar tensor. Where it is linear, products are zero, with a warning. What a module in it
+            keeps in buffers, as BatchNorm does in training mode, stays as it is.
+        parameters: Where the Hessian is taken; the order of names and entries is that of the vectors. Frozen ones,
+            ``torch.nn.Parameter`` with ``requires_grad=False``, are left out.
 
     Returns:
         The product and the size of its vectors. Vectors are float64 on the CPU, whatever type and device the
         parameters have.
 
     Raises:
-        ValueError: If the loss is not a finite scalar.
+        ValueError: If the loss is not a finite scalar or depends on no parameter, or all of these are frozen.
 
     Example:
         >>> product, size = hessian_product(lambda p: p["w"].square().sum(), {"w": torch.zeros(2, 3)})
@@ -61,14 +65,14 @@ def hessian_in_blocks(loss: Callable[[Parameters], Tensor], parameters: Paramete
     """Return the product of a loss's Hessian as :func:`attnbook.core.lanczos.leading_eigenvalues` wants it, in blocks.
 
     Args:
-        loss: Parameters to a scalar tensor; of a module, through ``torch.func.functional_call``.
-        parameters: Where the Hessian is taken, for example ``dict(model.named_parameters())``.
+        loss: As in :func:`hessian_product`; of a module, through ``torch.func.functional_call``.
+        parameters: As there, for example ``dict(model.named_parameters())``.
 
     Returns:
         The product and the size of its vectors, which keep their type and device.
 
     Raises:
-        ValueError: If the loss is not a finite scalar.
+        ValueError: If the loss is not a finite scalar or depends on no parameter, or all of these are frozen.
 
     Example:
         >>> product, size = hessian_in_blocks(lambda p: p["w"].square().sum(), {"w": torch.zeros(2)})
@@ -85,20 +89,72 @@ def hessian_in_blocks(loss: Callable[[Parameters], Tensor], parameters: Paramete
 
 def _gradient(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
     """The gradient of a loss as one vector that can be differentiated again, and what to differentiate by."""
-    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-        value = loss(leaves)
+    leaves = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+    own = []
+    for name, tensor in parameters.items():
+        if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad:
+            continue
+        if not tensor.is_floating_point():
+            raise ValueError(f"parameters: expected floating-point numbers, got {tensor.dtype} in {name!r}")
+        own.append(leaves[name].requires_grad_())
+    if not own:
+        raise ValueError(f"parameters: expected at least one that is not frozen, got {list(parameters)}")
+    with (
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+        _copied_buffers(),
+    ):  # fused attention has no second derivative
+        value = torch.as_tensor(loss(leaves))
         if value.numel() != 1 or not torch.isfinite(value).all():
             raise ValueError(f"loss: expected a finite scalar, got {value.detach().cpu()}")
-        own = list(leaves.values())
-        gradients = torch.autograd.grad(value.sum(), own, create_graph=True, materialize_grads=True)
-        return torch.cat([g.reshape(-1) for g in gradients]), own
+        gradients = (
+            torch.autograd.grad(value.sum(), own, create_graph=True, allow_unused=True) if value.requires_grad else ()
+        )
+        if all(g is None for g in gradients):
+            raise ValueError("loss: expected one that depends on the parameters that it is given, got a constant")
+        return _joined(gradients, own), own
 
 
-def _derivative(gradient: Tensor, leaves: list[Tensor], vector: Tensor) -> Tensor:
-    """The derivative of gradient times vector; zero by what the gradient does not depend on."""
-    rows = torch.autograd.grad(gradient, leaves, vector, retain_graph=True, materialize_grads=True)
-    return torch.cat([row.reshape(-1) for row in rows])
+def _derivative(gradient: Tensor, own: list[Tensor], vector: Tensor) -> Tensor:
+    """The derivative of gradient times vector."""
+    rows: tuple[Tensor | None, ...] = (None,) * len(own)
+    if gradient.requires_grad:
+        rows = torch.autograd.grad(gradient, own, vector, retain_graph=True, allow_unused=True)
+    if all(row is None for row in rows):
+        warnings.warn("loss: linear in the parameters, so that its Hessian is zero", stacklevel=3)
+    return _joined(rows, own)
+
+
+def _joined(parts: Sequence[Tensor | None], own: list[Tensor]) -> Tensor:
+    """Derivatives by all parameters as one vector; zero by those on which nothing depends."""
+    return torch.cat(
+        [
+            (leaf.new_zeros(leaf.shape) if part is None else part).reshape(-1)
+            for part, leaf in zip(parts, own, strict=True)
+        ]
+    )
+
+
+@contextmanager
+def _copied_buffers() -> Iterator[None]:
+    """Let modules that run inside change copies of their buffers, as BatchNorm does in training mode."""
+    kept: list[list[tuple[torch.nn.Module, dict[str, Tensor | None]]]] = []  # one entry per module that is running
+
+    def before(module: torch.nn.Module, _: Any) -> None:
+        kept.append([] if kept else [(part, dict(part._buffers)) for part in module.modules()])
+        for part, buffers in kept[-1]:
+            part._buffers.update({name: buffer.clone() for name, buffer in buffers.items() if buffer is not None})
+
+    def after(*_: Any) -> None:
+        for part, buffers in kept.pop():
+            part._buffers.update(buffers)
+
+    hooks = register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def dense(product: Product, size: int) -> Float[np.ndarray, "size size"]:
@@ -110,13 +166,17 @@ def dense(product: Product, size: int) -> Float[np.ndarray, "size size"]:
 
     Returns:
         The matrix, with the rounding errors of its two halves averaged.
+
+    Raises:
+        ValueError: If it has entries that are not finite or is not symmetric.
     """
     columns = np.stack([product(column) for column in np.eye(size)], axis=1)
-    return (columns + columns.T) / 2
+    _finite(columns)
+    return symmetric(columns)
 
 
 def extreme_eigenvalues(
-    product: Product, size: int, *, dense_below: int = 2000, tolerance: float = 1e-4
+    product: Product, size: int, *, dense_below: int = 2000, tolerance: float = 1e-4, most_products: int = 2000
 ) -> tuple[float, float]:
     """Return the smallest and the largest eigenvalue of a symmetric matrix.
 
@@ -127,13 +187,15 @@ def extreme_eigenvalues(
         product: The matrix.
         size: Its number of rows, at least 1.
         dense_below: Matrices with fewer rows are written out and decomposed; default 2000, a few seconds.
-        tolerance: Relative accuracy of Lanczos' method; default 1e-4. Matrices written out are exact to rounding.
+        tolerance: Largest error of Lanczos' method, relative to the eigenvalue itself, or to a millionth of the larger
+            of the two in size if that is more; default 1e-4. Matrices written out are exact to rounding.
+        most_products: When Lanczos' method gives up, at least 3; default 2000.
 
     Returns:
         The smallest and the largest eigenvalue.
 
     Raises:
-        ValueError: If a number is outside its range or the matrix has entries that are not finite.
+        ValueError: If a number is outside its range or the matrix has entries that are not finite or is not symmetric.
         RuntimeError: If Lanczos' method does not converge.
 
     Example:
@@ -144,21 +206,16 @@ def extreme_eigenvalues(
         raise ValueError(f"size: expected at least 1, got {size}")
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance: expected between 0 and 1, got {tolerance}")
-    if size < max(dense_below, 4):  # Lanczos needs room for more vectors than eigenvalues
-        matrix = dense(product, size)
-        _finite(matrix)
-        values = np.linalg.eigvalsh(matrix)
-        return float(values[0]), float(values[-1])
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
-    start = stream(0, "Lanczos").standard_normal(size)
-    _finite(product(start))
-    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
-    try:
-        both = eigsh(operator, k=2, which="BE", v0=start, tol=tolerance, return_eigenvectors=False)
-    except ArpackNoConvergence as error:
-        raise RuntimeError(f"extreme_eigenvalues: no convergence at tolerance {tolerance:g}: {error}") from error
-    return float(both.min()), float(both.max())
+    if most_products < 3:
+        raise ValueError(f"most_products: expected at least 3, got {most_products}")
+    if size < dense_below:
+        values = np.linalg.eigvalsh(dense(product, size))
+    else:
+        values = outer_eigenvalues(
+            lambda vectors: torch.as_tensor(product(vectors[0].numpy())).reshape(1, -1), size, 1, 1,
+            block=1, tolerance=tolerance, most_products=most_products,
+        ).values  # fmt: skip
+    return float(values[0]), float(values[-1])
 
 
 @dataclass(frozen=True)

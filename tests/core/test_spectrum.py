@@ -86,6 +86,57 @@ def test_hessian_of_attention_that_torch_would_fuse():
     np.testing.assert_allclose(product(direction)[0], slope, rtol=1e-5, atol=1e-6)
 
 
+def module_loss(model):
+    x = torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return lambda p: torch.func.functional_call(model, p, (x,)).pow(3).sum()
+
+
+def test_frozen_parameters_are_left_out():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1)).double()
+    whole, size = spectrum.hessian_product(module_loss(model), dict(model.named_parameters()))
+    model[0].requires_grad_(False)
+    last, left = spectrum.hessian_product(module_loss(model), dict(model.named_parameters()))
+    assert (size, left) == (11, 3)
+    np.testing.assert_allclose(spectrum.dense(last, left), spectrum.dense(whole, size)[8:, 8:], rtol=1e-12)
+
+
+def test_batch_norm_in_training_mode_keeps_its_buffers():
+    """The Hessian is that of the loss with the batch's own mean and variance."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)).double()
+    before = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    product, size = spectrum.hessian_in_blocks(module_loss(model), dict(model.named_parameters()))
+    found = product(torch.eye(size, dtype=torch.float64))
+    after = dict(model.named_buffers())
+    assert all(after[name] is same and torch.equal(same, copy) for name, (same, copy) in before.items())
+    for module in model:
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.track_running_stats, module.running_mean, module.running_var = False, None, None
+    without, _ = spectrum.hessian_in_blocks(module_loss(model), dict(model.named_parameters()))
+    torch.testing.assert_close(found, without(torch.eye(size, dtype=torch.float64)))
+
+
+def test_the_hessian_of_a_linear_loss_is_zero_and_says_why():
+    product, size = spectrum.hessian_product(lambda p: 3 * p["w"].sum(), {"w": torch.ones(2)})
+    with pytest.warns(UserWarning, match="loss: linear"):
+        assert product(np.ones(size)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "parameters", "message"),
+    [
+        (lambda p: torch.ones(()), {"w": torch.ones(2)}, "loss: expected one that depends on the parameters"),
+        (lambda p: torch.ones(2, requires_grad=True).sum(), {"w": torch.ones(2)}, "loss: expected one that depends"),
+        (lambda p: p["w"].detach().sum(), {"w": torch.ones(2)}, "loss: expected one that depends"),
+        (lambda p: p["w"].sum(), {"w": torch.nn.Parameter(torch.ones(2), requires_grad=False)}, "parameters: expected"),
+        (lambda p: p["w"].sum(), {"w": torch.ones(2).long()}, "parameters: expected floating-point.*'w'"),
+        (lambda p: torch.zeros(()), {}, "parameters: expected at least one"),
+    ],
+)
+def test_a_loss_without_a_hessian_is_refused(loss, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        spectrum.hessian_product(loss, parameters)
+
+
 @pytest.mark.parametrize("loss", [lambda p: p["w"] * 2, lambda p: p["w"].sum() * float("nan")])
 def test_a_loss_that_is_not_a_finite_scalar_is_refused(loss):
     with pytest.raises(ValueError, match="loss: expected a finite scalar"):
@@ -102,6 +153,48 @@ def test_extreme_eigenvalues_are_those_of_the_matrix(dense_below):
     assert got == pytest.approx((-3.0, 11.0), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(np.r_[0, np.linspace(1, 10, 2999)], id="exactly singular"),
+        pytest.param(np.r_[np.zeros(2000), np.linspace(1, 10, 500)], id="500 samples in 2,500 dimensions"),
+        pytest.param(np.r_[1, np.zeros(2499)], id="rank one"),
+        pytest.param(np.r_[-1, np.zeros(2499)], id="minus rank one"),
+        pytest.param(np.zeros(2500), id="all zero"),
+        pytest.param(np.full(2500, 7.0), id="multiple of the identity"),
+        pytest.param(np.r_[-1.0, np.ones(2499)], id="reflection"),
+        pytest.param(np.array([2.0]), id="a number"),
+        pytest.param(np.array([2.0, -1.0]), id="two numbers"),
+    ],
+)
+def test_extreme_eigenvalues_of_singular_matrices_are_found_soon(values):
+    rng, products = np.random.default_rng(0), 0
+    normal = rng.standard_normal(len(values))
+    normal /= np.linalg.norm(normal)
+
+    def product(v):
+        nonlocal products
+        products += 1
+        image = values * (v - 2 * (normal @ v) * normal)
+        return image - 2 * (normal @ image) * normal
+
+    found = spectrum.extreme_eigenvalues(product, len(values), dense_below=0)
+    assert found == pytest.approx((values.min(), values.max()), rel=1e-6, abs=1e-10)
+    assert values.min() - 1e-12 <= found[0] <= found[1] <= values.max() + 1e-12
+    assert products < 250
+
+
+def test_no_convergence_of_the_extremes_is_an_error():
+    numbers = np.linspace(0, 1, 3000)
+    with pytest.raises(RuntimeError, match="tolerance: after 20 products"):
+        spectrum.extreme_eigenvalues(lambda v: numbers * v, 3000, most_products=20)
+
+
+def test_matrices_that_are_not_symmetric_are_refused_where_they_are_written_out():
+    with pytest.raises(ValueError, match="product: expected a symmetric matrix"):
+        spectrum.dense(lambda v: np.roll(v, 1), 5)
+
+
 def test_lanczos_repeats_itself_to_the_bit():
     matrix = structured(np.random.default_rng(3), blocks=19)
     found = [spectrum.extreme_eigenvalues(matrix.product, matrix.size, dense_below=0) for _ in range(2)]
@@ -114,6 +207,7 @@ def test_lanczos_repeats_itself_to_the_bit():
         ({"size": 0}, "size"),
         ({"tolerance": 0.0}, "tolerance"),
         ({"tolerance": 2.0}, "tolerance"),
+        ({"most_products": 2}, "most_products"),
         ({"product": lambda v: v * np.nan}, "product"),
         ({"product": lambda v: v * np.nan, "dense_below": 0}, "product"),
     ],
