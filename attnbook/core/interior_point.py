@@ -188,7 +188,9 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
         unsolved = (best["gap"][which] > tolerance) & (since[which] < 20)
         excess = state["achieved"] - state["t"] * kernel.bound
         settled = _settled(state, excess, before, kernel.bound)
-        going = (unsolved | ((best["gap"][which] <= tolerance) & ~settled)) & np.isfinite(state["lam"]).all(1)
+        going = unsolved | ((best["gap"][which] <= tolerance) & ~settled)
+        # Where the rows cancel, there are no weights.
+        going &= state["pull_norm"][:, 0] > SEEN * state["lam"].sum(1)
         if not going.any():
             break
         if not going.all():
