@@ -28,8 +28,8 @@ class Rows(Protocol):
     def __getitem__(self, which: np.ndarray) -> Rows:
         """Return the rows of some problems."""
 
-    def scaled(self, factor: Float[np.ndarray, " problems"]) -> Rows:
-        """Return all rows of each problem times its factor."""
+    def scaled(self, factor: Float[np.ndarray, "problems constraints"]) -> Rows:
+        """Return each row times its factor."""
 
     def lengths(self) -> Float[np.ndarray, "problems constraints"]:
         """Return the Euclidean length of each row."""
@@ -73,8 +73,8 @@ class DenseRows:
         return DenseRows(self.rows[which])
 
     def scaled(self, factor: np.ndarray) -> DenseRows:
-        """Return all rows of each problem times its factor."""
-        return DenseRows(self.rows * factor[:, None, None])
+        """Return each row times its factor."""
+        return DenseRows(self.rows * factor[:, :, None])
 
     def lengths(self) -> np.ndarray:
         """Return the Euclidean length of each row."""
@@ -135,8 +135,8 @@ class OuterRows:
         return OuterRows(self.left[which], self.right[which])
 
     def scaled(self, factor: np.ndarray) -> OuterRows:
-        """Return all rows of each problem times its factor."""
-        return OuterRows(self.left * factor[:, None, None, None], self.right)
+        """Return each row times its factor."""
+        return OuterRows(self.left * factor.reshape(*self.left.shape[:3], 1), self.right)
 
     def lengths(self) -> np.ndarray:
         """Return the Euclidean length of each row."""

@@ -1,7 +1,9 @@
 r"""Primal-dual interior point method for the smallest $\|w\|_p$ with $Aw\ge b$, for many problems at once.
 
-It minimises $\frac12\|w\|_p^2$. For $p\le2$ the unknowns are the multipliers, where the dual objective is twice
-differentiable, and for $p>2$ weights and multipliers; the Newton systems have one row per constraint either way.
+It maximises $t-\frac12\|w\|_p^2$ with $Aw\ge tb$, of which the smallest weights are $w/t$; it has a solution
+whether or not there are weights at all. For $p\le2$ the unknowns are $t$ and the
+multipliers, where the dual objective is twice differentiable, and for $p>2$ the weights, too; the Newton systems have
+one row per constraint either way.
 """
 
 from __future__ import annotations
@@ -19,20 +21,25 @@ State: TypeAlias = dict[str, np.ndarray]
 
 MOST_STEPS = 100
 CENTRING = 0.1
-BOLDEST = 1e-2
+BOLDEST = 1e-4
 # Curvature of the norm counts as at least this much: at zero entries, p > 2, it has none.
 FLAT = 1e-10
-TO_BOUNDARY = 0.995
-# Relative violation forgiven where the right-hand side is zero.
-ROUNDING = 1e-10
+TO_BOUNDARY = 0.9999
+# A constraint is called tight when the relative excess of its margin over its right-hand side falls below.
+TIGHT = 1e-7
+# Products of rows of length one and weights of norm one: rounding, what can be told from it, and the violation that
+# is forgiven where the right-hand side is zero.
+ROUNDING = 1e-15
+SEEN = 1e-13
+FORGIVEN = 1e-10
 
 
 def in_multipliers(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) -> State:
     """Solve problems with exponents of at most 2.
 
     Args:
-        rows: Constraints, of size about one.
-        bound: Right-hand sides, none negative, ``(problems, constraints)``.
+        rows: Constraints, of length one (or zero, with right-hand side zero).
+        bound: Right-hand sides from 0 to 1, the largest of each problem 1, ``(problems, constraints)``.
         p: Exponents, ``(problems,)``.
         tolerance: Relative gap to stop at.
 
@@ -52,16 +59,18 @@ def certified(state: State, bound: np.ndarray) -> State:
 
     Args:
         state: ``w``, its norm ``w_norm`` and margins ``achieved``, ``lam`` and the dual norm ``pull_norm`` of its
-            combination of the rows; norms are ``(problems, 1)``.
+            combination of the rows, of length one; norms are ``(problems, 1)``.
         bound: Right-hand sides, ``(problems, constraints)``.
 
     Returns:
         ``w``, ``lam``, ``norm`` and the relative ``gap``.
     """
     asks = bound > 0
-    margin = (state["achieved"] / np.where(asks, bound, 1.0)).min(1, keepdims=True, where=asks, initial=np.inf)
-    # Scaling cannot mend a right-hand side of zero: there only rounding is forgiven.
-    margin = np.where((state["achieved"] >= -ROUNDING * state["w_norm"]).all(1, keepdims=True), margin, 0.0)
+    achieved, rounding = state["achieved"], ROUNDING * state["w_norm"]
+    # Scaling cannot mend what rounding takes from small right-hand sides, nor a right-hand side of zero.
+    margin = ((achieved + rounding) / np.where(asks, bound, 1.0)).min(1, keepdims=True, where=asks, initial=np.inf)
+    fits = np.where(asks, achieved > 0, achieved >= -FORGIVEN * state["w_norm"]).all(1, keepdims=True)
+    margin = np.where(fits & (margin > 1e3 * rounding), margin, 0.0)
     total = (bound * state["lam"]).sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         norm = np.where(margin > 0, state["w_norm"] / margin, np.inf)[:, 0]
@@ -73,7 +82,7 @@ def certified(state: State, bound: np.ndarray) -> State:
 
 
 class _Dual:
-    """Newton's method in the multipliers and slacks, with w = grad of the dual objective: for p at most 2."""
+    """Newton's method in t, multipliers and slacks, with w = grad of the dual objective: for p at most 2."""
 
     def __init__(self, rows: Rows, bound: np.ndarray, p: np.ndarray) -> None:
         self.rows, self.bound, self.p, self.q = rows, bound, p[:, None], (p / (p - 1))[:, None]
@@ -85,11 +94,11 @@ class _Dual:
         self.gram = None if self.gram is None else self.gram[which]
 
     def start(self) -> State:
-        lam = np.ones(self.rows.shape[:2])
-        length = np.maximum(entry_norm(self.rows.up(lam), self.q), 1e-6)
-        lam *= self.rows.shape[1] / length**2
-        found = self.look({"lam": lam, "s": np.zeros_like(lam)})
-        return self.look({"lam": lam, "s": np.maximum(found["achieved"] - self.bound, 0.5)})
+        lam = np.ones(self.rows.shape[:2]) / self.bound.sum(1, keepdims=True)
+        found = self.look({"lam": lam, "s": np.zeros_like(lam), "t": np.zeros((len(lam), 1))})
+        # Multipliers may cancel.
+        size = np.maximum(found["pull_norm"], 1e-6 * lam.max(1, keepdims=True))
+        return self.look(found | {"s": np.maximum(found["achieved"], size / 2)})
 
     def look(self, state: State) -> State:
         """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
@@ -99,7 +108,7 @@ class _Dual:
         unit = np.sign(pull) * share ** (self.q - 1)
         achieved = self.rows.down(length * unit)
         found = {"pull": pull, "pull_norm": length, "share": share, "unit": unit, "w": length * unit, "w_norm": length}
-        return state | found | {"achieved": achieved, "short": achieved - self.bound - state["s"]}
+        return state | found | {"achieved": achieved, "short": achieved - state["t"] * self.bound - state["s"]}
 
     def residuals(self, state: State) -> list[np.ndarray]:
         return [state["short"]]
@@ -113,14 +122,20 @@ class _Dual:
             matrix += ((2 - self.q) * along)[:, :, None] * along[:, None, :]
         else:
             matrix = self.gram.copy()
+        return self.bordered(state, matrix, centre - lam * s, -state["short"])
+
+    def bordered(self, state: State, matrix: np.ndarray, missing: np.ndarray, right: np.ndarray) -> State:
+        """Solve for multipliers and t, whose equation is that the multipliers of the right-hand sides add up to 1."""
+        lam, s, bound = state["lam"], state["s"], self.bound
         _add_to_diagonal(matrix, s / lam)
-        missing = centre - lam * s
-        change = _solve(matrix, missing / lam - state["short"])
-        return {"lam": change, "s": (missing - s * change) / lam}
+        alone, per_t = np.moveaxis(_solve(matrix, np.stack([missing / lam + right, bound], axis=2)), 2, 0)
+        left, total = 1 - (bound * (lam + alone)).sum(1, keepdims=True), (bound * per_t).sum(1, keepdims=True)
+        change = alone + left / total * per_t
+        return {"lam": change, "s": (missing - s * change) / lam, "t": left / total}
 
 
 class _Primal(_Dual):
-    """Newton's method in weights, multipliers and slacks: for p above 2."""
+    """Newton's method in weights, t, multipliers and slacks: for p above 2."""
 
     def look(self, state: State) -> State:
         if "w" not in state:
@@ -131,14 +146,13 @@ class _Primal(_Dual):
         unit = np.sign(w) * share ** (self.p - 1)
         found = {"pull": pull, "pull_norm": entry_norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
         achieved = self.rows.down(w)
-        balance = {"achieved": achieved, "short": achieved - self.bound - state["s"], "torn": length * unit - pull}
-        return state | found | balance
+        short = achieved - state["t"] * self.bound - state["s"]
+        return state | found | {"achieved": achieved, "short": short, "torn": length * unit - pull}
 
     def residuals(self, state: State) -> list[np.ndarray]:
         return [state["short"], state["torn"]]
 
     def direction(self, state: State, centre: np.ndarray) -> State:
-        lam, s = state["lam"], state["s"]
         # The inverse of the Hessian (p - 1) diag(share^(p - 2)) + (2 - p) y y' of half the squared p-norm.
         inverse = 1 / np.maximum((self.p - 1) * state["share"] ** (self.p - 2), FLAT)
         ray = state["w"] / state["w_norm"]
@@ -146,16 +160,13 @@ class _Primal(_Dual):
         along = self.rows.down(ray)
         matrix = self.rows.lower_gram(inverse)
         matrix += (share * along)[:, :, None] * along[:, None, :]
-        _add_to_diagonal(matrix, s / lam)
-        missing = centre - lam * s
 
         def solve_hessian(vector: np.ndarray) -> np.ndarray:
             return inverse * vector + share * ray * (ray * vector).sum(1, keepdims=True)
 
-        right = missing / lam - state["short"] + self.rows.down(solve_hessian(state["torn"]))
-        change = _solve(matrix, right)
-        moved = solve_hessian(self.rows.up(change) - state["torn"])
-        return {"w": moved, "lam": change, "s": (missing - s * change) / lam}
+        right = self.rows.down(solve_hessian(state["torn"])) - state["short"]
+        change = self.bordered(state, matrix, centre - state["lam"] * state["s"], right)
+        return change | {"w": solve_hessian(self.rows.up(change["lam"]) - state["torn"])}
 
 
 def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
@@ -164,27 +175,41 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
     best: State = {"w": np.zeros((problems, dimension)), "lam": np.zeros((problems, count))}
     best |= {"norm": np.full(problems, np.inf), "gap": np.full(problems, np.inf), "steps": np.zeros(problems)}
     state, which, since = kernel.start(), np.arange(problems), np.zeros(problems, dtype=int)
-    centring = np.full((problems, 1), CENTRING)
+    centring, before = np.full((problems, 1), CENTRING), np.zeros((problems, count))
     for step in range(MOST_STEPS):
         found = certified(state, kernel.bound)
         better, clearly = found["gap"] < best["gap"][which], found["gap"] < 0.9 * best["gap"][which]
+        better |= found["gap"] <= tolerance
         for name, value in found.items():
             best[name][which[better]] = value[better]
         best["steps"][which] = step
-        since[which] = np.where(clearly | np.isinf(best["gap"][which]), 0, since[which] + 1)
-        # Ten steps without a clearly better certificate: rounding.
-        going = (best["gap"][which] > tolerance) & (since[which] < 10) & np.isfinite(state["lam"]).all(1)
+        since[which] = np.where(clearly | np.isinf(found["gap"]), 0, since[which] + 1)
+        # Twenty steps without a clearly better certificate: rounding.
+        unsolved = (best["gap"][which] > tolerance) & (since[which] < 20)
+        excess = state["achieved"] - state["t"] * kernel.bound
+        settled = _settled(state, excess, before, kernel.bound)
+        going = unsolved | ((best["gap"][which] <= tolerance) & ~settled)
+        # Where the rows cancel, there are no weights.
+        going &= state["pull_norm"][:, 0] > SEEN * state["lam"].sum(1)
         if not going.any():
             break
         if not going.all():
-            which, centring = which[going], centring[going]
+            which, centring, excess = which[going], centring[going], excess[going]
             state = {name: value[going] for name, value in state.items()}
             kernel.keep(going)
-        centre = centring * (state["lam"] * state["s"]).mean(1, keepdims=True)
+        # Not far below what the equations fail by: else multipliers and slacks vanish together.
+        centre = np.maximum(centring * state["lam"] * state["s"], 1e-3 * state["lam"] * np.abs(state["short"]))
+        centre, before = centre.mean(1, keepdims=True), excess
         state, length = _move(kernel, state, kernel.direction(state, centre), centre)
         # The farther a step went, the bolder the next.
         centring = np.clip((1 - length) ** 2, BOLDEST, CENTRING)
     return best
+
+
+def _settled(state: State, excess: np.ndarray, before: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Whether each constraint is tight or its excess moves no more: gaps say little of those that ask little."""
+    least = np.maximum(TIGHT * state["t"] * bound, SEEN * state["w_norm"])
+    return np.asarray(((excess <= least) | (np.abs(excess - before) <= 1e-3 * excess)).all(1))
 
 
 def _move(kernel: _Dual, state: State, change: State, centre: np.ndarray) -> tuple[State, np.ndarray]:
@@ -218,7 +243,7 @@ def entry_norm(x: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 def _solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve positive definite systems, of which the lower triangles are given; NaN where one is singular."""
+    """Solve positive definite systems for columns, given the lower triangles; NaN where one is singular."""
     from scipy.linalg.lapack import dposv  # here, because a machine that only trains needs no scipy
 
     found = np.empty_like(right)

@@ -13,18 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-__all__ = ["KernelMargin", "NotSeparableError", "factors", "kernel_margin"]
+__all__ = ["KernelMargin", "NotSeparableError", "factors", "kernel_margin", "refuted"]
 
 # A gap larger than this is rounding that got out of hand.
 WORST_GAP = 1e-6
-# Margins below this times the largest norm of a feature: double precision cannot tell such inner products from zero.
+# Length of a combination of features of norm one: double precision cannot tell such inner products from zero.
 SMALLEST = 1e-7
 
 
 class NotSeparableError(ValueError):
-    """No linear rule has a positive margin; carries the proof.
+    """No linear rule has a positive margin; carries the proof, which has been checked.
 
     Attributes:
         combination: Non-negative weights with sum 1 for which the labelled features cancel.
@@ -34,7 +34,7 @@ class NotSeparableError(ValueError):
         self.combination = combination
         super().__init__(
             f"gram: not separable: a convex combination of {int((combination > 0).sum())} of the {len(combination)} "
-            f"labelled features has length {length:.1e} of the largest, so no rule has a positive margin"
+            f"labelled features, scaled to norm one, has length {length:.1e}, so no rule has a positive margin"
         )
 
 
@@ -64,10 +64,11 @@ def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.n
         The margin with its certificate.
 
     Raises:
-        NotSeparableError: If no rule has a margin above 1e-7 of the largest norm of a feature (a ``ValueError``).
+        NotSeparableError: If a convex combination of the labelled features, scaled to norm one, is shorter than 1e-7:
+            then double precision knows no rule with a positive margin (a ``ValueError``).
         ValueError: If a shape does not fit, an entry is not finite, a label is not 1 or -1, or the matrix is not
             symmetric and positive semi-definite.
-        RuntimeError: If rounding keeps the gap above one in a million.
+        RuntimeError: If rounding keeps the gap above one in a million, and no combination is as short as that.
 
     Example:
         >>> found = kernel_margin(np.array([[4.0, 0.0], [0.0, 4.0]]), np.array([1.0, -1.0]))
@@ -77,20 +78,28 @@ def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.n
     from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
 
     labelled = _check(gram, labels)
-    largest = np.sqrt(labelled.diagonal().max())
-    factor = factors(labelled[None] / largest**2)[0]
-    # min |A u - b| over u >= 0, with a last row of ones: the residual is the nearest point, up to a factor.
-    system = np.vstack([factor, np.ones(len(labelled))])
+    norms = np.sqrt(labelled.diagonal())
+    if not norms.all():
+        raise NotSeparableError((norms == 0) / (norms == 0).sum(), 0.0)
+    # Features of norm one must reach margins of at least the inverse norms.
+    alike, asked = labelled / norms / norms[:, None], norms.min() / norms
+    factor = factors(alike[None])[0]
+    # min |A u - e| over u >= 0, with a last row of what is asked: the residual is the nearest point, up to a factor.
+    system = np.vstack([factor, asked])
     solution, _ = nnls(system, np.append(np.zeros(len(factor)), 1.0), maxiter=100 * len(labelled))
-    weights = solution / solution.sum()
-    nearest = factor @ weights
-    length = float(np.linalg.norm(nearest))
-    if length < SMALLEST:
-        raise NotSeparableError(weights, length)
-    margin = float((factor.T @ nearest).min() / length)
-    if margin < (1 - WORST_GAP) * length:
-        raise RuntimeError(f"gram: solved to a gap of {1 - margin / length:.1e} only; is it nearly singular?")
-    return KernelMargin(float(margin * largest), weights, max(0.0, 1 - margin / length))
+    products = alike @ solution
+    length = float(np.sqrt(max(0.0, solution @ products)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        margin, most = (products / asked).min() / length, length / (asked @ solution)
+        gap = float(1 - margin / most)
+    if not (gap <= WORST_GAP and length >= SMALLEST * solution.sum()):
+        combination = refuted(factor.T, np.ones(len(labelled), dtype=bool), SMALLEST)
+        if combination.any():
+            length = float(np.linalg.norm(factor @ combination))
+            raise NotSeparableError(combination / norms / (combination / norms).sum(), length)
+        raise RuntimeError(f"gram: solved to a gap of {gap:.1e} only; is it nearly singular?")
+    weights = solution / norms
+    return KernelMargin(float(margin * norms.min()), weights / weights.sum(), max(0.0, gap))
 
 
 def factors(grams: Float[np.ndarray, "problems samples samples"]) -> Float[np.ndarray, "problems samples samples"]:
@@ -108,6 +117,36 @@ def factors(grams: Float[np.ndarray, "problems samples samples"]) -> Float[np.nd
     return np.sqrt(np.maximum(values, 0.0))[:, :, None] * vectors.swapaxes(1, 2)
 
 
+def refuted(
+    rows: Float[np.ndarray, "constraints dimension"],
+    asks: Bool[np.ndarray, " constraints"],
+    cancelled: float,
+) -> Float[np.ndarray, " constraints"]:
+    r"""Return the proof that no $w$ has $Aw\ge0$ and, where ``asks`` is true, $Aw>0$; zeros if there is none.
+
+    Args:
+        rows: $A$, of rows of length one or zero.
+        asks: Where the right-hand side is positive; somewhere.
+        cancelled: Length to which the rows must cancel.
+
+    Returns:
+        Non-negative multipliers whose combination of the rows is of at most this length. They are a convex combination
+        of the rows that ask for something; the others are added.
+    """
+    from scipy.optimize import nnls
+
+    nothing = np.zeros(len(rows))
+    system = np.concatenate([rows.T, asks[None].astype(float)])
+    try:
+        combination, _ = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0), maxiter=100 * len(rows))
+    except RuntimeError:  # too many steps
+        return nothing
+    combination[combination < 1e-13 * combination.max()] = 0.0
+    total = combination[asks].sum()
+    holds = total > 0 and np.linalg.norm(combination @ rows) <= cancelled * total
+    return combination / total if holds else nothing
+
+
 def _check(gram: np.ndarray, labels: np.ndarray) -> np.ndarray:
     gram, labels = np.asarray(gram, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if labels.ndim != 1 or not len(labels):
@@ -121,6 +160,8 @@ def _check(gram: np.ndarray, labels: np.ndarray) -> np.ndarray:
     difference, largest = np.abs(gram - gram.T).max(), np.abs(gram).max()
     if difference > 1e-8 * largest:
         raise ValueError(f"gram: expected a symmetric matrix, entries differ by {difference:.1e}")
-    if gram.diagonal().max() <= 0:
+    if gram.diagonal().min() < 0:
+        raise ValueError(f"gram: expected no negative squared norm, got {gram.diagonal().min():.1e}")
+    if gram.diagonal().max() == 0:
         raise ValueError("gram: every feature is zero")
     return (gram + gram.T) / 2 * labels[:, None] * labels[None, :]

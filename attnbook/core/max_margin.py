@@ -2,10 +2,12 @@ r"""Maximum margin in any norm: the smallest $\|w\|_p$ with $Aw\ge b$, for many 
 
 With $q$ conjugate to $p$, any $\lambda\ge0$ proves $\|w\|_p\ge b^\top\lambda/\|A^\top\lambda\|_q$ for all
 feasible $w$. So a pair $(w,\lambda)$ carries its own certificate, whatever method found it; and where no feasible $w$
-exists, some $\lambda$ has $A^\top\lambda=0$ and $b^\top\lambda>0$ (Farkas), which proves that.
+exists, some $\lambda$ has $A^\top\lambda=0$ and $b^\top\lambda>0$ (Farkas), which proves that. What holds neither proof
+is an error of its own.
 
-The method is an interior point method on $\frac12\|w\|_p^2$. At $p=2$ and up to 500 constraints an exact active-set
-method comes first; the same certificate decides whether its answer stands.
+Inside, rows have length one: how long they are changes right-hand sides, not the problem. The method is an interior
+point method. At $p=2$ and up to 500 constraints an exact active-set method comes first; the same certificate decides
+whether its answer stands.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.constraint_rows import DenseRows, OuterRows, Rows
 from attnbook.core.interior_point import State, certified, entry_norm, in_both, in_multipliers
-from attnbook.core.kernel_margin import factors
+from attnbook.core.kernel_margin import factors, refuted
 
-__all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
+__all__ = ["InfeasibleError", "MaxMargin", "NotSolvedError", "max_margin"]
 
 # Relative gap to stop at; so small because the weights are only known to about its root.
 TOLERANCE = 1e-12
@@ -31,15 +34,19 @@ WORST_GAP = 1e-8
 MOST_EXACT = 500
 # A constraint counts as tight when it is met with less than this to spare.
 TIGHT = 1e-4
+# Rows of length one that cancel to so much are taken to cancel.
+CANCELLED = 1e-12
+# Lengths of rows whose squares can be computed.
+SHORTEST, LONGEST = 1e-100, 1e100
 
 
 class InfeasibleError(ValueError):
-    """No weights satisfy the constraints; carries the proof.
+    """No weights satisfy the constraints; carries the proof, which has been checked.
 
     Attributes:
         problem: Number of the problem.
         combination: Non-negative multipliers whose combination of the constraints is zero, while that of the right-hand
-            sides is 1.
+            sides is 1. Zero means: below 1e-12 of the sum of the lengths of the rows, each times its multiplier.
     """
 
     def __init__(self, problem: int, combination: np.ndarray) -> None:
@@ -55,7 +62,8 @@ class MaxMargin:
     r"""Solutions of $\min\|w\|_p$ subject to $Aw\ge b$.
 
     Attributes:
-        weights: Solutions, ``(problems, dimension)``; feasible to rounding.
+        weights: Solutions, ``(problems, dimension)``; feasible to rounding, about 1e-15 of the length of a row times
+            the norm.
         multipliers: Dual solutions $\lambda\ge0$ scaled to $b^\top\lambda=\|w\|_p^2$, ``(problems,
             constraints)``.
         norm: $\|w\|_p$, ``(problems,)``; the margin of $w/\|w\|_p$ is its inverse.
@@ -70,6 +78,24 @@ class MaxMargin:
     steps: Float[np.ndarray, " problems"]
 
 
+class NotSolvedError(RuntimeError):
+    """A problem was neither solved to a gap of 1e-8 nor proved to be infeasible; carries what was found.
+
+    Attributes:
+        found: The best weights of all problems; ``found.gap`` says how good they are. Where no feasible weights were
+            found, norm and gap are infinite and the weights NaN.
+        problem: Number of the first such problem.
+    """
+
+    def __init__(self, problem: int, gap: float, found: Any) -> None:
+        self.problem, self.found = problem, found
+        how = f"solved to a gap of {gap:.1e} only" if np.isfinite(gap) else "not solved: no feasible weights were found"
+        super().__init__(
+            f"problem {problem} was {how}, and not proved to be infeasible; is it nearly so, or p extreme? "
+            "What was found is in this error's attribute 'found'"
+        )
+
+
 def max_margin(
     constraints: Float[np.ndarray, "problems constraints dimension"] | OuterRows,
     p: float | Sequence[float] | Float[np.ndarray, " problems"],
@@ -79,9 +105,10 @@ def max_margin(
     r"""Solve $\min_w\|w\|_p$ subject to $Aw\ge b$ for a stack of problems.
 
     Args:
-        constraints: Rows $a$ of the constraints of each problem; outer products are best given as their factors.
+        constraints: Rows $a$ of the constraints of each problem; outer products are best given as their factors. Their
+            lengths may differ by any factor.
         p: Exponent of the norm, more than 1 and finite; one number, or one per problem. Between 1.03 and 10 the
-            method has been tested; closer to 1 or far above, expect the ``RuntimeError`` below.
+            method has been tested; closer to 1 or far above, expect the ``NotSolvedError`` below.
         right: Right-hand sides $b$, none negative, at least one of each problem positive; default ones.
 
     Returns:
@@ -90,7 +117,8 @@ def max_margin(
     Raises:
         InfeasibleError: If no weights satisfy the constraints of a problem (a ``ValueError``).
         ValueError: If an argument has the wrong shape, is not finite or is outside its range.
-        RuntimeError: If a feasible problem was not solved to a gap of 1e-8.
+        NotSolvedError: If a problem was neither solved to a gap of 1e-8 nor proved to be infeasible; what was found is
+            its attribute ``found`` (a ``RuntimeError``).
 
     Example:
         >>> found = max_margin(np.array([[[3.0, 4.0]]]), p=2.0)
@@ -100,27 +128,39 @@ def max_margin(
     rows = _checked(constraints)
     exponents = _exponents(p, rows.shape[0])
     problems, count, dimension = rows.shape
-    bound = np.ones((problems, count)) if right is None else _checked_right(right, (problems, count))
+    right = np.ones((problems, count)) if right is None else _checked_right(right, (problems, count))
     weights, multipliers = np.zeros((problems, dimension)), np.zeros((problems, count))
     norm, gap, steps = np.full(problems, np.inf), np.full(problems, np.inf), np.zeros(problems)
-    # Rows of size one: the solution scales with their inverse.
-    scale = rows.lengths().max(axis=1)
-    rows = rows.scaled(1 / np.where(scale > 0, scale, 1.0))
-    exact = (exponents == 2) & (bound == 1).all(axis=1) & (count <= MOST_EXACT)
+    lengths = _lengths(rows)
+    # Rows of length one, right-hand sides of at most one.
+    rows, bound = rows.scaled(1 / lengths), right / lengths
+    scale = bound.max(axis=1, keepdims=True)
+    bound /= scale
+    exact = (exponents == 2) & (count <= MOST_EXACT)
     for method, chosen in ((_active_set, exact), (in_multipliers, exponents <= 2), (in_both, exponents > 2)):
-        which = np.flatnonzero(chosen & (scale > 0) & ~(gap <= TOLERANCE))
+        which = np.flatnonzero(chosen & ~(gap <= TOLERANCE))
         if which.size:
             solved = method(rows[which], bound[which], exponents[which], TOLERANCE)
-            weights[which], multipliers[which] = solved["w"], solved["lam"]
-            norm[which], gap[which], steps[which] = solved["norm"], solved["gap"], solved["steps"]
+            # An answer that came before may be the better one.
+            better = ~(gap[which] <= solved["gap"])
+            which = which[better]
+            weights[which], multipliers[which] = solved["w"][better], solved["lam"][better]
+            norm[which], gap[which], steps[which] = (solved[key][better] for key in ("norm", "gap", "steps"))
     for stuck in np.flatnonzero(~(gap <= WORST_GAP) & np.isfinite(gap)):
         own = np.array([stuck])
         corner = _corner(rows[own], bound[own], exponents[own], weights[own])
-        if corner["gap"][0] <= WORST_GAP:
+        if corner["gap"][0] < gap[stuck]:
             weights[own], multipliers[own], norm[own], gap[own] = (corner[key] for key in ("w", "lam", "norm", "gap"))
-    for problem in np.flatnonzero(~(gap <= WORST_GAP)).tolist():
-        _explain(problem, rows.dense(problem), bound[problem], float(gap[problem]))
-    return MaxMargin(weights / scale[:, None], multipliers / scale[:, None] ** 2, norm / scale, gap, steps)
+    unsolved = np.flatnonzero(~(gap <= WORST_GAP)).tolist()
+    for problem in unsolved:
+        combination = refuted(rows.dense(problem), bound[problem] > 0, CANCELLED) / lengths[problem]
+        if combination.any():
+            raise InfeasibleError(problem, combination / (right[problem] @ combination))
+    weights[~np.isfinite(gap)] = np.nan
+    found = MaxMargin(weights * scale, multipliers * scale / lengths, norm * scale[:, 0], gap, steps)
+    if unsolved:
+        raise NotSolvedError(unsolved[0], float(gap[unsolved[0]]), found)
+    return found
 
 
 def _active_set(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) -> State:
@@ -128,8 +168,8 @@ def _active_set(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) 
     from scipy.optimize import nnls  # here, because a machine that only trains needs no scipy
 
     lam = np.zeros(rows.shape[:2])
-    # min |A'u - b| over u >= 0, with a last row of ones: the residual is the nearest point, up to a factor.
-    systems = np.concatenate([factors(rows.gram()), np.ones((len(lam), 1, lam.shape[1]))], axis=1)
+    # min |A'u - e| over u >= 0, with a last row of right-hand sides: the residual is the solution, up to a factor.
+    systems = np.concatenate([factors(rows.gram()), bound[:, None]], axis=1)
     last = np.append(np.zeros(lam.shape[1]), 1.0)
     for own, system in zip(lam, systems, strict=True):
         # What this method gives up on, the interior point method solves or refutes.
@@ -142,7 +182,7 @@ def _active_set(rows: Rows, bound: np.ndarray, p: np.ndarray, tolerance: float) 
 
 
 def _corner(rows: Rows, bound: np.ndarray, p: np.ndarray, near: np.ndarray) -> State:
-    """Solve one problem on the constraints that are tight nearby: where many meet, no multipliers are preferred."""
+    """Solve one problem on the constraints that are tight nearby, whose corner rounding knows best."""
     from scipy.optimize import nnls
 
     tight = rows.down(near)[0] <= bound[0] + TIGHT
@@ -150,24 +190,22 @@ def _corner(rows: Rows, bound: np.ndarray, p: np.ndarray, near: np.ndarray) -> S
     w = np.linalg.lstsq(chosen, bound[0, tight], rcond=None)[0][None]
     length = entry_norm(w, p[:, None])
     lam = np.zeros(bound.shape)
-    lam[0, tight] = nnls(chosen.T, (length * np.sign(w) * np.abs(w / length) ** (p[:, None] - 1))[0])[0]
+    with suppress(RuntimeError):  # too many steps: nothing is proved
+        lam[0, tight] = nnls(chosen.T, (length * np.sign(w) * np.abs(w / length) ** (p[:, None] - 1))[0])[0]
     pull_norm = entry_norm(rows.up(lam), (p / (p - 1))[:, None])
     return certified({"lam": lam, "w": w, "w_norm": length, "achieved": rows.down(w), "pull_norm": pull_norm}, bound)
 
 
-def _explain(problem: int, rows: np.ndarray, right: np.ndarray, gap: float) -> None:
-    """Raise: with a proof where the problem is infeasible."""
-    from scipy.optimize import nnls
-
-    scaled = rows / max(np.abs(rows).max(), np.finfo(float).tiny)
-    system = np.concatenate([scaled.T, right[None]])
-    combination, residual = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0))
-    if residual < 1e-9:
-        combination[combination < 1e-12 * combination.max()] = 0.0
-        raise InfeasibleError(problem, combination / (right @ combination))
-    raise RuntimeError(
-        f"problem {problem} was solved to a gap of {gap:.1e} only; is it nearly infeasible, or p extreme?"
-    )
+def _lengths(rows: Rows) -> np.ndarray:
+    """Return the lengths of the rows; 1 for rows of zeros."""
+    lengths = rows.lengths()
+    for problem, row in np.argwhere((lengths < SHORTEST) | (lengths > LONGEST)):
+        if lengths[problem, row] or rows.dense(problem)[row].any():
+            raise ValueError(
+                f"constraints: expected rows of lengths from {SHORTEST:.0e} to {LONGEST:.0e}, or zero; row {row} of "
+                f"problem {problem} has {lengths[problem, row]:.1e}"
+            )
+    return np.where(lengths > 0, lengths, 1.0)
 
 
 def _checked(constraints: np.ndarray | OuterRows) -> Rows:

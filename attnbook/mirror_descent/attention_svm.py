@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnbook.core.constraint_rows import OuterRows
-from attnbook.core.max_margin import InfeasibleError, max_margin
+from attnbook.core.max_margin import InfeasibleError, MaxMargin, NotSolvedError, max_margin
 
 __all__ = [
     "AttentionSVM",
@@ -24,10 +24,11 @@ __all__ = [
     "attention_svm",
     "check_tokens",
     "locally_optimal",
+    "on_margin",
 ]
 
 SUPPORT_TOLERANCE = 1e-6  # a token counts as support when its margin exceeds one by less than this
-NAMED = 1e-9  # share of the proof below which a token is not named
+ROUNDING = 1e-12  # or by less than this share of the length of its row times the norm of the solution
 
 Tokens: TypeAlias = Float[np.ndarray, "problems samples tokens dimension"]
 Queries: TypeAlias = Float[np.ndarray, "problems samples dimension"]
@@ -70,7 +71,8 @@ class AttentionSVM:
     margins: PerToken
     #: Dual solution, ``(problems, samples, tokens)``, zero at the selected token; its sum is the squared norm
     multipliers: PerToken
-    support: Marked  #: Support tokens of Definition 3, margin one up to 1e-6, ``(problems, samples, tokens)``
+    #: Support tokens of Definition 3, margin one up to 1e-6 or to rounding, ``(problems, samples, tokens)``
+    support: Marked
     gap: PerProblem  #: Certificate: no matrix with these margins has a norm below ``(1 - gap) * norm``, ``(problems,)``
 
 
@@ -91,7 +93,8 @@ def attention_svm(
         TokenConflictError: If no matrix selects these tokens: a query is zero, a token equals the selected one, or the
             tokens conflict (a ``ValueError`` that names them and carries the proof).
         ValueError: If shapes do not fit, or a number is not finite or outside its range.
-        RuntimeError: If a feasible problem was not solved to a gap of 1e-8.
+        NotSolvedError: If a problem was neither solved to a gap of 1e-8 nor proved to be infeasible; its attribute
+            ``found`` has the best solutions, an :class:`AttentionSVM` (a ``RuntimeError``).
 
     Example:
         >>> tokens = np.array([[[[3.0], [0.0]]]])
@@ -108,23 +111,38 @@ def attention_svm(
     """
     tokens, queries, selected = _checked(tokens, queries, selected)
     rows, others = _rows(tokens, queries, selected)
-    problems, samples, n_tokens, dimension = tokens.shape
     _refuse_ties(rows, others, selected)
     try:
-        solved = max_margin(rows, p)
+        return _solution(max_margin(rows, p), rows, others)
     except InfeasibleError as error:
-        conflict = np.zeros((samples, n_tokens))
-        proof = np.where(error.combination > NAMED, error.combination, 0.0).reshape(samples, n_tokens - 1)
+        conflict = np.zeros(tokens.shape[1:3])
+        proof = error.combination.reshape(others.shape[1:])
         np.put_along_axis(conflict, others[error.problem], proof, axis=1)
         reason = "to select these tokens is to ask for margins that cancel"
         raise TokenConflictError(error.problem, conflict, selected[error.problem], reason) from error
-    weight = solved.weights.reshape(problems, dimension, dimension)
-    margins, multipliers = np.full((problems, samples, n_tokens), np.inf), np.zeros((problems, samples, n_tokens))
-    shape = (problems, samples, n_tokens - 1)
-    np.put_along_axis(margins, others, rows.down(solved.weights).reshape(shape), axis=2)
-    np.put_along_axis(multipliers, others, solved.multipliers.reshape(shape), axis=2)
-    support = margins <= 1 + SUPPORT_TOLERANCE
+    except NotSolvedError as error:
+        error.found = _solution(error.found, rows, others)
+        raise
+
+
+def _solution(solved: MaxMargin, rows: OuterRows, others: np.ndarray) -> AttentionSVM:
+    """What was found, by token."""
+    problems, samples, rest = others.shape
+    weight = solved.weights.reshape(problems, rows.left.shape[3], -1)
+    margins, multipliers = np.full((problems, samples, rest + 1), np.inf), np.zeros((problems, samples, rest + 1))
+    achieved = rows.down(solved.weights)
+    marked = on_margin(achieved, rows.lengths(), solved.norm)
+    support = np.zeros(margins.shape, dtype=bool)
+    for array, values in ((margins, achieved), (multipliers, solved.multipliers), (support, marked)):
+        np.put_along_axis(array, others, values.reshape(others.shape), axis=2)
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
+
+
+def on_margin(
+    margins: Float[np.ndarray, "problems rows"], lengths: Float[np.ndarray, "problems rows"], norm: PerProblem
+) -> Bool[np.ndarray, "problems rows"]:
+    """Return which margins are one as far as can be told: what rounding does grows with the lengths of the rows."""
+    return np.asarray(margins <= 1 + SUPPORT_TOLERANCE + ROUNDING * lengths * norm[:, None])
 
 
 def locally_optimal(token_scores: PerToken, selected: Selected, support: Marked) -> Bool[np.ndarray, " problems"]:

@@ -143,7 +143,7 @@ def _targets(given: tuple[np.ndarray, ...]) -> tuple[HeadSVM, RelaxedSVM]:
     try:
         smallest = head_svm(tokens, labels, selected, p)
     except InfeasibleError as error:
-        samples = ", ".join(map(str, np.flatnonzero(error.combination > SUPPORT_TOLERANCE)))
+        samples = ", ".join(map(str, np.flatnonzero(error.combination)))
         raise ValueError(
             f"labels: problem {error.problem}: no head classifies the tokens attended to in samples {samples}"
         ) from error

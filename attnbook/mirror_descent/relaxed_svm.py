@@ -23,12 +23,12 @@ from jaxtyping import Bool, Float
 from attnbook.core.max_margin import max_margin
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import (
-    SUPPORT_TOLERANCE,
     PerProblem,
     Queries,
     Selected,
     Tokens,
     attention_constraints,
+    on_margin,
 )
 
 __all__ = ["HeadSVM", "RelaxedSVM", "head_svm", "relaxed_svm", "right_hand_sides", "self_consistent"]
@@ -51,7 +51,7 @@ class HeadSVM:
     #: $m_{it}=y_iX_{it}^\top v_{mm}$ of the tokens not selected, in order, ``(problems, samples, others)``
     other_margins: Others
     multipliers: PerSample  #: Dual solution, ``(problems, samples)``; its sum is the squared norm
-    #: Whether a sample has margin one up to 1e-6, ``(problems, samples)``
+    #: Whether a sample has margin one up to 1e-6 or to rounding, ``(problems, samples)``
     support: Bool[np.ndarray, "problems samples"]
 
     @property
@@ -90,7 +90,8 @@ def head_svm(tokens: Tokens, labels: PerSample, selected: Selected, p: mirror.Ex
     margins = np.take_along_axis(scores, selected[..., None], axis=2)[..., 0]
     others = np.arange(tokens.shape[2]) != selected[..., None]
     rest = scores[others].reshape(*selected.shape, -1)
-    return HeadSVM(found.weights, found.norm, margins, rest, found.multipliers, margins <= 1 + SUPPORT_TOLERANCE)
+    support = on_margin(margins, np.linalg.norm(rows, axis=2), found.norm)
+    return HeadSVM(found.weights, found.norm, margins, rest, found.multipliers, support)
 
 
 def relaxed_svm(tokens: Tokens, queries: Queries, selected: Selected, right: Others, p: mirror.Exponents) -> RelaxedSVM:

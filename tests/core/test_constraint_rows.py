@@ -26,7 +26,7 @@ def test_products_with_factors_are_those_of_the_matrix(sizes):
     problems, count, dimension = dense.shape
     assert outer.shape == dense.shape
     w, lam = rng.standard_normal((problems, dimension)), rng.random((problems, count))
-    weights, factor = rng.random((problems, dimension)), rng.random(problems) + 0.5
+    weights, factor = rng.random((problems, dimension)), rng.random((problems, count)) + 0.5
     close = {"rtol": 1e-11, "atol": 1e-12}
     np.testing.assert_allclose(outer.down(w), np.einsum("pcd,pd->pc", dense.rows, w), **close)
     np.testing.assert_allclose(outer.up(lam), np.einsum("pcd,pc->pd", dense.rows, lam), **close)
@@ -36,7 +36,7 @@ def test_products_with_factors_are_those_of_the_matrix(sizes):
         np.testing.assert_allclose(np.tril(rows.lower_gram(weights)), np.tril(heavy), **close)
         assert np.isfinite(rows.lower_gram(weights)).all()
         np.testing.assert_allclose(rows.lengths(), np.linalg.norm(dense.rows, axis=2), **close)
-        np.testing.assert_allclose(rows.scaled(factor).down(w), factor[:, None] * dense.down(w), **close)
+        np.testing.assert_allclose(rows.scaled(factor).down(w), factor * dense.down(w), **close)
         np.testing.assert_allclose(rows[np.array([problems - 1])].up(lam[-1:]), dense.up(lam)[-1:], **close)
         np.testing.assert_allclose(rows.dense(0), dense.rows[0], **close)
 
