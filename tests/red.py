@@ -11,7 +11,7 @@ import ast
 import itertools
 
 from attnbook import ledger
-from attnbook.core.results import Measurement
+from attnbook.core.results import Measurement, plain
 
 FACTORS = [factor for one in (1.1, 1.2, 1.5, 2, 3, 10) for factor in (one, 1 / one)]
 
@@ -60,6 +60,11 @@ def rearranged(arrays):
     for (one, a), (other, b) in itertools.combinations(arrays.items(), 2):
         if a.shape == b.shape:
             yield arrays | {one: b, other: a}
+
+
+def named(experiment, data):
+    """Made data that name the experiment whose they could be, and its settings, as :meth:`Experiment.run` does."""
+    return data.assign_attrs(experiment=experiment.id, settings=plain(experiment))
 
 
 def outcomes(measure, data, only=None):

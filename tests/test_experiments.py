@@ -143,6 +143,17 @@ def test_all_sizes_differ():
     each(ALL, check, name)
 
 
+def test_what_is_the_same_for_all_experiments_stands_once():
+    """A method of the same name would take its place without a word."""
+    once = {"at", "from_data", "groups", "load", "load_stored", "measurements", "nearest", "run", "scales", "store"}
+
+    def check(kind):
+        bases = kind.__mro__[: kind.__mro__.index(Experiment)]
+        assert not [own for base in bases for own in once & set(vars(base))]
+
+    each(ALL, check, name)
+
+
 def test_an_unavailable_device_is_refused():
     def check(experiment):
         with pytest.raises(ValueError, match="device"):
@@ -164,8 +175,9 @@ def test_every_experiment_says_what_it_is_and_respects_a_time_budget_of_under_a_
 
 def test_an_id_is_that_of_its_experiment_and_belongs_to_one_class():
     assert all(issubclass(found, Experiment) and found.id == name for name, found in experiments().items())
-    one, other = (type("Other", (Toy,), {"__module__": "room.chapter.experiments"}) for _ in range(2))
+    own = {"__module__": "room.chapter.experiments", "id": "toy.others"}
+    one, other = (type("Other", (Toy,), own) for _ in range(2))
     module = types.ModuleType("room.chapter.experiments")
     module.__package__, module.one, module.again, module.other = "room.chapter", one, one, other
-    with pytest.raises(ValueError, match=r"room\.chapter\.experiments: Other has the id of Other, 'toy\.draws'"):
+    with pytest.raises(ValueError, match=r"room\.chapter\.experiments: Other has the id of Other, 'toy\.others'"):
         registry._add({}, module)

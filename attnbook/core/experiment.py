@@ -28,12 +28,14 @@ import attnbook
 from attnbook.core import runtime
 from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain, read_json, stored_path, write_json
 from attnbook.core.runtime import Progress, Scale, share
-from attnbook.core.settings import check_known, check_types
+from attnbook.core.settings import check_known, check_types, restored
 
 __all__ = ["Arrays", "Experiment", "highest", "lowest", "share_of_seeds", "stacked"]
 
 Arrays = dict[str, tuple[tuple[str, ...], Any]]
 """Name to (names of the dimensions, array)."""
+KINDS: dict[str, type[Experiment]] = {}
+"""The classes of experiments by id, as far as their modules are loaded."""
 OVER_SEEDS: Mapping[str, Callable[[np.ndarray], Any]] = {"median": np.median, "lowest": np.min, "highest": np.max}
 
 
@@ -59,6 +61,15 @@ class Experiment:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 5
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Take note of the class; one that varies a known experiment gets an id of its own, as its data are others."""
+        super().__init_subclass__(**options)
+        if name := getattr(cls, "id", ""):
+            known = KINDS.get(name)
+            if "id" not in vars(cls) or (known and known.__module__ != cls.__module__):
+                cls.id = f"{name} ({cls.__name__})"
+            KINDS[cls.id] = cls
+
     def __post_init__(self) -> None:
         check_types(self)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -78,7 +89,7 @@ class Experiment:
 
         Args:
             scale: One of :meth:`scales`; default that of the session (:func:`attnbook.core.runtime.scale`), or the
-                book's where the experiment has no such size.
+                book's where the experiment has no such size, which a printed line says.
             **changes: Settings to change.
 
         Returns:
@@ -89,11 +100,54 @@ class Experiment:
             TypeError: If a value has the wrong type.
         """
         if scale is None:
-            scale = runtime.scale() if runtime.scale() in cls.scales() else "book"
+            scale = runtime.scale()
+            if scale not in cls.scales():
+                print(f"{cls.id}: takes the book's size, as it has no size {scale!r}, only {', '.join(cls.scales())}")
+                scale = "book"
         if scale not in cls.scales():
             raise ValueError(f"scale: {cls.id} has no size {scale!r}, expected one of {', '.join(cls.scales())}")
         check_known(cls, changes)
         return cls(**{**({} if scale == "book" else getattr(cls, scale)), **changes})
+
+    @classmethod
+    def from_data(cls, data: xr.Dataset) -> Self:
+        """Return the experiment that made these data, with the settings that they name and the seeds that they hold.
+
+        Args:
+            data: What :meth:`run`, :meth:`load` or :meth:`load_stored` returned.
+
+        Returns:
+            The experiment; asked of a base class, of whatever class the data name.
+
+        Raises:
+            ValueError: If the data name no settings, or are of another experiment or of another version of it.
+        """
+        name, settings = data.attrs.get("experiment"), data.attrs.get("settings")
+        kind = KINDS.get(name or "")
+        if kind is None or settings is None or not issubclass(kind, cls):
+            found = f"data of {name}" if name else "data that name no experiment and settings"
+            raise ValueError(f"data: expected what {cls.__name__}.run or load_stored returned, got {found}")
+        if other := {field.name for field in dataclasses.fields(kind)} ^ set(settings):
+            raise ValueError(f"data: made by another version of {name}, by the setting {min(other)}; run it again")
+        held = {"seeds": np.atleast_1d(data["seed"]).tolist()} if "seed" in data.coords else {}
+        return kind(**restored(kind, {**settings, **held}))  # type: ignore[return-value]  # a subclass, by the check
+
+    def nearest(self) -> tuple[Scale, str]:
+        """Return the size from which the fewest settings differ, and what differs.
+
+        Returns:
+            The size, and for example ``steps 400 (6000)``, in brackets what the size has: empty for a run of the
+            book's own, by its settings and its class. How seeds are grouped makes no difference.
+        """
+        changes: dict[Scale, list[str]] = {}
+        for scale in sorted(self.scales(), key="smoke".__eq__):  # of equals the book's
+            there = self.at(scale, chunk=self.chunk)
+            both = [(f.name, getattr(self, f.name), getattr(there, f.name)) for f in dataclasses.fields(self)]
+            changes[scale] = [f"{name} {_short(mine)} ({_short(its)})" for name, mine, its in both if mine != its]
+        scale = min(changes, key=lambda one: len(changes[one]))
+        size = {"book": [], "smoke": ["the size of tests"]}.get(scale, [f"size {scale}"] if changes[scale] else [])
+        own = [f"experiment {self.id}"] if " " in self.id else []
+        return scale, ", ".join([*own, *size, *changes[scale]])
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train these seeds; must depend on them and the settings only.
@@ -167,8 +221,9 @@ class Experiment:
             progress(len(groups), len(groups))
         return self._together([parts[seeds] for seeds in groups], clock.spent()[0] + kept)
 
-    def measurements(self, data: xr.Dataset) -> dict[str, Measurement]:
-        """Return the summary over seeds of what was measured.
+    @classmethod
+    def measurements(cls, data: xr.Dataset) -> dict[str, Measurement]:
+        """Return the summary over seeds of what was measured, by the settings that the data name.
 
         Args:
             data: What :meth:`run` returned.
@@ -178,9 +233,18 @@ class Experiment:
             stands for itself.
 
         Raises:
-            ValueError: If a value has dimensions besides ``seed``.
+            ValueError: If a value has dimensions besides ``seed``, or the data are of another experiment, or their
+                settings are of no size of the experiment and lack what a claim needs.
         """
-        return {claim: _summary(claim, values) for claim, values in self.measure(data).items()}
+        made_by = cls.from_data(data)
+        try:
+            found = made_by.measure(data)
+        except Exception as error:
+            if not (changes := made_by.nearest()[1]):
+                raise
+            reason = f"{type(error).__name__}: {' '.join(map(str, error.args)).split('. ')[0]}"
+            raise ValueError(f"{changes}; the claims cannot be measured from it: {reason}") from None
+        return {claim: _summary(claim, values) for claim, values in found.items()}
 
     def store(self, data: xr.Dataset, path: Path) -> None:
         """Write a result with its measurements; the file appears whole or not at all.
@@ -217,11 +281,12 @@ class Experiment:
             raise ResultError(f"{path.name}: damaged: {error!r}; delete it and run again") from error
 
     @classmethod
-    def load_stored(cls, scale: Scale) -> xr.Dataset:
+    def load_stored(cls, scale: Scale | None = None) -> xr.Dataset:
         """Read the result of this experiment that is kept with the book.
 
         Args:
-            scale: ``book``, ``paper`` or ``large``.
+            scale: ``book``, ``paper`` or ``large``; default that of the session, or the book's where no result of
+                that size is stored, which a printed line says.
 
         Returns:
             The data set.
@@ -229,6 +294,11 @@ class Experiment:
         Raises:
             ResultError: As :meth:`load`.
         """
+        if scale is None:
+            scale = runtime.scale()
+            if scale != "book" and not stored_path(cls.id, scale).exists():
+                print(f"{cls.id}: shows the book's stored result, as none of size {scale!r} is stored")
+                scale = "book"
         return cls.load(stored_path(cls.id, scale))
 
     def _here(
@@ -363,6 +433,13 @@ def _train(
     arrays = {name: (dims, np.asarray(array, dtype=np.float64)) for name, (dims, array) in found.items()}
     data = xr.Dataset(arrays, coords={"seed": list(seeds)})
     return data.assign_attrs(settings=plain(experiment), provenance=clock.provenance(where))
+
+
+def _short(value: Any) -> str:
+    """A setting in a line; the middle of a long one is left out."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return ", ".join(map(str, value if len(value) <= 8 else (*value[:3], "…", value[-1])))
 
 
 def _of_this_version(part: xr.Dataset) -> xr.Dataset:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights"]
+__all__ = [
+    "check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights",
+    "restored",
+]  # fmt: skip
 
 
 def check_known(kind: type, names: Iterable[str]) -> None:
@@ -44,6 +47,28 @@ def check_types(settings: Any) -> None:
         if not _fits(value, kind):
             expected = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else kind
             raise TypeError(f"{field.name}: expected {expected}, got {value!r}")
+
+
+def restored(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they were before :func:`attnbook.core.results.plain` made JSON of them.
+
+    Args:
+        kind: Dataclass whose fields are the settings.
+        plain: Settings, where lists stand for tuples and texts for infinity and NaN.
+
+    Returns:
+        The settings; their types are for :func:`check_types`.
+    """
+    kinds, found = get_type_hints(kind), {name: _tuples(value, lambda leaf: leaf) for name, value in plain.items()}
+    return {n: v if _fits(v, kinds.get(n, Any)) else _tuples(plain[n], _number) for n, v in found.items()}
+
+
+def _tuples(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    return tuple(_tuples(one, leaf) for one in value) if isinstance(value, list | tuple) else leaf(value)
+
+
+def _number(leaf: Any) -> Any:
+    return float(leaf) if leaf in ("inf", "-inf", "nan") else leaf
 
 
 def check_sizes(settings: object, *names: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from attnbook.core.experiment import Experiment
 
 __all__ = ["Measured", "Table", "cost", "provenance", "settings", "spread"]
 
@@ -110,16 +111,20 @@ def cost(data: xr.Dataset, networks: int, *, programs: int = 1) -> Table:
     return Table(columns, [row], together if programs == 1 else several)
 
 
-def settings(chosen: Any) -> Table:
-    """Return the settings of an experiment.
+def settings(data: xr.Dataset) -> Table:
+    """Return the settings of the run that gave these data.
 
     Args:
-        chosen: An experiment.
+        data: What an experiment returned, or its stored result.
 
     Returns:
         A table with one row per setting.
+
+    Raises:
+        ValueError: If the data do not name their experiment and settings.
     """
-    rows = [[name, ", ".join(map(str, v)) if isinstance(v, tuple) else str(v)] for name, v in asdict(chosen).items()]
+    chosen = asdict(Experiment.from_data(data)).items()
+    rows = [[name, ", ".join(map(str, v)) if isinstance(v, tuple) else str(v)] for name, v in chosen]
     return Table(["setting", "value"], rows, "Settings of this run; what each means stands in the reference.")
 
 

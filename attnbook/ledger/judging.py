@@ -33,14 +33,16 @@ class Verdict:
     Attributes:
         claim: The claim.
         scale: Scale of the measurement.
-        outcome: One of :data:`OUTCOMES`.
+        outcome: One of :data:`OUTCOMES`, or that a run of the reader's own is not judged.
         measurement: What was measured; None when nothing was.
+        own: How that run differs from those of the book, and what follows; empty for these.
     """
 
     claim: Claim
     scale: str
     outcome: str
     measurement: Measurement | None = None
+    own: str = ""
 
     @property
     def n_seeds(self) -> int:

@@ -19,6 +19,7 @@ __all__ = [
     "held",
     "number",
     "origin",
+    "own_runs",
     "render_values",
     "rules",
     "scoreboards",
@@ -195,6 +196,19 @@ def rules(verdicts: Sequence[Verdict]) -> str:
     return f"{text} Tried again on fresh seeds: {tried}, unstable: {unstable}." if again else text
 
 
+def own_runs(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return how runs of the reader's own differ from those of the book.
+
+    Args:
+        verdicts: Verdicts.
+
+    Returns:
+        A line for each difference, for example ``your run: steps 400 (6000); not the run by which the claims are
+        judged``.
+    """
+    return list(dict.fromkeys(f"your run: {v.own}" for v in verdicts if v.own))
+
+
 def card(verdicts: Sequence[Verdict]) -> str:
     """Return an HTML table with a row per claim: what is claimed and the verdict; numbers and rule are folded.
 
@@ -204,7 +218,9 @@ def card(verdicts: Sequence[Verdict]) -> str:
     rows = "\n".join(map(_row, verdicts))
     seeds = max((v.n_seeds for v in verdicts), default=1)
     over = [f"Numbers over {seeds} seeds: median, or what the name says [smallest, largest]."] if seeds > 1 else []
-    note = " ".join([*over, rules(verdicts)])
+    judged = [v for v in verdicts if not v.own]
+    own = [f"{html.escape(run[0].upper() + run[1:])}." for run in own_runs(verdicts)]
+    note = " ".join([*own, *over, *([rules(judged)] if judged or not own else [])])
     return f'<div class="claim-card tex2jax_process"><table><tbody>\n{rows}\n</tbody></table><p>{note}</p></div>'
 
 
@@ -215,13 +231,19 @@ def _row(v: Verdict) -> str:
     note = f"<b>Read with care.</b> {_text(v.claim.note)}" if v.claim.note else ""
     facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
     details = f"<details><summary>numbers and rule</summary>{facts}</details>" if facts else ""
-    badge = f'<span class="verdict verdict-{v.outcome.replace(" ", "-")}">{SIGNS[v.outcome]} {v.outcome}</span>'
-    remarks = [f'<span class="claim-remark">{remark}</span>' for remark in (stands(v), held(v), *_larger(v)) if remark]
+    kind = v.outcome.replace(",", "").replace(" ", "-")
+    badge = f'<span class="verdict verdict-{kind}">{SIGNS.get(v.outcome, "–")} {v.outcome}</span>'
+    remarks = [f'<span class="claim-remark">{remark}</span>' for remark in _remarks(v) if remark]
     where = _text(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
     return (
         f'<tr class="card-head"><td {left}><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'
         f"<br>{_text(v.claim.statement)}{details}</td><td {left}>{'<br>'.join([badge, *remarks])}</td></tr>"
     )
+
+
+def _remarks(v: Verdict) -> list[str]:
+    """What is known of other runs, which says nothing about one of the reader's own."""
+    return [] if v.own else [stands(v), held(v), *_larger(v)]
 
 
 def _values(v: Verdict) -> str:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from attnbook.core.results import Measurement
+import xarray as xr
+
+from attnbook.core.experiment import Experiment
+from attnbook.core.results import stored_measurements
 from attnbook.ledger import rendering
 from attnbook.ledger.judging import Verdict, judge
 from attnbook.ledger.schema import LedgerError, claim
 
-__all__ = ["Measured", "Report", "check"]
-
-
-class Measured(Protocol):
-    """Whatever says what it measured, by claim id."""
-
-    def measurements(self) -> Mapping[str, Measurement]:
-        """Return what was measured, by claim id."""
+__all__ = ["Report", "check"]
 
 
 @dataclass(frozen=True)
@@ -32,30 +27,56 @@ class Report:
     verdicts: tuple[Verdict, ...]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{v.claim.id}: {v.outcome}" for v in self.verdicts)
+        return "\n".join([*(f"{v.claim.id}: {v.outcome}" for v in self.verdicts), *rendering.own_runs(self.verdicts)])
 
     def _repr_html_(self) -> str:
         return rendering.card(self.verdicts)
 
 
-def check(
-    result: Measured | Mapping[str, Measurement], only: Sequence[str] | None = None, scale: str = "book"
-) -> Report:
-    """Judge everything a result measured.
+def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
+    """Judge what results measured, each by the settings that it names.
+
+    A rule holds for the run for which it was written. So a result is shown with its numbers, but not judged, where its
+    settings are those of no size of its experiment, or of the size of tests, or where a claim names another experiment.
 
     Args:
-        result: A result of an experiment, or what it measured.
+        *results: What the method ``run`` or ``load_stored`` of an experiment returned.
         only: Ids of the claims to show; default all that were measured.
-        scale: Scale at which the result was obtained.
 
     Returns:
         A report; the last line of a notebook cell shows it.
 
     Raises:
-        LedgerError: If a measured claim is not in the ledger, or ``only`` names none that was measured.
+        LedgerError: If a measured claim is not in the ledger, or ``only`` names one that was not measured.
+        ValueError: If a result does not name its experiment and settings.
     """
-    measured = result if isinstance(result, Mapping) else result.measurements()
+    verdicts = {v.claim.id: v for data in results for v in _verdicts(data)}
     for i in only or ():
-        if i not in measured:
-            raise LedgerError(f"only: {i!r} was not measured; this result measured {', '.join(measured)}")
-    return Report(tuple(judge(claim(i), measured[i], scale) for i in measured if only is None or i in only))
+        if i not in verdicts:
+            raise LedgerError(f"only: {i!r} was not measured; this result measured {', '.join(verdicts)}")
+    return Report(tuple(v for i, v in verdicts.items() if only is None or i in only))
+
+
+def _verdicts(data: xr.Dataset) -> Iterator[Verdict]:
+    """Judge a run of the book; of the reader's own runs say what was measured, and what it leaves out."""
+    experiment = Experiment.from_data(data)
+    scale, changes = experiment.nearest()
+    measured, missing = {}, f"{changes}; it lacks what other claims need"
+    try:
+        measured = experiment.measurements(data)
+    except ValueError as error:
+        if not changes:
+            raise
+        missing = str(error)
+    for i, found in measured.items():
+        named = claim(i)
+        own = changes or f"experiment {experiment.id}" * (named.experiment != experiment.id)
+        if own:
+            own += "; not the run by which the claims are judged"
+            yield Verdict(named, scale, "your run, not judged", found, own)
+        else:
+            yield judge(named, found, scale)
+    if changes:
+        book = stored_measurements(experiment.id.split()[0], "book" if scale == "smoke" else scale)
+        for i in [i for i in book if i not in measured]:
+            yield Verdict(claim(i), scale, "your run, not measured", None, missing)

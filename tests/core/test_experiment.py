@@ -42,13 +42,43 @@ def test_scales_change_what_they_say_and_single_settings_can_be_changed():
         Toy.at("paper")
 
 
-@pytest.mark.parametrize(("session", "expected"), [("smoke", Toy.at("smoke")), ("paper", Toy()), ("auto", Toy())])
-def test_the_session_picks_the_default_scale_where_the_experiment_has_it(session, expected):
-    runtime.use(scale=session)
-    try:
-        assert Toy.at() == expected
-    finally:
-        runtime.use()
+@pytest.fixture
+def session():
+    """A function that chooses the size of the session; none is chosen afterwards."""
+    yield lambda scale: runtime.use(scale=scale)
+    runtime.use()
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected", "said"),
+    [
+        ("auto", Toy(), ""),
+        ("smoke", Toy.at("smoke"), ""),
+        ("large", Toy.at("large"), ""),
+        ("paper", Toy(), "toy.draws: takes the book's size, as it has no size 'paper', only smoke, book, large\n"),
+    ],
+)
+def test_the_session_picks_the_default_scale_where_the_experiment_has_it(scale, expected, said, session, capsys):
+    """And a line says so where it does not."""
+    session(scale)
+    assert Toy.at() == expected
+    assert capsys.readouterr() == (said, "")
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps", "said"),
+    [
+        ("auto", 5, ""),
+        ("large", 11, ""),
+        ("paper", 5, "toy.draws: shows the book's stored result, as none of size 'paper' is stored\n"),
+    ],
+)
+def test_the_session_picks_the_stored_result_where_there_is_one(scale, steps, said, session, capsys, tmp_results):
+    for size in ("book", "large"):
+        Toy.at(size).store(Toy.at(size).run(device="cpu"), stored_path("toy.draws", size))
+    session(scale)
+    assert Toy.load_stored().sizes["step"] == steps
+    assert capsys.readouterr() == (said, "")
 
 
 @pytest.mark.parametrize(
@@ -288,14 +318,15 @@ def values(*numbers, dimension="seed"):
 TWO_ROWS = xr.DataArray([[1.0, 3.0], [5.0, 2.0]], dims=("seed", "step"))
 
 
-class Told:
-    """Measures what it is told."""
+@pytest.fixture
+def told(monkeypatch):
+    """Measurements of an experiment that measures what it is told."""
 
-    def __init__(self, found):
-        self.found = found
+    def measurements(found):
+        monkeypatch.setattr(Toy, "measure", lambda *_: {"TY-1": found})
+        return Toy.measurements(Toy().run(device="cpu"))
 
-    def measure(self, data):
-        return {"TY-1": self.found}
+    return measurements
 
 
 @pytest.mark.parametrize(
@@ -312,8 +343,8 @@ class Told:
         ({"a": lowest(TWO_ROWS)}, Measurement({"a": 1.0}, {"a": (1.0, 2.0)}, 2)),
     ],
 )
-def test_the_summary_is_median_range_and_number_of_seeds(found, expected):
-    assert Toy.measurements(Told(found), None) == {"TY-1": expected}
+def test_the_summary_is_median_range_and_number_of_seeds(found, expected, told):
+    assert told(found) == {"TY-1": expected}
 
 
 @pytest.mark.parametrize("extreme", [lowest, highest])
@@ -322,6 +353,49 @@ def test_an_undefined_entry_is_not_passed_over(extreme):
 
 
 @pytest.mark.parametrize("value", [values(1.0, 2.0, dimension="step"), np.ones(3), values(1.0).expand_dims("step")])
-def test_a_value_with_other_dimensions_than_seed_is_refused_by_name(value):
+def test_a_value_with_other_dimensions_than_seed_is_refused_by_name(value, told):
     with pytest.raises(ValueError, match=r"TY-1: a has dimensions .*, expected none but 'seed'"):
-        Toy.measurements(Told({"a": value}), None)
+        told({"a": value})
+
+
+def test_what_is_measured_follows_the_settings_of_the_data_and_no_others(monkeypatch):
+    """Of tuples in tuples, alternatives, infinity and texts that look like numbers among them."""
+    monkeypatch.setattr(Toy, "measure", lambda self, data: made_by.append(self) or {})
+    made_by, odd = [], Toy(sizes=((0.5, (1, 2)),), fails_at=99, factor=float("inf"), kind="inf", seeds=(7, 8))
+    data = odd.run(device="cpu")
+    Toy(steps=99).measurements(data)
+    Toy.measurements(data.isel(seed=[1]).drop_vars("drawn"))
+    assert made_by == [odd, replace(odd, seeds=(8,))]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.drop_attrs(), "data: expected what Toy.run or load_stored returned, got data that name no"),
+        (lambda d: d.assign_attrs(experiment="toy.other"), "got data of toy.other"),
+        (
+            lambda d: d.assign_attrs(settings=d.settings | {"old": 1}),
+            "another version of toy.draws, by the setting old",
+        ),
+        (lambda d: d.assign_attrs(settings={"seeds": [0]}), "another version of toy.draws, by the setting chunk"),
+    ],
+)
+def test_data_that_do_not_name_their_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Toy.measurements(change(Toy().run(device="cpu")))
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"),
+    [
+        (Toy(), ("book", "")),
+        (Toy(chunk=1), ("book", "")),
+        (Toy.at("large"), ("large", "")),
+        (Toy(steps=12, factor=3), ("book", "steps 12 (5), factor 3 (1.0)")),
+        (Toy.at("large", factor=3.0), ("large", "size large, factor 3.0 (1.0)")),
+        (Toy.at("smoke"), ("smoke", "the size of tests")),
+        (Toy(seeds=tuple(range(99))), ("book", "seeds 0, 1, 2, …, 98 (0, 1, 2, 3, 4, 5, 6)")),
+    ],
+)
+def test_a_run_says_how_it_differs_from_the_nearest_size(ready, expected):
+    assert ready.nearest() == expected

@@ -96,14 +96,20 @@ def test_every_size_that_an_experiment_has_was_run_and_is_stored():
 
 @pytest.mark.parametrize(("scale", "experiment"), STORED)
 def test_stored_results_load_and_measure_what_is_stored(scale, experiment):
-    """A result written by another version must be run again."""
-    ready, loaded = experiments()[experiment].at(scale), experiments()[experiment].load_stored(scale)
-    assert loaded.attrs["settings"] == plain(ready)
-    stored, found = stored_measurements(experiment, scale), ready.measurements(loaded)
-    assert set(stored) <= set(found)
-    for claim, measurement in stored.items():
-        for name, value in measurement.values.items():
-            assert found[claim].values[name] == pytest.approx(value, rel=1e-4, abs=1e-12), claim
+    """All of it, to the last digits: a change of what is measured must change what is stored.
+
+    A result written by another version must be run again. The absolute tolerance is for errors of rounding.
+    """
+    loaded = experiments()[experiment].load_stored(scale)
+    assert loaded.attrs["settings"] == plain(experiments()[experiment].at(scale))
+    stored, found = stored_measurements(experiment, scale), experiments()[experiment].measurements(loaded)
+    assert set(stored) == set(found)
+    for claim, now in found.items():
+        before = stored[claim]
+        assert (now.n_seeds, set(now.spread)) == (before.n_seeds, set(before.spread)), claim
+        assert now.values == pytest.approx(before.values, rel=1e-9, abs=1e-14), claim
+        for name, ends in now.spread.items():
+            assert ends == pytest.approx(before.spread[name], rel=1e-9, abs=1e-14), (claim, name)
 
 
 @pytest.mark.parametrize(

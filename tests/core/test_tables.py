@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from attnbook.core import runtime
 from attnbook.core.tables import Measured, Table, cost, provenance, settings
 from attnbook.registry import experiment
 
@@ -50,8 +51,12 @@ def test_time_machine_and_versions_are_marked_as_measured(make, smoke_results):
     assert f"<td>{origin['device']}</td>" not in stable
 
 
-def test_settings_have_one_row_each():
-    chosen = experiment("global_attention.sample_complexity").at("smoke")
-    html = settings(chosen)._repr_html_()
-    assert html.count("<tr>") == len(vars(chosen)) + 1
+def test_settings_have_one_row_each(smoke_results):
+    """Those of the data, whatever size the session has."""
+    runtime.use(scale="large")
+    try:
+        html = settings(smoke_results["global_attention.sample_complexity"])._repr_html_()
+    finally:
+        runtime.use()
+    assert html.count("<tr>") == len(vars(experiment("global_attention.sample_complexity")())) + 1
     assert "<td>sizes</td><td>30, 40, 50, 60, 70, 80</td>" in html

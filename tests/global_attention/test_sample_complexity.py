@@ -122,19 +122,20 @@ def table_1_data(losses, steps=(0, 200, 400, 600, 800, 1000, 2000)):
     weights = np.where(truth == 1, 8.0, 2.0)[:, None, None] * np.ones((1, 6, 3, 1))
     weights[:, :, 2] = np.where(truth == 1, 4.0, 0.1)[:, None]
     axes, sizes = ("seed", "size", "model"), list(PAPER_SIZES)
-    return xr.Dataset(
+    made = xr.Dataset(
         {"test_loss": (("record", *axes), losses), "weights": ((*axes, "input"), weights),
          "truth": (("seed", "input"), truth)},
         {"size": sizes, "model": list(MODELS), "step": ("record", list(steps)), "snapshot": 1000,
          "n_samples": ("size", sizes)},
     )  # fmt: skip
+    return red.named(SampleComplexity(), made)
 
 
 def test_cells_are_read_where_they_stand():
     """Every cell has a number of its own, and so has every step: a neighbouring row, column or step gives another."""
     own = {(m, n): 10 * i + j + 1.0 for i, n in enumerate(PAPER_SIZES) for j, m in enumerate(MODELS)}
     losses = np.stack([table(own) + 1000 * record for record in range(7)])
-    measured = SampleComplexity().measurements(table_1_data(losses))
+    measured = SampleComplexity.measurements(table_1_data(losses))
     found = measured["GA-TAB1"].values
     assert found["baseline_10000"] == pytest.approx(5001)
     assert found["attention_16000"] == pytest.approx(5022)
@@ -151,7 +152,7 @@ def test_figure_7_counts_sizes_at_three_checkpoints():
     losses = np.stack([table({("attention", n): 0.5 for n in PAPER_SIZES}) for _ in range(7)])
     losses[1, :, :2, 1], losses[3, :, 5, 2] = 2.0, 0.1
     losses[[0, 4, 5, 6]] = 1.0  # not looked at
-    measured = SampleComplexity().measurements(table_1_data(losses))
+    measured = SampleComplexity.measurements(table_1_data(losses))
     assert measured["GA-F7-attention"].values["fraction_held"] == pytest.approx(16 / 18)
     assert measured["GA-F7-l1"].values["fraction_held"] == pytest.approx(3 / 18)  # two more where attention is at 2
 
@@ -183,7 +184,7 @@ def test_pictures_show_the_ledgers_rules():
     for scale in (0.0, *[0.3] * 20, *[1.5] * 20):
         losses = paper_losses() * np.exp(scale * rng.standard_normal((6, 3)))
         data = table_1_data(np.broadcast_to(losses.values, (7, 1, 6, 3)))
-        measured, of_rules = SampleComplexity().measurements(data), list(margins(losses).values())
+        measured, of_rules = SampleComplexity.measurements(data), list(margins(losses).values())
         for claim, rows in TABLE_CLAIMS.items():
             holds = ledger.judge(ledger.claim(claim), measured[claim]).outcome != "not reproduced"
             assert holds == all(float(of_rules[row]) <= 1 for row in rows), claim
@@ -202,12 +203,13 @@ def error_rates():
     }  # fmt: skip
     losses = np.stack([baseline * np.asarray(factors[m]) for m in ErrorRate.models], axis=-1)
     coordinates = {"size": sizes, "model": list(ErrorRate.models)}
-    return xr.Dataset({"test_loss": (("seed", "size", "model"), np.stack([losses, losses]))}, coordinates)
+    made = xr.Dataset({"test_loss": (("seed", "size", "model"), np.stack([losses, losses]))}, coordinates)
+    return red.named(ErrorRate(), made)
 
 
 def test_rates_by_hand():
     """Slopes over the three largest sizes only; the worst ratio, not the best; few samples are the smallest three."""
-    found = {claim: m.values for claim, m in ErrorRate().measurements(error_rates()).items()}
+    found = {claim: m.values for claim, m in ErrorRate.measurements(error_rates()).items()}
     assert found["GA-T1-rate"] == pytest.approx({f"slope_{m}": -1 for m in ("baseline", "attention", "l1")})
     assert found["GA-T1-tight"]["slope_known_mask"] == pytest.approx(-1 + np.log(6) / np.log(4))
     assert found["GA-T1-order"] == pytest.approx({"attention_over_baseline": 0.9, "l1_over_baseline": 0.4})
@@ -224,7 +226,7 @@ def sparsity_data(sizes=(30, 40, 50), target=0.02):
     losses[:, 0, :, 2] /= 2
     losses[:, 1, 0, 2], losses[:, 1, 2, 1], losses[:, 1, 2, 2] = 0.25, 1.5, 3.0
     coordinates = {"size": list(sizes), "model": list(MODELS), "k": [4, 32], "target": target}
-    return xr.Dataset({"test_loss": (("seed", "k", "size", "model"), losses)}, coordinates)
+    return red.named(Sparsity(), xr.Dataset({"test_loss": (("seed", "k", "size", "model"), losses)}, coordinates))
 
 
 def test_samples_needed_are_interpolated_on_log_axes():
@@ -235,7 +237,7 @@ def test_samples_needed_are_interpolated_on_log_axes():
 
 
 def test_dense_teacher_and_savings_by_hand():
-    found = {claim: m.values for claim, m in Sparsity().measurements(sparsity_data(target=1 / 45)).items()}
+    found = {claim: m.values for claim, m in Sparsity.measurements(sparsity_data(target=1 / 45)).items()}
     expected = {"l1_over_baseline": 3, "attention_over_baseline": 1.5, "l1_over_baseline_few_samples": 0.25}
     assert found["GA-G1-dense-l1"] == pytest.approx(expected)
     assert found["GA-X-phase"] == pytest.approx({"saving_sparsest": 1.5, "saving_dense_at_most": 1})

@@ -95,7 +95,7 @@ def test_what_is_measured_is_what_the_ledger_lists_as_live(all_smoke_results):
         assert scale != "book" or not all_smoke_results.measurements(live[claim])
         assert claim in stored_measurements(live[claim], scale)
     for name in all_smoke_results:
-        assert {v.claim.experiment for v in ledger.check(all_smoke_results.measurements(name)).verdicts} <= {name}
+        assert {v.claim.experiment for v in ledger.check(all_smoke_results[name]).verdicts} <= {name}
 
 
 def test_every_live_claim_has_a_verdict():

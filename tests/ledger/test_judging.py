@@ -3,8 +3,12 @@
 import dataclasses
 
 import pytest
+import red
+from toy_experiment import Toy
 
-from attnbook.core.results import Measurement, stored_path
+from attnbook.core.results import Measurement, stored_measurements, stored_path
+from attnbook.global_attention.noisy_mnist.experiments import NoisyMnist
+from attnbook.global_attention.sample_complexity.experiments import ErrorRate
 from attnbook.ledger import (
     OUTCOMES,
     Claim,
@@ -19,6 +23,7 @@ from attnbook.ledger import (
 )
 from attnbook.ledger.rendering import card
 from attnbook.ledger.schema import EARNED
+from attnbook.softmax_ntk.kernel_stability.experiments import LemmaB1
 
 
 def made(accept="loss <= 0.5 * paper_loss", **changes):
@@ -106,15 +111,15 @@ def test_a_claim_without_a_rule_cannot_be_judged(reason):
 RATE = "global_attention.error_rate"
 
 
-@pytest.fixture
-def error_rate(smoke_results):
-    """What is measured, by claim id."""
-    return smoke_results.measurements(RATE)
+BOOK = ErrorRate.load_stored("book")
+OWN = "your run, not judged"
 
 
-def test_a_check_judges_all_that_was_measured_one_line_each(error_rate):
-    report = check(error_rate)
-    assert [v.claim.id for v in report.verdicts] == list(error_rate)
+def test_a_check_judges_all_that_was_measured_one_line_each():
+    report, measured = check(BOOK), stored_measurements(RATE, "book")
+    assert [(v.claim.id, v.scale, v.measurement) for v in report.verdicts] == [
+        (i, "book", m) for i, m in measured.items()
+    ]
     assert repr(report).splitlines()[2] == "GA-T1-order: reproduced in trend"
     assert report._repr_html_() == card(report.verdicts)
 
@@ -127,35 +132,101 @@ def test_a_check_judges_all_that_was_measured_one_line_each(error_rate):
         ([], []),
     ],
 )
-def test_a_check_can_be_narrowed_to_some_claims(only, ids, error_rate):
-    assert [v.claim.id for v in check(error_rate, only=only).verdicts] == ids
+def test_a_check_can_be_narrowed_to_some_claims(only, ids):
+    assert [v.claim.id for v in check(BOOK, only=only).verdicts] == ids
 
 
 def test_an_id_names_one_claim_and_not_those_that_begin_alike(smoke_results):
     """PC-F1 is neither PC-F10 nor PC-F1-sgd-start."""
-    result = smoke_results.measurements("preconditioning.structure_aware_descent")
-    assert {"PC-F1", "PC-F1-sgd-start", "PC-F10"} <= set(result)
+    result = smoke_results["preconditioning.structure_aware_descent"]
+    assert {"PC-F1", "PC-F1-sgd-start", "PC-F10"} <= {v.claim.id for v in check(result).verdicts}
     assert [v.claim.id for v in check(result, only=["PC-F1"]).verdicts] == ["PC-F1"]
 
 
 @pytest.mark.parametrize("only", [["GA-T1"], ["GA-T1-order", "GA-TAB1"], ["ga-t1-order"], "GA-T1-order"])
-def test_asking_for_what_was_not_measured_is_an_error(only, error_rate):
+def test_asking_for_what_was_not_measured_is_an_error(only):
     with pytest.raises(LedgerError, match=r"^only: .* was not measured; this result measured GA-T1-rate, "):
-        check(error_rate, only=only)
+        check(BOOK, only=only)
 
 
 def test_measuring_a_claim_that_is_not_in_the_ledger_is_an_error():
-    with pytest.raises(LedgerError, match=r"no claim 'GA-T1-oder'.*GA-T1-order"):
-        check({"GA-T1-oder": Measurement({"l1_over_baseline": 0.5})})
+    with pytest.raises(LedgerError, match="no claim 'TY-1' in the ledger"):
+        check(Toy.at("large").run(device="cpu"))
+
+
+def test_the_size_is_that_of_the_data_whatever_the_session_says():
+    """At the larger size B1-1 fails, at the book's it holds: the data's settings decide, not those of the session."""
+    found = {size: check(LemmaB1.load_stored(size)).verdicts[0] for size in ("book", "large")}
+    assert {size: (v.scale, v.outcome) for size, v in found.items()} == {
+        "book": ("book", "reproduced"), "large": ("large", "not reproduced"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (BOOK.isel(seed=[1, 3]), "seeds 1, 3 (0, 1, 2, 3, 4)"),
+        (red.named(ErrorRate(steps=400, n_inputs=64), BOOK), "n_inputs 64 (32), steps 400 (3000)"),
+        (red.named(ErrorRate.at("large", width=3), ErrorRate.load_stored("large")), "size large, width 3 (32)"),
+        (red.named(ErrorRate.at("smoke"), BOOK), "the size of tests, seeds 0, 1, 2, 3, 4 (0, 1)"),
+    ],
+    ids=["seeds", "settings", "large", "tests"],
+)
+def test_a_run_of_other_settings_is_shown_and_not_judged(data, said):
+    report = check(data, only=["GA-T1-rate", "GA-T1-order"])
+    said = f"{said}; not the run by which the claims are judged"
+    assert repr(report) == f"GA-T1-rate: {OWN}\nGA-T1-order: {OWN}\nyour run: {said}"
+    html = report._repr_html_()
+    assert html.count(f"– {OWN}") == html.count("Accepted when <code>") == 2
+    assert html.count(f"Your run: {said}.") == 1
+    assert 'class="measured"' in html
+    assert "held in" not in html
+    assert "stands" not in html
+    assert "✓" not in html
+
+
+def test_how_seeds_are_grouped_makes_a_run_no_other():
+    assert repr(check(red.named(ErrorRate(chunk=2), BOOK))) == repr(check(BOOK))
+
+
+def test_an_experiment_that_varies_one_of_the_book_is_not_judged():
+    """A class with the id of its base, and one with an id of its own; the data know which."""
+
+    class Mine(ErrorRate):
+        noise = 1.0
+
+    class Other(ErrorRate):
+        id = "mine.other"
+
+    assert (Mine.id, ErrorRate.id) == (f"{RATE} (Mine)", RATE)
+    for kind in (Mine, Other):
+        report = check(red.named(kind(), BOOK), only=["GA-T1-order"])
+        assert repr(report) == (
+            f"GA-T1-order: {OWN}\nyour run: experiment {kind.id}; not the run by which the claims are judged"
+        )
+        with pytest.raises(ValueError, match=r"^data: expected what Mine\.run or load_stored returned"):
+            Mine.measurements(BOOK)
+
+
+def test_what_other_settings_leave_out_is_said_in_a_line():
+    """A panel that a claim reads is missing: xarray's own message has a hundred lines."""
+    few, two = NoisyMnist.at("book", panels=("figure_2",)), ["GA-F2", "GA-X-digits-equal"]
+    report = check(red.named(few, NoisyMnist.load_stored("book").sel(panel=["figure_2"])), only=two)
+    lines = repr(report).splitlines()
+    assert lines[:2] == [f"{claim}: your run, not measured" for claim in two]
+    assert lines[2].startswith("your run: panels figure_2 (figure_2, ")
+    assert "the claims cannot be measured from it: KeyError: not all values found in index 'panel'" in lines[2]
+    assert len(lines) == 3
+    assert "– your run, not measured" in report._repr_html_()
 
 
 @pytest.mark.parametrize("scale", ["book", "paper"])
-def test_the_recorded_verdict_is_that_of_the_stored_result(scale, error_rate, smoke_results, tmp_results):
+def test_the_recorded_verdict_is_that_of_the_stored_result(scale, smoke_results, tmp_results):
     order = claim("GA-T1-order")
     assert recorded(order, scale) == Verdict(order, scale, "pending")
     smoke_results.store(RATE, stored_path(RATE, scale))
     assert recorded(order, scale).outcome == "reproduced in trend"
-    assert recorded(order, scale).measurement == error_rate["GA-T1-order"]
+    assert recorded(order, scale).measurement == smoke_results.measurements(RATE)["GA-T1-order"]
 
 
 @pytest.mark.parametrize(

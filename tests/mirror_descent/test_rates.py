@@ -268,7 +268,7 @@ def test_pictures_and_tables_draw(stored):
     drawn = (
         figures.glance(rates),
         figures.time_frame(rates, 15, 9),
-        figures.radii(staying, own.Staying()),
+        figures.radii(staying),
         figures.exponent(stored["cone"]),
     )
     assert all(ax.get_xlabel() for figure in drawn for ax in figure.axes)

@@ -87,7 +87,7 @@ def test_every_claim_turns(name, stored):
 
 
 def test_digits_say_nothing_on_the_claims_about_cifar(stored):
-    assert set(own.Images.at().measurements(stored["images"])) == {"MD-vit-matched"}
+    assert set(own.Images.measurements(red.named(own.Images(), stored["images"]))) == {"MD-vit-matched"}
 
 
 def test_a_claim_that_holds_asks_for_all_parts_of_its_rule(stored):

@@ -58,7 +58,7 @@ PARTS = [  # further changes that must turn a rule of several parts
 
 def test_each_claim_of_the_book_holds_and_turns_with_its_arrays(stored):
     experiment = own.StartMargin()
-    verdicts = ledger.check(experiment.measurements(stored)).verdicts
+    verdicts = ledger.check(stored).verdicts
     assert all(v.outcome != "not reproduced" for v in verdicts)
     red.assert_every_claim_turns(experiment.measurements, stored, RED, PARTS)
 
@@ -97,11 +97,10 @@ def test_a_wrong_equation_seven_turns_the_exact_claims_red(monkeypatch):
 
 
 def test_pictures_are_made_from_results(stored):
-    margin = own.StartMargin()
     with mpl.rc_context({"figure.max_open_warning": 0}):
         for figure in (
-            figures.residual(margin, stored), figures.margins_in_noise(margin, stored),
-            figures.cell_frame(margin, stored, 0.1, 4.0, 0.1),
+            figures.residual(stored), figures.margins_in_noise(stored),
+            figures.cell_frame(stored, 0.1, 4.0, 0.1),
         ):  # fmt: skip
             assert len(png(figure)) > 1000
 

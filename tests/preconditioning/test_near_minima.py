@@ -7,7 +7,6 @@ import pytest
 import red
 import torch
 
-from attnbook import ledger
 from attnbook.preconditioning import landscape
 from attnbook.preconditioning.data import draw_problem
 from attnbook.preconditioning.manifold import minimum, stack, unstack
@@ -213,9 +212,7 @@ SHORT = {
 
 
 def run(name):
-    return {
-        v.claim.id: v.outcome for v in ledger.check(SHORT[name].measurements(SHORT[name].run(device="cpu"))).verdicts
-    }
+    return red.outcomes(SHORT[name].measurements, SHORT[name].run(device="cpu"))
 
 
 def test_wrong_models_turn_claims_red(monkeypatch):

@@ -65,8 +65,9 @@ def time_text(data: xr.Dataset, digits: float, since: float) -> str:
     )
 
 
-def radii(data: xr.Dataset, staying: own.Staying) -> Figure:
+def radii(data: xr.Dataset) -> Figure:
     r"""Draw $R_\pi$ of Lemma 27 against $\pi$, and $R_\mu$ of Lemma 28 against $\mu$."""
+    staying = own.Staying.from_data(data)
     slack, cone = staying.slack_radius(data), staying.cone_radius(data)
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.7), sharey=True)

@@ -166,8 +166,6 @@ class TokenSelection(Official):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not {1.5, 3.0} <= set(self.ps):
-            raise ValueError(f"ps: expected 1.5 and 3 among them, got {self.ps}")
         if self.steps < 2 or self.steps % 2:
             raise ValueError(f"steps: expected an even number of at least 2, got {self.steps}")
 
@@ -309,13 +307,6 @@ class RegularisationPath(Official):
     most_steps: int = 500  # of L-BFGS per search
     seeds: tuple[int, ...] = tuple(range(60))
     chunk: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 2.0 not in self.ps:
-            raise ValueError(f"ps: expected 2 among them, got {self.ps}")
-        if sum(norm >= FAR for norm in self.relative_norms) < 2:
-            raise ValueError(f"relative_norms: expected two of at least {FAR:g}, got {self.relative_norms}")
 
     def coordinates(self) -> dict[str, Any]:
         """Name walks, exponents, radii and sides of the bracket."""

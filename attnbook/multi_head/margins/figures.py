@@ -27,7 +27,8 @@ LOST = "#e5e7eb"  # where a sample is on the wrong side, or a query looks away
 
 def separation(rules: xr.Dataset) -> Figure:
     """Draw the smallest margins with uniform and with saturated attention against the noise."""
-    x, limit = rules.noise.values, (own.LinearRules().n_tokens / 2) ** 0.5  # the attention margin at S = 1
+    x, n_tokens = rules.noise.values, own.LinearRules.from_data(rules).n_tokens
+    limit = (n_tokens / 2) ** 0.5  # the attention margin at S = 1
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
         ax.axhspan(-1, 0, color=LOST, zorder=0)
@@ -46,7 +47,7 @@ def separation(rules: xr.Dataset) -> Figure:
 
 def margins_and_steps(data: xr.Dataset) -> Figure:
     r"""Draw measured margins against $S$ for three lengths of the first step, at the largest $\zeta$."""
-    ready, last = own.MarginOrder(), {"fraction": -1}
+    ready, last = own.MarginOrder.from_data(data), {"fraction": -1}
     s = data.norm.values
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 4.0))

@@ -71,8 +71,6 @@ class TrainingBounds(WideNetworks):
         increasing(1, count=2, horizons=self.horizons)
         if self.horizons[-1] > self.steps or not set(self.horizons) <= set(self.wanted):
             raise ValueError(f"horizons: expected wanted numbers up to {self.steps} steps, got {self.horizons}")
-        if sum(n_heads >= MANY for n_heads in self.heads) < 2:
-            raise ValueError(f"heads: expected at least two of at least {MANY}, got {self.heads}")
 
     def coordinates(self) -> dict[str, Any]:
         """Name the recorded steps, too."""

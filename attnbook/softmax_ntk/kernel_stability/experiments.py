@@ -249,8 +249,6 @@ class SmallestEigenvalues(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_increasing(self, "sizes", "inputs", "rank_widths", least=2)
-        if 32 not in self.rank_widths:
-            raise ValueError(f"rank_widths: the rule needs width 32, got {self.rank_widths}")
 
     def coordinates(self) -> dict[str, Any]:
         """Name sizes, inputs, widths and networks."""

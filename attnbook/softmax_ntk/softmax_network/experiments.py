@@ -164,11 +164,6 @@ class Denominator(Experiment):
     seeds: tuple[int, ...] = tuple(range(20))
     chunk: int = 20
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not {1.0, 0.5} <= set(self.lowest_norms) or not {1.0, 2.0} <= set(self.weight_scales):
-            raise ValueError("lowest_norms, weight_scales: the claims need norms from 1 and 0.5, and scales 1 and 2")
-
     def coordinates(self) -> dict[str, Any]:
         """Name norms, scales, widths and networks."""
         sizes = {"lowest": self.lowest_norms, "scale": self.weight_scales, "exact_width": self.exact_widths}
