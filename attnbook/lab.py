@@ -38,7 +38,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -50,7 +50,9 @@ import xarray as xr
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
 
 import attnbook
+from attnbook.core import experiment as classes
 from attnbook.core import runtime
+from attnbook.core.experiment import highest, lowest, share_of_seeds
 from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain, read_json, stored_path, write_json
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "listening",
     "load_script",
     "lowest",
+    "scripts",
     "share_of_seeds",
     "slope",
     "sweep",
@@ -85,6 +88,7 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
+FOLDERS = {"full": "large"}  # until the results of the other chapters have moved
 Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]
 """At least one number, each larger than the one before."""
 Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]
@@ -125,8 +129,10 @@ class Experiment:
     group: int
     budget_seconds: float
     _measured: Callable[[xr.Dataset], Mapping[str, Mapping[str, Any]]] = field(default=lambda data: {}, repr=False)
+    kind: type[classes.Experiment] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.kind = _as_class(self)
         self.__doc__ = f"{inspect.getdoc(self.simulate)}\n\nSettings:\n{self._explained()}"
 
     @property
@@ -234,7 +240,7 @@ class Experiment:
         """
         if data.attrs.get("experiment") != self.id:
             raise ValueError(f"data: expected a result of {self.id}, got one of {data.attrs.get('experiment')!r}")
-        return {claim: _summary(claim, values) for claim, values in self._measured(data).items()}
+        return {claim: classes._summary(claim, values) for claim, values in self._measured(data).items()}
 
     def store(self, data: xr.Dataset, path: Path | None = None) -> Path:
         """Write arrays as netCDF 3, and beside them, as JSON, what was measured, settings and provenance.
@@ -249,10 +255,10 @@ class Experiment:
         Raises:
             ResultError: If a file cannot be written.
         """
-        path = path or stored_path(self.id, data.attrs["size"])
+        path = path or stored_path(self.id, FOLDERS.get(data.attrs["size"], data.attrs["size"]))
         arrays = path.with_suffix(".nc")
         _write(data, arrays)
-        head = {"format": FORMAT, "experiment": self.id, "size": data.attrs["size"]}
+        head = {"format": FORMAT, "experiment": self.id}
         body = {name: data.attrs[name] for name in ("settings", "provenance")}
         measured = plain({claim: asdict(one) for claim, one in self.measure(data).items()})
         write_json(path, {**head, "measurements": measured, **body, "arrays": _checksum(data)})
@@ -270,7 +276,9 @@ class Experiment:
         Raises:
             ResultError: If it is missing or damaged.
         """
-        path = stored_path(self.id, size)
+        return self._load(stored_path(self.id, FOLDERS.get(size, size)))
+
+    def _load(self, path: Path) -> xr.Dataset:
         head = read_json(path, self.id)
         data = _read(path.with_suffix(".nc"))
         if _checksum(data) != head.get("arrays"):
@@ -336,6 +344,52 @@ def experiment(
     return made
 
 
+def _as_class(made: Experiment) -> type[classes.Experiment]:
+    """Return an experiment as the class that command line, ledger and tests know, until the last chapter has moved."""
+    hints, given = get_type_hints(made.simulate), inspect.signature(made.simulate).parameters
+    fields: Any = [(name, hints[name], parameter.default) for name, parameter in given.items()]
+
+    def check(self: classes.Experiment) -> None:
+        made.settings("book", **{name: getattr(self, name) for name in given})
+
+    def simulate(self: classes.Experiment, seeds: tuple[int, ...], where: torch.device, progress: Any) -> xr.Dataset:
+        settings = {name: getattr(self, name) for name in given if name != "seeds"}
+        tell = partial(_thousandths, progress) if progress else _listeners[-1]
+        _chosen.append(where)
+        try:
+            with listening(tell), runtime.threads(1):
+                return made.simulate(seeds=seeds, **settings)
+        finally:
+            _chosen.pop()
+
+    def measure(self: classes.Experiment, data: xr.Dataset) -> Any:
+        return made._measured(data.assign_attrs(settings=plain(self)))
+
+    def load(cls: Any, path: Path) -> xr.Dataset:
+        return made._load(path) if path.with_suffix(".nc").exists() else super(kind, cls).load(path)
+
+    namespace: dict[str, Any] = {
+        "__module__": made.simulate.__module__, "__doc__": made.simulate.__doc__, "__post_init__": check,
+        "id": made.id, "summary": made.summary, "budget_seconds": made.budget_seconds, "smoke": made.sizes["smoke"],
+        "large": made.sizes.get("full"), "simulate": simulate, "measure": measure, "load": classmethod(load),
+        "store": lambda self, data, path: made.store(data, path),
+        "__reduce__": lambda self: (_again, (_relative(made.script), made.id, dict(vars(self)))),
+    }  # fmt: skip
+    name = "".join(part.capitalize() for part in made.simulate.__name__.split("_"))
+    options: Any = {"bases": (classes.Experiment,), "namespace": namespace, "frozen": True, "kw_only": True}
+    kind: Any = make_dataclass(name, [*fields, ("chunk", int, made.group)], **options)
+    return kind
+
+
+def _again(script: str, id: str, settings: dict[str, Any]) -> classes.Experiment:
+    load_script(Path(script))
+    return EXPERIMENTS[id].kind(**settings)
+
+
+def _thousandths(progress: Callable[[int, int], None], share: float) -> None:
+    progress(round(1000 * share), 1000)
+
+
 def sweep(function: Callable[..., Mapping[str, Any]], **axes: Iterable[Any]) -> xr.Dataset:
     """Return what a function gives at every point of a grid as one data set; the grid's dimensions come first.
 
@@ -367,27 +421,11 @@ def sweep(function: Callable[..., Mapping[str, Any]], **axes: Iterable[Any]) -> 
     return xr.Dataset(whole, {**found[0].coords, **values})
 
 
-def lowest(values: xr.DataArray) -> xr.DataArray:
-    """Return each seed's smallest value, to be summarised by the smallest of all; NaN where one is."""
-    return values.min([d for d in values.dims if d != "seed"], skipna=False).assign_attrs(over_seeds="min")
-
-
-def highest(values: xr.DataArray) -> xr.DataArray:
-    """Return each seed's largest value, to be summarised by the largest of all; NaN where one is."""
-    return values.max([d for d in values.dims if d != "seed"], skipna=False).assign_attrs(over_seeds="max")
-
-
 def slope(values: xr.DataArray, along: str) -> xr.DataArray:
     """Return the least-squares slope along a dimension, on log axes; NaN where a value is not positive."""
     logs = xr.apply_ufunc(np.log, values.where(values > 0))
     logs = logs.assign_coords({along: np.log(values[along].values.astype(float))})
     return logs.polyfit(along, 1, skipna=False).polyfit_coefficients.sel(degree=1, drop=True)
-
-
-def share_of_seeds(passed: xr.DataArray, side: int = 0) -> xr.DataArray:
-    """Return the share of seeds that pass, or (side -1 or 1) an end of its 95 % interval by Wilson's score."""
-    n, p, z = passed.count("seed"), passed.mean("seed"), 1.96 * side
-    return (p + z**2 / (2 * n) + z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
 
 
 _listeners: list[Callable[[float], None]] = [lambda share: None]
@@ -437,7 +475,8 @@ def listening(tell: Callable[[float], None]) -> Iterator[None]:
         _listeners.pop()
 
 
-_used: list[torch.device] = []
+_used: list[torch.device] = []  # in the group of seeds at work
+_chosen: list[torch.device] = []  # by who runs it
 
 
 def device(*, double: bool = False) -> torch.device:
@@ -449,7 +488,7 @@ def device(*, double: bool = False) -> torch.device:
     Returns:
         The device that the session has chosen, or the first of cuda, mps and cpu.
     """
-    found = runtime.double_device() if double else runtime.device()
+    found = runtime.double_device(*_chosen[-1:]) if double else runtime.device(*_chosen[-1:])
     _used.append(found)
     return found
 
@@ -468,7 +507,8 @@ def load_script(script: Path) -> ModuleType:
     """
     script = (checkout() / script).resolve()
     for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == str(script):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).name == script.name and Path(file).resolve() == script:
             return module
     if not script.is_file():
         raise ValueError(f"script: {script.name} is not in {script.parent.name}; use the checkout of this version")
@@ -496,6 +536,14 @@ def checkout(start: Path | None = None) -> Path:
         if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
             return folder
     raise ValueError("checkout: the experiments of the book lie in its repository; call this from a checkout of it")
+
+
+def scripts(paper: str = "*") -> list[Path]:
+    """Return the scripts of the chapters of a paper, or of all, in the checkout; none outside one."""
+    try:
+        return sorted(checkout().glob(f"chapters/{paper}/*.py"))
+    except ValueError:
+        return []
 
 
 def _relative(script: Path) -> str:
@@ -592,18 +640,6 @@ def _checksum(data: xr.Dataset) -> str:
         values = values.astype("<f8") if values.dtype.kind in "iufb" else values
         total.update(f"{name} {one.dims} {one.shape}".encode() + values.tobytes())
     return total.hexdigest()
-
-
-def _summary(claim: str, values: Mapping[str, Any]) -> Measurement:
-    arrays = {name: xr.DataArray(value).astype(float) for name, value in values.items()}
-    for name, one in arrays.items():
-        if one.dims not in ((), ("seed",)):
-            raise ValueError(f"{claim}: {name} has the dimensions {one.dims}, expected none besides 'seed'")
-    found = {
-        name: float(getattr(one, one.attrs.get("over_seeds", "median"))(skipna=False)) for name, one in arrays.items()
-    }
-    spread = {name: (float(one.min()), float(one.max())) for name, one in arrays.items() if one.dims}
-    return Measurement(found, spread, max((one.size for one in arrays.values()), default=1))
 
 
 def _said(error: Any) -> str:

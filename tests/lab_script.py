@@ -39,8 +39,8 @@ def walk(
 @walk.measures
 def _(data: xr.Dataset) -> dict:
     end = data.end.sel(scale=1)
-    twice = {"ratio": data.end.sel(scale=2) / end} if 2 in data.scale else {}
-    return {"TOY-end": {"end": end, "low": lowest(data.path), "high": highest(data.path)}, "TOY-steps": twice}
+    twice = {"TOY-twice": {"ratio": data.end.sel(scale=2) / end}} if 2 in data.settings["scales"] else {}
+    return {"TOY-end": {"end": end, "low": lowest(data.path), "high": highest(data.path)}, **twice}
 
 
 @experiment("toy.still", smoke={})

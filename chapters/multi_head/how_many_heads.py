@@ -26,7 +26,12 @@ from attnbook.train import log_spaced
 SMALL_STEP, LARGE_STEPS = 0.5, {256: 128.0, 4096: 512.0}  # one that does not grow, and 8 sqrt(H)
 ROOT_CELLS = ((16, 128.0), (256, 512.0), (4096, 2048.0))  # heads and step sizes on the line 32 sqrt(H)
 FINISHED = 1e-18  # training loss at which no step changes a parameter any more, not even the largest
-NOISE = ((0.125, 0.3), (0.125, 0.5), (0.125, 1.0), (0.3, 1.0))  # along patterns, which Proposition 3 bounds by 1/8; free
+NOISE = (
+    (0.125, 0.3),
+    (0.125, 0.5),
+    (0.125, 1.0),
+    (0.3, 1.0),
+)  # along patterns, which Proposition 3 bounds by 1/8; free
 
 
 def mixture(noise: float = 0.3, free_noise: float = 1.0, relevant_fraction: float = 0.1) -> Mixture:
