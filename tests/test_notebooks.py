@@ -11,6 +11,7 @@ from pathlib import Path
 import address
 import launching
 import pytest
+from kernels import in_a_kernel
 
 from attnbook.core import widgets
 
@@ -203,3 +204,17 @@ def test_measured_numbers_may_differ_but_verdicts_may_not():
     assert clean(card.format("GA-1", "0.10", "reproduced")) == clean(card.format("GA-1", "0.11", "reproduced"))
     assert clean(card.format("GA-1", "0.10", "reproduced")) != clean(card.format("GA-1", "0.10", "not reproduced"))
     assert clean(card.format("GA-1", "0.10", "reproduced")) != clean(card.format("GA-2", "0.10", "reproduced"))
+
+
+ROOMS = {path.parent.name: path for path in reversed(CHAPTERS) if path.stem not in COLLECTIONS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_plot_of_the_reader_is_shown_after_the_first_picture_of_a_chapter(room):
+    first, second, *_ = ("".join(cell["source"]) for cell in code_cells(ROOMS[room]))
+    own = ["import matplotlib.pyplot as plt\nplt.plot([1, 2, 3]);", "plt.hist([1, 2, 2]);"]
+    _, picture, *plots, interactive = in_a_kernel(first, second, *own, "plt.isinteractive()")
+    assert "attnbook-figure" in picture["text/html"]
+    assert ["image/png" in plot for plot in plots] == [True, True]
+    assert interactive["text/plain"] == "True"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbook.core.runtime import Progress
+from attnbook.core.settings import whole
 from attnbook.core.update_rules import Rule
 
 __all__ = ["History", "Parameters", "autograd", "log_spaced", "train"]
@@ -40,7 +41,7 @@ class History:
         records: Name to recorded statistic, ``(records, members, ...)``.
         parameters: Final parameters, each ``(members, ...)``.
         stopped_at: Number of steps each member took, ``(members,)``.
-        diverged: Whether the loss or a statistic of the member became NaN or infinite, ``(members,)``.
+        diverged: Whether the loss, a statistic or a parameter of the member became NaN or infinite, ``(members,)``.
     """
 
     steps: np.ndarray
@@ -120,7 +121,8 @@ def train(
     Args:
         value_and_grad: (parameters, batch) to (loss ``(members,)``, gradients); a closed form, or
             :func:`autograd` of a loss.
-        parameters: Initial values, each ``(members, ...)``; they are copied, not changed.
+        parameters: Initial values, each ``(members, ...)``; they are copied, not changed. Where some require a
+            gradient, the others are frozen, as ``torch.func.stack_module_state`` gives them for frozen layers.
         batches: Step number to batch, called with 0, 1, ..., ``steps - 1``.
         optimizer: :class:`~attnbook.core.update_rules.SGD`, :class:`~attnbook.core.update_rules.Adam` or any other
             :class:`~attnbook.core.update_rules.Rule`, with its options for each member.
@@ -142,17 +144,18 @@ def train(
 
     Raises:
         ValueError: If an argument is outside its range or the shapes do not fit.
-        FloatingPointError: If a loss or a statistic becomes NaN or infinite (unless that is to be recorded); names
-            step, member and step size.
+        FloatingPointError: If a loss, a statistic or a parameter that is returned is NaN or infinite (unless that is to
+            be recorded); names step, member and step size.
     """
     members = _count_members(parameters)
-    records_at = _check_schedule(steps, record_at)
+    steps, records_at = _check_schedule(steps, record_at)
     options = optimizer.options(members)
     watch = _Watch(_check_names(names, members), options, raising=on_divergence == "raise")
+    free = [name for name, tensor in parameters.items() if tensor.requires_grad] or list(parameters)
     parameters = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in parameters.items()
     }
-    update = _Update(optimizer, parameters, options, project)
+    update = _Update(optimizer, parameters, free, options, project)
     done = torch.zeros(members, dtype=torch.bool, device=update.device)
     stopped_at = np.full(members, steps)
     stopping = False
@@ -180,9 +183,13 @@ def train(
             losses, gradients = value_and_grad(parameters, batches(step))
             watch.note(step, losses, done)
             if step == 0:
-                _check_gradients(gradients, parameters)
+                _check_gradients(gradients, parameters, free)
             update(gradients, done if stopping else None, schedule(step) if schedule else 1.0)
     watch.look()
+    for name, tensor in parameters.items():
+        bad = ~tensor.isfinite().reshape(members, -1).all(1)
+        if bad.any():
+            watch.report(bad.cpu().numpy(), f"before step {step}: {name} of {{name}} is not finite")
     records = {name: np.stack([entry[name] for entry in kept]) for name in kept[0]}
     return History(np.array(kept_steps), records, parameters, stopped_at, watch.diverged)
 
@@ -194,6 +201,7 @@ class _Update:
         self,
         optimizer: Rule,
         parameters: Parameters,
+        free: Sequence[str],
         options: list[dict[str, float]],
         project: Callable[[Parameters], object] | None,
     ) -> None:
@@ -206,7 +214,7 @@ class _Update:
         start = 0
         for _, run in groupby(options):
             part = slice(start, start + len(list(run)))
-            self.groups.append((part, {name: tensor[part] for name, tensor in parameters.items()}))
+            self.groups.append((part, {name: parameters[name][part] for name in free}))
             start = part.stop
         self.optimizer = optimizer.build(
             [
@@ -308,16 +316,17 @@ def _check_mask(mask: Tensor, done: Tensor) -> Tensor:
     return mask
 
 
-def _check_gradients(gradients: Parameters, parameters: Parameters) -> None:
-    got, expected = ({name: tuple(t.shape) for name, t in tensors.items()} for tensors in (gradients, parameters))
+def _check_gradients(gradients: Parameters, parameters: Parameters, free: Sequence[str]) -> None:
+    """Refuse gradients of other shapes; those of frozen parameters may be left out."""
+    expected = {name: tuple(parameters[name].shape) for name in free}
+    got = {name: tuple(tensor.shape) for name, tensor in gradients.items() if name in free or name not in parameters}
     if got != expected:
         raise ValueError(f"value_and_grad: expected gradients of shapes {expected}, got {got}")
 
 
-def _check_schedule(steps: int, record_at: Sequence[int] | None) -> set[int]:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps: expected a whole number of at least 1, got {steps!r}")
+def _check_schedule(steps: int, record_at: Sequence[int] | None) -> tuple[int, set[int]]:
+    steps = whole("steps", steps)
     wanted = log_spaced(steps, 12) if record_at is None else tuple(record_at)
-    if not wanted or any(not 0 <= step <= steps for step in wanted):
+    if not wanted or any(not 0 <= step <= steps or step % 1 for step in wanted):
         raise ValueError(f"record_at: expected steps between 0 and {steps}, got {wanted}")
-    return set(wanted)
+    return steps, set(wanted)

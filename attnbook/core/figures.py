@@ -63,42 +63,56 @@ LOOKS: Mapping[str, Look] = {
 }
 
 
+HOUSE = {
+    "figure.figsize": (7.2, 3.8),
+    "figure.facecolor": BACKGROUND,
+    "axes.facecolor": BACKGROUND,
+    "savefig.facecolor": BACKGROUND,
+    "figure.constrained_layout.use": True,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#6b7280",
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#d9d7d0",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "font.size": 11.5,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "image.cmap": "cividis",
+}
+
+
 def style() -> AbstractContextManager[None]:
-    """Return the context in which figures are made in house style.
+    """Return the context in which figures are made in house style, whatever the settings of Matplotlib outside it.
 
     Returns:
         A context manager for ``with style(): ...``.
     """
-    import matplotlib as mpl
+    import matplotlib.style
 
-    return mpl.rc_context(
-        {
-            "figure.figsize": (7.2, 3.8),
-            "figure.facecolor": BACKGROUND,
-            "axes.facecolor": BACKGROUND,
-            "savefig.facecolor": BACKGROUND,
-            "figure.constrained_layout.use": True,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": "#6b7280",
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#d9d7d0",
-            "grid.linewidth": 0.6,
-            "axes.axisbelow": True,
-            "font.size": 11.5,
-            "axes.titlesize": 12,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "legend.frameon": False,
-            "lines.linewidth": 1.8,
-            "lines.markersize": 5,
-            "image.cmap": "cividis",
-        }
-    )
+    _load_backend()
+    return matplotlib.style.context(["default", HOUSE])
+
+
+@cache
+def _load_backend() -> None:
+    """Load the backend that shows figures, once: in a context of settings its own would end with the context.
+
+    Matplotlib loads it with the first figure, and the one for notebooks then switches on that plots are shown.
+    """
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend(mpl.get_backend())
 
 
 def band(axes: Axes, x: np.ndarray, samples: np.ndarray, look: Look) -> None:
@@ -165,7 +179,9 @@ class Picture:
 
 
 def show(figure: Figure, alt: str) -> Picture:
-    """Turn a figure into what a notebook cell shows; close the figure.
+    """Turn a figure into what a notebook cell shows; close it, so that it is not shown twice.
+
+    The figure itself stays as it was: it can be changed, saved and shown again.
 
     Args:
         figure: A matplotlib figure.
@@ -184,10 +200,10 @@ def show(figure: Figure, alt: str) -> Picture:
 
 
 def png(figure: Figure, *, dpi: int = DPI, colors: int = 64) -> bytes:
-    """Return a figure as a small PNG file and close it.
+    """Return a figure as a small PNG file and close it; the figure itself stays as it was.
 
     Args:
-        figure: A matplotlib figure.
+        figure: A matplotlib figure. What drawing it takes from settings is Matplotlib's default.
         dpi: Dots per inch; default 120, sharp at 720 pixels on most screens, and small.
         colors: Size of the palette; default 64, which keeps thin lines in their colours and files small.
 
@@ -195,15 +211,24 @@ def png(figure: Figure, *, dpi: int = DPI, colors: int = 64) -> bytes:
         The file's bytes.
     """
     import matplotlib.pyplot as plt
+    import matplotlib.style
     from PIL import Image
 
     plt.close(figure)
-    figure.set_dpi(dpi)
+    own_canvas, own_dpi = figure.canvas, figure.dpi
     canvas, small = _canvas(), io.BytesIO()
-    canvas.figure = figure
+    idle, canvas.figure = canvas.figure, figure
     figure.set_canvas(canvas)
-    canvas.draw()
-    flat = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(colors, dither=Image.Dither.NONE)
+    try:
+        figure.set_dpi(dpi)
+        with matplotlib.style.context("default"):
+            canvas.draw()
+        drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    finally:
+        figure.set_dpi(own_dpi)
+        figure.set_canvas(own_canvas)
+        canvas.figure = idle
+    flat = drawn.quantize(colors, dither=Image.Dither.NONE)
     flat.save(small, format="png", compress_level=8)  # level 9 takes three times as long for two parts in a hundred
     return small.getvalue()
 

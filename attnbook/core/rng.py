@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from attnbook.core.settings import whole
+
 __all__ = ["stream", "to_tensor"]
 
 
@@ -33,10 +35,8 @@ def stream(seed: int, *names: str | int) -> np.random.Generator:
         >>> bool(stream(0, "inputs").random() == stream(0, "inputs").random())
         True
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed: expected a whole number of at least 0, got {seed!r}")
-    purpose = tuple(zlib.crc32(str(name).encode()) for name in names)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=purpose)))
+    seed, purpose = whole("seed", seed, least=0), tuple(zlib.crc32(str(name).encode()) for name in names)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=purpose)))
 
 
 def to_tensor(

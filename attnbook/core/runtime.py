@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
+from attnbook.core.settings import whole
+
 __all__ = [
     "Progress", "Scale", "chosen_device", "device", "double_device", "progress_bar", "scale", "share", "threads", "use",
 ]  # fmt: skip
@@ -141,9 +143,7 @@ def threads(count: int) -> Iterator[None]:
     Raises:
         ValueError: If ``count`` is not a positive whole number.
     """
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"count: expected a whole number of at least 1, got {count!r}")
-    before = torch.get_num_threads()
+    count, before = whole("count", count), torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield

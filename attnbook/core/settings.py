@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 __all__ = [
     "check_increasing", "check_known", "check_positive", "check_sizes", "check_types", "check_weights",
-    "restored",
+    "restored", "whole",
 ]  # fmt: skip
 
 
@@ -33,7 +36,7 @@ def check_known(kind: type, names: Iterable[str]) -> None:
 
 
 def check_types(settings: Any) -> None:
-    """Refuse settings whose type is not that of their field.
+    """Refuse settings whose type is not that of their field; numbers of NumPy become those of Python.
 
     Args:
         settings: A dataclass; numbers, texts, tuples of these and alternatives are understood.
@@ -43,10 +46,34 @@ def check_types(settings: Any) -> None:
     """
     kinds = get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
-        value, kind = getattr(settings, field.name), kinds[field.name]
+        value, kind = _plain(getattr(settings, field.name)), kinds[field.name]
         if not _fits(value, kind):
             expected = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else kind
             raise TypeError(f"{field.name}: expected {expected}, got {value!r}")
+        object.__setattr__(settings, field.name, value)  # they may be frozen
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """Return a whole number, which may be one of NumPy, as one of Python.
+
+    Args:
+        name: What to call it in the message.
+        value: The number.
+        least: The smallest that will do; default 1.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: If it is not a whole number, or below ``least``.
+
+    Example:
+        >>> whole("steps", np.int64(5))
+        5
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    return int(value)
 
 
 def restored(kind: type, plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,6 +158,12 @@ def check_increasing(settings: object, *names: str, least: int = 1, above: float
         values = getattr(settings, name)
         if len(values) < least or list(values) != sorted(set(values)) or values[0] <= above:
             raise ValueError(f"{name}: expected at least {least} increasing numbers above {above}, got {values}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -11,6 +11,8 @@ import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from attnbook.core.settings import whole
+
 __all__ = ["SGD", "Adam", "Rule", "Stepper", "cosine", "per_member"]
 
 
@@ -93,13 +95,19 @@ class Adam:
 
     Attributes:
         step_size: One number, or one per member.
-        betas: Decay of the first and second moment; default as in the paper by Kingma and Ba.
-        eps: Added to the denominator; default as in the paper by Kingma and Ba.
+        betas: Decay of the first and second moment, each in [0, 1); default as in the paper by Kingma and Ba.
+        eps: Added to the denominator, positive; default as in the paper by Kingma and Ba.
     """
 
     step_size: float | Sequence[float]
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas: expected two numbers of at least 0 and less than 1, got {self.betas!r}")
+        if not 0 < self.eps < float("inf"):
+            raise ValueError(f"eps: expected a positive number, got {self.eps!r}")
 
     def options(self, members: int) -> list[dict[str, float]]:
         """Return the step size of each member."""
@@ -118,7 +126,11 @@ def cosine(steps: int) -> Callable[[int], float]:
 
     Returns:
         Step number to a factor in (0, 1].
+
+    Raises:
+        ValueError: If ``steps`` is not a whole number of at least 1.
     """
+    steps = whole("steps", steps)
     return lambda step: 0.5 * (1.0 + float(np.cos(np.pi * step / steps)))
 
 

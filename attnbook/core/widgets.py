@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,9 +43,9 @@ MOVE = (
 
 
 def explore(
-    draw: Callable[..., Figure],
+    draw: Callable[..., Any],
     *,
-    text: Callable[..., str],
+    text: Callable[..., str] | None = None,
     start: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     **grid: Sequence[Any],
@@ -52,8 +53,9 @@ def explore(
     """Turn a drawing function into a figure with one slider per argument.
 
     Args:
-        draw: Called as ``draw(**values)``; returns a matplotlib figure, always of the same size.
-        text: Called as ``text(**values)``; says in words and numbers what the figure shows.
+        draw: Called as ``draw(**values)``; returns a matplotlib figure or axes, or draws into the current figure.
+            Figures of one size do not make the page jump.
+        text: Called as ``text(**values)``; says in words and numbers what the figure shows. Default the values.
         start: Values to start at; default the first of each.
         labels: Name of an argument to the label of its slider; default the name itself.
         **grid: Name of an argument to the values it takes.
@@ -62,10 +64,12 @@ def explore(
         What a notebook cell shows; make it the last line of the cell.
 
     Raises:
-        ValueError: If the grid is empty or too large, ``start`` is not on it, or a label belongs to no argument.
+        ValueError: If the grid is empty, ``start`` is not on it, a label belongs to no argument, or frames are to be
+            written and are too many.
+        TypeError: If ``draw`` draws no figure.
 
     Example:
-        >>> explore(lambda n: None, text=str, n=[])
+        >>> explore(lambda n: None, n=[])
         Traceback (most recent call last):
         ...
         ValueError: grid: every slider needs at least one value, got {'n': 0}
@@ -74,8 +78,11 @@ def explore(
     if not counts or 0 in counts.values():
         raise ValueError(f"grid: every slider needs at least one value, got {counts}")
     frames = math.prod(counts.values())
-    if frames > MOST_FRAMES:
-        raise ValueError(f"grid: at most {MOST_FRAMES} pictures keep a page light, got {frames} from {counts}")
+    if os.environ.get("ATTNBOOK_FRAMES") and frames > MOST_FRAMES:
+        raise ValueError(
+            f"grid: ATTNBOOK_FRAMES asks for all pictures, and at most {MOST_FRAMES} keep a page light; got {frames} "
+            f"from {counts}"
+        )
     first = {name: values[0] for name, values in grid.items()} | dict(start or {})
     for name, value in first.items():
         if value not in grid.get(name, ()):
@@ -83,7 +90,8 @@ def explore(
     for name in labels or {}:
         if name not in grid:
             raise ValueError(f"labels: {name!r} is not an argument of the grid, expected one of {', '.join(grid)}")
-    return Explorer(draw, text, first, {name: name for name in grid} | dict(labels or {}), dict(grid))
+    named = {name: name for name in grid} | dict(labels or {})
+    return Explorer(draw, text or partial(_values, named), first, named, dict(grid))
 
 
 class Explorer:
@@ -91,7 +99,7 @@ class Explorer:
 
     def __init__(
         self,
-        draw: Callable[..., Figure],
+        draw: Callable[..., Any],
         text: Callable[..., str],
         start: Mapping[str, Any],
         labels: Mapping[str, str],
@@ -162,7 +170,10 @@ class Explorer:
         }
 
         def redraw(_: object) -> None:
-            shown.value = _live(*self._picture({name: slider.value for name, slider in sliders.items()}))
+            try:
+                shown.value = _live(*self._picture({name: slider.value for name, slider in sliders.items()}))
+            except Exception as error:  # whatever it is: the old picture would be false under the new values
+                shown.value = _alert("".join(traceback.format_exception_only(error)).strip())
 
         for slider in sliders.values():
             slider.observe(redraw, "value")
@@ -180,7 +191,15 @@ class Explorer:
         )
 
     def _picture(self, point: Mapping[str, Any]) -> tuple[bytes, str]:
-        return figures.png(self.draw(**point), dpi=FRAME_DPI, colors=FRAME_COLORS), self.text(**point)
+        import matplotlib.pyplot as plt
+
+        before = plt.get_fignums()
+        plt.figure()  # for what is drawn into the current figure, which may be one of the cell
+        try:
+            return figures.png(_figure(self.draw(**point)), dpi=FRAME_DPI, colors=FRAME_COLORS), self.text(**point)
+        finally:
+            for number in set(plt.get_fignums()).difference(before):
+                plt.close(number)
 
     def _keep_frames(self, folder: Path) -> None:
         """Write the frames; the file appears whole or not at all."""
@@ -198,8 +217,31 @@ def image(picture: bytes, said: str, hidden: str = "") -> str:
 
 def _live(picture: bytes, said: str) -> str:
     """Picture and words of a widget; an alert that speaks politely, because one that is put in anew is read, too."""
-    shown = image(picture, said).replace("<img ", '<img decoding="sync" style="max-width: 100%" ')
-    return f'{shown}<p role="alert" aria-live="polite">{html.escape(said)}</p>'
+    return image(picture, said).replace("<img ", '<img decoding="sync" style="max-width: 100%" ') + _alert(said)
+
+
+def _alert(said: str) -> str:
+    return f'<p role="alert" aria-live="polite">{html.escape(said)}</p>'
+
+
+def _figure(drawn: Any) -> Figure:
+    """Return the figure that was returned, or whose axes were; else the current one, if there is something in it."""
+    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
+
+    found = getattr(getattr(drawn, "figure", None), "figure", None)  # of a figure itself, too; axes may be in a part
+    if isinstance(found, Figure):
+        return found
+    if not plt.gcf().get_axes():
+        raise TypeError(
+            "draw: expected a function that returns a figure or axes, or draws into the current figure (without "
+            f"plt.show(), which takes it away), got {drawn!r} and an empty figure"
+        )
+    return plt.gcf()
+
+
+def _values(labels: Mapping[str, str], **values: Any) -> str:
+    return ", ".join(f"{labels[name]} = {_label(value)}" for name, value in values.items())
 
 
 def _name(function: Callable[..., Any]) -> str:

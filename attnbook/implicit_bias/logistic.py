@@ -45,14 +45,23 @@ def descend(
 
     Args:
         samples: Those of many problems.
-        step_size: The same in every step.
+        step_size: The same in every step, positive.
         record: Increasing numbers of steps.
         device: Where to compute.
         progress: Told (records done, records in all); may be None.
 
     Returns:
         Weights after these steps, and the loss at them.
+
+    Raises:
+        ValueError: If an argument is outside its range.
     """
+    if not 0 < step_size < float("inf"):
+        raise ValueError(f"step_size: expected a positive number, got {step_size}")
+    if not len(record) or list(record) != sorted(set(record)) or record[0] < 0:
+        raise ValueError(f"record: expected increasing numbers of steps, none negative, got {list(record)}")
+    if not np.isfinite(samples).all():
+        raise ValueError("samples: expected finite numbers, got NaN or infinity")
     z = torch.tensor(samples, dtype=torch.float64, device=device)
     w, kept, done = torch.zeros_like(z[..., 0, :]), [], 0
     for number, step in enumerate(record, 1):

@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["described", "image", "refuse_gradients", "remapped", "update_each", "update_together"]
+__all__ = [
+    "described",
+    "image",
+    "mirrored",
+    "read_again",
+    "refuse_gradients",
+    "remapped",
+    "update_each",
+    "update_together",
+]
 
 PIECE = 2**17  # tensors are worked through in pieces whose temporaries, of a MiB each, stay near the processor
 
@@ -19,6 +28,19 @@ def image(theta: Tensor, p: float, dtype: torch.dtype | None = None) -> Tensor:
     if p == 3 and dtype not in (None, theta.dtype):
         return theta.abs().clamp_(min=torch.finfo(theta.dtype).tiny).rsqrt_().mul_(theta)
     return theta if p == 2 else theta.abs().pow_(1 / (p - 1)).copysign_(theta)
+
+
+def mirrored(weight: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+    r"""Return the mirror image $\mathrm{sign}(W)|W|^{p-1}$ of weights."""
+    wide = weight.detach().to(dtype)
+    return wide.sign() * wide.abs().pow(p - 1)
+
+
+def read_again(theta: Tensor, weight: Tensor, p: float) -> Tensor:
+    """Return the mirror image with new entries where the weights are not those of the old ones, up to rounding."""
+    own, limits = image(theta, p, weight.dtype).to(weight.dtype), torch.finfo(weight.dtype)
+    same = (weight == own) | ((weight - own).abs() <= 8 * limits.eps * own.abs() + limits.tiny)
+    return torch.where(same, theta, mirrored(weight, p, theta.dtype))
 
 
 def remapped(theta: Tensor, before: float, after: float) -> Tensor:

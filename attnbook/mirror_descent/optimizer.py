@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from attnbook.core.update_rules import per_member
-from attnbook.mirror_descent.mirror_steps import described, refuse_gradients, remapped, update_each, update_together
+from attnbook.mirror_descent.mirror_steps import (
+    described,
+    mirrored,
+    read_again,
+    refuse_gradients,
+    remapped,
+    update_each,
+    update_together,
+)
 
 __all__ = ["MirrorDescent", "MirrorRule", "precision"]
 
@@ -29,9 +37,10 @@ class MirrorDescent(torch.optim.Optimizer):
     One step is $\nabla\psi(W)\leftarrow\nabla\psi(W)-\eta\nabla\mathcal L(W)$ ($\ell_p$-AttGD).
 
     The state is kept in the mirror space in float64 (float32 on devices without it), because a round trip through the
-    weights would lose small entries for $p$ near 1. It is read from the weights at the first step; weights that are
-    changed from outside afterwards are overwritten by the next step. An exponent may change between steps: the state
-    is mapped to the new mirror space.
+    weights would lose small entries for $p$ near 1. It is read from the weights at the first step, and read again for
+    entries that something else has changed since then, such as ``load_state_dict`` of the model or a projection under
+    ``torch.no_grad()``. In-place changes of ``weight.data`` are hidden from torch and are undone by the next step. An
+    exponent may change between steps: the state is mapped to the new mirror space.
 
     Weights that are exactly zero (biases, shifts of a layer norm) hardly move for $p$ near 1: give them a group of
     their own with ``p=2``. There is no dampening and no Nesterov momentum.
@@ -85,11 +94,13 @@ class MirrorDescent(torch.optim.Optimizer):
     ) -> None:
         defaults: dict[str, Any] = {"lr": lr, "p": p, "momentum": momentum, "weight_decay": weight_decay}
         defaults |= {"normalized": normalized, "stacked": stacked, "maximize": maximize, "foreach": foreach}
+        self._written: dict[Tensor, tuple[int, int]] = {}
         super().__init__(params, defaults | {"error_if_nonfinite": error_if_nonfinite})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Read a state, which may be older than some options."""
         super().__setstate__(state)
+        self._written = {}
         for group in self.param_groups:
             for name, value in {"weight_decay": 0.0, "maximize": False, "error_if_nonfinite": True}.items():
                 group.setdefault(name, value)
@@ -178,15 +189,17 @@ class MirrorDescent(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         refuse_gradients(self.param_groups)
-        for group in self.param_groups:
-            weights = [w for w in group["params"] if w.grad is not None and w.numel()]
+        moved = [[w for w in group["params"] if w.grad is not None and w.numel()] for group in self.param_groups]
+        states = [self._states(weights, group) for weights, group in zip(moved, self.param_groups, strict=True)]
+        for weights, known, group in zip(moved, states, self.param_groups, strict=True):
             if weights:
-                states = self._states(weights, group)
-                (update_together if _together(group, weights) else update_each)(weights, states, group)
+                (update_together if _together(group, weights) else update_each)(weights, known, group)
+        # Last: weights of several groups may be parts of one tensor, which counts the changes of all of them.
+        self._written.update((weight, _version(weight)) for weights in moved for weight in weights)
         return loss
 
     def _states(self, weights: list[Tensor], group: dict[str, Any]) -> list[dict[str, Tensor]]:
-        """The states of weights at the exponent of their group; new where there is none."""
+        """The states of weights at the exponent of their group; new where there is none or the weights are others."""
         p = group["p"]
         before = group.setdefault("mirrored_at", p)
         if before != p:
@@ -197,8 +210,9 @@ class MirrorDescent(torch.optim.Optimizer):
         states = [self.state[w] for w in weights]
         for weight, state in zip(weights, states, strict=True):
             if "mirrored" not in state:
-                w = weight.detach().to(precision(weight.device))
-                state["mirrored"] = w.sign() * w.abs().pow(p - 1)
+                state["mirrored"] = mirrored(weight, p, precision(weight.device))
+            elif self._written.get(weight) != _version(weight):
+                state["mirrored"] = read_again(state["mirrored"], weight, p)
             if group["momentum"] and "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(state["mirrored"])
         return states
@@ -232,6 +246,11 @@ class MirrorRule:
 def precision(device: torch.device) -> torch.dtype:
     """Return float64, or float32 on a device that has no float64 (mps)."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _version(weight: Tensor) -> tuple[int, int]:
+    """Return what is another where a weight was changed: torch's count of the changes in place, and the memory."""
+    return weight._version, weight.data_ptr()
 
 
 def _together(group: dict[str, Any], weights: list[Tensor]) -> bool:

@@ -164,6 +164,7 @@ class StructureAwareGD(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: If one of the two matrices has no gradient.
+            FloatingPointError: If a gradient is not finite; nothing has changed then.
         """
         loss = None
         if closure is not None:
@@ -173,6 +174,12 @@ class StructureAwareGD(torch.optim.Optimizer):
         value, key_query = group["params"]
         if value.grad is None or key_query.grad is None:
             raise RuntimeError("step: value and key_query need gradients; call backward() on a loss that uses both")
+        for name, layer in {"value": value, "key_query": key_query}.items():
+            if bad := int((~layer.grad.isfinite()).sum()):
+                raise FloatingPointError(
+                    f"StructureAwareGD: the gradient of {name} has {bad} NaN or infinite among its {layer.numel()} "
+                    "entries; nothing was updated"
+                )
         state = self.state[value]
         penalty = penalty_gradient(value, key_query, covariance=state["covariance"])
         sums = (value.grad + group["penalty"] * penalty[0], key_query.grad + group["penalty"] * penalty[1])
@@ -249,9 +256,12 @@ class _PerMatrix:
     def step(self) -> None:
         for group in self.param_groups:
             for stack in group["params"]:
-                # A member that has diverged keeps its NaN; the decompositions of the others must not fail on it.
+                # A member that has diverged becomes NaN; the decompositions of the others must not fail on it.
+                lost = ~stack.grad.isfinite().flatten(1).all(1)
                 gradient = torch.nan_to_num(stack.grad, nan=0.0, posinf=0.0, neginf=0.0)
-                stack.sub_(self.direction(gradient, self.state[stack]), alpha=group["lr"])
+                direction = self.direction(gradient, self.state[stack])
+                direction[lost] = torch.nan
+                stack.sub_(direction, alpha=group["lr"])
 
 
 def warn_about_assumptions(singular_values: Float[Tensor, "*batch dimension"], n_outputs: int) -> None:

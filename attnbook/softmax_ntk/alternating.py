@@ -100,16 +100,20 @@ def train_layers(
         tokens: Sequences of each layer.
         labels: What each should say, one row per token.
         way: How to train.
-        key_query_step: Step sizes (learning rates of Adam) of the key-query matrices.
+        key_query_step: Step sizes (learning rates of Adam) of the key-query matrices, positive.
         value_step: Those of the values, where they are trained.
         steps: Number of steps, at least 1.
         keep: Steps at which the condition number of the values' problem over all sequences is kept.
 
     Raises:
-        ValueError: If there is no step.
+        ValueError: If there is no step, or a step size that is used is not one positive number per layer.
     """
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
+    used = {"key_query_step": key_query_step} | ({"value_step": value_step} if way.values == "trained" else {})
+    for name, sizes in used.items():
+        if sizes.shape != key_query.shape[:1] or not (torch.isfinite(sizes) & (sizes > 0)).all():
+            raise ValueError(f"{name}: expected one positive number per layer ({len(key_query)},), got {sizes}")
     zero = labels.square().sum((1, 2)) / (2 * labels.shape[1])
     rates = (key_query_step[:, None, None], value_step[:, None, None])
     moves = (_Moves(key_query, way.rule), _Moves(value, way.rule))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.kernels import Activation
 
-__all__ = ["SingularKernelError", "ZeroKernelError", "rank"]
+__all__ = ["SingularKernelError", "ZeroKernelError", "rank", "refuse_negative"]
 
 
 class SingularKernelError(ValueError):
@@ -42,7 +42,7 @@ def rank(kernel: Float[Tensor, "*members rows rows"]) -> Tensor:
     r"""Return the number of eigenvalues of each symmetric positive semi-definite matrix that are not rounding errors.
 
     Raises:
-        ValueError: If a kernel is not finite.
+        ValueError: If a kernel is not finite, or has a negative eigenvalue that is no rounding error.
 
     Example:
         >>> rank(torch.ones(3, 3, dtype=torch.float64)).item()
@@ -51,7 +51,21 @@ def rank(kernel: Float[Tensor, "*members rows rows"]) -> Tensor:
     if not torch.isfinite(kernel).all():
         raise ValueError("kernel: expected finite numbers, got NaN or infinity")
     eigenvalues = torch.linalg.eigvalsh(kernel)
+    refuse_negative(eigenvalues)
     return (eigenvalues > kernel.shape[-1] * torch.finfo(kernel.dtype).eps * eigenvalues[..., -1:]).sum(-1)
+
+
+def refuse_negative(eigenvalues: Float[Tensor, "*members rows"]) -> None:
+    """Refuse increasing eigenvalues of a kernel that are negative by more than rounding can explain.
+
+    Raises:
+        ValueError: If one is below minus the root of the rounding unit, relative to the largest in size.
+    """
+    smallest, largest = eigenvalues[..., 0], eigenvalues.abs().amax(-1)
+    wrong = smallest < -(torch.finfo(eigenvalues.dtype).eps ** 0.5) * largest
+    if wrong.any():
+        lowest = float(smallest[wrong].min())
+        raise ValueError(f"kernel: expected a positive semi-definite matrix, got one with the eigenvalue {lowest:.3g}")
 
 
 class ZeroKernelError(ValueError):

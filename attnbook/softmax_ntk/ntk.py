@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.conditioning import SingularKernelError, rank
+from attnbook.softmax_ntk.conditioning import SingularKernelError, rank, refuse_negative
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
 
 __all__ = ["kernel_coefficients", "kernel_gradient_flow", "ntk_gram"]
@@ -92,8 +92,9 @@ def kernel_gradient_flow(
         cross: $K(x, X)$ of the points to predict at; default the training points.
 
     Raises:
-        ValueError: If the kernel or labels are not finite, a number is outside its range, or a step size diverges:
-            above $2/\lambda_{\max}$ the linear model leaves its fit in ever larger strides.
+        ValueError: If shapes do not fit, the kernel or labels are not finite, the kernel is not symmetric or not
+            positive semi-definite, a number is outside its range, or a step size diverges: above $2/\lambda_{\max}$
+            the linear model leaves its fit in ever larger strides.
 
     Example:
         >>> kernel, labels = torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -103,12 +104,16 @@ def kernel_gradient_flow(
         [0.3935, -0.3935]
     """
     _check_learning(kernel, labels)
+    if cross is not None and (cross.shape[:-2], cross.shape[-1:]) != (kernel.shape[:-2], kernel.shape[-1:]):
+        shape = ", ".join(map(str, (*kernel.shape[:-2], "points", kernel.shape[-1])))
+        raise ValueError(f"cross: expected shape ({shape}) to fit the kernel, got {tuple(cross.shape)}")
     times = torch.as_tensor(steps, dtype=kernel.dtype, device=kernel.device)
-    if not len(times) or not (torch.isfinite(times) & (times >= 0)).all():
-        raise ValueError(f"steps: expected at least one number of steps, none negative, got {list(steps)}")
+    if times.ndim != 1 or not len(times) or not (torch.isfinite(times) & (times >= 0)).all():
+        raise ValueError(f"steps: expected at least one number of steps, none negative, got {steps}")
     if scaled_step_size is not None and not torch.equal(times, times.round()):
         raise ValueError(f"steps: expected whole numbers, got {list(steps)}; only the flow, step size None, has others")
     eigenvalues, vectors = torch.linalg.eigh(kernel)
+    refuse_negative(eigenvalues)
     eigenvalues.clamp_(min=0.0)  # rounding makes zeros slightly negative
     times = times.reshape(-1, *[1] * eigenvalues.ndim)
     if scaled_step_size is None:
@@ -132,6 +137,7 @@ def kernel_coefficients(
         n_inputs: Number of inputs of the networks, to name the smallest width that works in the error; default none.
 
     Raises:
+        ValueError: As :func:`kernel_gradient_flow`.
         SingularKernelError: If one is singular up to rounding; names the smallest rank, the size and, if ``n_inputs``
             is given, the smallest width that works.
 
@@ -148,8 +154,16 @@ def kernel_coefficients(
 
 
 def _check_learning(kernel: Tensor, labels: Tensor) -> None:
+    if kernel.ndim < 2 or kernel.shape[-2] != kernel.shape[-1] or not kernel.numel():
+        raise ValueError(f"kernel: expected a square matrix for each member, got shape {tuple(kernel.shape)}")
+    if labels.shape != kernel.shape[:-1]:
+        shape = f"{tuple(kernel.shape[:-1])}, one for each row of the kernel"
+        raise ValueError(f"labels: expected shape {shape}, got {tuple(labels.shape)}")
     if not (torch.isfinite(kernel).all() and torch.isfinite(labels).all()):
         raise ValueError("kernel, labels: expected finite numbers, got NaN or infinity")
+    uneven, scale = ((part.abs().amax((-2, -1))) for part in (kernel - kernel.mT, kernel))
+    if (uneven > torch.finfo(kernel.dtype).eps ** 0.5 * scale).any():
+        raise ValueError(f"kernel: expected a symmetric matrix, got one that differs by {float(uneven.max()):.3g}")
 
 
 def _checked_step_size(scaled_step_size: Tensor | float, eigenvalues: Tensor) -> Tensor:
@@ -157,6 +171,9 @@ def _checked_step_size(scaled_step_size: Tensor | float, eigenvalues: Tensor) ->
     eta = torch.as_tensor(scaled_step_size, dtype=eigenvalues.dtype, device=eigenvalues.device)
     if not (torch.isfinite(eta) & (eta > 0)).all():
         raise ValueError(f"scaled_step_size: expected positive numbers or None, got {scaled_step_size}")
+    if eta.ndim and eta.shape != eigenvalues.shape[:-1]:
+        shape = tuple(eigenvalues.shape[:-1])
+        raise ValueError(f"scaled_step_size: expected one number or one per member {shape}, got {tuple(eta.shape)}")
     top = eigenvalues[..., -1]
     beyond = (eta * top > 2 * (1 + 1e-12)).flatten()
     if beyond.any():

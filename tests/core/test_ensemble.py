@@ -204,6 +204,38 @@ def test_divergence_in_the_last_step_is_noticed():
         )
 
 
+def test_divergence_in_the_last_step_is_noticed_where_nothing_is_recorded_after_it():
+    def rule(parameters, step):
+        return parameters["w"].sum(1), {"w": parameters["w"] * float("nan")}
+
+    with pytest.raises(FloatingPointError, match="before step 1: w of member 0 is not finite"):
+        train(rule, {"w": torch.ones(1, 3)}, lambda _: None, optimizer=SGD(1.0), steps=1, record=dict, record_at=[0])
+
+
+@pytest.mark.parametrize("rule", [SGD, Adam])
+def test_frozen_layers_stay_and_the_others_train_as_beside_a_constant(rule):
+    """As torch stacks models some of whose layers require no gradient."""
+    start = stacked()
+    start["decoder"].requires_grad_()  # the hidden layer does not
+    history = run_from(start, autograd(losses), rule(0.05))
+    assert torch.equal(history.parameters["hidden"], start["hidden"])
+    alone = autograd(lambda p, batch: losses(p | {"hidden": start["hidden"]}, batch))
+    expected = run_from({"decoder": start["decoder"].detach()}, alone, rule(0.05))
+    assert torch.equal(history.parameters["decoder"], expected.parameters["decoder"])
+    assert not history.parameters["decoder"].requires_grad
+
+
+def run_from(start, gradient, optimizer):
+    options = {"steps": 5, "record": lambda p: {"norm": p["decoder"].norm(dim=1)}}
+    return train(gradient, start, stacked_batches(range(MEMBERS)), optimizer=optimizer, **options)
+
+
+@pytest.mark.parametrize("steps", [np.int64(5), np.uint8(5)])
+def test_whole_numbers_of_numpy_are_whole_numbers(steps):
+    assert torch.equal(run(SGD(0.05), steps=steps).parameters["hidden"], run(SGD(0.05), steps=5).parameters["hidden"])
+    assert cosine(steps)(1) == cosine(5)(1)
+
+
 def test_batches_are_asked_for_once_per_step_in_order():
     asked = []
 
@@ -328,6 +360,7 @@ FINE = torch.ones(MEMBERS, INPUTS)
         ({"steps": True}, "steps"),
         ({"record_at": ()}, "record_at"),
         ({"record_at": (-1, 2)}, "record_at"),
+        ({"record_at": (0, 2.5)}, "record_at"),
         ({"record_at": (8,)}, "record_at"),
         ({"optimizer": SGD(0.0)}, "step_size"),
         ({"optimizer": SGD(-0.1)}, "step_size"),

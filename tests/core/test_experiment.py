@@ -1,5 +1,6 @@
 """The contract of experiments: settings, groups of seeds, executors, resuming, provenance, storing, summary."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -108,6 +109,17 @@ def test_settings_are_checked_where_they_enter(changes, error, message):
 
 def test_whole_numbers_may_stand_for_others_and_none_where_it_is_allowed():
     assert Toy(factor=2, sizes=((1, (2,)),), fails_at=None).factor == 2
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    """In all that a result stores; a whole number stays whole, and what does not fit is refused as before."""
+    toy = Toy.at(steps=np.int64(5), factor=np.float32(0.5), seeds=tuple(np.arange(3)), sizes=((np.float64(0.1), (1,)),))
+    assert toy == Toy.at(steps=5, factor=0.5, seeds=(0, 1, 2), sizes=((0.1, (1,)),))
+    assert {type(toy.steps), *map(type, toy.seeds)} == {int}
+    json.dumps(dataclasses.asdict(toy))
+    for wrong in (np.float64(5.0), np.bool_(True)):
+        with pytest.raises(TypeError, match="steps: expected int"):
+            Toy.at(steps=wrong)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 8])

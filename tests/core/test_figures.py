@@ -8,6 +8,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from kernels import in_a_kernel
 from PIL import Image
 
 from attnbook.core.figures import BACKGROUND, INK, LOOKS, Picture, band, log_axis, png, show, style
@@ -94,6 +95,35 @@ def test_a_picture_is_what_matplotlib_saves(dpi):
             np.testing.assert_array_equal(picture.convert("RGB"), flat.convert("RGB"))
 
 
+def test_a_shown_figure_stays_as_it_was(tmp_path):
+    """Its file is what it was before, also after another one was shown; it can be changed and shown again."""
+
+    def saved(figure):
+        figure.savefig(tmp_path / "figure.png")
+        return (tmp_path / "figure.png").read_bytes()
+
+    with style():
+        one, other, untouched = curve(SAMPLES[0]), curve(SAMPLES[1]), curve(SAMPLES[0])
+    dpi, before = one.dpi, saved(untouched)
+    picture = show(one, "one")
+    assert show(other, "other").data != picture.data
+    assert (one.canvas.figure, one.dpi) == (one, dpi)
+    assert saved(one) == before
+    assert show(one, "again").data == picture.data
+    one.axes[0].set_title("changed")
+    assert show(one, "changed").data not in (picture.data, show(other, "other").data)
+
+
+def test_a_figure_that_cannot_be_drawn_stays_as_it_was(figure):
+    dpi = figure.dpi
+    figure.axes[0].set_title("$\\nothing{$")
+    with pytest.raises(ValueError, match="nothing"):
+        png(figure)
+    assert (figure.canvas.figure, figure.dpi) == (figure, dpi)
+    figure.axes[0].set_title("title")
+    assert png(figure)
+
+
 def test_a_figure_carries_its_own_background(figure):
     corner = Image.open(io.BytesIO(png(figure))).convert("RGB").getpixel((0, 0))
     assert np.abs(np.array(corner) / 255 - mpl.colors.to_rgb(BACKGROUND)).max() < 0.02
@@ -105,6 +135,42 @@ def test_text_of_a_picture_is_escaped_in_html_and_plain_in_text():
     assert alt == "loss &quot;a&quot; &lt; b &amp; c"
     assert "data:image/png;base64,ZmlsZQ==" in picture._repr_html_()
     assert repr(picture) == 'Figure: loss "a" < b & c'
+
+
+KERNEL = """
+import matplotlib.pyplot as plt
+from attnbook.core.figures import show, style
+with style():
+    figure, _ = plt.subplots()
+show(figure, "An empty one.")
+"""
+
+
+def test_after_a_picture_of_the_book_a_plot_of_the_reader_is_shown():
+    """In a kernel, whose backend shows what a cell draws; the first figure of all loads this backend."""
+    first, *plots, interactive = in_a_kernel(
+        KERNEL, "plt.plot([1, 2, 3]);", "plt.hist([1, 2, 2]);", "plt.isinteractive()"
+    )
+    assert "attnbook-figure" in first["text/html"]
+    assert ["image/png" in plot for plot in plots] == [True, True]
+    assert plots[0]["image/png"] != plots[1]["image/png"]
+    assert interactive["text/plain"] == "True"
+
+
+def test_pictures_are_the_same_whatever_the_settings_of_the_reader(tmp_path):
+    """Also with TeX, which few have, and in fonts that nobody has; the settings outside are left alone."""
+
+    def picture():
+        with style():
+            return png(curve(SAMPLES[0]))
+
+    usual = picture()
+    settings = "text.usetex: True\nfont.family: fantasy\nfont.sans-serif: No Such Font\nmathtext.fontset: stix\n"
+    (tmp_path / "matplotlibrc").write_text(f"{settings}axes.facecolor: red\naxes.linewidth: 5\nagg.path.chunksize: 3\n")
+    with mpl.rc_context(fname=tmp_path / "matplotlibrc"):
+        before = dict(mpl.rcParams)
+        assert picture() == usual
+        assert dict(mpl.rcParams) == before
 
 
 def test_style_ends_with_its_block():

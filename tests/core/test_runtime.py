@@ -1,5 +1,6 @@
 """Devices, scale, threads, progress."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,7 +114,12 @@ def test_threads_are_put_back_even_after_an_error():
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, "2", None])
+def test_a_count_of_numpy_is_a_count():
+    with runtime.threads(np.int64(1)):
+        assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
 def test_impossible_thread_counts_are_refused_by_name(count):
     with pytest.raises(ValueError, match="count"), runtime.threads(count):
         pass

@@ -28,6 +28,30 @@ def test_momentum_out_of_range_is_refused_by_name(momentum):
         SGD(0.1, momentum=momentum)
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"betas": (1.5, -2)}, "betas"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"betas": (float("nan"), 0.9)}, "betas"),
+        ({"betas": (0.9,)}, "betas"),
+        ({"eps": 0.0}, "eps"),
+        ({"eps": -1e-8}, "eps"),
+        ({"eps": float("nan")}, "eps"),
+        ({"eps": float("inf")}, "eps"),
+    ],
+)
+def test_options_of_adam_out_of_range_are_refused_by_name(options, name):
+    with pytest.raises(ValueError, match=rf"^{name}: expected"):
+        Adam(0.1, **options)
+
+
+@pytest.mark.parametrize("steps", [0, -3, 2.5])
+def test_a_schedule_needs_a_step(steps):
+    with pytest.raises(ValueError, match=r"^steps: expected"):
+        cosine(steps)
+
+
 def test_cosine_falls_from_one_to_zero_by_way_of_a_half():
     factor = cosine(34)
     assert [factor(0), factor(17), factor(34)] == pytest.approx([1.0, 0.5, 0.0], abs=1e-15)

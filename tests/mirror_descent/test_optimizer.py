@@ -269,6 +269,29 @@ def test_members_of_an_ensemble_train_as_if_alone(normalized):
         torch.testing.assert_close(history.parameters["w"][i], alone, rtol=1e-11, atol=1e-13)
 
 
+def test_a_projection_after_each_step_of_an_ensemble_is_not_undone():
+    """Each member, with an exponent of its own, is the plain loop that projects its weights."""
+
+    def project(parameters):
+        parameters["w"].clamp_(-0.5, 0.5)
+
+    starts, ps = torch.stack([START, TARGET]), [1.5, 3.0]
+    gradient = ensemble.autograd(lambda parameters, _: (parameters["w"] - 2).pow(2).sum((1, 2)))
+    history = ensemble.train(
+        gradient,
+        {"w": starts},
+        lambda _: None,
+        optimizer=MirrorRule(0.01, ps),
+        steps=6,
+        record=lambda parameters: {"w": parameters["w"]},
+        project=project,
+    )
+    for found, w, p in zip(history.parameters["w"], starts.numpy(), ps, strict=True):
+        for _ in range(6):
+            w = mirror.inverse_mirror_map(mirror.mirror_map(w, p) - 0.01 * 2 * (w - 2), p).clip(-0.5, 0.5)
+        np.testing.assert_allclose(found, w, rtol=1e-9, atol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("rule", "name"),
     [

@@ -286,6 +286,68 @@ def test_saving_needs_no_pickled_objects():
     assert torch.equal(continued(model, optimizer), continued(twin, resumed))
 
 
+def put_best(weight, values):
+    weight.data = values.clone()
+
+
+def copy_best(weight, values):
+    with torch.no_grad():
+        weight.copy_(values)
+
+
+@pytest.mark.parametrize("p", [1.3, 2.0, 3.0])
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("change", [put_best, copy_best])
+def test_weights_that_were_changed_from_outside_are_where_the_next_step_starts(p, foreach, change):
+    """As with any optimiser: the best weights that are loaded are not undone."""
+    model = nn.Linear(3, 1, bias=False).double()
+    optimizer = MirrorDescent(model.parameters(), lr=0.1, p=p, foreach=foreach)
+    best = torch.tensor([[0.5, -2.0, 0.1]], **DOUBLES)
+    backward(model)
+    optimizer.step()
+    change(model.weight, best)
+    model.weight.grad = torch.tensor([[0.3, 0.2, -0.1]], **DOUBLES)
+    optimizer.step()
+    expected = mirror.inverse_mirror_map(mirror.mirror_map(best.numpy(), p) - 0.1 * model.weight.grad.numpy(), p)
+    np.testing.assert_allclose(model.weight.detach(), expected, rtol=1e-12)
+
+
+def test_a_model_that_loads_its_best_state_goes_on_from_there():
+    model, optimizer = trained(lambda m: MirrorDescent(m.parameters(), lr=0.05, p=1.5))
+    best = copy.deepcopy(model.state_dict())
+    for _ in range(5):
+        continued(model, optimizer)
+    model.load_state_dict(best)
+    fresh = network()
+    fresh.load_state_dict(best)
+    expected = continued(fresh, MirrorDescent(fresh.parameters(), lr=0.05, p=1.5))
+    torch.testing.assert_close(continued(model, optimizer), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_only_the_entries_that_were_changed_are_read_again():
+    """At p = 1.1 a mirror image of 1e-6 is a weight of 1e-60, zero in single precision: it is not read from there."""
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = MirrorDescent([weight], lr=1.0, p=1.1)
+    weight.grad = torch.full((3,), 1 - 1e-6)
+    optimizer.step()
+    kept = optimizer.state[weight]["mirrored"].clone()
+    with torch.no_grad():
+        weight[1] = -4.0
+    weight.grad = torch.zeros(3)
+    optimizer.step()
+    assert torch.equal(optimizer.state[weight]["mirrored"][[0, 2]], kept[[0, 2]])
+    assert weight.tolist() == pytest.approx([0.0, -4.0, 0.0], abs=1e-45)
+
+
+def test_a_state_that_was_saved_with_other_weights_does_not_bring_them_back():
+    _, optimizer = trained(lambda m: MirrorDescent(m.parameters(), lr=0.05, p=1.5))
+    model, twin = network(), network()
+    resumed = MirrorDescent(model.parameters(), lr=0.05, p=1.5)
+    resumed.load_state_dict(saved(optimizer))
+    expected = continued(twin, MirrorDescent(twin.parameters(), lr=0.05, p=1.5))
+    torch.testing.assert_close(continued(model, resumed), expected, rtol=1e-12, atol=1e-15)
+
+
 def test_a_state_from_before_newer_options_is_loaded_with_their_defaults():
     model, optimizer = trained(lambda m: MirrorDescent(m.parameters(), lr=0.05, p=1.3))
     old = saved(optimizer)

@@ -212,6 +212,22 @@ def test_a_step_without_gradients_is_refused():
         StructureAwareGD(value, key_query, covariance=torch.eye(D), step_size=0.1).step()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["value", "key_query"])
+def test_a_gradient_that_is_no_number_is_refused_by_name_and_changes_nothing(name, value):
+    layers = dict(zip(("value", "key_query"), leaves(), strict=True))
+    before = {key: layer.detach().clone() for key, layer in layers.items()}
+    optimizer = StructureAwareGD(**layers, covariance=torch.eye(D), step_size=0.1)
+    for layer in layers.values():
+        layer.grad = torch.ones_like(layer)
+    layers[name].grad[1, 2] = value
+    message = rf"gradient of {name} has 1 NaN or infinite among its {layers[name].numel()} entries; nothing"
+    with pytest.raises(FloatingPointError, match=message):
+        optimizer.step()
+    for key, layer in layers.items():
+        assert torch.equal(layer.detach(), before[key])
+
+
 def test_the_polar_factor_is_orthogonal_and_the_root_is_a_root():
     """By hand: after one gradient PDR^T the roots of Shampoo leave PR^T, too."""
     factor = MuonLike(0.1).direction(draw(2, M, D), {})
@@ -266,6 +282,7 @@ def test_a_diverged_member_does_not_stop_the_others(rule):
     gradients = draw(1, 2, M, D)
     gradients[0, 0] = float("nan")
     moved = train(rule, list(gradients), torch.zeros(2, M, D, dtype=torch.float64))
+    assert moved[0].isnan().all()  # it has no direction, which is not the same as to stand still
     assert torch.isfinite(moved[1]).all()
     assert moved[1].abs().max() > 0
 

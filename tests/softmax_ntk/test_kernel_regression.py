@@ -113,6 +113,52 @@ def test_half_a_step_is_refused_and_half_a_unit_of_time_is_not():
             kernel_gradient_flow(kernel, labels, None, times)
 
 
+FITS = {"kernel": positive(3), "labels": double(3), "scaled_step_size": 0.1, "steps": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": double(3, 3)}, r"labels: expected shape \(3,\), .*, got \(3, 3\)"),
+        ({"labels": double(1)}, "labels: expected shape"),
+        ({"kernel": double(3)}, "kernel: expected a square"),
+        ({"kernel": double(2, 3)}, "kernel: expected a square"),
+        ({"kernel": torch.triu(torch.ones(3, 3)).double()}, "kernel: expected a symmetric matrix"),
+        ({"kernel": torch.diag(torch.tensor([1.0, 2.0, -1.0])).double()}, "semi-definite .* the eigenvalue -1$"),
+        ({"kernel": positive(3).float().log()}, "kernel"),
+        ({"cross": double(2, 4)}, "cross: expected shape"),
+        ({"cross": double(1)}, "cross: expected shape"),
+        ({"cross": double(3, 2, 3)}, "cross: expected shape"),
+        ({"scaled_step_size": 0.1 * torch.ones(3)}, r"scaled_step_size: expected one number .* \(\), got \(3,\)"),
+        ({"scaled_step_size": -0.1}, "scaled_step_size"),
+        ({"scaled_step_size": math.nan}, "scaled_step_size"),
+        ({"steps": [[1, 2, 3]]}, "steps"),
+        ({"steps": 3}, "steps"),
+    ],
+)
+def test_what_a_kernel_cannot_learn_from_is_refused_by_name(change, message):
+    """By the function itself, as readers meet it: no annotation is checked. The first: label i goes with no time i."""
+    plain = kernel_gradient_flow
+    while hasattr(plain, "__wrapped__"):
+        plain = plain.__wrapped__
+    plain(**FITS)
+    with pytest.raises(ValueError, match=message):
+        plain(**FITS | change)
+
+
+def test_rounding_makes_no_kernel_indefinite_or_uneven():
+    """A blind direction whose eigenvalue is a rounding error below zero, entries that differ in their last digits."""
+    kernel = torch.ones(40, 40).double() + 1e-13 * double(40, 40)
+    found = kernel_gradient_flow(kernel, torch.ones(40).double(), None, [1.0])
+    torch.testing.assert_close(found, torch.full((1, 40), 1 - math.exp(-40)).double(), rtol=1e-9, atol=0)
+
+
+def test_an_indefinite_kernel_is_not_called_singular():
+    kernel = torch.diag(torch.tensor([1.0, -0.5])).double()
+    with pytest.raises(ValueError, match="positive semi-definite"):
+        kernel_coefficients(kernel, torch.ones(2).double())
+
+
 def test_a_singular_kernel_names_its_rank_and_the_width_that_mends_it():
     nets = Networks.stack("softmax", [draw_weights(4, 3, 1, rng=np.random.default_rng(0))])
     kernel = ntk_gram(nets, double(1, 11, 3))

@@ -168,6 +168,14 @@ def _train(layer, way, steps=5, rate=0.3):
     )
 
 
+@pytest.mark.parametrize("rates", [[0.1], [0.1, -0.1], [0.1, np.nan], [[0.1, 0.1]]])
+@pytest.mark.parametrize("name", ["key_query_step", "value_step"])
+def test_step_sizes_that_fit_no_layers_are_refused_by_name(layer, name, rates):
+    sizes = {"key_query_step": torch.full((MEMBERS,), 0.1).double(), "value_step": torch.full((MEMBERS,), 0.1).double()}
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError), match=name):
+        train_layers(*layer, way=Way("trained"), steps=1, **sizes | {name: torch.tensor(rates).double()})
+
+
 def test_joint_descent_equals_the_plain_loop(layer):
     trained = _train(layer, Way("trained"))
     for i in range(MEMBERS):
