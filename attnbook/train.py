@@ -7,7 +7,6 @@ fraction of the time. Step sizes may differ from member to member.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from attnbook.core.settings import whole
 from attnbook.lab import track
 
 __all__ = ["SGD", "Adam", "History", "Optimizer", "Parameters", "autograd", "cosine", "log_spaced", "train"]
@@ -366,12 +366,7 @@ def _step_sizes(rule: Any, members: int) -> Tensor:
 
 
 def _schedule(steps: int, record_at: Iterable[int] | None) -> tuple[int, set[int]]:
-    try:
-        number = operator.index(steps) if not isinstance(steps, bool) else 0
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"steps: expected a whole number of at least 1, got {steps!r}")
+    number = whole("steps", steps)
     wanted = set(log_spaced(number, 12) if record_at is None else record_at)
     if not wanted or any(not 0 <= step <= number for step in wanted):
         raise ValueError(f"record_at: expected steps between 0 and {number}, got {sorted(wanted)}")
