@@ -43,7 +43,7 @@ def digest(notebook: Path, root: Path) -> str:
 
 
 def sources(notebook: Path, root: Path) -> list[Path]:
-    """Return the files that :func:`digest` covers: modules imported, the paper's ledger and results.
+    """Return the files that :func:`digest` covers: script and modules imported, the paper's ledger and results.
 
     Args:
         notebook: The chapter.
@@ -53,9 +53,13 @@ def sources(notebook: Path, root: Path) -> list[Path]:
         Existing files, sorted.
     """
     paper = notebook.parent.name
-    files = {_file(module, root) for module in _closure(_imports(notebook), _graph(root))}
+    imported = _imports(notebook)
+    beside = [file for name in imported if (file := notebook.parent / f"{name}.py").is_file()]
+    imported = imported.union(*(_imported(ast.parse(file.read_text(encoding="utf-8"))) for file in beside))
+    inside = {name for name in imported if name.split(".")[0] == PACKAGE}
+    files = {*beside, *(_file(module, root) for module in _closure(inside, _graph(root)))}
     files.update((root / PACKAGE / "ledger" / "claims").glob(f"{paper}.toml"))
-    files.update((root / "results").rglob(f"{paper}.*.json"))
+    files.update(file for kind in ("json", "nc") for file in (root / "results").rglob(f"{paper}.*.{kind}"))
     return sorted(files)
 
 
@@ -83,19 +87,26 @@ def cached_digest(store: Any, notebook: Path) -> str | None:
 
 
 def _imports(notebook: Path) -> set[str]:
-    """Names of package modules in the import statements of the code cells (and of attributes, which do no harm)."""
+    """Names in the import statements of the code cells."""
     from IPython.core.inputtransformer2 import TransformerManager  # a magic such as %pip is not Python
 
     found: set[str] = set()
     for cell in nbformat.read(notebook, as_version=4).cells:
         if cell.cell_type != "code":
             continue
-        for node in ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
-    return {name for name in found if name.split(".")[0] == PACKAGE}
+        found |= _imported(ast.parse(TransformerManager().transform_cell(cell.source)))
+    return found
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Names of imported modules (and of their attributes, which do no harm)."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return found
 
 
 def _closure(start: set[str], graph: Any) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from attnbook.rooms import rooms
@@ -39,11 +40,18 @@ class Feedback:
 def checks(room: str) -> dict[str, Callable[..., str | None]]:
     """Return the checks of a room, for example ``attnbook.preconditioning``, by id of the exercise.
 
-    They are those of each chapter's folder, and return the likely mistake, or None.
+    They are those of each chapter's folder or script, and return the likely mistake, or None.
     """
     chapters = (module.name for module in pkgutil.iter_modules(import_module(room).__path__) if module.ispkg)
-    modules = [f"{room}.{chapter}.exercises" for chapter in sorted(chapters)]
-    return {i: check for module in modules if find_spec(module) for i, check in import_module(module).CHECKS.items()}
+    names = [f"{room}.{chapter}.exercises" for chapter in sorted(chapters)]
+    modules = [import_module(name) for name in names if find_spec(name)]
+    return {i: check for module in [*modules, *_scripts(room)] for i, check in module.CHECKS.items()}
+
+
+def _scripts(room: str) -> list[ModuleType]:
+    """The scripts beside the notebooks of a paper."""
+    lab = import_module("attnbook.lab")  # not before it is used: it needs more than torch and NumPy
+    return [lab.load_script(script) for script in lab.scripts(room.rpartition(".")[2])]
 
 
 class _NothingReturned(Exception):

@@ -1,4 +1,8 @@
-"""All experiments of all papers, by id: those that a module ``<room>/<chapter>/experiments.py`` defines or gathers."""
+"""All experiments of all papers, by id.
+
+Those that a module ``<room>/<chapter>/experiments.py`` defines or gathers, and those of the scripts beside the
+notebooks, ``chapters/<paper>/<chapter>.py``, in the checkout.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
+from attnbook import lab
 from attnbook.core.experiment import Experiment
 from attnbook.rooms import rooms
 
@@ -28,6 +33,11 @@ def experiments() -> dict[str, type[Experiment]]:
         for chapter in sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.ispkg):
             if find_spec(f"{name}.{chapter}.experiments"):
                 _add(found, import_module(f"{name}.{chapter}.experiments"))
+    for script in lab.scripts():
+        lab.load_script(script)
+    for one in lab.EXPERIMENTS.values():
+        if one.script.parent.parent.name == "chapters":
+            found[one.id] = one.kind
     return found
 
 

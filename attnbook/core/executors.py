@@ -16,7 +16,7 @@ import torch
 
 import attnbook
 
-__all__ = ["executor_on", "parse_where"]
+__all__ = ["connected", "executor_on", "parse_where"]
 
 WAIT_SECONDS = 10  # for a scheduler to answer
 
@@ -65,7 +65,7 @@ def executor_on(where: str) -> Iterator[Executor | None]:
         with ProcessPoolExecutor(wanted, context, _begin, (threads,)) as pool:
             yield pool
     else:
-        with _connected(wanted) as client:
+        with connected(wanted) as client:
             yield client.get_executor()
 
 
@@ -81,7 +81,18 @@ def _end_with(parent: Any) -> None:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[Any]:
+def connected(address: str) -> Iterator[Any]:
+    """Connect to a scheduler.
+
+    Args:
+        address: For example ``tcp://host:8786``.
+
+    Yields:
+        Its client.
+
+    Raises:
+        ValueError: If it does not answer, or a worker has another version of this package.
+    """
     try:
         from distributed import Client
     except ImportError as error:

@@ -128,7 +128,7 @@ class Experiment:
         if kind is None or settings is None or not issubclass(kind, cls):
             found = f"data of {name}" if name else "data that name no experiment and settings"
             raise ValueError(f"data: expected what {cls.__name__}.run or load_stored returned, got {found}")
-        if other := {field.name for field in dataclasses.fields(kind)} ^ set(settings):
+        if other := ({field.name for field in dataclasses.fields(kind)} ^ set(settings)) - {"chunk"}:
             raise ValueError(f"data: made by another version of {name}, by the setting {min(other)}; run it again")
         held = {"seeds": np.atleast_1d(data["seed"]).tolist()} if "seed" in data.coords else {}
         return kind(**restored(kind, {**settings, **held}))
@@ -495,9 +495,10 @@ def _train(
 ) -> xr.Dataset:
     """Train one group of seeds, on this machine or a worker."""
     clock, where = Clock(), experiment.place(device)
-    found = experiment.simulate(seeds, where, progress)
-    arrays = {name: (dims, np.asarray(array, dtype=np.float64)) for name, (dims, array) in found.items()}
-    data = xr.Dataset(arrays, coords={"seed": list(seeds)})
+    found: Any = experiment.simulate(seeds, where, progress)
+    if not isinstance(found, xr.Dataset):
+        found = xr.Dataset({name: (dims, np.asarray(array)) for name, (dims, array) in found.items()})
+    data = found.astype(np.float64).assign_coords(seed=list(seeds))
     return data.assign_attrs(settings=plain(experiment), provenance=clock.provenance(where))
 
 

@@ -512,7 +512,7 @@ def test_what_is_measured_follows_the_settings_of_the_data_and_no_others(monkeyp
             lambda d: d.assign_attrs(settings=d.settings | {"old": 1}),
             "another version of toy.draws, by the setting old",
         ),
-        (lambda d: d.assign_attrs(settings={"seeds": [0]}), "another version of toy.draws, by the setting chunk"),
+        (lambda d: d.assign_attrs(settings={"seeds": [0]}), "another version of toy.draws, by the setting factor"),
     ],
 )
 def test_data_that_do_not_name_their_settings_are_refused(change, message):

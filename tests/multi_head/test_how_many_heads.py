@@ -1,7 +1,7 @@
 """The number of heads: identities, rules that can fail, wrong models that turn them red, pictures and exercises."""
 
-import dataclasses
 import math
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,36 +10,35 @@ import red
 import torch
 
 import attnbook
-from attnbook import ledger
+from attnbook import lab, ledger
 from attnbook.multi_head import head_groups, layer, measures, network, starts
+from attnbook.multi_head.data import Mixture
 from attnbook.multi_head.head_groups import one_head_step_sizes
-from attnbook.multi_head.how_many_heads import experiments as own
-from attnbook.multi_head.how_many_heads import figures
 from attnbook.multi_head.objectives import logistic
 
-KINDS = {
-    "alternating_labels": own.AlternatingLabels, "step_size_map": own.StepSizeMap,
-}  # fmt: skip
-CPU = torch.device("cpu")
-SIZES = {"n_tokens": 5, "dimension": 11, "n_patterns": 3, "n_test": 17, "seeds": (0, 1)}
-EASY = own.StepSizeMap(**SIZES, relevant_fraction=0.4, n_samples=7)
-HARD = own.StepSizeMap(**SIZES, relevant_fraction=0.2, n_samples=31)
+own = lab.load_script(Path(__file__).parents[2] / "chapters" / "multi_head" / "how_many_heads.py")
+MADE = {
+    "alternating_labels": own.alternating_labels,
+    "noise_and_heads": own.noise_and_heads,
+    "step_size_map": own.step_size_map,
+}
+EASY, HARD = (Mixture(5, 11, 3, 1.0, share, 0.3, 0.3, 1.0) for share in (0.4, 0.2))
 ZERO = starts.zero(2, 5, 11)
 
 
 @pytest.fixture(scope="module")
 def data():
-    return EASY.samples(EASY.seeds, CPU)
+    return own.samples(EASY, (0, 1), 7, 17)
 
 
 @pytest.fixture(scope="module")
 def stored():
-    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
+    return {name: made.stored() for name, made in MADE.items()}
 
 
 @pytest.fixture(scope="module")
 def smoke(smoke_results):
-    return {name: smoke_results[kind.id] for name, kind in KINDS.items()}
+    return {name: smoke_results[made.id] for name, made in MADE.items()}
 
 
 def one(data, rates):
@@ -82,7 +81,7 @@ def test_infinitely_many_heads_never_move_attention(data):
 
 def test_at_large_steps_only_the_step_size_over_the_root_of_heads_matters():
     """Four times the step size and sixteen times the heads: the same attention; the decoder is four times as large."""
-    data = HARD.samples(HARD.seeds, CPU)
+    data = own.samples(HARD, (0, 1), 31, 17)
     few, many = (one(data, one_head_step_sizes(eta, h)) for eta, h in ((1e6, 1e8), (4e6, 16e8)))
     torch.testing.assert_close(few["key_query"], many["key_query"], rtol=1e-4, atol=1e-8)
     torch.testing.assert_close(4 * few["decoder"], many["decoder"], rtol=1e-4, atol=1.0)
@@ -117,17 +116,17 @@ def test_groups_are_trained_as_the_whole_network_is(data):
     found = own.trained(train, test, 9, 0.7, 6)
     start = {name: t.repeat_interleave(9, dim=1) for name, t in ZERO.items()}
     whole = network.gradient_descent(start, train[:2], step_size=0.7, steps=6).parameters
-    np.testing.assert_allclose(found["train_loss"], network.losses(whole, train[:2]), rtol=1e-12)
+    np.testing.assert_allclose(found["train_loss"][1], network.losses(whole, train[:2]), rtol=1e-12)
     mass = measures.relevant_mass(whole, test.tokens[:, :7], test.relevant[:, :7]).mean(1)
-    np.testing.assert_allclose(found["mass"], mass, rtol=1e-12)
+    np.testing.assert_allclose(found["mass"][1], mass, rtol=1e-12)
 
 
 def test_networks_that_are_finished_early_would_not_have_changed(data, monkeypatch):
     finished = own.trained(*data, 16, 2048.0, 60)
-    assert (finished["train_loss"] <= own.FINISHED).any()
+    assert (finished["train_loss"][1] <= own.FINISHED).any()
     monkeypatch.setattr(own, "FINISHED", -1.0)
-    for name, array in own.trained(*data, 16, 2048.0, 60).items():
-        np.testing.assert_allclose(finished[name], array, rtol=1e-9, atol=1e-12)
+    for name, (_, array) in own.trained(*data, 16, 2048.0, 60).items():
+        np.testing.assert_allclose(finished[name][1], array, rtol=1e-9, atol=1e-12)
 
 
 def test_an_output_of_zero_is_an_error():
@@ -163,33 +162,41 @@ def swapped(name, dimension):
 
 RED = {
     "alternating_labels": {"MH-OPEN-heads": swapped("fitted", "heads")},
+    "noise_and_heads": {"MH-H-noise": swapped("test_error", "level")},
     "step_size_map": {"MH-H.9-root": swapped("mass", "heads")},
 }
 PARTS = [
+    ("noise_and_heads", "MH-H-noise", swapped("test_error", "heads")),
+    *(
+        ("noise_and_heads", "MH-H-noise", lambda d, i=i: d.assign(test_error=d.test_error + 0.09 * (d.level == i)))
+        for i in range(3)
+    ),
+    ("noise_and_heads", "MH-H-noise", lambda d: d.assign(test_error=d.test_error / 2)),
     ("alternating_labels", "MH-OPEN-heads", lambda d: d.assign(fitted=d.fitted / 5)),
     ("step_size_map", "MH-H.9-root", swapped("test_error", "step_size")),
     ("step_size_map", "MH-H.9-root", swapped("test_error", "heads")),
 ]  # other values of the same rules
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", MADE)
 def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
     others = [(claim, change) for of, claim, change in PARTS if of == name]
-    red.assert_every_claim_turns(KINDS[name]().measurements, stored[name], RED[name], others)
+    red.assert_every_claim_turns(MADE[name].measure, stored[name], RED[name], others)
 
 
 def test_every_claim_of_the_chapter_is_measured_or_says_why_not():
     mine = {c.id: c for c in ledger.claims() if c.chapter == "multi_head/how_many_heads"}
     found = {claim for claims in RED.values() for claim in claims}
     assert set(mine) - found == {"MH-APP-G"} == {i for i, c in mine.items() if c.untestable}
-    assert sum(c.source == "book" for c in mine.values()) <= 2
+    assert sum(c.source == "book" for c in mine.values()) <= 3
 
 
 def test_the_map_is_indexed_by_heads_then_step_size(smoke):
-    ready = own.StepSizeMap.at("smoke")
-    alone = own.trained(*ready.samples(ready.seeds, CPU), 16, 8.0, ready.steps)
+    small = own.step_size_map.settings("smoke")
+    data = own.samples(own.mixture(), small["seeds"], small["n_samples"], small["n_test"])
+    alone = own.trained(*data, 16, 8.0, small["steps"])
     found = smoke["step_size_map"].train_loss.sel(heads=16, step_size=8.0)
-    np.testing.assert_allclose(found, alone["train_loss"], rtol=1e-10)
+    np.testing.assert_allclose(found, alone["train_loss"][1], rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +206,9 @@ def test_the_map_is_indexed_by_heads_then_step_size(smoke):
         (lambda: one_head_step_sizes(0.5, 0.5), "n_heads"),
         (lambda: one_head_step_sizes(0.5, 2, -1), "exponent"),
         (lambda: one_head_step_sizes(0.5, math.nan), "n_heads"),
-        (lambda: dataclasses.replace(EASY, n_test=0), "n_test"),
-        (lambda: dataclasses.replace(EASY, relevant_fraction=0.3), "relevant_fraction"),
-        (lambda: own.StepSizeMap.at("book", step_sizes=(0.5, 2.0)), "step_sizes"),
-        (lambda: own.AlternatingLabels.at("book", heads=(1, 4)), "heads"),
+        (lambda: own.step_size_map.run(n_test=0), "n_test"),
+        (lambda: own.step_size_map.run(relevant_fraction=0.33), "relevant_fraction"),
+        (lambda: own.alternating_labels.run(heads=(4, 1)), "heads"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -213,19 +219,26 @@ def test_bad_input_is_named(call, message):
 def test_pictures_draw(stored):
     steps = stored["step_size_map"]
     drawn = [
-        figures.step_map(steps),
-        figures.law_frame(steps, 0.5),
+        own.step_map(steps),
+        own.law_frame(steps, 0.5),
+        own.errors(steps, {"mine": {1: 0.0, 64: 0.1}}),
     ]
     assert all(ax.get_ylabel() for figure in drawn for ax in figure.axes)
     # Eight times the root of 1, 16, 256 and 4096 heads: the third to the sixth of the step sizes.
     np.testing.assert_allclose(drawn[0].axes[0].lines[0].get_xdata(), [2, 3, 4, 5])
+    assert "yours: mine" in [text.get_text() for text in drawn[2].axes[0].get_legend().get_texts()]
     plt.close("all")
-    apart = {power: float(figures.law_text(steps, power).split()[-2]) for power in (0.0, 0.5, 1.0)}
+    apart = {power: float(own.law_text(steps, power).split()[-2]) for power in (0.0, 0.5, 1.0)}
     assert apart[0.5] < 0.2 < min(apart[0.0], apart[1.0])
 
 
+def test_a_number_of_heads_without_a_colour_is_drawn_as_well():
+    figure = own.law_frame(own.step_size_map.run("smoke", heads=(1, 7)), 0.5)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["1 head", "7 heads"]
+
+
 def test_looks_differ_in_more_than_colour():
-    looks = figures.BY_HEADS.values()
+    looks = own.BY_HEADS.values()
     for attribute in ("marker", "line", "label", "color"):
         assert len({getattr(look, attribute) for look in looks}) == len(looks), attribute
 

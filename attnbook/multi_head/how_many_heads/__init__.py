@@ -1,1 +1,0 @@
-"""The chapter on the number of heads: its experiments, pictures, tables and exercises."""
