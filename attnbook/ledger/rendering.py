@@ -204,8 +204,7 @@ def own_runs(verdicts: Sequence[Verdict]) -> list[str]:
         verdicts: Verdicts.
 
     Returns:
-        A line for each difference, for example ``your run: steps 400 (6000); not the run by which the claims are
-        judged``.
+        A line for each difference, such as ``your run: steps 400 (6000); not the run by which the claims are judged``.
     """
     return list(dict.fromkeys(f"your run: {v.own}" for v in verdicts if v.own))
 
