@@ -230,7 +230,7 @@ def test_rows_that_nearly_cancel_are_not_called_infeasible(p):
 
 def test_what_is_not_solved_well_enough_comes_with_its_gap(monkeypatch):
     monkeypatch.setattr(interior_point, "MOST_STEPS", 6)
-    with pytest.raises(NotSolvedError, match="problem 0 was solved to a gap of .* only, and not proved") as caught:
+    with pytest.raises(NotSolvedError, match=r"problem 0 was solved to a gap of .* only, and not proved") as caught:
         max_margin(ROWS, [1.3, 2.0, 3.0])
     found, q = caught.value.found, 1.3 / 0.3
     assert 1e-8 < found.gap[0] < 0.1
@@ -242,5 +242,5 @@ def test_what_is_not_solved_well_enough_comes_with_its_gap(monkeypatch):
 
 @pytest.mark.parametrize("length", [1e-200, 1e200])
 def test_rows_whose_lengths_overflow_are_refused(length):
-    with pytest.raises(ValueError, match="constraints: expected rows of lengths from .* row 1 of problem 0 has"):
+    with pytest.raises(ValueError, match=r"constraints: expected rows of lengths from .* row 1 of problem 0 has"):
         max_margin(np.array([[[1.0, 0.0], [0.0, length]]]), 2.0)
