@@ -219,10 +219,10 @@ def _move(kernel: _Dual, state: State, change: State, centre: np.ndarray) -> tup
         # The largest relative loss of any entry.
         loss = (-change[name] / state[name]).max(1, keepdims=True)
         length = np.minimum(length, TO_BOUNDARY / np.maximum(loss, 1e-300))
-    before, farthest = _merit(kernel, state, centre), length
+    before, farthest, rounding = _merit(kernel, state, centre), length, ROUNDING * state["w_norm"][:, 0]
     for _ in range(12):
         moved = kernel.look({name: state[name] + length * step for name, step in change.items()})
-        worse = _merit(kernel, moved, centre) > (1 - 1e-4 * length[:, 0]) * before
+        worse = _merit(kernel, moved, centre) > np.maximum((1 - 1e-4 * length[:, 0]) * before, rounding)
         if not worse.any():
             return moved, length
         length = np.where(worse[:, None], length / 2, length)

@@ -198,7 +198,8 @@ def _corner(rows: Rows, bound: np.ndarray, p: np.ndarray, near: np.ndarray) -> S
 
 def _lengths(rows: Rows) -> np.ndarray:
     """Return the lengths of the rows; 1 for rows of zeros."""
-    lengths = rows.lengths()
+    with np.errstate(over="ignore"):
+        lengths = rows.lengths()
     for problem, row in np.argwhere((lengths < SHORTEST) | (lengths > LONGEST)):
         if lengths[problem, row] or rows.dense(problem)[row].any():
             raise ValueError(

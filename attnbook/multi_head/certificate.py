@@ -104,8 +104,8 @@ class Certificate:
         step_size: The certified step size $\eta=1/\beta_2'$.
         steps: The number of steps $K$ with the smallest bound; 0 if no target is allowed.
         bound: This smallest bound on the average loss; infinite if no target is allowed.
-        fewest_heads: The fewest heads, in the same shares, for which some bound is below $\log2$; infinite if the
-            samples are not separable.
+        fewest_heads: The fewest heads, in the same shares, for which the bound is below $\log2$, to a thousandth and
+            rounded up; more than ``n_heads`` if those are too few. Infinite if the samples are not separable.
         failing: Which hypothesis fails and by how much; empty if the bound is below $\log2$.
         distances: Distances $D$ of the targets that meet all hypotheses but the one on $K$.
         target_losses: Their losses.
@@ -162,26 +162,20 @@ def certify(
         raise ValueError(f"targets: expected at least 2, got {targets}")
     problem = _problem(tokens, labels, start, n_heads)
     total = float(problem.counts.sum())
-    allowed = tracked_heads(n_heads=total, **problem.sizes)
     try:
-        start_loss = float(problem.losses(np.zeros(1), total)[0])
+        found = problem.best(total, targets)
     except ValueError as error:  # not separable, or all gradients are zero: everything else has been checked
         failing = f"separability (P3): the gradients of the outputs at the start: {error}"
-        return Certificate(total, allowed.step_size, 0, math.inf, math.inf, failing, *np.zeros((2, 0)))
-    nearest = math.sqrt(allowed.step_size * start_loss)
-    distances = np.geomspace(nearest, max(nearest, allowed.distance), targets)
-    losses = problem.losses(distances, total)
-    fits = np.isfinite(losses) & (distances <= allowed.distance * (1 + 1e-12))
-    distances, losses = distances[fits], losses[fits]
-    longest = np.floor(distances**2 / (allowed.step_size * losses))
-    steps = int(longest[losses.argmin()]) if len(losses) else 0
-    bound = _best_bound(distances, losses, allowed.step_size, steps) if steps else math.inf
-    fewest = problem.fewest_heads()
-    failing = "" if bound < SOME_USE else (
-        f"heads: {total:.3g} allow targets within a distance of {allowed.distance:.3g}, and none of them has a loss "
-        f"below log(2) / 3.25, as a bound below log 2 needs; {fewest:.3g} heads do, {fewest / total:.3g} times as many"
+        step_size = tracked_heads(n_heads=total, **problem.sizes).step_size
+        return Certificate(total, step_size, 0, math.inf, math.inf, failing, *np.zeros((2, 0)))
+    useful = found.bound < SOME_USE
+    fewest = problem.fewest_heads(1.0 if useful else total)
+    failing = "" if useful else (
+        f"heads: {total:.4g} allow targets within a distance of {found.allowed.distance:.3g}, and the best bound that "
+        f"one of them gives is {found.bound:.4g}, not below log 2 (its loss must be below log(2) / 3.25 for that); "
+        f"{fewest:.4g} heads do, {fewest / total:.4g} times as many"
     )  # fmt: skip
-    return Certificate(total, allowed.step_size, steps, bound, fewest, failing, distances, losses)
+    return Certificate(total, found.allowed.step_size, found.steps, found.bound, fewest, failing, *found.tried)
 
 
 def _best_bound(distances: np.ndarray, losses: np.ndarray, step_size: float, steps: float) -> float:
@@ -189,6 +183,15 @@ def _best_bound(distances: np.ndarray, losses: np.ndarray, step_size: float, ste
     fits = step_size * steps * losses <= distances**2 * (1 + 1e-12)
     bounds = 2 * losses + 5 * distances**2 / (4 * step_size * steps)
     return float(bounds[fits].min(initial=math.inf))
+
+
+class _Best(NamedTuple):
+    """The best bound for a number of heads."""
+
+    allowed: TrackedHeads
+    steps: int
+    bound: float
+    tried: tuple[np.ndarray, np.ndarray]  # distances and losses of the targets that are allowed
 
 
 @dataclass(frozen=True)
@@ -232,8 +235,35 @@ class _Problem:
             found.append(torch.where(too_large, math.inf, loss))
         return torch.cat(found).numpy()
 
-    def fewest_heads(self) -> float:
-        """The fewest heads that allow a target of small enough loss, to a thousandth."""
+    def best(self, n_heads: float, targets: int) -> _Best:
+        """Try targets up to the largest distance; the best of them, after the most steps that it allows."""
+        allowed, start_loss = tracked_heads(n_heads=n_heads, **self.sizes), float(self.losses(np.zeros(1), n_heads)[0])
+        nearest = math.sqrt(allowed.step_size * start_loss)
+        distances = np.geomspace(nearest, max(nearest, allowed.distance), targets)
+        losses = self.losses(distances, n_heads)
+        fits = np.isfinite(losses) & (distances <= allowed.distance * (1 + 1e-12))
+        distances, losses = distances[fits], losses[fits]
+        longest = np.floor(distances**2 / (allowed.step_size * losses))
+        with np.errstate(divide="ignore"):
+            own = 2 * losses + 5 * distances**2 / (4 * allowed.step_size * longest)
+        steps = int(longest[own.argmin()]) if len(losses) else 0
+        bound = _best_bound(distances, losses, allowed.step_size, steps) if steps else math.inf
+        return _Best(allowed, steps, bound, (distances, losses))
+
+    def fewest_heads(self, above: float) -> float:
+        """The fewest heads with a bound that says something; at least as many as are given."""
+        low = high = max(above, self.least_heads())
+        # The farthest target alone: more of them can only lower the bound.
+        more = 1e-3
+        while math.isfinite(high) and self.best(high, 2).bound >= SOME_USE:
+            low, high, more = high, _rounded_up(high * (1 + more)), 2 * more
+        while high > _rounded_up(low * 1.001):
+            middle = _rounded_up(math.sqrt(low * high))
+            low, high = (low, middle) if self.best(middle, 2).bound < SOME_USE else (middle, high)
+        return high
+
+    def least_heads(self) -> float:
+        """The fewest heads that allow a target of small enough loss, were steps not whole numbers."""
         low, high = 1e-2, 1e6
         for _ in range(2):
             distances = np.geomspace(low, high, 500)
@@ -243,7 +273,13 @@ class _Problem:
                 return math.inf
             first = int(good.argmax())
             low, high = distances[max(first - 1, 0)], distances[first]
-        return float(heads[first])
+        return float(heads[max(first - 1, 0)])
+
+
+def _rounded_up(heads: float) -> float:
+    """A whole number of heads, with four digits that are not zero at most."""
+    unit = max(1.0, 10.0 ** (math.floor(math.log10(heads)) - 3))
+    return math.ceil(heads / unit) * unit
 
 
 def _problem(tokens: Any, labels: Any, start: Mapping[str, Any], n_heads: float | Sequence[float]) -> _Problem:

@@ -52,6 +52,42 @@ def test_data_that_no_rule_separates_are_refused_with_a_proof() -> None:
     assert abs((found.value.combination * labels) @ features[:, 0]) < 1e-9
 
 
+@pytest.mark.parametrize("squares", [(1e14, 1.0), (1e-14, 1.0, 1e14), (1.0, 1e20)])
+def test_orthogonal_features_of_any_norms_have_the_margin_of_their_closed_form(squares) -> None:
+    """The rule asks 1 / norm of each: the margin is one over the root of the sum of inverse squared norms."""
+    found = kernel_margin(np.diag(squares), np.ones(len(squares)))
+    assert found.margin == pytest.approx(1 / np.sqrt((1 / np.array(squares)).sum()), rel=1e-9)
+    assert found.gap < 1e-6
+    np.testing.assert_allclose(found.weights, (1 / np.array(squares)) / (1 / np.array(squares)).sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_features_with_log_normal_norms_have_the_margin_of_the_general_solver(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((30, 40)) * np.exp(3 * rng.standard_normal((30, 1)))
+    found = kernel_margin(features @ features.T, np.ones(30))
+    assert found.margin == pytest.approx(1 / max_margin(features[None], 2.0).norm[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_features_that_cancel_are_refused_whatever_their_norms(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((12, 20))
+    features[-1] = -rng.uniform(0.1, 1, 11) @ features[:-1]
+    features *= 10 ** rng.uniform(-4, 4, (12, 1))
+    with pytest.raises(NotSeparableError) as found:
+        kernel_margin(features @ features.T, np.ones(12))
+    proof = found.value.combination
+    assert proof.sum() == pytest.approx(1)
+    assert np.linalg.norm(proof @ features) < 1e-7 * (proof @ np.linalg.norm(features, axis=1))
+
+
+def test_a_feature_of_zero_is_its_own_proof() -> None:
+    with pytest.raises(NotSeparableError, match="not separable") as found:
+        kernel_margin(np.diag([1.0, 0.0]), np.array([1.0, -1.0]))
+    assert found.value.combination.tolist() == [0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
+from attnbook.core import interior_point
 from attnbook.core import max_margin as solver
-from attnbook.core.max_margin import InfeasibleError, max_margin
+from attnbook.core.max_margin import InfeasibleError, NotSolvedError, max_margin
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((3, 5, 11))
@@ -155,3 +156,91 @@ def test_opposite_rows_are_refuted_although_their_system_becomes_singular(p):
     with pytest.raises(InfeasibleError, match="problem 1") as caught:
         max_margin(rows, p)
     np.testing.assert_allclose(caught.value.combination, [0.5, 0.5, 0.0], atol=1e-9)
+
+
+# Rows of very different lengths: the problem is that of rows of length one with other right-hand sides.
+
+
+@pytest.mark.parametrize("p", [1.1, 1.25, 2.0, 3.0])
+@pytest.mark.parametrize("length", [1e5, 1e9, 1e-9])
+def test_long_and_short_rows_along_the_axes_are_solved(length, p):
+    """w1 >= 1 / length and w2 >= 1, both tight; rounding alone moves a margin by about 1e-13 of the longest row."""
+    rows = np.array([[length, 0.0], [0.0, 1.0]])
+    found = max_margin(rows[None], p)
+    assert found.gap[0] <= 1e-12
+    rounding = 1e-12 * np.linalg.norm(rows, axis=1) * found.norm[0]
+    np.testing.assert_array_less(np.abs(rows @ found.weights[0] - 1), 1e-6 + rounding)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([1.1, 1.25, 2.0, 3.0]), st.integers(0, 10_000), st.floats(0.0, 6.0))
+def test_feasible_problems_are_solved_whatever_the_lengths_of_their_rows(p, seed, spread):
+    """A feasible direction is known; the certificate is computed again here, from rows of length one."""
+    rng, q = np.random.default_rng(seed), p / (p - 1)
+    count, dimension = rng.integers(2, 15, 2)
+    inside = rng.standard_normal(dimension)
+    rows = rng.standard_normal((count, dimension))
+    rows *= np.sign(rows @ inside)[:, None]
+    rows += 0.05 * inside / np.linalg.norm(inside)
+    lengths = 10 ** rng.uniform(-spread, spread, count)
+    rows *= (lengths / np.linalg.norm(rows, axis=1))[:, None]
+    found = max_margin(rows[None], p)
+    size, multipliers = found.norm[0], found.multipliers[0]
+    assert (rows @ found.weights[0] >= 1 - 1e-12 - 1e-14 * lengths * size).all()
+    assert norm(found.weights[0], p) == pytest.approx(size, rel=1e-9)
+    assert multipliers.sum() / norm(multipliers @ rows, q) == pytest.approx(size, rel=2e-8)
+    assert found.gap[0] <= 1e-8
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([1.1, 1.25, 2.0, 3.0]), st.integers(0, 10_000), st.floats(0.0, 6.0))
+def test_infeasible_problems_are_refuted_whatever_the_lengths_of_their_rows(p, seed, spread):
+    """Some rows cancel by construction; the proof is checked here, against the lengths of the rows."""
+    rng = np.random.default_rng(seed)
+    count, dimension = rng.integers(2, 15, 2)
+    rows = rng.standard_normal((count, dimension))
+    rows[-1] = -rng.uniform(0.1, 1, count - 1) @ rows[:-1]
+    rows *= 10 ** rng.uniform(-spread, spread, count)[:, None]
+    with pytest.raises(InfeasibleError) as caught:
+        max_margin(rows[None], p)
+    proof = caught.value.combination
+    assert (proof >= 0).all()
+    assert proof.sum() == pytest.approx(1)
+    assert np.linalg.norm(proof @ rows) <= 1e-12 * (proof @ np.linalg.norm(rows, axis=1))
+
+
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0])
+def test_long_rows_that_contradict_each_other_are_not_overlooked(p):
+    """Beside a short one they ask for little; both cannot be had all the same."""
+    with pytest.raises(InfeasibleError) as caught:
+        max_margin(np.array([[[1e16, 0.0], [-1e16, 0.0], [0.0, 1.0]]]), p)
+    np.testing.assert_allclose(caught.value.combination, [0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("p", [1.25, 2.0, 3.0])
+def test_rows_that_nearly_cancel_are_not_called_infeasible(p):
+    """The solution is (0, 1e9); rounding may keep it from the gap that is asked for, never prove that it is none."""
+    rows = np.array([[[1.0, 1e-9], [-1.0, 1e-9]]])
+    try:
+        found = max_margin(rows, p)
+    except NotSolvedError as error:
+        found = error.found
+    assert found.norm[0] == pytest.approx(1e9, rel=1e-3)
+
+
+def test_what_is_not_solved_well_enough_comes_with_its_gap(monkeypatch):
+    monkeypatch.setattr(interior_point, "MOST_STEPS", 6)
+    with pytest.raises(NotSolvedError, match=r"problem 0 was solved to a gap of .* only, and not proved") as caught:
+        max_margin(ROWS, [1.3, 2.0, 3.0])
+    found, q = caught.value.found, 1.3 / 0.3
+    assert 1e-8 < found.gap[0] < 0.1
+    assert found.gap[1] <= 1e-12
+    assert (ROWS @ found.weights[..., None] >= 1 - 1e-12).all()
+    bound = found.multipliers[0].sum() / norm(found.multipliers[0] @ ROWS[0], q)
+    assert bound / found.norm[0] == pytest.approx(1 - found.gap[0])
+
+
+@pytest.mark.parametrize("length", [1e-200, 1e200])
+def test_rows_whose_lengths_overflow_are_refused(length):
+    with pytest.raises(ValueError, match=r"constraints: expected rows of lengths from .* row 1 of problem 0 has"):
+        max_margin(np.array([[[1.0, 0.0], [0.0, length]]]), 2.0)

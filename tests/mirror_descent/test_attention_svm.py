@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from attnbook.core.max_margin import max_margin
+from attnbook.core.max_margin import NotSolvedError, max_margin
 from attnbook.mirror_descent import mirror
 from attnbook.mirror_descent.attention_svm import (
     TokenConflictError,
@@ -178,6 +178,59 @@ def test_the_certificate_holds_for_the_matrix_of_all_constraints(p, seed):
                 total += found.multipliers[i, s, t]
         bound = total / (np.abs(pull) ** q).sum() ** (1 / q)
         assert (np.abs(found.weight[i]) ** p).sum() ** (1 / p) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("p", [1.2, 2.0, 3.0])
+def test_one_feature_in_other_units_leaves_the_problem_feasible(p):
+    """The program of "Use it in your work" with one feature times 100; its certificate is computed again here."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        tokens = rng.standard_normal((1, 12, 6, 10))
+        tokens[..., 3] *= 100
+        selected, queries = rng.integers(6, size=(1, 12)), tokens[:, :, 0]
+        found, q = attention_svm(tokens, queries, selected, p), p / (p - 1)
+        rows = attention_constraints(tokens, queries, selected)[0]
+        multipliers = found.multipliers[0][np.arange(6) != selected[0][:, None]]
+        assert (rows @ found.weight[0].ravel() >= 1 - 1e-9).all()
+        bound = multipliers.sum() / (np.abs(multipliers @ rows) ** q).sum() ** (1 / q)
+        assert bound == pytest.approx((np.abs(found.weight) ** p).sum() ** (1 / p), rel=2e-8)
+
+
+@pytest.mark.parametrize("p", [1.1, 1.25, 2.0, 3.0])
+@pytest.mark.parametrize("length", [1e5, 1e9, 1e-5])
+def test_support_tokens_are_found_whatever_the_lengths_of_their_rows(length, p):
+    """Rows (length, 0), (0, 1) and (0, 2): the last is met with a margin of two and is no support."""
+    tokens = np.array([[[[0.0, 0.0], [-length, 0.0], [0.0, -1.0], [0.0, -2.0]]]])
+    found = attention_svm(tokens, ACROSS, np.array([[0]]), p)
+    assert found.support.tolist() == [[[False, True, True, False]]]
+
+
+def test_a_token_that_is_well_off_the_margin_is_no_support_beside_a_long_row():
+    """By hand, p = 2: w = (0, 1), and the long row (1e5, 1.01) is met with a margin of 1.01."""
+    tokens = np.array([[[[0.0, 0.0], [-1e5, -1.01], [0.0, -1.0]]]])
+    found = attention_svm(tokens, ACROSS, np.array([[0]]), 2.0)
+    np.testing.assert_allclose(found.margins[0, 0, 1:], [1.01, 1.0], atol=1e-9)
+    assert found.support.tolist() == [[[False, False, True]]]
+
+
+def test_samples_in_conflict_are_named_whatever_the_lengths_of_their_tokens():
+    tokens = np.stack([SQUARE[:3], SQUARE[:3], SQUARE[1:4]])[None] * np.array([1.0, 1e7, 1e-7])[:, None, None]
+    queries = np.array([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]])
+    with pytest.raises(TokenConflictError) as caught:
+        attention_svm(tokens, queries, np.array([[0, 1, 0]]), 3.0)
+    assert "(sample 0: token 0 above 1; sample 1: token 1 above 0)" in str(caught.value)
+    assert caught.value.conflict.sum() == pytest.approx(1)
+
+
+def test_matrices_that_are_not_solved_well_enough_come_with_their_gaps(monkeypatch):
+    monkeypatch.setattr("attnbook.core.interior_point.MOST_STEPS", 6)
+    drawn = draw_problems([0])
+    with pytest.raises(NotSolvedError) as caught:
+        attention_svm(drawn.tokens, drawn.queries, drawn.best_tokens, 1.5)
+    found = caught.value.found
+    assert found.weight.shape == (1, 10, 10)
+    assert found.margins.min() == pytest.approx(1)
+    assert 1e-8 < found.gap[0] < 1
 
 
 def _gives_up(*_, **__):

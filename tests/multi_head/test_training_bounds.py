@@ -186,9 +186,27 @@ def test_the_best_number_of_steps_has_the_smallest_bound_and_none_has_one_withou
     assert found.bound_after(1e40) == math.inf
 
 
+@pytest.mark.parametrize(("length", "noise", "seed"), [(1.0, 0.5, 0), (2.0, 0.5, 1), (0.5, 0.2, 2)])
+def test_the_fewest_heads_suffice_and_slightly_fewer_do_not(length, noise, seed):
+    """Two tokens in the plane, from zero; here the number of steps is small enough for its rounding to matter."""
+    draw_from = np.random.default_rng(seed)
+    y = draw_from.choice([-1.0, 1.0], 20)
+    x = np.zeros((20, 2, 2))
+    x[:, 0, 0], x[:, 1, 1] = length * y, draw_from.uniform(-noise, noise, 20)
+    zero = {"decoder": np.zeros((1, 2, 2)), "key_query": np.zeros((1, 2, 2))}
+    fewest = certify(x, y, zero, 1e9).fewest_heads
+    for targets in (2, 200):
+        enough, short = (certify(x, y, zero, share * fewest, targets=targets) for share in (1, 0.998))
+        assert enough.failing == ""
+        assert enough.bound < math.log(2) <= short.bound
+        # Whoever has too few is told a number that is enough.
+        assert short.n_heads < short.fewest_heads <= 1.001 * fewest
+        assert certify(x, y, zero, short.fewest_heads, targets=targets).failing == ""
+
+
 def test_fewest_heads_are_where_a_certificate_starts_to_say_something(small):
     fewest = certify(*arguments(small), n_heads=1e9).fewest_heads
-    assert certify(*arguments(small), n_heads=1.02 * fewest, targets=2000).bound < math.log(2)
+    assert certify(*arguments(small), n_heads=fewest).bound < math.log(2)
     too_few = certify(*arguments(small), n_heads=fewest / 10)
     assert too_few.bound > math.log(2)
     assert too_few.failing.startswith("heads: ")
