@@ -11,7 +11,7 @@ from attnbook.core.experiment import Experiment
 from attnbook.core.results import stored_measurements
 from attnbook.ledger import rendering
 from attnbook.ledger.judging import Verdict, judge
-from attnbook.ledger.schema import LedgerError, claim
+from attnbook.ledger.schema import LedgerError, claim, claims
 
 __all__ = ["Report", "check"]
 
@@ -50,18 +50,19 @@ def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
         LedgerError: If a measured claim is not in the ledger, or ``only`` names one that was not measured.
         ValueError: If a result does not name its experiment and settings.
     """
-    verdicts = {v.claim.id: v for data in results for v in _verdicts(data)}
+    verdicts = {v.claim.id: v for data in results for v in _verdicts(data, only)}
     for i in only or ():
         if i not in verdicts:
             raise LedgerError(f"only: {i!r} was not measured; this result measured {', '.join(verdicts)}")
     return Report(tuple(v for i, v in verdicts.items() if only is None or i in only))
 
 
-def _verdicts(data: xr.Dataset) -> Iterator[Verdict]:
-    """Judge a run of the book; of the reader's own runs say what was measured, and what it leaves out."""
+def _verdicts(data: xr.Dataset, only: Sequence[str] | None) -> Iterator[Verdict]:
+    """Judge a run of the book; of the reader's own runs say what was measured, and what was asked for and was not."""
     experiment = Experiment.from_data(data)
-    scale, changes = experiment.nearest()
-    measured, missing = {}, f"{changes}; it lacks what other claims need"
+    (scale, changes), name = experiment.nearest(), experiment.id.split()[0]  # what it varies, if it does
+    size = {"book": "", "smoke": "the size of tests"}.get(scale, f"size {scale}")
+    measured, missing = {}, f"{changes or size}; it leaves out what some claims need"
     try:
         measured = experiment.measurements(data)
     except ValueError as error:
@@ -69,14 +70,15 @@ def _verdicts(data: xr.Dataset) -> Iterator[Verdict]:
             raise
         missing = str(error)
     for i, found in measured.items():
-        named = claim(i)
-        other = f"experiment {experiment.id}" if named.experiment != experiment.id else ""
-        if own := changes or other or ("the size of tests" if scale == "smoke" else ""):
-            own += "; not the run by which the claims are judged"
-            yield Verdict(named, scale, "your run, not judged", found, own)
+        asked = claim(i)
+        other = f"experiment {experiment.id}" if asked.experiment != experiment.id else ""
+        if own := changes or other or (size if scale == "smoke" else ""):
+            said = f"{own}; not the run by which the claims are judged"
+            yield Verdict(asked, scale, "your run, not judged", found, said)
         else:
-            yield judge(named, found, scale)
-    if changes:
-        book = stored_measurements(experiment.id.split()[0], "book" if scale == "smoke" else scale)
-        for i in [i for i in book if i not in measured]:
-            yield Verdict(claim(i), scale, "your run, not measured", None, missing)
+            yield judge(asked, found, scale)
+    if only is None:
+        only = list(stored_measurements(name, "book" if scale == "smoke" else scale)) if changes else []
+    for asked in claims():
+        if asked.experiment == name and asked.id in only and asked.id not in measured and (changes or size):
+            yield Verdict(asked, scale, "your run, not measured", None, missing)

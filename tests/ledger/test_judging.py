@@ -23,6 +23,7 @@ from attnbook.ledger import (
 )
 from attnbook.ledger.rendering import card
 from attnbook.ledger.schema import EARNED
+from attnbook.preconditioning.structure_aware_descent.experiments import StructureAwareDescent
 from attnbook.softmax_ntk.kernel_stability.experiments import LemmaB1
 
 
@@ -222,6 +223,15 @@ def test_what_other_settings_leave_out_is_said_in_a_line():
     assert "the claims cannot be measured from it: KeyError: not all values found in index 'panel'" in lines[2]
     assert len(lines) == 3
     assert "– your run, not measured" in report._repr_html_()
+
+
+def test_a_claim_of_another_size_is_said_to_be_missing_and_stops_no_chapter():
+    """The larger run of this experiment measures no PC-F10; at the book's size such a question is an error."""
+    larger = StructureAwareDescent.load_stored("large")
+    assert repr(check(larger, only=["PC-F2", "PC-F10"])) == (
+        "PC-F2: reproduced in trend\nPC-F10: your run, not measured\n"
+        "your run: size large; it leaves out what some claims need"
+    )
 
 
 @pytest.mark.parametrize("scale", ["book", "paper"])
