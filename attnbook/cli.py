@@ -23,6 +23,7 @@ from attnbook.core import results, runtime
 from attnbook.core.executors import executor_on
 from attnbook.core.experiment import Experiment
 from attnbook.core.runtime import Scale
+from attnbook.core.unfinished import Stopped
 from attnbook.ledger import rendering
 from attnbook.registry import experiment, experiments
 
@@ -281,9 +282,12 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn expected errors into one line on stderr and exit code 2."""
+    """Turn expected errors into one line on stderr and exit code 2, an interrupted run into one and 130."""
     try:
         yield
+    except Stopped as stopped:
+        typer.echo(f"attnbook: {stopped}", err=True)
+        raise typer.Exit(130) from stopped
     except (ValueError, FloatingPointError) as error:
         typer.echo(f"attnbook: {error}", err=True)
         raise typer.Exit(2) from error

@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from toy_experiment import Toy
 
@@ -358,6 +359,16 @@ def test_what_was_left_more_than_a_month_ago_goes(toy, kept, interrupt):
         os.utime(file, (0, 0))
     toy.run(device="cpu")
     assert not kept.exists()
+
+
+@pytest.mark.parametrize(("needs", "expected"), [("any", "mps"), ("float64", "cpu"), ("cpu", "cpu")])
+def test_an_experiment_computes_where_it_can(needs, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(Toy, "needs", needs)
+    assert Toy.place().type == Toy.place("mps").type == expected
+    assert Toy.place("cpu").type == "cpu"
+    assert Toy().run(device="mps").attrs["provenance"]["device"] == expected
 
 
 def test_an_unavailable_device_is_refused_before_anything_is_trained(toy):
