@@ -29,8 +29,11 @@ NUMBERED = re.compile(
 
 # What makes a question of words, and is found on every page.
 ASKING = set(
-    """about am an any can could did do does from get had has have how i its me my our should so some than them they
-    too us very we what when where which who why would you your""".split()
+    re.findall(
+        r"\w+",
+        """about am an any can could did do does from get had has have how i its me my our should so some than them they
+        too us very we what when where which who why would you your""",
+    )
 )
 
 
