@@ -27,8 +27,20 @@ NUMBERED = re.compile(
 )
 
 
+# What makes a question of words, and is found on every page.
+ASKING = set(
+    re.findall(
+        r"\w+",
+        """about am an any can could did do does from get had has have how i its me my our should so some than them they
+        too us very we what when where which who why would you your""",
+    )
+)
+
+
 class English(SearchEnglish):
-    """English that finds the stem of each word once, not once for each page."""
+    """English that finds the stem of each word once, not once for each page, and in which questions may be asked."""
+
+    stopwords = SearchEnglish.stopwords | ASKING
 
     def init(self, options: dict[str, str]) -> None:
         """Keep the stems."""

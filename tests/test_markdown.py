@@ -1,5 +1,6 @@
 """The text of the notebooks reads well without MyST: plain CommonMark with formulas, as in Colab and on GitHub."""
 
+import ast
 import json
 import re
 from functools import cache
@@ -11,6 +12,8 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from pybtex.database import parse_file
 from pybtex.richtext import Text
 
+from attnbook import ledger
+
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
 BOXES = r":{3,}(\{(prf:\w+|admonition|dropdown|exercise|solution)\}.*)?"
@@ -20,6 +23,9 @@ ALLOWED = re.compile(rf"({BOXES}|{OPTIONS}|\([\w-]+\)=)$")
 MYST = re.compile(r"\{[\w:-]+\}|:::|^:\w+:|^\([\w-]+\)=", re.M)
 FORMULA = re.compile(r"\$\$(.+?)\$\$(?: \(([\w-]+)\))?", re.S)
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+NUMBER = re.compile(r"\b[Ee]q(?:uation)?s?\.? \(?\d|(?<!\w)\(\d{1,2}[a-z]?\)")
+"""What ends before the number of a formula that is not on the page, or before the second of two."""
+OF_A_PAPER = re.compile(r"(?:[Pp]aper's|their)(?: [a-z*]+){0,2}(?:,? ?(?:and |or )?\(\d+[a-z]?\))*,?(?: and| or| to)?$")
 PLAIN = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, allow_labels=False)
 
 
@@ -38,6 +44,13 @@ def texts(path):
 def links(path):
     """Text and target of all links."""
     return [link for text in texts(path) for link in LINK.findall(re.sub(r"\$+[^$]+\$+", "formula", text))]
+
+
+def unnamed(text):
+    """Numbers of formulas that may be the page's or a paper's: no link, and no word that they are a paper's."""
+    text = re.sub(r"`[^`]*`", "code", FORMULA.sub("formula", text))
+    text = LINK.sub("link", re.sub(r"\$[^$]+\$", "formula", text))
+    return [text[: n.end()][-60:] for n in NUMBER.finditer(text) if not OF_A_PAPER.search(text[: n.start()].rstrip())]
 
 
 def unrendered(text):
@@ -89,6 +102,43 @@ def test_links_to_formulas_say_their_number(chapter):
     for text, target in links(chapter):
         if number := re.fullmatch(r"\((\d+)\)", text):
             assert target.endswith(f"-{number[1]}"), (text, target)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("by the paper's (7) and [(7)](#md-ts-7)", 0),
+        ("the paper's inequalities (3), (4) and (5)", 0),
+        ("the paper's (3), with a larger (4)", 1),
+        ("the bound (7), and eq. (8)", 2),
+        ("**Proof.** (1) As long", 1),
+        ("$$x$$ (md-ts-3), $f(1)$, `g(2)`", 0),
+    ],
+)
+def test_numbers_that_may_be_of_the_page_or_of_a_paper_are_noticed(text, found):
+    assert len(unnamed(text)) == found
+
+
+def test_a_number_of_a_paper_is_called_so(chapter):
+    """A number of a formula is a link, or says that it is the paper's: both count from one."""
+    assert [number for text in texts(chapter) for number in unnamed(text)] == []
+
+
+def test_claims_and_pictures_call_numbers_of_a_paper_so():
+    """Their words stand on pages whose own formulas have numbers."""
+    told = {
+        claim.id: " ".join(filter(None, (claim.statement, claim.why, claim.note, claim.untestable)))
+        for claim in ledger.claims()
+    }
+    for file in (ROOT / "attnbook").glob("*/*/figures.py"):
+        strings = [node.value for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if is_text(node)]
+        told[str(file)] = "\n".join(strings)
+    assert {name: found for name, text in told.items() if (found := unnamed(text))} == {}
+
+
+def is_text(node):
+    """Whether a part of a program is a piece of text."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_links_within_a_chapter_have_their_target(chapter):

@@ -37,10 +37,17 @@ QUERIES = {
 }
 
 
-# What stands first among the results of a query, asked as if the page had been opened with it. Summaries of results are
-# left out: for each, the page that it is from would be fetched.
+QUESTIONS = {
+    "how many heads should I use": "multi_head/how_many_heads",
+    "when should I stop training": "softmax_ntk/diffusion",
+    "is a padding mask needed": "global_attention/self_attention",
+    "why does softmax saturate": "preconditioning/structure_aware_descent",
+    "how much data do I need": "global_attention/sample_complexity",
+}
+
+
+# What stands first among the results of a query, asked as if the page had been opened with it.
 FIRST = """query => {
-  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
   history.replaceState(null, '', '?q=' + encodeURIComponent(query));
   Search.performSearch(query);
   return Search.output.querySelector('li > a')?.getAttribute('href') ?? 'nothing';
@@ -78,6 +85,27 @@ def test_search_puts_the_right_chapter_first_for_what_students_type(first: Calla
     }
     assert len(queries) == 30
     assert len(wrong) <= 3, wrong
+
+
+@pytest.mark.parametrize(("question", "chapter"), QUESTIONS.items())
+def test_questions_lead_to_the_chapter_that_answers_them(
+    question: str, chapter: str, first: Callable[[str], str]
+) -> None:
+    """Whatever little words they are made of."""
+    assert first(question) == f"chapters/{chapter}.html"
+
+
+def test_results_have_excerpts_when_pages_are_opened_from_disk(html: Path, tab: Any) -> None:
+    """Each that is no function says words of the query, or what stands at its anchor."""
+    tab.turn_to(f"{(html / 'search.html').as_uri()}?q=mirror map")
+    tab.page.wait_for_function("() => document.querySelector('.search-summary')?.innerText.includes('finished')")
+    said = tab.page.eval_on_selector_all(
+        "#search-results li:not(:has(> span))", "all => all.map(li => li.querySelector('p.context')?.innerText ?? '')"
+    )
+    assert len(said) > 5
+    assert all("mirror" in text.lower() or "map" in text.lower() for text in said), said
+    assert "\ue000" not in "".join(said)
+    assert tab.problems == []
 
 
 def test_word_of_the_glossary_follows_the_chapter_of_the_same_name(address: str, tab: Any) -> None:

@@ -99,11 +99,11 @@ def slack(data: xr.Dataset) -> Table:
     """Return how far below each bound of Corollary 1 the measured values lie."""
     over, thinner = own.ratios(data, data.head_norm), own.ratios(data, data.decoder_norm)
     bounds = {
-        "(1), gradient": over["gradient"],
-        "(2), smoothness": over["smoothness"],
-        "(3), most negative curvature": over["curvature"],
-        "(3) with the norm of U alone": thinner["curvature"],
-        "(3) without dimension (ours)": over["dimension_free_curvature"],
+        "part 1, gradient": over["gradient"],
+        "part 2, smoothness": over["smoothness"],
+        "part 3, most negative curvature": over["curvature"],
+        "part 3 with the norm of U alone": thinner["curvature"],
+        "part 3 without dimension (ours)": over["dimension_free_curvature"],
     }
     rows: list[list[str | Measured]] = []
     for name, ratio in bounds.items():

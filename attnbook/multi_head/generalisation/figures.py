@@ -105,9 +105,9 @@ def recursion_text(paths: xr.Dataset, n_heads: int, rank: int) -> str:
     fits = "below that distance, so a symbol is out of place" if end.printed < end.distance else "above it here as well"
     return (
         f"{n_heads:,} heads, sample {rank}: after the last step the networks are {float(end.distance):.2g} apart, and "
-        f"the paper's (22) allows {_power(excess)} times that. Eq. (21) as printed ends {fits}. The sample's loss is "
-        f"{float(end.sample_loss):.2g} for the network that has seen it and {float(end.left_out_loss):.2g} for the one "
-        "that has not."
+        f"the paper's (22) allows {_power(excess)} times that. Eq. (21) as printed ends {fits}. The sample's "
+        f"loss is {float(end.sample_loss):.2g} for the network that has seen it and {float(end.left_out_loss):.2g} for "
+        "the one that has not."
     )
 
 
@@ -115,8 +115,9 @@ def conditions(stable: xr.Dataset, inside: xr.Dataset) -> Table:
     """Return what the proof of Theorem 2 needs to be at most 1, in three runs and where the theorem is tested."""
     usual, theorem = stable.attrs["settings"], inside.attrs["settings"]
     texts = {
-        "step": "η", "smoothness": "η β₂", "gradient": "η β₁²", "pair": "segment to the reduced network, eq. (18)",
-        "target": "segment to the target, eq. (18)", "kept": "η K L(target) / D²", "first": "η L(start) / D²",
+        "step": "η", "smoothness": "η β₂", "gradient": "η β₁²",
+        "pair": "segment to the reduced network, the paper's (18)", "target": "segment to the target, the paper's (18)",
+        "kept": "η K L(target) / D²", "first": "η L(start) / D²",
     }  # fmt: skip
     rows: list[list[str | Measured]] = []
     for name, text in texts.items():

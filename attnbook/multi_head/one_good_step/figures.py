@@ -16,13 +16,13 @@ from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.one_good_step.experiments import StartMargin
 
 STEP, ZERO = Look("after the step", "#0b5cad", "-", "o"), Look("start at zero", "#5b5f66", "--", "s")
-STATED = Look("stated, eq. (7)", "#111111", (0, (1, 1)), "X")
+STATED = Look("the paper's (7)", "#111111", (0, (1, 1)), "X")
 OURS = Look("guaranteed (ours)", "#15803d", (0, (5, 1)), "v")
 QUARTER, HALF = Look("ζ/4 taken off", "#0b5cad", "-", "o"), Look("ζ/2 taken off", "#c2410c", "-.", "^")
 
 
 def relative(data: xr.Dataset) -> dict[Look, xr.DataArray]:
-    """Return measured smallest margins and both bounds of all cells, over eq. (7) without noise."""
+    """Return measured smallest margins and both bounds of all cells, over the paper's (7) without noise."""
     own = StartMargin.from_data(data)
     unit = own.of_cells(lambda mixture: oracle.first_phase_margin(replace(mixture, label_noise=0.0, other_noise=0.0)))
     bounds = {STATED: own.of_cells(oracle.first_phase_margin), OURS: own.of_cells(theory.margin_bound)}
@@ -30,7 +30,7 @@ def relative(data: xr.Dataset) -> dict[Look, xr.DataArray]:
 
 
 def margins_in_noise(data: xr.Dataset) -> Figure:
-    """Draw the smallest margin and both bounds, over eq. (7) without noise, against the noise for each norm."""
+    """Draw the smallest margin and both bounds, over the paper's (7) without noise, against the noise for each norm."""
     own = StartMargin.from_data(data)
     with style():
         figure, axes = plt.subplots(1, len(own.pattern_norms), figsize=(7.2, 2.6), sharey=True)
@@ -43,7 +43,7 @@ def margins_in_noise(data: xr.Dataset) -> Figure:
 
 
 def residual(data: xr.Dataset) -> Figure:
-    """Draw the residual with both coefficients against its samples, with its exact size and eq. (6) at C = 1."""
+    """Draw the residual with both coefficients against its samples, its exact size, and the paper's (6) at C = 1."""
     own = StartMargin.from_data(data)
     law, bound = own.over_n(theory.residual_size), own.over_n(theory.residual_bound)
     with style():
@@ -51,7 +51,7 @@ def residual(data: xr.Dataset) -> Figure:
         for name, look in (("residual_half", HALF), ("typical_residual", QUARTER)):
             band(ax, data.n.values, data[name].transpose("seed", "n").values, look)
         ax.plot(data.n, law, color=OURS.color, linestyle=OURS.line, label="exact size (ours)")
-        ax.plot(data.n, bound, color=STATED.color, linestyle=STATED.line, label="eq. (6), C = 1")
+        ax.plot(data.n, bound, color=STATED.color, linestyle=STATED.line, label="the paper's (6), C = 1")
         log_axis(ax, data.n.values, "samples of the first step, $n_1$", ",")
         ax.set(yscale="log", ylim=(None, float(bound.max()) * 2), ylabel=r"what is left of $m$, $\|p\|$")
         legend_above(ax, ncols=2, fontsize=9.5)
@@ -83,5 +83,5 @@ def cell_text(data: xr.Dataset, share: float, norm: float, noise: float) -> str:
     stated, ours = (f"{found[look]:.2f}" if found[look] > 0 else "nothing" for look in (STATED, OURS))
     return (
         f"Smallest margin over all seeds: {found[ZERO]:.2f} at zero, {found[STEP]:.2f} after the step. "
-        f"Eq. (7) promises {stated}, our bound {ours}. (All over eq. (7) without noise.)"
+        f"The paper's (7) promises {stated}, our bound {ours}. (All over the paper's (7) without noise.)"
     )

@@ -29,7 +29,7 @@ LOOKS = {
 QUERIES, SEEDS = np.linspace(-3, 3, 41), 10  # of the pictures of attention in one dimension
 SADDLE, MINIMUM = "#c2410c", "#0b5cad"
 NEAR: dict[str, Any] = {"color": "#d9d7d0", "alpha": 0.55, "linewidth": 0}
-PROVED = 1.6  # up to this squared distance, over s_d, the proof of (3) gives a positive factor
+PROVED = 1.6  # up to this squared distance, over s_d, the proof of one-point convexity gives a positive factor
 
 
 @cache
@@ -100,11 +100,12 @@ def theorem_frame(data: xr.Dataset, outputs: str, spread: float) -> Figure:
         left.plot(fine, landscape.shrinking_ratio(fine), color=SADDLE, linewidth=1.2, linestyle=(0, (5, 1)),
                   label="shrink the weakest column")  # fmt: skip
         right.plot(fine, landscape.growing_ratio(fine, spread), color=INK, label="bound $(1+g)(2+g)$")
-        for ax, bound, label in ((left, 0.5, r"(3): $\frac{1}{2}$"), (right, landscape.SMOOTHNESS, "(4): 5.3")):
+        stated = ((left, 0.5, r"convexity: $\frac{1}{2}$"), (right, landscape.SMOOTHNESS, "gradient: 5.3"))
+        for ax, bound, label in stated:
             ax.plot([0, landscape.RADIUS], [bound, bound], color=INK, linewidth=1.2, linestyle=":", label=label)
         _legend(figure, ncols=3)
-        left.set(ylim=(0, 4.2), title=r"(3) $\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$")
-        right.set(ylim=(0, 7.2), title=r"(4) $\|\nabla\|\,/\,(s_1\|H\|)$")
+        left.set(ylim=(0, 4.2), title=r"$\langle\nabla,H\rangle\,/\,(s_d\|H\|^2)$")
+        right.set(ylim=(0, 7.2), title=r"$\|\nabla\|\,/\,(s_1\|H\|)$")
     return figure
 
 
@@ -116,9 +117,10 @@ def theorem_text(data: xr.Dataset, outputs: str, spread: float) -> str:
     way = [100 * (r / landscape.SADDLE) ** 0.5 for r in (landscape.RADIUS, PROVED, end)]
     return (
         f"{outputs}, weakest over strongest singular value {spread:g}. Shaded, up to {way[0]:.0f} % of the way to the "
-        f"saddle: the ratio of (3) is at least {low.random_smallest:.2f} at random and {low.found_smallest:.3f} by "
-        f"search, that of (4) at most {high.random_largest:.2f} and {high.found_largest:.2f}. The proof of (3) ends at "
-        f"{way[1]:.0f} %; at {way[2]:.0f} % the search still finds {last.found_smallest.min():.3f}."
+        f"saddle: the ratio of one-point convexity is at least {low.random_smallest:.2f} at random and "
+        f"{low.found_smallest:.3f} by search, that of the bound on the gradient at most {high.random_largest:.2f} and "
+        f"{high.found_largest:.2f}. The proof of convexity ends at {way[1]:.0f} %; at {way[2]:.0f} % the search still "
+        f"finds {last.found_smallest.min():.3f}."
     )
 
 
