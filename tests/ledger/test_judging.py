@@ -122,7 +122,7 @@ def test_a_check_judges_all_that_was_measured_one_line_each():
         (i, "book", m) for i, m in measured.items()
     ]
     assert repr(report).splitlines()[2] == "GA-T1-order: reproduced in trend"
-    assert report._repr_html_() == card(report.verdicts)
+    assert report._repr_html_().strip() == card(report.verdicts)
 
 
 @pytest.mark.parametrize(

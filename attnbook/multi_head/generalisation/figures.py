@@ -105,7 +105,7 @@ def recursion_text(paths: xr.Dataset, n_heads: int, rank: int) -> str:
     fits = "below that distance, so a symbol is out of place" if end.printed < end.distance else "above it here as well"
     return (
         f"{n_heads:,} heads, sample {rank}: after the last step the networks are {float(end.distance):.2g} apart, and "
-        f"the paper's (22) allows {_power(excess)} times that. Eq. (21) as printed ends {fits}. The sample's "
+        f"the paper's (22) allows {_power(excess)} times that. The paper's (21) as printed ends {fits}. The sample's "
         f"loss is {float(end.sample_loss):.2g} for the network that has seen it and {float(end.left_out_loss):.2g} for "
         "the one that has not."
     )
