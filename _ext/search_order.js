@@ -49,7 +49,8 @@ var Scorer = {
         const near = Object.hasOwn(index, word) ? [word] : word.length > 2 ? Object.keys(index).filter((term) => term.includes(word)) : [];
         for (const term of near) for (const file of filled(index[term])) best.set(file, Math.max(best.get(file) ?? 0, term === word ? whole : part));
       }
-      const weight = Math.log(1 + docnames.length / (1 + best.size));
+      if (!best.size) continue;  // said nowhere
+      const weight = Math.log(1 + docnames.length / best.size);
       most += weight;
       for (const [file, score] of best) { scores[file] += weight * score; having[file] += weight; }
     }

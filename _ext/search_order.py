@@ -32,7 +32,7 @@ ASKING = set(
     re.findall(
         r"\w+",
         """about am an any can could did do does from get had has have how i its me my our should so some than them they
-        too us very we what when where which who why would you your""",
+        too very we what when where which who why would you your""",
     )
 )
 

@@ -270,7 +270,7 @@ def test_figures_and_tables_draw_what_is_stored(stored):
     line = drawn[0].axes[0].get_lines()[0].get_ydata()
     bound = own.constants(data, data.head_norm)["curvature"].sel(scale=0.5, point="trained").median("seed")
     np.testing.assert_allclose(line, bound / np.sqrt(data.heads))
-    assert "(3), most negative" in figures.slack(data)._repr_html_()
+    assert "part 3, most negative" in figures.slack(data)._repr_html_()
     assert "trained to equal loss" in figures.slopes(data)._repr_html_()
 
 
