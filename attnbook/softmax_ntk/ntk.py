@@ -5,14 +5,16 @@ Rows and columns are output-major: ``kernel[l1 * n + i, l2 * n + j]`` is $H_{\el
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.softmax_ntk.conditioning import SingularKernelError, rank, refuse_negative
-from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
+from attnbook.softmax_ntk.two_layer import Networks, logits, neuron_derivatives
 
 __all__ = ["kernel_coefficients", "kernel_gradient_flow", "ntk_gram"]
 
@@ -52,8 +54,8 @@ def ntk_gram(
     """
     if chunk < 1:
         raise ValueError(f"chunk: expected at least one neuron, got {chunk}")
-    rows = _Features(networks, inputs)
-    columns = rows if others is None else _Features(networks, others)
+    rows = _Features(networks, inputs, chunk)
+    columns = rows if others is None else _Features(networks, others, chunk)
     second = inputs if others is None else others
     members, n_outputs, _ = networks.signs.shape
     gram = inputs.new_zeros(members, n_outputs * inputs.shape[1], n_outputs * second.shape[1])
@@ -202,13 +204,31 @@ def _learned(exponents: Tensor, eigenvalues: Tensor, limit: Tensor) -> Tensor:
 class _Features:
     """Scalar features of all samples for a range of neurons, ``(members, outputs * samples, neurons)``."""
 
-    def __init__(self, networks: Networks, inputs: Tensor) -> None:
-        self.derivatives, self.signs, self.centre = neuron_derivatives(networks, inputs), networks.signs, None
-        if networks.activation == "softmax":  # whose neurons are their own derivatives
-            self.centre = torch.bmm(self.signs, self.derivatives.mT).div_(networks.width).unsqueeze(3)
+    def __init__(self, networks: Networks, inputs: Tensor, chunk: int) -> None:
+        self.networks, self.inputs = networks, inputs
+        if networks.activation == "softmax":
+            self.total, self.centre = _denominators(networks, inputs, chunk)
 
     def __call__(self, start: int, stop: int) -> Tensor:
-        derivatives = self.derivatives[:, None, :, start:stop]
-        if self.centre is None:
-            return (self.signs[:, :, None, start:stop] * derivatives).flatten(1, 2)
-        return (self.signs[:, :, None, start:stop] - self.centre).mul_(derivatives).flatten(1, 2)
+        part = _part(self.networks, start, stop)
+        if part.activation != "softmax":
+            return (part.signs.unsqueeze(2) * neuron_derivatives(part, self.inputs).unsqueeze(1)).flatten(1, 2)
+        shares = logits(part, self.inputs).sub_(self.total.unsqueeze(2)).exp_().mul_(self.networks.width)
+        return (part.signs.unsqueeze(2) - self.centre.unsqueeze(3)).mul_(shares.unsqueeze(1)).flatten(1, 2)
+
+
+def _denominators(networks: Networks, inputs: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """Logarithms of the denominators of softmax, and mean signs under softmax, from one chunk of neurons at a time."""
+    total, centre = inputs.new_full(inputs.shape[:2], -math.inf), inputs.new_zeros(())
+    for start in range(0, networks.width, chunk):
+        part = _part(networks, start, start + chunk)
+        found = logits(part, inputs)
+        before, total = total, torch.logaddexp(total, found.logsumexp(2))
+        shares = found.sub_(total.unsqueeze(2)).exp_()
+        centre = (before - total).exp_().unsqueeze(1) * centre + torch.bmm(part.signs, shares.mT)
+    return total, centre
+
+
+def _part(networks: Networks, start: int, stop: int) -> Networks:
+    first, signs = (weights[:, :, start:stop] for weights in (networks.first_layer, networks.signs))
+    return replace(networks, first_layer=first, signs=signs)

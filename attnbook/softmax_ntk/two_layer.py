@@ -35,7 +35,7 @@ from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.kernels import Activation, check_activation
 
 __all__ = [
-    "Networks", "Start", "Weights", "draw_weights", "loss_and_gradient", "neuron_derivatives", "predict",
+    "Networks", "Start", "Weights", "draw_weights", "logits", "loss_and_gradient", "neuron_derivatives", "predict",
 ]  # fmt: skip
 
 Start: TypeAlias = Literal["paired", "opposite_signs", "independent"]
@@ -193,18 +193,25 @@ def neuron_derivatives(
     networks: Networks, inputs: Float[Tensor, "members samples inputs"]
 ) -> Float[Tensor, "members samples width"]:
     r"""Return the factor $g$ of each neuron's derivative for each sample (see above)."""
-    logits = _logits(networks, inputs)
+    found = logits(networks, inputs)
     if networks.activation == "softmax":
-        return torch.softmax(logits, dim=2).mul_(networks.width)
-    return logits.exp_() if networks.activation == "exp" else (logits > 0).to(logits)
+        return torch.softmax(found, dim=2).mul_(networks.width)
+    return found.exp_() if networks.activation == "exp" else (found > 0).to(found)
 
 
 def _neurons(networks: Networks, inputs: Tensor) -> Tensor:
     """Values of the neurons, ``(members, samples, width)``; all but ReLU are their own derivative."""
-    return _logits(networks, inputs).relu_() if networks.activation == "relu" else neuron_derivatives(networks, inputs)
+    return logits(networks, inputs).relu_() if networks.activation == "relu" else neuron_derivatives(networks, inputs)
 
 
-def _logits(networks: Networks, inputs: Tensor) -> Tensor:
+def logits(
+    networks: Networks, inputs: Float[Tensor, "members samples inputs"]
+) -> Float[Tensor, "members samples width"]:
+    r"""Return $\langle w_r, x\rangle$ of each neuron for each sample.
+
+    Raises:
+        ValueError: If the shapes do not fit or an input is not finite.
+    """
     members, n_inputs, _ = networks.first_layer.shape
     if inputs.ndim != 3 or inputs.shape[0] != members or inputs.shape[2] != n_inputs:
         raise ValueError(

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnbook.softmax_ntk.kernels import infinite_width_kernel
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
@@ -49,6 +50,31 @@ def test_chunks_and_neighbours_change_nothing(activation):
     torch.testing.assert_close(ntk_gram(nets, x, chunk=5), whole, rtol=1e-12, atol=1e-12)
     alone = torch.cat([ntk_gram(nets.subset(np.array([k])), x[k : k + 1]) for k in range(3)])
     torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_no_tensor_of_the_gram_grows_with_the_width(activation):
+    """But for views of the weights: nothing new has more numbers than all features of a chunk."""
+    nets, x = network(activation, width=2000), double(1, 50, 7)
+    made = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            made.extend(t.numel() for t in torch.utils._pytree.tree_leaves(found) if isinstance(t, torch.Tensor))
+            return found
+
+    with Record():
+        ntk_gram(nets, x, x, chunk=10)
+    rows = nets.signs.shape[1] * 50
+    assert max(made) <= rows**2 < 50 * 2000
+
+
+def test_kernel_of_equal_logits_that_would_overflow_is_found_in_chunks():
+    nets, x = network("softmax"), double(1, 5, 7)
+    shifted = Networks("softmax", nets.first_layer + 1e3 * x[0, 0].sign()[None, :, None], nets.signs)
+    whole = jacobian(shifted, x) @ jacobian(shifted, x).T / 22
+    torch.testing.assert_close(ntk_gram(shifted, x, chunk=3)[0], whole, rtol=1e-9, atol=1e-9)
 
 
 def test_kernel_of_zero_weights_is_known_by_hand():
