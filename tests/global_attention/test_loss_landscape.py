@@ -354,3 +354,13 @@ def _flattest(hessian, p, d, logs):
     pairs = itertools.product(np.exp(logs), repeat=2)
     scalings = [np.repeat([1 / a, 1 / b, a * b], [p, p * d, d]) for a, b in pairs]
     return min(np.linalg.eigvalsh(s[:, None] * hessian * s)[-1] for s in scalings)
+
+
+def test_runs_with_more_and_fewer_eigenvalues_are_compared_at_one_rank(smoke):
+    few, many = smoke[HessianSpectrum.id], HessianSpectrum.load_stored("book")
+    middle = few.sizes["rank"] // 2
+    assert few.sizes["rank"] < many.sizes["rank"]
+    rows = [row[0] for row in figures.comparison({"few": few, "many": many}).rows]
+    assert [row for row in rows if "rank" in row] == [
+        f"{when}: rank {middle}{folded}" for when in ("equal steps", "equal loss") for folded in ("", ", folded")
+    ]

@@ -260,3 +260,13 @@ def test_wrong_answers_get_the_likely_mistake(exercise, answer, message):
     feedback = attnbook.check(exercise, answer)
     assert not feedback.right
     assert message in repr(feedback)
+
+
+def test_the_slope_is_named_on_its_line_however_few_widths_there_are(smoke_results):
+    """At the fourth point of the dotted line, or its last."""
+    for data, place in ((smoke_results[own.TrainingBounds.id], 2), (own.TrainingBounds.load_stored("book"), 4)):
+        left = figures.lazy(data).axes[0]
+        (dotted,) = (line for line in left.lines if line.get_linestyle() == ":")
+        (label,) = (text for text in left.texts if text.get_text() == "slope −1/2")
+        assert label.xy[0] == data.heads.values[place]
+        assert label.xy in list(zip(*dotted.get_data(), strict=True))

@@ -284,3 +284,10 @@ def test_right_answers_pass_and_wrong_ones_get_the_likely_mistake(exercise, answ
     feedback = attnbook.check(exercise, answer)
     assert not feedback.right
     assert message in repr(feedback)
+
+
+def test_the_table_of_condition_numbers_has_the_norms_and_scales_of_the_run(smoke_results):
+    data = smoke_results[own.Denominator.id]
+    rows = figures.conditions(data).rows
+    assert [row[:2] for row in rows] == [["all 1", "1"], ["all 1", "2"], ["0.5 to 1", "1"], ["0.5 to 1", "2"]]
+    assert len(figures.conditions(own.Denominator.load_stored("book")).rows) == 6

@@ -94,7 +94,10 @@ def lazy(data: xr.Dataset) -> Figure:
         band(left, heads, move, Look("movement of a head", FEW.color, "-", "o"))
         line = 3 * float(move[:, 1].median()) * (heads[1:] / heads[1]) ** -0.5
         left.plot(heads[1:], line, color=INK, linewidth=1, linestyle=":")
-        left.annotate("slope −1/2", (heads[4], line[3]), xytext=(4, 4), textcoords="offset points", fontsize=9.5)
+        place = min(4, len(heads) - 1)
+        left.annotate(
+            "slope −1/2", (heads[place], line[place - 1]), xytext=(4, 4), textcoords="offset points", fontsize=9.5
+        )
         left.set(xscale="log", yscale="log", xlabel="number of heads H", title="heads move less")
         band(right, heads, data.attention.sel(sign="+"), PLUS)
         band(right, heads, data.attention.sel(sign="-"), MINUS)

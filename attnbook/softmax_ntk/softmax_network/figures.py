@@ -127,8 +127,9 @@ def effective_numbers(data: xr.Dataset) -> Figure:
 def conditions(data: xr.Dataset) -> Table:
     """Return condition numbers of the kernels of networks and at infinite width, by norms and weight scale."""
     rows: list[list[str | Measured]] = []
-    for low in (1.0, 0.5, 0.2):
-        for scale in (1.0, 2.0):
+    lows, scales = (data[name].values for name in ("lowest", "scale"))
+    for low in lows[np.isin(lows, (1.0, 0.5, 0.2))]:
+        for scale in scales[np.isin(scales, (1.0, 2.0))]:
             picked = data.sel(lowest=low, scale=scale)
             cells = [spread(picked.condition.sel(network=name), ".1f") for name in LOOKS]
             cells.append(spread(picked.condition.sel(network="exp") / picked.condition.sel(network="softmax"), ".1f"))
