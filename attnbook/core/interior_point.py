@@ -65,14 +65,13 @@ def certified(state: State, bound: np.ndarray) -> State:
     Returns:
         ``w``, ``lam``, ``norm`` and the relative ``gap``.
     """
-    asks = bound > 0
     achieved, rounding = state["achieved"], ROUNDING * state["w_norm"]
-    # Scaling cannot mend what rounding takes from small right-hand sides, nor a right-hand side of zero.
-    margin = ((achieved + rounding) / np.where(asks, bound, 1.0)).min(1, keepdims=True, where=asks, initial=np.inf)
-    fits = np.where(asks, achieved > 0, achieved >= -FORGIVEN * state["w_norm"]).all(1, keepdims=True)
-    margin = np.where(fits & (margin > 1e3 * rounding), margin, 0.0)
     total = (bound * state["lam"]).sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Scaling cannot mend what rounding takes from small right-hand sides, nor a right-hand side of zero.
+        margin = ((achieved + rounding) / bound).min(1, keepdims=True, where=bound > 0, initial=np.inf)
+        fits = (achieved > np.where(bound > 0, 0.0, -FORGIVEN * state["w_norm"])).all(1, keepdims=True)
+        margin = np.where(fits & (margin > 1e3 * rounding), margin, 0.0)
         norm = np.where(margin > 0, state["w_norm"] / margin, np.inf)[:, 0]
         proved = total / state["pull_norm"][:, 0]
         gap = np.where(np.isfinite(norm) & np.isfinite(proved), np.abs(1 - proved / norm), np.inf)
@@ -96,9 +95,9 @@ class _Dual:
     def start(self) -> State:
         lam = np.ones(self.rows.shape[:2]) / self.bound.sum(1, keepdims=True)
         found = self.look({"lam": lam, "s": np.zeros_like(lam), "t": np.zeros((len(lam), 1))})
-        # Multipliers may cancel.
-        size = np.maximum(found["pull_norm"], 1e-6 * lam.max(1, keepdims=True))
-        return self.look(found | {"s": np.maximum(found["achieved"], size / 2)})
+        # What the rows achieve on average. They may cancel.
+        t, size = found["pull_norm"] ** 2, np.maximum(found["pull_norm"], 1e-6 * lam.max(1, keepdims=True))
+        return self.look(found | {"s": np.maximum(found["achieved"] - t * self.bound, size / 20), "t": t})
 
     def look(self, state: State) -> State:
         """Add what depends on the state: u = A'lam and its norm, w, Aw, and by how much the equations fail."""
@@ -128,7 +127,10 @@ class _Dual:
         """Solve for multipliers and t, whose equation is that the multipliers of the right-hand sides add up to 1."""
         lam, s, bound = state["lam"], state["s"], self.bound
         _add_to_diagonal(matrix, s / lam)
-        alone, per_t = np.moveaxis(_solve(matrix, np.stack([missing / lam + right, bound], axis=2)), 2, 0)
+        columns = np.empty((*bound.shape, 2))
+        columns[..., 0], columns[..., 1] = missing / lam + right, bound
+        solution = _solve(matrix, columns)
+        alone, per_t = solution[..., 0], solution[..., 1]
         left, total = 1 - (bound * (lam + alone)).sum(1, keepdims=True), (bound * per_t).sum(1, keepdims=True)
         change = alone + left / total * per_t
         return {"lam": change, "s": (missing - s * change) / lam, "t": left / total}
@@ -185,10 +187,10 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
         best["steps"][which] = step
         since[which] = np.where(clearly | np.isinf(found["gap"]), 0, since[which] + 1)
         # Twenty steps without a clearly better certificate: rounding.
-        unsolved = (best["gap"][which] > tolerance) & (since[which] < 20)
-        excess = state["achieved"] - state["t"] * kernel.bound
-        settled = _settled(state, excess, before, kernel.bound)
-        going = unsolved | ((best["gap"][which] <= tolerance) & ~settled)
+        solved, excess = best["gap"][which] <= tolerance, state["achieved"] - state["t"] * kernel.bound
+        going = ~solved & (since[which] < 20)
+        if solved.any():
+            going |= solved & ~_settled(state, excess, before, kernel.bound)
         # Where the rows cancel, there are no weights.
         going &= state["pull_norm"][:, 0] > SEEN * state["lam"].sum(1)
         if not going.any():
@@ -198,8 +200,8 @@ def _interior_point(kernel: _Dual, tolerance: float) -> dict[str, np.ndarray]:
             state = {name: value[going] for name, value in state.items()}
             kernel.keep(going)
         # Not far below what the equations fail by: else multipliers and slacks vanish together.
-        centre = np.maximum(centring * state["lam"] * state["s"], 1e-3 * state["lam"] * np.abs(state["short"]))
-        centre, before = centre.mean(1, keepdims=True), excess
+        aim = state["lam"] * np.maximum(centring * state["s"], 1e-3 * np.abs(state["short"]))
+        centre, before = aim.sum(1, keepdims=True) / count, excess
         state, length = _move(kernel, state, kernel.direction(state, centre), centre)
         # The farther a step went, the bolder the next.
         centring = np.clip((1 - length) ** 2, BOLDEST, CENTRING)

@@ -113,7 +113,7 @@ def attention_svm(
     rows, others = _rows(tokens, queries, selected)
     _refuse_ties(rows, others, selected)
     try:
-        return _solution(max_margin(rows, p), rows, others)
+        return _solution(max_margin(rows, p), rows, selected)
     except InfeasibleError as error:
         conflict = np.zeros(tokens.shape[1:3])
         proof = error.combination.reshape(others.shape[1:])
@@ -121,20 +121,19 @@ def attention_svm(
         reason = "to select these tokens is to ask for margins that cancel"
         raise TokenConflictError(error.problem, conflict, selected[error.problem], reason) from error
     except NotSolvedError as error:
-        error.found = _solution(error.found, rows, others)
+        error.found = _solution(error.found, rows, selected)
         raise
 
 
-def _solution(solved: MaxMargin, rows: OuterRows, others: np.ndarray) -> AttentionSVM:
+def _solution(solved: MaxMargin, rows: OuterRows, selected: np.ndarray) -> AttentionSVM:
     """What was found, by token."""
-    problems, samples, rest = others.shape
-    weight = solved.weights.reshape(problems, rows.left.shape[3], -1)
-    margins, multipliers = np.full((problems, samples, rest + 1), np.inf), np.zeros((problems, samples, rest + 1))
+    other = np.arange(rows.left.shape[2] + 1) != selected[..., None]
+    shape = other.shape
     achieved = rows.down(solved.weights)
-    marked = on_margin(achieved, rows.lengths(), solved.norm)
-    support = np.zeros(margins.shape, dtype=bool)
-    for array, values in ((margins, achieved), (multipliers, solved.multipliers), (support, marked)):
-        np.put_along_axis(array, others, values.reshape(others.shape), axis=2)
+    margins, multipliers, support = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape, dtype=bool)
+    margins[other], multipliers[other] = achieved.ravel(), solved.multipliers.ravel()
+    support[other] = on_margin(achieved, rows.lengths(), solved.norm).ravel()
+    weight = solved.weights.reshape(len(selected), rows.left.shape[3], -1)
     return AttentionSVM(weight, solved.norm, margins, multipliers, support, solved.gap)
 
 

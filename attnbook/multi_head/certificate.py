@@ -45,6 +45,8 @@ SOME_USE = math.log(2)
 """The loss of a network that always answers zero: a bound above it says nothing."""
 # A target's bound is lowest after the most steps that it allows: 2 + 5/4 times its loss.
 NEEDED_LOSS = SOME_USE / 3.25
+# So many heads allow any distance that is tried.
+MOST_HEADS = 1e30
 # Outputs computed at once; bounds the memory that large networks take.
 AT_ONCE = 2_000_000
 
@@ -105,7 +107,8 @@ class Certificate:
         steps: The number of steps $K$ with the smallest bound; 0 if no target is allowed.
         bound: This smallest bound on the average loss; infinite if no target is allowed.
         fewest_heads: The fewest heads, in the same shares, for which the bound is below $\log2$, to a thousandth and
-            rounded up; more than ``n_heads`` if those are too few. Infinite if the samples are not separable.
+            rounded up; more than ``n_heads`` if those are too few. Infinite if the samples are not separable, or if
+            no number of heads is enough.
         failing: Which hypothesis fails and by how much; empty if the bound is below $\log2$.
         distances: Distances $D$ of the targets that meet all hypotheses but the one on $K$.
         target_losses: Their losses.
@@ -170,10 +173,12 @@ def certify(
         return Certificate(total, step_size, 0, math.inf, math.inf, failing, *np.zeros((2, 0)))
     useful = found.bound < SOME_USE
     fewest = problem.fewest_heads(1.0 if useful else total)
+    share = f"{fewest:.4g} heads do, {fewest / total:.4g} times as many"
+    enough = share if math.isfinite(fewest) else "no number of heads in these shares does"
     failing = "" if useful else (
         f"heads: {total:.4g} allow targets within a distance of {found.allowed.distance:.3g}, and the best bound that "
         f"one of them gives is {found.bound:.4g}, not below log 2 (its loss must be below log(2) / 3.25 for that); "
-        f"{fewest:.4g} heads do, {fewest / total:.4g} times as many"
+        f"{enough}"
     )  # fmt: skip
     return Certificate(total, found.allowed.step_size, found.steps, found.bound, fewest, failing, *found.tried)
 
@@ -253,10 +258,12 @@ class _Problem:
     def fewest_heads(self, above: float) -> float:
         """The fewest heads with a bound that says something; at least as many as are given."""
         low = high = max(above, self.least_heads())
-        # The farthest target alone: more of them can only lower the bound.
         more = 1e-3
-        while math.isfinite(high) and self.best(high, 2).bound >= SOME_USE:
+        # The farthest target alone: more of them can only lower the bound.
+        while high < MOST_HEADS and self.best(high, 2).bound >= SOME_USE:
             low, high, more = high, _rounded_up(high * (1 + more)), 2 * more
+        if high >= MOST_HEADS:
+            return math.inf
         while high > _rounded_up(low * 1.001):
             middle = _rounded_up(math.sqrt(low * high))
             low, high = (low, middle) if self.best(middle, 2).bound < SOME_USE else (middle, high)
