@@ -1,6 +1,6 @@
 """Where and at what size an experiment runs: device, scale, threads, progress.
 
-:func:`use` chooses both for the rest of the session; the first cell of every chapter calls it.
+:func:`use` chooses both for the rest of the session; every chapter begins by calling it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _chosen: dict[str, Any] = {}  # what `use` was last called with, "auto" left out
 def use(*, scale: str = "auto", device: str | torch.device = "auto") -> None:
     """Choose at what size and where experiments run from now on, in this process.
 
-    The first cell of every chapter calls it: one change there, ``scale="paper"``, trains the whole chapter at the
-    paper's own size. Arguments that a call gives explicitly still come first. Python's collector is told to look for
-    garbage after 50,000 new objects, not 700: what torch and Matplotlib load lives as long as the session.
+    Every chapter begins by calling it, with the size and the device that its first cell holds; an experiment without
+    that size keeps the book's. Arguments that a call gives explicitly still come first. Python's collector is told to
+    look for garbage after 50,000 new objects, not 700: what torch and Matplotlib load lives as long as the session.
 
     Args:
         scale: ``smoke``, ``book``, ``paper`` or ``large``; default ``auto``: what ``ATTNBOOK_SCALE`` says, else
