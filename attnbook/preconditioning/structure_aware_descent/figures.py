@@ -87,7 +87,7 @@ def conditioning_frame(data: xr.Dataset, condition_number: float, step_size: flo
         for (penalty, kind), name in PARTS.items():
             median = medians.sel(penalty=penalty, kind=kind).values
             ax.plot(steps[::5], np.where(median < 1e6, median, np.nan)[::5], **LOOKS[name].line_style())
-            if not np.isfinite(median[-1]):  # a broad bar: a frame's small palette loses a short line's colour
+            if not np.isfinite(median[-1]):  # there is no line to see
                 at, text = (0.98, 0.95 - 0.09 * len(ax.texts)), f"{LOOKS[name].label}: median diverges"
                 ax.annotate(text, at, xycoords="axes fraction", ha="right", va="top", fontsize=9.5, color="white",
                             backgroundcolor=LOOKS[name].color)  # fmt: skip
