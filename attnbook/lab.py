@@ -38,7 +38,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
-from dataclasses import asdict, dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -125,10 +125,9 @@ class Experiment:
     budget_seconds: float
     needs: str
     code: str
-    _measured: Callable[[xr.Dataset], Mapping[str, Mapping[str, Any]]] = field(default=lambda data: {}, repr=False)
-    kind: type[classes.Experiment] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._measured: Callable[[xr.Dataset], Mapping[str, Mapping[str, Any]]] = lambda data: {}
         self.kind = _as_class(self)
         self.__doc__ = f"{inspect.getdoc(self.simulate)}\n\nSettings:\n{self._explained()}"
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import attnbook
 from attnbook import __main__, cli, ledger
+from attnbook.core.experiment import Experiment
 from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
 from attnbook.registry import experiment, experiments
@@ -208,17 +209,18 @@ def runs(monkeypatch):
     """The seeds of each run of the only experiment in the registry, a small one."""
     seen = []
 
-    class Small(sample_complexity.ErrorRate):
-        @classmethod
-        def at(cls, scale=None, **changes):
-            return super().at("smoke", **changes)
+    def at(cls, scale=None, **changes):
+        return cls(**{**cls.smoke, **changes})
 
-        def run(self, **options):
-            seen.append(self.seeds)
-            return super().run(**options)
+    def run(self, **options):
+        seen.append(self.seeds)
+        return Experiment.run(self, **options)
 
-    monkeypatch.setattr(cli, "experiments", lambda: {Small.id: Small})
-    monkeypatch.setattr(cli, "experiment", lambda _: Small)
+    small = sample_complexity.ErrorRate
+    monkeypatch.setattr(small, "at", classmethod(at))
+    monkeypatch.setattr(small, "run", run)
+    monkeypatch.setattr(cli, "experiments", lambda: {small.id: small})
+    monkeypatch.setattr(cli, "experiment", lambda _: small)
     return seen
 
 

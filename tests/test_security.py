@@ -27,6 +27,7 @@ EXCEPTIONS = {
     ("_ext/search_order.py", "pickle"): "writes Sphinx's own file of its environment once more; reads none",
     ("attnbook/datasets/downloading.py", "pooch"): "the one place that fetches, by SHA-256",
     ("attnbook/datasets/downloading.py", "requests"): "the names of its errors",
+    ("attnbook/lab.py", "joblib"): "hands groups of seeds to processes of its own; reads no file of it",
     ("tools/torch_index.py", "urllib.request"): "asks whether pip's index answers; keeps nothing",
 }
 

@@ -209,11 +209,11 @@ class Experiment:
         """Train all seeds, a group at a time. A notebook shows how far it is.
 
         Interrupted or killed, the same call continues after the groups that were finished: after two seconds each is
-        kept, in the user's cache (:mod:`attnbook.core.unfinished`), until the run ends.
+        kept, in the user's cache (see ``attnbook.core.unfinished``), until the run ends.
 
         Args:
             device: Where to train; default the first of cuda, mps and cpu that the machine at work has. An experiment
-                that :attr:`needs` another one takes that.
+                that ``needs`` another one takes that.
             workdir: Folder on this machine that keeps all finished groups, also when the run has ended; default see
                 above.
             executor: Where groups run side by side: a pool of processes, or ``Client(...).get_executor()`` of

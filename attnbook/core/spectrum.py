@@ -104,7 +104,8 @@ def _gradient(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> t
         sdpa_kernel(SDPBackend.MATH),
         _copied_buffers(),
     ):  # fused attention has no second derivative
-        value = torch.as_tensor(loss(leaves))
+        found = loss(leaves)
+        value = found if isinstance(found, Tensor) else own[0].new_tensor(found)
         if value.numel() != 1 or not torch.isfinite(value).all():
             raise ValueError(f"loss: expected a finite scalar, got {value.detach().cpu()}")
         gradients = (
@@ -212,7 +213,7 @@ def extreme_eigenvalues(
         values = np.linalg.eigvalsh(dense(product, size))
     else:
         values = outer_eigenvalues(
-            lambda vectors: torch.as_tensor(product(vectors[0].numpy())).reshape(1, -1), size, 1, 1,
+            lambda vectors: torch.from_numpy(np.asarray(product(vectors[0].numpy()))).reshape(1, -1), size, 1, 1,
             block=1, tolerance=tolerance, most_products=most_products,
         ).values  # fmt: skip
     return float(values[0]), float(values[-1])

@@ -60,8 +60,6 @@ def descend(
         raise ValueError(f"step_size: expected a positive number, got {step_size}")
     if not len(record) or list(record) != sorted(set(record)) or record[0] < 0:
         raise ValueError(f"record: expected increasing numbers of steps, none negative, got {list(record)}")
-    if not np.isfinite(samples).all():
-        raise ValueError("samples: expected finite numbers, got NaN or infinity")
     z = torch.tensor(samples, dtype=torch.float64, device=device)
     w, kept, done = torch.zeros_like(z[..., 0, :]), [], 0
     for number, step in enumerate(record, 1):

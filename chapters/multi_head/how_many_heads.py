@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import xarray as xr
-from matplotlib.figure import Figure
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -22,6 +20,9 @@ from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.experiment_parts import random_networks
 from attnbook.multi_head.objectives import logistic
 from attnbook.train import log_spaced
+
+if TYPE_CHECKING:  # loaded only where something is drawn
+    from matplotlib.figure import Figure
 
 SMALL_STEP, LARGE_STEPS = 0.5, {256: 128.0, 4096: 512.0}  # one that does not grow, and 8 sqrt(H)
 ROOT_CELLS = ((16, 128.0), (256, 512.0), (4096, 2048.0))  # heads and step sizes on the line 32 sqrt(H)
@@ -191,6 +192,8 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
     Returns:
         The figure.
     """
+    import matplotlib.pyplot as plt
+
     heads = data.heads.values
     growing = xr.concat([data.test_error.sel(heads=h, step_size=h / 2, drop=True) for h in heads], "heads")
     with style():
@@ -199,7 +202,7 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
         band(ax, heads, growing.transpose("seed", "heads").values, GROWING)
         for (name, line), color in zip((yours or {}).items(), ("#7c3aed", "#8a5a00", "#15803d"), strict=False):
             ax.plot(list(line), list(line.values()), color=color, marker="P", linestyle=":", label=f"yours: {name}")
-        ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR, ylim=(-0.01, None))
+        ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR, ylim=(-0.01, 0.3))
         ax.set_xticks(heads, [f"{h:g}" for h in heads])
         ax.minorticks_off()
         ax.legend(loc="upper left")
@@ -208,6 +211,8 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
 
 def step_map(data: xr.Dataset) -> Figure:
     """Draw the test error over numbers of heads and step sizes, with the lines of two laws."""
+    import matplotlib.pyplot as plt
+
     medians, worst = data.test_error.median("seed").values, data.test_error.max("seed").values
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 2.65))
@@ -232,6 +237,8 @@ def step_map(data: xr.Dataset) -> Figure:
 
 def law_frame(data: xr.Dataset, power: float) -> Figure:
     """Draw attention against the step size over a power of the number of heads; on the law the lines coincide."""
+    import matplotlib.pyplot as plt
+
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.6))
         for h in data.heads.values:

@@ -26,18 +26,9 @@ def test_descent_is_that_of_automatic_differentiation():
     assert descend(samples[None], 0.3, [4, 5])[0][1, 0] == pytest.approx(w.detach().numpy(), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"step_size": -0.1}, "step_size"),
-        ({"step_size": float("nan")}, "step_size"),
-        ({"record": [5, 4]}, "record"),  # the second would show the weights after 5 steps
-        ({"record": []}, "record"),
-        ({"samples": np.full((2, 2), np.nan)}, "samples"),
-    ],
-)
-def test_what_no_descent_can_be_made_of_is_refused_by_name(change, name):
-    with pytest.raises(ValueError, match=f"^{name}: expected"):
+@pytest.mark.parametrize("change", [{"step_size": -0.1}, {"step_size": np.nan}, {"record": [5, 4]}, {"record": []}])
+def test_what_no_descent_can_be_made_of_is_refused_by_name(change):
+    with pytest.raises(ValueError, match=f"^{next(iter(change))}: expected"):
         descend(**{"samples": np.ones((2, 2)), "step_size": 0.1, "record": [4, 5]} | change)
 
 

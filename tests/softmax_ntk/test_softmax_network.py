@@ -1,6 +1,7 @@
 """The chapter on the softmax network: formulas, rules that can fail, pictures and exercises."""
 
 import dataclasses
+import math
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -79,16 +80,16 @@ def test_every_claim_of_the_chapter_is_measured():
     assert sum(c.source == "book" for c in mine.values()) <= 5
 
 
-def without_denominator(networks, inputs):
-    """Softmax neurons without their normaliser."""
-    logits = torch.bmm(inputs, networks.first_layer)
-    return logits.exp() if networks.activation != "relu" else (logits > 0).to(logits)
+def without_denominator(networks, inputs, chunk):
+    """Softmax neurons without their normaliser, which is taken to be the number of neurons, and uncentred."""
+    total = torch.full(inputs.shape[:2], math.log(networks.width), dtype=inputs.dtype)
+    return total, inputs.new_zeros((*networks.signs.shape[:2], inputs.shape[1]))
 
 
 def test_a_wrong_model_turns_its_claim_red(monkeypatch):
     few = own.Denominator.at(n_samples=7, width=256, exact_widths=(22,), seeds=(0, 1))
     honest = red.outcomes(few.measurements, few.run(device="cpu"))
-    monkeypatch.setattr("attnbook.softmax_ntk.ntk.neuron_derivatives", without_denominator)
+    monkeypatch.setattr("attnbook.softmax_ntk.ntk._denominators", without_denominator)
     found = red.outcomes(few.measurements, few.run(device="cpu"))
     assert found["SN-KEXP-finite"] != honest["SN-KEXP-finite"]
 

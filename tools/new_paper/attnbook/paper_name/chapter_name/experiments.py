@@ -22,6 +22,7 @@ class First(Experiment):
 
     id = "paper_name.first"
     summary = "How far a mean is off, against how many numbers it is of"
+    needs = "cpu"  # what it draws; one that trains needs "any" device or one with "float64"
     smoke = {"n_repeats": 10, "seeds": (0, 1), "chunk": 1}
 
     sizes: tuple[int, ...] = (10, 30, 100, 300)  # numbers in a mean
