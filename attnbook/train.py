@@ -125,7 +125,7 @@ class Adam:
         tensors, shared = list(parameters.values()), rate[0].item() if (rate == rate[0]).all() else None
         moved = tensors if shared else [torch.zeros_like(tensor) for tensor in tensors]
         first, second = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
-        counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
+        counts = [torch.zeros((), dtype=torch.float32, device=tensor.device) for tensor in tensors]
         options: dict[str, Any] = {"beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}
         options |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
 
@@ -356,13 +356,13 @@ def _members(parameters: Parameters) -> int:
 
 def _step_sizes(rule: Any, members: int) -> Tensor:
     if isinstance(rule, _OfTorch):
-        return torch.full((members,), torch.nan)  # it has its own
+        return torch.from_numpy(np.full(members, np.nan))  # it has its own
     sizes = np.asarray(rule.step_size, dtype=np.float64)
     if sizes.ndim and sizes.shape != (members,):
         raise ValueError(f"step_size: expected one number or one per member ({members},), got shape {sizes.shape}")
     if not (np.isfinite(sizes) & (sizes > 0)).all():
         raise ValueError(f"step_size: expected positive numbers, got {rule.step_size!r}")
-    return torch.as_tensor(np.broadcast_to(sizes, (members,)).copy())
+    return torch.from_numpy(np.broadcast_to(sizes, (members,)).copy())
 
 
 def _schedule(steps: int, record_at: Iterable[int] | None) -> tuple[int, set[int]]:

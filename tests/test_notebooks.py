@@ -175,7 +175,9 @@ def test_chapter_says_what_it_gives_and_has_claims_sliders_and_exercises(chapter
     assert 'class="attnbook-slider"' in shown(chapter)
     cells = notebook(chapter)["cells"]
     words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
-    assert words <= 2600
+    assert words <= (
+        2900 if chapter.with_suffix(".py").exists() else 2600
+    )  # of the former, test_prose counts what is seen
     short = chapter.stem in COLLECTIONS or words <= 1500
     assert prose.count(":::{exercise}") >= (1 if short else 2)
     if chapter.stem not in COLLECTIONS:
@@ -276,9 +278,9 @@ ROOMS = {path.parent.name: path for path in reversed(CHAPTERS) if path.stem not 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_a_plot_of_the_reader_is_shown_after_the_first_picture_of_a_chapter(room):
-    first, second, *_ = ("".join(cell["source"]) for cell in code_cells(ROOMS[room]))
+    size, use, first, *_ = ("".join(cell["source"]) for cell in code_cells(ROOMS[room]))
     own = ["import matplotlib.pyplot as plt\nplt.plot([1, 2, 3]);", "plt.hist([1, 2, 2]);"]
-    _, picture, *plots, interactive = in_a_kernel(first, second, *own, "plt.isinteractive()")
+    *_, picture, one, two, interactive = in_a_kernel(size, use, first, *own, "plt.isinteractive()")
     assert "attnbook-figure" in picture["text/html"]
-    assert ["image/png" in plot for plot in plots] == [True, True]
+    assert ["image/png" in plot for plot in (one, two)] == [True, True]
     assert interactive["text/plain"] == "True"

@@ -161,7 +161,7 @@ def trained(train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: 
         "test_error": measures.error_rate(layer.outputs(last, test.tokens, counts=counts), test.labels),
         # attention on relevant tokens, of as many samples as there are in training
         "mass": measures.relevant_mass(last, test.tokens[:, :n_samples], test.relevant[:, :n_samples])[:, 0],
-        "highest_loss": torch.as_tensor(history.records["loss"].max(0)),
+        "highest_loss": torch.from_numpy(history.records["loss"].max(0)),
     }
     return {name: ("seed", tensor.cpu().numpy()) for name, tensor in found.items()}
 

