@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -14,7 +15,7 @@ import own_cells
 import pytest
 from kernels import in_a_kernel
 
-from attnbook.core import widgets
+from attnbook.core import runtime, widgets
 from attnbook.registry import experiments
 
 ROOT = Path(__file__).parent.parent
@@ -154,6 +155,14 @@ def test_the_first_cell_names_the_sizes_that_change_something_here(chapter):
     names = {size: {kind for kind in followers if re.search(rf"\b{kind}\b", said.get(size, ""))} for size in expected}
     assert names == expected
     assert ("changes nothing" in first) == (not followers)
+
+
+def test_what_papermill_injects_below_the_parameters_takes_effect(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime, "_chosen", {})
+    cells = [own_cells.first_cell("", CHAPTERS[0]), 'size = "smoke"\ndevice = "cpu"', own_cells.USE]
+    (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
+    runpy.run_path(str(tmp_path / "cells.py"))
+    assert (runtime.scale(), str(runtime.device())) == ("smoke", "cpu")
 
 
 def test_the_notebook_of_a_new_paper_has_these_cells():
