@@ -11,11 +11,12 @@ least squares finds it exactly (least-distance programming), in finitely many st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-__all__ = ["KernelMargin", "NotSeparableError", "factors", "kernel_margin", "refuted"]
+__all__ = ["KernelMargin", "NotSeparableError", "NotSolvedError", "factors", "kernel_margin", "refuted"]
 
 # A gap larger than this is rounding that got out of hand.
 WORST_GAP = 1e-6
@@ -36,6 +37,18 @@ class NotSeparableError(ValueError):
             f"gram: not separable: a convex combination of {int((combination > 0).sum())} of the {len(combination)} "
             f"labelled features, scaled to norm one, has length {length:.1e}, so no rule has a positive margin"
         )
+
+
+class NotSolvedError(RuntimeError):
+    """Neither solved to the gap that is asked for nor proved to have no solution; carries the best that was found.
+
+    Attributes:
+        found: What would have been returned; its gap says how good it is.
+    """
+
+    def __init__(self, message: str, found: Any) -> None:
+        self.found = found
+        super().__init__(f"{message} What was found is in this error's attribute 'found'")
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,8 @@ def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.n
             then double precision knows no rule with a positive margin (a ``ValueError``).
         ValueError: If a shape does not fit, an entry is not finite, a label is not 1 or -1, or the matrix is not
             symmetric and positive semi-definite.
-        RuntimeError: If rounding keeps the gap above one in a million, and no combination is as short as that.
+        NotSolvedError: If rounding keeps the gap above one in a million, and no combination is as short as that; what
+            was found is its attribute ``found`` (a ``RuntimeError``).
 
     Example:
         >>> found = kernel_margin(np.array([[4.0, 0.0], [0.0, 4.0]]), np.array([1.0, -1.0]))
@@ -97,9 +111,11 @@ def kernel_margin(gram: Float[np.ndarray, "samples samples"], labels: Float[np.n
         if combination.any():
             length = float(np.linalg.norm(factor @ combination))
             raise NotSeparableError(combination / norms / (combination / norms).sum(), length)
-        raise RuntimeError(f"gram: solved to a gap of {gap:.1e} only; is it nearly singular?")
     weights = solution / norms
-    return KernelMargin(float(margin * norms.min()), weights / weights.sum(), max(0.0, gap))
+    found = KernelMargin(float(margin * norms.min()), weights / weights.sum(), max(0.0, gap))
+    if not gap <= WORST_GAP:
+        raise NotSolvedError(f"gram: solved to a gap of {gap:.1e} only; is it nearly singular?", found)
+    return found
 
 
 def factors(grams: Float[np.ndarray, "problems samples samples"]) -> Float[np.ndarray, "problems samples samples"]:

@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.constraint_rows import DenseRows, OuterRows, Rows
 from attnbook.core.interior_point import State, certified, entry_norm, in_both, in_multipliers
-from attnbook.core.kernel_margin import factors, refuted
+from attnbook.core.kernel_margin import NotSolvedError, factors, refuted
 
 __all__ = ["InfeasibleError", "MaxMargin", "NotSolvedError", "max_margin"]
 
@@ -67,7 +66,8 @@ class MaxMargin:
         multipliers: Dual solutions $\lambda\ge0$ scaled to $b^\top\lambda=\|w\|_p^2$, ``(problems,
             constraints)``.
         norm: $\|w\|_p$, ``(problems,)``; the margin of $w/\|w\|_p$ is its inverse.
-        gap: Certificate: no feasible weights have a norm below ``(1 - gap) * norm``, ``(problems,)``.
+        gap: Certificate: no feasible weights have a norm below ``(1 - gap) * norm``, ``(problems,)``. Infinite where
+            none were found; then weights are NaN.
         steps: Newton steps taken, ``(problems,)``; 0 where the active-set method was enough.
     """
 
@@ -76,24 +76,6 @@ class MaxMargin:
     norm: Float[np.ndarray, " problems"]
     gap: Float[np.ndarray, " problems"]
     steps: Float[np.ndarray, " problems"]
-
-
-class NotSolvedError(RuntimeError):
-    """A problem was neither solved to a gap of 1e-8 nor proved to be infeasible; carries what was found.
-
-    Attributes:
-        found: The best weights of all problems; ``found.gap`` says how good they are. Where no feasible weights were
-            found, norm and gap are infinite and the weights NaN.
-        problem: Number of the first such problem.
-    """
-
-    def __init__(self, problem: int, gap: float, found: Any) -> None:
-        self.problem, self.found = problem, found
-        how = f"solved to a gap of {gap:.1e} only" if np.isfinite(gap) else "not solved: no feasible weights were found"
-        super().__init__(
-            f"problem {problem} was {how}, and not proved to be infeasible; is it nearly so, or p extreme? "
-            "What was found is in this error's attribute 'found'"
-        )
 
 
 def max_margin(
@@ -159,7 +141,10 @@ def max_margin(
     weights[~np.isfinite(gap)] = np.nan
     found = MaxMargin(weights * scale, multipliers * scale / lengths, norm * scale[:, 0], gap, steps)
     if unsolved:
-        raise NotSolvedError(unsolved[0], float(gap[unsolved[0]]), found)
+        worst = gap[unsolved[0]]
+        how = f"solved to a gap of {worst:.1e} only" if np.isfinite(worst) else "not solved: no weights were found"
+        reason = f"problem {unsolved[0]} was {how}, nor proved to be infeasible; is it nearly so, or p extreme?"
+        raise NotSolvedError(f"constraints: {reason}", found)
     return found
 
 

@@ -6,7 +6,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
+from attnbook.core.kernel_margin import NotSeparableError, NotSolvedError, kernel_margin
 from attnbook.core.max_margin import max_margin
 
 
@@ -80,6 +80,15 @@ def test_features_that_cancel_are_refused_whatever_their_norms(seed: int) -> Non
     proof = found.value.combination
     assert proof.sum() == pytest.approx(1)
     assert np.linalg.norm(proof @ features) < 1e-7 * (proof @ np.linalg.norm(features, axis=1))
+
+
+def test_features_that_nearly_cancel_come_with_the_gap_to_which_they_are_solved() -> None:
+    """The margin is 1e-6: inner products in double precision know it to about 1e-4 of itself."""
+    features = np.array([[1.0, 0.0, 1e-6], [-0.6, 0.8, 1e-6], [-0.6, -0.8, 1e-6]])
+    with pytest.raises(NotSolvedError, match="gram: solved to a gap of") as caught:
+        kernel_margin(features @ features.T, np.ones(3))
+    assert 1e-6 < caught.value.found.gap < 1e-2
+    assert caught.value.found.margin == pytest.approx(1e-6, rel=2 * caught.value.found.gap)
 
 
 def test_a_feature_of_zero_is_its_own_proof() -> None:
