@@ -10,6 +10,7 @@ go on with. In both cases vectors drawn at random, orthogonal to all before them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -92,10 +93,8 @@ def leading_eigenvalues(
     if size <= max(2 * (count + block), 64):
         found = _dense(product, size, device, dtype)
     else:
-        found = outer_eigenvalues(
-            product, size, 0, count, block=block, tolerance=tolerance, most_products=most_products,
-            device=device, dtype=dtype,
-        )  # fmt: skip
+        start = torch.empty(0, size, device=device, dtype=dtype)
+        found = _by_blocks(product, start, count, block, tolerance, most_products)
     values, residuals = (numbers[::-1][:count].copy() for numbers in (found.values, found.residuals))
     return Leading(values, residuals, float(found.values[0]), len(found.values))
 
@@ -112,7 +111,7 @@ def _check(size: int, count: int, block: int, tolerance: float, most_products: i
 
 
 @dataclass(frozen=True)
-class Ritz:
+class _Ritz:
     """All eigenvalues that a Krylov space shows, the smallest first, with residuals as in :class:`Leading`."""
 
     values: Float[np.ndarray, " products"]
@@ -123,69 +122,51 @@ class Ritz:
         sizes = np.abs(self.values)
         return tolerance * np.maximum(sizes, FLOOR * sizes.max())
 
-    def may_hide_copies(self, upper: int, tolerance: float, drawn: int) -> bool:
+    def may_hide_copies(self, count: int, tolerance: float, drawn: int) -> bool:
         """Say whether as many upper values agree as vectors were drawn, and more like them would change the last."""
-        values, residuals, allowed = (x[-upper:] for x in (self.values, self.residuals, self.allowed(tolerance)))
-        low, high = slice(max(upper - drawn + 1, 0)), slice(drawn - 1, None)
+        values, residuals, allowed = (x[-count:] for x in (self.values, self.residuals, self.allowed(tolerance)))
+        low, high = slice(max(count - drawn + 1, 0)), slice(drawn - 1, None)
         agree = values[high] - values[low] <= residuals[high] + residuals[low] + FLOOR * np.abs(values).max()
         return bool((agree & (values[high] - values[0] > 2 * allowed[high])).any())
 
 
-@torch.no_grad()
-def outer_eigenvalues(
-    product: BlockProduct,
-    size: int,
-    lower: int,
-    upper: int,
-    *,
-    block: int,
-    tolerance: float,
-    most_products: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
-) -> Ritz:
-    """Return eigenvalues of which the first ``lower`` and the last ``upper`` have converged.
-
-    All other arguments are those of :func:`leading_eigenvalues`.
-
-    Raises:
-        ValueError: As there.
-        RuntimeError: As there.
-    """
-    rng, ends = stream(0, "Lanczos"), np.r_[:lower, -upper:0]
-    basis = torch.empty(2 * (len(ends) + block), size, device=device, dtype=dtype)
-    reduced, following = np.zeros((min(most_products, size),) * 2), basis[:0]
+def _by_blocks(
+    product: BlockProduct, following: Tensor, count: int, block: int, tolerance: float, most_products: int
+) -> _Ritz:
+    """Go on from random vectors until the upper eigenvalues have converged and none can be hidden."""
+    rng, size = stream(0, "Lanczos"), following.shape[1]
+    basis = following.new_empty(2 * (count + block), size)
+    reduced = np.zeros((len(basis), len(basis)))
     start = end = drawn = 0
     width = explored = block  # explored: vectors drawn early enough for their copies to show
-    look_at, largest, thin = len(ends) + block, 0.0, False
+    look_at, largest, thin = count + block, 0.0, False
     while True:
         if (new := min(width, size - end) - len(following)) > 0:
-            random = to_tensor(rng.standard_normal((size, new)), device=device, dtype=dtype).T
+            random = to_tensor(rng.standard_normal((size, new)), device=basis.device, dtype=basis.dtype).T
             following, drawn, thin = torch.cat([following, random]), drawn + new, True
         if thin:
             following = _orthonormal(following, basis[:end])
         before, start, end = start, end, end + len(following)
         if end > len(basis):
-            basis = torch.cat([basis, torch.empty_like(basis)])
+            basis, reduced = torch.cat([basis, torch.empty_like(basis)]), np.pad(reduced, (0, len(reduced)))
         basis[start:end] = following
-        image = _image(product, following)
-        largest = max(largest, float(image.norm(dim=1).max()))
+        image, norm = _image(product, following)
+        largest = max(largest, norm)
         image, coefficients = _project_out(image, basis[:end], before)
         symmetric(coefficients[:, start - before :], largest)
         reduced[start:end, before:end] = coefficients
-        rounding = 10 * torch.finfo(dtype).eps * largest
-        following, coupling = (rows[: size - end] for rows in _outside(image, rounding))
-        thin = bool((coupling.norm(dim=1) < 1e-3 * largest).any())
+        following, coupling, thin = _outside(image, largest)
+        following, coupling = following[: size - end], coupling[: size - end]
         last = end + min(width, size - end) > most_products or end == size
         if end < look_at and not last:
             continue
         found = _ritz(reduced[:end, :end], coupling)
-        over = (found.residuals - found.allowed(tolerance))[ends]
+        over = (found.residuals - found.allowed(tolerance))[-count:]
         missing = int((over > 0).sum())
-        if not missing and (end == size or not found.may_hide_copies(upper, tolerance, explored)):
+        if not missing and (end == size or not found.may_hide_copies(count, tolerance, explored)):
             return found
         if missing and last:
-            worst = ends[over.argmax()]
+            worst = over.argmax() - count
             raise RuntimeError(
                 f"tolerance: after {end} products the eigenvalue {found.values[worst]:.4g} has the residual "
                 f"{found.residuals[worst]:.1e}, expected at most {found.allowed(tolerance)[worst]:.1e}; allow more "
@@ -204,15 +185,18 @@ def outer_eigenvalues(
         explored = drawn + block
 
 
-def _image(product: BlockProduct, vectors: Tensor) -> Tensor:
+def _image(product: BlockProduct, vectors: Tensor) -> tuple[Tensor, float]:
+    """Multiply, and return the largest norm, too."""
     image = product(vectors)
     if image.shape != vectors.shape:
         raise ValueError(
             f"product: expected images of the shape of its vectors, {tuple(vectors.shape)}, got {tuple(image.shape)}"
         )
-    if not torch.isfinite(image).all():
+    image = image.to(vectors)
+    norm = float(torch.linalg.vector_norm(image, dim=1).max())
+    if not math.isfinite(norm):
         raise ValueError("product: expected a finite image of a finite vector, got entries that are NaN or infinite")
-    return image.to(vectors)
+    return image, norm
 
 
 def _orthonormal(rows: Tensor, basis: Tensor) -> Tensor:
@@ -233,19 +217,21 @@ def _project_out(image: Tensor, basis: Tensor, before: int) -> tuple[Tensor, np.
     return image - (image @ basis.T) @ basis, coefficients.cpu().double().numpy()
 
 
-def _outside(image: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
-    """Return orthonormal rows that span the vectors but for their rounding errors, and the vectors in these rows."""
+def _outside(image: Tensor, largest: float) -> tuple[Tensor, Tensor, bool]:
+    """Return orthonormal rows that span vectors but for rounding errors, the vectors in them, and if some are small."""
     columns, triangle = torch.linalg.qr(image.T)
+    if triangle.diagonal().abs().min() > 1e-3 * largest:
+        return columns.T, triangle, False
     left, sizes, right = torch.linalg.svd(triangle)
-    kept = sizes > rounding
-    return (columns @ left[:, kept]).T, sizes[kept, None] * right[kept]
+    kept = sizes > 10 * torch.finfo(image.dtype).eps * largest
+    return (columns @ left[:, kept]).T, sizes[kept, None] * right[kept], True
 
 
-def _ritz(reduced: np.ndarray, coupling: Tensor) -> Ritz:
+def _ritz(reduced: np.ndarray, coupling: Tensor) -> _Ritz:
     """Eigenvalues of the matrix as seen inside the basis; the coupling to what lies outside gives the residuals."""
     values, vectors = np.linalg.eigh(reduced)  # which reads the lower triangle
     last = vectors[-coupling.shape[1] :]
-    return Ritz(values, np.linalg.norm(coupling.cpu().double().numpy() @ last, axis=0))
+    return _Ritz(values, np.linalg.norm(coupling.cpu().double().numpy() @ last, axis=0))
 
 
 def symmetric(matrix: np.ndarray, largest: float | None = None) -> np.ndarray:
@@ -267,6 +253,6 @@ def symmetric(matrix: np.ndarray, largest: float | None = None) -> np.ndarray:
     return (matrix + matrix.T) / 2
 
 
-def _dense(product: BlockProduct, size: int, device: torch.device | str, dtype: torch.dtype) -> Ritz:
-    matrix = _image(product, torch.eye(size, device=device, dtype=dtype)).cpu().double().numpy()
-    return Ritz(np.linalg.eigvalsh(symmetric(matrix)), np.zeros(size))
+def _dense(product: BlockProduct, size: int, device: torch.device | str, dtype: torch.dtype) -> _Ritz:
+    matrix = _image(product, torch.eye(size, device=device, dtype=dtype))[0].cpu().double().numpy()
+    return _Ritz(np.linalg.eigvalsh(symmetric(matrix)), np.zeros(size))

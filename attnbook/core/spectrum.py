@@ -21,12 +21,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from attnbook.core.ensemble import Parameters
-from attnbook.core.lanczos import BlockProduct, outer_eigenvalues, symmetric
+from attnbook.core.lanczos import FLOOR, BlockProduct, symmetric
+from attnbook.core.rng import stream
 
 __all__ = ["BlocksPlusLowRank", "Product", "dense", "extreme_eigenvalues", "hessian_in_blocks", "hessian_product"]
 
 Product: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """A symmetric matrix as a function from vectors ``(size,)`` to vectors ``(size,)``, float64."""
+
+
+# Products between two looks at how far Lanczos' method has come.
+LOOK_EVERY = 8
 
 
 def hessian_product(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[Product, int]:
@@ -190,7 +195,7 @@ def extreme_eigenvalues(
         dense_below: Matrices with fewer rows are written out and decomposed; default 2000, a few seconds.
         tolerance: Largest error of Lanczos' method, relative to the eigenvalue itself, or to a millionth of the larger
             of the two in size if that is more; default 1e-4. Matrices written out are exact to rounding.
-        most_products: When Lanczos' method gives up, at least 3; default 2000.
+        most_products: When Lanczos' method gives up, at least 1; default 2000.
 
     Returns:
         The smallest and the largest eigenvalue.
@@ -207,16 +212,52 @@ def extreme_eigenvalues(
         raise ValueError(f"size: expected at least 1, got {size}")
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance: expected between 0 and 1, got {tolerance}")
-    if most_products < 3:
-        raise ValueError(f"most_products: expected at least 3, got {most_products}")
+    if most_products < 1:
+        raise ValueError(f"most_products: expected at least 1, got {most_products}")
     if size < dense_below:
         values = np.linalg.eigvalsh(dense(product, size))
-    else:
-        values = outer_eigenvalues(
-            lambda vectors: torch.from_numpy(np.asarray(product(vectors[0].numpy()))).reshape(1, -1), size, 1, 1,
-            block=1, tolerance=tolerance, most_products=most_products,
-        ).values  # fmt: skip
-    return float(values[0]), float(values[-1])
+        return float(values[0]), float(values[-1])
+    return _by_lanczos(product, size, tolerance, most_products)
+
+
+def _by_lanczos(product: Product, size: int, tolerance: float, most_products: int) -> tuple[float, float]:
+    """Go on from a random vector, and so with a share in every eigenvector, until both ends have converged."""
+    from scipy.linalg import eigh_tridiagonal
+
+    vector = stream(0, "Lanczos").standard_normal(size)
+    vector /= np.linalg.norm(vector)
+    basis, largest = np.empty((2 * LOOK_EVERY, size)), 0.0
+    diagonal: list[float] = []
+    beside: list[float] = []
+    for m in range(1, min(size, most_products) + 1):
+        if m > len(basis):
+            basis = np.concatenate([basis, np.empty_like(basis)])
+        basis[m - 1] = vector
+        image = np.array(product(vector), dtype=np.float64).ravel()
+        _finite(image)
+        largest = max(largest, float(np.linalg.norm(image)))
+        diagonal.append(float(basis[m - 1] @ image))
+        image -= diagonal[-1] * basis[m - 1]
+        if m > 1:
+            image -= beside[-1] * basis[m - 2]
+        rest = basis[:m] @ image  # rounding errors
+        if np.abs(rest).max() > 1e-3 * largest:
+            raise ValueError("product: expected a symmetric matrix, got one that is not")
+        image -= rest @ basis[:m]
+        beside.append(float(np.linalg.norm(image)))
+        exhausted = m == size or beside[-1] <= 10 * np.finfo(np.float64).eps * largest
+        if exhausted or m == most_products or m % LOOK_EVERY == 0:
+            values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
+            ends = values[[0, -1]]
+            residuals = beside[-1] * np.abs(vectors[-1, [0, -1]])
+            allowed = tolerance * np.maximum(np.abs(ends), FLOOR * np.abs(ends).max())
+            if exhausted or (residuals <= allowed).all():
+                return float(ends[0]), float(ends[1])
+        vector = image / beside[-1]
+    raise RuntimeError(
+        f"tolerance: after {most_products} products the eigenvalues {ends} have the residuals {residuals}, expected at "
+        f"most {allowed}; allow more products or a larger tolerance"
+    )
 
 
 @dataclass(frozen=True)

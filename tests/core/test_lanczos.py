@@ -51,7 +51,7 @@ def spectra():
         "multiple of the identity": np.full(300, -2.5),
         "copies above a bulk": np.r_[[3.0] * 19, np.linspace(-1, 2.8, 281)],
         "a cluster": np.r_[3 + 1e-7 * np.arange(21), np.linspace(-1, 1, 279)],
-        "copies everywhere": np.repeat(np.linspace(-1, 1, 23), 13),
+        "copies everywhere": np.repeat(np.linspace(-1, 1, 11), 13),
     }  # fmt: skip
 
 
