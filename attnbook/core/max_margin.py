@@ -23,7 +23,7 @@ from attnbook.core.constraint_rows import DenseRows, OuterRows, Rows
 from attnbook.core.interior_point import State, certified, entry_norm, in_both, in_multipliers
 from attnbook.core.kernel_margin import NotSolvedError, factors, refuted
 
-__all__ = ["InfeasibleError", "MaxMargin", "NotSolvedError", "max_margin"]
+__all__ = ["InfeasibleError", "MaxMargin", "max_margin"]
 
 # Relative gap to stop at; so small because the weights are only known to about its root.
 TOLERANCE = 1e-12

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnbook.core.constraint_rows import OuterRows
-from attnbook.core.max_margin import InfeasibleError, MaxMargin, NotSolvedError, max_margin
+from attnbook.core.kernel_margin import NotSolvedError
+from attnbook.core.max_margin import InfeasibleError, MaxMargin, max_margin
 
 __all__ = [
     "AttentionSVM",
