@@ -104,11 +104,8 @@ def _gradient(loss: Callable[[Parameters], Tensor], parameters: Parameters) -> t
         own.append(leaves[name].requires_grad_())
     if not own:
         raise ValueError(f"parameters: expected at least one that is not frozen, got {list(parameters)}")
-    with (
-        torch.enable_grad(),
-        sdpa_kernel(SDPBackend.MATH),
-        _copied_buffers(),
-    ):  # fused attention has no second derivative
+    # Fused attention has no second derivative.
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), _copied_buffers():
         found = loss(leaves)
         value = found if isinstance(found, Tensor) else own[0].new_tensor(found)
         if value.numel() != 1 or not torch.isfinite(value).all():
@@ -133,12 +130,8 @@ def _derivative(gradient: Tensor, own: list[Tensor], vector: Tensor) -> Tensor:
 
 def _joined(parts: Sequence[Tensor | None], own: list[Tensor]) -> Tensor:
     """Derivatives by all parameters as one vector; zero by those on which nothing depends."""
-    return torch.cat(
-        [
-            (leaf.new_zeros(leaf.shape) if part is None else part).reshape(-1)
-            for part, leaf in zip(parts, own, strict=True)
-        ]
-    )
+    pairs = zip(parts, own, strict=True)
+    return torch.cat([(torch.zeros_like(leaf) if part is None else part).reshape(-1) for part, leaf in pairs])
 
 
 @contextmanager
@@ -193,8 +186,10 @@ def extreme_eigenvalues(
         product: The matrix.
         size: Its number of rows, at least 1.
         dense_below: Matrices with fewer rows are written out and decomposed; default 2000, a few seconds.
-        tolerance: Largest error of Lanczos' method, relative to the eigenvalue itself, or to a millionth of the larger
-            of the two in size if that is more; default 1e-4. Matrices written out are exact to rounding.
+        tolerance: Largest residual of Lanczos' method, relative to the eigenvalue itself, or to a millionth of the
+            larger of the two in size if that is more; default 1e-4. A third more products must not change the
+            eigenvalues by more than that. What is returned never lies outside the spectrum, up to rounding. Matrices
+            written out are exact to rounding.
         most_products: When Lanczos' method gives up, at least 1; default 2000.
 
     Returns:
@@ -227,6 +222,7 @@ def _by_lanczos(product: Product, size: int, tolerance: float, most_products: in
     vector = stream(0, "Lanczos").standard_normal(size)
     vector /= np.linalg.norm(vector)
     basis, largest = np.empty((2 * LOOK_EVERY, size)), 0.0
+    look_at, before = LOOK_EVERY, np.full(2, np.inf)
     diagonal: list[float] = []
     beside: list[float] = []
     for m in range(1, min(size, most_products) + 1):
@@ -246,13 +242,17 @@ def _by_lanczos(product: Product, size: int, tolerance: float, most_products: in
         image -= rest @ basis[:m]
         beside.append(float(np.linalg.norm(image)))
         exhausted = m == size or beside[-1] <= 10 * np.finfo(np.float64).eps * largest
-        if exhausted or m == most_products or m % LOOK_EVERY == 0:
+        if exhausted or m == most_products or m >= look_at:
             values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
             ends = values[[0, -1]]
             residuals = beside[-1] * np.abs(vectors[-1, [0, -1]])
             allowed = tolerance * np.maximum(np.abs(ends), FLOOR * np.abs(ends).max())
-            if exhausted or (residuals <= allowed).all():
+            small = bool((residuals <= allowed).all())
+            if exhausted or (small and (np.abs(ends - before) <= allowed).all()):
                 return float(ends[0]), float(ends[1])
+            # Small residuals may belong to neighbours of the ends: a third more products must not move them.
+            before = ends if small else np.full(2, np.inf)
+            look_at = m + (max(m // 3, LOOK_EVERY) if small else LOOK_EVERY)
         vector = image / beside[-1]
     raise RuntimeError(
         f"tolerance: after {most_products} products the eigenvalues {ends} have the residuals {residuals}, expected at "

@@ -184,6 +184,15 @@ def test_extreme_eigenvalues_of_singular_matrices_are_found_soon(values):
     assert products < 250
 
 
+@pytest.mark.parametrize("seed", [14, 126, 142, 196])
+def test_the_smallest_eigenvalue_is_not_taken_for_its_neighbour(seed):
+    """Nine small negative eigenvalues below a bulk: residuals are small before the lowest is seen."""
+    rng = np.random.default_rng(seed)
+    values = np.r_[-1e-3 * rng.random(9), rng.random(291)]
+    lowest, _ = spectrum.extreme_eigenvalues(lambda v: values * v, 300, dense_below=0, tolerance=1e-2)
+    assert lowest == pytest.approx(values.min(), rel=1e-2)
+
+
 def test_no_convergence_of_the_extremes_is_an_error():
     numbers = np.linspace(0, 1, 3000)
     with pytest.raises(RuntimeError, match="tolerance: after 20 products"):
