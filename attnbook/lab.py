@@ -19,8 +19,9 @@
     alternating_labels.stored()           # the one that is kept with the book
 
 The arguments are the settings, their defaults the book's size; pydantic checks them. Seeds run in groups, by joblib:
-here, in processes or on a dask cluster. Every finished group is kept until the run has ended, so that an interrupted
-run continues. A data set carries its settings and where it comes from; what is measured is measured from it alone.
+here, in processes or on a dask cluster. Groups that take more than a moment are kept until the run has ended, so that
+an interrupted run continues. A data set carries its settings and where it comes from; what is measured is measured
+from it alone.
 """
 
 from __future__ import annotations
@@ -54,7 +55,17 @@ from attnbook.core import experiment as classes
 from attnbook.core import runtime, unfinished
 from attnbook.core.experiment import highest, lowest, share_of_seeds
 from attnbook.core.places import cache_folder
-from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain, read_json, stored_path, write_json
+from attnbook.core.results import (
+    FORMAT,
+    Clock,
+    Measurement,
+    ResultError,
+    own_path,
+    plain,
+    read_json,
+    stored_path,
+    write_json,
+)
 
 __all__ = [
     "EXPERIMENTS",
@@ -88,7 +99,8 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-FOLDERS = {"full": "large"}  # until the results of the other chapters have moved
+# Until the other chapters have moved: where results of the full size lie, and which sizes of a session ask for it.
+FOLDERS, SIZES = {"full": "large"}, {"large": "full", "paper": "full"}
 Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]
 """At least one number, each larger than the one before."""
 Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]
@@ -244,15 +256,16 @@ class Experiment:
 
         Args:
             data: What :meth:`run` gave.
-            path: The JSON file; default the book's for the size of the data.
+            path: The JSON file; default that of the book for the size of the data.
 
         Returns:
             The JSON file. Both appear whole or not at all; the JSON has the checksum of the arrays.
 
         Raises:
+            ValueError: If the data would take the place of a size whose settings they do not have.
             ResultError: If a file cannot be written.
         """
-        path = path or stored_path(self.id, FOLDERS.get(data.attrs["size"], data.attrs["size"]))
+        path = path or self._own_path(data)
         arrays = path.with_suffix(".nc")
         _write(data, arrays)
         head = {"format": FORMAT, "experiment": self.id}
@@ -275,6 +288,13 @@ class Experiment:
         """
         return self._load(stored_path(self.id, FOLDERS.get(size, size)))
 
+    def _own_path(self, data: xr.Dataset) -> Path:
+        size = data.attrs["size"]
+        own, its = data.attrs["settings"], plain(self.settings(size))
+        if changed := [f"{name} {own.get(name)} ({its[name]})" for name in its if own.get(name) != its[name]]:
+            raise ValueError(f"data: not the run of the size {size}: {', '.join(changed)}; give a path to keep it")
+        return own_path(self.id, FOLDERS.get(size, size))
+
     def _load(self, path: Path) -> xr.Dataset:
         head = read_json(path, self.id)
         data = _read(path.with_suffix(".nc"))
@@ -284,8 +304,10 @@ class Experiment:
 
     def _size(self, size: str | None) -> str:
         """Return the size to run; one that an experiment lacks is never replaced silently."""
-        wanted = size or runtime.scale()
-        if size is None and wanted not in self.has():
+        if size is not None:
+            return size
+        wanted = SIZES.get(runtime.scale(), runtime.scale())
+        if wanted not in self.has():
             print(f"{self.id} has no {wanted} size: this is the book's")
             return "book"
         return wanted
@@ -355,7 +377,10 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
     fields: Any = [(name, hints[name], parameter.default) for name, parameter in given.items()]
 
     def check(self: classes.Experiment) -> None:
-        made.settings("book", **{name: getattr(self, name) for name in given})
+        for name, value in made.settings("book", **{name: getattr(self, name) for name in given}).items():
+            object.__setattr__(self, name, value)  # as pydantic reads them
+        if self.chunk < 1:
+            raise ValueError(f"chunk: expected at least one seed, got {self.chunk}")
 
     def simulate(self: classes.Experiment, seeds: tuple[int, ...], where: torch.device, progress: Any) -> xr.Dataset:
         settings = {name: getattr(self, name) for name in given if name != "seeds"}

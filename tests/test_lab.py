@@ -97,9 +97,11 @@ def test_a_missing_size_is_said_and_never_taken_silently(capsys):
     try:
         runtime.use(scale="paper")
         assert still.run().attrs["size"] == "book"
+        assert walk.run().attrs["size"] == "full"
+        assert walk.run("smoke").attrs["size"] == "smoke"
     finally:
         runtime.use()
-    assert capsys.readouterr().out == "toy.still has no paper size: this is the book's\n"
+    assert capsys.readouterr().out == "toy.still has no full size: this is the book's\n"
 
 
 def test_an_experiment_must_be_complete_when_it_is_defined():
@@ -220,10 +222,19 @@ def test_a_damaged_stored_file_is_named(part, harm):
         walk.stored()
 
 
+def test_a_changed_run_does_not_take_the_place_of_the_books_result(tmp_path):
+    changed = walk.run(rate=0.7, seeds=(1, 2))
+    with pytest.raises(
+        ValueError, match=r"data: not the run of the size book: seeds .*, rate 0.7 \(0.5\); give a path"
+    ):
+        walk.store(changed)
+    assert walk.store(changed, tmp_path / "mine.json").with_suffix(".nc").exists()
+
+
 def test_arrays_and_measurements_of_two_runs_are_not_mixed():
     first = walk.store(walk.run()).with_suffix(".nc")
     old = first.read_bytes()
-    walk.store(walk.run(rate=0.7))
+    walk.store(walk.run(rate=0.7), first.with_suffix(".json"))
     first.write_bytes(old)
     with pytest.raises(ResultError, match=r"not the arrays that toy.walk.json was measured from"):
         walk.stored()

@@ -89,7 +89,7 @@ def test_a_constraint_holds_after_every_step():
 
 def test_divergence_is_an_error_that_names_member_step_and_step_size_or_a_result():
     wild = t.SGD([0.01, 0.01, 1e200])
-    with pytest.raises(FloatingPointError, match=r"step \d+: .* of c is not finite with step size 1e\+200"):
+    with pytest.raises(FloatingPointError, match=r"step \d+: the loss of c is inf with step size 1e\+200"):
         run(wild, names=["a", "b", "c"])
     found = run(wild, on_divergence="record")
     assert found.diverged.tolist() == [False, False, True]
@@ -109,12 +109,12 @@ BAD = [
     ({"record_at": [30]}, "record_at: .*20, got"), ({"optimizer": t.SGD(-1.0)}, "step_size: .* got -1"),
     ({"optimizer": t.SGD([0.1, 0.2])}, r"step_size: .*\(3,\), got shape \(2,\)"),
     ({"optimizer": t.SGD(float("nan"))}, "step_size"), ({"names": ["a"]}, "names: .* 3, got 1"),
-    ({"record": lambda p: {"w": p["w"][:1]}}, "record: expected 'w'"),
+    ({"record": lambda p: {"w": p["w"][:1]}}, "record: 'w' needs the leading member axis"),
     ({"stop": lambda r: torch.zeros(3)}, "stop: expected a mask"),
     ({"value_and_grad": lambda p, b: (torch.zeros(2), p)}, "value_and_grad: expected one loss per member"),
     ({"value_and_grad": lambda p, b: (torch.zeros(3), {"w": p["v"]})}, "value_and_grad: expected gradients"),
     ({"parameters": {"w": torch.zeros(0, 2)}}, "parameters: "), ({"parameters": {}}, "parameters: "),
-    ({"parameters": {"w": torch.zeros(3), "v": torch.zeros(2)}}, "parameters: expected the same"),
+    ({"parameters": {"w": torch.zeros(3), "v": torch.zeros(2)}}, "parameters: all need the same leading member axis"),
     ({"parameters": {"w": torch.full((3,), float("nan"))}}, r"parameters\['w'\]: expected finite"),
 ]  # fmt: skip
 
@@ -144,3 +144,21 @@ def test_a_bad_option_is_named(make, said):
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
     assert run(t.SGD(0.1), steps=np.int64(2)).steps.tolist() == [0, 1, 2]
+
+
+def test_frozen_parameters_stay_where_they_are():
+    x, y, start = problem()
+    start["w"].requires_grad_()
+    for optimizer in (t.Adam(0.1), lambda tensors: torch.optim.SGD(tensors, lr=0.1)):
+        found = t.train(t.autograd(losses(x, y)), start, optimizer=optimizer, steps=3, record=dict).parameters
+        assert torch.equal(found["v"], start["v"])
+        assert not torch.equal(found["w"], start["w"])
+
+
+def test_damage_of_the_last_step_that_nothing_records_is_an_error():
+    def value_and_grad(p, _):
+        return p["w"].sum(1), {"w": torch.full_like(p["w"], float("inf"))}
+
+    start = {"w": torch.zeros(2, 3, dtype=torch.float64)}
+    with pytest.raises(FloatingPointError, match=r"before step 1: w of member 0 is not finite"):
+        t.train(value_and_grad, start, optimizer=t.SGD(0.1), steps=1, record=dict, record_at=[0])

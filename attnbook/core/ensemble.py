@@ -186,10 +186,7 @@ def train(
                 _check_gradients(gradients, parameters, free)
             update(gradients, done if stopping else None, schedule(step) if schedule else 1.0)
     watch.look()
-    for name, tensor in parameters.items():
-        bad = ~tensor.isfinite().reshape(members, -1).all(1)
-        if bad.any():
-            watch.report(bad.cpu().numpy(), f"before step {step}: {name} of {{name}} is not finite")
+    _look_at_end(watch, step, parameters)
     records = {name: np.stack([entry[name] for entry in kept]) for name in kept[0]}
     return History(np.array(kept_steps), records, parameters, stopped_at, watch.diverged)
 
@@ -281,6 +278,14 @@ class _Watch:
                 f"training diverged {what.format(name=self.names[member])} "
                 f"with step size {self.options[member]['lr']:g}; try a smaller step size"
             )
+
+
+def _look_at_end(watch: _Watch, step: int, parameters: Parameters) -> None:
+    """The last step's damage may show in no loss and no statistic."""
+    for name, tensor in parameters.items():
+        bad = ~tensor.isfinite().reshape(len(tensor), -1).all(1)
+        if bad.any():
+            watch.report(bad.cpu().numpy(), f"before step {step}: {name} of {{name}} is not finite")
 
 
 def _count_members(parameters: Parameters) -> int:
