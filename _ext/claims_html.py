@@ -7,14 +7,9 @@ from html import escape
 
 from attnbook import ledger
 from attnbook.ledger import Verdict
-from attnbook.ledger.rendering import BOARDS, SIGNS, held, origin, render_values, rules, scoreboards, words
+from attnbook.ledger.rendering import BOARDS, SIGNS, badge, held, origin, render_values, rules, scoreboards, words
 
 SCALES = {"book": "Ours, on a laptop", "large": "Ours, larger", "paper": "Ours, full size"}
-
-
-def badge(outcome: str) -> str:
-    """Return a verdict as HTML: a sign and the word, so that nobody needs the colour."""
-    return f'<span class="verdict verdict-{outcome.replace(" ", "-")}">{SIGNS[outcome]} {outcome}</span>'
 
 
 def head(verdict: Verdict, ledger_page: str) -> str:
@@ -50,15 +45,16 @@ def facts(counts: Verdict) -> str:
 
 def rule(claim: ledger.Claim) -> str:
     """Return how the claim is judged, and the section of the chapter that shows it."""
-    judged = f"Not testable: {claim.untestable}" if claim.untestable else f"Accepted when `{claim.accept}`"
+    without = f"Not testable: {claim.untestable}" if claim.untestable else claim.checked
+    judged = without or f"Accepted when `{claim.accept}`"
     trial = [f"The rule was set after {claim.trial}."] if claim.trial else []
-    merged = [f"Replaces the former claims {', '.join(claim.merged)}."] if claim.merged else []
+    merged = [f"Contains the former claims {', '.join(claim.merged)}."] if claim.merged else []
     parts = [judged, f"Why this rule: {claim.why}", *trial, *merged, f"Shown in {{shown}}`{claim.id}`."]
     return "\n\n".join(["<details><summary>Rule and chapter</summary>", *parts, "</details>"])
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """Return the two scoreboards, and how many rules are older than their measurement."""
+    """Return the scoreboards, and how many rules are older than their measurement."""
     lines = []
     for source, counts in scoreboards(verdicts).items():
         shown = " ".join(f'<span class="claim-count"><b>{counts[v]}</b> {badge(v)}</span>' for v in SIGNS if counts[v])

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from attnbook.core.results import Measurement, stored_measurements
-from attnbook.ledger.schema import Claim, LedgerError
+from attnbook.ledger.schema import APART, Claim, LedgerError
 
-__all__ = ["OUTCOMES", "Verdict", "judge", "recorded", "standing"]
+__all__ = ["OUTCOMES", "Verdict", "at_full", "judge", "recorded", "standing"]
 
 OUTCOMES = (
     "reproduced",
@@ -20,6 +20,7 @@ OUTCOMES = (
     "contradicted",
     "not reproduced",
     "not testable",
+    *APART,
     "pending",
 )
 
@@ -108,15 +109,21 @@ def recorded(claim: Claim, scale: str = "book") -> Verdict:
         scale: ``book``, ``large`` or ``paper``.
 
     Returns:
-        The verdict; ``pending`` while nothing is stored.
+        The verdict; ``pending`` while nothing is stored. What tests hold the code to has its own at every size.
 
     Raises:
         ResultError: If the stored result is damaged.
     """
-    if claim.untestable:
-        return Verdict(claim, scale, "not testable")
+    if claim.untestable or claim.checked:
+        return Verdict(claim, scale, claim.verdict if claim.checked else "not testable")
     measurement = None if claim.pending else stored_measurements(claim.experiment, scale).get(claim.id)
     return Verdict(claim, scale, "pending") if measurement is None else judge(claim, measurement, scale)
+
+
+def at_full(claim: Claim) -> Verdict:
+    """Return the verdict on the stored result of the largest size, ``pending`` where no larger one is stored."""
+    verdicts = [recorded(claim, scale) for scale in ("paper", "large")]
+    return next((v for v in verdicts if v.measurement), verdicts[-1])
 
 
 def standing(claim: Claim) -> Verdict:

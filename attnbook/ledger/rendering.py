@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from attnbook.core.results import Measurement
 from attnbook.ledger.judging import Verdict, recorded, standing
 from attnbook.ledger.replication import replicated, replicated_size
-from attnbook.ledger.schema import SETTINGS, SOURCES, Claim
+from attnbook.ledger.schema import APART, SETTINGS, SOURCES, Claim
 
 __all__ = [
     "BOARDS",
     "SIGNS",
+    "badge",
     "card",
     "held",
     "number",
@@ -24,6 +25,7 @@ __all__ = [
     "rules",
     "scoreboards",
     "stands",
+    "text_as_html",
     "words",
 ]
 
@@ -35,16 +37,29 @@ SIGNS = {
     "contradicted": "≠",
     "not reproduced": "✗",
     "not testable": "–",
+    "identity": "=",
+    "slip": "✎",
+    "met": "○",
     "pending": "…",
 }
 OPENS = "cursor: pointer; list-style-type: disclosure-closed; list-style-position: inside"  # JupyterLab shows it bare
-BOARDS = {"paper": "Statements of the papers", "book": "Findings of this book"}
+BOARDS = {
+    "paper": "Statements of the papers",
+    "book": "Findings of this book",
+    "apart": "Counted apart, as they are no results: identities, mended slips, assumptions",
+}
 SIZES = {
     "smoke": "at the size of tests",
     "book": "at the book's size",
     "large": "in a larger run",
     "paper": "at the paper's size",
 }
+
+
+def badge(outcome: str) -> str:
+    """Return a verdict as HTML: a sign and the word, so that nobody needs the colour."""
+    kind = outcome.replace(",", "").replace(" ", "-")
+    return f'<span class="verdict verdict-{kind}">{SIGNS.get(outcome, "–")} {outcome}</span>'
 
 
 def number(value: float) -> str:
@@ -166,16 +181,18 @@ def held(verdict: Verdict) -> str:
 
 
 def scoreboards(verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:
-    """Count verdicts, what the papers state apart from what this book found.
+    """Count verdicts: what the papers state, what this book found, and what is no result.
 
     Args:
         verdicts: Verdicts.
 
     Returns:
-        By source, in the order of :data:`BOARDS`, the number of claims with each outcome; no board without claims.
+        By board, in the order of :data:`BOARDS`, the number of claims with each outcome; no board without claims.
     """
-    boards = {source: Counter(v.outcome for v in verdicts if v.claim.source == source) for source in BOARDS}
-    return {source: board for source, board in boards.items() if board}
+    boards: dict[str, Counter[str]] = {board: Counter() for board in BOARDS}
+    for v in verdicts:
+        boards["apart" if v.outcome in APART else v.claim.source][v.outcome] += 1
+    return {name: board for name, board in boards.items() if board}
 
 
 def rules(verdicts: Sequence[Verdict]) -> str:
@@ -227,17 +244,16 @@ def card(verdicts: Sequence[Verdict]) -> str:
 def _row(v: Verdict) -> str:
     left = 'style="text-align: left"'  # JupyterLab sets tables to the right
     rule = f"Accepted when <code>{html.escape(v.claim.accept)}</code>" if v.claim.accept else ""
-    trial = f"The rule was set after {_text(v.claim.trial)}." if v.claim.trial else ""
-    note = f"<b>Read with care.</b> {_text(v.claim.note)}" if v.claim.note else ""
+    trial = f"The rule was set after {text_as_html(v.claim.trial)}." if v.claim.trial else ""
+    note = f"<b>Read with care.</b> {text_as_html(v.claim.note)}" if v.claim.note else ""
     facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
     details = f'<details><summary style="{OPENS}">numbers and rule</summary>{facts}</details>' if facts else ""
-    kind = v.outcome.replace(",", "").replace(" ", "-")
-    badge = f'<span class="verdict verdict-{kind}">{SIGNS.get(v.outcome, "–")} {v.outcome}</span>'
     remarks = [f'<span class="claim-remark">{remark}</span>' for remark in _remarks(v) if remark]
-    where = _text(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
+    where = text_as_html(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
     return (
         f'<tr class="card-head"><td {left}><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'
-        f"<br>{_text(v.claim.statement)}{details}</td><td {left}>{'<br>'.join([badge, *remarks])}</td></tr>"
+        f"<br>{text_as_html(v.claim.statement)}{details}</td><td {left}>"
+        f"{'<br>'.join([badge(v.outcome), *remarks])}</td></tr>"
     )
 
 
@@ -260,7 +276,7 @@ def _values(v: Verdict) -> str:
     return "<br>".join(lines)
 
 
-def _text(markdown: str) -> str:
+def text_as_html(markdown: str) -> str:
     r"""Write a statement as HTML: names in backquotes as code, formulas in \(...\), which every front end typesets."""
     pieces = html.escape(" ".join(markdown.split()), quote=False).split("$")
     code = r"<code>\1</code>"
