@@ -79,25 +79,20 @@ def list_claims(
 
 @app.command()
 def show(
-    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-headline.")], as_json: Json = False
+    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-headline.")],
+    full: Annotated[bool, typer.Option("--full", help="All that is known: rule, reason, notes, all numbers.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show one claim: statement, rule, the paper's numbers and ours, and whether the verdict held on fresh seeds."""
+    """Show one claim: statement, place, verdicts with the numbers that decide; of a former one what became of it."""
     with _clear_errors():
+        if not as_json:
+            return typer.echo(ledger.answer(claim_id, full=full, width=console.width))
         claim = ledger.claim(claim_id)
-        counts, again = ledger.standing(claim), ledger.replicated(claim)
+        counts = ledger.standing(claim)
         found = [ledger.recorded(claim, scale) for scale in ("book", "large", "paper")]
         verdicts = [v for v in found if v.measurement]
-    if as_json:
-        recorded = {"standing": _as_data(counts), "recorded": [_as_data(v) for v in verdicts]}
-        return _print_json({**asdict(claim), **recorded})
-    for name, value in asdict(claim).items():
-        if value:
-            console.print(f"[bold]{name}[/]: {escape(str(value))}")
-    for v in verdicts:
-        console.print(f"[bold]{v.scale}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
-    console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.scale}")
-    console.print(f"[bold]fresh seeds[/]: {again or 'not tried yet'}", highlight=False)
-    return None
+    recorded = {"standing": _as_data(counts), "recorded": [_as_data(v) for v in verdicts]}
+    return _print_json({**asdict(claim), **recorded})
 
 
 @app.command()

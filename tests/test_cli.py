@@ -145,10 +145,14 @@ def test_list_of_experiments(call):
 
 
 @pytest.mark.slow
-def test_show_has_statement_rule_and_numbers(call, stored):
-    shown, claim = call("show", "GA-TAB1").stdout, ledger.claim("GA-TAB1")
-    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 10000 0.9"):
-        assert text in shown.replace("\n", " ")
+def test_show_has_statement_verdict_and_numbers_and_in_full_the_rest(call, stored):
+    claim = ledger.claim("GA-TAB1")
+    shown, rest = (call("show", "GA-TAB1", *more).stdout for more in ((), ("--full",)))
+    assert shown.splitlines()[0] == "✗ GA-TAB1: not reproduced"
+    assert "baseline 10000 = 0.9" in shown
+    assert "reason" not in shown
+    for text in (claim.accept, "reason       Medians over seeds.", "baseline 10000 = 0.9"):
+        assert text in " ".join(rest.split("\n"))
     data = json.loads(call("show", "GA-TAB1", "--json").stdout)
     assert data["paper_value"] == claim.paper_value
     assert [(v["scale"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced")]
@@ -231,7 +235,7 @@ def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held
     assert [seeds[0] for seeds in runs] == [20000, 30000]
     assert "ok  GA-T1-order: reproduced in trend (held in 2 of 2)" in call(*command, code=1).stdout
     assert len(runs) == 2
-    assert "fresh seeds: held in 2 of 2" in call("show", ORDER).stdout
+    assert "fresh seeds  held in 2 of 2" in call("show", ORDER).stdout
     (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == ORDER]
     assert "held in 2 of 2" in line
 

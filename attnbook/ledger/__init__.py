@@ -1,5 +1,6 @@
 """The claims ledger: what the papers state, the rules that decide, what was measured, and whether it held again."""
 
+from attnbook.ledger.answer import answer
 from attnbook.ledger.judging import OUTCOMES, Verdict, at_full, judge, recorded, standing
 from attnbook.ledger.rendering import render_values
 from attnbook.ledger.replication import Replication, replicate, replicated, replicated_size
@@ -29,6 +30,7 @@ __all__ = [
     "Replication",
     "Report",
     "Verdict",
+    "answer",
     "at_full",
     "check",
     "checked",

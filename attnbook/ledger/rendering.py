@@ -15,6 +15,7 @@ from attnbook.ledger.schema import APART, SETTINGS, SOURCES, Claim
 __all__ = [
     "BOARDS",
     "SIGNS",
+    "around",
     "badge",
     "card",
     "held",
@@ -95,8 +96,8 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _around(name: str, measurement: Measurement) -> str:
-    """The range over seeds, or that there was one only; nothing for what no seed enters."""
+def around(name: str, measurement: Measurement) -> str:
+    """Return the range over seeds, or that there was one only; nothing for what no seed enters."""
     if name not in measurement.spread:
         return ""
     low, high = measurement.spread[name]
@@ -116,7 +117,7 @@ def render_values(verdict: Verdict) -> str:
         return ""
     measured = verdict.measurement
     return "; ".join(
-        f"{words(name)} {number(value)}{_around(name, measured)}" for name, value in measured.values.items()
+        f"{words(name)} {number(value)}{around(name, measured)}" for name, value in measured.values.items()
     )
 
 
@@ -270,8 +271,8 @@ def _values(v: Verdict) -> str:
         if name in v.claim.paper_value:
             parts.append(f"paper {v.claim.paper_value[name]:g}")
         if v.measurement and name in measured:
-            around = _around(name, v.measurement)
-            parts.append(f'ours <b><span class="measured">{number(measured[name])}{around}</span></b>')
+            found = f"{number(measured[name])}{around(name, v.measurement)}"
+            parts.append(f'ours <b><span class="measured">{found}</span></b>')
         lines.append(" · ".join(parts))
     return "<br>".join(lines)
 
