@@ -9,8 +9,9 @@ care) choose claims. ``:summary:`` only counts them by verdict, ``:brief:`` leav
 writes the search form for all claims of the page. The ledger has a page for each paper, to which the links of claims
 lead; its first page counts.
 
-In chapters, signs such as ``[✓](#MH-H-noise)`` lead to the row of the claim in the chapter's table of what was checked,
-or, where the claim is one of another chapter, to the ledger; a sign that is not that of the verdict is a warning.
+In chapters, signs such as ``[✓](#what-we-checked "MH-H-noise")`` lead to the row of the claim in the chapter's table of
+what was checked or, where the claim is one of another chapter, to the ledger; a sign that is not its verdict's is
+a warning.
 """
 
 from __future__ import annotations
@@ -124,17 +125,18 @@ class Signs(SphinxTransform):
         """Resolve the links whose text is a sign."""
         here = self.env.docname
         for link in self.document.findall(nodes.reference):
-            sign, target = link.astext(), link.get("refuri", "")[1:]
+            sign, name = link.astext(), link.get("reftitle", "")
             if not link.get("id_link") or sign not in write.SIGNS.values():
                 continue
             self.env.metadata[here]["ledger"] = fingerprint(self.env)
-            if wrong := ledger.wrong_signs(f"[{sign}](#{target})"):
+            if wrong := ledger.wrong_signs(f'[{sign}]({link["refuri"]} "{name}")'):
                 LOGGER.warning(wrong[0], location=link)
                 continue
-            claim = ledger.claim(target)
+            claim = ledger.claim(name)
             page = "" if here == f"chapters/{claim.chapter}" else ledger_page(claim.paper)
-            link["refuri"] = (self.env.app.builder.get_relative_uri(here, page) if page else "") + f"#{target}"
-            link["reftitle"] = f"{target}: {ledger.standing(claim).outcome}"
+            link["refuri"] = (self.env.app.builder.get_relative_uri(here, page) if page else "") + f"#{name}"
+            link["reftitle"] = f"{name}: {ledger.standing(claim).outcome}"
+            link["internal"] = True
             link["classes"].append("claim-sign")
             del link["id_link"]
 

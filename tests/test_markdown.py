@@ -13,7 +13,7 @@ from pybtex.database import parse_file
 from pybtex.richtext import Text
 
 from attnbook import ledger
-from attnbook.ledger.rendering import SIGNS
+from attnbook.ledger.signs import SIGN
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
@@ -146,20 +146,16 @@ def test_links_within_a_chapter_have_their_target(chapter):
     whole = "\n".join(texts(chapter))
     targets = {*re.findall(r"^\((\S+)\)=|^:label: (\S+)|\$\$ \((\S+)\)$", whole, re.M)}
     known = {name for found in targets for name in found}
-    named = {claim.id for claim in ledger.claims()}  # rows of the table of what was checked
-    inside = [target[1:] for _, target in links(chapter) if target.startswith("#")]
-    assert [target for target in inside if target not in known | named] == []
+    assert [target for _, target in links(chapter) if target.startswith("#") and target[1:] not in known] == []
 
 
-def test_signs_are_those_of_the_verdicts(chapter):
-    """A sign behind a sentence names a claim of the chapter, or of another, and is that of the verdict that counts."""
+def test_signs_are_those_of_the_verdicts_and_lead_to_the_table_of_the_chapter(chapter):
     text = "\n".join(texts(chapter))
     assert ledger.wrong_signs(text) == []
-    if signs := [target for sign, target in links(chapter) if sign in SIGNS.values()]:
-        code = json.loads(chapter.read_text(encoding="utf-8"))["cells"]
-        shown = [c for c in code if f'ledger.checked("{chapter.parent.name}/{chapter.stem}")' in "".join(c["source"])]
-        assert len(shown) == 1, "the signs need the table of what was checked"
-        assert all(target.startswith("#") for target in signs)
+    if SIGN.search(text):
+        cells = ["".join(c["source"]) for c in json.loads(chapter.read_text(encoding="utf-8"))["cells"]]
+        (place,) = [i for i, cell in enumerate(cells) if "## What we checked\n" in cell]
+        assert cells[place + 1].endswith(f'ledger.checked("{chapter.parent.name}/{chapter.stem}")')
 
 
 def test_links_to_other_pages_lead_to_files(chapter):

@@ -119,7 +119,7 @@ class Claim:
 
     @property
     def line(self) -> str:
-        """The statement in one line: what ``short`` says, else the first sentence."""
+        """The statement in one line, as ``short`` has it, else its first sentence."""
         text = " ".join(self.statement.split())
         ends = (found.end() for found in re.finditer(r"[.!?]['\"”]?(?= )", text))
         return self.short or next((text[:end] for end in ends if text[:end].count("$") % 2 == 0), text)

@@ -1,8 +1,9 @@
 """What a chapter shows of the ledger: a sign after a sentence, and one folded table at its end.
 
-A writer types ``[✓](#MH-H-noise)`` behind the sentence that a claim supports. The link leads to the claim's row in the
-table that ``ledger.checked("multi_head/how_many_heads")`` shows, and from there to the ledger; the sign is that of the
-verdict that counts, which :func:`wrong_signs` checks.
+A writer types ``[✓](#what-we-checked "MH-H-noise")`` behind the sentence that a claim supports. The link leads to the
+heading of that name, in the built book to the claim's row in the table that stands there, which
+``ledger.checked("multi_head/how_many_heads")`` shows, and from there to the ledger; who points at the sign sees the
+claim. The sign is that of the verdict that counts, which :func:`wrong_signs` checks.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from attnbook.ledger.judging import at_full, recorded, standing
 from attnbook.ledger.rendering import OPENS, SIGNS, badge, origin, text_as_html
 from attnbook.ledger.schema import APART, Claim, LedgerError, claim, claims
 
-__all__ = ["Checked", "checked", "wrong_signs"]
+__all__ = ["PLACE", "SIGN", "Checked", "checked", "wrong_signs"]
 
-SIGN = re.compile(rf"\[([{''.join(SIGNS.values())}])\]\(#([^)\s]*)\)")
+PLACE = "what-we-checked"
+SIGN = re.compile(rf"\[([{''.join(SIGNS.values())}])\]\(([^)\s]*)(?: \"([^\"]*)\")?\)")
 HEADS = ("", "claim", "in the paper", "book size", "full size")
 
 
@@ -69,18 +71,19 @@ def wrong_signs(text: str) -> list[str]:
         text: Markdown of a chapter.
 
     Returns:
-        A sentence for each sign that is not that of the verdict of the claim it links to, or links to none.
+        A sentence for each sign that is not that of the verdict of the claim it names, or names none.
     """
-    said = []
-    for sign, target in SIGN.findall(text):
-        try:
-            outcome = standing(claim(target)).outcome
-        except LedgerError as error:
-            said.append(f"[{sign}](#{target}): {error}")
-        else:
-            if SIGNS[outcome] != sign:
-                said.append(f"[{sign}](#{target}): the verdict is {outcome!r}, expected [{SIGNS[outcome]}](#{target})")
-    return said
+    return [f"{found[0]}: {wrong}" for found in SIGN.finditer(text) if (wrong := _wrong(*found.groups()))]
+
+
+def _wrong(sign: str, target: str, name: str | None) -> str:
+    if target != f"#{PLACE}" or not name:
+        return f'expected [{sign}](#{PLACE} "..."), with the id of a claim in the quotation marks'
+    try:
+        outcome = standing(claim(name)).outcome
+    except LedgerError as error:
+        return str(error)
+    return "" if SIGNS[outcome] == sign else f"the verdict of {name} is {outcome!r}, expected [{SIGNS[outcome]}]"
 
 
 def _is_result(c: Claim) -> bool:

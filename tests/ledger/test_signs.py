@@ -67,16 +67,25 @@ def test_a_row_has_sign_statement_place_and_the_verdicts_of_both_sizes(toys):
 def test_a_sign_is_right_for_one_outcome_only_and_the_message_says_which(outcome, toys):
     toys(one=(outcome,))
     for other, sign in SIGNS.items():
-        said = wrong_signs(f"It holds [{sign}](#XY-one), and $x$ [(3)](#md-3) [here](#there).")
-        right = f"[{sign}](#XY-one): the verdict is {outcome!r}, expected [{SIGNS[outcome]}](#XY-one)"
+        typed = f'[{sign}](#what-we-checked "XY-one")'
+        said = wrong_signs(f"It holds {typed}, and $x$ [(3)](#md-3) [here](#there).")
+        right = f"{typed}: the verdict of XY-one is {outcome!r}, expected [{SIGNS[outcome]}]"
         assert said == ([] if other == outcome else [right])
 
 
-def test_a_sign_without_a_claim_is_named():
-    (said,) = wrong_signs("A [✓](#banana).")
-    assert said.startswith("[✓](#banana): claim_id: no claim 'banana' in the ledger")
-    (said,) = wrong_signs("A [✓](#SN-6.DIGITS).")
-    assert "SN-6.DIGITS was dropped, because: " in said
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ('[✓](#what-we-checked "banana")', "claim_id: no claim 'banana' in the ledger"),
+        ('[✓](#what-we-checked "SN-6.DIGITS")', "claim_id: SN-6.DIGITS was dropped, because: "),
+        ("[✓](#what-we-checked)", 'expected [✓](#what-we-checked "..."), with the id of a claim'),
+        ("[✓](#MH-H-noise)", 'expected [✓](#what-we-checked "..."), with the id of a claim'),
+        ('[≠](page.ipynb "MH-H-noise")', 'expected [≠](#what-we-checked "..."), with the id of a claim'),
+    ],
+)
+def test_a_sign_without_a_claim_is_named(typed, says):
+    (said,) = wrong_signs(f"A {typed}.")
+    assert said.startswith(f"{typed}: {says}")
 
 
 def test_a_chapter_without_claims_is_refused():
