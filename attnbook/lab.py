@@ -100,10 +100,8 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 # Until the other chapters have moved: where results of the full size lie, and which sizes of a session ask for it.
 FOLDERS, SIZES = {"full": "large"}, {"large": "full", "paper": "full"}
-Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]
-"""At least one number, each larger than the one before."""
-Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]
-"""At least one whole number, none of them twice."""
+Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]  # at least one number
+Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]  # at least one, none twice
 
 EXPERIMENTS: dict[str, Experiment] = {}
 """Those of the scripts that were imported so far, by id."""
