@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from attnbook.registry import experiments
 
-SIZES = ("book", "large", "paper")
+SIZES = ("book", "full")
 COLUMNS = ("experiment", "size", "groups", "processor time", "elapsed", "MiB", "device")
 
 
