@@ -81,8 +81,8 @@ pdf: $(VENV)/.installed  ## print the built book to _build/html/attnbook.pdf, wi
 look: $(VENV)/.installed  ## photograph and measure the pages of the built book, light and dark, desktop and phone
 	$(BIN)/python tools/look.py
 
-results: $(VENV)/.installed  ## run all experiments at book scale and store the results
-	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --scale book || exit 1; done
+results: $(VENV)/.installed  ## run all experiments at the book's size and store the results
+	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --size book || exit 1; done
 
 verify: $(VENV)/.installed  ## run the claims again and compare with the stored verdicts
 	$(BIN)/attnbook verify

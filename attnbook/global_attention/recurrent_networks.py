@@ -35,7 +35,16 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 
-__all__ = ["AttentionStep", "Penalty", "Recurrence", "attention_penalty", "initial_parameters", "looks", "predict", "read"]
+__all__ = [
+    "AttentionStep",
+    "Penalty",
+    "Recurrence",
+    "attention_penalty",
+    "initial_parameters",
+    "looks",
+    "predict",
+    "read",
+]
 
 Penalty: TypeAlias = Literal["l1_weights", "entropy", "l1_scores", "l2_weights"]
 
