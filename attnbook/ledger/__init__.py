@@ -1,7 +1,7 @@
 """The claims ledger: what the papers state, the rules that decide, what was measured, and whether it held again."""
 
 from attnbook.ledger.answer import answer
-from attnbook.ledger.judging import OUTCOMES, Verdict, at_full, judge, recorded, standing
+from attnbook.ledger.judging import OUTCOMES, Verdict, judge, recorded, standing
 from attnbook.ledger.rendering import render_values
 from attnbook.ledger.replication import Replication, replicate, replicated, replicated_size
 from attnbook.ledger.report import Report, check
@@ -31,7 +31,6 @@ __all__ = [
     "Report",
     "Verdict",
     "answer",
-    "at_full",
     "check",
     "checked",
     "claim",

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from attnbook.core.results import Measurement
-from attnbook.ledger.judging import Verdict, at_full, recorded, standing
+from attnbook.ledger.judging import Verdict, recorded, standing
 from attnbook.ledger.plain import plain
-from attnbook.ledger.rendering import SIGNS, SIZES, around, number, origin, words
+from attnbook.ledger.rendering import SIGNS, around, at_size, number, origin, words
 from attnbook.ledger.replication import replicated, replicated_size
 from attnbook.ledger.schema import Claim, claim, former
 
@@ -60,10 +60,10 @@ def _short(c: Claim) -> Iterator[tuple[str, str]]:
     yield "says", plain(c.statement)
     yield "place", plain(c.where) + (f" ({who})" if (who := origin(c)) else "")
     if c.accept:
-        book, larger = recorded(c, "book"), at_full(c)
+        book, larger = recorded(c, "book"), recorded(c, "full")
         differ = book.measurement and larger.measurement and book.outcome != larger.outcome
         for name, v in (("book size", book), ("full size", larger)):
-            yield name, _verdict(c, v) + (" This verdict counts." if differ and v.scale == counts.scale else "")
+            yield name, _verdict(c, v) + (" This verdict counts." if differ and v.size == counts.size else "")
         yield "fresh seeds", _fresh(c)
     else:
         yield counts.outcome, plain(c.checked or c.untestable)
@@ -74,8 +74,8 @@ def _short(c: Claim) -> Iterator[tuple[str, str]]:
 def _verdict(c: Claim, v: Verdict) -> str:
     """The outcome and the numbers that decide it."""
     if v.measurement is None:
-        return "not run" if v.scale == "book" else "no larger run is stored"
-    size = "" if v.scale == "book" else f", {SIZES[v.scale]}"
+        return "not run" if v.size == "book" else "no larger run is stored"
+    size = "" if v.size == "book" else f", {at_size(v.size, c)}"
     seeds = f", {v.n_seeds} seeds" if v.n_seeds > 1 else ""
     deciding = [name for name in dict.fromkeys(re.findall(r"\w+", c.accept)) if name in v.measurement.values]
     more = f"; and {len(deciding) - FEW} more" if len(deciding) > FEW else ""
@@ -88,7 +88,7 @@ def _numbers(measured: Measurement, names: Iterable[str]) -> str:
 
 def _fresh(c: Claim) -> str:
     found = replicated(c)
-    return f"{found}, {SIZES[replicated_size(c.experiment)]}" if found else "not tried"
+    return f"{found}, {at_size(replicated_size(c.experiment), c)}" if found else "not tried"
 
 
 def _rest(c: Claim) -> Iterator[tuple[str, str]]:
@@ -97,7 +97,7 @@ def _rest(c: Claim) -> Iterator[tuple[str, str]]:
     yield "set after", plain(c.trial)
     yield "with care", plain(c.note)
     yield "paper", "; ".join(f"{name} {value:g}" for name, value in c.paper_value.items())
-    for scale in ("book", "large", "paper"):
-        if c.accept and (v := recorded(c, scale)).measurement:
-            yield f"all, {scale}", f"{_numbers(v.measurement, v.measurement.values)}."
+    for size in ("book", "full"):
+        if c.accept and (v := recorded(c, size)).measurement:
+            yield f"all, {size}", f"{_numbers(v.measurement, v.measurement.values)}."
     yield "contains", ", ".join(c.merged)

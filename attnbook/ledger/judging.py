@@ -11,7 +11,7 @@ from functools import cache
 from attnbook.core.results import Measurement, stored_measurements
 from attnbook.ledger.schema import APART, Claim, LedgerError
 
-__all__ = ["OUTCOMES", "Verdict", "at_full", "judge", "recorded", "standing"]
+__all__ = ["OUTCOMES", "Verdict", "judge", "recorded", "standing"]
 
 OUTCOMES = (
     "reproduced",
@@ -33,14 +33,14 @@ class Verdict:
 
     Attributes:
         claim: The claim.
-        scale: Scale of the measurement.
+        size: Size of the run.
         outcome: One of :data:`OUTCOMES`, or that a run of the reader's own is not judged.
         measurement: What was measured; None when nothing was.
         own: How that run differs from those of the book, and what follows; empty for these.
     """
 
     claim: Claim
-    scale: str
+    size: str
     outcome: str
     measurement: Measurement | None = None
     own: str = ""
@@ -51,13 +51,13 @@ class Verdict:
         return self.measurement.n_seeds if self.measurement else 0
 
 
-def judge(claim: Claim, measurement: Measurement, scale: str = "book") -> Verdict:
+def judge(claim: Claim, measurement: Measurement, size: str = "book") -> Verdict:
     """Apply a claim's rule to what was measured.
 
     Args:
         claim: The claim.
         measurement: Values under the names that the rule uses.
-        scale: Scale of the measurement.
+        size: Size of the run.
 
     Returns:
         The verdict the claim earns when the rule holds, else ``not reproduced``.
@@ -80,7 +80,7 @@ def judge(claim: Claim, measurement: Measurement, scale: str = "book") -> Verdic
         raise LedgerError(f"{claim.id}: rule {claim.accept!r} cannot be evaluated: {error}") from error
     if not isinstance(holds, bool):
         raise LedgerError(f"{claim.id}: rule {claim.accept!r} must be true or false, gave {holds!r}")
-    return Verdict(claim, scale, claim.verdict if holds else "not reproduced", measurement)
+    return Verdict(claim, size, claim.verdict if holds else "not reproduced", measurement)
 
 
 def _evaluate(rule: str, names: Mapping[str, float]) -> object:
@@ -101,12 +101,12 @@ def _parsed(rule: str) -> tuple[ast.expr, frozenset[str]]:
     return tree, frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
 
 
-def recorded(claim: Claim, scale: str = "book") -> Verdict:
+def recorded(claim: Claim, size: str = "book") -> Verdict:
     """Return the verdict on the stored result of one size.
 
     Args:
         claim: The claim.
-        scale: ``book``, ``large`` or ``paper``.
+        size: ``book`` or ``full``.
 
     Returns:
         The verdict; ``pending`` while nothing is stored. What tests hold the code to has its own at every size.
@@ -115,15 +115,9 @@ def recorded(claim: Claim, scale: str = "book") -> Verdict:
         ResultError: If the stored result is damaged.
     """
     if claim.untestable or claim.checked:
-        return Verdict(claim, scale, claim.verdict if claim.checked else "not testable")
-    measurement = None if claim.pending else stored_measurements(claim.experiment, scale).get(claim.id)
-    return Verdict(claim, scale, "pending") if measurement is None else judge(claim, measurement, scale)
-
-
-def at_full(claim: Claim) -> Verdict:
-    """Return the verdict on the stored result of the largest size, ``pending`` where no larger one is stored."""
-    verdicts = [recorded(claim, scale) for scale in ("paper", "large")]
-    return next((v for v in verdicts if v.measurement), verdicts[-1])
+        return Verdict(claim, size, claim.verdict if claim.checked else "not testable")
+    measurement = None if claim.pending else stored_measurements(claim.experiment, size).get(claim.id)
+    return Verdict(claim, size, "pending") if measurement is None else judge(claim, measurement, size)
 
 
 def standing(claim: Claim) -> Verdict:
@@ -138,7 +132,7 @@ def standing(claim: Claim) -> Verdict:
     Returns:
         The verdict.
     """
-    verdicts = [recorded(claim, scale) for scale in ("paper", "large", "book")]
+    verdicts = [recorded(claim, size) for size in ("full", "book")]
     found = [v for v in verdicts if v.measurement]
-    named = [v for v in found if v.scale == claim.scale]
+    named = [v for v in found if v.size == claim.size]
     return max(named or found, key=lambda v: v.n_seeds, default=verdicts[-1])

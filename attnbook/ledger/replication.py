@@ -25,7 +25,7 @@ from attnbook.ledger.judging import judge, recorded
 from attnbook.ledger.schema import Claim, LedgerError, claim
 
 if TYPE_CHECKING:
-    from attnbook.core.runtime import Scale
+    from attnbook.core.runtime import Size
 
 __all__ = ["Measure", "Replication", "fresh_seeds", "replicate", "replicated", "replicated_size"]
 
@@ -74,9 +74,9 @@ def fresh_seeds(count: int, number: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def replicated_size(experiment: str) -> Scale:
-    """Return the size at which fresh seeds are tried: the book's, or a larger one if claims are measured there only."""
-    sizes: tuple[Scale, ...] = ("book", "large", "paper")
+def replicated_size(experiment: str) -> Size:
+    """Return the size at which fresh seeds are tried: the book's, or the full one if claims are measured there only."""
+    sizes: tuple[Size, ...] = ("book", "full")
     return next((size for size in sizes if stored_measurements(experiment, size)), "book")
 
 

@@ -45,7 +45,7 @@ SETTINGS = {
 EARNED = ("reproduced", "consistent with the bound", "reproduced in trend", "contradicted")
 LESS = ("consistent with the bound", "reproduced in trend")  # the most that an experiment outside can earn
 APART = ("identity", "slip", "met")  # no results, and counted apart from them
-SCALES = ("", "book", "large", "paper")
+SIZES = ("", "book", "full")
 ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
 HEAD = {"part": 1, "title": "", "prefix": "", "citation": ""}
 
@@ -79,8 +79,7 @@ class Claim:
             of :data:`APART`: ``identity`` (proved, and checked in code), ``slip`` (a misprint, mended), ``met`` (an
             assumption).
         status: ``pending`` while its chapter, or the run that it asks for, is missing; else empty.
-        scale: The size that the statement is about: ``book``, ``large`` (a larger run of our own) or ``paper`` (the
-            paper's own experiment); empty when it names none.
+        size: The size that the statement is about, ``book`` or ``full``; empty when it names none.
         checked: How tests hold the code to an identity or an assumption that has no experiment.
         untestable: Reason why it cannot be tested; empty for all others.
         note: How to read the statement with care, in fair wording; may be empty.
@@ -103,7 +102,7 @@ class Claim:
     setting: str = ""
     verdict: str = "reproduced"
     status: str = ""
-    scale: str = ""
+    size: str = ""
     checked: str = ""
     untestable: str = ""
     note: str = ""
@@ -268,7 +267,7 @@ def _claim(entry: Any, where: str, paper: str) -> Claim:
         "setting": SETTINGS if entry["source"] == "paper" else ("",),
         "verdict": APART if way == ["checked"] else (*(LESS if outside and way == ["accept"] else EARNED), *APART),
         "status": ("", "pending"),
-        "scale": SCALES,
+        "size": SIZES,
     }
     for name, values in allowed.items():
         if (value := entry.get(name, "reproduced" if name == "verdict" else "")) not in values:

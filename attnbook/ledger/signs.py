@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from attnbook.ledger.judging import at_full, recorded, standing
+from attnbook.ledger.judging import recorded, standing
 from attnbook.ledger.rendering import OPENS, SIGNS, badge, origin, text_as_html
 from attnbook.ledger.schema import APART, Claim, LedgerError, claim, claims
 
@@ -92,12 +92,12 @@ def _is_result(c: Claim) -> bool:
 
 def _row(c: Claim) -> str:
     """One claim: its sign, what it says with a link to the ledger, its place, its verdict at two sizes."""
-    counts, full = standing(c), at_full(c)
+    counts = standing(c)
     link = f'<a class="claim-id" href="../../reference/claims_{c.paper}.md#{c.id}">{c.id}</a>'
     where = text_as_html(c.where) if c.source == "paper" else origin(c)
     said = [SIGNS[counts.outcome], f"{text_as_html(c.line)} {link}", f'<span class="claim-where">{where}</span>']
     if _is_result(c):
-        said += [badge(v.outcome) if v.measurement else "–" for v in (recorded(c, "book"), full)]
+        said += [badge(v.outcome) if v.measurement else "–" for v in (recorded(c, size) for size in ("book", "full"))]
     cells = "".join(f'<td style="text-align: left">{cell}</td>' for cell in said)
     rest = "" if len(said) > 3 else f'<td style="text-align: left" colspan="2">{badge(counts.outcome)}</td>'
     return f'<tr id="{c.id}">{cells}{rest}</tr>'

@@ -37,8 +37,7 @@ def toys(monkeypatch):
 
         monkeypatch.setattr(signs, "claims", lambda: [c for c, _ in found.values()])
         monkeypatch.setattr(signs, "claim", claim)
-        monkeypatch.setattr(signs, "recorded", lambda c, size: verdict(c, 0))
-        monkeypatch.setattr(signs, "at_full", lambda c: verdict(c, 1))
+        monkeypatch.setattr(signs, "recorded", lambda c, size: verdict(c, ["book", "full"].index(size)))
         monkeypatch.setattr(signs, "standing", lambda c: verdict(c, 1))
 
     return toys
