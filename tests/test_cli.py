@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attnbook
-from attnbook import __main__, cli, ledger
+from attnbook import __main__, cli, ledger, registry
 from attnbook.core.experiment import Experiment
 from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
@@ -67,7 +67,8 @@ def only(monkeypatch):
     """Call to leave these experiments in the registry."""
 
     def only(*names):
-        monkeypatch.setattr(cli, "experiments", lambda: {name: experiment(name) for name in names})
+        own = {name: experiment(name) for name in names}
+        monkeypatch.setattr(registry, "experiments", lambda: own)
 
     return only
 
@@ -219,8 +220,7 @@ def runs(monkeypatch):
     small = sample_complexity.ErrorRate
     monkeypatch.setattr(small, "at", classmethod(at))
     monkeypatch.setattr(small, "run", run)
-    monkeypatch.setattr(cli, "experiments", lambda: {small.id: small})
-    monkeypatch.setattr(cli, "experiment", lambda _: small)
+    monkeypatch.setattr(registry, "experiments", lambda: {small.id: small})
     return seen
 
 
