@@ -54,13 +54,12 @@ import attnbook
 from attnbook.core import experiment as classes
 from attnbook.core import runtime, unfinished
 from attnbook.core.experiment import highest, lowest, share_of_seeds
-from attnbook.core.places import cache_folder
+from attnbook.core.places import cache_folder, checkout
 from attnbook.core.results import (
     FORMAT,
     Clock,
     Measurement,
     ResultError,
-    own_path,
     plain,
     read_json,
     stored_path,
@@ -99,16 +98,14 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]
-"""At least one number, each larger than the one before."""
-Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]
-"""At least one whole number, none of them twice."""
+Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]  # at least one number
+Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]  # at least one, none twice
 
 EXPERIMENTS: dict[str, Experiment] = {}
 """Those of the scripts that were imported so far, by id."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Experiment:
     """A function of seeds and settings, with sizes, a place for its results, and what reads the claims off them.
 
@@ -295,7 +292,7 @@ class Experiment:
         own, its = data.attrs["settings"], plain(self.settings(size))
         if changed := [f"{name} {own.get(name)} ({its[name]})" for name in its if own.get(name) != its[name]]:
             raise ValueError(f"data: not the run of the size {size}: {', '.join(changed)}; give a path to keep it")
-        return own_path(self.id, size)
+        return stored_path(self.id, size)
 
     def _load(self, path: Path) -> xr.Dataset:
         head = read_json(path, self.id)
@@ -314,12 +311,18 @@ class Experiment:
             return "book"
         return wanted
 
-    def _explained(self) -> str:
+    def meanings(self) -> dict[str, str]:
+        """Return what each setting means: by name, the comment behind the argument of the function, or nothing."""
         comments = _comments(self.simulate)
-        lines = []
-        for name, parameter in inspect.signature(self.simulate).parameters.items():
-            said = f": {comments[name]}" if name in comments else ""
-            lines.append(f"    {name} = {parameter.default!r}{said}")
+        return {name: comments.get(name, "") for name in self.model.model_fields}
+
+    def __repr__(self) -> str:
+        return f"{self.id}: {self.summary}"
+
+    def _explained(self) -> str:
+        fields, lines = self.model.model_fields, []
+        for name, meaning in self.meanings().items():
+            lines.append(f"    {name} = {fields[name].default!r}" + (f": {meaning}" if meaning else ""))
         return "\n".join(lines)
 
 
@@ -559,25 +562,6 @@ def load_script(script: Path) -> ModuleType:
     sys.modules[script.stem] = module
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
-
-
-def checkout(start: Path | None = None) -> Path:
-    """Return the checkout of the book that the working directory is in.
-
-    Args:
-        start: Where to look first; default the working directory.
-
-    Returns:
-        The nearest folder upwards with ``_toc.yml`` and ``chapters``, else the one that the package lies in.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    start = start or Path.cwd()
-    for folder in (start, *start.parents, Path(attnbook.__file__).parent.parent):
-        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
-            return folder
-    raise ValueError("checkout: the experiments of the book lie in its repository; call this from a checkout of it")
 
 
 def scripts(paper: str = "*") -> list[Path]:
