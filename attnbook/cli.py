@@ -20,6 +20,7 @@ from rich.table import Column, Table
 
 from attnbook import ledger, registry
 from attnbook.core import results, runtime
+from attnbook.core.places import NoCheckout
 from attnbook.core.runtime import Size
 from attnbook.core.unfinished import Stopped
 from attnbook.ledger import rendering
@@ -54,7 +55,8 @@ def list_claims(
 ) -> None:
     """List the claims with the verdict that counts, and count them: the papers' statements, this book's findings."""
     if only_experiments:
-        summaries = {name: e.summary for name, e in registry.experiments().items()}
+        with _clear_errors():
+            summaries = {name: e.summary for name, e in registry.experiments().items()}
         return _print_json(summaries) if as_json else typer.echo("\n".join(summaries))
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
@@ -294,7 +296,7 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn expected errors into one line on stderr and exit code 2, an interrupted run into one and 130."""
+    """Turn expected errors into one line on stderr and exit code 2, an interrupted run into 130, no checkout into 1."""
     try:
         yield
     except Stopped as stopped:
@@ -302,7 +304,7 @@ def _clear_errors() -> Iterator[None]:
         raise typer.Exit(130) from stopped
     except (ValueError, FloatingPointError) as error:
         typer.echo(f"attnbook: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(1 if isinstance(error, NoCheckout) else 2) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # whoever reads has seen enough
             raise

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import attnbook
 from attnbook.core.places import checkout
 
-if TYPE_CHECKING:  # what is stored can be read without it
+if TYPE_CHECKING:  # to read results needs neither torch nor NumPy, and `attnbook show` does only that
     import torch
 
 __all__ = [
@@ -269,7 +269,7 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    if hasattr(value, "tolist"):  # of NumPy
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has neither infinity nor NaN; float() and NumPy read the texts

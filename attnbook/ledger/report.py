@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import xarray as xr
-
-from attnbook.core.experiment import Experiment
 from attnbook.core.results import stored_measurements
 from attnbook.ledger import rendering
 from attnbook.ledger.judging import Verdict, judge
 from attnbook.ledger.schema import LedgerError, claim, claims
+
+if TYPE_CHECKING:  # what reads the ledger loads neither torch nor xarray
+    import xarray as xr
 
 __all__ = ["Report", "check"]
 
@@ -59,6 +60,8 @@ def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
 
 def _verdicts(data: xr.Dataset, only: Sequence[str] | None) -> Iterator[Verdict]:
     """Judge a run of the book; of the reader's own runs say what was measured, and what was asked for and was not."""
+    from attnbook.core.experiment import Experiment
+
     experiment = Experiment.from_data(data)
     (at, changes), name = experiment.nearest(), experiment.id.split()[0]  # what it varies, if it does
     size = {"book": "", "smoke": "the size of tests"}.get(at, f"size {at}")
