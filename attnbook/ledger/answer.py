@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from attnbook.core.results import Measurement
 from attnbook.ledger.judging import Verdict, recorded, standing
@@ -47,7 +48,7 @@ def answer(claim_id: str, *, full: bool = False, width: int = 100) -> str:
 def _wrapped(name: str, text: str, width: int) -> str:
     indent = " " * LABEL if name else ""
     start = f"{name:<{LABEL}}" if name else ""
-    options = {"break_long_words": False, "break_on_hyphens": False}
+    options: Any = {"break_long_words": False, "break_on_hyphens": False}
     # The blanks inside formulas are no places to break a line at; only then are they blanks again.
     lines = textwrap.wrap(text, max(width, 40), initial_indent=start, subsequent_indent=indent, **options)
     return "\n".join(lines).replace("\xa0", " ")

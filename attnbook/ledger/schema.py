@@ -257,7 +257,7 @@ def _claim(entry: Any, where: str, paper: str) -> Claim:
         raise LedgerError(f"{where}: must be a table, got {type(entry).__name__}")
     if "id" in entry:
         where = f"{where} ({entry['id']})"
-    known = {f.name: "" for f in fields(Claim)} | {"paper_value": {}, "merged": []}
+    known: dict[str, Any] = {f.name: "" for f in fields(Claim)} | {"paper_value": {}, "merged": []}
     del known["paper"]
     _check(entry, known, {f.name for f in fields(Claim) if f.default is f.default_factory is MISSING}, where)
     outside = entry.get("setting") in ("outside", "vacuous")
