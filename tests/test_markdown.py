@@ -128,7 +128,7 @@ def test_a_number_of_a_paper_is_called_so(chapter):
 def test_claims_and_pictures_call_numbers_of_a_paper_so():
     """Their words stand on pages whose own formulas have numbers."""
     told = {
-        claim.id: " ".join(filter(None, (claim.statement, claim.why, claim.note, claim.untestable)))
+        claim.id: " ".join(filter(None, (claim.statement, claim.why, claim.note, claim.untestable, claim.checked)))
         for claim in ledger.claims()
     }
     for file in (ROOT / "attnbook").glob("*/*/figures.py"):
