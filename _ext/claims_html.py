@@ -63,6 +63,16 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, f'<p class="claim-rules">{rules(verdicts)}</p>'])
 
 
+def dropped(paper: ledger.Paper) -> str:
+    """Return the former claims that are part of no other, folded, each with the reason."""
+    reasons: dict[str, list[str]] = {}
+    for one, why in paper.dropped.items():
+        reasons.setdefault(why, []).append(f'<b id="{one}">{one}</b>')
+    rows = "".join(f"<li>{', '.join(ids)}: {escape(why)}.</li>" for why, ids in reasons.items())
+    fold = f"<summary>Former claims that were dropped: {len(paper.dropped)}</summary>"
+    return f'<details class="claim-dropped">{fold}<ul>{rows}</ul></details>' if rows else ""
+
+
 def form(total: int) -> str:
     """Return the search form; it stays hidden unless its script runs."""
 

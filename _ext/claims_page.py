@@ -88,7 +88,8 @@ class Claims(SphinxDirective):
             home = f"{ledger_page(papers[0].name)}.html".split("/")[-1]
             begin = f'<div data-prefix="{papers[0].prefix}" data-page="{home}">' if len(papers) == 1 else "<div>"
             return f"{begin}\n{write.summary(chosen)}\n</div>"
-        return "\n\n".join(map(self.card, chosen)) or "None so far."
+        cards = "\n\n".join(map(self.card, chosen)) or "None so far."
+        return f"{cards}\n\n{write.dropped(papers[0])}" if self.env.docname == ledger_page(papers[0].name) else cards
 
     def card(self, verdict: ledger.Verdict) -> str:
         """Write one claim: its head, the statement, and below it the numbers, the rule and the note."""
