@@ -16,6 +16,8 @@ from attnbook import __main__, cli, ledger, registry
 from attnbook.core.experiment import Experiment
 from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
+from attnbook.ledger.rendering import BOARDS
+from attnbook.ledger.schema import APART
 from attnbook.registry import experiment, experiments
 
 TABLE_1, ERROR_RATE = "global_attention.sample_complexity", "global_attention.error_rate"
@@ -100,14 +102,16 @@ def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_
     said = call("list").stdout.splitlines()
     lines = {line.split()[0]: line for line in said if "-" in line.split()[0]}
     assert set(lines) == {c.id for c in ledger.claims()}
-    for row in json.loads(call("list", "--json").stdout):
+    rows = json.loads(call("list", "--json").stdout)
+    for row in rows:
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
     assert "l1 over baseline 0.99" in lines[ORDER]
-    papers, book, rules = said[-3:]
-    counts = Counter(c.source for c in ledger.claims())
+    papers, book, apart, rules = said[-4:]
+    counts = Counter("apart" if row["outcome"] in APART else row["source"] for row in rows)
     assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
     assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
+    assert apart.startswith(f"{BOARDS['apart']}: {counts['apart']} claims: ")
     assert rules.endswith(f"which the claim names: {sum(bool(c.trial) for c in ledger.claims())}.")
 
 

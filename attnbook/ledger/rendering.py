@@ -48,7 +48,7 @@ OPENS = "cursor: pointer; list-style-type: disclosure-closed; list-style-positio
 BOARDS = {
     "paper": "Statements of the papers",
     "book": "Findings of this book",
-    "apart": "Counted apart, as they are no results: identities, mended slips, assumptions",
+    "apart": "No results, counted apart (identities, mended slips, assumptions)",
 }
 SIZES = {"smoke": "at the size of tests", "book": "at the book's size", "full": "in a larger run"}
 
