@@ -208,15 +208,15 @@ def claim(claim_id: str) -> Claim:
     """
     import difflib
 
-    known = {c.id: c for c in claims()}
-    if claim_id not in known:
-        if became := former(claim_id):
-            raise LedgerError(f"claim_id: {became}")
-        every = {one.lower(): one for one in _former() | known}
-        near = [every[one] for one in difflib.get_close_matches(str(claim_id).lower(), every, n=3, cutoff=0.4)]
-        hint = f"; did you mean {', '.join(near)}?" if near else "; expected one of those that `attnbook list` shows"
-        raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
-    return known[claim_id]
+    for found in _of(claim_id):
+        if found.id == claim_id:
+            return found
+    if became := former(claim_id):
+        raise LedgerError(f"claim_id: {became}")
+    every = {one.lower(): one for p in papers() for one in (*_ids(p.claims), *p.dropped)}
+    near = [every[one] for one in difflib.get_close_matches(str(claim_id).lower(), every, n=3, cutoff=0.4)]
+    hint = f"; did you mean {', '.join(near)}?" if near else "; expected one of those that `attnbook list` shows"
+    raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
 
 
 def former(claim_id: str) -> str:
@@ -228,13 +228,26 @@ def former(claim_id: str) -> str:
     Returns:
         Which claim contains it now, or why it was dropped; nothing for other ids.
     """
-    became = _former().get(claim_id, "")
-    return f"{claim_id} {became}" if became else ""
+    for c in _of(claim_id):
+        if claim_id in c.merged:
+            return f"{claim_id} is part of {c.id} now"
+    paper = _paper(checkout() / "chapters", claim_id[:3])
+    why = paper.dropped.get(claim_id) if paper else None
+    return f"{claim_id} was dropped, because: {why}" if why else ""
 
 
-def _former() -> dict[str, str]:
-    merged = {one: f"is part of {c.id} now" for c in claims() for one in c.merged}
-    return merged | {one: f"was dropped, because: {why}" for p in papers() for one, why in p.dropped.items()}
+def _of(claim_id: str) -> tuple[Claim, ...]:
+    """The claims of the paper whose prefix an id has."""
+    paper = _paper(checkout() / "chapters", str(claim_id)[:3])
+    return paper.claims if paper else ()
+
+
+@cache
+def _paper(folder: Path, prefix: str) -> Paper | None:
+    """Read the one paper with this prefix; reading all takes a fifth of the time in which `attnbook show` answers."""
+    line = re.compile(rf'^prefix = "{re.escape(prefix[:-1])}"$', re.MULTILINE)
+    files = (file for file in folder.glob("*/claims.toml") if line.search(file.read_text(encoding="utf-8")))
+    return next(map(read_paper, files), None)
 
 
 @cache
