@@ -67,7 +67,7 @@ def counted(root: Path) -> dict[str, int]:
         "paper_numbers": sum(claim.source == "paper" and bool(claim.paper_value) for claim in claims),
         "rules_after_a_look": sum(bool(claim.trial) for claim in claims),
         "rules_before": sum(bool(claim.accept) and not claim.trial for claim in claims),
-        "judged": sum(outcome not in ("pending", "not testable") for outcome in outcomes),
+        "judged": sum(bool(c.accept) and o != "pending" for c, o in zip(claims, outcomes, strict=True)),
         **{outcome.replace(" ", "_"): outcomes.count(outcome) for outcome in ledger.OUTCOMES},
         "experiments": len(experiments()),
         "data_files": len(KNOWN),

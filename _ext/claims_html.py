@@ -8,12 +8,7 @@ from html import escape
 from attnbook import ledger
 from attnbook.core.results import at_paper_size
 from attnbook.ledger import Verdict
-from attnbook.ledger.rendering import BOARDS, SIGNS, held, origin, render_values, rules, scoreboards, words
-
-
-def badge(outcome: str) -> str:
-    """Return a verdict as HTML: a sign and the word, so that nobody needs the colour."""
-    return f'<span class="verdict verdict-{outcome.replace(" ", "-")}">{SIGNS[outcome]} {outcome}</span>'
+from attnbook.ledger.rendering import BOARDS, SIGNS, badge, held, origin, render_values, rules, scoreboards, words
 
 
 def head(verdict: Verdict, ledger_page: str) -> str:
@@ -50,21 +45,32 @@ def facts(counts: Verdict) -> str:
 
 def rule(claim: ledger.Claim) -> str:
     """Return how the claim is judged, and the section of the chapter that shows it."""
-    judged = f"Not testable: {claim.untestable}" if claim.untestable else f"Accepted when `{claim.accept}`"
+    without = f"Not testable: {claim.untestable}" if claim.untestable else claim.checked
+    judged = without or f"Accepted when `{claim.accept}`"
     trial = [f"The rule was set after {claim.trial}."] if claim.trial else []
-    merged = [f"Replaces the former claims {', '.join(claim.merged)}."] if claim.merged else []
+    merged = [f"Contains the former claims {', '.join(claim.merged)}."] if claim.merged else []
     parts = [judged, f"Why this rule: {claim.why}", *trial, *merged, f"Shown in {{shown}}`{claim.id}`."]
     return "\n\n".join(["<details><summary>Rule and chapter</summary>", *parts, "</details>"])
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """Return the two scoreboards, and how many rules are older than their measurement."""
+    """Return the scoreboards, and how many rules are older than their measurement."""
     lines = []
     for source, counts in scoreboards(verdicts).items():
         shown = " ".join(f'<span class="claim-count"><b>{counts[v]}</b> {badge(v)}</span>' for v in SIGNS if counts[v])
         head = f'<span class="claim-count">{BOARDS[source]}: <b>{counts.total()}</b></span>'
         lines.append(f'<p class="claim-summary">{head} {shown}</p>')
     return "\n".join([*lines, f'<p class="claim-rules">{rules(verdicts)}</p>'])
+
+
+def dropped(paper: ledger.Paper) -> str:
+    """Return the former claims that are part of no other, folded, each with the reason."""
+    reasons: dict[str, list[str]] = {}
+    for one, why in paper.dropped.items():
+        reasons.setdefault(why, []).append(f'<b id="{one}">{one}</b>')
+    rows = "".join(f"<li>{', '.join(ids)}: {escape(why)}.</li>" for why, ids in reasons.items())
+    fold = f"<summary>Former claims that were dropped: {len(paper.dropped)}</summary>"
+    return f'<details class="claim-dropped">{fold}<ul>{rows}</ul></details>' if rows else ""
 
 
 def form(total: int) -> str:

@@ -8,6 +8,10 @@
 care) choose claims. ``:summary:`` only counts them by verdict, ``:brief:`` leaves out rules and numbers, ``:filter:``
 writes the search form for all claims of the page. The ledger has a page for each paper, to which the links of claims
 lead; its first page counts.
+
+In chapters, signs such as ``[✓](#what-we-checked "MH-H-noise")`` lead to the row of the claim in the chapter's table of
+what was checked or, where the claim is one of another chapter, to the ledger; a sign that is not its verdict's is
+a warning.
 """
 
 from __future__ import annotations
@@ -22,11 +26,14 @@ import claims_html as write
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from attnbook import ledger
 
 LEDGER = "reference/claims"
+LOGGER = logging.getLogger(__name__)
 
 # Hundreds of formulas are typeset when they come into view.
 LAZY = "window.MathJax.loader = {load: ['ui/lazy']};"
@@ -81,7 +88,8 @@ class Claims(SphinxDirective):
             home = f"{ledger_page(papers[0].name)}.html".split("/")[-1]
             begin = f'<div data-prefix="{papers[0].prefix}" data-page="{home}">' if len(papers) == 1 else "<div>"
             return f"{begin}\n{write.summary(chosen)}\n</div>"
-        return "\n\n".join(map(self.card, chosen)) or "None so far."
+        cards = "\n\n".join(map(self.card, chosen)) or "None so far."
+        return f"{cards}\n\n{write.dropped(papers[0])}" if self.env.docname == ledger_page(papers[0].name) else cards
 
     def card(self, verdict: ledger.Verdict) -> str:
         """Write one claim: its head, the statement, and below it the numbers, the rule and the note."""
@@ -107,6 +115,38 @@ class Claims(SphinxDirective):
             "</section>",
         ]
         return "\n\n".join(filter(None, parts))
+
+
+class Signs(SphinxTransform):
+    """Let the signs in a chapter's text lead to what they are about."""
+
+    default_priority = 870  # before MyST looks for the targets of links within a page
+
+    def apply(self, **_: Any) -> None:
+        """Resolve the links whose text is a sign."""
+        here = self.env.docname
+        for link in self.document.findall(nodes.reference):
+            sign, name = link.astext(), link.get("reftitle", "")
+            if not link.get("id_link") or sign not in write.SIGNS.values():
+                continue
+            self.env.metadata[here]["ledger"] = fingerprint(self.env)
+            if wrong := ledger.wrong_signs(f'[{sign}]({link["refuri"]} "{name}")'):
+                LOGGER.warning(wrong[0], location=link)
+                continue
+            claim = ledger.claim(name)
+            page = "" if here == f"chapters/{claim.chapter}" else ledger_page(claim.paper)
+            link["refuri"] = (self.env.app.builder.get_relative_uri(here, page) if page else "") + f"#{name}"
+            link["reftitle"] = f"{name}: {ledger.standing(claim).outcome}"
+            link["internal"] = True
+            link["classes"].append("claim-sign")
+            del link["id_link"]
+
+
+def link_tables(app: Any, doctree: nodes.document) -> None:
+    """Let the tables of what was checked link to the built pages of the ledger."""
+    for raw in doctree.findall(nodes.raw):
+        if "claim-card checked" in (text := raw.astext()):
+            raw.children = [nodes.Text(text.replace(".md#", ".html#"))]
 
 
 def fingerprint(env: Any) -> str:
@@ -141,6 +181,8 @@ def add_filter(app: Any, pagename: str, templatename: str, context: dict[str, An
 def setup(app: Any) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_directive("claims", Claims)
+    app.add_transform(Signs)
+    app.connect("doctree-read", link_tables)
     app.connect("env-get-outdated", read_again)
     app.connect("html-page-context", add_filter)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -25,7 +25,7 @@ from sphinx.util.osutil import relative_uri
 from attnbook import ledger
 
 FIGURE = '<figure class="attnbook-figure"'
-CARD = re.compile(r'<tr class="card-head"><td[^>]*><b>([^<]+)</b>')
+CARD = re.compile(r'<tr (?:class="card-head"><td[^>]*><b>|id=")([A-Z]{2}-[^<"]+)')
 PICTURE = re.compile(rf'{FIGURE} id="([^"]+)">.*?alt="([^"]*)".*?base64,([^"]+)"', re.DOTALL)
 MAIN, SMALL = 560, 240  # pixels across, twice what is shown
 

@@ -1,6 +1,6 @@
 """How attention and softmax learn: the models, theory and experiments behind the book.
 
-Importing this package loads torch and numpy only. Each paper has a room
+Importing this package loads neither torch nor NumPy: what needs them loads them. Each paper has a room
 (``attnbook.global_attention``, ...) with the same four doors: ``data``, ``models``, ``theory``
 and ``experiments``; beside them lie its figures and the checks of its exercises.
 """

@@ -6,8 +6,6 @@
 import io
 import sys
 
-from attnbook import doctor
-
 
 def main() -> None:
     """Run the command line.
@@ -19,6 +17,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal or file in latin-1 cannot hold
     if sys.argv[1:2] == ["doctor"]:
+        from attnbook import doctor
+
         raise SystemExit(doctor.main(sys.argv[2:]))
     try:
         from attnbook.cli import app

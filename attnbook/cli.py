@@ -11,21 +11,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from attnbook import datasets, doctor, ledger, new_paper, running
+from attnbook import ledger, registry
 from attnbook.core import results, runtime
-from attnbook.core.executors import executor_on
-from attnbook.core.experiment import Experiment
+from attnbook.core.places import NoCheckout
 from attnbook.core.runtime import Size
 from attnbook.core.unfinished import Stopped
 from attnbook.ledger import rendering
-from attnbook.registry import experiment, experiments
+
+if TYPE_CHECKING:  # help and claims are printed without torch: what needs it is imported where it is used
+    from attnbook.core.experiment import Experiment
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Look up, run and verify the claims of the book.",
@@ -54,7 +55,8 @@ def list_claims(
 ) -> None:
     """List the claims with the verdict that counts, and count them: the papers' statements, this book's findings."""
     if only_experiments:
-        summaries = {name: e.summary for name, e in experiments().items()}
+        with _clear_errors():
+            summaries = {name: e.summary for name, e in registry.experiments().items()}
         return _print_json(summaries) if as_json else typer.echo("\n".join(summaries))
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
@@ -78,25 +80,20 @@ def list_claims(
 
 @app.command()
 def show(
-    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-headline.")], as_json: Json = False
+    claim_id: Annotated[str, typer.Argument(help="A claim id, for example GA-TAB1-headline.")],
+    full: Annotated[bool, typer.Option("--full", help="All that is known: rule, reason, notes, all numbers.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show one claim: statement, rule, the paper's numbers and ours, and whether the verdict held on fresh seeds."""
+    """Show one claim: statement, place, verdicts with the numbers that decide; of a former one what became of it."""
     with _clear_errors():
+        if not as_json:
+            return typer.echo(ledger.answer(claim_id, full=full, width=console.width))
         claim = ledger.claim(claim_id)
-        counts, again = ledger.standing(claim), ledger.replicated(claim)
+        counts = ledger.standing(claim)
         found = [ledger.recorded(claim, size) for size in ("book", "full")]
         verdicts = [v for v in found if v.measurement]
-    if as_json:
-        recorded = {"standing": _as_data(counts), "recorded": [_as_data(v) for v in verdicts]}
-        return _print_json({**asdict(claim), **recorded})
-    for name, value in asdict(claim).items():
-        if value:
-            console.print(f"[bold]{name}[/]: {escape(str(value))}")
-    for v in verdicts:
-        console.print(f"[bold]{v.size}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
-    console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.size}")
-    console.print(f"[bold]fresh seeds[/]: {again or 'not tried yet'}", highlight=False)
-    return None
+    recorded = {"standing": _as_data(counts), "recorded": [_as_data(v) for v in verdicts]}
+    return _print_json({**asdict(claim), **recorded})
 
 
 @app.command()
@@ -115,6 +112,9 @@ def run(
     Raises:
         typer.Exit: With code 1 if one of several failed; the others finish.
     """
+    from attnbook import running
+    from attnbook.core.executors import executor_on
+
     with _clear_errors():
         at = _size(size)
         chosen = _chosen(names or [], every, paper)
@@ -158,12 +158,14 @@ def verify(
     Raises:
         typer.Exit: With code 1 if a verdict differs or is unstable, or nothing was verified.
     """
+    from attnbook import datasets
+
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
         if fresh and size:
             _one_of("size", size, ["book"])
         at, rows, left_out = "book" if fresh else _size(size), [], []
-        for chosen in [experiment(name) for name in names] if names else experiments().values():
+        for chosen in _chosen(names or [], every=not names, paper=None):
             if paper in (None, chosen.id.split(".")[0]) and at in chosen.has():
                 try:
                     rows += _again(chosen, device, sets, bool(names)) if fresh else _compare(chosen, at, device)
@@ -189,6 +191,8 @@ def list_data(context: typer.Context, as_json: Json = False) -> None:
     """List the files of data sets: where each is, how large, and whether its checksum is right."""
     if context.invoked_subcommand is not None:
         return None
+    from attnbook import datasets
+
     with _clear_errors():
         entries, cache, offline = datasets.available(), datasets.cache_folder(), datasets.offline()
     if as_json:
@@ -203,8 +207,10 @@ def list_data(context: typer.Context, as_json: Json = False) -> None:
 
 
 @data.command()
-def fetch(name: Annotated[str, typer.Argument(help=f"One of {', '.join(datasets.DOWNLOADS)}.")]) -> None:
+def fetch(name: Annotated[str, typer.Argument(help="Of a data set, such as mnist or imdb.")]) -> None:
     """Download a data set into the cache and verify its checksums."""
+    from attnbook import datasets
+
     with _clear_errors():
         for file in datasets.fetch(name):
             console.print(f"verified {file}", highlight=False, soft_wrap=True)
@@ -213,6 +219,8 @@ def fetch(name: Annotated[str, typer.Argument(help=f"One of {', '.join(datasets.
 @data.command("embeddings")
 def train_embeddings(dimension: Annotated[int, typer.Option(help="Components of a word vector.", min=1)] = 100) -> None:
     """Train word vectors on the IMDB reviews without the test split and keep them in the cache (about a minute)."""
+    from attnbook import datasets
+
     with _clear_errors():
         reviews = datasets.imdb(("train", "unsup"), stand_in=False)
         texts = [text for split in reviews.values() for text in split.texts]
@@ -239,6 +247,8 @@ def begin_paper(
     way; if a later step fails, what was written is removed. What to replace, and by what, says the page "Add a paper
     in an afternoon".
     """
+    from attnbook import new_paper
+
     with _clear_errors():
         files = new_paper.planned(Path.cwd(), name, chapter=chapter, prefix=prefix, title=title)
         made, notebook = [str(path) for path in files], f"chapters/{name}/{chapter}.ipynb"
@@ -262,6 +272,8 @@ def examine(as_json: Json = False) -> None:
     Raises:
         typer.Exit: With the exit code.
     """
+    from attnbook import doctor
+
     raise typer.Exit(doctor.main(["--json"] if as_json else []))
 
 
@@ -279,7 +291,7 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn expected errors into one line on stderr and exit code 2, an interrupted run into one and 130."""
+    """Turn expected errors into one line on stderr and exit code 2, an interrupted run into 130, no checkout into 1."""
     try:
         yield
     except Stopped as stopped:
@@ -287,7 +299,7 @@ def _clear_errors() -> Iterator[None]:
         raise typer.Exit(130) from stopped
     except (ValueError, FloatingPointError) as error:
         typer.echo(f"attnbook: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(1 if isinstance(error, NoCheckout) else 2) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # whoever reads has seen enough
             raise
@@ -301,8 +313,8 @@ def _chosen(names: list[str], every: bool, paper: str | None) -> list[type[Exper
         raise ValueError("experiment: name one or several, or use --all, or --paper NAME")
     _one_of("paper", paper, [p.name for p in ledger.papers()])
     if names:
-        return [experiment(name) for name in dict.fromkeys(names)]
-    return [kind for name, kind in experiments().items() if every or name.split(".")[0] == paper]
+        return [registry.experiment(name) for name in dict.fromkeys(names)]
+    return [kind for name, kind in registry.experiments().items() if every or name.split(".")[0] == paper]
 
 
 def _again(chosen: type[Experiment], device: str | None, sets: int, named: bool) -> list[dict[str, Any]]:

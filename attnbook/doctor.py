@@ -230,6 +230,7 @@ def _data() -> Iterator[Finding]:
 def _results() -> Iterator[Finding]:
     from attnbook import ledger
     from attnbook.core import results
+    from attnbook.core.places import NoCheckout
 
     mend = "git checkout results chapters"
     try:
@@ -240,6 +241,9 @@ def _results() -> Iterator[Finding]:
         for file in stored:
             results.read_json(file, file.stem)
         yield Finding("results", "ok", f"{len(stored)} stored results for {len(ledger.claims())} claims")
+    except NoCheckout:  # the library works without
+        mend = "clone the repository of the book and call this from a folder of the clone"
+        yield Finding("results", "note", "no chapters, claims and results: this is no checkout of the book", mend)
     except ValueError as error:
         yield Finding("results", "broken", str(error), mend)
 

@@ -12,10 +12,12 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from attnbook import lab
-from attnbook.core.experiment import Experiment
 from attnbook.rooms import rooms
+
+if TYPE_CHECKING:  # the command line prints its help without torch
+    from attnbook.core.experiment import Experiment
 
 __all__ = ["experiment", "experiments"]
 
@@ -27,6 +29,8 @@ def experiments() -> dict[str, type[Experiment]]:
     Raises:
         ValueError: If two classes have the same id.
     """
+    from attnbook import lab
+
     found: dict[str, type[Experiment]] = {}
     for name in rooms().values():
         room = import_module(name)
@@ -43,6 +47,8 @@ def experiments() -> dict[str, type[Experiment]]:
 
 def _add(found: dict[str, type[Experiment]], module: ModuleType) -> None:
     """Add the experiments of a chapter's folder that its module offers: what has an id; others are bases."""
+    from attnbook.core.experiment import Experiment
+
     for kind in vars(module).values():
         here = isinstance(kind, type) and issubclass(kind, Experiment) and hasattr(kind, "id")
         if here and kind.__module__.rpartition(".")[0] == module.__package__:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,15 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 import attnbook
-from attnbook import __main__, cli, ledger
+from attnbook import __main__, cli, ledger, registry
 from attnbook.core.experiment import Experiment
 from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
+from attnbook.ledger.rendering import BOARDS
+from attnbook.ledger.schema import APART
 from attnbook.registry import experiment, experiments
 
 TABLE_1, ERROR_RATE = "global_attention.sample_complexity", "global_attention.error_rate"
 PAIR = ("preconditioning.minima", "preconditioning.landscape")
 ORDER = "GA-T1-order"
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -67,7 +71,8 @@ def only(monkeypatch):
     """Call to leave these experiments in the registry."""
 
     def only(*names):
-        monkeypatch.setattr(cli, "experiments", lambda: {name: experiment(name) for name in names})
+        own = {name: experiment(name) for name in names}
+        monkeypatch.setattr(registry, "experiments", lambda: own)
 
     return only
 
@@ -97,14 +102,16 @@ def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_
     said = call("list").stdout.splitlines()
     lines = {line.split()[0]: line for line in said if "-" in line.split()[0]}
     assert set(lines) == {c.id for c in ledger.claims()}
-    for row in json.loads(call("list", "--json").stdout):
+    rows = json.loads(call("list", "--json").stdout)
+    for row in rows:
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
     assert "l1 over baseline 0.99" in lines[ORDER]
-    papers, book, rules = said[-3:]
-    counts = Counter(c.source for c in ledger.claims())
+    papers, book, apart, rules = said[-4:]
+    counts = Counter("apart" if row["outcome"] in APART else row["source"] for row in rows)
     assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
     assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
+    assert apart.startswith(f"{BOARDS['apart']}: {counts['apart']} claims: ")
     assert rules.endswith(f"which the claim names: {sum(bool(c.trial) for c in ledger.claims())}.")
 
 
@@ -145,10 +152,14 @@ def test_list_of_experiments(call):
 
 
 @pytest.mark.slow
-def test_show_has_statement_rule_and_numbers(call, stored):
-    shown, claim = call("show", "GA-TAB1").stdout, ledger.claim("GA-TAB1")
-    for text in (claim.statement, claim.accept, claim.why, "book: not reproduced  baseline 10000 0.9"):
-        assert text in shown.replace("\n", " ")
+def test_show_has_statement_verdict_and_numbers_and_in_full_the_rest(call, stored):
+    claim = ledger.claim("GA-TAB1")
+    shown, rest = (call("show", "GA-TAB1", *more).stdout for more in ((), ("--full",)))
+    assert shown.splitlines()[0] == "✗ GA-TAB1: not reproduced"
+    assert "baseline 10000 = 0.9" in shown
+    assert "reason" not in shown
+    for text in (claim.accept, "reason       Medians over seeds.", "baseline 10000 = 0.9"):
+        assert text in " ".join(rest.split("\n"))
     data = json.loads(call("show", "GA-TAB1", "--json").stdout)
     assert data["paper_value"] == claim.paper_value
     assert [(v["size"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced")]
@@ -218,8 +229,7 @@ def runs(monkeypatch):
     small = sample_complexity.ErrorRate
     monkeypatch.setattr(small, "at", classmethod(at))
     monkeypatch.setattr(small, "run", run)
-    monkeypatch.setattr(cli, "experiments", lambda: {small.id: small})
-    monkeypatch.setattr(cli, "experiment", lambda _: small)
+    monkeypatch.setattr(registry, "experiments", lambda: {small.id: small})
     return seen
 
 
@@ -231,7 +241,7 @@ def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held
     assert [seeds[0] for seeds in runs] == [20000, 30000]
     assert "ok  GA-T1-order: reproduced in trend (held in 2 of 2)" in call(*command, code=1).stdout
     assert len(runs) == 2
-    assert "fresh seeds: held in 2 of 2" in call("show", ORDER).stdout
+    assert "fresh seeds  held in 2 of 2" in call("show", ORDER).stdout
     (line,) = [line for line in call("list").stdout.splitlines() if line.split()[0] == ORDER]
     assert "held in 2 of 2" in line
 
@@ -364,3 +374,54 @@ def test_a_run_broken_off_continues_to_the_numbers_of_one_that_was_not(call, tmp
     smoke_results.store(TABLE_1, whole)
     assert numbers_in(output) == numbers_in(whole)
     assert files_in(tmp_path) == ["mine.json", "whole.json"]
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """Call Python as one who has only the package, from a folder."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "attnbook").symlink_to(Path(attnbook.__file__).parent)
+    own = {name: value for name, value in os.environ.items() if name not in ("ATTNBOOK_RESULTS", "COLUMNS")}
+
+    def call(code, folder):
+        environment = own | {"PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    return call
+
+
+CALL = """
+import json, sys
+from typer.testing import CliRunner
+from attnbook.cli import app
+for arguments in {asked!r}:
+    done = CliRunner().invoke(app, arguments)
+    print(json.dumps([done.exit_code, done.stdout, done.stderr, "torch" in sys.modules]))
+"""
+OUTSIDE = "attnbook: checkout: chapters, claims and results are in the repository of the book, not in the installed "
+
+
+def test_outside_a_checkout_what_needs_one_says_so_in_a_line_and_leaves_with_1(installed, tmp_path):
+    """Data sets and the doctor need none."""
+    asked = [["list"], ["list", "--experiments"], ["show", ORDER], ["run", "multi_head.alternating_labels"],
+             ["run", "--all"], ["run", "--paper", "multi_head"], ["verify"], ["verify", TABLE_1]]  # fmt: skip
+    for line in installed(CALL.format(asked=asked), tmp_path).splitlines():
+        code, said, error, _ = json.loads(line)
+        assert (code, said, error.count("\n")) == (1, "", 1)
+        assert error.startswith(OUTSIDE)
+    (line,) = installed(CALL.format(asked=[["data"]]), tmp_path).splitlines()
+    assert json.loads(line)[0] == 0
+
+
+@pytest.mark.slow
+def test_from_any_folder_of_a_checkout_experiments_of_both_forms_are_found(installed, tmp_path):
+    """The package lies elsewhere, as after an installation; what the scripts of the chapters define is there, too."""
+    scripted = "multi_head.alternating_labels"
+    asked = [["list", "--experiments"], ["run", scripted, "--size", "smoke", "--output", str(tmp_path / "a.json")]]
+    lines = installed(CALL.format(asked=asked), ROOT / "chapters" / "multi_head").splitlines()
+    (listed, names, *_), (ran, *_) = map(json.loads, lines)
+    assert (listed, ran) == (0, 0)
+    assert {TABLE_1, scripted} <= set(names.split())
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["experiment"] == scripted

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from attnbook import __main__, datasets, doctor
+from attnbook.core import places
 
 ROOT = Path(__file__).parent.parent
 
@@ -185,6 +186,14 @@ def test_damaged_files_of_data_are_named_with_their_place(healthy, monkeypatch):
     assert (cached.state, cached.says) == ("broken", f"{name} in cache is damaged")
     assert mine.mend == "copy it there again"
     assert cached.mend.startswith("delete it")
+
+
+def test_an_installed_library_without_a_checkout_is_not_broken(healthy, monkeypatch, tmp_path):
+    monkeypatch.delenv("ATTNBOOK_RESULTS")
+    monkeypatch.setattr(places.attnbook, "__file__", str(tmp_path / "attnbook" / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    (results,) = found("results")
+    assert (results.state, "clone the repository" in results.mend) == ("note", True)
 
 
 @pytest.mark.parametrize(("text", "says"), [(None, "no stored results in "), ("{", "a.json: damaged or unreadable")])

@@ -13,6 +13,7 @@ from pybtex.database import parse_file
 from pybtex.richtext import Text
 
 from attnbook import ledger
+from attnbook.ledger.signs import SIGN
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
@@ -127,7 +128,7 @@ def test_a_number_of_a_paper_is_called_so(chapter):
 def test_claims_and_pictures_call_numbers_of_a_paper_so():
     """Their words stand on pages whose own formulas have numbers."""
     told = {
-        claim.id: " ".join(filter(None, (claim.statement, claim.why, claim.note, claim.untestable)))
+        claim.id: " ".join(filter(None, (claim.statement, claim.why, claim.note, claim.untestable, claim.checked)))
         for claim in ledger.claims()
     }
     for file in (ROOT / "attnbook").glob("*/*/figures.py"):
@@ -146,6 +147,15 @@ def test_links_within_a_chapter_have_their_target(chapter):
     targets = {*re.findall(r"^\((\S+)\)=|^:label: (\S+)|\$\$ \((\S+)\)$", whole, re.M)}
     known = {name for found in targets for name in found}
     assert [target for _, target in links(chapter) if target.startswith("#") and target[1:] not in known] == []
+
+
+def test_signs_are_those_of_the_verdicts_and_lead_to_the_table_of_the_chapter(chapter):
+    text = "\n".join(texts(chapter))
+    assert ledger.wrong_signs(text) == []
+    if SIGN.search(text):
+        cells = ["".join(c["source"]) for c in json.loads(chapter.read_text(encoding="utf-8"))["cells"]]
+        (place,) = [i for i, cell in enumerate(cells) if "## What we checked\n" in cell]
+        assert cells[place + 1].endswith(f'ledger.checked("{chapter.parent.name}/{chapter.stem}")')
 
 
 def test_links_to_other_pages_lead_to_files(chapter):

@@ -141,6 +141,30 @@ def test_a_machine_that_only_trains_loads_no_more_than_it_needs(statement, neede
     assert loaded & (HEAVY | LABELLED) == LABELLED & needed
 
 
+def test_help_and_claims_are_printed_without_what_trains():
+    """Of the command line and all its commands; what is loaded counts, not the time, which depends on the machine."""
+    code = """
+import json, sys
+from typer.main import get_command
+from typer.testing import CliRunner
+import attnbook.__main__
+from attnbook.cli import app
+
+def names(command, before=()):
+    yield before
+    for name, one in getattr(command, "commands", {}).items():
+        yield from names(one, (*before, name))
+
+asked = [[*one, "--help"] for one in names(get_command(app))] + [["show", "GA-TAB1"], ["show", "GA-TAB1", "--json"]]
+done = [CliRunner().invoke(app, one) for one in asked]
+assert len(done) > 10 and not any(one.exit_code for one in done), [one.output for one in done if one.exit_code]
+print(json.dumps(list(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    trains = {"torch", "numpy", "joblib"} | LABELLED | HEAVY - {"typer", "rich", "simpleeval"}
+    assert set(json.loads(done.stdout)) & trains == set()
+
+
 def test_training_does_not_import_torchs_compiler():
     """Which takes longer than most trainings here; in a process of its own, where nothing else has imported it."""
     code = """
@@ -162,7 +186,7 @@ def test_type_checkers_of_other_projects_may_use_the_annotations():
     assert (ROOT / "attnbook" / "py.typed").read_bytes() == b""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert wheel["wheel"]["packages"] == ["attnbook"]
-    assert not {"exclude", "only-include"} & wheel["wheel"].keys()
+    assert not {"exclude", "only-include", "force-include"} & wheel["wheel"].keys()  # neither claims nor results
 
 
 def test_the_version_is_the_installed_one():

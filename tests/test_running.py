@@ -25,8 +25,7 @@ class Failing(Toy):
 def call(tmp_results, monkeypatch):
     """Call `attnbook run`; the registry holds two tiny experiments, results go to an empty folder."""
     known = {kind.id: kind for kind in (Failing, Toy)}
-    for module in (cli, registry):
-        monkeypatch.setattr(module, "experiments", lambda: known)
+    monkeypatch.setattr(registry, "experiments", lambda: known)
 
     def call(*arguments, code=0):
         done = CliRunner(env={"COLUMNS": "500"}).invoke(cli.app, ["run", "--device", "cpu", *map(str, arguments)])

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import attnbook
 
-__all__ = ["cache_folder", "checkout", "user_folder"]
+__all__ = ["NoCheckout", "cache_folder", "checkout", "user_folder"]
+
+
+class NoCheckout(ValueError):
+    """What was asked for is in the repository of the book, and this is no checkout of it."""
 
 
 def checkout(start: Path | None = None) -> Path:
@@ -20,13 +24,13 @@ def checkout(start: Path | None = None) -> Path:
         The nearest folder upwards with ``_toc.yml`` and ``chapters``, else the one that the package lies in.
 
     Raises:
-        ValueError: If there is none.
+        NoCheckout: If there is none.
     """
     start = start or Path.cwd()
     for folder in (start, *start.parents, Path(attnbook.__file__).parent.parent):
         if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
             return folder
-    raise ValueError(
+    raise NoCheckout(
         "checkout: chapters, claims and results are in the repository of the book, not in the installed package; "
         "clone it and call this from a folder of the clone"
     )

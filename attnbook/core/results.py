@@ -22,13 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 import attnbook
 from attnbook.core.places import checkout
+
+if TYPE_CHECKING:  # to read results needs neither torch nor NumPy, and `attnbook show` does only that
+    import torch
 
 __all__ = [
     "FORMAT",
@@ -91,6 +91,9 @@ class Clock:
             Versions of this package, of Python, torch and NumPy; operating system and processor family; device, with
             its name for a GPU; elapsed and processor time of this process in seconds; its largest memory so far; day.
         """
+        import numpy as np
+        import torch
+
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
         gpu = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
         wall, cpu = self.spent()
@@ -266,7 +269,7 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has neither infinity nor NaN; float() and NumPy read the texts

@@ -12,11 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-import torch
-
-from attnbook.core.settings import whole
+if TYPE_CHECKING:  # the command line knows sizes without it
+    import torch
 
 __all__ = [
     "Progress", "Size", "chosen_device", "device", "double_device", "is_watched", "progress_bar", "say", "share",
@@ -91,6 +90,8 @@ def device(name: str | torch.device | None = None) -> torch.device:
 
 def double_device(name: str | torch.device | None = None) -> torch.device:
     """Return the device to compute on in float64, which mps lacks: the CPU in its place, else as ``device``."""
+    import torch
+
     found = device(name)
     return torch.device("cpu") if found.type == "mps" else found
 
@@ -101,6 +102,8 @@ def chosen_device() -> torch.device | None:
 
 
 def _available(name: str | torch.device | None) -> torch.device:
+    import torch
+
     available = ["cpu"]
     if torch.backends.mps.is_available():
         available.insert(0, "mps")
@@ -171,6 +174,10 @@ def threads(count: int) -> Iterator[None]:
     Raises:
         ValueError: If ``count`` is not a positive whole number.
     """
+    import torch
+
+    from attnbook.core.settings import whole
+
     count, before = whole("count", count), torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from attnbook.core.results import Measurement, stored_measurements
-from attnbook.ledger.schema import Claim, LedgerError
+from attnbook.ledger.schema import APART, Claim, LedgerError
 
 __all__ = ["OUTCOMES", "Verdict", "judge", "recorded", "standing"]
 
@@ -20,6 +20,7 @@ OUTCOMES = (
     "contradicted",
     "not reproduced",
     "not testable",
+    *APART,
     "pending",
 )
 
@@ -108,13 +109,13 @@ def recorded(claim: Claim, size: str = "book") -> Verdict:
         size: ``book`` or ``full``.
 
     Returns:
-        The verdict; ``pending`` while nothing is stored.
+        The verdict; ``pending`` while nothing is stored. What tests hold the code to has its own at every size.
 
     Raises:
         ResultError: If the stored result is damaged.
     """
-    if claim.untestable:
-        return Verdict(claim, size, "not testable")
+    if claim.untestable or claim.checked:
+        return Verdict(claim, size, claim.verdict if claim.checked else "not testable")
     measurement = None if claim.pending else stored_measurements(claim.experiment, size).get(claim.id)
     return Verdict(claim, size, "pending") if measurement is None else judge(claim, measurement, size)
 

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from attnbook.core.results import Measurement, at_paper_size
 from attnbook.ledger.judging import Verdict, recorded, standing
 from attnbook.ledger.replication import replicated, replicated_size
-from attnbook.ledger.schema import SETTINGS, SOURCES, Claim
+from attnbook.ledger.schema import APART, SETTINGS, SOURCES, Claim
 
 __all__ = [
     "BOARDS",
     "SIGNS",
+    "around",
+    "at_size",
+    "badge",
     "card",
     "held",
     "number",
@@ -24,6 +27,7 @@ __all__ = [
     "rules",
     "scoreboards",
     "stands",
+    "text_as_html",
     "words",
 ]
 
@@ -35,11 +39,24 @@ SIGNS = {
     "contradicted": "≠",
     "not reproduced": "✗",
     "not testable": "–",
+    "identity": "=",
+    "slip": "✎",
+    "met": "○",
     "pending": "…",
 }
 OPENS = "cursor: pointer; list-style-type: disclosure-closed; list-style-position: inside"  # JupyterLab shows it bare
-BOARDS = {"paper": "Statements of the papers", "book": "Findings of this book"}
+BOARDS = {
+    "paper": "Statements of the papers",
+    "book": "Findings of this book",
+    "apart": "No results, counted apart (identities, mended slips, assumptions)",
+}
 SIZES = {"smoke": "at the size of tests", "book": "at the book's size", "full": "in a larger run"}
+
+
+def badge(outcome: str) -> str:
+    """Return a verdict as HTML: a sign and the word, so that nobody needs the colour."""
+    kind = outcome.replace(",", "").replace(" ", "-")
+    return f'<span class="verdict verdict-{kind}">{SIGNS.get(outcome, "–")} {outcome}</span>'
 
 
 def number(value: float) -> str:
@@ -75,8 +92,8 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _around(name: str, measurement: Measurement) -> str:
-    """The range over seeds, or that there was one only; nothing for what no seed enters."""
+def around(name: str, measurement: Measurement) -> str:
+    """Return the range over seeds, or that there was one only; nothing for what no seed enters."""
     if name not in measurement.spread:
         return ""
     low, high = measurement.spread[name]
@@ -96,7 +113,7 @@ def render_values(verdict: Verdict) -> str:
         return ""
     measured = verdict.measurement
     return "; ".join(
-        f"{words(name)} {number(value)}{_around(name, measured)}" for name, value in measured.values.items()
+        f"{words(name)} {number(value)}{around(name, measured)}" for name, value in measured.values.items()
     )
 
 
@@ -131,11 +148,11 @@ def stands(verdict: Verdict) -> str:
 
 
 def _with_size(v: Verdict) -> str:
-    return f"{v.outcome}, {_at(v.size, v.claim)}" + (f" over {v.n_seeds} seeds" if v.n_seeds > 1 else "")
+    return f"{v.outcome}, {at_size(v.size, v.claim)}" + (f" over {v.n_seeds} seeds" if v.n_seeds > 1 else "")
 
 
-def _at(size: str, claim: Claim) -> str:
-    """A size in words; the full one is the paper's own where the provenance of the stored result says so."""
+def at_size(size: str, claim: Claim) -> str:
+    """Return a size in words; the full one is the paper's own where the provenance of the stored result says so."""
     return "at the paper's size" if size == "full" and at_paper_size(claim.experiment) else SIZES[size]
 
 
@@ -161,21 +178,23 @@ def held(verdict: Verdict) -> str:
         return ""
     tried = replicated_size(verdict.claim.experiment)
     if (before := recorded(verdict.claim, tried).outcome) != verdict.outcome:
-        return f"{before} {_at(tried, verdict.claim)} ({found})"
-    return str(found) if tried == standing(verdict.claim).size else f"{found}, {_at(tried, verdict.claim)}"
+        return f"{before} {at_size(tried, verdict.claim)} ({found})"
+    return str(found) if tried == standing(verdict.claim).size else f"{found}, {at_size(tried, verdict.claim)}"
 
 
 def scoreboards(verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:
-    """Count verdicts, what the papers state apart from what this book found.
+    """Count verdicts: what the papers state, what this book found, and what is no result.
 
     Args:
         verdicts: Verdicts.
 
     Returns:
-        By source, in the order of :data:`BOARDS`, the number of claims with each outcome; no board without claims.
+        By board, in the order of :data:`BOARDS`, the number of claims with each outcome; no board without claims.
     """
-    boards = {source: Counter(v.outcome for v in verdicts if v.claim.source == source) for source in BOARDS}
-    return {source: board for source, board in boards.items() if board}
+    boards: dict[str, Counter[str]] = {board: Counter() for board in BOARDS}
+    for v in verdicts:
+        boards["apart" if v.outcome in APART else v.claim.source][v.outcome] += 1
+    return {name: board for name, board in boards.items() if board}
 
 
 def rules(verdicts: Sequence[Verdict]) -> str:
@@ -227,17 +246,16 @@ def card(verdicts: Sequence[Verdict]) -> str:
 def _row(v: Verdict) -> str:
     left = 'style="text-align: left"'  # JupyterLab sets tables to the right
     rule = f"Accepted when <code>{html.escape(v.claim.accept)}</code>" if v.claim.accept else ""
-    trial = f"The rule was set after {_text(v.claim.trial)}." if v.claim.trial else ""
-    note = f"<b>Read with care.</b> {_text(v.claim.note)}" if v.claim.note else ""
+    trial = f"The rule was set after {text_as_html(v.claim.trial)}." if v.claim.trial else ""
+    note = f"<b>Read with care.</b> {text_as_html(v.claim.note)}" if v.claim.note else ""
     facts = "<br>".join(filter(None, [_values(v), rule, trial, note]))
     details = f'<details><summary style="{OPENS}">numbers and rule</summary>{facts}</details>' if facts else ""
-    kind = v.outcome.replace(",", "").replace(" ", "-")
-    badge = f'<span class="verdict verdict-{kind}">{SIGNS.get(v.outcome, "–")} {v.outcome}</span>'
     remarks = [f'<span class="claim-remark">{remark}</span>' for remark in _remarks(v) if remark]
-    where = _text(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
+    where = text_as_html(v.claim.where) + (f" ({who})" if (who := origin(v.claim)) else "")
     return (
         f'<tr class="card-head"><td {left}><b>{v.claim.id}</b> <span class="claim-where">{where}</span>'
-        f"<br>{_text(v.claim.statement)}{details}</td><td {left}>{'<br>'.join([badge, *remarks])}</td></tr>"
+        f"<br>{text_as_html(v.claim.statement)}{details}</td><td {left}>"
+        f"{'<br>'.join([badge(v.outcome), *remarks])}</td></tr>"
     )
 
 
@@ -254,13 +272,13 @@ def _values(v: Verdict) -> str:
         if name in v.claim.paper_value:
             parts.append(f"paper {v.claim.paper_value[name]:g}")
         if v.measurement and name in measured:
-            around = _around(name, v.measurement)
-            parts.append(f'ours <b><span class="measured">{number(measured[name])}{around}</span></b>')
+            found = f"{number(measured[name])}{around(name, v.measurement)}"
+            parts.append(f'ours <b><span class="measured">{found}</span></b>')
         lines.append(" · ".join(parts))
     return "<br>".join(lines)
 
 
-def _text(markdown: str) -> str:
+def text_as_html(markdown: str) -> str:
     r"""Write a statement as HTML: names in backquotes as code, formulas in \(...\), which every front end typesets."""
     pieces = html.escape(" ".join(markdown.split()), quote=False).split("$")
     code = r"<code>\1</code>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnbook.core.results import (
     FORMAT,
@@ -21,9 +21,11 @@ from attnbook.core.results import (
     stored_path,
     write_json,
 )
-from attnbook.core.runtime import Size
 from attnbook.ledger.judging import judge, recorded
 from attnbook.ledger.schema import Claim, LedgerError, claim
+
+if TYPE_CHECKING:
+    from attnbook.core.runtime import Size
 
 __all__ = ["Measure", "Replication", "fresh_seeds", "replicate", "replicated", "replicated_size"]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import xarray as xr
-
-from attnbook.core.experiment import Experiment
 from attnbook.core.results import stored_measurements
 from attnbook.ledger import rendering
 from attnbook.ledger.judging import Verdict, judge
 from attnbook.ledger.schema import LedgerError, claim, claims
+
+if TYPE_CHECKING:  # what reads the ledger loads neither torch nor xarray
+    import xarray
 
 __all__ = ["Report", "check"]
 
@@ -33,7 +34,7 @@ class Report:
         return f" \n{rendering.card(self.verdicts)}"  # as in a table
 
 
-def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
+def check(*results: xarray.Dataset, only: Sequence[str] | None = None) -> Report:
     """Judge what results measured, each by the settings that it names.
 
     A rule holds for the run for which it was written. So a result is shown with its numbers, but not judged, where its
@@ -57,8 +58,10 @@ def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
     return Report(tuple(v for i, v in verdicts.items() if only is None or i in only))
 
 
-def _verdicts(data: xr.Dataset, only: Sequence[str] | None) -> Iterator[Verdict]:
+def _verdicts(data: xarray.Dataset, only: Sequence[str] | None) -> Iterator[Verdict]:
     """Judge a run of the book; of the reader's own runs say what was measured, and what was asked for and was not."""
+    from attnbook.core.experiment import Experiment
+
     experiment = Experiment.from_data(data)
     (at, changes), name = experiment.nearest(), experiment.id.split()[0]  # what it varies, if it does
     size = {"book": "", "smoke": "the size of tests"}.get(at, f"size {at}")

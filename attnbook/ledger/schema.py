@@ -1,8 +1,11 @@
 """The claims ledger: what a paper states, where, and the rule by which we judge it.
 
-One TOML file per paper (``chapters/<paper>/claims.toml`` of the checkout) holds a ``[paper]`` table and a list of
-``[[claim]]`` tables. Reading one checks every field, so that a typing error is reported with
-the claim and the field it is in, and never turns into a claim that is silently not checked.
+One TOML file per paper (``chapters/<paper>/claims.toml`` of the checkout) holds a ``[paper]`` table, a list of
+``[[claim]]`` tables and, for former claims that are part of no other, ``[[dropped]]`` tables with ``ids`` and
+``because``. Reading one checks every field, so that a typing error is reported with the claim and the field it is in,
+and never turns into a claim that is silently not checked.
+
+Nothing here needs more than Python: ``attnbook show`` answers in half a second.
 """
 
 from __future__ import annotations
@@ -19,7 +22,18 @@ from typing import Any
 
 from attnbook.core.places import checkout
 
-__all__ = ["SETTINGS", "SOURCES", "Claim", "LedgerError", "Paper", "claim", "claims", "papers", "read_paper"]
+__all__ = [
+    "SETTINGS",
+    "SOURCES",
+    "Claim",
+    "LedgerError",
+    "Paper",
+    "claim",
+    "claims",
+    "former",
+    "papers",
+    "read_paper",
+]
 
 SOURCES = {"paper": "what the paper states", "book": "a finding of this book"}
 SETTINGS = {
@@ -30,8 +44,10 @@ SETTINGS = {
 }
 EARNED = ("reproduced", "consistent with the bound", "reproduced in trend", "contradicted")
 LESS = ("consistent with the bound", "reproduced in trend")  # the most that an experiment outside can earn
+APART = ("identity", "slip", "met")  # no results, and counted apart from them
 SIZES = ("", "book", "full")
 ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
+HEAD = {"part": 1, "title": "", "prefix": "", "citation": ""}
 
 
 class LedgerError(ValueError):
@@ -42,6 +58,9 @@ class LedgerError(ValueError):
 class Claim:
     """One statement and the rule that decides about it; without a ``trial`` the rule is older than the measurement.
 
+    It has an ``experiment`` and a rule, ``accept``; or it is an identity or an assumption that tests hold the code to,
+    which ``checked`` names; or it is ``untestable``, with the reason.
+
     Attributes:
         id: Stable identifier as on the paper's card, for example ``GA-TAB1-headline``.
         source: One of :data:`SOURCES`: who says so.
@@ -49,22 +68,26 @@ class Claim:
         statement: What is claimed, Markdown with ``$LaTeX$``.
         why: One sentence: why the rule is the right one, what the setting leaves open.
         chapter: Notebook that shows it, ``paper/chapter`` without suffix.
-        experiment: Registered experiment that measures it; empty for a claim that is not testable.
+        experiment: Registered experiment that measures it.
         accept: Expression in the names of the measured values and of ``paper_<name>`` for each
             entry of ``paper_value``; true when the claim holds.
         paper_value: The paper's numbers by name; empty when the paper gives none.
         setting: One of :data:`SETTINGS`: where the experiment lies, for what the paper states. Where it is outside the
             hypotheses, or the statement vacuous, a rule that holds earns no more than one of :data:`LESS`.
         verdict: What a claim earns when its rule holds: ``reproduced``, ``consistent with the bound`` (a bound is not
-            exceeded), ``reproduced in trend`` or ``contradicted`` (the rule then tests the corrected statement).
+            exceeded), ``reproduced in trend``, ``contradicted`` (the rule then tests the corrected statement); or one
+            of :data:`APART`: ``identity`` (proved, and checked in code), ``slip`` (a misprint, mended), ``met`` (an
+            assumption).
         status: ``pending`` while its chapter, or the run that it asks for, is missing; else empty.
         size: The size that the statement is about, ``book`` or ``full``; empty when it names none.
+        checked: How tests hold the code to an identity or an assumption that has no experiment.
         untestable: Reason why it cannot be tested; empty for all others.
         note: How to read the statement with care, in fair wording; may be empty.
         trial: What had been measured in a trial when the rule was set, as an end of the sentence "The rule was set
             after ..."; empty for a rule set without one.
-        merged: Ids of earlier claims that this one replaces.
-        paper: Short name of the paper, taken from the file.
+        short: The statement in one line, for tables; empty where its first sentence will do, see :attr:`line`.
+        merged: Ids of earlier claims that this one contains.
+        paper: Short name of the paper, taken from the folder.
     """
 
     id: str
@@ -80,9 +103,11 @@ class Claim:
     verdict: str = "reproduced"
     status: str = ""
     size: str = ""
+    checked: str = ""
     untestable: str = ""
     note: str = ""
     trial: str = ""
+    short: str = ""
     merged: Sequence[str] = ()
     paper: str = ""
 
@@ -90,6 +115,13 @@ class Claim:
     def pending(self) -> bool:
         """Whether the chapter of this claim is still to be written."""
         return self.status == "pending"
+
+    @property
+    def line(self) -> str:
+        """The statement in one line, as ``short`` has it, else its first sentence."""
+        text = " ".join(self.statement.split())
+        ends = (found.end() for found in re.finditer(r"[.!?]['\"”]?(?= )", text))
+        return self.short or next((text[:end] for end in ends if text[:end].count("$") % 2 == 0), text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +135,7 @@ class Paper:
         prefix: First two letters of its claim ids.
         citation: Key in ``chapters/references.bib``.
         claims: The claims in the order of the file.
+        dropped: Ids of former claims that are part of no other, each with the reason.
     """
 
     name: str
@@ -111,6 +144,7 @@ class Paper:
     prefix: str
     citation: str
     claims: tuple[Claim, ...]
+    dropped: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_paper(path: Path) -> Paper:
@@ -126,28 +160,28 @@ def read_paper(path: Path) -> Paper:
         LedgerError: If the file is not TOML, or a field is missing, unknown, of the wrong type or
             has a value outside its range; the message names file, claim and field.
     """
+    paper, name = path.parent.name, f"{path.parent.name}/{path.name}"
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise LedgerError(f"{_named(path)}: cannot be read as TOML: {error}") from error
-    _only_known(raw, {"paper", "claim"}, _named(path))
-    head, entries = raw.get("paper", {}), raw.get("claim", [])
-    if not isinstance(head, dict) or not isinstance(entries, list):
-        raise LedgerError(f"{_named(path)}: needs one [paper] table and a list of [[claim]] tables")
-    _only_known(head, {"part", "title", "prefix", "citation"}, f"{_named(path)}, [paper]")
-    part = head.get("part")
-    if isinstance(part, bool) or not isinstance(part, int) or part < 1:
-        raise LedgerError(f"{_named(path)}, [paper]: field 'part' must be a whole number from 1, got {part!r}")
-    for name in ("title", "prefix", "citation"):
-        if not isinstance(head.get(name), str) or not head[name]:
-            raise LedgerError(f"{_named(path)}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
-    found = tuple(_claim(entry, path, number) for number, entry in enumerate(entries, 1))
-    ids = _ids(found)
-    _no_repeats(ids, _named(path))
+        raise LedgerError(f"{name}: cannot be read as TOML: {error}") from error
+    _only_known(raw, {"paper", "claim", "dropped"}, name)
+    head, entries, gone = raw.get("paper", {}), raw.get("claim", []), raw.get("dropped", [])
+    if not isinstance(head, dict) or not isinstance(entries, list) or not isinstance(gone, list):
+        raise LedgerError(f"{name}: needs one [paper] table and lists of [[claim]] and [[dropped]] tables")
+    _check(head, HEAD, set(HEAD), f"{name}, [paper]")
+    if head["part"] < 1:
+        raise LedgerError(f"{name}, [paper]: field 'part' must be a whole number from 1, got {head['part']}")
+    found = tuple(_claim(entry, f"{name}, claim {number}", paper) for number, entry in enumerate(entries, 1))
+    dropped = dict(
+        pair for number, entry in enumerate(gone, 1) for pair in _dropped(entry, f"{name}, dropped {number}")
+    )
+    ids = [*_ids(found), *dropped]
+    _no_repeats(ids, name)
     for one in ids:
         if not one.startswith(head["prefix"] + "-"):
-            raise LedgerError(f"{_named(path)}, {one}: id must start with {head['prefix']!r} and a hyphen")
-    return Paper(name=path.parent.name, claims=found, **head)
+            raise LedgerError(f"{name}, {one}: id must start with {head['prefix']!r} and a hyphen")
+    return Paper(name=paper, claims=found, dropped=dropped, **head)
 
 
 def papers() -> tuple[Paper, ...]:
@@ -170,19 +204,50 @@ def claim(claim_id: str) -> Claim:
         The claim.
 
     Raises:
-        LedgerError: If no ledger file has such a claim; the message names the nearest ids, or the claim that an older
-            one was merged into.
+        LedgerError: If no ledger file has such a claim; the message names the nearest ids, or what became of it.
     """
     import difflib
 
-    known = {c.id: c for c in claims()}
-    if claim_id not in known:
-        if successor := next((c.id for c in known.values() if claim_id in c.merged), None):
-            raise LedgerError(f"claim_id: {claim_id} was merged into {successor}")
-        near = difflib.get_close_matches(str(claim_id), known, n=3, cutoff=0.4)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; expected one of those that `attnbook list` shows"
-        raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
-    return known[claim_id]
+    for found in _of(claim_id):
+        if found.id == claim_id:
+            return found
+    if became := former(claim_id):
+        raise LedgerError(f"claim_id: {became}")
+    every = {one.lower(): one for p in papers() for one in (*_ids(p.claims), *p.dropped)}
+    near = [every[one] for one in difflib.get_close_matches(str(claim_id).lower(), every, n=3, cutoff=0.4)]
+    hint = f"; did you mean {', '.join(near)}?" if near else "; expected one of those that `attnbook list` shows"
+    raise LedgerError(f"claim_id: no claim {claim_id!r} in the ledger{hint}")
+
+
+def former(claim_id: str) -> str:
+    """Return what became of a claim that is no longer one, as a sentence without its point.
+
+    Args:
+        claim_id: For example ``SN-6.DIGITS``.
+
+    Returns:
+        Which claim contains it now, or why it was dropped; nothing for other ids.
+    """
+    for c in _of(claim_id):
+        if claim_id in c.merged:
+            return f"{claim_id} is part of {c.id} now"
+    paper = _paper(checkout() / "chapters", claim_id[:3])
+    why = paper.dropped.get(claim_id) if paper else None
+    return f"{claim_id} was dropped, because: {why}" if why else ""
+
+
+def _of(claim_id: str) -> tuple[Claim, ...]:
+    """The claims of the paper whose prefix an id has."""
+    paper = _paper(checkout() / "chapters", str(claim_id)[:3])
+    return paper.claims if paper else ()
+
+
+@cache
+def _paper(folder: Path, prefix: str) -> Paper | None:
+    """Read the one paper with this prefix; reading all takes a fifth of the time in which `attnbook show` answers."""
+    line = re.compile(rf'^prefix = "{re.escape(prefix[:-1])}"$', re.MULTILINE)
+    files = (file for file in folder.glob("*/claims.toml") if line.search(file.read_text(encoding="utf-8")))
+    return next(map(read_paper, files), None)
 
 
 @cache
@@ -191,12 +256,8 @@ def _read_all(folder: Path) -> tuple[Paper, ...]:
     for one, other in itertools.pairwise(found):
         if one.part == other.part:
             raise LedgerError(f"{one.name}, {other.name}: both are part {one.part}")
-    _no_repeats(_ids(c for paper in found for c in paper.claims), "ledger")
+    _no_repeats([one for paper in found for one in (*_ids(paper.claims), *paper.dropped)], "ledger")
     return found
-
-
-def _named(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
 
 
 def _ids(claims: Iterable[Claim]) -> list[str]:
@@ -204,51 +265,59 @@ def _ids(claims: Iterable[Claim]) -> list[str]:
     return [one for c in claims for one in (c.id, *c.merged)]
 
 
-def _claim(entry: Any, path: Path, number: int) -> Claim:
-    known_as = f" ({entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
-    where = f"{_named(path)}, claim {number}{known_as}"
+def _claim(entry: Any, where: str, paper: str) -> Claim:
     if not isinstance(entry, dict):
         raise LedgerError(f"{where}: must be a table, got {type(entry).__name__}")
-    known = {f.name: f for f in fields(Claim) if f.name != "paper"}
-    _only_known(entry, set(known), where)
-    for name, spec in known.items():
-        required = spec.default is MISSING and spec.default_factory is MISSING
-        if required and not entry.get(name):
-            raise LedgerError(f"{where}: field {name!r} is missing or empty")
-        if name in entry and name not in {"paper_value", "merged"} and not isinstance(entry[name], str):
-            raise LedgerError(f"{where}: field {name!r} must be a text, got {entry[name]!r}")
-    _check_values(entry, where)
-    return Claim(**{**entry, "merged": tuple(entry.get("merged", ()))}, paper=path.parent.name)
-
-
-def _check_values(entry: Mapping[str, Any], where: str) -> None:
-    if not ID.fullmatch(entry["id"]):
-        raise LedgerError(f"{where}: field 'id' must look like GA-TAB1-headline, got {entry['id']!r}")
-    _one_of(entry["source"], SOURCES, "source", where)
-    _one_of(entry.get("setting", ""), SETTINGS if entry["source"] == "paper" else ("",), "setting", where)
-    tested = entry.get("setting") not in ("outside", "vacuous") or entry.get("untestable")
-    _one_of(entry.get("verdict", "reproduced"), EARNED if tested else LESS, "verdict", where)
-    _one_of(entry.get("status", ""), ("", "pending"), "status", where)
-    _one_of(entry.get("size", ""), SIZES, "size", where)
-    merged = entry.get("merged", [])
-    if not isinstance(merged, list) or not all(isinstance(one, str) and ID.fullmatch(one) for one in merged):
-        raise LedgerError(f"{where}: field 'merged' must be a list of ids, got {merged!r}")
-    numbers = entry.get("paper_value", {})
-    if not isinstance(numbers, dict):
-        raise LedgerError(f"{where}: field 'paper_value' must be a table of numbers, got {numbers!r}")
-    for name, value in numbers.items():
+    if "id" in entry:
+        where = f"{where} ({entry['id']})"
+    known: dict[str, Any] = {f.name: "" for f in fields(Claim)} | {"paper_value": {}, "merged": []}
+    del known["paper"]
+    _check(entry, known, {f.name for f in fields(Claim) if f.default is f.default_factory is MISSING}, where)
+    outside = entry.get("setting") in ("outside", "vacuous")
+    way = [name for name in ("accept", "checked", "untestable") if entry.get(name)]
+    allowed = {
+        "source": SOURCES,
+        "setting": SETTINGS if entry["source"] == "paper" else ("",),
+        "verdict": APART if way == ["checked"] else (*(LESS if outside and way == ["accept"] else EARNED), *APART),
+        "status": ("", "pending"),
+        "size": SIZES,
+    }
+    for name, values in allowed.items():
+        if (value := entry.get(name, "reproduced" if name == "verdict" else "")) not in values:
+            raise LedgerError(f"{where}: field {name!r} must be one of {', '.join(map(repr, values))}, got {value!r}")
+    if len(way) != 1 or bool(entry.get("experiment")) != (way == ["accept"]):
+        raise LedgerError(f"{where}: needs 'accept' and 'experiment', or only 'checked', or only 'untestable'")
+    for one in (entry["id"], *entry.get("merged", ())):
+        _check_id(one, "id" if one == entry["id"] else "merged", where)
+    for name, value in entry.get("paper_value", {}).items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise LedgerError(f"{where}: paper_value.{name} must be a finite number, got {value!r}")
-    if entry.get("untestable"):
-        if entry.get("accept") or entry.get("experiment"):
-            raise LedgerError(f"{where}: an untestable claim has neither 'accept' nor 'experiment'")
-    elif not entry.get("accept") or not entry.get("experiment"):
-        raise LedgerError(f"{where}: fields 'accept' and 'experiment' are needed (or 'untestable' with a reason)")
+    return Claim(**{**entry, "merged": tuple(entry.get("merged", ()))}, paper=paper)
 
 
-def _one_of(value: str, allowed: Iterable[str], name: str, where: str) -> None:
-    if value not in allowed:
-        raise LedgerError(f"{where}: field {name!r} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+def _dropped(entry: Any, where: str) -> list[tuple[str, str]]:
+    if not isinstance(entry, dict):
+        raise LedgerError(f"{where}: must be a table, got {type(entry).__name__}")
+    _check(entry, {"ids": [], "because": ""}, {"ids", "because"}, where)
+    for one in entry["ids"]:
+        _check_id(one, "ids", where)
+    return [(one, entry["because"]) for one in entry["ids"]]
+
+
+def _check(table: Mapping[str, Any], known: Mapping[str, Any], required: set[str], where: str) -> None:
+    """Check that a table has the required fields, no unknown one, and values of the types of those in ``known``."""
+    _only_known(table, set(known), where)
+    kinds = {str: "a text", int: "a whole number", dict: "a table", list: "a list"}
+    for name, example in known.items():
+        if name in required and table.get(name) in (None, "", []):
+            raise LedgerError(f"{where}: field {name!r} is missing or empty")
+        if name in table and type(table[name]) is not type(example):
+            raise LedgerError(f"{where}: field {name!r} must be {kinds[type(example)]}, got {table[name]!r}")
+
+
+def _check_id(value: Any, name: str, where: str) -> None:
+    if not isinstance(value, str) or not ID.fullmatch(value):
+        raise LedgerError(f"{where}: field {name!r} must be an id such as GA-TAB1-headline, got {value!r}")
 
 
 def _only_known(table: Mapping[str, Any], known: set[str], where: str) -> None:

@@ -8,6 +8,7 @@ from attnbook.core.results import Measurement
 from attnbook.core.tables import Table
 from attnbook.ledger import OUTCOMES, Claim, Replication, Report, Verdict, judge, render_values, rendering
 from attnbook.ledger.rendering import BOARDS, SIGNS, card, number, rules, scoreboards
+from attnbook.ledger.schema import APART
 
 
 def made(accept="loss <= 0.5 * paper_loss", **changes):
@@ -163,10 +164,13 @@ def test_what_the_papers_state_and_what_this_book_found_are_counted_apart():
         judge(ours, measured(loss=0.9)),
         Verdict(lost, "book", "not testable"),
     ]
-    boards = scoreboards(verdicts)
+    apart = [judge(made(verdict=kind), measured(loss=loss)) for kind in APART for loss in (0.1, 0.9)]
+    apart.append(Verdict(made("", id="XY-4", checked="A test.", verdict="identity", experiment=""), "book", "identity"))
+    boards = scoreboards([*verdicts, *apart])
     assert list(boards) == list(BOARDS)
-    assert boards["paper"] == {"reproduced": 1, "not testable": 1}
+    assert boards["paper"] == {"reproduced": 1, "not testable": 1, "not reproduced": 3}
     assert boards["book"] == {"not reproduced": 1}
+    assert boards["apart"] == {"identity": 2, "slip": 1, "met": 1}
     assert list(scoreboards(verdicts[:1])) == ["paper"]
 
 

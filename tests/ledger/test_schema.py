@@ -1,10 +1,11 @@
 """Ledger files: a typing error is reported with its place and never becomes a claim that nobody checks."""
 
 import json
+import re
 
 import pytest
 
-from attnbook.ledger import LedgerError, claim, papers, read_paper, schema
+from attnbook.ledger import LedgerError, claim, former, papers, read_paper, schema
 
 CLAIM = {
     "id": "XY-T1",
@@ -86,21 +87,23 @@ def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
         ({"source": "ours"}, "'source' must be one of 'paper', 'book'"),
         ({"setting": "beside"}, "'setting' must be one of '', 'inside', 'outside', 'vacuous'"),
         ({"source": "book", "setting": "inside"}, "'setting' must be one of '', got"),
-        ({"merged": "XY-T9"}, "'merged' must be a list of ids"),
-        ({"merged": ["T9"]}, "'merged' must be a list of ids"),
-        ({"merged": [9]}, "'merged' must be a list of ids"),
+        ({"merged": "XY-T9"}, "'merged' must be a list"),
+        ({"merged": ["T9"]}, "'merged' must be an id"),
+        ({"merged": [9]}, "'merged' must be an id"),
         ({"verdict": "not reproduced"}, "'verdict' must be one of 'reproduced'"),
         ({"status": "done"}, "'status' must be one of '', 'pending'"),
         ({"size": "smoke"}, "'size' must be one of '', 'book', 'full'"),
-        ({"paper_value": 3}, "'paper_value' must be a table of numbers"),
+        ({"paper_value": 3}, "'paper_value' must be a table"),
         ({"paper_value": {"slope": "steep"}}, "paper_value.slope must be a"),
         ({"paper_value": {"slope": True}}, "paper_value.slope must be a"),
         ({"paper_value": {"slope": float("nan")}}, "paper_value.slope must be a"),
-        ({"accept": ABSENT}, "'accept' and 'experiment' are needed"),
-        ({"experiment": ABSENT}, "'accept' and 'experiment' are needed"),
-        ({"untestable": "No data."}, "neither 'accept' nor 'experiment'"),
-        ({"untestable": "No data.", "experiment": ABSENT}, "neither 'accept' nor 'experiment'"),
-        ({"untestable": "No data.", "accept": ABSENT}, "neither 'accept' nor 'experiment'"),
+        ({"accept": ABSENT}, "needs 'accept' and 'experiment'"),
+        ({"experiment": ABSENT}, "needs 'accept' and 'experiment'"),
+        ({"untestable": "No data."}, "or only 'untestable'"),
+        ({"untestable": "No data.", "experiment": ABSENT}, "or only 'untestable'"),
+        ({"untestable": "No data.", "accept": ABSENT}, "or only 'untestable'"),
+        ({"checked": "A test."}, "or only 'checked'"),
+        ({"checked": "A test.", "accept": ABSENT, "experiment": ABSENT}, "'verdict' must be one of 'identity', 'slip'"),
     ],
 )
 def test_a_wrong_field_is_named_with_file_and_claim(change, field, write):
@@ -150,12 +153,59 @@ def test_a_merged_claim_leads_to_its_successor_and_its_id_is_not_used_again(writ
     whole = CLAIM | {"merged": ["XY-T1.1", "XY-T1.2"]}
     write(whole)
     assert claim("XY-T1").merged == ("XY-T1.1", "XY-T1.2")
-    with pytest.raises(LedgerError, match=r"^claim_id: XY-T1\.2 was merged into XY-T1$"):
+    with pytest.raises(LedgerError, match=r"^claim_id: XY-T1\.2 is part of XY-T1 now$"):
         claim("XY-T1.2")
     with pytest.raises(LedgerError, match=r"^toy/claims.toml: claim XY-T1.2 is listed twice$"):
         read_paper(write(whole, CLAIM | {"id": "XY-T1.2"}))
     with pytest.raises(LedgerError, match=r"^toy/claims.toml, GA-T1: id must start with 'XY' and a hyphen$"):
         read_paper(write(CLAIM | {"merged": ["GA-T1"]}))
+
+
+def test_a_dropped_claim_is_found_with_its_reason_and_is_part_of_no_other(write, checkout):
+    path = write(CLAIM | {"merged": ["XY-T1.1"]})
+    gone = '[[dropped]]\nids = ["XY-T7", "XY-T8"]\nbecause = "nobody asked"\n'
+    text = path.read_text(encoding="utf-8")
+    path.write_text(f"{text}\n{gone}", encoding="utf-8")
+    assert read_paper(path).dropped == {"XY-T7": "nobody asked", "XY-T8": "nobody asked"}
+    assert former("XY-T8") == "XY-T8 was dropped, because: nobody asked"
+    assert (former("XY-T1.1"), former("XY-T1")) == ("XY-T1.1 is part of XY-T1 now", "")
+    with pytest.raises(LedgerError, match=r"^claim_id: XY-T7 was dropped, because: nobody asked$"):
+        claim("XY-T7")
+    for wrong, says in [
+        ("XY-T1", "claim XY-T1 is listed twice"),
+        ("XY-T1.1", "claim XY-T1.1 is listed twice"),
+        ("GA-T7", "GA-T7: id must start with 'XY' and a hyphen"),
+        ("T7", "dropped 1: field 'ids' must be an id such as"),
+    ]:
+        path.write_text(f"{text}\n{gone.replace('XY-T7', wrong)}", encoding="utf-8")
+        with pytest.raises(LedgerError, match=rf"^toy/claims\.toml(:|,) {re.escape(says)}"):
+            read_paper(path)
+    path.write_text(f"{text}\n[[dropped]]\nids = ['XY-T7']\n", encoding="utf-8")
+    with pytest.raises(LedgerError, match=r"^toy/claims\.toml, dropped 1: field 'because' is missing or empty$"):
+        read_paper(path)
+
+
+@pytest.mark.parametrize("setting", ["inside", "outside", "vacuous"])
+@pytest.mark.parametrize("verdict", ["identity", "slip", "met"])
+def test_what_is_no_result_may_be_so_in_every_setting_with_a_rule_or_a_test(setting, verdict, write):
+    ruled = CLAIM | {"setting": setting, "verdict": verdict}
+    assert read_paper(write(ruled)).claims[0].verdict == verdict
+    tested = ruled | {"accept": ABSENT, "experiment": ABSENT, "checked": "A test compares both sides."}
+    assert read_paper(write(tested)).claims[0].checked == "A test compares both sides."
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("Errors fall.\nMuch.", "Errors fall."),
+        ("For $x. y$ they fall, by 1.5 times. Much.", "For $x. y$ they fall, by 1.5 times."),
+        ('It is "said. And" so', 'It is "said.'),
+        ("no end", "no end"),
+    ],
+)
+def test_a_claim_has_its_statement_in_one_line(statement, line, write):
+    assert read_paper(write(CLAIM | {"statement": statement})).claims[0].line == line
+    assert read_paper(write(CLAIM | {"statement": statement, "short": "Short."})).claims[0].line == "Short."
 
 
 def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, checkout):
@@ -178,11 +228,11 @@ def test_papers_come_by_their_part_and_no_two_have_the_same(write, checkout):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"title": ABSENT}, "'title' must be a text"),
-        ({"prefix": ""}, "'prefix' must be a text"),
+        ({"title": ABSENT}, "'title' is missing or empty"),
+        ({"prefix": ""}, "'prefix' is missing or empty"),
         ({"citation": 3}, "'citation' must be a text"),
-        ({"part": ABSENT}, "'part' must be a whole number from 1, got None"),
-        ({"part": True}, "'part' must be a whole number from 1, got True"),
+        ({"part": ABSENT}, "'part' is missing or empty"),
+        ({"part": True}, "'part' must be a whole number, got True"),
         ({"part": 0}, "'part' must be a whole number from 1, got 0"),
         ({"titel": "A Toy"}, "unknown field 'titel'"),
     ],
