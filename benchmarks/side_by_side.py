@@ -41,6 +41,7 @@ CASES = (
     "case_preconditioning",
     "case_preconditioning_in_sample",
     "case_contract",
+    "case_lab",
 )
 STORED = HERE / "side_by_side.json"
 COLUMNS = ("variant", "wall, ms", "CPU, ms", "wall / ours", "CPU / ours", "memory, MiB")
