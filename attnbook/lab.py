@@ -18,10 +18,10 @@
     alternating_labels.run(steps=100)     # a data set of the book's size, but for one setting
     alternating_labels.stored()           # the one that is kept with the book
 
-The arguments are the settings, their defaults the book's size; pydantic checks them. Seeds run in groups, by joblib:
-here, in processes or on a dask cluster. Groups that take more than a moment are kept until the run has ended, so that
-an interrupted run continues. A data set carries its settings and where it comes from; what is measured is measured
-from it alone.
+The arguments are the settings, their defaults the book's size; pydantic checks them. Seeds run in groups: here, in
+processes (by joblib) or on a dask cluster. Groups that take more than a moment are kept until the run has ended, so
+that an interrupted run continues. A data set carries its settings and where it comes from; what is measured is
+measured from it alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, CancelledError
 from dataclasses import asdict, dataclass, make_dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -57,6 +57,7 @@ from attnbook.core.experiment import highest, lowest, share_of_seeds
 from attnbook.core.places import cache_folder, checkout
 from attnbook.core.results import (
     FORMAT,
+    NO_ROOM,
     Clock,
     Measurement,
     ResultError,
@@ -588,22 +589,37 @@ def _groups(asked: list[tuple[Any, ...]], on: str) -> Iterator[xr.Dataset]:
     if workers is None:
         yield from (_group(*one) for one in track(asked))
         return
-    import joblib
-
     check = (attnbook.__version__, _library())
-    tasks = [joblib.delayed(_checked_group)(check, *one) for one in asked]
     if isinstance(workers, int):
+        import joblib
+
+        tasks = [joblib.delayed(_checked_group)(check, *one) for one in asked]
         yield from track(joblib.Parallel(workers, return_as="generator")(tasks), len(tasks))
     else:
-        from attnbook.core.executors import connected
+        yield from track(_on_cluster(workers, check, asked), len(asked))
 
-        with connected(workers) as client, joblib.parallel_config("dask", client=client):
-            yield from track(joblib.Parallel(return_as="generator")(tasks), len(tasks))
+
+def _on_cluster(address: str, check: tuple[str, str], asked: list[tuple[Any, ...]]) -> Iterator[xr.Dataset]:
+    """Yield a result for each group from a dask cluster; joblib would leave one with a single core unused."""
+    from attnbook.core.executors import connected
+
+    with connected(address) as client:
+        from distributed import KilledWorker
+
+        futures = [client.submit(_checked_group, check, *one, pure=False) for one in asked]
+        try:
+            for future in futures:
+                yield future.result()
+        except (KilledWorker, CancelledError) as error:  # again and again, or the scheduler with them
+            raise BrokenExecutor from error
+        finally:
+            client.cancel(futures)
 
 
 def _checked_group(version: tuple[str, str], *asked: Any) -> xr.Dataset:
     if attnbook.__version__ != version[0] or _library() != version[1]:
-        raise ValueError(f"on: a worker has another attnbook ({attnbook.__version__}) than this one ({version[0]})")
+        other = attnbook.__version__ if attnbook.__version__ != version[0] else "other source files"
+        raise ValueError(f"on: a worker has another attnbook ({other}) than this one ({version[0]}); update it there")
     return _group(*asked)
 
 
@@ -641,7 +657,9 @@ def _write(data: xr.Dataset, path: Path) -> None:
             data.assign_attrs(texts).to_netcdf(part, engine="scipy")
             part.replace(path)
     except OSError as error:
-        raise ResultError(f"path: cannot write {path.name} in {path.parent.name}: {error.strerror or error}") from error
+        mend = "make room and store it again" if error.errno in NO_ROOM else "choose another place"
+        said = f"path: cannot write {path.name} in {path.parent.name}: {error.strerror or error}; {mend}"
+        raise ResultError(said) from error
 
 
 def _read(path: Path) -> xr.Dataset:

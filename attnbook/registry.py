@@ -38,7 +38,11 @@ def experiments() -> dict[str, type[Experiment]]:
             if find_spec(f"{name}.{chapter}.experiments"):
                 _add(found, import_module(f"{name}.{chapter}.experiments"))
     for script in lab.scripts():
-        lab.load_script(script)
+        try:
+            lab.load_script(script)
+        except Exception as error:  # a reader's own slip of the pen, perhaps
+            where = f"{script.parent.name}/{script.name}"
+            raise ValueError(f"{where}: cannot be imported: {type(error).__name__}: {error}") from error
     for one in lab.EXPERIMENTS.values():
         if one.script.parent.parent.name == "chapters":
             found[one.id] = one.kind

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attnbook
-from attnbook import __main__, cli, ledger, registry
+from attnbook import __main__, cli, lab, ledger, registry
 from attnbook.core.experiment import Experiment
 from attnbook.core.results import plain
 from attnbook.global_attention.sample_complexity import experiments as sample_complexity
@@ -22,7 +22,7 @@ from attnbook.registry import experiment, experiments
 
 TABLE_1, ERROR_RATE = "global_attention.sample_complexity", "global_attention.error_rate"
 PAIR = ("preconditioning.minima", "preconditioning.landscape")
-ORDER = "GA-T1-order"
+ORDER, SCRIPTED = "GA-T1-order", "multi_head.alternating_labels"  # measured by a class, defined in a script
 ROOT = Path(__file__).parent.parent
 
 
@@ -275,6 +275,8 @@ def test_doctor_fails_with_what_is_broken_and_says_what_mends_it(call):
         (["run", TABLE_1], {"ATTNBOOK_SCALE": "book"}, "ATTNBOOK_SCALE: is now ATTNBOOK_SIZE"),
         (["run", TABLE_1, "--size", "banana"], {}, "size: got 'banana', expected one of smoke, book, full"),
         (["run", TABLE_1, "--size", "large"], {}, "size: 'large' is now 'full'"),
+        (["run", SCRIPTED, "--size", "full"], {}, f"size: {SCRIPTED} has no size 'full', expected one of smoke, book"),
+        (["run", SCRIPTED, "--on", "mars"], {}, "on: got 'mars', expected here, processes:N or the address"),
         (["verify", "--paper", "banana"], {}, "paper: got 'banana'"),
         (["verify", "--fresh", "--size", "full"], {}, "size: got 'full', expected one of book"),
         (["verify", "global_attention.sparsty"], {}, "did you mean global_attention.sparsity"),
@@ -376,6 +378,24 @@ def test_a_run_broken_off_continues_to_the_numbers_of_one_that_was_not(call, tmp
     assert files_in(tmp_path) == ["mine.json", "whole.json"]
 
 
+@pytest.mark.parametrize("arguments", [["show", "MH-OPEN-heads"], ["list"], ["verify", SCRIPTED, "--size", "smoke"]])
+def test_a_damaged_result_of_a_script_is_named(arguments, call, tmp_results):
+    for size in ("smoke", "book"):
+        (tmp_results / size).mkdir()
+        (tmp_results / size / f"{SCRIPTED}.json").write_text('{"format": 1,', encoding="utf-8")
+    (line,) = call(*arguments, code=2).stderr.splitlines()
+    assert line.startswith(f"attnbook: {SCRIPTED}.json: damaged or unreadable")
+
+
+def test_a_script_that_cannot_be_imported_is_named(monkeypatch, tmp_path):
+    script = tmp_path / "some_paper" / "some_chapter.py"
+    script.parent.mkdir()
+    script.write_text("def trained(:", encoding="utf-8")
+    monkeypatch.setattr(lab, "scripts", lambda: [script])
+    with pytest.raises(ValueError, match=r"^some_paper/some_chapter.py: cannot be imported: SyntaxError: "):
+        registry.experiments.__wrapped__()
+
+
 @pytest.fixture
 def installed(tmp_path):
     """Call Python as one who has only the package, from a folder."""
@@ -405,7 +425,7 @@ OUTSIDE = "attnbook: checkout: chapters, claims and results are in the repositor
 
 def test_outside_a_checkout_what_needs_one_says_so_in_a_line_and_leaves_with_1(installed, tmp_path):
     """Data sets and the doctor need none."""
-    asked = [["list"], ["list", "--experiments"], ["show", ORDER], ["run", "multi_head.alternating_labels"],
+    asked = [["list"], ["list", "--experiments"], ["show", ORDER], ["run", SCRIPTED],
              ["run", "--all"], ["run", "--paper", "multi_head"], ["verify"], ["verify", TABLE_1]]  # fmt: skip
     for line in installed(CALL.format(asked=asked), tmp_path).splitlines():
         code, said, error, _ = json.loads(line)
@@ -418,10 +438,9 @@ def test_outside_a_checkout_what_needs_one_says_so_in_a_line_and_leaves_with_1(i
 @pytest.mark.slow
 def test_from_any_folder_of_a_checkout_experiments_of_both_forms_are_found(installed, tmp_path):
     """The package lies elsewhere, as after an installation; what the scripts of the chapters define is there, too."""
-    scripted = "multi_head.alternating_labels"
-    asked = [["list", "--experiments"], ["run", scripted, "--size", "smoke", "--output", str(tmp_path / "a.json")]]
+    asked = [["list", "--experiments"], ["run", SCRIPTED, "--size", "smoke", "--output", str(tmp_path / "a.json")]]
     lines = installed(CALL.format(asked=asked), ROOT / "chapters" / "multi_head").splitlines()
     (listed, names, *_), (ran, *_) = map(json.loads, lines)
     assert (listed, ran) == (0, 0)
-    assert {TABLE_1, scripted} <= set(names.split())
-    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["experiment"] == scripted
+    assert {TABLE_1, SCRIPTED} <= set(names.split())
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["experiment"] == SCRIPTED

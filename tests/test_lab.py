@@ -1,8 +1,10 @@
 """Experiments as functions: settings, groups of seeds, keeping, storing, measuring."""
 
+import errno
 import inspect
 import json
 import os
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 import xarray as xr
 
 from attnbook import lab
-from attnbook.core import runtime, unfinished
+from attnbook.core import executors, runtime, unfinished
 from attnbook.core.results import ResultError
 
 SCRIPT = Path(__file__).parent / "lab_script.py"
@@ -86,6 +88,11 @@ def test_a_bad_setting_is_one_sentence_that_names_it(change, said):
         walk.run(**change)
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_size_that_an_experiment_lacks_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"^size: toy.still has no size 'full', expected one of smoke, book$"):
+        still.run("full")
 
 
 def test_numbers_of_numpy_and_torch_are_settings():
@@ -186,19 +193,83 @@ def test_processes_give_the_same_bits_and_a_killed_worker_loses_its_groups_only(
     same(walk.run(trouble=trouble, on="processes:2").assign_attrs(settings={}), whole.assign_attrs(settings={}))
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """A worker in a process of its own, reached by TCP, as on another machine; it is restarted when it is killed."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 1, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(**options, processes=True, host="127.0.0.1") as found:
+        yield found.scheduler_address
+
+
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_bits():
-    from distributed import LocalCluster
-
-    with LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
-    ) as cluster:
-        same(walk.run(on=cluster.scheduler_address), walk.run())
+def test_a_cluster_gives_the_same_bits_for_a_script_beside_a_notebook_too(cluster):
+    lab.load_script(SCRIPT.parent.parent / "chapters" / "multi_head" / "how_many_heads.py")
+    for one in (walk, lab.EXPERIMENTS["multi_head.alternating_labels"]):
+        same(one.run("smoke", on=cluster), one.run("smoke"))
 
 
-def test_a_worker_of_another_version_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match=r"on: a worker has another attnbook"):
-        lab._checked_group(("0.0.0", "digest"))
+@pytest.mark.slow
+def test_a_killed_worker_of_a_cluster_loses_its_groups_only(cluster, tmp_path):
+    there = walk.run(trouble=str(tmp_path / "kill"), on=cluster)
+    assert (tmp_path / "kill").exists()
+    same(there.assign_attrs(settings={}), walk.run().assign_attrs(settings={}))
+
+
+@pytest.mark.slow
+def test_a_worker_with_other_source_files_is_refused(cluster, monkeypatch):
+    monkeypatch.setattr(lab, "_library", lambda: "another digest")
+    with pytest.raises(ValueError, match=r"on: a worker has another attnbook \(other source files\) than this one"):
+        walk.run(on=cluster)
+
+
+def test_a_worker_of_another_version_is_refused():
+    with pytest.raises(ValueError, match=r"on: a worker has another attnbook \(0.1.0\) than this one \(9.9.9\)"):
+        lab._checked_group(("9.9.9", "digest"))
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_where_no_scheduler_answers_the_address_is_named(listens, monkeypatch):
+    """Something else may listen there, and never say a word."""
+    monkeypatch.setattr(executors, "WAIT_SECONDS", 0.3)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        if listens:
+            other.listen()
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"on: no scheduler answers at {address} within 0.3 s; start one with"):
+            walk.run(on=address)
+
+
+def full_disk(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_named_and_what_was_stored_stays(monkeypatch):
+    before = walk.store(walk.run())
+    old = {file: file.read_bytes() for file in before.parent.iterdir()}
+    with monkeypatch.context() as full:
+        full.setattr(xr.Dataset, "to_netcdf", full_disk)
+        data = walk.run()  # no group is kept, none is lost
+        with pytest.raises(ResultError, match=r"^path: cannot write toy.walk.nc in book: No space left.*; make room"):
+            walk.store(data)
+    assert {file: file.read_bytes() for file in before.parent.iterdir()} == old
+    same(walk.stored(), data)
+
+
+def test_a_group_that_fails_leaves_the_finished_ones(monkeypatch):
+    def fails(**given):
+        if 2 in given["seeds"]:
+            raise FloatingPointError("training diverged for seed 2")
+        return original(**given)
+
+    original = walk.simulate
+    with monkeypatch.context() as failing:
+        failing.setattr(walk, "simulate", fails)
+        with pytest.raises(FloatingPointError, match="diverged for seed 2"):
+            walk.run()
+    assert len(kept()) == 1
+    same(walk.run(), walk.run())
 
 
 def test_a_stored_result_comes_back_bit_by_bit_with_its_measurements():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import multiprocessing
 import os
 import re
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -98,14 +99,24 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError as error:
         raise ValueError(f"on: {address} needs dask; install it with pip install 'attnbook[cluster]'") from error
     try:
+        with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop
+            apart.submit(asyncio.run, _answer(address)).result()
         client = Client(address, timeout=WAIT_SECONDS)
-    except OSError as error:
+    except Exception as error:  # of whatever listens there instead
         raise ValueError(
             f"on: no scheduler answers at {address} within {WAIT_SECONDS} s; start one with `dask scheduler`"
         ) from error
     with client:
         _check_versions(client.run(importlib.metadata.version, "attnbook", on_error="return"))
         yield client
+
+
+async def _answer(address: str) -> None:
+    """Wait for a scheduler's first words; ``Client`` would wait for ever where something else listens."""
+    from distributed.comm import connect
+
+    comm = await asyncio.wait_for(connect(address, timeout=WAIT_SECONDS), WAIT_SECONDS)
+    await comm.close()
 
 
 def _check_versions(found: dict[str, Any]) -> None:
