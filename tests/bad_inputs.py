@@ -47,8 +47,8 @@ class Call:
     bad: dict[str, st.SearchStrategy[Any]] = field(hash=False)
 
 
-def spoiled(array: np.ndarray) -> st.SearchStrategy[np.ndarray]:
-    """The array with an entry that is not finite, or an axis too few, too many, or of another length."""
+def spoiled(array: np.ndarray, free: int | None = None) -> st.SearchStrategy[np.ndarray]:
+    """The array with an entry that is not finite, an axis too few, too many, or of a wrong length."""
     places = st.tuples(*(st.integers(0, n - 1) for n in array.shape))
     as_numbers = array.astype(np.float64)
 
@@ -58,7 +58,9 @@ def spoiled(array: np.ndarray) -> st.SearchStrategy[np.ndarray]:
         return changed
 
     axes = st.integers(0, array.ndim - 1)
-    longer = axes.map(lambda axis: np.concatenate([array, array.take([0], axis)], axis))
+    longer = axes.filter(lambda axis: axis != free).map(
+        lambda axis: np.concatenate([array, array.take([0], axis)], axis)
+    )
     return st.one_of(
         st.builds(with_entry, places, NOT_FINITE), st.just(array[0]), st.just(array[None, None]), longer,
         axes.map(lambda axis: array.take([], axis)),
@@ -77,7 +79,7 @@ def calls() -> list[Call]:
     small = NEGATIVE | NOT_FINITE
     below_1 = st.integers(-99, 0)
     other_label = st.sampled_from([0.0, 2.0, np.nan]).map(lambda x: np.append(labels[1:], x))
-    shapes = {"tokens": spoiled(tokens), "queries": spoiled(queries), "labels": spoiled(labels) | other_label}
+    shapes = {"tokens": spoiled(tokens, free=1), "queries": spoiled(queries), "labels": spoiled(labels) | other_label}
     weight = torch.nn.Parameter(torch.ones(2))
     at = [Call(kind.at, {}, {"size": WORD.map("x".__add__), "steeps": st.just(3), "seeds": st.one_of(
         st.just(()), st.just((0, 0)), st.lists(st.integers(), min_size=1), st.floats(), WORD), "chunk": below_1 | WORD})
@@ -91,7 +93,7 @@ def calls() -> list[Call]:
                                 "key_query": key_query}, shapes | {
             "head": spoiled(head), "key_query": spoiled(key_query), "p": small | st.floats(0, 1)}),
         Call(attention_svm, {"tokens": one.tokens, "queries": one.queries, "selected": best, "p": 2.0}, {
-            "tokens": spoiled(one.tokens), "queries": spoiled(one.queries), "p": small | st.floats(0, 1),
+            "tokens": spoiled(one.tokens, free=2), "queries": spoiled(one.queries), "p": small | st.floats(0, 1),
             "selected": spoiled(best) | st.integers(8, 99).map(lambda k: best + k)}),
         Call(max_margin.max_margin, {"constraints": np.ones((1, 2, 3)), "p": 2.0}, {
             "constraints": spoiled(np.ones((1, 2, 3))).filter(lambda a: a.ndim != 3 or not a.size or np.isnan(a).any()),

@@ -152,10 +152,11 @@ class SmokeResults(Mapping):
 
 
 @pytest.fixture(scope="session")
-def smoke_results(tmp_path_factory):
+def smoke_results(tmp_path_factory, pytestconfig):
     """Results at smoke scale, for all tests that only read."""
     own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smoke_results"
+    shared = hasattr(pytestconfig, "workerinput")  # its variables also reach a pytest that a test starts
+    folder = (own.parent if shared else own) / "smoke_results"
     folder.mkdir(exist_ok=True)
     return SmokeResults(folder)
 

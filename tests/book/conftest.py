@@ -24,14 +24,14 @@ PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="session")
-def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def html(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """Folder of the finished pages: those of ``make book`` if nothing changed since, else built from stored outputs."""
     pytest.importorskip("jupyter_book", reason="Jupyter Book is not installed")
     built = ROOT / "_build" / "html"
     if build.is_made_of(built / "index.html", ROOT / "_build" / "made_of", build.fingerprint(ROOT)):
         return built
     shared = tmp_path_factory.getbasetemp()
-    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "book"
+    folder = (shared.parent if hasattr(pytestconfig, "workerinput") else shared) / "book"
     with FileLock(f"{folder}.lock"):  # of several processes one builds, the others wait
         if not (folder / "_build" / "html" / "searchindex.js").exists():
             build_pages(folder)
