@@ -122,3 +122,186 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         "IB-NORM": {"clear": clear["norm"], "crowded": crowded["norm"]},
         "IB-LOSS": {"share": clear["loss"]},
     }
+
+
+KINDS = (Look("clear", "#0b5cad", "-", "o"), Look("crowded", "#c2410c", "-.", "^"))
+OWN = ("#7c3aed", "#15803d", "#8a5a00", "#b00020")  # colours of the reader's lines
+FAR = 1000  # steps from which on the prediction is drawn
+STEPS, ANGLE = "steps", "angle (degrees)"
+ALT = {
+    "training": "Two panels against steps, on log axes. The loss falls a thousandfold and more, along a straight line "
+    "that is known beforehand. The angle to the max-margin line falls from 14 to 2 degrees, along a prediction.",
+    "angles": "Angle to the max-margin line against steps, with your runs on top of the book's.",
+    "problems": "Measured against predicted angle. The points of clear problems are on the diagonal, all but one; "
+    "those of crowded problems are scattered around it.",
+}
+
+
+def training(data: xr.Dataset) -> Figure:
+    """Draw loss and angle of the clear problems against steps, one of them thick, with what theory says of it."""
+    import matplotlib.pyplot as plt
+
+    clear, far = data.isel(clearance=0), data.step >= FAR
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.0))
+        thin_and_thick(axes[0], clear.loss)
+        said = 1 / (data.attrs["settings"]["step_size"] * clear.margin.isel(seed=SHOWN) ** 2 * data.step[far])
+        axes[0].plot(data.step[far], said, color=INK, linestyle=":", linewidth=2.4)
+        axes[0].set(xscale="log", yscale="log", xlabel=STEPS, ylabel="loss")
+        angle_panel(axes[1], data)
+        figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9.5)
+    return figure
+
+
+def angles(data: xr.Dataset, yours: Mapping[str, Mapping[int, Any]], best: Any = None) -> Figure:
+    """Draw the reader's runs beside the book's: angle to the line of the largest margin against steps.
+
+    Args:
+        data: What :func:`direction` gave.
+        yours: Name of a run to number of steps to weights, two numbers.
+        best: Direction of the largest margin of the reader's samples; default the one of the problem that is shown.
+
+    Returns:
+        The figure.
+    """
+    import matplotlib.pyplot as plt
+
+    best = data.best.isel(clearance=0, seed=SHOWN).values if best is None else np.asarray(best)
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        angle_panel(ax, data)
+        for number, (name, path) in enumerate(yours.items()):
+            steps = [step for step in recorded_steps(max(path)) if step in path]
+            found = abs(degrees(np.array([np.asarray(path[step]) for step in steps]), best))
+            look = {"color": OWN[number % len(OWN)], "marker": "os^D"[number % 4], "markersize": 4}
+            ax.plot(steps, found, linestyle="--", label=f"yours: {name}", **look)
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside right upper", fontsize=9.5)
+    return figure
+
+
+def angle_panel(ax: Axes, data: xr.Dataset) -> None:
+    """Draw the angles of the clear problems, and the prediction of one of them."""
+    clear, far = data.isel(clearance=0), data.step >= FAR
+    thin_and_thick(ax, abs(clear.angle))
+    said = abs(clear.predicted.isel(seed=SHOWN))
+    ax.plot(data.step[far], said[far], color=INK, linestyle=":", linewidth=2.4, label="prediction")
+    ax.set(xscale="log", yscale="log", xlabel=STEPS, ylabel=ANGLE, ylim=(0.05, 60))
+    ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+
+
+def thin_and_thick(ax: Axes, values: xr.DataArray) -> None:
+    """Draw a line for each problem, one of them thick."""
+    color, steps, values = KINDS[0].color, values.step, values.transpose("step", "seed")
+    others = np.delete(values.values, SHOWN, axis=1)
+    ax.plot(steps, others, color=color, alpha=0.3, linewidth=0.8, label=["the other 19"] + [""] * (others.shape[1] - 1))
+    ax.plot(steps, values.isel(seed=SHOWN), color=color, linewidth=2.6, label="one problem")
+
+
+def problems(data: xr.Dataset) -> Figure:
+    """Draw measured against predicted angle after the last step, a point for each problem."""
+    import matplotlib.pyplot as plt
+
+    last, ends = data.isel(step=-1), np.array([0.08, 20.0])
+    with style():
+        figure, ax = plt.subplots(figsize=(6.4, 3.6))
+        ax.fill_between(ends, (1 - TENTH) * ends, (1 + TENTH) * ends, color=INK, alpha=0.15, linewidth=0)
+        ax.plot(ends, ends, color=INK, linewidth=0.8)
+        for kind, look in enumerate(KINDS):
+            said, found = (last[name].isel(clearance=kind).values for name in ("predicted", "angle"))
+            same = np.sign(said) == np.sign(found)
+            ax.plot(abs(said)[same], abs(found)[same], look.marker, color=look.color, label=look.label)
+            if not same.all():
+                wrong = {"color": look.color, "label": f"{look.label}, other side"}
+                ax.plot(abs(said)[~same], abs(found)[~same], "x", **wrong)
+        ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="predicted angle", ylabel="measured angle")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_ticks([0.1, 1, 10], ["0.1°", "1°", "10°"])
+        figure.legend(loc="outside right upper", fontsize=9.5)
+    return figure
+
+
+def lines_frame(data: xr.Dataset, steps: int, samples: str) -> Figure:
+    """Draw the samples of one problem with the best line and the one of gradient descent."""
+    import matplotlib.pyplot as plt
+
+    one, labels = shown(data, steps, samples), np.resize([1, -1], data.sizes["sample"])
+    with style():
+        figure, ax = plt.subplots(figsize=(6.4, 3.8))
+        for label, marker, color in ((1, "o", "#15803d"), (-1, "s", "#7c3aed")):
+            points = label * one.samples.values[labels == label].T
+            ax.plot(*points, marker, color=color, label=f"label {label:+d}")
+        for (x, y), line, name in (
+            (one.best.values, ":", "max-margin line"),
+            (one.weights.values, "-", "gradient descent"),
+        ):
+            ax.axline((0, 0), (-y, x), color=INK, linestyle=line, label=name)
+        ax.set(xlim=(-5, 5), ylim=(-4, 4), aspect="equal", xlabel="first input", ylabel="second input")
+        figure.legend(loc="outside right center", fontsize=9.5)
+    return figure
+
+
+def lines_text(data: xr.Dataset, steps: int, samples: str) -> str:
+    """Return the numbers behind one picture."""
+    one = shown(data, steps, samples)
+    said = f"Angle to the max-margin line: {abs(float(one.angle)):.1f} degrees"
+    return f"Steps: {steps:,}. {said}; length of the weights {float(one.norm):.1f}; loss {float(one.loss):.2g}."
+
+
+def shown(data: xr.Dataset, steps: int, samples: str) -> xr.Dataset:
+    """Return the problem that the chapter looks at, after so many steps."""
+    return data.isel(seed=SHOWN, clearance=[look.label for look in KINDS].index(samples)).sel(step=steps)
+
+
+def counts(data: xr.Dataset) -> Table:
+    """Count the problems of each kind that are where theory says after the last step."""
+    passed = judged(data)
+    rows = [
+        [look.label, *(_count(passed[name].isel(clearance=kind)) for name in ("direction", "norm", "loss"))]
+        for kind, look in enumerate(KINDS)
+    ]
+    heads = ["problems", "angle, to a tenth", "growth of the length, to a tenth", "loss, to two per cent"]
+    return Table(heads, rows, f"Problems that are where theory says after {int(data.step[-1]):,} steps.")
+
+
+def late_counts(data: xr.Dataset) -> Table:
+    """Count the problems of each kind whose angle is the predicted one after numbers of steps beyond reach."""
+    passed = judged(data)["late"]
+    rows = [[f"{steps:.0e}".replace("e+", "e"), *map(_count, passed.sel(late=steps))] for steps in data.late.values]
+    return Table(["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is the predicted one.")
+
+
+def _count(passed: xr.DataArray) -> Measured:
+    return Measured(f"{int(passed.sum())} of {passed.size}")
+
+
+def steps_needed(answer: Callable[..., Any]) -> str | None:
+    r"""Check the number of steps after which an angle like $1/\log t$ is a given fraction of what it is."""
+    steps, fraction = np.array([100.0, 1000.0, 50.0]), np.array([0.5, 0.8, 0.25])
+    got, right = np.array([float(answer(*case)) for case in zip(steps, fraction, strict=True)]), steps ** (1 / fraction)
+    likely = {
+        "that many would do if the angle fell like 1/t": steps / fraction,
+        "the logarithm is divided by the fraction, not multiplied": steps**fraction,
+        "this is the logarithm of the number of steps": np.log(right),
+    }
+    return None if np.allclose(got, right) else likely_mistake(got, right, likely)
+
+
+def fixed_part(answer: Callable[..., Any]) -> str | None:
+    """Check the fixed part of the weights of two samples that both support the max-margin line."""
+    cases = [(np.array([[1.0, 0.2], [-0.3, 2.0]]), 0.5), (np.array([[1.0, 2.0], [1.5, -1.0]]), 0.3)]
+
+    def found(form: Callable[[np.ndarray, float], np.ndarray]) -> np.ndarray:
+        alphas = [np.linalg.solve(z.T, np.linalg.solve(z, np.ones(2))) for z, _ in cases]
+        return np.array([np.linalg.solve(z, form(a, eta)) for (z, eta), a in zip(cases, alphas, strict=True)])
+
+    likely = {
+        "the loss is a mean: divide by the number of samples, 2": found(lambda a, eta: np.log(eta / a)),
+        "the sign: a sample that must pull harder has the smaller w z": found(lambda a, eta: np.log(2 * a / eta)),
+        "each sample has its own alpha": found(lambda a, eta: np.log(eta / 2) * np.ones(2)),
+        "the step size is missing": found(lambda a, eta: -np.log(2 * a)),
+    }
+    right = found(lambda a, eta: np.log(eta / (2 * a)))
+    return verdict([answer(z.copy(), eta) for z, eta in cases], right, likely, "for each case two weights")
+
+
+CHECKS = {"IB-1": steps_needed, "IB-2": fixed_part}
