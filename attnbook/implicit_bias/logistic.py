@@ -74,27 +74,27 @@ def expansion(
         step_size: Of gradient descent, positive.
 
     Returns:
-        Both vectors of each problem.
+        Both vectors of each problem: the direction of the largest margin, and the fixed part.
 
     Raises:
         ValueError: If the step size is not positive, or the supporting samples of a problem do not determine it.
         InfeasibleError: If nothing separates a problem (a ``ValueError``).
 
     Example:
-        >>> slope, offset = expansion(np.array([[[1.0, 0.0], [0.0, 2.0]]]), step_size=0.5)
-        >>> slope.round(3).tolist(), offset.round(3).tolist()
+        >>> best, fixed = expansion(np.array([[[1.0, 0.0], [0.0, 2.0]]]), step_size=0.5)
+        >>> best.round(3).tolist(), fixed.round(3).tolist()
         ([[1.0, 0.5]], [[-1.386, 0.0]])
     """
     _check_step_size(step_size)
     found = max_margin(samples, p=2.0)
-    offsets = np.empty_like(found.weights)
+    fixed = np.empty_like(found.weights)
     for problem, (z, alpha) in enumerate(zip(samples, found.multipliers, strict=True)):
         of = np.flatnonzero(alpha > SUPPORTS * alpha.max())
         if len(of) != z.shape[1] or np.linalg.matrix_rank(z[of]) < len(of):
             said = f"in different directions, got {len(of)} in problem {problem}"
             raise ValueError(f"samples: expected {z.shape[1]} that support the largest margin, {said}")
-        offsets[problem] = np.linalg.solve(z[of], np.log(step_size / (len(z) * alpha[of])))
-    return found.weights, offsets
+        fixed[problem] = np.linalg.solve(z[of], np.log(step_size / (len(z) * alpha[of])))
+    return found.weights, fixed
 
 
 def descend_growing(

@@ -47,7 +47,7 @@ def direction(
     """Direction, length and loss of logistic regression on separable data, and what theory says of them."""
     samples = np.array([[draw_samples(n_samples, c, seed) for seed in seeds] for c in clearances])
     flat = samples.reshape(-1, n_samples, 2)
-    best, offset = expansion(flat, step_size)
+    best, fixed = expansion(flat, step_size)
     z = torch.tensor(flat, device=device())
     history = train(
         lambda parameters, batch: value_and_gradient(parameters, z),
@@ -58,7 +58,7 @@ def direction(
         record_at=(recorded := recorded_steps(steps)),
     )
     weights, (far, reached) = history.records["w"], descend_growing(flat, step_size, late, pace)
-    said = partial(expanded, best, offset)
+    said = partial(expanded, best, fixed)
     found = {
         "samples": (("sample", "axis"), np.moveaxis(flat, 0, -1)),
         "best": (("axis",), best.T),
@@ -85,9 +85,9 @@ def recorded_steps(steps: int) -> list[int]:
     return np.unique([*(10**powers).round().astype(int), steps]).tolist()
 
 
-def expanded(best: np.ndarray, offset: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def expanded(best: np.ndarray, fixed: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Return the weights that theory predicts after so many steps, of each problem."""
-    return best * np.log(steps)[..., None] + offset
+    return best * np.log(steps)[..., None] + fixed
 
 
 def degrees(weights: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -172,9 +172,10 @@ def angles(data: xr.Dataset, yours: Mapping[str, Mapping[int, Any]], best: Any =
         angle_panel(ax, data)
         for number, (name, path) in enumerate(yours.items()):
             steps = [step for step in recorded_steps(max(path)) if step in path]
-            found = abs(degrees(np.array([np.asarray(path[step]) for step in steps]), best))
+            found = abs(degrees(torch.stack([torch.as_tensor(path[step]).detach() for step in steps]).numpy(), best))
             look = {"color": OWN[number % len(OWN)], "marker": "os^D"[number % 4], "markersize": 4}
             ax.plot(steps, found, linestyle="--", label=f"yours: {name}", **look)
+            ax.set_ylim(bottom=max(1e-3, min(ax.get_ylim()[0], 0.8 * np.nanmin(found))))  # zero is below the picture
         figure.legend(*ax.get_legend_handles_labels(), loc="outside right upper", fontsize=9.5)
     return figure
 
@@ -220,7 +221,7 @@ def problems(data: xr.Dataset) -> Figure:
     return figure
 
 
-def lines_frame(data: xr.Dataset, steps: int, samples: str) -> Figure:
+def lines_frame(data: xr.Dataset, steps: int, samples: str = "clear") -> Figure:
     """Draw the samples of one problem with the best line and the one of gradient descent."""
     import matplotlib.pyplot as plt
 
@@ -240,7 +241,7 @@ def lines_frame(data: xr.Dataset, steps: int, samples: str) -> Figure:
     return figure
 
 
-def lines_text(data: xr.Dataset, steps: int, samples: str) -> str:
+def lines_text(data: xr.Dataset, steps: int, samples: str = "clear") -> str:
     """Return the numbers behind one picture."""
     one = shown(data, steps, samples)
     said = f"Angle to the max-margin line: {abs(float(one.angle)):.1f} degrees"
