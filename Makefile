@@ -60,7 +60,7 @@ lab: $(VENV)/.installed  ## open copies of the chapters in JupyterLab, in play/,
 notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
 	$(BIN)/python tools/run_chapters.py
 
-colab:  ## run the chapters as Colab does: the built package alone, at its lowest versions (Python 3.11 or 3.12)
+colab:  ## run the chapters as Colab does: the built package, at its lowest versions (Python 3.11 or 3.12)
 	$(PYTHON) tools/colab.py
 
 matrix:  ## verdicts on other Pythons, with the oldest and the newest packages, on one thread and two

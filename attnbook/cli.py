@@ -74,7 +74,6 @@ def list_claims(
         parts = ", ".join(f"{counts[name]} {name}" for name in ledger.OUTCOMES if counts[name])
         console.print(f"{rendering.BOARDS[board]}: {counts.total()} claims: {parts}", highlight=False)
     console.print(rendering.rules(chosen), highlight=False)
-    _say_where()
     return None
 
 
@@ -98,7 +97,6 @@ def show(
         console.print(f"[bold]{v.scale}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
     console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.scale}")
     console.print(f"[bold]fresh seeds[/]: {again or 'not tried yet'}", highlight=False)
-    _say_where()
     return None
 
 
@@ -110,7 +108,7 @@ def run(
     scale: AtScale = None,
     device: OnDevice = None,
     on: Annotated[str, typer.Option(help="here, processes:N or a dask scheduler, tcp://host:port.")] = "here",
-    output: Annotated[Path | None, typer.Option(help="Where to write; default as `list` says.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write; default `results` in the checkout.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run experiments and store their results. Interrupted, the same command continues.
@@ -182,7 +180,6 @@ def verify(
         for line in left_out:
             console.print(line, highlight=False, soft_wrap=True)
         console.print(f"{len(holding)} of {len(rows)} claims hold {'on fresh seeds' if fresh else 'as recorded'}")
-        _say_where()
     if len(holding) < len(rows) or not rows:
         raise typer.Exit(1)
 
@@ -341,10 +338,6 @@ def _compare(chosen: type[Experiment], size: Scale, device: str | None) -> list[
         same = outcome == recorded
         rows.append({"claim": claim, "outcome": outcome, "recorded": recorded, "holds": same})
     return rows
-
-
-def _say_where() -> None:
-    console.print(results.places(), highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_data(v: ledger.Verdict) -> dict[str, Any]:

@@ -231,12 +231,12 @@ def _results() -> Iterator[Finding]:
     from attnbook import ledger
     from attnbook.core import results
 
-    stored = sorted(results.results_folder().glob("*/*.json"))
-    mend = "git checkout results" if (ROOT / ".git").exists() else "install attnbook again"
-    if not stored:
-        yield Finding("results", "broken", f"no stored results in {results.results_folder()}", mend)
-        return
+    mend = "git checkout results chapters"
     try:
+        stored = sorted(results.results_folder().glob("*/*.json"))
+        if not stored:
+            yield Finding("results", "broken", f"no stored results in {results.results_folder()}", mend)
+            return
         for file in stored:
             results.read_json(file, file.stem)
         yield Finding("results", "ok", f"{len(stored)} stored results for {len(ledger.claims())} claims")

@@ -54,13 +54,12 @@ import attnbook
 from attnbook.core import experiment as classes
 from attnbook.core import runtime, unfinished
 from attnbook.core.experiment import highest, lowest, share_of_seeds
-from attnbook.core.places import cache_folder
+from attnbook.core.places import cache_folder, checkout
 from attnbook.core.results import (
     FORMAT,
     Clock,
     Measurement,
     ResultError,
-    own_path,
     plain,
     read_json,
     stored_path,
@@ -293,7 +292,7 @@ class Experiment:
         own, its = data.attrs["settings"], plain(self.settings(size))
         if changed := [f"{name} {own.get(name)} ({its[name]})" for name in its if own.get(name) != its[name]]:
             raise ValueError(f"data: not the run of the size {size}: {', '.join(changed)}; give a path to keep it")
-        return own_path(self.id, FOLDERS.get(size, size))
+        return stored_path(self.id, FOLDERS.get(size, size))
 
     def _load(self, path: Path) -> xr.Dataset:
         head = read_json(path, self.id)
@@ -555,25 +554,6 @@ def load_script(script: Path) -> ModuleType:
     sys.modules[script.stem] = module
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
-
-
-def checkout(start: Path | None = None) -> Path:
-    """Return the checkout of the book that the working directory is in.
-
-    Args:
-        start: Where to look first; default the working directory.
-
-    Returns:
-        The nearest folder upwards with ``_toc.yml`` and ``chapters``, else the one that the package lies in.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    start = start or Path.cwd()
-    for folder in (start, *start.parents, Path(attnbook.__file__).parent.parent):
-        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
-            return folder
-    raise ValueError("checkout: the experiments of the book lie in its repository; call this from a checkout of it")
 
 
 def scripts(paper: str = "*") -> list[Path]:

@@ -21,7 +21,7 @@ import attnbook
 from attnbook.core import runtime
 from attnbook.core.executors import parse_where
 from attnbook.core.experiment import Experiment
-from attnbook.core.results import Measurement, own_path, read_json
+from attnbook.core.results import Measurement, read_json, stored_path
 from attnbook.core.runtime import Progress, Scale
 
 __all__ = ["Done", "Job", "prepare", "run_jobs"]
@@ -69,7 +69,7 @@ def prepare(
         scale: Size of the run.
         device: Where to train; default the first that the machine at work has.
         on: Where the groups run; see :func:`attnbook.core.executors.parse_where`.
-        output: File of the result; default in :func:`attnbook.core.results.own_results_folder`.
+        output: File of the result; default in :func:`attnbook.core.results.results_folder`.
         strict: Whether an experiment without this size is an error; else it is left out.
 
     Returns:
@@ -84,7 +84,7 @@ def prepare(
     fitting = [kind for kind in chosen if strict or scale in kind.scales()]
     jobs = []
     for kind in fitting:
-        experiment, path = kind.at(scale), output or own_path(kind.id, scale)
+        experiment, path = kind.at(scale), output or stored_path(kind.id, scale)
         _check_writable(path)
         # other settings, versions or devices have other folders
         label = hashlib.sha256(f"{attnbook.__version__} {where} {experiment!r}".encode()).hexdigest()[:12]

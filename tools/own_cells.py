@@ -18,11 +18,13 @@ WIDTH = 84  # columns that fit into the page and into JupyterLab
 OWN = ["remove-cell", "nbval-ignore-output"]
 PARAMETERS = ["parameters", *OWN]
 INSTALLS = """\
-# On Colab this installs the book; elsewhere it installs nothing.
+# On Colab this fetches and installs the book; elsewhere it does nothing.
 import sys
 
 if "google.colab" in sys.modules:
-    %pip install -q "attnbook @ git+{address}"
+    !test -d /content/book || git clone -q --depth 1 {address} /content/book
+    %pip install -q /content/book
+    %cd -q /content/book/{folder}
 """
 INSTALLS_NOTHING = """\
 # On Colab the book must be installed first. `make address URL=...`, with the address of
@@ -90,7 +92,8 @@ def first_cell(url: str, path: Path) -> str:
     rest = "no larger size changes anything here" if any(sized(path)) else "in this chapter the size changes nothing"
     comment = "; ".join([AUTO, *(larger or [rest])]) + "."
     lines = textwrap.fill(comment, WIDTH, initial_indent="# ", subsequent_indent="# ")
-    installs = INSTALLS.format(address=url) if url else INSTALLS_NOTHING
+    folder = path.parent.relative_to(path.parents[2]).as_posix()
+    installs = INSTALLS.format(address=url, folder=folder) if url else INSTALLS_NOTHING
     return f'{installs}\n{lines}\nsize = "auto"\ndevice = "auto"'
 
 

@@ -28,16 +28,13 @@ import numpy as np
 import torch
 
 import attnbook
-from attnbook.core.places import user_folder
+from attnbook.core.places import checkout
 
 __all__ = [
     "FORMAT",
     "Clock",
     "Measurement",
     "ResultError",
-    "own_path",
-    "own_results_folder",
-    "places",
     "plain",
     "read_json",
     "results_folder",
@@ -111,56 +108,22 @@ class Clock:
 
 
 def results_folder() -> Path:
-    """Return the folder of stored results.
+    """Return the folder of stored results, to which runs write as well.
 
     Returns:
-        ``ATTNBOOK_RESULTS`` if set, else ``results/`` of the repository, else the copy inside the
-        installed package.
+        ``ATTNBOOK_RESULTS`` if set, else ``results`` of the checkout of the book.
+
+    Raises:
+        ValueError: If there is neither.
     """
     if "ATTNBOOK_RESULTS" in os.environ:
         return Path(os.environ["ATTNBOOK_RESULTS"])
-    beside = _shipped().parent.parent / "results"
-    return beside if beside.is_dir() and not _shipped().is_dir() else _shipped()
-
-
-def own_results_folder() -> Path:
-    """Return the folder that runs write to.
-
-    Returns:
-        That of stored results; if these came with an installed package, which stay as they are to be compared with,
-        ``attnbook/results`` in ``XDG_DATA_HOME`` or ``~/.local/share``.
-
-    Raises:
-        ValueError: If there is no home folder.
-    """
-    if (stored := results_folder()) != _shipped():
-        return stored
-    return user_folder("XDG_DATA_HOME", ".local/share", "for results; set ATTNBOOK_RESULTS to a folder") / "results"
-
-
-def places() -> str:
-    """Return a line that says where the stored results are, and where runs write to if that is another folder."""
-    stored = results_folder()
-    try:
-        own = str(own_results_folder())
-    except ValueError as error:
-        own = str(error)
-    return f"stored results: {stored}" + (f"; your own runs: {own}" if own != str(stored) else "")
-
-
-def _shipped() -> Path:
-    """Where an installed package has its results."""
-    return Path(attnbook.__file__).parent / "stored_results"
+    return checkout() / "results"
 
 
 def stored_path(experiment: str, scale: str) -> Path:
     """Return the file that holds, or would hold, the stored result of an experiment."""
     return results_folder() / scale / f"{experiment}.json"
-
-
-def own_path(experiment: str, scale: str) -> Path:
-    """Return the file that a run of an experiment writes."""
-    return own_results_folder() / scale / f"{experiment}.json"
 
 
 def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:

@@ -8,7 +8,7 @@ from each import each
 
 from attnbook import ledger
 from attnbook.core.results import FORMAT, Measurement, ResultError, plain, results_folder, stored_path, write_json
-from attnbook.ledger import Replication, replicate, replicated, replication, schema
+from attnbook.ledger import Replication, replicate, replicated
 from attnbook.ledger.replication import fresh_seeds, replicated_size
 from attnbook.registry import experiments
 
@@ -41,9 +41,11 @@ def rule(tmp_path_factory, monkeypatch):
     """Call to make a ledger of one claim with this rule."""
 
     def rule(accept):
-        folder = tmp_path_factory.mktemp("ledger")
-        (folder / "toy.toml").write_text(TOY.format(accept=accept), encoding="utf-8")
-        monkeypatch.setattr(schema, "FOLDER", folder)
+        root = tmp_path_factory.mktemp("checkout")
+        (root / "chapters" / "toy").mkdir(parents=True)
+        (root / "_toc.yml").touch()
+        (root / "chapters" / "toy" / "claims.toml").write_text(TOY.format(accept=accept), encoding="utf-8")
+        monkeypatch.chdir(root)
         return ledger.claim("XY-T1")
 
     return rule
@@ -112,16 +114,6 @@ def test_what_was_interrupted_goes_on_and_what_is_stored_is_not_run_again(toy):
     assert rest.seeds == [fresh_seeds(3, number) for number in (2, 3, 4)]
     assert [one["values"]["loss"] for one in stored()["XY-T1"]] == [0.1, 0.2, 0.3, 0.4, 0.5]
     replicate("toy.errors", Settings(), Runs())
-
-
-def test_sets_that_came_with_an_installed_package_are_gone_on_from_and_stay_as_they_are(toy, tmp_path, monkeypatch):
-    shipped = replicate("toy.errors", Settings(), Runs(0.1), sets=1)
-    before, own = shipped.read_bytes(), tmp_path / "own" / "toy.errors.json"
-    monkeypatch.setattr(replication, "own_path", lambda *_: own)
-    assert replicate("toy.errors", Settings(), Runs(), sets=1) == shipped
-    assert replicate("toy.errors", Settings(), Runs(9.0), sets=2) == own
-    assert (replicated(toy, own), replicated(toy)) == (Replication(1, 2), Replication(1, 1))
-    assert shipped.read_bytes() == before
 
 
 @pytest.mark.parametrize("other", [Settings(size=8), Settings(seeds=(0, 1))])
