@@ -267,7 +267,7 @@ def counts(data: xr.Dataset) -> Table:
 def late_counts(data: xr.Dataset) -> Table:
     """Count the problems of each kind whose angle is the predicted one after numbers of steps beyond reach."""
     passed = judged(data)["late"]
-    rows = [[f"{steps:.0e}".replace("e+", "e"), *map(_count, passed.sel(late=steps))] for steps in data.late.values]
+    rows = [[f"10^{np.log10(steps):.0f}", *map(_count, passed.sel(late=steps))] for steps in data.late.values]
     return Table(["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is the predicted one.")
 
 
