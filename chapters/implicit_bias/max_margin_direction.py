@@ -13,10 +13,9 @@ from annotated_types import Ge
 from pydantic import PositiveFloat, PositiveInt
 
 from attnbook.core.feedback import likely_mistake, verdict
-from attnbook.core.figures import INK, Look, style
-from attnbook.core.tables import Measured, Table
 from attnbook.implicit_bias.logistic import descend_growing, draw_samples, expansion, value_and_gradient
 from attnbook.lab import Increasing, Seeds, device, experiment, share_of_seeds
+from attnbook.show import INK, Look, Measured, Table, own_lines, style
 from attnbook.train import SGD, train
 
 if TYPE_CHECKING:  # loaded only where something is drawn
@@ -57,7 +56,7 @@ def direction(
         record=lambda now: {"w": now["w"], "loss": value_and_gradient(now, z)[0]},
         record_at=(recorded := recorded_steps(steps)),
     )
-    weights, (far, reached) = history.records["w"], descend_growing(flat, step_size, late, pace)
+    weights, (far, reached) = history.records["w"], descend_growing(flat, step_size, [float(t) for t in late], pace)
     said = partial(expanded, best, fixed)
     found = {
         "samples": (("sample", "axis"), np.moveaxis(flat, 0, -1)),
@@ -125,7 +124,6 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 
 KINDS = (Look("clear", "#0b5cad", "-", "o"), Look("crowded", "#c2410c", "-.", "^"))
-OWN = ("#7c3aed", "#15803d", "#8a5a00", "#b00020")  # colours of the reader's lines
 FAR = 1000  # steps from which on the prediction is drawn
 STEPS, ANGLE = "steps", "angle (degrees)"
 ALT = {
@@ -170,14 +168,19 @@ def angles(data: xr.Dataset, yours: Mapping[str, Mapping[int, Any]], best: Any =
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
         angle_panel(ax, data)
-        for number, (name, path) in enumerate(yours.items()):
-            steps = [step for step in recorded_steps(max(path)) if step in path]
-            found = abs(degrees(torch.stack([torch.as_tensor(path[step]).detach() for step in steps]).numpy(), best))
-            look = {"color": OWN[number % len(OWN)], "marker": "os^D"[number % 4], "markersize": 4}
-            ax.plot(steps, found, linestyle="--", label=f"yours: {name}", **look)
-            ax.set_ylim(bottom=max(1e-3, min(ax.get_ylim()[0], 0.8 * np.nanmin(found))))  # zero is below the picture
+        lines = {name: angles_of(path, best) for name, path in yours.items()}
+        own_lines(ax, lines)
+        smallest = min((angle for line in lines.values() for angle in line.values()), default=1.0)
+        ax.set_ylim(bottom=max(1e-3, min(ax.get_ylim()[0], 0.8 * smallest)))  # zero is below the picture
         figure.legend(*ax.get_legend_handles_labels(), loc="outside right upper", fontsize=9.5)
     return figure
+
+
+def angles_of(path: Mapping[int, Any], best: np.ndarray) -> dict[int, float]:
+    """Return the angles along a run, where the book records its own."""
+    steps = [step for step in recorded_steps(max(path)) if step in path]
+    weights = torch.stack([torch.as_tensor(path[step]).detach() for step in steps]).numpy()
+    return dict(zip(steps, abs(degrees(weights, best)).tolist(), strict=True))
 
 
 def angle_panel(ax: Axes, data: xr.Dataset) -> None:

@@ -1,4 +1,4 @@
-"""The miniature: formulas against PyTorch and by hand, rules that can fail, the losses of the chapter, its exercises."""
+"""The miniature: formulas against PyTorch and by hand, rules that can fail, losses of the chapter, exercises."""
 
 import json
 import math
