@@ -230,17 +230,18 @@ def lines_frame(data: xr.Dataset, steps: int, samples: str = "clear") -> Figure:
 
     one, labels = shown(data, steps, samples), np.resize([1, -1], data.sizes["sample"])
     with style():
-        figure, ax = plt.subplots(figsize=(6.4, 3.8))
+        figure, ax = plt.subplots(figsize=(7.2, 4.2))
         for label, marker, color in ((1, "o", "#15803d"), (-1, "s", "#7c3aed")):
             points = label * one.samples.values[labels == label].T
             ax.plot(*points, marker, color=color, label=f"label {label:+d}")
-        for (x, y), line, name in (
-            (one.best.values, ":", "max-margin line"),
-            (one.weights.values, "-", "gradient descent"),
-        ):
-            ax.axline((0, 0), (-y, x), color=INK, linestyle=line, label=name)
+        (x, y), (u, v), margin = one.best.values, one.weights.values, float(one.margin)
+        ax.axline((0, 0), (-y, x), color=INK, linestyle=":", label="max-margin line")
+        for side, name in ((margin**2, "its margin"), (-(margin**2), "")):
+            point = side * one.best.values
+            ax.axline(point, point + [-y, x], color="#5b5f66", linewidth=0.8, label=name)
+        ax.axline((0, 0), (-v, u), color=INK, label="gradient descent")
         ax.set(xlim=(-5, 5), ylim=(-4, 4), aspect="equal", xlabel="first input", ylabel="second input")
-        figure.legend(loc="outside right center", fontsize=9.5)
+        ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=9.5)
     return figure
 
 
