@@ -74,7 +74,7 @@ def expansion(
         step_size: Of gradient descent, positive.
 
     Returns:
-        Both vectors of each problem: the direction of the largest margin, and the fixed part.
+        The direction of the largest margin, and the fixed part; one of each for every problem.
 
     Raises:
         ValueError: If the step size is not positive, or the supporting samples of a problem do not determine it.

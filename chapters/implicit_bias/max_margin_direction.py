@@ -101,10 +101,12 @@ def judged(data: xr.Dataset) -> dict[str, xr.DataArray]:
     before = data.sel(step=float(last.step) / 100, method="nearest")
     grown = (last.norm - before.norm) / np.log(last.step / before.step) * data.margin
     constant = last.step * last.loss * data.margin**2 * size
+    turned, fallen = abs(last.angle / last.predicted - 1) <= TENTH, abs(constant - 1) <= HUNDREDTHS
     return {
-        "direction": abs(last.angle / last.predicted - 1) <= TENTH,
+        "direction": turned,
         "norm": abs(grown - 1) <= TENTH,
-        "loss": abs(constant - 1) <= HUNDREDTHS,
+        "loss": fallen,
+        "both": turned & fallen,
         "late": abs(data.late_angle / data.late_predicted - 1) <= TENTH,
     }
 
@@ -116,7 +118,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     late = {"early": crowded["late"].isel(late=0), "late": crowded["late"].isel(late=-2)}
     return {
         "IB-DIR": {"share": clear["direction"]},
-        "IB-CROWDED": {name: crowded[name] for name in ("direction", "loss")},
+        "IB-CROWDED": {"share": crowded["both"], **{name: crowded[name] for name in ("direction", "loss")}},
         "IB-LATE": late | {"same_path": same.astype(float).mean()},
         "IB-NORM": {"clear": clear["norm"], "crowded": crowded["norm"]},
         "IB-LOSS": {"share": clear["loss"]},
@@ -238,7 +240,7 @@ def lines_frame(data: xr.Dataset, steps: int, samples: str = "clear") -> Figure:
         ax.axline((0, 0), (-y, x), color=INK, linestyle=":", label="max-margin line")
         for side, name in ((margin**2, "its margin"), (-(margin**2), "")):
             point = side * one.best.values
-            ax.axline(point, point + [-y, x], color="#5b5f66", linewidth=0.8, label=name)
+            ax.axline(point, (point[0] - y, point[1] + x), color="#5b5f66", linewidth=0.8, label=name)
         ax.axline((0, 0), (-v, u), color=INK, label="gradient descent")
         ax.set(xlim=(-5, 5), ylim=(-4, 4), aspect="equal", xlabel="first input", ylabel="second input")
         ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=9.5)
@@ -271,8 +273,12 @@ def counts(data: xr.Dataset) -> Table:
 def late_counts(data: xr.Dataset) -> Table:
     """Count the problems of each kind whose angle is the predicted one after numbers of steps beyond reach."""
     passed = judged(data)["late"]
-    rows = [[f"10^{np.log10(steps):.0f}", *map(_count, passed.sel(late=steps))] for steps in data.late.values]
-    return Table(["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is the predicted one.")
+    raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    powers = [f"{np.log10(steps):.0f}".translate(raised) for steps in data.late.values]
+    rows = [[f"10{power}", *map(_count, passed.isel(late=i))] for i, power in enumerate(powers)]
+    return Table(
+        ["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is the predicted one, to a tenth."
+    )
 
 
 def _count(passed: xr.DataArray) -> Measured:

@@ -184,7 +184,7 @@ def test_pictures_draw(stored):
     plt.close("all")
     assert own.lines_text(stored, 1000).startswith("Steps: 1,000. Angle to the max-margin line: 4.6 degrees")
     assert [row[0] for row in own.counts(stored).rows] == ["clear", "crowded"]
-    assert [row[0] for row in own.late_counts(stored).rows] == ["10^5", "10^10", "10^20", "10^40", "10^80"]
+    assert [row[0] for row in own.late_counts(stored).rows] == ["10⁵", "10¹⁰", "10²⁰", "10⁴⁰", "10⁸⁰"]
 
 
 def fixed_part(z, step_size, by=lambda eta, alpha: eta / (2 * alpha)):
