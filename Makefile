@@ -16,7 +16,7 @@ SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test outputs quick slow lint lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
+.PHONY: help book test outputs quick slow lint house lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+house: $(VENV)/.installed  ## how large the house is, in tokens, beside its budgets
+	$(BIN)/python tools/house.py
+
 # With these settings JupyterLab covers no page with the offer of news, and asks nobody for newer versions.
 lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
 lab: $(VENV)/.installed  ## open copies of the chapters in JupyterLab, in play/, to change as you like
@@ -81,8 +84,8 @@ pdf: $(VENV)/.installed  ## print the built book to _build/html/attnbook.pdf, wi
 look: $(VENV)/.installed  ## photograph and measure the pages of the built book, light and dark, desktop and phone
 	$(BIN)/python tools/look.py
 
-results: $(VENV)/.installed  ## run all experiments at book scale and store the results
-	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --scale book || exit 1; done
+results: $(VENV)/.installed  ## run all experiments at the book's size and store the results
+	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --size book || exit 1; done
 
 verify: $(VENV)/.installed  ## run the claims again and compare with the stored verdicts
 	$(BIN)/attnbook verify

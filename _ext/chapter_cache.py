@@ -35,7 +35,7 @@ def digest(notebook: Path, root: Path) -> str:
     Returns:
         A SHA-256 in hexadecimal digits.
     """
-    total = hashlib.sha256(os.environ.get("ATTNBOOK_SCALE", "book").encode())
+    total = hashlib.sha256(os.environ.get("ATTNBOOK_SIZE", "book").encode())
     for file in sources(notebook, root):
         total.update(file.relative_to(root).as_posix().encode() + b"\0")
         total.update(hashlib.sha256(file.read_bytes()).digest())

@@ -98,18 +98,14 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-# Until the other chapters have moved: where results of the full size lie, and which sizes of a session ask for it.
-FOLDERS, SIZES = {"full": "large"}, {"large": "full", "paper": "full"}
-Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]
-"""At least one number, each larger than the one before."""
-Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]
-"""At least one whole number, none of them twice."""
+Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]  # at least one number
+Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]  # at least one, none twice
 
 EXPERIMENTS: dict[str, Experiment] = {}
 """Those of the scripts that were imported so far, by id."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Experiment:
     """A function of seeds and settings, with sizes, a place for its results, and what reads the claims off them.
 
@@ -121,6 +117,7 @@ class Experiment:
         simulate: The function itself: keyword arguments ``seeds`` and settings to a data set.
         model: Its arguments as a pydantic model.
         sizes: For ``smoke`` and, where there is one, ``full``: the settings that differ from the book's.
+        paper_size: Whether the full size is the paper's own, which provenance says; else it is the largest run.
         group: Number of seeds that are trained together, as one program.
         budget_seconds: Processor time that the book's size may take.
         needs: What device: ``any``, one with ``float64``, or the ``cpu``.
@@ -132,6 +129,7 @@ class Experiment:
     simulate: Callable[..., xr.Dataset]
     model: type[BaseModel]
     sizes: Mapping[str, Mapping[str, Any]]
+    paper_size: bool
     group: int
     budget_seconds: float
     needs: str
@@ -160,7 +158,7 @@ class Experiment:
         Raises:
             ValueError: If there is no such size or setting, or a value does not fit; the message names it.
         """
-        if size != "book" and size not in self.sizes:
+        if runtime.known_size("size", size) not in self.has():
             raise ValueError(f"size: {self.id} has no size {size!r}, expected one of {', '.join(self.has())}")
         known = self.model.model_fields
         for name, value in {**self.sizes.get(size, {}), **changes}.items():
@@ -218,6 +216,8 @@ class Experiment:
         data = xr.concat(parts, "seed", **options)
         data.attrs = {"experiment": self.id, "size": size, "settings": plain({"seeds": seeds, **settings})}
         data.attrs["provenance"] = _together([part.attrs["provenance"] for part in parts], clock)
+        if size == "full" and data.attrs["settings"] == plain(self.settings("full")):
+            data.attrs["provenance"]["paper_size"] = self.paper_size
         shutil.rmtree(folder, ignore_errors=True)
         return data
 
@@ -285,14 +285,14 @@ class Experiment:
         Raises:
             ResultError: If it is missing or damaged.
         """
-        return self._load(stored_path(self.id, FOLDERS.get(size, size)))
+        return self._load(stored_path(self.id, size))
 
     def _own_path(self, data: xr.Dataset) -> Path:
         size = data.attrs["size"]
         own, its = data.attrs["settings"], plain(self.settings(size))
         if changed := [f"{name} {own.get(name)} ({its[name]})" for name in its if own.get(name) != its[name]]:
             raise ValueError(f"data: not the run of the size {size}: {', '.join(changed)}; give a path to keep it")
-        return stored_path(self.id, FOLDERS.get(size, size))
+        return stored_path(self.id, size)
 
     def _load(self, path: Path) -> xr.Dataset:
         head = read_json(path, self.id)
@@ -305,18 +305,24 @@ class Experiment:
         """Return the size to run; one that an experiment lacks is never replaced silently."""
         if size is not None:
             return size
-        wanted = SIZES.get(runtime.scale(), runtime.scale())
+        wanted = runtime.size()
         if wanted not in self.has():
             print(f"{self.id} has no {wanted} size: this is the book's")
             return "book"
         return wanted
 
-    def _explained(self) -> str:
+    def meanings(self) -> dict[str, str]:
+        """Return what each setting means: by name, the comment behind the argument of the function, or nothing."""
         comments = _comments(self.simulate)
-        lines = []
-        for name, parameter in inspect.signature(self.simulate).parameters.items():
-            said = f": {comments[name]}" if name in comments else ""
-            lines.append(f"    {name} = {parameter.default!r}{said}")
+        return {name: comments.get(name, "") for name in self.model.model_fields}
+
+    def __repr__(self) -> str:
+        return f"{self.id}: {self.summary}"
+
+    def _explained(self) -> str:
+        fields, lines = self.model.model_fields, []
+        for name, meaning in self.meanings().items():
+            lines.append(f"    {name} = {fields[name].default!r}" + (f": {meaning}" if meaning else ""))
         return "\n".join(lines)
 
 
@@ -328,6 +334,7 @@ def experiment(
     needs: Literal["any", "float64", "cpu"] = "any",
     smoke: Mapping[str, Any],
     full: Mapping[str, Any] | None = None,
+    paper_size: bool = False,
 ) -> Callable[[Callable[..., xr.Dataset]], Experiment]:
     """Make a function of ``seeds`` and settings, all with defaults, an experiment.
 
@@ -338,6 +345,7 @@ def experiment(
         needs: Which device: ``any``, one with ``float64`` (mps has none), or the ``cpu``; default ``any``.
         smoke: Settings that make it run in a second and show nothing.
         full: Settings of the paper's own size, or of the largest run; None where there is none.
+        paper_size: Whether they are the paper's own; default False.
 
     Returns:
         The decorator.
@@ -362,7 +370,7 @@ def experiment(
             raise ValueError(f"id: {known.script.name} and {script.name} both have an experiment {id!r}")
         sizes = {"smoke": dict(smoke), **({} if full is None else {"full": dict(full)})}
         code = _digest(script.read_bytes())
-        EXPERIMENTS[id] = Experiment(id, script, function, model, sizes, group, budget, needs, code)
+        EXPERIMENTS[id] = Experiment(id, script, function, model, sizes, paper_size, group, budget, needs, code)
         for size in EXPERIMENTS[id].has():
             EXPERIMENTS[id].settings(size)  # the sizes themselves must fit
         return EXPERIMENTS[id]
@@ -396,8 +404,8 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
     namespace: dict[str, Any] = {
         "__module__": made.simulate.__module__, "__doc__": made.simulate.__doc__, "__post_init__": check,
         "id": made.id, "summary": made.summary, "budget_seconds": made.budget_seconds, "needs": made.needs,
-        "smoke": made.sizes["smoke"],
-        "large": made.sizes.get("full"), "simulate": simulate, "measure": measure, "load": classmethod(load),
+        "smoke": made.sizes["smoke"], "full": made.sizes.get("full"), "paper_size": made.paper_size,
+        "simulate": simulate, "measure": measure, "load": classmethod(load),
         "store": lambda self, data, path: made.store(data, path),
         "__reduce__": lambda self: (_again, (_relative(made.script), made.id, dict(vars(self)))),
     }  # fmt: skip

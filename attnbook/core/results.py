@@ -35,6 +35,7 @@ __all__ = [
     "Clock",
     "Measurement",
     "ResultError",
+    "at_paper_size",
     "plain",
     "read_json",
     "results_folder",
@@ -121,17 +122,17 @@ def results_folder() -> Path:
     return checkout() / "results"
 
 
-def stored_path(experiment: str, scale: str) -> Path:
+def stored_path(experiment: str, size: str) -> Path:
     """Return the file that holds, or would hold, the stored result of an experiment."""
-    return results_folder() / scale / f"{experiment}.json"
+    return results_folder() / size / f"{experiment}.json"
 
 
-def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
+def stored_measurements(experiment: str, size: str) -> dict[str, Measurement]:
     """Return the stored measurements of an experiment.
 
     Args:
         experiment: Its id.
-        scale: ``book``, ``large`` or ``paper``.
+        size: ``book`` or ``full``.
 
     Returns:
         Measurements by claim id; empty when the experiment is not stored.
@@ -139,19 +140,27 @@ def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
     Raises:
         ResultError: If the file is damaged, of another experiment or of another format.
     """
-    path = stored_path(experiment, scale)
-    if not path.exists():
-        return {}
+    path = stored_path(experiment, size)
+    return dict(_stored(path, experiment)[0]) if path.exists() else {}
+
+
+def at_paper_size(experiment: str) -> bool:
+    """Return whether the stored result of the full size is of the paper's own size, as its provenance says."""
+    path = stored_path(experiment, "full")
+    return path.exists() and _stored(path, experiment)[1]
+
+
+def _stored(path: Path, experiment: str) -> tuple[dict[str, Measurement], bool]:
     now = path.stat()
-    return dict(_measurements(path, experiment, (now.st_ino, now.st_mtime_ns, now.st_size)))
+    return _read(path, experiment, (now.st_ino, now.st_mtime_ns, now.st_size))
 
 
 @cache
-def _measurements(path: Path, experiment: str, state: tuple[int, ...]) -> dict[str, Measurement]:
-    """Read the measurements of a file in this state, once: a page of the book asks for each claim and size."""
+def _read(path: Path, experiment: str, state: tuple[int, ...]) -> tuple[dict[str, Measurement], bool]:
+    """Read measurements and size of a file in this state, once: a page of the book asks for each claim and size."""
     raw = read_json(path, experiment)
     try:
-        return {
+        measured = {
             claim: Measurement(
                 {k: float(v) for k, v in m["values"].items()},
                 {k: (float(v[0]), float(v[1])) for k, v in m["spread"].items()},
@@ -159,6 +168,7 @@ def _measurements(path: Path, experiment: str, state: tuple[int, ...]) -> dict[s
             )
             for claim, m in raw["measurements"].items()
         }
+        return measured, raw.get("provenance", {}).get("paper_size", False)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ResultError(f"{path.name}: damaged measurements: {error!r}") from error
 

@@ -21,7 +21,7 @@ from attnbook.core.results import (
     stored_path,
     write_json,
 )
-from attnbook.core.runtime import Scale
+from attnbook.core.runtime import Size
 from attnbook.ledger.judging import judge, recorded
 from attnbook.ledger.schema import Claim, LedgerError, claim
 
@@ -72,9 +72,9 @@ def fresh_seeds(count: int, number: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def replicated_size(experiment: str) -> Scale:
-    """Return the size at which fresh seeds are tried: the book's, or a larger one if claims are measured there only."""
-    sizes: tuple[Scale, ...] = ("book", "large", "paper")
+def replicated_size(experiment: str) -> Size:
+    """Return the size at which fresh seeds are tried: the book's, or the full one if claims are measured there only."""
+    sizes: tuple[Size, ...] = ("book", "full")
     return next((size for size in sizes if stored_measurements(experiment, size)), "book")
 
 

@@ -30,7 +30,7 @@ SETTINGS = {
 }
 EARNED = ("reproduced", "consistent with the bound", "reproduced in trend", "contradicted")
 LESS = ("consistent with the bound", "reproduced in trend")  # the most that an experiment outside can earn
-SCALES = ("", "book", "large", "paper")
+SIZES = ("", "book", "full")
 ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
@@ -58,8 +58,7 @@ class Claim:
         verdict: What a claim earns when its rule holds: ``reproduced``, ``consistent with the bound`` (a bound is not
             exceeded), ``reproduced in trend`` or ``contradicted`` (the rule then tests the corrected statement).
         status: ``pending`` while its chapter, or the run that it asks for, is missing; else empty.
-        scale: The size that the statement is about: ``book``, ``large`` (a larger run of our own) or ``paper`` (the
-            paper's own experiment); empty when it names none.
+        size: The size that the statement is about, ``book`` or ``full``; empty when it names none.
         untestable: Reason why it cannot be tested; empty for all others.
         note: How to read the statement with care, in fair wording; may be empty.
         trial: What had been measured in a trial when the rule was set, as an end of the sentence "The rule was set
@@ -80,7 +79,7 @@ class Claim:
     setting: str = ""
     verdict: str = "reproduced"
     status: str = ""
-    scale: str = ""
+    size: str = ""
     untestable: str = ""
     note: str = ""
     trial: str = ""
@@ -230,7 +229,7 @@ def _check_values(entry: Mapping[str, Any], where: str) -> None:
     tested = entry.get("setting") not in ("outside", "vacuous") or entry.get("untestable")
     _one_of(entry.get("verdict", "reproduced"), EARNED if tested else LESS, "verdict", where)
     _one_of(entry.get("status", ""), ("", "pending"), "status", where)
-    _one_of(entry.get("scale", ""), SCALES, "scale", where)
+    _one_of(entry.get("size", ""), SIZES, "size", where)
     merged = entry.get("merged", [])
     if not isinstance(merged, list) or not all(isinstance(one, str) and ID.fullmatch(one) for one in merged):
         raise LedgerError(f"{where}: field 'merged' must be a list of ids, got {merged!r}")

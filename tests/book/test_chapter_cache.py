@@ -127,9 +127,9 @@ def test_digest_ignores_everything_else(name: str, project: Path, digest: Callab
 
 def test_digest_depends_on_the_scale(digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of a smoke run are never shown as those of the book."""
-    monkeypatch.delenv("ATTNBOOK_SCALE", raising=False)
+    monkeypatch.delenv("ATTNBOOK_SIZE", raising=False)
     book = digest()
-    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    monkeypatch.setenv("ATTNBOOK_SIZE", "smoke")
     assert digest() != book
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_built_while_nothing_changes(name: str, project: Path, monkey
         file.write("# changed\n")
     changed = build.fingerprint(project)
     assert not build.is_made_of(page, stamp, changed)
-    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    monkeypatch.setenv("ATTNBOOK_SIZE", "smoke")
     assert build.fingerprint(project) not in (made_of, changed)
 
 

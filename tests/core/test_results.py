@@ -78,7 +78,7 @@ def test_stored_measurements_are_found_by_experiment_and_scale(tmp_results):
     write_json(stored_path("toy.losses", "book"), CONTENT)
     assert left_in(tmp_results) == ["toy.losses.json"]
     assert stored_measurements("toy.losses", "book") == MEASURED
-    assert stored_measurements("toy.losses", "paper") == {}
+    assert stored_measurements("toy.losses", "full") == {}
 
 
 def test_the_results_folder_is_that_of_the_repository_unless_the_environment_names_another(tmp_results, monkeypatch):
@@ -106,7 +106,7 @@ def test_results_are_those_of_the_checkout_that_one_is_in(tmp_path, monkeypatch)
 
 
 def test_every_size_that_an_experiment_has_was_run_and_is_stored():
-    sizes = [(name, size) for name, experiment in experiments().items() for size in experiment.scales()[1:]]
+    sizes = [(name, size) for name, experiment in experiments().items() for size in experiment.has()[1:]]
     assert [(name, size) for name, size in sizes if not stored_path(name, size).exists()] == []
 
 

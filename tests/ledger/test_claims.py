@@ -92,7 +92,7 @@ def test_what_is_measured_is_what_the_ledger_lists_as_live(all_smoke_results):
     live = {c.id: c.experiment for c in LIVE}
     assert measured.items() <= live.items()
     for claim in live.keys() - measured.keys():
-        scale = ledger.claim(claim).scale or "book"
+        scale = ledger.claim(claim).size or "book"
         assert scale != "book" or not all_smoke_results.measurements(live[claim])
         assert claim in stored_measurements(live[claim], scale)
     for name in all_smoke_results:

@@ -149,15 +149,15 @@ def test_a_rule_that_asks_for_more_than_was_measured_says_what_to_run(toy, rule)
 
 def test_claims_of_a_larger_size_only_are_tried_at_that_size(toy):
     assert replicated_size("toy.errors") == "book"
-    stored_path("toy.errors", "large").parent.mkdir(exist_ok=True)
-    stored_path("toy.errors", "book").rename(stored_path("toy.errors", "large"))
-    assert replicated_size("toy.errors") == "large"
+    stored_path("toy.errors", "full").parent.mkdir(exist_ok=True)
+    stored_path("toy.errors", "book").rename(stored_path("toy.errors", "full"))
+    assert replicated_size("toy.errors") == "full"
     replicate("toy.errors", Settings(), Runs(0.2, 2.0), sets=2)
     assert replicated(toy) == Replication(1, 2)
 
 
 def test_seeds_of_every_size_are_far_from_fresh_ones():
-    sizes = [(name, scale) for name, experiment in experiments().items() for scale in experiment.scales()]
+    sizes = [(name, scale) for name, experiment in experiments().items() for scale in experiment.has()]
     assert [(name, scale) for name, scale in sizes if max(experiments()[name].at(scale).seeds) >= 10_000] == []
 
 

@@ -56,7 +56,7 @@ def test_a_file_gives_its_paper_and_claims_in_order(write):
     paper = read_paper(write(CLAIM, other))
     assert (paper.name, paper.part, paper.title, paper.prefix, paper.citation) == ("toy", 1, "A Toy", "XY", "toy")
     first, second = paper.claims
-    assert (first.id, first.paper, first.verdict, first.scale, first.pending) == (
+    assert (first.id, first.paper, first.verdict, first.size, first.pending) == (
         "XY-T1", "toy", "reproduced", "", False,
     )  # fmt: skip
     assert (second.id, second.paper_value, second.pending) == ("XY-T2", {"slope": -1, "width": 2.5}, True)
@@ -91,7 +91,7 @@ def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
         ({"merged": [9]}, "'merged' must be a list of ids"),
         ({"verdict": "not reproduced"}, "'verdict' must be one of 'reproduced'"),
         ({"status": "done"}, "'status' must be one of '', 'pending'"),
-        ({"scale": "smoke"}, "'scale' must be one of '', 'book', 'large', 'paper'"),
+        ({"size": "smoke"}, "'size' must be one of '', 'book', 'full'"),
         ({"paper_value": 3}, "'paper_value' must be a table of numbers"),
         ({"paper_value": {"slope": "steep"}}, "paper_value.slope must be a"),
         ({"paper_value": {"slope": True}}, "paper_value.slope must be a"),

@@ -136,7 +136,7 @@ class ScoreLearning(Stopped):
         "samples": 23, "held_out": 11, "width": 32, "last": 10_000, "per_decade": 2, "budget": 20, "test": 101,
         "particles": 50, "sde_steps": 20, "seeds": (0, 1),
     }  # fmt: skip
-    large = {"samples": 1600, "held_out": 800, "width": 4096, "test": 10_000, "particles": 10_000}
+    full = {"samples": 1600, "held_out": 800, "width": 4096, "test": 10_000, "particles": 10_000}
 
     samples: int = 400  # training points with noisy labels
     held_out: int = 200  # further ones, which only the stopping rule sees
@@ -278,7 +278,7 @@ class ScoreSizes(Stopped):
     smoke = {
         "sizes": (11, 23), "class_points": 31, "width": 32, "last": 1000, "per_decade": 2, "test": 101, "seeds": (0, 1),
     }  # fmt: skip
-    large = {"sizes": (50, 100, 200, 400, 800, 1600, 3200), "width": 4096, "seeds": tuple(range(10, 20))}
+    full = {"sizes": (50, 100, 200, 400, 800, 1600, 3200), "width": 4096, "seeds": tuple(range(10, 20))}
 
     sizes: tuple[int, ...] = (50, 100, 200, 400, 800, 1600)  # training points; half as many more are held out
     class_points: int = 1200  # points whose true labels define the function of the class
