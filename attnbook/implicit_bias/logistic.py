@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attnbook.core.max_margin import max_margin
 from attnbook.core.rng import stream
-from attnbook.lab import track
 
 __all__ = ["descend_growing", "draw_samples", "expansion", "value_and_gradient"]
 
@@ -122,10 +121,10 @@ def descend_growing(
         raise ValueError(f"pace: expected a positive number, got {pace}")
     if not len(times) or list(times) != sorted(set(times)) or not 0 < times[0] <= times[-1] <= 1e100:
         raise ValueError(f"times: expected increasing numbers of steps, positive, at most 1e100, got {list(times)}")
-    z = torch.as_tensor(samples, dtype=torch.float64)
+    z = torch.as_tensor(samples, dtype=torch.float64, device="cpu")
     w, now = z.new_zeros(z.shape[0], z.shape[2]), z.new_zeros(z.shape[0])
     weights, reached = z.new_zeros(len(times), *w.shape), z.new_zeros(len(times), len(now))
-    for number, time in enumerate(track(times)):
+    for number, time in enumerate(times):
         while (at := now < time).any():
             losses, gradients = value_and_gradient({"w": w}, z)
             single = torch.where(at, (pace / (step_size * losses)).clamp(min=1), 0.0)
