@@ -76,8 +76,8 @@ def counted(root: Path) -> dict[str, int]:
 
 
 def miniature_lines(root: Path) -> int:
-    """Return the lines of Python of the smallest part, its tests among them."""
-    files = [file for place in ("attnbook", "tests") for file in (root / place / MINIATURE).rglob("*.py")]
+    """Return the lines of Python of the smallest part, its script and its tests among them."""
+    files = [file for place in ("attnbook", "chapters", "tests") for file in (root / place / MINIATURE).rglob("*.py")]
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 

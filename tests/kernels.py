@@ -8,11 +8,11 @@ from jupyter_client.manager import start_new_kernel
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def in_a_kernel(*cells):
-    """Run cells in a kernel of their own; return for each what it shows, kind to content, the last of each kind."""
+def in_a_kernel(*cells, folder=ROOT):
+    """Run cells in a kernel of their own, in a folder; return what each shows, kind to content, the last of a kind."""
     own = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
     own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
-    manager, client = start_new_kernel(env=own)
+    manager, client = start_new_kernel(env=own, cwd=str(folder))
     shown = []
 
     def keep(message):

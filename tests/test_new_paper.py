@@ -142,4 +142,4 @@ def test_a_place_that_is_gone_is_named(monkeypatch):
 
 
 def test_the_miniature_stays_small():
-    assert book_facts.miniature_lines(ROOT) <= 265  # with the checks of what a reader may change
+    assert book_facts.miniature_lines(ROOT) <= 750  # library, script and tests; a script may have 450

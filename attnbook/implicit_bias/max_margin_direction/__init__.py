@@ -1,1 +1,0 @@
-"""Where logistic regression goes when nothing stops it: in the direction of the largest margin."""
