@@ -60,7 +60,7 @@ lab: $(VENV)/.installed  ## open copies of the chapters in JupyterLab, in play/,
 notebooks: $(VENV)/.installed  ## execute the chapters again and store their outputs
 	$(BIN)/python tools/run_chapters.py
 
-colab:  ## run the chapters as Colab does: the built package alone, at its lowest versions (Python 3.11 or 3.12)
+colab:  ## run the chapters as Colab does: the built package, at its lowest versions (Python 3.11 or 3.12)
 	$(PYTHON) tools/colab.py
 
 matrix:  ## verdicts on other Pythons, with the oldest and the newest packages, on one thread and two
@@ -81,8 +81,8 @@ pdf: $(VENV)/.installed  ## print the built book to _build/html/attnbook.pdf, wi
 look: $(VENV)/.installed  ## photograph and measure the pages of the built book, light and dark, desktop and phone
 	$(BIN)/python tools/look.py
 
-results: $(VENV)/.installed  ## run all experiments at book scale and store the results
-	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --scale book || exit 1; done
+results: $(VENV)/.installed  ## run all experiments at the book's size and store the results
+	for e in $$($(BIN)/attnbook list --experiments); do $(BIN)/attnbook run $$e --size book || exit 1; done
 
 verify: $(VENV)/.installed  ## run the claims again and compare with the stored verdicts
 	$(BIN)/attnbook verify

@@ -121,7 +121,7 @@ def full_size_seconds(chapter: str) -> float:
     from attnbook.core.results import stored_path
 
     experiments = {c.experiment for c in ledger.claims() if c.chapter == chapter and c.experiment}
-    files = [path for name in sorted(experiments) if (path := stored_path(name, "paper")).is_file()]
+    files = [path for name in sorted(experiments) if (path := stored_path(name, "full")).is_file()]
     return sum(json.loads(file.read_text(encoding="utf-8"))["provenance"]["wall_seconds"] for file in files)
 
 

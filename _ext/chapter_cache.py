@@ -2,7 +2,7 @@
 
 jupyter-cache knows a notebook by its code cells alone, and Sphinx reads a page again only when the
 page's own file changes. Neither sees a change in the package that the chapter imports. :func:`digest`
-does: it covers the source of every module a chapter imports, directly or not, and the ledger and
+does: it covers the source of every module a chapter imports, directly or not, and the claims and
 results of its paper. ``tools/build.py`` stores it with the outputs of each run; the Sphinx extension
 below reads a page again when its digest has changed, and never runs a chapter itself.
 """
@@ -30,12 +30,12 @@ def digest(notebook: Path, root: Path) -> str:
 
     Args:
         notebook: The chapter, ``<root>/chapters/<paper>/<chapter>.ipynb``.
-        root: Folder that holds the package, the ledger and the results.
+        root: Folder that holds the package, the chapters and the results.
 
     Returns:
         A SHA-256 in hexadecimal digits.
     """
-    total = hashlib.sha256(os.environ.get("ATTNBOOK_SCALE", "book").encode())
+    total = hashlib.sha256(os.environ.get("ATTNBOOK_SIZE", "book").encode())
     for file in sources(notebook, root):
         total.update(file.relative_to(root).as_posix().encode() + b"\0")
         total.update(hashlib.sha256(file.read_bytes()).digest())
@@ -43,11 +43,11 @@ def digest(notebook: Path, root: Path) -> str:
 
 
 def sources(notebook: Path, root: Path) -> list[Path]:
-    """Return the files that :func:`digest` covers: script and modules imported, the paper's ledger and results.
+    """Return the files that :func:`digest` covers: script and modules imported, the paper's claims and results.
 
     Args:
         notebook: The chapter.
-        root: Folder that holds the package, the ledger and the results.
+        root: Folder that holds the package, the chapters and the results.
 
     Returns:
         Existing files, sorted.
@@ -58,7 +58,7 @@ def sources(notebook: Path, root: Path) -> list[Path]:
     imported = imported.union(*(_imported(ast.parse(file.read_text(encoding="utf-8"))) for file in beside))
     inside = {name for name in imported if name.split(".")[0] == PACKAGE}
     files = {*beside, *(_file(module, root) for module in _closure(inside, _graph(root)))}
-    files.update((root / PACKAGE / "ledger" / "claims").glob(f"{paper}.toml"))
+    files.update(notebook.parent.glob("claims.toml"))
     files.update(file for kind in ("json", "nc") for file in (root / "results").rglob(f"{paper}.*.{kind}"))
     return sorted(files)
 

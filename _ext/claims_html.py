@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from attnbook import ledger
+from attnbook.core.results import at_paper_size
 from attnbook.ledger import Verdict
 from attnbook.ledger.rendering import BOARDS, SIGNS, held, origin, render_values, rules, scoreboards, words
-
-SCALES = {"book": "Ours, on a laptop", "large": "Ours, larger", "paper": "Ours, full size"}
 
 
 def badge(outcome: str) -> str:
@@ -38,8 +37,9 @@ def facts(counts: Verdict) -> str:
     if claim.paper_value:
         values = (f"{words(name)} {value:g}" for name, value in claim.paper_value.items())
         rows.append(("Paper", "; ".join(values)))
-    for scale, label in SCALES.items():
-        verdict = ledger.recorded(claim, scale)
+    full = "Ours, at the paper's size" if at_paper_size(claim.experiment) else "Ours, larger"
+    for size, label in {"book": "Ours, on a laptop", "full": full}.items():
+        verdict = ledger.recorded(claim, size)
         if verdict.measurement is not None:
             how = f"{verdict.n_seeds} seed{'s' * (verdict.n_seeds != 1)}"
             alone = "" if verdict.outcome == counts.outcome else f"; by itself {verdict.outcome}"

@@ -118,10 +118,9 @@ def fingerprint(env: Any) -> str:
 def _digest(root: Path, pages: frozenset[str]) -> str:
     """Read all these files once in a build."""
     total = hashlib.sha256(repr(sorted(pages)).encode())
-    folders = root / "attnbook" / "ledger", root / "results"
-    files = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in (".json", ".py", ".toml")]
-    for file in sorted([*Path(__file__).parent.glob("claims*.py"), *files]):
-        total.update(file.name.encode() + file.read_bytes())
+    kinds = "chapters/*/claims.toml", "attnbook/ledger/*.py", "results/**/*.json", "_ext/claims*.py"
+    for file in sorted(file for kind in kinds for file in root.glob(kind)):
+        total.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
     return total.hexdigest()
 
 

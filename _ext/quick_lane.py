@@ -2,8 +2,8 @@
 
 What a chapter says before its first heading (in short, picture, slider) has the address ``#quick``. The directive
 ``{two-hours}`` lists the chapters of the two-hour way (``chapters/map.toml``) with links to these addresses, and each
-leads on to the next. ``{take-away}`` shows the first two lines of what each chapter wants to be remembered for,
-beginning with those of the way.
+leads on to the next, by a line that nobody else sees (``style/book.css``). ``{take-away}`` shows the first two lines of
+what each chapter wants to be remembered for, beginning with those of the way.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ from attnbook import datasets, doctor, ledger, new_paper, running
 from attnbook.core import results, runtime
 from attnbook.core.executors import executor_on
 from attnbook.core.experiment import Experiment
-from attnbook.core.runtime import Scale
+from attnbook.core.runtime import Size
 from attnbook.core.unfinished import Stopped
 from attnbook.ledger import rendering
 from attnbook.registry import experiment, experiments
@@ -38,9 +38,8 @@ app.add_typer(new, name="new")
 console = Console()
 
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
-AtScale = Annotated[
-    Literal["smoke", "book", "paper", "large"] | None,
-    typer.Option(help="Size of the run; default ATTNBOOK_SCALE, else book."),
+AtSize = Annotated[
+    str | None, typer.Option(metavar="[smoke|book|full]", help="Size of the run; default ATTNBOOK_SIZE, else book.")
 ]
 OnDevice = Annotated[str | None, typer.Option(help="cuda, mps or cpu; default the first of these.")]
 
@@ -74,7 +73,6 @@ def list_claims(
         parts = ", ".join(f"{counts[name]} {name}" for name in ledger.OUTCOMES if counts[name])
         console.print(f"{rendering.BOARDS[board]}: {counts.total()} claims: {parts}", highlight=False)
     console.print(rendering.rules(chosen), highlight=False)
-    _say_where()
     return None
 
 
@@ -86,7 +84,7 @@ def show(
     with _clear_errors():
         claim = ledger.claim(claim_id)
         counts, again = ledger.standing(claim), ledger.replicated(claim)
-        found = [ledger.recorded(claim, scale) for scale in ("book", "large", "paper")]
+        found = [ledger.recorded(claim, size) for size in ("book", "full")]
         verdicts = [v for v in found if v.measurement]
     if as_json:
         recorded = {"standing": _as_data(counts), "recorded": [_as_data(v) for v in verdicts]}
@@ -95,10 +93,9 @@ def show(
         if value:
             console.print(f"[bold]{name}[/]: {escape(str(value))}")
     for v in verdicts:
-        console.print(f"[bold]{v.scale}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
-    console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.scale}")
+        console.print(f"[bold]{v.size}[/]: {v.outcome}  {escape(ledger.render_values(v))}")
+    console.print(f"[bold]verdict that counts[/]: {counts.outcome}, {counts.size}")
     console.print(f"[bold]fresh seeds[/]: {again or 'not tried yet'}", highlight=False)
-    _say_where()
     return None
 
 
@@ -107,10 +104,10 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments, such as preconditioning.ablation.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All experiments of the book.")] = False,
     paper: Annotated[str | None, typer.Option(help="All experiments of this paper.")] = None,
-    scale: AtScale = None,
+    size: AtSize = None,
     device: OnDevice = None,
     on: Annotated[str, typer.Option(help="here, processes:N or a dask scheduler, tcp://host:port.")] = "here",
-    output: Annotated[Path | None, typer.Option(help="Where to write; default as `list` says.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write; default `results` in the checkout.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run experiments and store their results. Interrupted, the same command continues.
@@ -119,15 +116,15 @@ def run(
         typer.Exit: With code 1 if one of several failed; the others finish.
     """
     with _clear_errors():
-        size = scale or runtime.scale()
+        at = _size(size)
         chosen = _chosen(names or [], every, paper)
-        jobs, without = running.prepare(chosen, size, device=device, on=on, output=output, strict=bool(names))
+        jobs, without = running.prepare(chosen, at, device=device, on=on, output=output, strict=bool(names))
         with executor_on(on) as executor:
             done = running.run_jobs(jobs, executor, device)
         if len(done) == 1 and done[0].error:
             _fail(done[0].error)
     for name in without:
-        typer.echo(f"left out {name}: no size {size}", err=True)
+        typer.echo(f"left out {name}: no size {at}", err=True)
     failed = [job for job in done if job.error]
     for job in failed:
         typer.echo(f"failed {job.name}: {job.error}", err=True)
@@ -146,7 +143,7 @@ def run(
 def verify(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; default all.", show_default=False)] = None,
     paper: Annotated[str | None, typer.Option(help="Only experiments of this paper.")] = None,
-    scale: AtScale = None,
+    size: AtSize = None,
     device: OnDevice = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="On seeds that were used nowhere before.")] = False,
     sets: Annotated[int, typer.Option(help="With --fresh: how many sets of seeds.", min=1)] = 5,
@@ -163,12 +160,13 @@ def verify(
     """
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
-        _one_of("scale", scale, ["book"] if fresh else get_args(Scale))
-        size, rows, left_out = "book" if fresh else scale or runtime.scale(), [], []
+        if fresh and size:
+            _one_of("size", size, ["book"])
+        at, rows, left_out = "book" if fresh else _size(size), [], []
         for chosen in [experiment(name) for name in names] if names else experiments().values():
-            if paper in (None, chosen.id.split(".")[0]) and size in chosen.scales():
+            if paper in (None, chosen.id.split(".")[0]) and at in chosen.has():
                 try:
-                    rows += _again(chosen, device, sets, bool(names)) if fresh else _compare(chosen, size, device)
+                    rows += _again(chosen, device, sets, bool(names)) if fresh else _compare(chosen, at, device)
                 except datasets.DataError as error:
                     left_out.append(f"left out {chosen.id}: {error}")
     holding = [row for row in rows if row["holds"]]
@@ -182,7 +180,6 @@ def verify(
         for line in left_out:
             console.print(line, highlight=False, soft_wrap=True)
         console.print(f"{len(holding)} of {len(rows)} claims hold {'on fresh seeds' if fresh else 'as recorded'}")
-        _say_where()
     if len(holding) < len(rows) or not rows:
         raise typer.Exit(1)
 
@@ -253,7 +250,7 @@ def begin_paper(
             _tool("-m", "ruff", "format", "--quiet", *code)
             _tool("tools/address.py")
             importlib.invalidate_caches()
-            run([f"{name}.first"], scale="book")
+            run([f"{name}.first"], size="book")
             verify([f"{name}.first"], fresh=True)
             _tool("tools/run_chapters.py", notebook)
 
@@ -326,7 +323,7 @@ def _again(chosen: type[Experiment], device: str | None, sets: int, named: bool)
     return rows
 
 
-def _compare(chosen: type[Experiment], size: Scale, device: str | None) -> list[dict[str, Any]]:
+def _compare(chosen: type[Experiment], size: Size, device: str | None) -> list[dict[str, Any]]:
     """Each verdict beside the recorded one; a recorded claim that is no longer measured differs too."""
     ready = chosen.at(size)
     with runtime.progress_bar(chosen.id) as progress:
@@ -343,8 +340,8 @@ def _compare(chosen: type[Experiment], size: Scale, device: str | None) -> list[
     return rows
 
 
-def _say_where() -> None:
-    console.print(results.places(), highlight=False, markup=False, soft_wrap=True)
+def _size(asked: str | None) -> Size:
+    return runtime.size() if asked is None else runtime.known_size("size", asked)
 
 
 def _as_data(v: ledger.Verdict) -> dict[str, Any]:
@@ -355,7 +352,7 @@ def _as_data(v: ledger.Verdict) -> dict[str, Any]:
         "source": v.claim.source,
         "setting": v.claim.setting,
         "where": v.claim.where,
-        "scale": v.scale,
+        "size": v.size,
         "outcome": v.outcome,
         "fresh_seeds": asdict(found) if found else None,
         "measured": measured,

@@ -184,13 +184,13 @@ def _device() -> Iterator[Finding]:
         yield Finding("device", "ok", f"{here} computes on {'mps' if torch.backends.mps.is_available() else 'cpu'}")
 
 
-def _scale() -> Iterator[Finding]:
+def _size() -> Iterator[Finding]:
     from attnbook.core import runtime
 
     try:
-        yield Finding("scale", "ok", runtime.scale())
+        yield Finding("size", "ok", runtime.size())
     except ValueError as error:
-        yield Finding("scale", "broken", str(error), "unset ATTNBOOK_SCALE")
+        yield Finding("size", "broken", str(error), "unset ATTNBOOK_SIZE and ATTNBOOK_SCALE")
 
 
 def _cache() -> Iterator[Finding]:
@@ -231,12 +231,12 @@ def _results() -> Iterator[Finding]:
     from attnbook import ledger
     from attnbook.core import results
 
-    stored = sorted(results.results_folder().glob("*/*.json"))
-    mend = "git checkout results" if (ROOT / ".git").exists() else "install attnbook again"
-    if not stored:
-        yield Finding("results", "broken", f"no stored results in {results.results_folder()}", mend)
-        return
+    mend = "git checkout results chapters"
     try:
+        stored = sorted(results.results_folder().glob("*/*.json"))
+        if not stored:
+            yield Finding("results", "broken", f"no stored results in {results.results_folder()}", mend)
+            return
         for file in stored:
             results.read_json(file, file.stem)
         yield Finding("results", "ok", f"{len(stored)} stored results for {len(ledger.claims())} claims")
@@ -274,7 +274,7 @@ def _disk() -> Iterator[Finding]:
     yield Finding("disk", state, f"{free:.1f} GB free at {ROOT}", mend)
 
 
-CHECKS = (_python, _packages, _loading, _device, _scale, _cache, _data, _results, _sliders, _browser, _disk)
+CHECKS = (_python, _packages, _loading, _device, _size, _cache, _data, _results, _sliders, _browser, _disk)
 
 
 def _system() -> dict[str, Any]:

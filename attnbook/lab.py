@@ -54,13 +54,12 @@ import attnbook
 from attnbook.core import experiment as classes
 from attnbook.core import runtime, unfinished
 from attnbook.core.experiment import highest, lowest, share_of_seeds
-from attnbook.core.places import cache_folder
+from attnbook.core.places import cache_folder, checkout
 from attnbook.core.results import (
     FORMAT,
     Clock,
     Measurement,
     ResultError,
-    own_path,
     plain,
     read_json,
     stored_path,
@@ -99,12 +98,8 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-# Until the other chapters have moved: where results of the full size lie, and which sizes of a session ask for it.
-FOLDERS, SIZES = {"full": "large"}, {"large": "full", "paper": "full"}
-Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]
-"""At least one number, each larger than the one before."""
-Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]
-"""At least one whole number, none of them twice."""
+Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]  # at least one number
+Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]  # at least one, none twice
 
 EXPERIMENTS: dict[str, Experiment] = {}
 """Those of the scripts that were imported so far, by id."""
@@ -122,6 +117,7 @@ class Experiment:
         simulate: The function itself: keyword arguments ``seeds`` and settings to a data set.
         model: Its arguments as a pydantic model.
         sizes: For ``smoke`` and, where there is one, ``full``: the settings that differ from the book's.
+        paper_size: Whether the full size is the paper's own, which provenance says; else it is the largest run.
         group: Number of seeds that are trained together, as one program.
         budget_seconds: Processor time that the book's size may take.
         needs: What device: ``any``, one with ``float64``, or the ``cpu``.
@@ -133,6 +129,7 @@ class Experiment:
     simulate: Callable[..., xr.Dataset]
     model: type[BaseModel]
     sizes: Mapping[str, Mapping[str, Any]]
+    paper_size: bool
     group: int
     budget_seconds: float
     needs: str
@@ -161,7 +158,7 @@ class Experiment:
         Raises:
             ValueError: If there is no such size or setting, or a value does not fit; the message names it.
         """
-        if size != "book" and size not in self.sizes:
+        if runtime.known_size("size", size) not in self.has():
             raise ValueError(f"size: {self.id} has no size {size!r}, expected one of {', '.join(self.has())}")
         known = self.model.model_fields
         for name, value in {**self.sizes.get(size, {}), **changes}.items():
@@ -219,6 +216,8 @@ class Experiment:
         data = xr.concat(parts, "seed", **options)
         data.attrs = {"experiment": self.id, "size": size, "settings": plain({"seeds": seeds, **settings})}
         data.attrs["provenance"] = _together([part.attrs["provenance"] for part in parts], clock)
+        if size == "full" and data.attrs["settings"] == plain(self.settings("full")):
+            data.attrs["provenance"]["paper_size"] = self.paper_size
         shutil.rmtree(folder, ignore_errors=True)
         return data
 
@@ -286,14 +285,14 @@ class Experiment:
         Raises:
             ResultError: If it is missing or damaged.
         """
-        return self._load(stored_path(self.id, FOLDERS.get(size, size)))
+        return self._load(stored_path(self.id, size))
 
     def _own_path(self, data: xr.Dataset) -> Path:
         size = data.attrs["size"]
         own, its = data.attrs["settings"], plain(self.settings(size))
         if changed := [f"{name} {own.get(name)} ({its[name]})" for name in its if own.get(name) != its[name]]:
             raise ValueError(f"data: not the run of the size {size}: {', '.join(changed)}; give a path to keep it")
-        return own_path(self.id, FOLDERS.get(size, size))
+        return stored_path(self.id, size)
 
     def _load(self, path: Path) -> xr.Dataset:
         head = read_json(path, self.id)
@@ -306,7 +305,7 @@ class Experiment:
         """Return the size to run; one that an experiment lacks is never replaced silently."""
         if size is not None:
             return size
-        wanted = SIZES.get(runtime.scale(), runtime.scale())
+        wanted = runtime.size()
         if wanted not in self.has():
             print(f"{self.id} has no {wanted} size: this is the book's")
             return "book"
@@ -329,6 +328,7 @@ def experiment(
     needs: Literal["any", "float64", "cpu"] = "any",
     smoke: Mapping[str, Any],
     full: Mapping[str, Any] | None = None,
+    paper_size: bool = False,
 ) -> Callable[[Callable[..., xr.Dataset]], Experiment]:
     """Make a function of ``seeds`` and settings, all with defaults, an experiment.
 
@@ -339,6 +339,7 @@ def experiment(
         needs: Which device: ``any``, one with ``float64`` (mps has none), or the ``cpu``; default ``any``.
         smoke: Settings that make it run in a second and show nothing.
         full: Settings of the paper's own size, or of the largest run; None where there is none.
+        paper_size: Whether they are the paper's own; default False.
 
     Returns:
         The decorator.
@@ -363,7 +364,7 @@ def experiment(
             raise ValueError(f"id: {known.script.name} and {script.name} both have an experiment {id!r}")
         sizes = {"smoke": dict(smoke), **({} if full is None else {"full": dict(full)})}
         code = _digest(script.read_bytes())
-        EXPERIMENTS[id] = Experiment(id, script, function, model, sizes, group, budget, needs, code)
+        EXPERIMENTS[id] = Experiment(id, script, function, model, sizes, paper_size, group, budget, needs, code)
         for size in EXPERIMENTS[id].has():
             EXPERIMENTS[id].settings(size)  # the sizes themselves must fit
         return EXPERIMENTS[id]
@@ -397,8 +398,8 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
     namespace: dict[str, Any] = {
         "__module__": made.simulate.__module__, "__doc__": made.simulate.__doc__, "__post_init__": check,
         "id": made.id, "summary": made.summary, "budget_seconds": made.budget_seconds, "needs": made.needs,
-        "smoke": made.sizes["smoke"],
-        "large": made.sizes.get("full"), "simulate": simulate, "measure": measure, "load": classmethod(load),
+        "smoke": made.sizes["smoke"], "full": made.sizes.get("full"), "paper_size": made.paper_size,
+        "simulate": simulate, "measure": measure, "load": classmethod(load),
         "store": lambda self, data, path: made.store(data, path),
         "__reduce__": lambda self: (_again, (_relative(made.script), made.id, dict(vars(self)))),
     }  # fmt: skip
@@ -555,25 +556,6 @@ def load_script(script: Path) -> ModuleType:
     sys.modules[script.stem] = module
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
-
-
-def checkout(start: Path | None = None) -> Path:
-    """Return the checkout of the book that the working directory is in.
-
-    Args:
-        start: Where to look first; default the working directory.
-
-    Returns:
-        The nearest folder upwards with ``_toc.yml`` and ``chapters``, else the one that the package lies in.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    start = start or Path.cwd()
-    for folder in (start, *start.parents, Path(attnbook.__file__).parent.parent):
-        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
-            return folder
-    raise ValueError("checkout: the experiments of the book lie in its repository; call this from a checkout of it")
 
 
 def scripts(paper: str = "*") -> list[Path]:

@@ -22,7 +22,6 @@ from attnbook.ledger import Paper, read_paper
 __all__ = ["planned", "written"]
 
 TEMPLATE = Path("tools") / "new_paper"
-CLAIMS = Path("attnbook") / "ledger" / "claims"
 ENTRIES = "entries.toml"
 
 
@@ -56,7 +55,7 @@ def planned(root: Path, name: str, *, chapter: str, prefix: str | None, title: s
     for place in (f"attnbook/{name}", f"attnbook/{name}.py", f"chapters/{name}", f"tests/{name}"):
         if (root / place).exists():
             raise ValueError(f"name: got {name!r}, expected a new one: {place} is there already")
-    papers = [read_paper(file) for file in sorted((root / CLAIMS).glob("*.toml"))]
+    papers = [read_paper(file) for file in sorted(root.glob("chapters/*/claims.toml"))]
     title = title or name.replace("_", " ").capitalize()
     if not title.strip() or re.search(r"[\"\\{}\[\]\n]", title):
         raise ValueError(f"title: got {title!r}, expected one line without quotation marks, brackets and backslashes")

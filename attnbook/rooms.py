@@ -6,12 +6,11 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+from attnbook.core.places import checkout
+
 __all__ = ["rooms"]
 
-CLAIMS = Path(__file__).parent / "ledger" / "claims"  # read here: the ledger stands on modules that stand on this one
 
-
-@cache
 def rooms() -> dict[str, str]:
     """Return the package of each paper by the prefix of its claims and exercises, in the order of the book.
 
@@ -19,13 +18,18 @@ def rooms() -> dict[str, str]:
         For example ``GA`` to ``attnbook.global_attention``.
 
     Raises:
-        ValueError: If the head of a file of claims cannot be read.
+        ValueError: If this is not called from a checkout, or the head of a file of claims cannot be read.
     """
+    return _rooms(checkout() / "chapters")
+
+
+@cache
+def _rooms(chapters: Path) -> dict[str, str]:
     parts = {}
-    for file in CLAIMS.glob("*.toml"):
+    for file in chapters.glob("*/claims.toml"):
         try:
             head = tomllib.loads(file.read_text(encoding="utf-8"))["paper"]
-            parts[head["part"]] = (head["prefix"], f"attnbook.{file.stem}")
+            parts[head["part"]] = (head["prefix"], f"attnbook.{file.parent.name}")
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file.name}: cannot be read: {error!r}; `attnbook list` says more") from error
+            raise ValueError(f"{file.parent.name}/claims.toml: cannot be read: {error!r}") from error
     return dict(parts[part] for part in sorted(parts))

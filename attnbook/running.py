@@ -21,8 +21,8 @@ import attnbook
 from attnbook.core import runtime
 from attnbook.core.executors import parse_where
 from attnbook.core.experiment import Experiment
-from attnbook.core.results import Measurement, own_path, read_json
-from attnbook.core.runtime import Progress, Scale
+from attnbook.core.results import Measurement, read_json, stored_path
+from attnbook.core.runtime import Progress, Size
 
 __all__ = ["Done", "Job", "prepare", "run_jobs"]
 
@@ -60,16 +60,16 @@ class Done:
 
 
 def prepare(
-    chosen: Sequence[type[Experiment]], scale: Scale, *, device: str | None, on: str, output: Path | None, strict: bool
+    chosen: Sequence[type[Experiment]], size: Size, *, device: str | None, on: str, output: Path | None, strict: bool
 ) -> tuple[list[Job], list[str]]:
     """Look at everything that can be wrong before anything is trained.
 
     Args:
         chosen: Experiments.
-        scale: Size of the run.
+        size: Size of the run.
         device: Where to train; default the first that the machine at work has.
         on: Where the groups run; see :func:`attnbook.core.executors.parse_where`.
-        output: File of the result; default in :func:`attnbook.core.results.own_results_folder`.
+        output: File of the result; default in :func:`attnbook.core.results.results_folder`.
         strict: Whether an experiment without this size is an error; else it is left out.
 
     Returns:
@@ -81,10 +81,10 @@ def prepare(
     if output and len(chosen) > 1:
         raise ValueError(f"output: one file for {len(chosen)} experiments; name one experiment")
     where = runtime.device(device) if parse_where(on) is None else device
-    fitting = [kind for kind in chosen if strict or scale in kind.scales()]
+    fitting = [kind for kind in chosen if strict or size in kind.has()]
     jobs = []
     for kind in fitting:
-        experiment, path = kind.at(scale), output or own_path(kind.id, scale)
+        experiment, path = kind.at(size), output or stored_path(kind.id, size)
         _check_writable(path)
         # other settings, versions or devices have other folders
         label = hashlib.sha256(f"{attnbook.__version__} {where} {experiment!r}".encode()).hexdigest()[:12]

@@ -100,7 +100,7 @@ def _loop(experiment: Experiment, folder: Path) -> dict[str, np.ndarray]:
 
 def two_processes() -> Case:
     """Compare the larger ablation on two processes and on one."""
-    large = Ablation.at("large", chunk=2, weak_steps=300, strong_steps=120, records=20)  # a fifth of its steps
+    large = Ablation.at("full", chunk=2, weak_steps=300, strong_steps=120, records=20)  # a fifth of its steps
 
     def on(processes: int) -> np.ndarray:
         context = multiprocessing.get_context("spawn")

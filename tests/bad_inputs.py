@@ -79,7 +79,7 @@ def calls() -> list[Call]:
     other_label = st.sampled_from([0.0, 2.0, np.nan]).map(lambda x: np.append(labels[1:], x))
     shapes = {"tokens": spoiled(tokens), "queries": spoiled(queries), "labels": spoiled(labels) | other_label}
     weight = torch.nn.Parameter(torch.ones(2))
-    at = [Call(kind.at, {}, {"scale": WORD.map("x".__add__), "steeps": st.just(3), "seeds": st.one_of(
+    at = [Call(kind.at, {}, {"size": WORD.map("x".__add__), "steeps": st.just(3), "seeds": st.one_of(
         st.just(()), st.just((0, 0)), st.lists(st.integers(), min_size=1), st.floats(), WORD), "chunk": below_1 | WORD})
         for kind in list(experiments().values())[::12]]  # fmt: skip
     return [
@@ -127,7 +127,7 @@ def calls() -> list[Call]:
         Call(datasets.embeddings, {}, {"name": st.sampled_from(["", "../x", "a/b", ".x", "a b"])}),
         Call(datasets.imdb, {}, {"splits": st.sampled_from([(), ("valid",), "train"]) | st.lists(WORD, min_size=1)}),
         Call(datasets.fetch, {}, {"name": WORD.map("x".__add__)}),
-        Call(runtime.use, {}, {"scale": WORD.map("x".__add__), "device": WORD.map("x".__add__)}),
+        Call(runtime.use, {}, {"size": WORD.map("x".__add__), "device": WORD.map("x".__add__)}),
         Call(lambda count: runtime.threads(count).__enter__(), {}, {"count": below_1 | WORD | st.floats() | st.none()}),
         Call(rng.stream, {}, {"seed": st.integers(-99, -1) | st.floats() | WORD | st.booleans() | st.none()}),
         Call(attnbook.check, {"answer": len}, {"exercise": WORD.map("x".__add__)}),
@@ -182,7 +182,7 @@ def of_functions(count: int) -> list[str]:
 
 def command_lines(folder: Path) -> st.SearchStrategy[tuple[list[str], dict[str, str]]]:
     """Command lines, each with one bad argument or variable of the environment."""
-    run = ["run", "implicit_bias.direction", "--scale", "smoke", "--device", "cpu"]
+    run = ["run", "implicit_bias.direction", "--size", "smoke", "--device", "cpu"]
     text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).map("x".__add__)
     (folder / "file").write_text("mine", encoding="utf-8")
     place = st.sampled_from([str(folder / "file" / "a.json"), str(folder), str(folder / ("a" * 300)), "/proc/a/b.json"])
@@ -194,10 +194,10 @@ def command_lines(folder: Path) -> st.SearchStrategy[tuple[list[str], dict[str, 
         (["verify", "--fresh", "--sets"], st.integers(-99, 0).map(str)), (["data", "fetch"], text),
         (["data", "embeddings", "--dimension"], st.integers(-99, 0).map(str) | text),
         (["new", "paper"], text.map("no name ".__add__)),
-        ([], text), (["list", "--json"], text), (["doctor"], text), (["verify", "--scale"], text),
+        ([], text), (["list", "--json"], text), (["doctor"], text), (["verify", "--size"], text),
     ]  # fmt: skip
     bad_variables = [
-        (run[:2], "ATTNBOOK_SCALE", text), (["data"], "ATTNBOOK_OFFLINE", text), (["data"], "ATTNBOOK_DATA", text),
+        (run[:2], "ATTNBOOK_SIZE", text), (["data"], "ATTNBOOK_OFFLINE", text), (["data"], "ATTNBOOK_DATA", text),
         (run, "ATTNBOOK_RESULTS", place.filter(lambda p: p != str(folder))),
     ]  # fmt: skip
     options = [value.map(lambda v, start=start: ([*start, v], {})) for start, value in bad_options]
@@ -209,7 +209,7 @@ def of_commands(count: int, folder: Path) -> list[str]:
     """Try bad command lines; return complaints, empty where there was one clear line and nothing else."""
     found = []
     usual = {"ATTNBOOK_RESULTS": str(folder / "results"), "ATTNBOOK_CACHE": str(folder / "cache"), "COLUMNS": "500"}
-    usual |= {"ATTNBOOK_DATA": "", "ATTNBOOK_OFFLINE": "1", "ATTNBOOK_SCALE": "book"}
+    usual |= {"ATTNBOOK_DATA": "", "ATTNBOOK_OFFLINE": "1", "ATTNBOOK_SIZE": "book"}
     for arguments, variables in some(command_lines(folder), count):
         done = CliRunner(env=usual | variables).invoke(cli.app, arguments)
         files = [str(path) for path in folder.rglob("*") if path.is_file() and path.name != "file"]

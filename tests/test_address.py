@@ -91,7 +91,9 @@ def test_the_address_is_written_where_it_is_needed(small):
     assert readme[2] == SMALL["README.md"].splitlines()[2]
     assert f"git clone {SOMEONE} attnbook && cd attnbook" in (small / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for path in address.notebooks(small):
-        assert f'    %pip install -q "attnbook @ git+{SOMEONE}"\n' in first(path)
+        cell, folder = first(path), path.parent.relative_to(small).as_posix()
+        assert f"git clone -q --depth 1 {SOMEONE} /content/book\n    %pip install -q /content/book\n" in cell
+        assert f"    %cd -q /content/book/{folder}\n" in cell
 
 
 def test_links_of_notebooks_lead_to_the_published_book_and_other_links_stay(small):

@@ -101,8 +101,7 @@ def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
     assert "l1 over baseline 0.99" in lines[ORDER]
-    papers, book, rules, where = said[-4:]
-    assert where == f"stored results: {tmp_results}"
+    papers, book, rules = said[-3:]
     counts = Counter(c.source for c in ledger.claims())
     assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
     assert book.startswith(f"Findings of this book: {counts['book']} claims: ")
@@ -152,14 +151,14 @@ def test_show_has_statement_rule_and_numbers(call, stored):
         assert text in shown.replace("\n", " ")
     data = json.loads(call("show", "GA-TAB1", "--json").stdout)
     assert data["paper_value"] == claim.paper_value
-    assert [(v["scale"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced")]
+    assert [(v["size"], v["outcome"]) for v in data["recorded"]] == [("book", "not reproduced")]
     assert data["standing"] == data["recorded"][0]
     assert set(data["recorded"][0]["measured"]["values"]) >= set(claim.paper_value)
 
 
 def test_run_stores_its_result_where_told_and_leaves_nothing_else(call, tmp_path, smoke_results):
     output = tmp_path / "deep" / "mine.json"
-    said = call("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", output)
+    said = call("run", TABLE_1, "--size", "smoke", "--device", "cpu", "--output", output)
     assert f"stored {output}" in said.stdout
     assert files_in(tmp_path) == ["deep", "deep/mine.json"]
     loaded = sample_complexity.SampleComplexity.load(output)
@@ -169,7 +168,7 @@ def test_run_stores_its_result_where_told_and_leaves_nothing_else(call, tmp_path
 
 
 def test_run_stores_by_default_with_the_results_of_the_scale(call, tmp_results, smoke_results):
-    measured = json.loads(call("run", TABLE_1, "--json", "--device", "cpu", ATTNBOOK_SCALE="smoke").stdout)
+    measured = json.loads(call("run", TABLE_1, "--json", "--device", "cpu", ATTNBOOK_SIZE="smoke").stdout)
     assert set(measured) == set(smoke_results.measurements(TABLE_1))
     assert files_in(tmp_results) == ["smoke", f"smoke/{TABLE_1}.json"]
 
@@ -180,7 +179,7 @@ def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results, only
     only(ERROR_RATE, *PAIR)
     for name in PAIR:
         smoke_results.store(name, stored / "smoke" / f"{name}.json")
-    said = call("verify", "--paper", "preconditioning", "--scale", "smoke", "--device", "cpu").stdout
+    said = call("verify", "--paper", "preconditioning", "--size", "smoke", "--device", "cpu").stdout
     measured = sum(len(smoke_results.measurements(name)) for name in PAIR)
     assert f"{measured} of {measured} claims hold as recorded" in said
     assert "DIFFERS" not in said
@@ -189,14 +188,14 @@ def test_verify_holds_for_what_was_just_stored(call, stored, smoke_results, only
 @pytest.mark.slow
 def test_verify_fails_and_names_the_claim_whose_verdict_differs(call, stored, only_error_rate):
     doctor_result(stored / "smoke", ORDER, attention_over_baseline=2.0)
-    options = ("verify", "--paper", "global_attention", "--scale", "smoke", "--device", "cpu")
+    options = ("verify", "--paper", "global_attention", "--size", "smoke", "--device", "cpu")
     assert f"DIFFERS {ORDER}: reproduced in trend (recorded: not reproduced)" in call(*options, code=1).stdout
     rows = json.loads(call(*options, "--json", code=1).stdout)
     assert [row["claim"] for row in rows if not row["holds"]] == [ORDER]
 
 
 def test_verify_fails_where_nothing_was_stored(call, only_error_rate):
-    rows = json.loads(call("verify", "--scale", "smoke", "--device", "cpu", "--json", code=1).stdout)
+    rows = json.loads(call("verify", "--size", "smoke", "--device", "cpu", "--json", code=1).stdout)
     assert {row["recorded"] for row in rows} == {"pending"}
 
 
@@ -262,12 +261,15 @@ def test_doctor_fails_with_what_is_broken_and_says_what_mends_it(call):
         (["run", "global_attention.sparsty"], {}, "did you mean global_attention.sparsity"),
         (["run", "banana"], {}, "experiment: no experiment 'banana'"),
         (["run", TABLE_1, "--device", "tpu"], {}, "device: 'tpu' is not available here; expected one of "),
-        (["run", TABLE_1], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
+        (["run", TABLE_1], {"ATTNBOOK_SIZE": "banana"}, "ATTNBOOK_SIZE: got 'banana'"),
+        (["run", TABLE_1], {"ATTNBOOK_SCALE": "book"}, "ATTNBOOK_SCALE: is now ATTNBOOK_SIZE"),
+        (["run", TABLE_1, "--size", "banana"], {}, "size: got 'banana', expected one of smoke, book, full"),
+        (["run", TABLE_1, "--size", "large"], {}, "size: 'large' is now 'full'"),
         (["verify", "--paper", "banana"], {}, "paper: got 'banana'"),
-        (["verify", "--fresh", "--scale", "paper"], {}, "scale: got 'paper', expected one of book"),
+        (["verify", "--fresh", "--size", "full"], {}, "size: got 'full', expected one of book"),
         (["verify", "global_attention.sparsty"], {}, "did you mean global_attention.sparsity"),
         (["verify", "--device", "tpu"], {}, "device: 'tpu'"),
-        (["verify"], {"ATTNBOOK_SCALE": "banana"}, "ATTNBOOK_SCALE: got 'banana'"),
+        (["verify"], {"ATTNBOOK_SIZE": "banana"}, "ATTNBOOK_SIZE: got 'banana'"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_leaves_nothing(arguments, environment, message, call, tmp_results):
@@ -279,7 +281,7 @@ def test_bad_input_is_one_line_on_stderr_and_leaves_nothing(arguments, environme
     assert files_in(tmp_results) == []
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["run", TABLE_1, "--scale", "smoke", "--device", "cpu"]])
+@pytest.mark.parametrize("arguments", [["list"], ["run", TABLE_1, "--size", "smoke", "--device", "cpu"]])
 def test_a_name_that_no_file_can_have_is_one_line(arguments, call):
     done = call(*arguments, code=2, ATTNBOOK_RESULTS="x" * 300)
     (line,) = done.stderr.splitlines()
@@ -287,14 +289,14 @@ def test_a_name_that_no_file_can_have_is_one_line(arguments, call):
     assert line.endswith("File name too long; choose another file or folder")
 
 
-@pytest.mark.parametrize("arguments", [["run", TABLE_1, "--scale", "banana"], ["banana"], ["show"], ["list", "--bana"]])
+@pytest.mark.parametrize("arguments", [["run", TABLE_1, "--scale", "book"], ["banana"], ["show"], ["list", "--bana"]])
 def test_bad_usage_is_explained_without_a_traceback(arguments, call):
     done = call(*arguments, code=2)
     assert "Usage: " in done.stderr
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["show", ORDER], ["verify", "--scale", "smoke"]])
+@pytest.mark.parametrize("arguments", [["list"], ["show", ORDER], ["verify", "--size", "smoke"]])
 @pytest.mark.slow
 def test_a_damaged_stored_result_is_named(arguments, call, stored, only_error_rate):
     for scale in ("smoke", "book"):
@@ -318,7 +320,7 @@ def no_training(monkeypatch):
 def test_an_impossible_output_is_refused_before_the_run(place, call, tmp_path, no_training):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     (tmp_path / "folder").mkdir()
-    done = call("run", TABLE_1, "--scale", "smoke", "--output", tmp_path / place, code=2)
+    done = call("run", TABLE_1, "--size", "smoke", "--output", tmp_path / place, code=2)
     assert done.stderr.startswith("attnbook: output: ")
     assert len(done.stderr.splitlines()) == 1
     assert files_in(tmp_path) == ["file", "folder"]
@@ -326,7 +328,7 @@ def test_an_impossible_output_is_refused_before_the_run(place, call, tmp_path, n
 
 def test_an_output_without_permission_is_refused_before_the_run(call, tmp_path, no_training, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
-    done = call("run", TABLE_1, "--scale", "smoke", "--output", tmp_path / "mine.json", code=2)
+    done = call("run", TABLE_1, "--size", "smoke", "--output", tmp_path / "mine.json", code=2)
     assert done.stderr.startswith(f"attnbook: output: no permission to write mine.json in {tmp_path}; choose another")
     assert files_in(tmp_path) == []
 
@@ -336,7 +338,7 @@ def test_a_run_that_diverges_says_so_and_stores_nothing(call, tmp_path, monkeypa
         raise FloatingPointError("training diverged at step 7: try a smaller step size")
 
     monkeypatch.setattr(sample_complexity, "train_members", diverge)
-    done = call("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", tmp_path / "mine.json", code=2)
+    done = call("run", TABLE_1, "--size", "smoke", "--device", "cpu", "--output", tmp_path / "mine.json", code=2)
     assert done.stderr == "attnbook: training diverged at step 7: try a smaller step size\n"
     assert files_in(tmp_path) == []
 
@@ -354,7 +356,7 @@ def test_a_run_broken_off_continues_to_the_numbers_of_one_that_was_not(call, tmp
 
     monkeypatch.setattr(sample_complexity, "train_members", train)
     output, whole = tmp_path / "mine.json", tmp_path / "whole.json"
-    command = ("run", TABLE_1, "--scale", "smoke", "--device", "cpu", "--output", output)
+    command = ("run", TABLE_1, "--size", "smoke", "--device", "cpu", "--output", output)
     assert call(*command, code=130).stderr == "attnbook: stopped after 1 of 2 seeds; run again to continue\n"
     assert not output.exists()
     call(*command)

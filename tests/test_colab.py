@@ -46,7 +46,7 @@ def test_an_error_a_warning_and_a_dead_slider_are_named_with_their_cell(output, 
 
 
 def test_a_chapter_sees_no_setting_of_the_caller_and_no_network(monkeypatch, tmp_path):
-    for name in ("ATTNBOOK_SCALE", "PYTHONPATH", "JUPYTER_PATH", "XDG_CACHE_HOME"):
+    for name in ("ATTNBOOK_SIZE", "PYTHONPATH", "JUPYTER_PATH", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "/elsewhere")
     seen = colab.surroundings(tmp_path)
     assert seen.keys() == {"PATH", "HOME", "LANG", "OMP_NUM_THREADS"} | {

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture
 def healthy(monkeypatch, tmp_path):
     """A machine with a CPU, an empty writable cache, no data and one stored result, whatever this one has."""
-    for name in ("ATTNBOOK_DATA", "ATTNBOOK_SCALE"):
+    for name in ("ATTNBOOK_DATA", "ATTNBOOK_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ATTNBOOK_CACHE", str(tmp_path / "cache"))
     (tmp_path / "results" / "book").mkdir(parents=True)
@@ -65,9 +65,9 @@ def test_nothing_is_wrong_with_a_healthy_machine(healthy, capsys, monkeypatch):
 
 def test_every_fault_comes_with_its_cure(healthy, monkeypatch):
     versions(monkeypatch, numpy="1.26.4", nbval=None)
-    monkeypatch.setenv("ATTNBOOK_SCALE", "banana")
+    monkeypatch.setenv("ATTNBOOK_SIZE", "banana")
     faults = [f for f in doctor.examine() if f.state != "ok"]
-    assert [f.subject for f in faults] == ["numpy", "nbval", "scale"]
+    assert [f.subject for f in faults] == ["numpy", "nbval", "size"]
     assert all(f.mend for f in faults)
 
 

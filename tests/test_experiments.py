@@ -138,7 +138,7 @@ def test_every_measured_claim_is_in_the_ledger_and_names_this_experiment(all_smo
 
 def test_all_sizes_differ():
     def check(experiment):
-        sizes = [repr(experiment.at(scale)) for scale in experiment.scales()]
+        sizes = [repr(experiment.at(scale)) for scale in experiment.has()]
         assert len(set(sizes)) == len(sizes) >= 2
 
     each(ALL, check, name)
@@ -146,7 +146,7 @@ def test_all_sizes_differ():
 
 def test_what_is_the_same_for_all_experiments_stands_once():
     """A method of the same name would take its place without a word."""
-    once = {"at", "from_data", "groups", "load", "load_stored", "measurements", "nearest", "run", "scales", "store"}
+    once = {"at", "from_data", "groups", "load", "load_stored", "measurements", "nearest", "run", "has", "store"}
 
     def check(kind):
         bases = kind.__mro__[: kind.__mro__.index(Experiment)]

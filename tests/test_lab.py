@@ -76,7 +76,8 @@ def test_settings_explain_themselves():
         ({"seeds": ()}, "seeds"),
         ({"scales": (2, 1)}, r"scales: expected increasing numbers, got \(2, 1\)"),
         ({"scales": ()}, "scales"),
-        ({"size": "paper"}, "size: toy.walk has no size 'paper', expected one of smoke, book, full"),
+        ({"size": "paper"}, "size: 'paper' is now 'full'"),
+        ({"size": "banana"}, "size: got 'banana', expected one of smoke, book, full"),
         ({"on": "mars"}, "on: got 'mars'"),
     ],
 )
@@ -95,7 +96,7 @@ def test_numbers_of_numpy_and_torch_are_settings():
 
 def test_a_missing_size_is_said_and_never_taken_silently(capsys):
     try:
-        runtime.use(scale="paper")
+        runtime.use(size="full")
         assert still.run().attrs["size"] == "book"
         assert walk.run().attrs["size"] == "full"
         assert walk.run("smoke").attrs["size"] == "smoke"

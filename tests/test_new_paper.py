@@ -67,9 +67,9 @@ def test_everything_is_named_after_the_paper():
     files = plan("banana_peel", title="How Bananas Peel", chapter="skins")
     texts = {path.as_posix(): text for path, text in files.items()}
     assert {"attnbook/banana_peel/skins/experiments.py", "tests/banana_peel/test_banana_peel.py"} <= set(texts)
-    part = new_paper.read_paper(ROOT / new_paper.CLAIMS / "implicit_bias.toml").part + 1
+    part = new_paper.read_paper(ROOT / "chapters" / "implicit_bias" / "claims.toml").part + 1
     assert f'"Part {part}: How Bananas Peel"' in texts["_toc.yml"]
-    assert "BP-T1" in texts["attnbook/ledger/claims/banana_peel.toml"]
+    assert "BP-T1" in texts["chapters/banana_peel/claims.toml"]
     for path, text in texts.items():
         if not (ROOT / path).exists():
             assert not re.search(r"paper_name|chapter_name|Paper Title|PART_NUMBER|XX|xx-", path + text), path

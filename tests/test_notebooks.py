@@ -103,6 +103,8 @@ def test_the_tool_changes_its_cells_and_folds_and_nothing_else(chapter, tmp_path
     copy = tmp_path / chapter.relative_to(ROOT)
     copy.parent.mkdir(parents=True)
     copy.write_text(json.dumps(before), encoding="utf-8")
+    if (script := chapter.with_suffix(".py")).exists():
+        copy.with_suffix(".py").symlink_to(script)
     for folder in ("attnbook", "results"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     after, expected = json.loads(own_cells.with_own_cells(copy, address.current(ROOT))), json.loads(text(chapter))
@@ -133,7 +135,7 @@ def test_what_the_page_hides_is_folded_in_jupyterlab_and_nothing_else(chapter):
         ("first = First.at(\n    seeds=(0, 1),\n)\ndata = first.run()", {"First"}, set()),
         ("a, b = First.at(), Second.at('book')\nb.run()", set(), set()),
         ("a, b = First.at(), Second.at()\nb.run()", {"Second"}, set()),
-        ("First.at('large').run()\nfirst = First.at()\nfirst.measurements(data)", set(), set()),
+        ("First.at('full').run()\nfirst = First.at()\nfirst.measurements(data)", set(), set()),
         ("data = First.load_stored()\nbook = Second.load_stored('book')", set(), {"First"}),
         ("def again():\n    return First.at().run(), First.load_stored()", {"First"}, {"First"}),
     ],
@@ -148,12 +150,13 @@ def test_the_first_cell_names_the_sizes_that_change_something_here(chapter):
     """As the registry has them: of the experiments of this chapter that follow the size of the session."""
     followers = {name for names in own_cells.sized(chapter) for name in names}
     own = f"attnbook.{chapter.parent.name}.{chapter.stem}."
-    kinds = [k for k in experiments().values() if k.__module__.startswith(own) and k.__name__ in followers]
-    expected = {size: {k.__name__ for k in kinds if size in k.scales()} for size in ("large", "paper")}
+    kinds = {k.__name__: k for k in experiments().values() if k.__module__.startswith(own)}
+    kinds |= {name: experiments()[one] for name, one in own_cells.functions(chapter).items()}
+    expected = {name for name, kind in kinds.items() if name in followers and "full" in kind.has()}
     first = " ".join("".join(code_cells(chapter)[0]["source"]).replace("\n# ", " ").split())
-    said = dict(re.findall(r'"(large|paper)" ((?:runs|shows) [^;]*)[;.]', first))
-    names = {size: {kind for kind in followers if re.search(rf"\b{kind}\b", said.get(size, ""))} for size in expected}
-    assert names == expected
+    said = " ".join(re.findall(r'"full" ((?:runs|shows) [^;]*)[;.]', first))
+    assert {name for name in followers if re.search(rf"\b{name}\b", said)} == expected
+    assert ('"full" is the same as "book"' in first) == (bool(followers) and not expected)
     assert ("changes nothing" in first) == (not followers)
 
 
@@ -162,7 +165,7 @@ def test_what_papermill_injects_below_the_parameters_takes_effect(tmp_path, monk
     cells = [own_cells.first_cell("", CHAPTERS[0]), 'size = "smoke"\ndevice = "cpu"', own_cells.USE]
     (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
     runpy.run_path(str(tmp_path / "cells.py"))
-    assert (runtime.scale(), str(runtime.device())) == ("smoke", "cpu")
+    assert (runtime.size(), str(runtime.device())) == ("smoke", "cpu")
 
 
 def test_the_notebook_of_a_new_paper_has_these_cells():

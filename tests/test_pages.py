@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from attnbook import ledger
+from attnbook.registry import experiments
 from attnbook.rooms import rooms
 
 ROOT = Path(__file__).parent.parent
@@ -263,13 +264,37 @@ def test_paper_leaves_out_reference_pages_only():
     assert "reference/claims" not in one_page.pages()
 
 
-def test_the_table_of_costs_has_a_row_for_every_stored_result():
-    table = costs_page.table(ROOT / "results").splitlines()
-    files = [file for file in (ROOT / "results").glob("*/*.json") if file.parent.name != "replications"]
-    stored = {(f"`{file.stem}`", file.parent.name) for file in files}
-    rows = [tuple(cell.strip() for cell in line.strip("| ").split(" | ")) for line in table[2:]]
-    assert {row[:2] for row in rows} == stored
-    assert all(len(row) == len(costs_page.COLUMNS) and all(row) for row in rows)
+def test_the_table_at_full_size_has_the_times_of_every_experiment():
+    lines = costs_page.table(ROOT / "results").splitlines()
+    rows = {line.split("|")[1].strip(" `"): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[2:]}
+    assert rows.keys() == experiments().keys()
+    for name, (book, core, gpu, memory, said) in rows.items():
+        assert book, name
+        has_full = "full" in experiments()[name].has()
+        assert (bool(core) ^ bool(gpu), bool(memory)) == (has_full, has_full), name
+        assert said.startswith(("the ", "a ")) == has_full, name
+
+
+@pytest.mark.parametrize(
+    ("run", "core", "gpu"),
+    [
+        ({"device": "cpu", "wall_seconds": 90.0, "cpu_seconds": 600.0}, "10", ""),
+        ({"device": "cpu", "wall_seconds": 90.0, "cpu_seconds": 3.0}, "under 0.1", ""),
+        ({"device": "cuda (NVIDIA H100)", "wall_seconds": 90.0, "cpu_seconds": 600.0}, "", "1.5"),
+        ({}, "", ""),
+    ],
+)
+def test_minutes_are_processor_time_on_a_core_and_elapsed_on_a_gpu(run, core, gpu):
+    assert (costs_page.minutes(run, "cpu"), costs_page.minutes(run, "cuda")) == (core, gpu)
+
+
+def test_a_full_size_is_said_to_be_the_papers_own_where_provenance_says_so(tmp_path):
+    for size, paper_size in (("book", {}), ("full", {"paper_size": True})):
+        (tmp_path / size).mkdir()
+        run = {"device": "cpu", "wall_seconds": 1.0, "cpu_seconds": 1800.0, "peak_memory_mib": 7, **paper_size}
+        (tmp_path / size / "a.b.json").write_text(json.dumps({"provenance": run}), encoding="utf-8")
+    assert costs_page.row("a.b", True, tmp_path) == ("`a.b`", "30", "30", "", "7", "the paper's own")
+    assert costs_page.row("a.b", False, tmp_path)[2:] == ("", "", "", "*no full size*")
 
 
 def test_every_module_of_a_room_is_in_the_reference():

@@ -18,7 +18,7 @@ class Failing(Toy):
 
     id = "toy.failing"
     smoke = {"fails_at": 2, "seeds": (0, 1, 2), "chunk": 1}
-    large = None
+    full = None
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def files_in(folder):
 
 @pytest.mark.parametrize("where", ["here", "processes:2"])
 def test_one_failure_is_named_and_the_others_finish(where, call, tmp_results):
-    done = call("--all", "--scale", "smoke", "--on", where, code=1)
+    done = call("--all", "--size", "smoke", "--on", where, code=1)
     assert "failed toy.failing: training diverged for seed 2: try a smaller step size" in done.stderr
     assert "toy.draws: " in done.stderr
     kept = [name for name in files_in(tmp_results) if ".parts" in name]
@@ -51,20 +51,20 @@ def test_one_failure_is_named_and_the_others_finish(where, call, tmp_results):
 
 
 def test_a_single_experiment_that_fails_is_one_line(call, tmp_results):
-    done = call("toy.failing", "--scale", "smoke", code=2)
+    done = call("toy.failing", "--size", "smoke", code=2)
     assert done.stderr == "attnbook: training diverged for seed 2: try a smaller step size\n"
 
 
 def test_what_has_no_such_size_is_left_out_of_all_and_refused_by_name(call):
-    assert "left out toy.failing: no size large" in call("--all", "--scale", "large").stderr
-    message = "scale: toy.failing has no size 'large', expected one of smoke, book"
-    assert message in call("toy.failing", "--scale", "large", code=2).stderr
+    assert "left out toy.failing: no size full" in call("--all", "--size", "full").stderr
+    message = "size: toy.failing has no size 'full', expected one of smoke, book"
+    assert message in call("toy.failing", "--size", "full", code=2).stderr
 
 
 def test_several_names_give_their_measurements_as_data_once_each(call):
-    found = json.loads(call("toy.draws", "toy.draws", "--json", "--scale", "smoke").stdout)
+    found = json.loads(call("toy.draws", "toy.draws", "--json", "--size", "smoke").stdout)
     assert set(found) == {"TY-1", "TY-2"}
-    found = json.loads(call("toy.draws", "toy.failing", "--json", "--scale", "book").stdout)
+    found = json.loads(call("toy.draws", "toy.failing", "--json", "--size", "book").stdout)
     assert set(found) == {"toy.draws", "toy.failing"}
 
 
@@ -99,7 +99,7 @@ def test_ten_seconds_are_waited_for_a_scheduler():
 @pytest.mark.slow
 def test_a_worker_of_another_version_is_refused_before_anything_is_submitted(call, cluster, monkeypatch, tmp_results):
     monkeypatch.setattr(attnbook, "__version__", "9.9.9")
-    done = call("toy.draws", "--scale", "smoke", "--on", cluster.scheduler.address, code=2)
+    done = call("toy.draws", "--size", "smoke", "--on", cluster.scheduler.address, code=2)
     assert "and 1 more has attnbook 0.1.0; install 9.9.9 there and start it again" in done.stderr
     assert files_in(tmp_results) == []
 
@@ -112,7 +112,7 @@ def test_the_worker_that_does_not_fit_is_named(found, says):
 
 @pytest.mark.slow
 def test_a_scheduler_gives_the_numbers_of_a_run_here(call, cluster, tmp_results):
-    call("toy.draws", "--scale", "smoke", "--on", cluster.scheduler.address)
+    call("toy.draws", "--size", "smoke", "--on", cluster.scheduler.address)
     there = Toy.load(tmp_results / "smoke" / "toy.draws.json")
     assert there.drop_attrs().identical(Toy.at("smoke").run(device="cpu").drop_attrs())
     assert files_in(tmp_results) == ["smoke/toy.draws.json"]
@@ -121,7 +121,7 @@ def test_a_scheduler_gives_the_numbers_of_a_run_here(call, cluster, tmp_results)
 @pytest.mark.slow
 def test_a_process_that_was_killed_is_explained(call, monkeypatch, tmp_results):
     monkeypatch.setattr(Toy, "smoke", Toy.smoke | {"kills_itself": True})
-    done = call("toy.draws", "--scale", "smoke", "--on", "processes:1", code=2)
+    done = call("toy.draws", "--size", "smoke", "--on", "processes:1", code=2)
     assert "a worker process was killed, perhaps for want of memory; run again, what is finished is kept" in done.stderr
 
 

@@ -20,7 +20,7 @@ class Toy(Experiment):
     summary = "Draws numbers"
     needs = "cpu"
     smoke = {"steps": 3, "seeds": (0, 1, 2), "chunk": 1}
-    large = {"steps": 11}
+    full = {"steps": 11}
 
     steps: int = 5  # numbers drawn
     factor: float = 1.0

@@ -4,7 +4,7 @@ It is kept in one place, ``repository: url`` of ``_config.yml``: the buttons tha
 and the address of the published book, follow from it when the book is built. This tool puts it into the lines that
 clone and install (README, landing page, CONTRIBUTING, "Use it in your work"), into the first cell of every notebook,
 which installs the book on Colab, and into the links of notebooks to other pages. With it go the rest of what tools
-write into a notebook (``own_cells.py``) and the table of larger sizes in "How to read, run and change this book".
+write into a notebook (``own_cells.py``) and the table of full sizes in "How to read, run and change this book".
 
 ``python tools/address.py URL``   set it
 ``python tools/address.py none``  take it away: nothing is left of it
@@ -116,16 +116,16 @@ def notebooks(root: Path) -> list[Path]:
 
 
 def table_of_sizes(root: Path) -> str:
-    """Return what the larger sizes change in which chapter, as a table in Markdown.
+    """Return what the full size changes in which chapter, as a table in Markdown.
 
     Args:
         root: Folder of the book.
     """
-    lines = ["| chapter | size | what it changes |", "|---|---|---|"]
+    lines = ["| chapter | what the full size changes |", "|---|---|"]
     for page, file in pages(root).items():
-        for size, what in own_cells.larger_sizes(root / file).items() if file.endswith(".ipynb") else ():
+        if what := file.endswith(".ipynb") and own_cells.full_size(root / file):
             name = page.rpartition("/")[2].replace("_", " ")
-            lines.append(f"| [{name}]({file.removeprefix('chapters/')}) | `{size}` | {what} |")
+            lines.append(f"| [{name}]({file.removeprefix('chapters/')}) | {what} |")
     return "\n".join(lines) + "\n"
 
 

@@ -31,7 +31,7 @@ SOURCES = (
     *("_config.yml", "_ext", "_toc.yml", "attnbook", "benchmarks", "chapters", "genindex.md", "intro.md"),
     *("reference", "results", "style", "tools"),
 )
-SETTINGS = ("ATTNBOOK_DATA", "ATTNBOOK_PDF", "ATTNBOOK_RESULTS", "ATTNBOOK_SCALE")
+SETTINGS = ("ATTNBOOK_DATA", "ATTNBOOK_PDF", "ATTNBOOK_RESULTS", "ATTNBOOK_SIZE")
 # What a page may ask MathJax for: TeX in, HTML out, with fonts, rarer TeX packages and the helpers that a reader
 # can switch on in the menu of a formula (speech, exploring by keyboard). The rest are other builds of the same.
 MATHJAX = ("tex-chtml.js", "a11y/", "sre/", "ui/", "input/tex/", "input/mml", "output/chtml/fonts/")

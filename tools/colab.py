@@ -1,4 +1,4 @@
-"""Run the chapters as Colab does: only the built package, its lowest versions, each notebook alone in an empty folder.
+"""Run the chapters as Colab does: the built package at its lowest versions, each notebook in a clone of the book.
 
 ``python tools/colab.py [chapter.ipynb ...]`` runs these chapters, or all, one after the other, without a network, and
 moves every slider as a front end does. It needs nothing but Python: the versions of ``binder/colab.txt`` are installed
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,7 +108,7 @@ def surroundings(home: Path) -> dict[str, str]:
 
 
 def run(chapter: Path, environment: dict[str, str]) -> tuple[str, str]:
-    """Run one chapter alone in an empty folder, and move its sliders.
+    """Run one chapter in its place in a copy of the book without the package, and move its sliders.
 
     Args:
         chapter: A notebook.
@@ -120,11 +121,14 @@ def run(chapter: Path, environment: dict[str, str]) -> tuple[str, str]:
     last = {"cell_type": "code", "id": "move", "metadata": {}, "source": MOVE, "outputs": [], "execution_count": None}
     notebook["cells"].append(last)
     with tempfile.TemporaryDirectory() as folder:
-        alone = Path(folder, chapter.name)
-        alone.write_text(json.dumps(notebook), encoding="utf-8")
-        execute = [PLACE / "bin" / "jupyter-execute", "--allow-errors", f"--timeout={TIMEOUT}", "--inplace", alone]
-        done = subprocess.run(execute, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, check=False)
-        cells = json.loads(alone.read_text(encoding="utf-8"))["cells"]
+        for part in ("chapters", "results"):
+            shutil.copytree(ROOT / part, Path(folder, part))
+        shutil.copy(ROOT / "_toc.yml", folder)
+        copy = Path(folder, chapter.relative_to(ROOT))
+        copy.write_text(json.dumps(notebook), encoding="utf-8")
+        execute = [PLACE / "bin" / "jupyter-execute", "--allow-errors", f"--timeout={TIMEOUT}", "--inplace", copy]
+        done = subprocess.run(execute, cwd=copy.parent, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+        cells = json.loads(copy.read_text(encoding="utf-8"))["cells"]
     if done.returncode:
         return done.stderr, "not finished"
     said = ["".join(output["text"]).strip() for output in cells[-1]["outputs"] if output.get("name") == "stdout"]

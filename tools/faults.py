@@ -33,11 +33,11 @@ from faults_in_files import Row, archives, results  # noqa: E402  (it needs the 
 
 STORE, PAGE = ROOT / "tools" / "faults.json", ROOT / "tools" / "faults.md"
 TRIALS = ROOT / "_build" / "faults_trials.json"
-LARGE, SMALL = "mirror_descent.cone", "multi_head.segments"
-# The command line with the larger size in ten groups of two seeds, in place of four, so that kills find some kept.
+FULL, SMALL = "mirror_descent.cone", "multi_head.segments"
+# The command line with the full size in ten groups of two seeds, in place of four, so that kills find some kept.
 IN_TWOS = f"""
 from attnbook import cli, registry
-registry.experiment("{LARGE}").large["chunk"] = 2
+registry.experiment("{FULL}").full["chunk"] = 2
 cli.app()
 """
 VICTIMS = ("the run", "one worker", "the run and its workers", "one worker")  # in turn
@@ -55,10 +55,10 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 """
 
 
-def run(output: Path, name: str = SMALL, scale: str = "book", on: str = "here") -> list[str]:
+def run(output: Path, name: str = SMALL, size: str = "book", on: str = "here") -> list[str]:
     """The command that is disturbed."""
-    options = ["--scale", scale, "--device", "cpu", "--on", on, "--output", str(output)]
-    command = ["-c", IN_TWOS] if name == LARGE else ["-m", "attnbook"]
+    options = ["--size", size, "--device", "cpu", "--on", on, "--output", str(output)]
+    command = ["-c", IN_TWOS] if name == FULL else ["-m", "attnbook"]
     return [sys.executable, *command, "run", name, *options]
 
 
@@ -146,8 +146,8 @@ def kept(file: Path) -> dict[str, Any]:
 def kills(work: Path) -> list[Row]:
     """Kill a large run on two workers, go on, and compare with one that was left alone; interrupted, it continues."""
     known = json.loads(TRIALS.read_text(encoding="utf-8")) if TRIALS.is_file() else {}
-    if known.get("experiment") != LARGE or len(known["trials"]) == KILLS:
-        known = {"experiment": LARGE, "seconds": float("inf"), "drawn": 0, "trials": []}
+    if known.get("experiment") != FULL or len(known["trials"]) == KILLS:
+        known = {"experiment": FULL, "seconds": float("inf"), "drawn": 0, "trials": []}
         known["numbers"] = kill(work, known)["numbers"]
     with suppress(KeyboardInterrupt):  # what has been performed is told
         while len(known["trials"]) < KILLS:
@@ -162,7 +162,7 @@ def kills(work: Path) -> list[Row]:
 
 def kill_rows(trials: list[dict[str, Any]]) -> list[Row]:
     """What the kills have in common."""
-    how = f"`{LARGE}`, larger size, in groups of two seeds, on two workers"
+    how = f"`{FULL}`, full size, in groups of two seeds, on two workers"
 
     def row(fault: str, expected: str, what: str, *who: str) -> Row:
         chosen = [trial[what] for trial in trials if trial["who"] in who]
@@ -183,7 +183,7 @@ def kill(work: Path, known: dict[str, Any]) -> dict[str, Any]:
     moment, now, there = rng.random(), 0.0, list[int]()
     file = Path(tempfile.mkdtemp(dir=work)) / "result.json"
     with (work / "said").open("w") as said:  # no pipe, which the workers would keep open
-        first = subprocess.Popen(run(file, LARGE, "large", "processes:2"), stderr=said, stdout=said)
+        first = subprocess.Popen(run(file, FULL, "full", "processes:2"), stderr=said, stdout=said)
         # processor time, not time of day: other work on the machine then moves no moment beyond the end
         while first.poll() is None and not file.exists():
             now, there = spent(first.pid), workers(first.pid)
@@ -202,7 +202,7 @@ def kill(work: Path, known: dict[str, Any]) -> dict[str, Any]:
     alone, left = not any(map(lives, there)), kept(file)
     message = (work / "said").read_text(encoding="utf-8").splitlines()
     told = code == 2 and len(message) == 1 and "worker process was killed" in message[0] and "run again" in message[0]
-    done = call(run(file, LARGE, "large", "processes:2"))
+    done = call(run(file, FULL, "full", "processes:2"))
     same = done.returncode == 0 and fingerprint(file) == known["numbers"] and os.listdir(file.parent) == [file.name]
     groups = json.loads(file.read_text(encoding="utf-8"))["provenance"]["groups"] if same else []
     computed = sum(group not in left.values() for group in groups)
@@ -301,7 +301,7 @@ PARTS = {part.__name__: part for part in (kills, disk, results, archives, togeth
 def one_by_one(trials: list[dict[str, Any]]) -> list[str]:
     """The kills as a table, in the order of their moments."""
     lines = [
-        "", f"The kills one by one, of `{LARGE}` at its larger size, on two workers; the moment is the share of an "
+        "", f"The kills one by one, of `{FULL}` at its full size, on two workers; the moment is the share of an "
         "undisturbed run's processor time that had been spent:", "",
         "| moment | killed | groups of seeds kept then | computed after resuming | the same checksum |",
         "| ---: | --- | ---: | ---: | --- |",

@@ -114,7 +114,7 @@ def environment(interpreter: str, version: str, lowest: bool, torch: str) -> Pat
 
 def verdicts(python: Path, names: list[str], threads: int) -> dict[str, Any]:
     """Run experiments again and return the claims whose verdict is the stored one, and those where it differs."""
-    command = ("-m", "attnbook", "verify", *names, "--scale", "book", "--device", "cpu", "--json")
+    command = ("-m", "attnbook", "verify", *names, "--size", "book", "--device", "cpu", "--json")
     found = answer(python, *command, threads=threads)
     if isinstance(found, dict):  # a failure
         return found

@@ -18,11 +18,13 @@ WIDTH = 84  # columns that fit into the page and into JupyterLab
 OWN = ["remove-cell", "nbval-ignore-output"]
 PARAMETERS = ["parameters", *OWN]
 INSTALLS = """\
-# On Colab this installs the book; elsewhere it installs nothing.
+# On Colab this fetches and installs the book; elsewhere it does nothing.
 import sys
 
 if "google.colab" in sys.modules:
-    %pip install -q "attnbook @ git+{address}"
+    !test -d /content/book || git clone -q --depth 1 {address} /content/book
+    %pip install -q /content/book
+    %cd -q /content/book/{folder}
 """
 INSTALLS_NOTHING = """\
 # On Colab the book must be installed first. `make address URL=...`, with the address of
@@ -32,14 +34,14 @@ AUTO = 'Size and device: "auto" is the size "book", on a GPU if there is one; "s
 USE = """\
 from attnbook.core import runtime
 
-runtime.use(scale=size, device=device)"""
+runtime.use(size=size, device=device)"""
 HIDDEN = {  # by the second half of a tag, such as hide-input
     "input": ["source_hidden"],
     "output": ["outputs_hidden"],
     "cell": ["outputs_hidden", "source_hidden"],
 }
-LARGER = ("large", "paper")
 CLASS = re.compile(r'^class (\w+)\((?:(?!^class ).)*?^    id = "([\w.]+)"$', re.MULTILINE | re.DOTALL)
+FUNCTION = re.compile(r'^@experiment\(\s*"([\w.]+)".*?^def (\w+)\(', re.MULTILINE | re.DOTALL)
 
 
 def with_own_cells(path: Path, url: str) -> str:
@@ -86,40 +88,43 @@ def first_cell(url: str, path: Path) -> str:
     Returns:
         What installs the book on Colab, or how to make it do so, and the size and the device, with the sizes to choose.
     """
-    larger = [f'"{size}" {what}' for size, what in larger_sizes(path).items()]
-    rest = "no larger size changes anything here" if any(sized(path)) else "in this chapter the size changes nothing"
-    comment = "; ".join([AUTO, *(larger or [rest])]) + "."
+    rest = '"full" is the same as "book" here' if any(sized(path)) else "in this chapter the size changes nothing"
+    comment = "; ".join([AUTO, f'"full" {what}' if (what := full_size(path)) else rest]) + "."
     lines = textwrap.fill(comment, WIDTH, initial_indent="# ", subsequent_indent="# ")
-    installs = INSTALLS.format(address=url) if url else INSTALLS_NOTHING
+    folder = path.parent.relative_to(path.parents[2]).as_posix()
+    installs = INSTALLS.format(address=url, folder=folder) if url else INSTALLS_NOTHING
     return f'{installs}\n{lines}\nsize = "auto"\ndevice = "auto"'
 
 
-def larger_sizes(path: Path) -> dict[str, str]:
-    """Return what the larger sizes change in a chapter.
+def full_size(path: Path) -> str:
+    """Return what the full size changes in a chapter.
 
     Args:
         path: A notebook, ``chapters/<paper>/<chapter>.ipynb``, in the folder of the book.
 
     Returns:
-        By size what the chapter then runs, how long the stored run took, and what it then shows without running it; no
-        size that changes nothing.
+        What the chapter then runs, how long the stored run took, and what it then shows without running it; empty
+        where it changes nothing.
     """
     root, paper = path.parents[2], path.parent.name
     modules = sorted((root / "attnbook" / paper / path.stem).glob("*.py"))
     ids = dict(pair for module in modules for pair in CLASS.findall(module.read_text(encoding="utf-8")))
-    ran, shown = sized(path)
-    found = {}
-    for size in LARGER:
-        stored = {kind: root / "results" / size / f"{name}.json" for kind, name in ids.items()}
-        kinds = [kind for kind, file in stored.items() if file.is_file()]
-        said = []
-        if runs := [kind for kind in kinds if kind in ran]:
-            said.append(f"runs {listed(runs)} ({time_and_place([stored[kind] for kind in runs])})")
-        if shows := [kind for kind in kinds if kind in shown]:
-            said.append(f"shows stored runs of {listed(shows)}")
-        if said:
-            found[size] = " and ".join(said)
-    return found
+    ids |= functions(path)
+    stored = {kind: root / "results" / "full" / f"{name}.json" for kind, name in ids.items()}
+    kinds, (ran, shown) = [kind for kind, file in stored.items() if file.is_file()], sized(path)
+    said = []
+    if runs := [kind for kind in kinds if kind in ran]:
+        said.append(f"runs {listed(runs)} ({time_and_place([stored[kind] for kind in runs])})")
+    if shows := [kind for kind in kinds if kind in shown]:
+        said.append(f"shows stored runs of {listed(shows)}")
+    return " and ".join(said)
+
+
+def functions(path: Path) -> dict[str, str]:
+    """Return the ids of the experiments in the script beside a notebook, by the names of their functions."""
+    script = path.with_suffix(".py")
+    found = FUNCTION.findall(script.read_text(encoding="utf-8")) if script.is_file() else ()
+    return {name: one for one, name in found}
 
 
 def sized(path: Path) -> tuple[set[str], set[str]]:
@@ -129,7 +134,8 @@ def sized(path: Path) -> tuple[set[str], set[str]]:
         path: A notebook.
 
     Returns:
-        Two sets of names of classes: those with ``.at(...).run()``, perhaps by way of a name, and ``.load_stored()``.
+        Two sets of names: classes with ``.at(...).run()``, perhaps by way of a name, and functions with ``.run()``;
+        classes with ``.load_stored()``.
     """
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [source(cell) for cell in cells if cell["cell_type"] == "code"]
@@ -141,6 +147,7 @@ def sized(path: Path) -> tuple[set[str], set[str]]:
             named |= {ast.unparse(name): called(value, "at") for name, value in zip(*both, strict=False)}
     objects = [node.func.value for node in nodes if called(node, "run")]
     ran = {called(value, "at") or named.get(ast.unparse(value)) for value in objects}
+    ran |= {called(node, "run") for node in nodes} & functions(path).keys()
     return ran - {None}, {called(node, "load_stored") for node in nodes} - {None}
 
 

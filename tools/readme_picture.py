@@ -15,7 +15,7 @@ FILE = ROOT / "style" / "readme.png"
 
 def picture() -> bytes:
     """Return the PNG: Table 1 of the first paper, the paper's numbers beside ours; it brings its own background."""
-    data = experiments.SampleComplexity.load_stored("large")
+    data = experiments.EarlyStop.load_stored("full")
     return core_figures.png(figures.table_1(data, experiments.nearest_stop(data)), dpi=150, colors=32)
 
 

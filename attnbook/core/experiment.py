@@ -1,6 +1,6 @@
 """The contract of every experiment: fields are settings, ``simulate`` trains, ``measure`` reads off the claims.
 
-Running it at a scale, in groups of seeds, on any executor, continued after a crash, with provenance, and storing what
+Running it at a size, in groups of seeds, on any executor, continued after a crash, with provenance, and storing what
 came out are the same for all experiments and stand here once.
 
 Results are :class:`xarray.Dataset` objects, stored as the JSON that xarray documents for them
@@ -27,7 +27,7 @@ import xarray as xr
 import attnbook
 from attnbook.core import runtime, unfinished
 from attnbook.core.results import FORMAT, Clock, Measurement, ResultError, plain, read_json, stored_path, write_json
-from attnbook.core.runtime import Progress, Scale, share
+from attnbook.core.runtime import Progress, Size, share
 from attnbook.core.settings import check_known, check_types, restored
 
 __all__ = ["Arrays", "Experiment", "highest", "lowest", "share_of_seeds", "stacked"]
@@ -56,8 +56,8 @@ class Experiment:
     budget_seconds: ClassVar[float] = 60  # processor time that the book's size may take
     needs: ClassVar[Literal["any", "float64", "cpu"]] = "any"  # device: any, one with float64 (mps has none), the CPU
     smoke: ClassVar[Mapping[str, Any]]  # changes that make it run in a second and show nothing
-    paper: ClassVar[Mapping[str, Any] | None] = None  # changes that give the paper's own size, where the paper has one
-    large: ClassVar[Mapping[str, Any] | None] = None  # changes that give a larger run of this book's own
+    full: ClassVar[Mapping[str, Any] | None] = None  # changes that give the full size, where there is one:
+    paper_size: ClassVar[bool] = False  # the paper's own, which provenance says, else the largest run of this book
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     chunk: int = 5
@@ -79,17 +79,16 @@ class Experiment:
             raise ValueError(f"chunk: expected at least one seed, got {self.chunk}")
 
     @classmethod
-    def scales(cls) -> tuple[Scale, ...]:
+    def has(cls) -> tuple[Size, ...]:
         """Return the sizes that this experiment has."""
-        others: dict[Scale, Mapping[str, Any] | None] = {"paper": cls.paper, "large": cls.large}
-        return ("smoke", "book", *(scale for scale, changes in others.items() if changes is not None))
+        return ("smoke", "book") if cls.full is None else ("smoke", "book", "full")
 
     @classmethod
-    def at(cls, scale: Scale | None = None, **changes: Any) -> Self:
-        """Return the experiment at a scale, with some settings changed.
+    def at(cls, size: Size | None = None, **changes: Any) -> Self:
+        """Return the experiment at a size, with some settings changed.
 
         Args:
-            scale: One of :meth:`scales`; default that of the session (:func:`attnbook.core.runtime.scale`), or the
+            size: One of :meth:`has`; default that of the session (:func:`attnbook.core.runtime.size`), or the
                 book's where the experiment has no such size, which a printed line says.
             **changes: Settings to change.
 
@@ -97,18 +96,18 @@ class Experiment:
             The experiment, ready to run.
 
         Raises:
-            ValueError: If the experiment has no such scale or setting, or a value is outside its range.
+            ValueError: If the experiment has no such size or setting, or a value is outside its range.
             TypeError: If a value has the wrong type.
         """
-        if scale is None:
-            scale = runtime.scale()
-            if scale not in cls.scales():
-                print(f"{cls.id}: takes the book's size, as it has no size {scale!r}, only {', '.join(cls.scales())}")
-                scale = "book"
-        if scale not in cls.scales():
-            raise ValueError(f"scale: {cls.id} has no size {scale!r}, expected one of {', '.join(cls.scales())}")
+        if size is None:
+            size = runtime.size()
+            if size not in cls.has():
+                print(f"{cls.id} has no {size} size: this is the book's")
+                size = "book"
+        if runtime.known_size("size", size) not in cls.has():
+            raise ValueError(f"size: {cls.id} has no size {size!r}, expected one of {', '.join(cls.has())}")
         check_known(cls, changes)
-        return cls(**{**({} if scale == "book" else getattr(cls, scale)), **changes})
+        return cls(**{**({} if size == "book" else getattr(cls, size)), **changes})
 
     @classmethod
     def from_data(cls, data: xr.Dataset) -> Self:
@@ -133,21 +132,21 @@ class Experiment:
         held = {"seeds": np.atleast_1d(data["seed"]).tolist()} if "seed" in data.coords else {}
         return kind(**restored(kind, {**settings, **held}))
 
-    def nearest(self) -> tuple[Scale, str]:
+    def nearest(self) -> tuple[Size, str]:
         """Return the size from which the fewest settings differ, and what differs.
 
         Returns:
             The size, and for example ``steps 400 (6000)``, in brackets what the size has; empty where nothing differs,
             neither a setting nor the class. How seeds are grouped makes no difference.
         """
-        changes: dict[Scale, list[str]] = {}
-        for scale in sorted(self.scales(), key="smoke".__eq__):  # of equals the book's
-            there = self.at(scale, chunk=self.chunk)
+        changes: dict[Size, list[str]] = {}
+        for size in sorted(self.has(), key="smoke".__eq__):  # of equals the book's
+            there = self.at(size, chunk=self.chunk)
             both = [(f.name, getattr(self, f.name), getattr(there, f.name)) for f in dataclasses.fields(self)]
-            changes[scale] = [f"{name} {_short(mine)} ({_short(its)})" for name, mine, its in both if mine != its]
-        scale = min(changes, key=lambda one: len(changes[one]))
-        found = [f"experiment {self.id}"] * (" " in self.id) + changes[scale]
-        return scale, ", ".join([f"size {scale}"] * (scale != "book" and found != []) + found)
+            changes[size] = [f"{name} {_short(mine)} ({_short(its)})" for name, mine, its in both if mine != its]
+        size = min(changes, key=lambda one: len(changes[one]))
+        found = [f"experiment {self.id}"] * (" " in self.id) + changes[size]
+        return size, ", ".join([f"size {size}"] * (size != "book" and found != []) + found)
 
     def simulate(self, seeds: tuple[int, ...], device: torch.device, progress: Progress | None) -> Arrays:
         """Train these seeds; must depend on them and the settings only.
@@ -318,12 +317,12 @@ class Experiment:
             raise ResultError(f"{path.name}: damaged: {error!r}; delete it and run again") from error
 
     @classmethod
-    def load_stored(cls, scale: Scale | None = None) -> xr.Dataset:
+    def load_stored(cls, size: Size | None = None) -> xr.Dataset:
         """Read the result of this experiment that is kept with the book.
 
         Args:
-            scale: ``book``, ``paper`` or ``large``; default that of the session, or the book's where no result of
-                that size is stored, which a printed line says.
+            size: ``book`` or ``full``; default that of the session, or the book's where no result of that size is
+                stored, which a printed line says.
 
         Returns:
             The data set.
@@ -331,12 +330,12 @@ class Experiment:
         Raises:
             ResultError: As :meth:`load`.
         """
-        if scale is None:
-            scale = runtime.scale()
-            if scale != "book" and not stored_path(cls.id, scale).exists():
-                print(f"{cls.id}: shows the book's stored result, as none of size {scale!r} is stored")
-                scale = "book"
-        return cls.load(stored_path(cls.id, scale))
+        if size is None:
+            size = runtime.size()
+            if size != "book" and not stored_path(cls.id, size).exists():
+                print(f"{cls.id} has no stored result of the {size} size: this is the book's")
+                size = "book"
+        return cls.load(stored_path(cls.id, runtime.known_size("size", size)))
 
     def _here(
         self, groups: list[tuple[int, ...]], device: str | torch.device | None, progress: Progress | None, total: int
@@ -420,6 +419,8 @@ class Experiment:
             "peak_memory_mib": max(run["peak_memory_mib"] for run in runs),
             "groups": each,
         }
+        if self.nearest() == ("full", ""):
+            provenance["paper_size"] = self.paper_size
         return data.assign_attrs(experiment=self.id, settings=plain(self), provenance=provenance)
 
     def _write(self, data: xr.Dataset, path: Path, measurements: Mapping[str, Measurement] | None = None) -> None:

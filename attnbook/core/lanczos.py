@@ -5,7 +5,9 @@ products, done in blocks, so that both the products and the reorthogonalisation 
 comes with its residual, a bound on its error.
 
 A block shows no more copies of a repeated eigenvalue than it has vectors, and a matrix of low rank leaves nothing to
-go on with. In both cases vectors drawn at random, orthogonal to all before them, join the block.
+go on with. In both cases vectors drawn at random, orthogonal to all before them, join the block. This is why it is
+not ``scipy.sparse.linalg.eigsh``, which is as fast but leaves copies out in silence, even at its smallest tolerance:
+of nineteen copies of 3 above numbers from -1 to 2.8 it finds fewer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,35 @@
-"""The folders of a user that this package writes to."""
+"""The folders that this package reads and writes: the checkout of the book, and a user's own."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["cache_folder", "user_folder"]
+import attnbook
+
+__all__ = ["cache_folder", "checkout", "user_folder"]
+
+
+def checkout(start: Path | None = None) -> Path:
+    """Return the checkout of the book that the working directory is in.
+
+    Args:
+        start: Where to look first; default the working directory.
+
+    Returns:
+        The nearest folder upwards with ``_toc.yml`` and ``chapters``, else the one that the package lies in.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    start = start or Path.cwd()
+    for folder in (start, *start.parents, Path(attnbook.__file__).parent.parent):
+        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
+            return folder
+    raise ValueError(
+        "checkout: chapters, claims and results are in the repository of the book, not in the installed package; "
+        "clone it and call this from a folder of the clone"
+    )
 
 
 def cache_folder() -> Path:

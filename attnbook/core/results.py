@@ -28,16 +28,14 @@ import numpy as np
 import torch
 
 import attnbook
-from attnbook.core.places import user_folder
+from attnbook.core.places import checkout
 
 __all__ = [
     "FORMAT",
     "Clock",
     "Measurement",
     "ResultError",
-    "own_path",
-    "own_results_folder",
-    "places",
+    "at_paper_size",
     "plain",
     "read_json",
     "results_folder",
@@ -111,64 +109,30 @@ class Clock:
 
 
 def results_folder() -> Path:
-    """Return the folder of stored results.
+    """Return the folder of stored results, to which runs write as well.
 
     Returns:
-        ``ATTNBOOK_RESULTS`` if set, else ``results/`` of the repository, else the copy inside the
-        installed package.
+        ``ATTNBOOK_RESULTS`` if set, else ``results`` of the checkout of the book.
+
+    Raises:
+        ValueError: If there is neither.
     """
     if "ATTNBOOK_RESULTS" in os.environ:
         return Path(os.environ["ATTNBOOK_RESULTS"])
-    beside = _shipped().parent.parent / "results"
-    return beside if beside.is_dir() and not _shipped().is_dir() else _shipped()
+    return checkout() / "results"
 
 
-def own_results_folder() -> Path:
-    """Return the folder that runs write to.
-
-    Returns:
-        That of stored results; if these came with an installed package, which stay as they are to be compared with,
-        ``attnbook/results`` in ``XDG_DATA_HOME`` or ``~/.local/share``.
-
-    Raises:
-        ValueError: If there is no home folder.
-    """
-    if (stored := results_folder()) != _shipped():
-        return stored
-    return user_folder("XDG_DATA_HOME", ".local/share", "for results; set ATTNBOOK_RESULTS to a folder") / "results"
-
-
-def places() -> str:
-    """Return a line that says where the stored results are, and where runs write to if that is another folder."""
-    stored = results_folder()
-    try:
-        own = str(own_results_folder())
-    except ValueError as error:
-        own = str(error)
-    return f"stored results: {stored}" + (f"; your own runs: {own}" if own != str(stored) else "")
-
-
-def _shipped() -> Path:
-    """Where an installed package has its results."""
-    return Path(attnbook.__file__).parent / "stored_results"
-
-
-def stored_path(experiment: str, scale: str) -> Path:
+def stored_path(experiment: str, size: str) -> Path:
     """Return the file that holds, or would hold, the stored result of an experiment."""
-    return results_folder() / scale / f"{experiment}.json"
+    return results_folder() / size / f"{experiment}.json"
 
 
-def own_path(experiment: str, scale: str) -> Path:
-    """Return the file that a run of an experiment writes."""
-    return own_results_folder() / scale / f"{experiment}.json"
-
-
-def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
+def stored_measurements(experiment: str, size: str) -> dict[str, Measurement]:
     """Return the stored measurements of an experiment.
 
     Args:
         experiment: Its id.
-        scale: ``book``, ``large`` or ``paper``.
+        size: ``book`` or ``full``.
 
     Returns:
         Measurements by claim id; empty when the experiment is not stored.
@@ -176,19 +140,27 @@ def stored_measurements(experiment: str, scale: str) -> dict[str, Measurement]:
     Raises:
         ResultError: If the file is damaged, of another experiment or of another format.
     """
-    path = stored_path(experiment, scale)
-    if not path.exists():
-        return {}
+    path = stored_path(experiment, size)
+    return dict(_stored(path, experiment)[0]) if path.exists() else {}
+
+
+def at_paper_size(experiment: str) -> bool:
+    """Return whether the stored result of the full size is of the paper's own size, as its provenance says."""
+    path = stored_path(experiment, "full")
+    return path.exists() and _stored(path, experiment)[1]
+
+
+def _stored(path: Path, experiment: str) -> tuple[dict[str, Measurement], bool]:
     now = path.stat()
-    return dict(_measurements(path, experiment, (now.st_ino, now.st_mtime_ns, now.st_size)))
+    return _read(path, experiment, (now.st_ino, now.st_mtime_ns, now.st_size))
 
 
 @cache
-def _measurements(path: Path, experiment: str, state: tuple[int, ...]) -> dict[str, Measurement]:
-    """Read the measurements of a file in this state, once: a page of the book asks for each claim and size."""
+def _read(path: Path, experiment: str, state: tuple[int, ...]) -> tuple[dict[str, Measurement], bool]:
+    """Read measurements and size of a file in this state, once: a page of the book asks for each claim and size."""
     raw = read_json(path, experiment)
     try:
-        return {
+        measured = {
             claim: Measurement(
                 {k: float(v) for k, v in m["values"].items()},
                 {k: (float(v[0]), float(v[1])) for k, v in m["spread"].items()},
@@ -196,6 +168,7 @@ def _measurements(path: Path, experiment: str, state: tuple[int, ...]) -> dict[s
             )
             for claim, m in raw["measurements"].items()
         }
+        return measured, raw.get("provenance", {}).get("paper_size", False)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ResultError(f"{path.name}: damaged measurements: {error!r}") from error
 

@@ -1,4 +1,4 @@
-"""Where and at what size an experiment runs: device, scale, threads, progress.
+"""Where and at what size an experiment runs: device, size, threads, progress.
 
 :func:`use` chooses both for the rest of the session; every chapter begins by calling it.
 """
@@ -19,45 +19,49 @@ import torch
 from attnbook.core.settings import whole
 
 __all__ = [
-    "Progress", "Scale", "chosen_device", "device", "double_device", "is_watched", "progress_bar", "say", "scale",
-    "share", "threads", "use",
+    "Progress", "Size", "chosen_device", "device", "double_device", "is_watched", "progress_bar", "say", "share",
+    "size", "threads", "use",
 ]  # fmt: skip
 
-Scale: TypeAlias = Literal["smoke", "book", "paper", "large"]
+Size: TypeAlias = Literal["smoke", "book", "full"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (units of work done, units in all)."""
 
+OLD_SIZES = ("paper", "large")  # what the full size was called before
 MOMENT, BETWEEN = 1.5, 0.3
 """Seconds before the bar of a notebook appears, and between two of its states."""
 
 _chosen: dict[str, Any] = {}  # what `use` was last called with, "auto" left out
 
 
-def use(*, scale: str = "auto", device: str | torch.device = "auto") -> None:
+def use(*, size: str = "auto", device: str | torch.device = "auto", **old: str) -> None:
     """Choose at what size and where experiments run from now on, in this process.
 
     Every chapter begins by calling it, with the size and the device that its first cell holds; an experiment without
-    that size keeps the book's. Arguments that a call gives explicitly still come first. Python's collector is told to
-    look for garbage after 50,000 new objects, not 700: what torch and Matplotlib load lives as long as the session.
+    that size takes the book's and says so. Arguments that a call gives explicitly still come first. Python's collector
+    is told to look for garbage after 50,000 new objects, not 700: what torch and Matplotlib load lives as long as the
+    session.
 
     Args:
-        scale: ``smoke``, ``book``, ``paper`` or ``large``; default ``auto``: what ``ATTNBOOK_SCALE`` says, else
-            ``book``.
+        size: ``smoke``, ``book`` or ``full``; default ``auto``: what ``ATTNBOOK_SIZE`` says, else ``book``.
         device: ``cuda``, ``cuda:1``, ``mps`` or ``cpu``; default ``auto``: the first of these that this machine has.
+        **old: Names that are no longer known, for a message.
 
     Raises:
-        ValueError: If the scale is unknown, or this machine has no such device; nothing is chosen then.
+        ValueError: If the size is unknown, or this machine has no such device; nothing is chosen then.
 
     Example:
         >>> from attnbook.core import runtime
-        >>> runtime.use(scale="smoke", device="cpu")
-        >>> runtime.scale(), runtime.device()
+        >>> runtime.use(size="smoke", device="cpu")
+        >>> runtime.size(), runtime.device()
         ('smoke', device(type='cpu'))
         >>> runtime.use()
     """
+    for name in old:
+        raise ValueError(f"{name}: expected size or device" + ", scale is now size" * (name == "scale"))
     chosen: dict[str, Any] = {}
-    if scale != "auto":
-        chosen["scale"] = _known_scale("scale", scale, "auto")
+    if size != "auto":
+        chosen["size"] = known_size("size", size, "auto")
     if device != "auto":
         chosen["device"] = _available(device)
     _chosen.clear()
@@ -114,26 +118,43 @@ def _available(name: str | torch.device | None) -> torch.device:
     return wanted
 
 
-def scale() -> Scale:
+def size() -> Size:
     """Return the size at which experiments run unless told otherwise.
 
-    The last call of :func:`use` picks it, else the environment variable ``ATTNBOOK_SCALE``: ``smoke`` (a second, for
-    tests), ``book`` (the default: any laptop), ``paper`` (the paper's own size) or ``large`` (larger, this book's own).
+    The last call of :func:`use` picks it, else the environment variable ``ATTNBOOK_SIZE``: ``smoke`` (a second, for
+    tests), ``book`` (the default: any laptop) or ``full`` (the paper's own size, else the largest run of this book).
 
     Returns:
-        The scale.
+        The size.
 
     Raises:
-        ValueError: If the variable holds anything else.
+        ValueError: If the variable holds anything else, or only ``ATTNBOOK_SCALE`` is set, its former name.
     """
-    if "scale" in _chosen:
-        return _chosen["scale"]
-    return _known_scale("ATTNBOOK_SCALE", os.environ.get("ATTNBOOK_SCALE", "book"))
+    if "size" in _chosen:
+        return _chosen["size"]
+    if "ATTNBOOK_SCALE" in os.environ and "ATTNBOOK_SIZE" not in os.environ:
+        raise ValueError("ATTNBOOK_SCALE: is now ATTNBOOK_SIZE, one of smoke, book, full")
+    return known_size("ATTNBOOK_SIZE", os.environ.get("ATTNBOOK_SIZE", "book"))
 
 
-def _known_scale(name: str, value: str, *others: str) -> Scale:
-    if value not in get_args(Scale):
-        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join((*get_args(Scale), *others))}")
+def known_size(name: str, value: str, *others: str) -> Size:
+    """Return a size, checked.
+
+    Args:
+        name: What a message calls it.
+        value: The size.
+        *others: What else the caller takes.
+
+    Returns:
+        The size.
+
+    Raises:
+        ValueError: If there is none of this name; for a former one the message says what it is called now.
+    """
+    if value in OLD_SIZES:
+        raise ValueError(f"{name}: {value!r} is now 'full'")
+    if value not in get_args(Size):
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join((*get_args(Size), *others))}")
     return value  # type: ignore[return-value]  # narrowed by the check above
 
 

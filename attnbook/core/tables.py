@@ -139,6 +139,6 @@ def provenance(data: xr.Dataset) -> Table:
     """
     facts = data.attrs["provenance"].items()
     rows: list[list[str | Measured]] = [
-        [name.replace("_", " "), Measured(str(value))] for name, value in facts if name != "groups"
+        [name.replace("_", " "), Measured(str(value))] for name, value in facts if name not in ("groups", "paper_size")
     ]
     return Table(["stored result", ""], rows, "How the stored result was obtained.")

@@ -35,7 +35,16 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 
-__all__ = ["Look", "Penalty", "Recurrence", "attention_penalty", "initial_parameters", "looks", "predict", "read"]
+__all__ = [
+    "AttentionStep",
+    "Penalty",
+    "Recurrence",
+    "attention_penalty",
+    "initial_parameters",
+    "looks",
+    "predict",
+    "read",
+]
 
 Penalty: TypeAlias = Literal["l1_weights", "entropy", "l1_scores", "l2_weights"]
 
@@ -54,7 +63,7 @@ class Recurrence:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
 
 
-class Look(NamedTuple):
+class AttentionStep(NamedTuple):
     """What one step sees."""
 
     logits: Float[Tensor, "members samples words"]  #: Scores of the words, ``(members, samples, words)``
@@ -87,7 +96,7 @@ def initial_parameters(
 
 def looks(
     parameters: Parameters, sentences: Float[Tensor, "members samples words dimension"], n_steps: int
-) -> list[Look]:
+) -> list[AttentionStep]:
     """Return what each of some looks at sentences sees.
 
     Args:
@@ -109,7 +118,7 @@ def looks(
         logits = score(state)
         weights = torch.softmax(logits, 1)  # over the last axis, of a few words, it takes twenty times as long
         found = (weights.unsqueeze(1) * words).sum(2)
-        taken.append(Look(logits.mT, weights.mT, found.mT))
+        taken.append(AttentionStep(logits.mT, weights.mT, found.mT))
         if k < n_steps - 1:
             state = torch.tanh(parameters["state_state"] @ state + parameters["state_context"] @ context)
             context = found

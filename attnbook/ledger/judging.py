@@ -32,14 +32,14 @@ class Verdict:
 
     Attributes:
         claim: The claim.
-        scale: Scale of the measurement.
+        size: Size of the run.
         outcome: One of :data:`OUTCOMES`, or that a run of the reader's own is not judged.
         measurement: What was measured; None when nothing was.
         own: How that run differs from those of the book, and what follows; empty for these.
     """
 
     claim: Claim
-    scale: str
+    size: str
     outcome: str
     measurement: Measurement | None = None
     own: str = ""
@@ -50,13 +50,13 @@ class Verdict:
         return self.measurement.n_seeds if self.measurement else 0
 
 
-def judge(claim: Claim, measurement: Measurement, scale: str = "book") -> Verdict:
+def judge(claim: Claim, measurement: Measurement, size: str = "book") -> Verdict:
     """Apply a claim's rule to what was measured.
 
     Args:
         claim: The claim.
         measurement: Values under the names that the rule uses.
-        scale: Scale of the measurement.
+        size: Size of the run.
 
     Returns:
         The verdict the claim earns when the rule holds, else ``not reproduced``.
@@ -79,7 +79,7 @@ def judge(claim: Claim, measurement: Measurement, scale: str = "book") -> Verdic
         raise LedgerError(f"{claim.id}: rule {claim.accept!r} cannot be evaluated: {error}") from error
     if not isinstance(holds, bool):
         raise LedgerError(f"{claim.id}: rule {claim.accept!r} must be true or false, gave {holds!r}")
-    return Verdict(claim, scale, claim.verdict if holds else "not reproduced", measurement)
+    return Verdict(claim, size, claim.verdict if holds else "not reproduced", measurement)
 
 
 def _evaluate(rule: str, names: Mapping[str, float]) -> object:
@@ -100,12 +100,12 @@ def _parsed(rule: str) -> tuple[ast.expr, frozenset[str]]:
     return tree, frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
 
 
-def recorded(claim: Claim, scale: str = "book") -> Verdict:
+def recorded(claim: Claim, size: str = "book") -> Verdict:
     """Return the verdict on the stored result of one size.
 
     Args:
         claim: The claim.
-        scale: ``book``, ``large`` or ``paper``.
+        size: ``book`` or ``full``.
 
     Returns:
         The verdict; ``pending`` while nothing is stored.
@@ -114,9 +114,9 @@ def recorded(claim: Claim, scale: str = "book") -> Verdict:
         ResultError: If the stored result is damaged.
     """
     if claim.untestable:
-        return Verdict(claim, scale, "not testable")
-    measurement = None if claim.pending else stored_measurements(claim.experiment, scale).get(claim.id)
-    return Verdict(claim, scale, "pending") if measurement is None else judge(claim, measurement, scale)
+        return Verdict(claim, size, "not testable")
+    measurement = None if claim.pending else stored_measurements(claim.experiment, size).get(claim.id)
+    return Verdict(claim, size, "pending") if measurement is None else judge(claim, measurement, size)
 
 
 def standing(claim: Claim) -> Verdict:
@@ -131,7 +131,7 @@ def standing(claim: Claim) -> Verdict:
     Returns:
         The verdict.
     """
-    verdicts = [recorded(claim, scale) for scale in ("paper", "large", "book")]
+    verdicts = [recorded(claim, size) for size in ("full", "book")]
     found = [v for v in verdicts if v.measurement]
-    named = [v for v in found if v.scale == claim.scale]
+    named = [v for v in found if v.size == claim.size]
     return max(named or found, key=lambda v: v.n_seeds, default=verdicts[-1])

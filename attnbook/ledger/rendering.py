@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from attnbook.core.results import Measurement
+from attnbook.core.results import Measurement, at_paper_size
 from attnbook.ledger.judging import Verdict, recorded, standing
 from attnbook.ledger.replication import replicated, replicated_size
 from attnbook.ledger.schema import SETTINGS, SOURCES, Claim
@@ -39,12 +39,7 @@ SIGNS = {
 }
 OPENS = "cursor: pointer; list-style-type: disclosure-closed; list-style-position: inside"  # JupyterLab shows it bare
 BOARDS = {"paper": "Statements of the papers", "book": "Findings of this book"}
-SIZES = {
-    "smoke": "at the size of tests",
-    "book": "at the book's size",
-    "large": "in a larger run",
-    "paper": "at the paper's size",
-}
+SIZES = {"smoke": "at the size of tests", "book": "at the book's size", "full": "in a larger run"}
 
 
 def number(value: float) -> str:
@@ -136,13 +131,18 @@ def stands(verdict: Verdict) -> str:
 
 
 def _with_size(v: Verdict) -> str:
-    return f"{v.outcome}, {SIZES[v.scale]}" + (f" over {v.n_seeds} seeds" if v.n_seeds > 1 else "")
+    return f"{v.outcome}, {_at(v.size, v.claim)}" + (f" over {v.n_seeds} seeds" if v.n_seeds > 1 else "")
+
+
+def _at(size: str, claim: Claim) -> str:
+    """A size in words; the full one is the paper's own where the provenance of the stored result says so."""
+    return "at the paper's size" if size == "full" and at_paper_size(claim.experiment) else SIZES[size]
 
 
 def _larger(shown: Verdict) -> list[str]:
     """The verdicts of runs larger than the one that counts, where they are others than that one and not shown."""
     counts, sizes = standing(shown.claim), list(SIZES)
-    larger = [recorded(shown.claim, size) for size in sizes[sizes.index(counts.scale) + 1 :] if size != shown.scale]
+    larger = [recorded(shown.claim, size) for size in sizes[sizes.index(counts.size) + 1 :] if size != shown.size]
     return [_with_size(v) for v in larger if v.measurement and v.outcome != counts.outcome]
 
 
@@ -161,8 +161,8 @@ def held(verdict: Verdict) -> str:
         return ""
     tried = replicated_size(verdict.claim.experiment)
     if (before := recorded(verdict.claim, tried).outcome) != verdict.outcome:
-        return f"{before} {SIZES[tried]} ({found})"
-    return str(found) if tried == standing(verdict.claim).scale else f"{found}, {SIZES[tried]}"
+        return f"{before} {_at(tried, verdict.claim)} ({found})"
+    return str(found) if tried == standing(verdict.claim).size else f"{found}, {_at(tried, verdict.claim)}"
 
 
 def scoreboards(verdicts: Sequence[Verdict]) -> dict[str, Counter[str]]:

@@ -15,14 +15,13 @@ from attnbook.core.results import (
     FORMAT,
     Measurement,
     ResultError,
-    own_path,
     plain,
     read_json,
     stored_measurements,
     stored_path,
     write_json,
 )
-from attnbook.core.runtime import Scale
+from attnbook.core.runtime import Size
 from attnbook.ledger.judging import judge, recorded
 from attnbook.ledger.schema import Claim, LedgerError, claim
 
@@ -73,9 +72,9 @@ def fresh_seeds(count: int, number: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def replicated_size(experiment: str) -> Scale:
-    """Return the size at which fresh seeds are tried: the book's, or a larger one if claims are measured there only."""
-    sizes: tuple[Scale, ...] = ("book", "large", "paper")
+def replicated_size(experiment: str) -> Size:
+    """Return the size at which fresh seeds are tried: the book's, or the full one if claims are measured there only."""
+    sizes: tuple[Size, ...] = ("book", "full")
     return next((size for size in sizes if stored_measurements(experiment, size)), "book")
 
 
@@ -92,13 +91,13 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         sets: Number of sets.
 
     Returns:
-        The file; sets that came with an installed package are gone on from in a file of the user's own.
+        The file.
 
     Raises:
         ResultError: If the stored file is damaged or cannot be written.
         LedgerError: If a measured claim is not in the ledger or cannot be judged.
     """
-    path, shipped, seeds = own_path(experiment, FOLDER), stored_path(experiment, FOLDER), settings.seeds
+    path, seeds = stored_path(experiment, FOLDER), settings.seeds
     fixed = {name: value for name, value in plain(settings).items() if name != "seeds"}
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -107,9 +106,8 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         "seeds": [],
         "provenance": [],
     }
-    before = path if path.exists() else shipped
-    if before.exists():
-        kept = read_json(before, experiment)
+    if path.exists():
+        kept = read_json(path, experiment)
         if kept.get("settings") == fixed and _are_fresh(kept.get("seeds"), len(seeds)):
             content = kept
     for number in range(len(content["seeds"]), sets):
@@ -117,7 +115,7 @@ def replicate(experiment: str, settings: Any, measure: Measure, *, sets: int = 5
         measured, provenance = measure(replace(settings, seeds=fresh))
         content = _with_set(content, fresh, measured, provenance)
         write_json(path, content)
-    return path if path.exists() else shipped
+    return path
 
 
 def _are_fresh(kept: Any, count: int) -> bool:

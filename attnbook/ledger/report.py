@@ -60,8 +60,8 @@ def check(*results: xr.Dataset, only: Sequence[str] | None = None) -> Report:
 def _verdicts(data: xr.Dataset, only: Sequence[str] | None) -> Iterator[Verdict]:
     """Judge a run of the book; of the reader's own runs say what was measured, and what was asked for and was not."""
     experiment = Experiment.from_data(data)
-    (scale, changes), name = experiment.nearest(), experiment.id.split()[0]  # what it varies, if it does
-    size = {"book": "", "smoke": "the size of tests"}.get(scale, f"size {scale}")
+    (at, changes), name = experiment.nearest(), experiment.id.split()[0]  # what it varies, if it does
+    size = {"book": "", "smoke": "the size of tests"}.get(at, f"size {at}")
     measured, missing = {}, f"{changes or size}; it leaves out what some claims need"
     try:
         measured = experiment.measurements(data)
@@ -72,13 +72,13 @@ def _verdicts(data: xr.Dataset, only: Sequence[str] | None) -> Iterator[Verdict]
     for i, found in measured.items():
         asked = claim(i)
         other = f"experiment {experiment.id}" if asked.experiment != experiment.id else ""
-        if own := changes or other or (size if scale == "smoke" else ""):
+        if own := changes or other or (size if at == "smoke" else ""):
             said = f"{own}; not the run by which the claims are judged"
-            yield Verdict(asked, scale, "your run, not judged", found, said)
+            yield Verdict(asked, at, "your run, not judged", found, said)
         else:
-            yield judge(asked, found, scale)
+            yield judge(asked, found, at)
     if only is None:
-        only = list(stored_measurements(name, "book" if scale == "smoke" else scale)) if changes else []
+        only = list(stored_measurements(name, "book" if at == "smoke" else at)) if changes else []
     for asked in claims():
         if asked.experiment == name and asked.id in only and asked.id not in measured and (changes or size):
-            yield Verdict(asked, scale, "your run, not measured", None, missing)
+            yield Verdict(asked, at, "your run, not measured", None, missing)

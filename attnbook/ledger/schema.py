@@ -1,6 +1,6 @@
 """The claims ledger: what a paper states, where, and the rule by which we judge it.
 
-One TOML file per paper (``claims/<paper>.toml``) holds a ``[paper]`` table and a list of
+One TOML file per paper (``chapters/<paper>/claims.toml`` of the checkout) holds a ``[paper]`` table and a list of
 ``[[claim]]`` tables. Reading one checks every field, so that a typing error is reported with
 the claim and the field it is in, and never turns into a claim that is silently not checked.
 """
@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SETTINGS", "SOURCES", "Claim", "LedgerError", "Paper", "claim", "claims", "papers", "read_paper"]
+from attnbook.core.places import checkout
 
-FOLDER = Path(__file__).parent / "claims"
+__all__ = ["SETTINGS", "SOURCES", "Claim", "LedgerError", "Paper", "claim", "claims", "papers", "read_paper"]
 
 SOURCES = {"paper": "what the paper states", "book": "a finding of this book"}
 SETTINGS = {
@@ -30,7 +30,7 @@ SETTINGS = {
 }
 EARNED = ("reproduced", "consistent with the bound", "reproduced in trend", "contradicted")
 LESS = ("consistent with the bound", "reproduced in trend")  # the most that an experiment outside can earn
-SCALES = ("", "book", "large", "paper")
+SIZES = ("", "book", "full")
 ID = re.compile(r"[A-Z]{2}-[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
@@ -58,8 +58,7 @@ class Claim:
         verdict: What a claim earns when its rule holds: ``reproduced``, ``consistent with the bound`` (a bound is not
             exceeded), ``reproduced in trend`` or ``contradicted`` (the rule then tests the corrected statement).
         status: ``pending`` while its chapter, or the run that it asks for, is missing; else empty.
-        scale: The size that the statement is about: ``book``, ``large`` (a larger run of our own) or ``paper`` (the
-            paper's own experiment); empty when it names none.
+        size: The size that the statement is about, ``book`` or ``full``; empty when it names none.
         untestable: Reason why it cannot be tested; empty for all others.
         note: How to read the statement with care, in fair wording; may be empty.
         trial: What had been measured in a trial when the rule was set, as an end of the sentence "The rule was set
@@ -80,7 +79,7 @@ class Claim:
     setting: str = ""
     verdict: str = "reproduced"
     status: str = ""
-    scale: str = ""
+    size: str = ""
     untestable: str = ""
     note: str = ""
     trial: str = ""
@@ -118,7 +117,7 @@ def read_paper(path: Path) -> Paper:
     """Read and check one ledger file.
 
     Args:
-        path: A file ``<paper>.toml``.
+        path: A file ``<paper>/claims.toml``.
 
     Returns:
         The paper with its claims.
@@ -130,30 +129,30 @@ def read_paper(path: Path) -> Paper:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise LedgerError(f"{path.name}: cannot be read as TOML: {error}") from error
-    _only_known(raw, {"paper", "claim"}, path.name)
+        raise LedgerError(f"{_named(path)}: cannot be read as TOML: {error}") from error
+    _only_known(raw, {"paper", "claim"}, _named(path))
     head, entries = raw.get("paper", {}), raw.get("claim", [])
     if not isinstance(head, dict) or not isinstance(entries, list):
-        raise LedgerError(f"{path.name}: needs one [paper] table and a list of [[claim]] tables")
-    _only_known(head, {"part", "title", "prefix", "citation"}, f"{path.name}, [paper]")
+        raise LedgerError(f"{_named(path)}: needs one [paper] table and a list of [[claim]] tables")
+    _only_known(head, {"part", "title", "prefix", "citation"}, f"{_named(path)}, [paper]")
     part = head.get("part")
     if isinstance(part, bool) or not isinstance(part, int) or part < 1:
-        raise LedgerError(f"{path.name}, [paper]: field 'part' must be a whole number from 1, got {part!r}")
+        raise LedgerError(f"{_named(path)}, [paper]: field 'part' must be a whole number from 1, got {part!r}")
     for name in ("title", "prefix", "citation"):
         if not isinstance(head.get(name), str) or not head[name]:
-            raise LedgerError(f"{path.name}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
+            raise LedgerError(f"{_named(path)}, [paper]: field {name!r} must be a text, got {head.get(name)!r}")
     found = tuple(_claim(entry, path, number) for number, entry in enumerate(entries, 1))
     ids = _ids(found)
-    _no_repeats(ids, path.name)
+    _no_repeats(ids, _named(path))
     for one in ids:
         if not one.startswith(head["prefix"] + "-"):
-            raise LedgerError(f"{path.name}, {one}: id must start with {head['prefix']!r} and a hyphen")
-    return Paper(name=path.stem, claims=found, **head)
+            raise LedgerError(f"{_named(path)}, {one}: id must start with {head['prefix']!r} and a hyphen")
+    return Paper(name=path.parent.name, claims=found, **head)
 
 
 def papers() -> tuple[Paper, ...]:
     """Return all papers of the ledger, in the order of the book's parts."""
-    return _read_all(FOLDER)
+    return _read_all(checkout() / "chapters")
 
 
 def claims() -> tuple[Claim, ...]:
@@ -188,12 +187,16 @@ def claim(claim_id: str) -> Claim:
 
 @cache
 def _read_all(folder: Path) -> tuple[Paper, ...]:
-    found = tuple(sorted(map(read_paper, folder.glob("*.toml")), key=lambda paper: paper.part))
+    found = tuple(sorted(map(read_paper, folder.glob("*/claims.toml")), key=lambda paper: paper.part))
     for one, other in itertools.pairwise(found):
         if one.part == other.part:
-            raise LedgerError(f"{one.name}.toml, {other.name}.toml: both are part {one.part}")
+            raise LedgerError(f"{one.name}, {other.name}: both are part {one.part}")
     _no_repeats(_ids(c for paper in found for c in paper.claims), "ledger")
     return found
+
+
+def _named(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
 
 
 def _ids(claims: Iterable[Claim]) -> list[str]:
@@ -202,7 +205,8 @@ def _ids(claims: Iterable[Claim]) -> list[str]:
 
 
 def _claim(entry: Any, path: Path, number: int) -> Claim:
-    where = f"{path.name}, claim {number}" + (f" ({entry['id']})" if isinstance(entry, dict) and "id" in entry else "")
+    known_as = f" ({entry['id']})" if isinstance(entry, dict) and "id" in entry else ""
+    where = f"{_named(path)}, claim {number}{known_as}"
     if not isinstance(entry, dict):
         raise LedgerError(f"{where}: must be a table, got {type(entry).__name__}")
     known = {f.name: f for f in fields(Claim) if f.name != "paper"}
@@ -214,7 +218,7 @@ def _claim(entry: Any, path: Path, number: int) -> Claim:
         if name in entry and name not in {"paper_value", "merged"} and not isinstance(entry[name], str):
             raise LedgerError(f"{where}: field {name!r} must be a text, got {entry[name]!r}")
     _check_values(entry, where)
-    return Claim(**{**entry, "merged": tuple(entry.get("merged", ()))}, paper=path.stem)
+    return Claim(**{**entry, "merged": tuple(entry.get("merged", ()))}, paper=path.parent.name)
 
 
 def _check_values(entry: Mapping[str, Any], where: str) -> None:
@@ -225,7 +229,7 @@ def _check_values(entry: Mapping[str, Any], where: str) -> None:
     tested = entry.get("setting") not in ("outside", "vacuous") or entry.get("untestable")
     _one_of(entry.get("verdict", "reproduced"), EARNED if tested else LESS, "verdict", where)
     _one_of(entry.get("status", ""), ("", "pending"), "status", where)
-    _one_of(entry.get("scale", ""), SCALES, "scale", where)
+    _one_of(entry.get("size", ""), SIZES, "size", where)
     merged = entry.get("merged", [])
     if not isinstance(merged, list) or not all(isinstance(one, str) and ID.fullmatch(one) for one in merged):
         raise LedgerError(f"{where}: field 'merged' must be a list of ids, got {merged!r}")

@@ -12,13 +12,13 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from attnbook.core.feedback import verdict
-from attnbook.core.figures import INK, Look, band, style
 from attnbook.core.rng import stream
 from attnbook.lab import Increasing, Seeds, device, experiment, sweep
 from attnbook.multi_head import head_groups, layer, measures, network, starts
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.experiment_parts import random_networks
 from attnbook.multi_head.objectives import logistic
+from attnbook.show import INK, Look, band, curves, looks_of, own_lines, style
 from attnbook.train import log_spaced
 
 if TYPE_CHECKING:  # loaded only where something is drawn
@@ -198,10 +198,10 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
     growing = xr.concat([data.test_error.sel(heads=h, step_size=h / 2, drop=True) for h in heads], "heads")
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 2.8))
-        band(ax, heads, data.test_error.sel(step_size=SMALL_STEP).transpose("seed", "heads").values, FIXED)
-        band(ax, heads, growing.transpose("seed", "heads").values, GROWING)
-        for (name, line), color in zip((yours or {}).items(), ("#7c3aed", "#8a5a00", "#15803d"), strict=False):
-            ax.plot(list(line), list(line.values()), color=color, marker="P", linestyle=":", label=f"yours: {name}")
+        fixed = data.test_error.sel(step_size=SMALL_STEP, drop=True)
+        lines = xr.concat([fixed, growing], xr.IndexVariable("rule", ["fixed", "growing"]))
+        curves(ax, lines, "heads", "rule", {"fixed": FIXED, "growing": GROWING})
+        own_lines(ax, yours)
         ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR, ylim=(-0.01, 0.3))
         ax.set_xticks(heads, [f"{h:g}" for h in heads])
         ax.minorticks_off()
@@ -241,9 +241,8 @@ def law_frame(data: xr.Dataset, power: float) -> Figure:
 
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.6))
-        for h in data.heads.values:
+        for h, look in looks_of(data.heads.values.tolist(), BY_HEADS, "{} heads").items():
             curve = data.mass.sel(heads=h).transpose("seed", "step_size")
-            look = BY_HEADS.get(int(h), Look(f"{h:g} heads", INK, "-", "x"))
             band(ax, data.step_size.values / float(h) ** power, curve.values, look)
         label = "step size" if power == 0 else rf"step size $/\,H^{{{power:g}}}$"
         ax.set(xscale="log", xlabel=label, ylabel="attention on relevant tokens", ylim=(0, 1), xlim=(1e-4, 4e3))

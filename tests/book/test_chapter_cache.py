@@ -32,8 +32,6 @@ MODULES = {
     "alpha/models.py": "def draw():\n    from attnbook.core import rng\n    return rng.SEED",
     "beta/__init__.py": "",
     "beta/models.py": "",
-    "ledger/claims/alpha.toml": "",
-    "ledger/claims/beta.toml": "",
 }
 
 
@@ -50,6 +48,9 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "_config.yml").write_text("execute: {timeout: 60}\n", encoding="utf-8")
     cells = ["%pip --version\nfrom attnbook.alpha import models", "import attnbook.core.figures"]
     write_chapters(tmp_path, alpha=cells)
+    for paper in ("alpha", "beta"):
+        (tmp_path / "chapters" / paper).mkdir(exist_ok=True)
+        (tmp_path / "chapters" / paper / "claims.toml").touch()
     return tmp_path
 
 
@@ -93,7 +94,7 @@ def chapter(project: Path, name: str) -> Path:
         "attnbook/__init__.py",  # run by every import
         "attnbook/alpha/__init__.py",
         "attnbook/core/__init__.py",
-        "attnbook/ledger/claims/alpha.toml",  # the claims of its paper
+        "chapters/alpha/claims.toml",  # the claims of its paper
         "results/book/alpha.first.json",  # the results of its paper
     ],
 )
@@ -110,7 +111,7 @@ def test_digest_changes_with_what_a_chapter_depends_on(name: str, project: Path,
     [
         "attnbook/core/unused.py",
         "attnbook/beta/models.py",
-        "attnbook/ledger/claims/beta.toml",
+        "chapters/beta/claims.toml",
         "results/book/beta.first.json",
         "results/book/alphabet.first.json",
         "_config.yml",
@@ -126,9 +127,9 @@ def test_digest_ignores_everything_else(name: str, project: Path, digest: Callab
 
 def test_digest_depends_on_the_scale(digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of a smoke run are never shown as those of the book."""
-    monkeypatch.delenv("ATTNBOOK_SCALE", raising=False)
+    monkeypatch.delenv("ATTNBOOK_SIZE", raising=False)
     book = digest()
-    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    monkeypatch.setenv("ATTNBOOK_SIZE", "smoke")
     assert digest() != book
 
 
@@ -150,7 +151,7 @@ def test_nothing_is_built_while_nothing_changes(name: str, project: Path, monkey
         file.write("# changed\n")
     changed = build.fingerprint(project)
     assert not build.is_made_of(page, stamp, changed)
-    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
+    monkeypatch.setenv("ATTNBOOK_SIZE", "smoke")
     assert build.fingerprint(project) not in (made_of, changed)
 
 

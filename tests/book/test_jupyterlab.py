@@ -113,7 +113,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     own["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as in `make lab`: no question about news
     own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     if OPENED is QUICK:  # the numbers of the book's size are compared by nbval; here it is what shows them that counts
-        own["ATTNBOOK_SCALE"] = "smoke"
+        own["ATTNBOOK_SIZE"] = "smoke"
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
          f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}"],

@@ -51,6 +51,14 @@ def test_way_has_at_most_45_screens_and_leads_on(address: str, context: Any) -> 
     page.close()
 
 
+def test_only_who_came_by_the_way_is_led_on(address: str, context: Any) -> None:
+    page = context.new_page()
+    page.goto(f"{address}chapters/{WAY[0]}.html")
+    assert page.locator(END).count() == 1
+    assert not page.locator(END).is_visible()
+    page.close()
+
+
 def _bottom(page: Any) -> float:
     """Return where the quick part of an open chapter ends, in pixels from the top of the page."""
     settle(page)

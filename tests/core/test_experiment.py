@@ -45,51 +45,67 @@ def same(one, other):
     return one.drop_attrs().identical(other.drop_attrs())
 
 
-def test_scales_change_what_they_say_and_single_settings_can_be_changed():
-    assert Toy.scales() == ("smoke", "book", "large")
+def test_sizes_change_what_they_say_and_single_settings_can_be_changed():
+    assert Toy.has() == ("smoke", "book", "full")
     assert Toy.at("book") == Toy()
-    assert Toy.at("large", chunk=2) == Toy(steps=11, chunk=2)
-    with pytest.raises(ValueError, match=r"scale: toy\.draws has no size 'paper', expected one of smoke, book, large"):
+    assert Toy.at("full", chunk=2) == Toy(steps=11, chunk=2)
+    with pytest.raises(ValueError, match=r"^size: 'paper' is now 'full'$"):
         Toy.at("paper")
+
+
+class Still(Toy):
+    """Has no full size."""
+
+    id = "toy.still"
+    full = None
 
 
 @pytest.fixture
 def session():
     """A function that chooses the size of the session; none is chosen afterwards."""
-    yield lambda scale: runtime.use(scale=scale)
+    yield lambda size: runtime.use(size=size)
     runtime.use()
 
 
 @pytest.mark.parametrize(
-    ("scale", "expected", "said"),
+    ("size", "kind", "expected", "said"),
     [
-        ("auto", Toy(), ""),
-        ("smoke", Toy.at("smoke"), ""),
-        ("large", Toy.at("large"), ""),
-        ("paper", Toy(), "toy.draws: takes the book's size, as it has no size 'paper', only smoke, book, large\n"),
+        ("auto", Toy, Toy(), ""),
+        ("smoke", Toy, Toy.at("smoke"), ""),
+        ("full", Toy, Toy.at("full"), ""),
+        ("full", Still, Still(), "toy.still has no full size: this is the book's\n"),
     ],
 )
-def test_the_session_picks_the_default_scale_where_the_experiment_has_it(scale, expected, said, session, capsys):
+def test_the_session_picks_the_default_size_where_the_experiment_has_it(size, kind, expected, said, session, capsys):
     """And a line says so where it does not."""
-    session(scale)
-    assert Toy.at() == expected
+    session(size)
+    assert kind.at() == expected
     assert capsys.readouterr() == (said, "")
 
 
 @pytest.mark.parametrize(
-    ("scale", "steps", "said"),
+    ("size", "steps", "said"),
     [
         ("auto", 5, ""),
-        ("large", 11, ""),
-        ("paper", 5, "toy.draws: shows the book's stored result, as none of size 'paper' is stored\n"),
+        ("full", 11, ""),
+        ("smoke", 5, "toy.draws has no stored result of the smoke size: this is the book's\n"),
     ],
 )
-def test_the_session_picks_the_stored_result_where_there_is_one(scale, steps, said, session, capsys, tmp_results):
-    for size in ("book", "large"):
-        Toy.at(size).store(Toy.at(size).run(device="cpu"), stored_path("toy.draws", size))
-    session(scale)
+def test_the_session_picks_the_stored_result_where_there_is_one(size, steps, said, session, capsys, tmp_results):
+    for one in ("book", "full"):
+        Toy.at(one).store(Toy.at(one).run(device="cpu"), stored_path("toy.draws", one))
+    session(size)
     assert Toy.load_stored().sizes["step"] == steps
     assert capsys.readouterr() == (said, "")
+
+
+def test_provenance_says_whether_a_full_size_is_the_papers_own():
+    class Own(Toy):
+        id, paper_size = "toy.own", True
+
+    found = [kind.at(size).run(device="cpu").provenance for kind in (Toy, Own) for size in ("book", "full")]
+    assert [one.get("paper_size") for one in found] == [None, False, None, True]
+    assert "paper_size" not in Own.at("full", factor=2.0).run(device="cpu").provenance
 
 
 @pytest.mark.parametrize(
@@ -536,9 +552,9 @@ def test_data_that_do_not_name_their_settings_are_refused(change, message):
     [
         (Toy(), ("book", "")),
         (Toy(chunk=1), ("book", "")),
-        (Toy.at("large"), ("large", "")),
+        (Toy.at("full"), ("full", "")),
         (Toy(steps=12, factor=3), ("book", "steps 12 (5), factor 3 (1.0)")),
-        (Toy.at("large", factor=3.0), ("large", "size large, factor 3.0 (1.0)")),
+        (Toy.at("full", factor=3.0), ("full", "size full, factor 3.0 (1.0)")),
         (Toy.at("smoke"), ("smoke", "")),
         (Toy(seeds=tuple(range(99))), ("book", "seeds 0, 1, 2, …, 98 (0, 1, 2, 3, 4, 5, 6)")),
     ],

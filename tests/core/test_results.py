@@ -5,8 +5,8 @@ import json
 import os
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from toy_experiment import Toy
 
 import attnbook
+from attnbook import ledger
 from attnbook.core import results
 from attnbook.core.results import (
     FORMAT,
     Clock,
     Measurement,
     ResultError,
-    own_path,
-    own_results_folder,
-    places,
     plain,
     read_json,
     results_folder,
@@ -33,6 +31,7 @@ from attnbook.core.results import (
     write_json,
 )
 from attnbook.registry import experiments
+from attnbook.rooms import rooms
 
 FILES = sorted(path for path in results_folder().glob("*/*.json") if path.parent.name != "replications")
 STORED = [(path.parent.name, path.stem) for path in FILES]
@@ -79,7 +78,7 @@ def test_stored_measurements_are_found_by_experiment_and_scale(tmp_results):
     write_json(stored_path("toy.losses", "book"), CONTENT)
     assert left_in(tmp_results) == ["toy.losses.json"]
     assert stored_measurements("toy.losses", "book") == MEASURED
-    assert stored_measurements("toy.losses", "paper") == {}
+    assert stored_measurements("toy.losses", "full") == {}
 
 
 def test_the_results_folder_is_that_of_the_repository_unless_the_environment_names_another(tmp_results, monkeypatch):
@@ -88,41 +87,26 @@ def test_the_results_folder_is_that_of_the_repository_unless_the_environment_nam
     assert results_folder() == Path(attnbook.__file__).parent.parent / "results"
 
 
-@pytest.fixture
-def installed(monkeypatch, tmp_path):
-    """The folder of the results that an installed package brings; beside the package lie results of someone else."""
-    package = tmp_path / "site-packages" / "attnbook"
-    monkeypatch.setattr(attnbook, "__file__", str(package / "__init__.py"))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    (package / "stored_results").mkdir(parents=True)
-    (package.parent / "results").mkdir()
-    return package / "stored_results"
-
-
-def test_an_installed_package_brings_its_own_results_and_runs_write_elsewhere(installed, tmp_path, monkeypatch):
-    own = tmp_path / "data" / "attnbook" / "results"
-    assert results_folder() == installed
-    assert own_path("toy.draws", "book") == own / "book" / "toy.draws.json"
-    assert places() == f"stored results: {installed}; your own runs: {own}"
-    monkeypatch.delenv("XDG_DATA_HOME")
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    assert own_results_folder() == tmp_path / "home" / ".local" / "share" / "attnbook" / "results"
+def test_outside_a_checkout_nothing_is_stored_and_the_message_says_what_to_do(tmp_path, monkeypatch):
+    """As for a package that was installed without the book."""
+    monkeypatch.setattr(attnbook, "__file__", str(tmp_path / "site-packages" / "attnbook" / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    for call in (results_folder, partial(stored_measurements, "toy.losses", "book"), ledger.papers, rooms):
+        with pytest.raises(ValueError, match=r"^checkout: .* are in the repository of the book, .*; clone it and "):
+            call()
     monkeypatch.setenv("ATTNBOOK_RESULTS", str(tmp_path / "mine"))
-    assert results_folder() == own_results_folder() == tmp_path / "mine"
-    assert places() == f"stored results: {tmp_path / 'mine'}"
+    assert results_folder() == tmp_path / "mine"
 
 
-def test_without_a_home_folder_the_shipped_results_are_still_found(installed, monkeypatch):
-    monkeypatch.delenv("XDG_DATA_HOME")
-    monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError))
-    says = "no home folder for results; set ATTNBOOK_RESULTS to a folder"
-    assert places() == f"stored results: {installed}; your own runs: {says}"
-    with pytest.raises(ValueError, match=says):
-        own_results_folder()
+def test_results_are_those_of_the_checkout_that_one_is_in(tmp_path, monkeypatch):
+    (tmp_path / "_toc.yml").touch()
+    (tmp_path / "chapters" / "toy").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "chapters" / "toy")
+    assert results_folder() == tmp_path / "results"
 
 
 def test_every_size_that_an_experiment_has_was_run_and_is_stored():
-    sizes = [(name, size) for name, experiment in experiments().items() for size in experiment.scales()[1:]]
+    sizes = [(name, size) for name, experiment in experiments().items() for size in experiment.has()[1:]]
     assert [(name, size) for name, size in sizes if not stored_path(name, size).exists()] == []
 
 

@@ -55,16 +55,16 @@ def test_a_gpu_beyond_the_last_is_refused(machine):
 
 
 def test_scale_is_book_unless_the_environment_says_otherwise(monkeypatch):
-    assert runtime.scale() == "book"
-    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
-    assert runtime.scale() == "smoke"
+    assert runtime.size() == "book"
+    monkeypatch.setenv("ATTNBOOK_SIZE", "smoke")
+    assert runtime.size() == "smoke"
 
 
 @pytest.mark.parametrize("value", ["banana", "", "Book"])
 def test_unknown_scales_are_refused_by_name(value, monkeypatch):
-    monkeypatch.setenv("ATTNBOOK_SCALE", value)
-    with pytest.raises(ValueError, match=f"ATTNBOOK_SCALE: got '{value}', expected one of smoke, book, paper"):
-        runtime.scale()
+    monkeypatch.setenv("ATTNBOOK_SIZE", value)
+    with pytest.raises(ValueError, match=f"ATTNBOOK_SIZE: got '{value}', expected one of smoke, book, full"):
+        runtime.size()
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ def using():
 
 def test_what_was_chosen_last_holds_until_something_else_is(using, machine, monkeypatch):
     machine(cuda=2)
-    monkeypatch.setenv("ATTNBOOK_SCALE", "smoke")
-    using(scale="paper", device="cuda:1")
-    assert (runtime.scale(), runtime.device()) == ("paper", torch.device("cuda:1"))
+    monkeypatch.setenv("ATTNBOOK_SIZE", "smoke")
+    using(size="full", device="cuda:1")
+    assert (runtime.size(), runtime.device()) == ("full", torch.device("cuda:1"))
     using(device="cpu")
-    assert (runtime.scale(), runtime.device()) == ("smoke", torch.device("cpu"))
+    assert (runtime.size(), runtime.device()) == ("smoke", torch.device("cpu"))
     using()
-    assert (runtime.scale(), runtime.device()) == ("smoke", torch.device("cuda"))
+    assert (runtime.size(), runtime.device()) == ("smoke", torch.device("cuda"))
 
 
 def test_a_device_that_a_call_names_comes_before_the_chosen_one(using, machine):
@@ -94,16 +94,18 @@ def test_a_device_that_a_call_names_comes_before_the_chosen_one(using, machine):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"scale": "Paper"}, "^scale: got 'Paper', expected one of smoke, book, paper, large, auto$"),
-        ({"scale": "paper", "device": "cuda"}, "^device: 'cuda' is not available here; expected one of cpu$"),
+        ({"size": "Full"}, "^size: got 'Full', expected one of smoke, book, full, auto$"),
+        ({"size": "large"}, "^size: 'large' is now 'full'$"),
+        ({"scale": "book"}, "^scale: expected size or device, scale is now size$"),
+        ({"size": "full", "device": "cuda"}, "^device: 'cuda' is not available here; expected one of cpu$"),
     ],
 )
 def test_an_impossible_choice_is_refused_and_changes_nothing(wrong, message, using, machine):
     machine()
-    using(scale="smoke")
+    using(size="smoke")
     with pytest.raises(ValueError, match=message):
         using(**wrong)
-    assert (runtime.scale(), runtime.device()) == ("smoke", torch.device("cpu"))
+    assert (runtime.size(), runtime.device()) == ("smoke", torch.device("cpu"))
 
 
 def test_threads_are_put_back_even_after_an_error():

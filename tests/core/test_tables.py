@@ -53,7 +53,7 @@ def test_time_machine_and_versions_are_marked_as_measured(make, smoke_results):
 
 def test_settings_have_one_row_each(smoke_results):
     """Those of the data, whatever size the session has."""
-    runtime.use(scale="large")
+    runtime.use(size="full")
     try:
         html = settings(smoke_results["global_attention.sample_complexity"])._repr_html_()
     finally:

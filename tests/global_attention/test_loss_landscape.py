@@ -196,7 +196,7 @@ def test_by_chance_the_largest_correlation_of_a5_is_a_tenth_of_what_is_found(sto
     assert stored["global_attention.loss_landscape"].correlation.min() > 5 * chance
 
 
-@pytest.mark.parametrize("scale", ["book", "large"])
+@pytest.mark.parametrize("scale", ["book", "full"])
 def test_where_training_ends_is_no_minimum(scale):
     """As the page says: some curvature is negative at every end, in the median by a few per cent of the largest."""
     data = HessianSpectrum.load_stored(scale)

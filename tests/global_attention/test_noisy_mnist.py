@@ -42,7 +42,7 @@ def test_mnist_is_not_replaced_in_silence(monkeypatch, tmp_path):
     monkeypatch.setenv("ATTNBOOK_CACHE", str(tmp_path))
     monkeypatch.setenv("ATTNBOOK_OFFLINE", "1")
     with pytest.raises(DataError, match="ATTNBOOK_DATA"):
-        NoisyMnist.at("large").load_images()
+        NoisyMnist.at("full").load_images()
     monkeypatch.setattr(experiments, "mnist", None)
     assert len(NoisyMnist.at("book").load_images().train) >= NoisyMnist.at("book").n_train
 
@@ -180,7 +180,7 @@ RED = {
 GREEN = dict.fromkeys(("GA-F2-every", "GA-F4", "GA-F5", "GA-F6"), far_ahead)
 
 
-@pytest.mark.parametrize("scale", ["book", "large"])
+@pytest.mark.parametrize("scale", ["book", "full"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id)
 def test_a_changed_result_turns_each_verdict(kind, scale):
     """Red for what holds; and for what does not a change that makes it hold."""

@@ -13,6 +13,7 @@ from attnbook.global_attention.sample_complexity import experiments, figures
 from attnbook.global_attention.sample_complexity.experiments import (
     MODELS,
     PAPER_SIZES,
+    EarlyStop,
     ErrorRate,
     SampleComplexity,
     Sparsity,
@@ -102,7 +103,7 @@ def test_impossible_sizes_and_sparsities_are_refused_by_name():
 
 
 def test_steps_recorded_do_not_depend_on_how_long_training_lasts():
-    short, long = (set(SampleComplexity.at("large", steps=n, snapshot=5000).recorded) for n in (10_000, 400_000))
+    short, long = (set(SampleComplexity.at("full", steps=n, snapshot=5000).recorded) for n in (10_000, 400_000))
     assert short == {step for step in long if step <= 10_000}
     assert {1000, 2000, 3000, 4000, 5000, 10_000} < short
     assert max(long) == 400_000
@@ -263,7 +264,7 @@ def test_stopping_text_compares_the_cells_of_the_headline():
 
 def test_the_slider_of_stops_has_one_factor_and_no_loss_leaves_its_axes():
     """What falls in training falls in the picture."""
-    data = SampleComplexity.load_stored("paper")
+    data = SampleComplexity.load_stored("full")
     factor, _ = fit(stopped(data, nearest_stop(data)).median("seed"))
     for step in figures.stops(data)[::5]:
         ax, losses = figures.stopping(data, step).axes[1], stopped(data, step).median("seed")
@@ -287,10 +288,11 @@ def test_rules_are_counted_over_stops():
     assert figures.stops(table_1_data(losses)) == [600, 800, 1000, 2000]
 
 
-@pytest.mark.parametrize("scale", ["book", "large", "paper"])
-def test_settings_say_what_was_run(scale):
+@pytest.mark.parametrize("kind", [SampleComplexity, EarlyStop])
+@pytest.mark.parametrize("size", ["book", "full"])
+def test_settings_say_what_was_run(kind, size):
     """Seeds, steps and snapshot of the stored tables, of which the longest need not be as long as the paper's."""
-    ready, data = SampleComplexity.at(scale), SampleComplexity.load_stored(scale)
+    ready, data = kind.at(size), kind.load_stored(size)
     assert data.settings == plain(ready)
     assert data.seed.values.tolist() == list(ready.seeds)
     assert (int(data.step[-1]), int(data.snapshot)) == (ready.steps, ready.snapshot)
@@ -298,7 +300,7 @@ def test_settings_say_what_was_run(scale):
 
 def test_the_stops_are_as_the_page_says():
     """One seed obeys all rules early and never late, five seeds' medians never; a mask stays ahead to the end."""
-    tables = [figures.rules_held(SampleComplexity.load_stored(scale)).rows for scale in ("paper", "large")]
+    tables = [figures.rules_held(kind.load_stored("full")).rows for kind in (SampleComplexity, EarlyStop)]
     long, five = ({rule: counts for rule, *counts in rows} for rows in tables)
     assert not long["all of them"][0].startswith("0 ")
     assert long["all of them"][1].startswith("0 ")

@@ -21,7 +21,7 @@ from attnbook.global_attention.self_attention.experiments import (
 )
 from attnbook.global_attention.self_attention.review_table import NETWORKS, final, lead
 
-IMDB = Imdb.at("paper")
+IMDB = Imdb.at("full")
 TEACHERS = SelfAttention.at(seeds=(2,), sizes=(8000,), restarts=1, wide=(8, 9), n_test=500)
 
 
@@ -166,7 +166,7 @@ RED = {
     "GA-X-pooling": lambda d: d.assign(test_accuracy=d.test_accuracy - 4 * (d.network == "uniform_attention")),
     "GA-X-attention-adds": lambda d: other_way_round(d, "test_accuracy", size=BACK),
 }
-STORED = [(SelfAttention, "book"), (Imdb, "paper")]
+STORED = [(SelfAttention, "book"), (Imdb, "full")]
 
 
 @pytest.mark.parametrize(("kind", "scale"), STORED)

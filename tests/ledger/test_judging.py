@@ -39,10 +39,10 @@ def measured(**values):
 @pytest.mark.parametrize("earned", EARNED)
 @pytest.mark.parametrize(("loss", "holds"), [(0.1, True), (0.11, False)])
 def test_a_rule_that_holds_earns_the_verdict_and_no_other(earned, loss, holds):
-    verdict = judge(made(verdict=earned), measured(loss=loss), "paper")
+    verdict = judge(made(verdict=earned), measured(loss=loss), "full")
     assert verdict.outcome == (earned if holds else "not reproduced")
     assert verdict.outcome in OUTCOMES
-    assert (verdict.scale, verdict.measurement) == ("paper", measured(loss=loss))
+    assert (verdict.size, verdict.measurement) == ("full", measured(loss=loss))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ OWN = "your run, not judged"
 
 def test_a_check_judges_all_that_was_measured_one_line_each():
     report, measured = check(BOOK), stored_measurements(RATE, "book")
-    assert [(v.claim.id, v.scale, v.measurement) for v in report.verdicts] == [
+    assert [(v.claim.id, v.size, v.measurement) for v in report.verdicts] == [
         (i, "book", m) for i, m in measured.items()
     ]
     assert repr(report).splitlines()[2] == "GA-T1-order: reproduced in trend"
@@ -152,14 +152,14 @@ def test_asking_for_what_was_not_measured_is_an_error(only):
 
 def test_measuring_a_claim_that_is_not_in_the_ledger_is_an_error():
     with pytest.raises(LedgerError, match="no claim 'TY-1' in the ledger"):
-        check(Toy.at("large").run(device="cpu"))
+        check(Toy.at("full").run(device="cpu"))
 
 
 def test_the_size_is_that_of_the_data_whatever_the_session_says():
     """At the larger size B1-1 fails, at the book's it holds: the data's settings decide, not those of the session."""
-    found = {size: check(LemmaB1.load_stored(size)).verdicts[0] for size in ("book", "large")}
-    assert {size: (v.scale, v.outcome) for size, v in found.items()} == {
-        "book": ("book", "reproduced"), "large": ("large", "not reproduced"),
+    found = {size: check(LemmaB1.load_stored(size)).verdicts[0] for size in ("book", "full")}
+    assert {size: (v.size, v.outcome) for size, v in found.items()} == {
+        "book": ("book", "reproduced"), "full": ("full", "not reproduced"),
     }  # fmt: skip
 
 
@@ -168,11 +168,11 @@ def test_the_size_is_that_of_the_data_whatever_the_session_says():
     [
         (BOOK.isel(seed=[1, 3]), "seeds 1, 3 (0, 1, 2, 3, 4)"),
         (red.named(ErrorRate(steps=400, n_inputs=64), BOOK), "n_inputs 64 (32), steps 400 (3000)"),
-        (red.named(ErrorRate.at("large", width=3), ErrorRate.load_stored("large")), "size large, width 3 (32)"),
+        (red.named(ErrorRate.at("full", width=3), ErrorRate.load_stored("full")), "size full, width 3 (32)"),
         (red.named(ErrorRate.at("smoke"), BOOK), "size smoke, seeds 0, 1, 2, 3, 4 (0, 1)"),
         (red.named(ErrorRate.at("smoke"), BOOK.isel(seed=[0, 1])), "the size of tests"),
     ],
-    ids=["seeds", "settings", "large", "small", "tests"],
+    ids=["seeds", "settings", "full", "small", "tests"],
 )
 def test_a_run_of_other_settings_is_shown_and_not_judged(data, said):
     report = check(data, only=["GA-T1-rate", "GA-T1-order"])
@@ -227,14 +227,14 @@ def test_what_other_settings_leave_out_is_said_in_a_line():
 
 def test_a_claim_of_another_size_is_said_to_be_missing_and_stops_no_chapter():
     """The larger run of this experiment measures no PC-F10; at the book's size such a question is an error."""
-    larger = StructureAwareDescent.load_stored("large")
+    larger = StructureAwareDescent.load_stored("full")
     assert repr(check(larger, only=["PC-F2", "PC-F10"])) == (
         "PC-F2: reproduced in trend\nPC-F10: your run, not measured\n"
-        "your run: size large; it leaves out what some claims need"
+        "your run: size full; it leaves out what some claims need"
     )
 
 
-@pytest.mark.parametrize("scale", ["book", "paper"])
+@pytest.mark.parametrize("scale", ["book", "full"])
 def test_the_recorded_verdict_is_that_of_the_stored_result(scale, smoke_results, tmp_results):
     order = claim("GA-T1-order")
     assert recorded(order, scale) == Verdict(order, scale, "pending")
@@ -248,14 +248,12 @@ def test_the_recorded_verdict_is_that_of_the_stored_result(scale, smoke_results,
     [
         ("", {}, "book"),
         ("", {"book": 5}, "book"),
-        ("", {"book": 5, "paper": 10}, "paper"),
-        ("", {"book": 20, "paper": 5}, "book"),
-        ("", {"book": 5, "large": 5, "paper": 5}, "paper"),
-        ("", {"book": 5, "large": 5, "paper": 1}, "large"),
-        ("paper", {"book": 20, "paper": 5}, "paper"),
-        ("large", {"book": 20, "large": 5, "paper": 9}, "large"),
-        ("book", {"book": 1, "paper": 9}, "book"),
-        ("paper", {"book": 3, "large": 9}, "large"),
+        ("", {"book": 5, "full": 10}, "full"),
+        ("", {"book": 20, "full": 5}, "book"),
+        ("", {"book": 5, "full": 5}, "full"),
+        ("full", {"book": 20, "full": 5}, "full"),
+        ("book", {"book": 1, "full": 9}, "book"),
+        ("full", {"book": 3}, "book"),
     ],
 )
 def test_the_verdict_that_counts_is_of_the_size_named_else_of_the_most_seeds(named, seeds, counts, monkeypatch):
@@ -264,8 +262,8 @@ def test_the_verdict_that_counts_is_of_the_size_named_else_of_the_most_seeds(nam
     monkeypatch.setattr(
         judging, "stored_measurements", lambda _, scale: {"XY-1": stored[scale]} if scale in stored else {}
     )
-    found = standing(made(scale=named))
-    assert (found.scale, found.measurement) == (counts, stored.get(counts))
+    found = standing(made(size=named))
+    assert (found.size, found.measurement) == (counts, stored.get(counts))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ def test_a_card_says_whose_claim_it_is_or_how_the_experiment_lies_to_its_hypothe
 )
 def test_a_card_of_a_run_says_which_verdict_stands_where_it_is_another_one(outcome, remark, monkeypatch):
     stored = None if outcome == "pending" else Measurement({"loss": 0.3}, {}, 20)
-    monkeypatch.setattr(rendering, "standing", lambda claim: Verdict(claim, "paper", outcome, stored))
+    monkeypatch.setattr(rendering, "standing", lambda claim: Verdict(claim, "full", outcome, stored))
+    monkeypatch.setattr(rendering, "at_paper_size", lambda experiment: True)
     html = card([judge(made(), measured(loss=0.1))])
     assert ("stands" in html) == (remark is not None)
     assert "✓ reproduced" in html
@@ -130,7 +131,7 @@ def test_a_card_says_how_often_the_verdict_held_on_fresh_seeds(found, said, monk
 )
 def test_a_card_names_size_and_verdict_of_the_replication_where_others_count(loss, said, monkeypatch):
     """What held five times may be another verdict than the one that stands."""
-    counts, tried = (judge(made(), measured(loss=value), scale) for value, scale in ((0.1, "large"), (loss, "book")))
+    counts, tried = (judge(made(), measured(loss=value), scale) for value, scale in ((0.1, "full"), (loss, "book")))
     monkeypatch.setattr(rendering, "replicated", lambda claim: Replication(5, 5))
     monkeypatch.setattr(rendering, "replicated_size", lambda experiment: "book")
     monkeypatch.setattr(rendering, "recorded", lambda claim, scale: tried)
@@ -143,11 +144,11 @@ def test_a_card_names_size_and_verdict_of_the_replication_where_others_count(los
     [
         (0.2, "book", "not reproduced, in a larger run over 5 seeds"),
         (0.1, "book", None),  # the larger run agrees
-        (0.2, "large", None),  # the card is that of the larger run
+        (0.2, "full", None),  # the card is that of the larger run
     ],
 )
 def test_a_card_says_so_where_a_larger_run_has_another_verdict_than_the_one_that_counts(loss, shown, said, monkeypatch):
-    found = {size: judge(made(), measured(loss=value), size) for size, value in (("book", 0.1), ("large", loss))}
+    found = {size: judge(made(), measured(loss=value), size) for size, value in (("book", 0.1), ("full", loss))}
     monkeypatch.setattr(rendering, "standing", lambda claim: found["book"])
     monkeypatch.setattr(rendering, "recorded", lambda claim, size: found.get(size, Verdict(claim, size, "pending")))
     html = card([found[shown]])

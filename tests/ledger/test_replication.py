@@ -8,7 +8,7 @@ from each import each
 
 from attnbook import ledger
 from attnbook.core.results import FORMAT, Measurement, ResultError, plain, results_folder, stored_path, write_json
-from attnbook.ledger import Replication, replicate, replicated, replication, schema
+from attnbook.ledger import Replication, replicate, replicated
 from attnbook.ledger.replication import fresh_seeds, replicated_size
 from attnbook.registry import experiments
 
@@ -41,9 +41,11 @@ def rule(tmp_path_factory, monkeypatch):
     """Call to make a ledger of one claim with this rule."""
 
     def rule(accept):
-        folder = tmp_path_factory.mktemp("ledger")
-        (folder / "toy.toml").write_text(TOY.format(accept=accept), encoding="utf-8")
-        monkeypatch.setattr(schema, "FOLDER", folder)
+        root = tmp_path_factory.mktemp("checkout")
+        (root / "chapters" / "toy").mkdir(parents=True)
+        (root / "_toc.yml").touch()
+        (root / "chapters" / "toy" / "claims.toml").write_text(TOY.format(accept=accept), encoding="utf-8")
+        monkeypatch.chdir(root)
         return ledger.claim("XY-T1")
 
     return rule
@@ -114,16 +116,6 @@ def test_what_was_interrupted_goes_on_and_what_is_stored_is_not_run_again(toy):
     replicate("toy.errors", Settings(), Runs())
 
 
-def test_sets_that_came_with_an_installed_package_are_gone_on_from_and_stay_as_they_are(toy, tmp_path, monkeypatch):
-    shipped = replicate("toy.errors", Settings(), Runs(0.1), sets=1)
-    before, own = shipped.read_bytes(), tmp_path / "own" / "toy.errors.json"
-    monkeypatch.setattr(replication, "own_path", lambda *_: own)
-    assert replicate("toy.errors", Settings(), Runs(), sets=1) == shipped
-    assert replicate("toy.errors", Settings(), Runs(9.0), sets=2) == own
-    assert (replicated(toy, own), replicated(toy)) == (Replication(1, 2), Replication(1, 1))
-    assert shipped.read_bytes() == before
-
-
 @pytest.mark.parametrize("other", [Settings(size=8), Settings(seeds=(0, 1))])
 def test_sets_of_other_settings_are_run_anew(other, toy):
     replicate("toy.errors", Settings(), Runs(0.1, 0.2), sets=2)
@@ -157,15 +149,15 @@ def test_a_rule_that_asks_for_more_than_was_measured_says_what_to_run(toy, rule)
 
 def test_claims_of_a_larger_size_only_are_tried_at_that_size(toy):
     assert replicated_size("toy.errors") == "book"
-    stored_path("toy.errors", "large").parent.mkdir(exist_ok=True)
-    stored_path("toy.errors", "book").rename(stored_path("toy.errors", "large"))
-    assert replicated_size("toy.errors") == "large"
+    stored_path("toy.errors", "full").parent.mkdir(exist_ok=True)
+    stored_path("toy.errors", "book").rename(stored_path("toy.errors", "full"))
+    assert replicated_size("toy.errors") == "full"
     replicate("toy.errors", Settings(), Runs(0.2, 2.0), sets=2)
     assert replicated(toy) == Replication(1, 2)
 
 
 def test_seeds_of_every_size_are_far_from_fresh_ones():
-    sizes = [(name, scale) for name, experiment in experiments().items() for scale in experiment.scales()]
+    sizes = [(name, scale) for name, experiment in experiments().items() for scale in experiment.has()]
     assert [(name, scale) for name, scale in sizes if max(experiments()[name].at(scale).seeds) >= 10_000] == []
 
 

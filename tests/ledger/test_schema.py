@@ -33,14 +33,22 @@ def table(head, entry):
 
 @pytest.fixture
 def write(tmp_path):
-    """Call to write a ledger file of these claims."""
+    """Call to write a file of these claims into a checkout."""
 
     def write(*claims, head=HEAD, name="toy"):
-        path = tmp_path / f"{name}.toml"
+        path = tmp_path / "chapters" / name / "claims.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([table("[paper]", head), *(table("[[claim]]", c) for c in claims)]), encoding="utf-8")
         return path
 
     return write
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with no papers but those that the test writes."""
+    (tmp_path / "_toc.yml").touch()
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_file_gives_its_paper_and_claims_in_order(write):
@@ -48,7 +56,7 @@ def test_a_file_gives_its_paper_and_claims_in_order(write):
     paper = read_paper(write(CLAIM, other))
     assert (paper.name, paper.part, paper.title, paper.prefix, paper.citation) == ("toy", 1, "A Toy", "XY", "toy")
     first, second = paper.claims
-    assert (first.id, first.paper, first.verdict, first.scale, first.pending) == (
+    assert (first.id, first.paper, first.verdict, first.size, first.pending) == (
         "XY-T1", "toy", "reproduced", "", False,
     )  # fmt: skip
     assert (second.id, second.paper_value, second.pending) == ("XY-T2", {"slope": -1, "width": 2.5}, True)
@@ -62,7 +70,7 @@ def test_a_claim_may_be_untestable_with_a_reason(write):
 @pytest.mark.parametrize("required", ["id", "source", "where", "statement", "why", "chapter"])
 @pytest.mark.parametrize("value", [ABSENT, ""], ids=["missing", "empty"])
 def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
-    with pytest.raises(LedgerError, match=rf"^toy\.toml, claim 1.*: field '{required}' is missing or empty$"):
+    with pytest.raises(LedgerError, match=rf"^toy/claims\.toml, claim 1.*: field '{required}' is missing or empty$"):
         read_paper(write(CLAIM | {required: value}))
 
 
@@ -83,7 +91,7 @@ def test_a_missing_field_is_named_with_file_and_claim(required, value, write):
         ({"merged": [9]}, "'merged' must be a list of ids"),
         ({"verdict": "not reproduced"}, "'verdict' must be one of 'reproduced'"),
         ({"status": "done"}, "'status' must be one of '', 'pending'"),
-        ({"scale": "smoke"}, "'scale' must be one of '', 'book', 'large', 'paper'"),
+        ({"size": "smoke"}, "'size' must be one of '', 'book', 'full'"),
         ({"paper_value": 3}, "'paper_value' must be a table of numbers"),
         ({"paper_value": {"slope": "steep"}}, "paper_value.slope must be a"),
         ({"paper_value": {"slope": True}}, "paper_value.slope must be a"),
@@ -99,7 +107,7 @@ def test_a_wrong_field_is_named_with_file_and_claim(change, field, write):
     with pytest.raises(LedgerError) as caught:
         read_paper(write(CLAIM, CLAIM | {"id": "XY-T2"} | change))
     message = str(caught.value)
-    assert message.startswith("toy.toml, claim 2 (XY-T2): ")
+    assert message.startswith("toy/claims.toml, claim 2 (XY-T2): ")
     assert field in message
 
 
@@ -130,42 +138,40 @@ def test_only_inside_its_hypotheses_a_statement_is_reproduced_or_contradicted(se
 def test_a_bad_id_is_refused(bad, write):
     with pytest.raises(LedgerError) as caught:
         read_paper(write(CLAIM | {"id": bad}))
-    assert str(caught.value).startswith(f"toy.toml, claim 1 ({bad}): field 'id'")
+    assert str(caught.value).startswith(f"toy/claims.toml, claim 1 ({bad}): field 'id'")
 
 
 def test_an_id_of_another_paper_is_refused(write):
-    with pytest.raises(LedgerError, match=r"^toy.toml, GA-T1: id must start with 'XY' and a hyphen$"):
+    with pytest.raises(LedgerError, match=r"^toy/claims.toml, GA-T1: id must start with 'XY' and a hyphen$"):
         read_paper(write(CLAIM | {"id": "GA-T1"}))
 
 
-def test_a_merged_claim_leads_to_its_successor_and_its_id_is_not_used_again(write, tmp_path, monkeypatch):
+def test_a_merged_claim_leads_to_its_successor_and_its_id_is_not_used_again(write, checkout):
     whole = CLAIM | {"merged": ["XY-T1.1", "XY-T1.2"]}
-    monkeypatch.setattr(schema, "FOLDER", write(whole).parent)
+    write(whole)
     assert claim("XY-T1").merged == ("XY-T1.1", "XY-T1.2")
     with pytest.raises(LedgerError, match=r"^claim_id: XY-T1\.2 was merged into XY-T1$"):
         claim("XY-T1.2")
-    with pytest.raises(LedgerError, match=r"^toy.toml: claim XY-T1.2 is listed twice$"):
+    with pytest.raises(LedgerError, match=r"^toy/claims.toml: claim XY-T1.2 is listed twice$"):
         read_paper(write(whole, CLAIM | {"id": "XY-T1.2"}))
-    with pytest.raises(LedgerError, match=r"^toy.toml, GA-T1: id must start with 'XY' and a hyphen$"):
+    with pytest.raises(LedgerError, match=r"^toy/claims.toml, GA-T1: id must start with 'XY' and a hyphen$"):
         read_paper(write(CLAIM | {"merged": ["GA-T1"]}))
 
 
-def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, tmp_path, monkeypatch):
-    with pytest.raises(LedgerError, match=r"^toy.toml: claim XY-T1 is listed twice$"):
+def test_a_repeated_id_is_refused_within_a_file_and_between_files(write, checkout):
+    with pytest.raises(LedgerError, match=r"^toy/claims.toml: claim XY-T1 is listed twice$"):
         read_paper(write(CLAIM, CLAIM))
     write(CLAIM), write(CLAIM, head=HEAD | {"part": 2}, name="other")
-    monkeypatch.setattr(schema, "FOLDER", tmp_path)
     with pytest.raises(LedgerError, match="claim XY-T1 is listed twice"):
         papers()
 
 
-def test_papers_come_by_their_part_and_no_two_have_the_same(write, tmp_path, monkeypatch):
-    monkeypatch.setattr(schema, "FOLDER", tmp_path)
+def test_papers_come_by_their_part_and_no_two_have_the_same(write, checkout):
     write(head=HEAD | {"part": 2}, name="a"), write(head=HEAD | {"part": 1}, name="b")
     assert [paper.name for paper in papers()] == ["b", "a"]
     schema._read_all.cache_clear()
     write(head=HEAD | {"part": 1}, name="a")
-    with pytest.raises(LedgerError, match=r"^[ab]\.toml, [ab]\.toml: both are part 1$"):
+    with pytest.raises(LedgerError, match=r"^[ab], [ab]: both are part 1$"):
         papers()
 
 
@@ -182,7 +188,7 @@ def test_papers_come_by_their_part_and_no_two_have_the_same(write, tmp_path, mon
     ],
 )
 def test_a_wrong_head_is_named_with_file_and_field(change, message, write):
-    with pytest.raises(LedgerError, match=rf"^toy\.toml, \[paper\]: .*{message}"):
+    with pytest.raises(LedgerError, match=rf"^toy/claims\.toml, \[paper\]: .*{message}"):
         read_paper(write(CLAIM, head=HEAD | change))
 
 
@@ -201,21 +207,23 @@ def test_a_wrong_head_is_named_with_file_and_field(change, message, write):
     ],
 )
 def test_what_is_no_ledger_file_is_refused_by_name(content, tmp_path):
-    (tmp_path / "toy.toml").write_bytes(content)
-    with pytest.raises(LedgerError, match=r"^toy\.toml"):
-        read_paper(tmp_path / "toy.toml")
+    path = tmp_path / "toy" / "claims.toml"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=r"^toy/claims\.toml"):
+        read_paper(path)
 
 
 def test_one_bracket_instead_of_two_is_refused(write):
     path = write(CLAIM)
     path.write_text(path.read_text(encoding="utf-8").replace("[[claim]]", "[claim]"), encoding="utf-8")
-    with pytest.raises(LedgerError, match=r"^toy\.toml: .*\[\[claim\]\]"):
+    with pytest.raises(LedgerError, match=r"^toy/claims\.toml: .*\[\[claim\]\]"):
         read_paper(path)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path):
-    with pytest.raises(LedgerError, match=r"^toy\.toml: cannot be read"):
-        read_paper(tmp_path / "toy.toml")
+    with pytest.raises(LedgerError, match=r"^toy/claims\.toml: cannot be read"):
+        read_paper(tmp_path / "toy" / "claims.toml")
 
 
 def test_an_unknown_claim_comes_with_the_nearest_ids():

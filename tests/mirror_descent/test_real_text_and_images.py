@@ -262,7 +262,7 @@ def test_without_data_the_error_says_how_to_get_them(kind, command, tmp_path, mo
     reviews.load_reviews.cache_clear()
     patches.load_images.cache_clear()
     with pytest.raises(datasets.DataError, match=f"attnbook data fetch {command}"):
-        kind.at("large").run(device="cpu")
+        kind.at("full").run(device="cpu")
 
 
 @pytest.mark.parametrize("change", [{"rates": ((1.0,),)}, {"compared": 7}, {"cases": ("none",)}, {"n_train": 10_000}])
@@ -290,4 +290,4 @@ def test_pictures_and_tables_show_every_optimiser(stored):
 
 def test_claims_of_the_large_size_stand_on_it():
     for claim in ("MD-imdb", "MD-imdb-tie", "MD-hist-noise"):
-        assert ledger.standing(ledger.claim(claim)).scale == "large"
+        assert ledger.standing(ledger.claim(claim)).size == "full"

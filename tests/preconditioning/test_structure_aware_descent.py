@@ -84,7 +84,7 @@ def test_tuning_takes_the_lowest_or_fastest_among_stable_step_sizes():
 
 def test_a_short_race_says_nothing_and_a_full_one_names_its_claims(smoke):
     assert OptimizerRace.measurements(smoke["race"]) == {}
-    full = red.named(OptimizerRace.at("smoke", full=True), smoke["race"])
+    full = red.named(OptimizerRace.at("smoke", long=True), smoke["race"])
     assert set(OptimizerRace.measurements(full)) == {"PC-F7", "PC-F8"}
 
 
@@ -124,7 +124,7 @@ ALSO_RED = {  # a second way to fail
     "PC-F3": put("weak", times(2), problem=3.0, penalty=1.0, kind="none", record=50),
     "PC-F4": put("strong", xr.ones_like, condition=30.0, penalty=1.0, kind="left", record=50),
 }
-STORED = [("descent", "book"), ("descent", "large"), ("ablation", "book"), ("ablation", "large"), ("race", "large")]
+STORED = [("descent", "book"), ("descent", "full"), ("ablation", "book"), ("ablation", "full"), ("race", "full")]
 
 
 @pytest.mark.parametrize(("name", "scale"), STORED)

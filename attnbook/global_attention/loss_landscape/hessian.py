@@ -51,7 +51,7 @@ class HessianSpectrum(Experiment):
         "n_train": 53, "n_test": 47, "side": 9, "width": 3, "steps": 20, "n_eigenvalues": 7, "seeds": (0, 1),
         "chunk": 1,
     }  # fmt: skip
-    large: ClassVar[Mapping[str, Any]] = {
+    full: ClassVar[Mapping[str, Any]] = {
         "images": "mnist", "n_train": 4000, "n_test": 5000, "steps": 1800, "step_sizes": (0.1, 0.05, 0.02), "chunk": 1,
         "weight_decays": (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
     }  # fmt: skip

@@ -101,7 +101,7 @@ class NoisyMnist(OnDigits):
     summary = "Figures 2, 4, 5 and 6: small digits in large images of noise, with and without a mask"
     budget_seconds = 60
     smoke = SMOKE | {"width_large": 3, "step_sizes": (0.05, 0.1), "panels": tuple(PANELS)}
-    large = {
+    full = {
         "images": "mnist", "n_train": 5000, "n_test": 2000, "width": 128, "width_large": 128, "steps": 1000,
         "step_sizes": (0.001, 0.01, 0.05, 0.1, 0.2), "panels": tuple(PANELS),
     }  # fmt: skip
@@ -170,7 +170,7 @@ class SmallestStep(OnDigits):
     summary = "Figures 4 to 6 at step size 0.001, the only one in the text, trained until the networks learn"
     budget_seconds = 60
     smoke = SMOKE | {"width_large": 3}
-    large = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000}
+    full = {"images": "mnist", "n_train": 20_000, "n_test": 5000, "width_large": 128, "steps": 20_000}
 
     step_size: float = 1e-3  # the only one in the text
     steps: int = 4000  # of gradient descent
@@ -205,7 +205,7 @@ class PixelPenalties(OnDigits):
     summary = "A group penalty on pixels without a mask beside an L1 penalty on the mask, tuned alike"
     budget_seconds = 60
     smoke = SMOKE | {"step_sizes": (0.05, 0.1), "strengths": (0.0, 1e-3)}
-    large = {
+    full = {
         "images": "mnist", "n_train": 5000, "n_test": 2000, "width": 128, "steps": 1000, "seeds": (0, 1, 2),
         "step_sizes": (0.003, 0.01, 0.03, 0.1, 0.2), "strengths": (0.0, 1e-3, 3e-3, 1e-2, 3e-2),
     }  # fmt: skip

@@ -207,7 +207,7 @@ class MadeReviews(ReviewTable):
 class Imdb(ReviewTable):
     """Table 2: film reviews, a flat network and self-attention, and two controls that show what does the work.
 
-    The paper does not say how it trains; the recipe is ours. Sizes ``book`` and ``paper`` need the reviews on this
+    The paper does not say how it trains; the recipe is ours. Sizes ``book`` and ``full`` need the reviews on this
     machine.
     """
 
@@ -218,9 +218,10 @@ class Imdb(ReviewTable):
         "reviews": "synthetic", "vectors": "", "dimension": 8, "n_positions": 40, "width": 8, "sizes": (6, 12),
         "n_test": 30, "epochs": 1, "batch_size": 16, "seeds": (0, 1),
     }  # fmt: skip
-    paper = {
+    full = {
         "n_positions": 2142, "width": 256, "sizes": PAPER_SIZES, "n_test": 5000, "seeds": (0, 1, 2, 3, 4), "chunk": 1,
     }  # fmt: skip
+    paper_size = True
 
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -273,7 +274,7 @@ class ReviewSteps(ReviewTable):
     summary = "Table 2: each network at three step sizes, on training reviews set apart (needs the reviews)"
     budget_seconds = 60
     smoke = Imdb.smoke | {"sizes": (10,), "factors": (0.3, 1.0)}
-    large = {"n_positions": 2142, "width": 256, "seeds": (100, 101), "chunk": 1}
+    full = {"n_positions": 2142, "width": 256, "seeds": (100, 101), "chunk": 1}
 
     sizes: tuple[int, ...] = (875,)  # training reviews, besides those set apart
     n_test: int = 2500  # training reviews set apart

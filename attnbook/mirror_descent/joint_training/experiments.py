@@ -61,7 +61,7 @@ class JointTraining(Joint):
     needs = "float64"
     budget_seconds = 40
     smoke = {"n_samples": 3, "n_tokens": 3, "dimension": 5, "steps": 60, "seeds": (0, 1), "chunk": 1}
-    large = {"ps": (1.25, 1.5, 1.75, 2.0, 3.0), "head_paces": (1.0, 4.0, 16.0, 64.0), "steps": 20_000}
+    full = {"ps": (1.25, 1.5, 1.75, 2.0, 3.0), "head_paces": (1.0, 4.0, 16.0, 64.0), "steps": 20_000}
 
     ps: tuple[float, ...] = (1.5, 1.75, 2.0, 3.0)  # exponents; 2 is among them
     head_paces: tuple[float, ...] = (1.0, 4.0, 16.0)  # how many times as long the head's steps are as the matrix's
@@ -119,7 +119,7 @@ class CrowdedProblems(JointTraining):
     summary = "Joint training in few dimensions: the condition of the law, and where right-hand sides stop at zero"
     needs = "float64"
     smoke = {"n_samples": 3, "n_tokens": 3, "dimension": 3, "steps": 60, "seeds": (0, 1), "chunk": 1}
-    large = {"steps": 40_000, "seeds": tuple(range(1000)), "chunk": 500}
+    full = {"steps": 40_000, "seeds": tuple(range(1000)), "chunk": 500}
 
     ps: tuple[float, ...] = (2.0,)
     head_paces: tuple[float, ...] = (4.0,)
@@ -154,7 +154,7 @@ class JointOneStepSize(Joint):
     needs = "float64"
     smoke = {"n_samples": 2, "n_tokens": 3, "dimension": 5, "step_size": 2.0, "steps": 60, "records": 4,
              "seeds": (0, 1), "chunk": 1}  # fmt: skip
-    large = {"steps": 20_000, "records": 24, "seeds": tuple(range(60))}
+    full = {"steps": 20_000, "records": 24, "seeds": tuple(range(60))}
 
     ps: tuple[float, ...] = (1.5, 2.0, 3.0)  # exponents; 2 is among them
     steps: int = 3000  # of each run; the faster block's are scale-free

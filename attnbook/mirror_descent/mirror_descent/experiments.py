@@ -52,7 +52,7 @@ class MainTheorem(ByExponent):
     summary = "The main theorem with constant steps in the cone, and plain against scale-free steps at equal norm"
     needs = "float64"
     smoke = {"steps": 30, "free_steps": 30, "records": 4, "seeds": (0, 1)}
-    large = {"steps": 200_000, "seeds": tuple(range(100))}
+    full = {"steps": 200_000, "seeds": tuple(range(100))}
 
     ps: tuple[float, ...] = (1.5, 1.75, 2.0, 3.0)  # exponents, increasing
     divergence: float = 0.02  # of the starts from the max-margin direction
@@ -136,7 +136,7 @@ class Direction(ByExponent):
     summary = "Direction, tokens and sparsity of runs from zero with several p"
     needs = "float64"
     smoke = {"steps": 20, "records": 4, "seeds": (0, 1)}
-    large = {"ps": (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0), "steps": 12_000, "seeds": tuple(range(60))}
+    full = {"ps": (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0), "steps": 12_000, "seeds": tuple(range(60))}
 
     step_size: float = 0.2  # far from zero such a step moves the weights by about step_size / (p - 1)
     steps: int = 4000  # ours; the authors' code has 1,500 to 20,000, by p

@@ -95,7 +95,7 @@ class Cone(Experiment):
     needs = "cpu"
     budget_seconds = 15
     smoke = {"ps": (1.25, 3.0), "directions": 6, "tested": 3, "others": 2, "seeds": (0, 1)}
-    large = {"directions": 336, "tested": 100, "others": 40}
+    full = {"directions": 336, "tested": 100, "others": 40}
 
     ps: tuple[float, ...] = (1.25, 1.75, 2.0, 3.0)
     directions: int = 120  # perturbations for Lemma 19, each lowering one gap between two tokens
@@ -261,7 +261,7 @@ class Rates(Experiment):
         "divergence": 1e-4, "radius": 35.0, "step_sizes": (1e-4,) * 4, "plain_steps": 12, "step": 1.0, "steps": 12,
         "records": 8, "seeds": (0, 1),
     }  # fmt: skip
-    large = {"plain_steps": 200_000, "step": 0.1, "steps": 40_000, "records": 120}
+    full = {"plain_steps": 200_000, "step": 0.1, "steps": 40_000, "records": 120}
 
     ps: tuple[float, ...] = (1.5, 1.75, 2.0, 3.0)
     divergence: float = 0.01  # of the starts

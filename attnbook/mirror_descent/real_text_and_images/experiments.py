@@ -2,7 +2,7 @@
 
 The attention matrices are trained by mirror descent or Adam, everything else by the same Adam, from the same starts and
 on the same batches; so differences between optimisers of equal seed are paired. All optimisers have equally many step
-sizes. The book's size needs no files: synthetic reviews and small digits. Real data are the size ``large``.
+sizes. The book's size needs no files: synthetic reviews and small digits. Real data are the size ``full``.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Reviews(Comparison):
         "n_read": 20, "steps": 3, "few_steps": 3, "batch_size": 10, "records": 2, "rates": tuple(r[:2] for r in THREE),
         "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {
+    full = {
         "reviews": "imdb", "n_words": 30_000, "n_tokens": 200, "width": 100, "n_train": 22_500, "n_few": 500,
         "n_validation": 2500, "n_test": 25_000, "n_read": 5000, "steps": 2250, "few_steps": 400, "batch_size": 100,
         "records": 10, "rates": GRID, "compared": 3, "cases": ("many", "few", "noise"),
@@ -298,7 +298,7 @@ class Images(Comparison):
         "width": 8, "n_train": 40, "n_validation": 10, "n_apart": 5, "n_test": 12, "steps": 3, "batch_size": 8,
         "records": 2, "rates": tuple(r[:2] for r in THREE), "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {
+    full = {
         "images": "cifar10", "patch": 4, "width": 64, "n_layers": 2, "n_train": 7000, "n_validation": 1000,
         "n_apart": 2000, "n_test": 1000, "moved": 3, "mirrored": True, "steps": 2800, "batch_size": 100, "records": 10,
         "rates": GRID, "compared": 3, "seeds": tuple(range(10)), "chunk": 10,

@@ -154,7 +154,7 @@ class TokenSelection(Official):
         "n_samples": 2, "n_tokens": 3, "dimension": 5, "relative_norms": (5.0, 10.0), "steps": 20, "plane_steps": 20,
         "seeds": (0, 1),
     }  # fmt: skip
-    large = {"small": (3, 4, 5), "steps": 6000, "plane_steps": 5000, "chunk": 10}
+    full = {"small": (3, 4, 5), "steps": 6000, "plane_steps": 5000, "chunk": 10}
 
     ps: tuple[float, ...] = (1.1, 1.25, 1.5, 2.0, 3.0, 6.0)  # exponents in the plane and at the official size
     tried: tuple[float, ...] = (1.5, 2.0, 3.0)  # exponents for which every choice of tokens is trained
@@ -299,7 +299,7 @@ class RegularisationPath(Official):
         "ps": (2.0,), "relative_norms": (1.0, 10.0, 20.0), "starts": 1, "n_samples": 2, "n_tokens": 3, "dimension": 5,
         "most_steps": 30, "seeds": (0, 1),
     }  # fmt: skip
-    large = {
+    full = {
         "ps": (1.25, 1.5, 1.75, 2.0, 3.0), "relative_norms": (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 40.0, 80.0, 160.0),
         "most_steps": 3000, "seeds": tuple(range(200)),
     }  # fmt: skip

@@ -90,7 +90,7 @@ class Curvature(Gridded):
     needs = "float64"
     budget_seconds = 60
     smoke = {"heads": (1, 4, 8), "steps": 10, "seeds": (0, 1)}
-    large = {
+    full = {
         "n_tokens": 10, "dimension": 50, "n_patterns": 20, "n_samples": 50, "heads": (1, 4, 16, 64),
         "start_scales": (0.5,),
     }  # fmt: skip

@@ -44,7 +44,7 @@ class StructureAwareDescent(TwoProblems):
     summary = "Figures 1 and 2: Algorithm 1 from two starts, beside gradient descent"
     budget_seconds = 35
     smoke = {"n_samples": 200, "batch_size": 20, "steps": (40, 40), "records": 10, "seeds": (0, 1), "chunk": 1}
-    large = {
+    full = {
         "dimension": 10, "n_outputs": 15, "n_samples": (10_000, 100_000), "batch_size": 1000, "chunk": 1,
         "condition_numbers": (3.0, 3.0), "largest": (0.06, 0.06), "noise": (0.02, 0.02), "step_sizes": (0.02, 0.02),
         "steps": (2000, 2000),
@@ -148,7 +148,7 @@ class Ablation(Experiment):
         "n_samples": 200, "batch_size": 10, "weak_steps": 20, "strong_steps": 10, "records": 10, "seeds": (0, 1),
         "chunk": 1,
     }  # fmt: skip
-    large = {"strong_conditions": (3.0, 10.0, 30.0, 100.0), "seeds": tuple(range(20)), "chunk": 5}
+    full = {"strong_conditions": (3.0, 10.0, 30.0, 100.0), "seeds": tuple(range(20)), "chunk": 5}
 
     dimension: int = 5  # inputs d
     n_outputs: int = 8  # outputs m

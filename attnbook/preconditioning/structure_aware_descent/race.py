@@ -88,16 +88,16 @@ class OptimizerRace(TwoProblems):
     smoke = {
         "n_samples": 200, "batch_size": 10, "steps": (4, 4), "records": 4, "n_step_sizes": 2, "seeds": (0, 1),
     }  # fmt: skip
-    large = {
+    full = {
         "steps": (1500, 600), "tuning_seeds": (100, 101, 102, 103, 104), "seeds": tuple(range(10)), "chunk": 10,
-        "full": True,
+        "long": True,
     }  # fmt: skip
 
     steps: tuple[int, ...] = (150, 75)  # of training
     records: int = 75  # losses recorded after the first, evenly spaced
     n_step_sizes: int = 7  # step sizes tried for each method, a factor two apart
     tuning_seeds: tuple[int, ...] = (100,)  # on which step size and schedule are chosen; each group tunes again
-    full: bool = False  # whether the race is long enough for the claims to be read off it
+    long: bool = False  # whether the race is long enough for the claims to be read off it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,7 +149,7 @@ class OptimizerRace(TwoProblems):
 
     def measure(self, data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         """Say who won; a race that is too short says nothing."""
-        if not self.full:
+        if not self.long:
             return {}
         ends, times = outcomes(data)
         soon, low = ("adam_regularised", "algorithm_1"), ("muon_regularised", "algorithm_1")

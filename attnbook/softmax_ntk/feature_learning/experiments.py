@@ -54,7 +54,7 @@ class FeatureLearning(Experiment):
     summary = "Appendix H.2: does a softmax network learn a direction, lazily, in large steps, in mean-field scaling?"
     budget_seconds = 60
     smoke = {"n_inputs": 4, "width": 8, "samples": (10, 40), "steps": 6, "records": 4, "n_test": 90, "seeds": (0, 1)}
-    large = {"n_inputs": 32, "width": 256, "samples": (200, 400, 800, 1600), "seeds": tuple(range(10))}
+    full = {"n_inputs": 32, "width": 256, "samples": (200, 400, 800, 1600), "seeds": tuple(range(10))}
 
     n_inputs: int = 16  # d
     width: int = 64  # m

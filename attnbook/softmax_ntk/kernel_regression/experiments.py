@@ -39,7 +39,7 @@ class KernelRegression(Sweep):
         "n_samples": 5, "n_inputs": 7, "n_points": 3, "steps": 20, "record": (0, 5, 20), "widths": (16, 32),
         "curve_width": 32, "shown_widths": (16,), "times": (1, 20), "n_angles": 13, "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {"widths": (64, 128, 256, 512, 1024, 2048, 4096), "seeds": tuple(range(10))}
+    full = {"widths": (64, 128, 256, 512, 1024, 2048, 4096), "seeds": tuple(range(10))}
 
     n_inputs: int = 8  # half as many as samples: kernels are worse conditioned than in the chapter before
     n_outputs: int = 2  # of the networks

@@ -42,7 +42,7 @@ class KernelMovement(Experiment):
         "n_samples": 5, "n_inputs": 7, "width": 32, "radii": (0.1, 0.3), "radius": 0.1, "widths": (8, 16, 32),
         "sizes": (3, 5), "outputs": (1, 2), "seeds": (0, 1),
     }  # fmt: skip
-    large = {"n_samples": 128, "n_outputs": 4, "width": 16384, "widths": (512, 2048, 8192, 32768), "chunk": 1}
+    full = {"n_samples": 128, "n_outputs": 4, "width": 16384, "widths": (512, 2048, 8192, 32768), "chunk": 1}
 
     n_samples: int = 32  # training inputs
     n_inputs: int = 16  # entries of an input
@@ -160,7 +160,7 @@ class EigenvalueRadius(Experiment):
     smoke = {
         "sizes": (7, 18), "width": 64, "n_inputs": 17, "outputs": (1,), "radii": (0.01, 4.0), "seeds": (0, 1),
     }  # fmt: skip
-    large = {"sizes": (16, 32, 64, 128, 256), "width": 8192, "chunk": 1}
+    full = {"sizes": (16, 32, 64, 128, 256), "width": 8192, "chunk": 1}
 
     sizes: tuple[int, ...] = (16, 32, 64)  # numbers of samples, the last of them more than inputs
     n_inputs: int = 16  # entries of an input
@@ -238,7 +238,7 @@ class SmallestEigenvalues(Experiment):
     smoke = {
         "sizes": (3, 5), "inputs": (2, 7), "rank_widths": (16, 32), "rank_size": 11, "rank_inputs": 3, "seeds": (0, 1),
     }  # fmt: skip
-    large = {"sizes": (4, 8, 16, 32, 64, 128, 256), "inputs": (4, 16, 64)}
+    full = {"sizes": (4, 8, 16, 32, 64, 128, 256), "inputs": (4, 16, 64)}
 
     sizes: tuple[int, ...] = (4, 8, 16, 32, 64)  # numbers of samples; each is drawn anew
     inputs: tuple[int, ...] = (4, 16)  # numbers of inputs

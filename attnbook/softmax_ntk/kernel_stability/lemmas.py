@@ -37,7 +37,7 @@ class LemmaB1(Experiment):
     needs = "cpu"
     budget_seconds = 20
     smoke = {"n_samples": 5, "n_inputs": 7, "width": 32, "widths": (32, 64), "draws": 2, "seeds": (0, 1)}
-    large = {"n_samples": 256, "width": 8192, "widths": (1024, 8192, 65536), "seeds": tuple(range(100))}
+    full = {"n_samples": 256, "width": 8192, "widths": (1024, 8192, 65536), "seeds": tuple(range(100))}
 
     n_samples: int = 32
     n_inputs: int = 16

@@ -34,7 +34,7 @@ class StepSize(Sweep):
         "fractions": (1.0, 1.9, 2.2), "n_samples": 5, "n_inputs": 7, "width": 64, "max_steps": 100, "seeds": (0, 1),
         "chunk": 1,
     }  # fmt: skip
-    large = {"n_samples": 64, "n_inputs": 64, "width": 4096, "chunk": 1}
+    full = {"n_samples": 64, "n_inputs": 64, "width": 4096, "chunk": 1}
 
     fractions: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 1.9, 2.2, 2.6, 3.0, 4.0, 6.0, 10.0)  # step sizes times m λ_max
     usable: float = 1.9  # the largest that the claim calls usable

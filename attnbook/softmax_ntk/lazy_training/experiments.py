@@ -47,7 +47,7 @@ class LazyTraining(Sweep):
         "trained_from": 32, "lazy_from": 16, "short_from": 32, "sample_width": 32, "norm_width": 32, "curve_width": 32,
         "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {
+    full = {
         "n_samples": 128, "n_inputs": 128, "widths": (128, 512, 2048, 8192, 32768), "sizes": (32, 64, 128),
         "seeds": (0, 1, 2, 3, 4), "chunk": 1,
     }  # fmt: skip
@@ -162,7 +162,7 @@ class OneStep(Sweep):
     smoke = {
         "n_samples": 5, "n_inputs": 7, "widths": (16, 32), "width": 16, "steps": 3, "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {"n_samples": 128, "n_inputs": 128, "widths": (512, 1024, 2048, 4096, 8192, 16384), "chunk": 1}
+    full = {"n_samples": 128, "n_inputs": 128, "widths": (512, 1024, 2048, 4096, 8192, 16384), "chunk": 1}
 
     n_outputs: int = 2  # of the networks
     widths: tuple[int, ...] = (64, 256, 1024, 4096)  # numbers of neurons
@@ -244,7 +244,7 @@ class Starts(Sweep):
     smoke = {
         "n_samples": 5, "n_inputs": 7, "target": 0.1, "max_steps": 100, "widths": (16, 32), "seeds": (0, 1), "chunk": 1,
     }  # fmt: skip
-    large = {"n_samples": 64, "n_inputs": 64, "widths": (512, 1024, 2048, 4096, 8192, 16384), "chunk": 1}
+    full = {"n_samples": 64, "n_inputs": 64, "widths": (512, 1024, 2048, 4096, 8192, 16384), "chunk": 1}
 
     widths: tuple[int, ...] = (128, 256, 512, 1024, 2048)  # numbers of neurons
     weight_scales: tuple[float, float] = (1.0, 0.3)  # with light weights no neuron dominates

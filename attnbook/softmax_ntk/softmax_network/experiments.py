@@ -40,7 +40,7 @@ class SoftmaxNetwork(Experiment):
     smoke = {
         "n_samples": 5, "widths": (16, 32, 64), "shown": 8, "effective_widths": (16, 64), "points": 3, "seeds": (0, 1),
     }  # fmt: skip
-    large = {"widths": (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576), "seeds": tuple(range(40)), "chunk": 1}
+    full = {"widths": (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576), "seeds": tuple(range(40)), "chunk": 1}
 
     n_samples: int = 12  # on the unit sphere
     n_inputs: int = 6
@@ -155,7 +155,7 @@ class Denominator(Experiment):
         "n_samples": 5, "width": 256, "exact_widths": (16,), "lowest_norms": (1.0, 0.5), "weight_scales": (1.0, 2.0),
         "seeds": (0, 1),
     }  # fmt: skip
-    large = {"width": 131072, "seeds": tuple(range(40)), "chunk": 1}
+    full = {"width": 131072, "seeds": tuple(range(40)), "chunk": 1}
 
     n_samples: int = 16  # in as many dimensions
     n_outputs: int = 2

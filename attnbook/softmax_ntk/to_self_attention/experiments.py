@@ -105,7 +105,7 @@ class PlantedAttention(Experiment):
         "key_query_steps": (0.2, 0.5), "value_steps": (0.5, 1.0), "adam_steps": (0.1,), "shown_steps": (0, 12),
         "records": 5, "tuning_seeds": (100,), "seeds": (0, 1),
     }  # fmt: skip
-    large = {
+    full = {
         "sequences": 256, "length": 16, "dimension": 11, "outputs": 7, "steps": 1000, "long_steps": 5000,
         "shown_steps": (0, 10, 100, 1000), "tuning_seeds": tuple(range(100, 124)),  # with four, half the seeds missed
     }  # fmt: skip
