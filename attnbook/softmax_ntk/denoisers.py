@@ -245,7 +245,7 @@ def tabulated(
 
 
 def function_of_class(
-    task: Task, start: Networks, fresh: NoisySample, ridge: float
+    task: Task, start: Networks, fresh: NoisySample, ridge: float = 1e-4
 ) -> Callable[[NoisySample], np.ndarray]:
     """Return a function of the kernel's class that stands for the truth: a ridge fit of true labels on fresh points."""
     many = task.inputs(fresh, start.signs)
@@ -377,11 +377,11 @@ def sample_quality(task: Task, denoiser: Denoiser, count: int, rng: np.random.Ge
     return {"wasserstein": float(wasserstein_distance(found, ideal)), "gap": float(np.mean(np.abs(found) < 0.25))}
 
 
-def loss_gap(task: Task, drawn: NoisySample, model: Callable[[NoisySample], np.ndarray]) -> float:
-    r"""Return the paper's loss (6) minus its (5) for a denoiser, both weighted by $\lambda(t)=\beta^2/\alpha^2$."""
+def loss_gap(task: Task, drawn: NoisySample, answers: np.ndarray) -> float:
+    r"""Return the paper's loss (6) minus its (5) for a denoiser's answers; weight $\beta^2/\alpha^2$ of time."""
     schedule, t, x = task.mixture.schedule, drawn.times, drawn.points
     weight = (schedule.noise(t) / schedule.signal(t)) ** 2
-    score = schedule.score(model(drawn).T, t, x)
+    score = schedule.score(answers.T, t, x)
     targets = [schedule.score(denoised, t, x) for denoised in (drawn.clean, task.truth(drawn).T)]
     noisy, exact = ((weight * ((score - target) ** 2).sum(1)).mean() for target in targets)
     return float(noisy - exact)

@@ -217,7 +217,7 @@ class StoppingRule:
 
     Attributes:
         last: The last step that is recorded.
-        budget: Step at which the rule gives up in any case.
+        budget: Step at which the rule gives up in any case; default 10000.
         per_decade: Recorded steps per factor of ten; default 8.
         patience: How many times the steps of the best record may bring nothing better; default 4.
 
@@ -228,7 +228,7 @@ class StoppingRule:
     """
 
     last: int
-    budget: int
+    budget: int = 10_000
     per_decade: int = 8
     patience: float = 4.0
 

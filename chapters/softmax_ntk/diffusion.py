@@ -12,9 +12,9 @@ import xarray as xr
 from pydantic import PositiveFloat, PositiveInt
 
 from attnbook.core.feedback import verdict
-from attnbook.core.figures import INK, Look, band, log_axis, style
 from attnbook.core.rng import stream
 from attnbook.lab import Increasing, Seeds, device, experiment, highest, lowest, slope, sweep
+from attnbook.show import INK, Look, band, log_axis, own_lines, style
 from attnbook.softmax_ntk import denoisers
 from attnbook.softmax_ntk.denoisers import Machine, Task, draw_copies
 from attnbook.softmax_ntk.mixtures import Mixture
@@ -106,7 +106,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     "softmax_ntk.noisy_copies",
     group=1,
     needs="float64",
-    smoke={"points": 11, "copies": (1, 3), "width": 32, "test": 31, "budget": 100, "seeds": (0, 1)},
+    smoke={"points": 11, "copies": (1, 3), "width": 32, "test": 31, "seeds": (0, 1)},
 )
 def noisy_copies(
     seeds: Seeds = (10, 11, 12, 13, 14),
@@ -114,11 +114,10 @@ def noisy_copies(
     points: PositiveInt = 400,  # clean points for training; half as many more are held out, with as many copies
     width: PositiveInt = 1024,  # neurons
     scale: PositiveFloat = 3.0,  # standard deviation of initial weights
-    budget: PositiveInt = 10_000,  # steps at which it gives up in any case
     test: PositiveInt = 2000,  # fresh points on which errors are measured
 ) -> xr.Dataset:
     """Gradient descent on the line, in closed form: the same clean points with more and more noisy copies."""
-    rule = StoppingRule(budget, budget)
+    rule = StoppingRule(last=10_000)
 
     def one(seed: int, many: float) -> dict[str, Any]:
         start, at = LINE.start(width, scale, seed, device()), LINE.draw(test, stream(seed, "test"))
@@ -155,18 +154,14 @@ def forward_and_back(
     particles: PositiveInt = 2000,  # of the backward process
 ) -> xr.Dataset:
     """Section 6.1 and Assumptions 6.1, 6.3, 6.4: what can be known of this data before anything is learned."""
-    models = [
-        lambda at: np.zeros_like(at.points.T),
-        lambda at: 0.5 * np.tanh(3 * at.points.T),
-        lambda at: np.sin(2 * at.points.T) + at.times,
-    ]
+    models = (lambda x, t: 0 * x, lambda x, t: 0.5 * np.tanh(3 * x), lambda x, t: np.sin(2 * x) + t)
 
     def one(seed: int) -> dict[str, Any]:
         found = denoisers.sample_quality(LINE, LINE.at_time(LINE.truth), particles, stream(seed, "particles"))
         noisy, drawn = LINE.draw(inputs, stream(seed, "inputs")), LINE.draw(draws, stream(seed, "loss gap"))
         mapped, truth = LINE.inputs(noisy, torch.zeros(1, device="cpu", dtype=torch.float64)), LINE.truth(noisy)
         return {
-            "loss_gap": ("model", [denoisers.loss_gap(LINE, drawn, model) for model in models]),
+            "loss_gap": ("model", [denoisers.loss_gap(LINE, drawn, model(drawn.points.T, drawn.times)) for model in models]),
             "label_noise": ((noisy.clean.T - truth) ** 2).mean(), "signal": (truth**2).mean(),
             "input_norm": float(mapped.norm(dim=2).max()), "clipped": np.mean(np.abs(noisy.points) > LINE.radius),
             "lipschitz": LINE.largest_slope(GRID), **found,
@@ -209,7 +204,6 @@ def score_learning(
     last: PositiveInt = 10_000_000,  # steps of the kernel machine
     test: PositiveInt = 2000,  # fresh points on which errors are measured
     class_points: PositiveInt = 1200,  # fresh points whose true labels define the function of the class
-    ridge: PositiveFloat = 1e-4,  # of the fit of true labels that defines it
     particles: PositiveInt = 2000,  # of the backward process
 ) -> xr.Dataset:
     """Theorem 6.6 and Claim G.1: a network on noisy labels, stopped by held-out ones, and its kernel machine."""
@@ -233,7 +227,7 @@ def score_learning(
         line = LINE.at_time(LINE.line)
         drawn = [denoisers.sample_quality(LINE, one, particles, stream(seed, "samples")) for one in (*tables, line)]
         fresh = LINE.draw(class_points, stream(seed, "function of the class"))
-        member = denoisers.function_of_class(LINE, plain.start, fresh, ridge)
+        member = denoisers.function_of_class(LINE, plain.start, fresh)
         quality = {name: xr.DataArray([one[name] for one in drawn], {"sampler": SAMPLERS}) for name in drawn[0]}
         checked = denoisers.beside_network(plain, tests["line"], CHECKPOINTS, first, member)
         return found.assign(checked | quality)
@@ -244,10 +238,9 @@ def score_learning(
 @score_learning.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     plain, weighted = (data.sel(task="line", weighting=weighting) for weighting in WEIGHTINGS)
-    plane, terms = data.sel(task="plane", weighting="theorem"), data.terms
+    plane, terms, error = data.sel(task="plane", weighting="theorem"), data.terms, data.stopped_error
     rise, rise_plane = (one.error.isel(step=-1) / one.error.min("step") for one in (plain, plane))
     distance = {str(name): data.wasserstein.sel(sampler=name) for name in data.sampler.values}
-    error = data.stopped_error
     return {
         "SN-6.FIT": {
             "relative_error": error / plain.signal, "relative_error_plane": at_stop(plane, "error") / plane.signal,
@@ -298,19 +291,17 @@ def score_sizes(
     sizes: Increasing = (50, 100, 200, 400, 800, 1600),  # training points; half as many more are held out
     width: PositiveInt = 1024,  # neurons
     scale: PositiveFloat = 3.0,  # standard deviation of initial weights
-    budget: PositiveInt = 10_000,  # steps at which it gives up in any case
     last: PositiveInt = 10_000_000,  # steps of the kernel machine
     test: PositiveInt = 2000,  # fresh points on which errors are measured
     class_points: PositiveInt = 1200,  # points whose true labels define the function of the class
-    ridge: PositiveFloat = 1e-4,  # of the fit that does
 ) -> xr.Dataset:
     """Assumption 6.5 and the network against the line: more samples, stopped by held-out labels."""
-    rule = StoppingRule(last, budget)
+    rule = StoppingRule(last)
 
     def one(seed: int) -> xr.Dataset:
         start, at = LINE.start(width, scale, seed, device()), LINE.draw(test, stream(seed, "test"))
         fresh, truth = LINE.draw(class_points, stream(seed, "function of the class")), LINE.truth(at)
-        member = denoisers.function_of_class(LINE, start, fresh, ridge)
+        member = denoisers.function_of_class(LINE, start, fresh)
 
         def of_size(size: float) -> dict[str, float]:
             counts = {"train": int(size), "held out": int(size) // 2}
@@ -338,12 +329,8 @@ def score_sizes(
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     over, last = data.stopped_error / data.line_error, data.class_stopped_error.isel(size=-1)
     names = {"slope_class": "class_stopped_error", "slope": "stopped_error", "slope_end": "end_error"}
-    found = {
-        "SN-A6.5": {
-            **{name: slope(data[of], "size") for name, of in names.items()},
-            "last_over_first": last / data.class_stopped_error.isel(size=0),
-        }
-    }
+    slopes = {name: slope(data[of], "size") for name, of in names.items()}
+    found = {"SN-A6.5": {**slopes, "last_over_first": last / data.class_stopped_error.isel(size=0)}}
     if {FEW, MANY} <= set(data["size"].values):
         few, most = over.sel(size=slice(None, FEW)), over.sel(size=MANY)
         below = {"share_below_line_few": (few < 1).mean(), "share_below_line_most": (most < 1).mean()}
@@ -357,7 +344,6 @@ STOPPED = Look("network, stopped by held-out labels", "#5b5f66", ":", "s")
 OWN = Look("each label its own clean point", "#0b5cad", "-", "o")
 COPIED = Look("400 clean points, 1 to 8 noisy copies", "#15803d", "-.", "^")
 COLORS = {"true score": INK, "softmax network": "#0b5cad", "best line": "#8a5a00"}
-YOURS = ("#7c3aed", "#c2410c", "#15803d")
 
 
 def clouds(data: xr.Dataset, time: float, yours: Mapping[str, Any] | None = None) -> Figure:
@@ -371,7 +357,7 @@ def clouds(data: xr.Dataset, time: float, yours: Mapping[str, Any] | None = None
     with style():
         figure, axes = plt.subplots(1, len(shown), figsize=(2.5 * len(shown), 2.75), sharey=True)
         for ax, (name, points) in zip(axes, shown.items(), strict=True):
-            ax.plot(*points.T, ".", color=COLORS.get(name, YOURS[0]), markersize=3.5, alpha=0.7)
+            ax.plot(*points.T, ".", color=COLORS.get(name, "#7c3aed"), markersize=3.5, alpha=0.7)
             for x, y in centres:
                 ax.plot(x + circle.real, y + circle.imag, color="#6b7280", lw=0.9)
             ax.set(xlim=(-2.5, 2.5), ylim=(-2.5, 2.5), aspect="equal", title=name)
@@ -394,8 +380,10 @@ def by_copies(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None 
 
 def by_labels(sizes: xr.Dataset, copies: xr.Dataset) -> Figure:
     """Draw the error on the line over that of the best line, with own clean points and with copies of the same."""
-    counts = copies.copies.values * copies.attrs["settings"]["points"]
-    both = ((OWN, sizes["size"].values, sizes), (COPIED, counts, copies))
+    both = (
+        (OWN, sizes["size"].values, sizes),
+        (COPIED, copies.attrs["settings"]["points"] * copies.copies.values, copies),
+    )
     return _over_line([(look, x, data.stopped_error / data.line_error) for look, x, data in both], "noisy labels", {})
 
 
@@ -406,8 +394,7 @@ def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: M
         figure, ax = plt.subplots(figsize=(7.2, 3.2))
         for look, x, over in lines:
             band(ax, x, over.values, look)
-        for (name, line), color in zip(yours.items(), YOURS, strict=False):
-            ax.plot(list(line), list(line.values()), color=color, marker="P", linestyle=":", label=f"yours: {name}")
+        own_lines(ax, yours)
         ax.axhline(1, **BEST.line_style())
         log_axis(ax, sorted({number for _, x, _ in lines for number in x.tolist()}), label)
         ax.set(yscale="log", ylabel="error / error of the line")
