@@ -16,7 +16,7 @@ SHARED_OUT := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # is PyTorch's CPU index on Linux without an NVIDIA GPU, if that index can be reached.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test outputs quick slow lint lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
+.PHONY: help book test outputs quick slow lint house lab notebooks colab matrix address serve print pdf look results verify benchmarks faults measure lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ lint: $(VENV)/.installed  ## style, types and the arrows between modules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+house: $(VENV)/.installed  ## how large the house is, in tokens, beside its budgets
+	$(BIN)/python tools/house.py
 
 # With these settings JupyterLab covers no page with the offer of news, and asks nobody for newer versions.
 lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/tools/jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))

@@ -105,7 +105,7 @@ EXPERIMENTS: dict[str, Experiment] = {}
 """Those of the scripts that were imported so far, by id."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Experiment:
     """A function of seeds and settings, with sizes, a place for its results, and what reads the claims off them.
 
@@ -311,12 +311,18 @@ class Experiment:
             return "book"
         return wanted
 
-    def _explained(self) -> str:
+    def meanings(self) -> dict[str, str]:
+        """Return what each setting means: by name, the comment behind the argument of the function, or nothing."""
         comments = _comments(self.simulate)
-        lines = []
-        for name, parameter in inspect.signature(self.simulate).parameters.items():
-            said = f": {comments[name]}" if name in comments else ""
-            lines.append(f"    {name} = {parameter.default!r}{said}")
+        return {name: comments.get(name, "") for name in self.model.model_fields}
+
+    def __repr__(self) -> str:
+        return f"{self.id}: {self.summary}"
+
+    def _explained(self) -> str:
+        fields, lines = self.model.model_fields, []
+        for name, meaning in self.meanings().items():
+            lines.append(f"    {name} = {fields[name].default!r}" + (f": {meaning}" if meaning else ""))
         return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ Lines are those that the data have: an entry that no one gave a look gets one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import cycle, repeat
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from attnbook.core.figures import INK, LOOKS, Look, band, legend_above, log_axis, show, style
+from attnbook.core.results import plain
 from attnbook.core.tables import Measured, Table, spread
 from attnbook.core.widgets import explore
+from attnbook.lab import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +43,9 @@ __all__ = [
     "log_axis",
     "looks_of",
     "own_lines",
+    "settings",
     "show",
+    "show_source",
     "spread",
     "style",
 ]
@@ -116,3 +121,36 @@ def own_lines(axes: Axes, lines: Mapping[str, Mapping[float, float]] | None) -> 
     for i, (name, line) in enumerate((lines or {}).items()):
         color = OWN[i % len(OWN)]
         axes.plot(list(line), list(line.values()), color=color, marker="P", linestyle=":", label=f"yours: {name}")
+
+
+def settings(experiment: Experiment, data: xr.Dataset | None = None) -> Table:
+    """Return the settings of an experiment as a table: value, default and meaning, changed ones marked.
+
+    Args:
+        experiment: Which one.
+        data: A run of it, whose settings are shown; default those of the book's size.
+
+    Returns:
+        A table with a row for each setting.
+    """
+    book = plain(experiment.settings())
+    used = data.attrs["settings"] if data is not None else book
+    rows = []
+    for name, meaning in experiment.meanings().items():
+        changed = "changed" if used[name] != book[name] else ""
+        rows.append([name, _short(used[name]), changed, _short(book[name]), meaning])
+    caption = f"{experiment.id}: settings of this run, and the book's."
+    return Table(["setting", "value", "", "default", "meaning"], rows, caption)
+
+
+def show_source(experiment: Experiment) -> None:
+    """Print the function that an experiment is.
+
+    Args:
+        experiment: Which one.
+    """
+    print(inspect.getsource(experiment.simulate))
+
+
+def _short(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

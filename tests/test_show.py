@@ -1,10 +1,13 @@
 """What figures are drawn with: lines are those of the data, whatever these are."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
 
-from attnbook.show import COLORS, Look, curves, looks_of, own_lines, style
+from attnbook.lab import EXPERIMENTS, load_script
+from attnbook.show import COLORS, Look, curves, looks_of, own_lines, settings, show_source, style
 
 KNOWN = {2: Look("two heads", "#123456", "-", "o")}
 
@@ -62,3 +65,21 @@ def test_lines_of_the_reader_are_named_as_theirs(axes):
     own_lines(axes, None)
     assert [line.get_label() for line in axes.lines] == ["yours: GELU"]
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[1, 0.5], [16, 0.25]])
+
+
+@pytest.fixture
+def walk():
+    load_script(Path(__file__).with_name("lab_script.py"))
+    return EXPERIMENTS["toy.walk"]
+
+
+def test_settings_that_were_changed_are_marked(walk, tmp_path):
+    data = walk.run("smoke", rate=0.25, keep=tmp_path)
+    rows = {row[0]: row[1:] for row in settings(walk, data).rows}
+    assert rows["rate"][:2] == ["0.25", "changed"]
+    assert {row[1] for row in settings(walk).rows if row[1] == "changed"} == set()
+
+
+def test_source_is_that_of_the_function(walk, capsys):
+    show_source(walk)
+    assert "def walk(" in capsys.readouterr().out
