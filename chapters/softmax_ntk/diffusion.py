@@ -37,6 +37,7 @@ CHECKPOINTS = [1, 5, 20, 50, 100, 200, 300, 400, 500]  # steps at which network 
 FRAMES = [1.5, 0.7, 0.4, 0.2, 0.05]  # times at which particles are kept on their way back
 GRID = np.linspace(-2.5, 2.5, 251)  # where denoisers on the line are tabulated
 EARLY, FEW, MANY = 0.2, 400, 1600  # times below are small; labels with which the network is behind the line, and ahead
+FEW_DRAWS = {"draws": 500, "inputs": 100, "particles": 50, "seeds": (0, 1)}  # for tests
 
 
 @experiment(
@@ -47,7 +48,7 @@ EARLY, FEW, MANY = 0.2, 400, 1600  # times below are small; labels with which th
 )
 def fresh_noise(
     seeds: Seeds = (0, 1, 2, 3, 4),
-    copies: Increasing = (1, 8, 1000),  # noisy copies of each clean point; with as many as steps noise is always fresh
+    copies: Increasing = (1, 8, 1000),  # noisy copies of each clean point; as many as steps: always fresh noise
     points: PositiveInt = 400,  # clean points for training; half as many more are held out
     width: PositiveInt = 512,  # neurons
     scale: PositiveFloat = 6.0,  # standard deviation of initial weights
@@ -140,13 +141,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     return {"SN-6.COPIES": {"once_over_line": once, "most_over_line": most, **shares}}
 
 
-@experiment(
-    "softmax_ntk.forward_and_back",
-    group=1,
-    budget=15,
-    needs="cpu",
-    smoke={"draws": 500, "inputs": 100, "particles": 50, "seeds": (0, 1)},
-)
+@experiment("softmax_ntk.forward_and_back", group=1, budget=15, needs="cpu", smoke=FEW_DRAWS)
 def forward_and_back(
     seeds: Seeds = (0, 1, 2),
     draws: PositiveInt = 200_000,  # for the gap between the two losses
@@ -338,19 +333,21 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     return found
 
 
-BEST = Look("best straight line", "#8a5a00", (0, (5, 1)), "")
+BEST = Look("best straight line", "#c2410c", (0, (5, 1)), "")
 NETWORK = Look("network, end of training", "#0b5cad", "-", "o")
 STOPPED = Look("network, stopped by held-out labels", "#5b5f66", ":", "s")
-OWN = Look("each label its own clean point", "#0b5cad", "-", "o")
+OWN = Look("each label with its own clean point", "#0b5cad", "-", "o")
 COPIED = Look("400 clean points, 1 to 8 noisy copies", "#15803d", "-.", "^")
-COLORS = {"true score": INK, "softmax network": "#0b5cad", "best line": "#8a5a00"}
+COLORS = {"true score": INK, "softmax network": "#0b5cad", "best line": "#c2410c"}
 
 
 def clouds(data: xr.Dataset, time: float, yours: Mapping[str, Any] | None = None) -> Figure:
     """Draw particles on their way back at one time, with each denoiser, and samples of the reader's own."""
     import matplotlib.pyplot as plt
 
-    shown = {str(name): data.points.sel(sampler=name, time=time).isel(seed=0).values for name in data.sampler.values}
+    shares = data.near.sel(sampler="softmax network").isel(time=-1).values
+    one = data.points.sel(time=time).isel(seed=int(np.argsort(shares)[len(shares) // 2]))  # the median seed
+    shown = {str(name): one.sel(sampler=name).values for name in data.sampler.values}
     shown |= {f"yours: {name}": np.asarray(points)[:300] for name, points in (yours or {}).items()}
     centres, reach = PLANE.mixture.modes(time)
     circle = reach * np.exp(1j * np.linspace(0, 2 * np.pi, 60))
@@ -360,7 +357,7 @@ def clouds(data: xr.Dataset, time: float, yours: Mapping[str, Any] | None = None
             ax.plot(*points.T, ".", color=COLORS.get(name, "#7c3aed"), markersize=3.5, alpha=0.7)
             for x, y in centres:
                 ax.plot(x + circle.real, y + circle.imag, color="#6b7280", lw=0.9)
-            ax.set(xlim=(-2.5, 2.5), ylim=(-2.5, 2.5), aspect="equal", title=name)
+            ax.set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), aspect="equal", title=name)
     return figure
 
 
@@ -380,10 +377,8 @@ def by_copies(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None 
 
 def by_labels(sizes: xr.Dataset, copies: xr.Dataset) -> Figure:
     """Draw the error on the line over that of the best line, with own clean points and with copies of the same."""
-    both = (
-        (OWN, sizes["size"].values, sizes),
-        (COPIED, copies.attrs["settings"]["points"] * copies.copies.values, copies),
-    )
+    counts = copies.copies.values * copies.attrs["settings"]["points"]
+    both = ((OWN, sizes["size"].values, sizes), (COPIED, counts, copies))
     return _over_line([(look, x, data.stopped_error / data.line_error) for look, x, data in both], "noisy labels", {})
 
 
@@ -398,6 +393,7 @@ def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: M
         ax.axhline(1, **BEST.line_style())
         log_axis(ax, sorted({number for _, x, _ in lines for number in x.tolist()}), label)
         ax.set(yscale="log", ylabel="error / error of the line")
+        ax.yaxis.set_major_formatter("{x:g}")
         ax.legend(fontsize=9.5)
     return figure
 
