@@ -93,7 +93,8 @@ def snapshots(
         The particles at each time.
     """
     way = list(particles_back(denoiser, count, **options))
-    return np.stack([min(way, key=lambda one, wanted=time: abs(one[0] - wanted))[1] for time in at])
+    times = np.array([time for time, _ in way])
+    return np.stack([way[np.abs(times - time).argmin()][1] for time in at])
 
 
 def sample(denoiser: Denoiser, count: int, **options: Any) -> Float[np.ndarray, "count dimension"]:

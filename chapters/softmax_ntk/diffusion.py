@@ -311,9 +311,9 @@ def score_sizes(
                 found = {"stopped": stop, "stopped_error": stopped, "best_error": error.min(), "end_error": error[-1]}
                 return {f"{kind}{name}": value for name, value in found.items()}
 
-            pseudo = (denoisers.pseudo_labels(LINE, part, member) for part in (drawn, held))
+            own, others = (denoisers.pseudo_labels(LINE, part, member) for part in (drawn, held))
             exact = errors("", drawn.clean.T, held.clean.T, truth)
-            return {**exact, **errors("class_", *pseudo, member(at)), "smallest_eigenvalue": machine.smallest}
+            return {**exact, **errors("class_", own, others, member(at)), "smallest_eigenvalue": machine.smallest}
 
         return sweep(of_size, size=sizes).assign(line_error=((LINE.line(at) - truth) ** 2).mean())
 
