@@ -292,7 +292,8 @@ ROOMS = {path.parent.name: path for path in reversed(CHAPTERS) if path.stem not 
 def test_a_plot_of_the_reader_is_shown_after_the_first_picture_of_a_chapter(room):
     size, use, first, *_ = ("".join(cell["source"]) for cell in code_cells(ROOMS[room]))
     own = ["import matplotlib.pyplot as plt\nplt.plot([1, 2, 3]);", "plt.hist([1, 2, 2]);"]
-    *_, picture, one, two, interactive = in_a_kernel(size, use, first, *own, "plt.isinteractive()")
+    there = f"import os\nos.chdir({str(ROOMS[room].parent)!r})"
+    *_, picture, one, two, interactive = in_a_kernel(there, size, use, first, *own, "plt.isinteractive()")
     assert "attnbook-figure" in picture["text/html"]
     assert ["image/png" in plot for plot in (one, two)] == [True, True]
     assert interactive["text/plain"] == "True"

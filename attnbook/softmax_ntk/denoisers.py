@@ -428,7 +428,7 @@ def train_on_copies(
 
     def record(now: dict[str, Tensor]) -> dict[str, Tensor]:
         gaps = {name: task.answers(network(now), at) - right for name, (at, right) in errors.items()}
-        return {name: torch.tensor([(gap**2).sum(0).mean()]) for name, gap in gaps.items()}
+        return {name: torch.tensor([(gap**2).sum(0).mean()], device="cpu") for name, gap in gaps.items()}
 
     history = train(
         value_and_grad,
