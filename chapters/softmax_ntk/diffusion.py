@@ -13,7 +13,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Increasing, Seeds, device, experiment, highest, lowest, slope, sweep
+from attnbook.lab import Increasing, Seeds, device, experiment, highest, listening, lowest, slope, sweep
 from attnbook.show import INK, Look, band, log_axis, own_lines, style
 from attnbook.softmax_ntk import denoisers
 from attnbook.softmax_ntk.denoisers import Machine, Task, draw_copies
@@ -84,7 +84,8 @@ def fresh_noise(
         network = partial(PLANE.answers, networks[copies[-1]])
         answers = {"true score": PLANE.truth, "softmax network": network, "best line": PLANE.line}
         curves = curves.assign(stopped_error=stopped, line_error=((PLANE.line(at) - truth) ** 2).sum(0).mean())
-        return curves.merge(sweep(path, sampler=list(answers)))
+        with listening(lambda share: None):  # a moment beside the training
+            return curves.merge(sweep(path, sampler=list(answers)))
 
     return sweep(one, seed=seeds)
 
