@@ -28,7 +28,9 @@ __all__ = ["SGD", "Adam", "Optimizer", "autograd", "cosine", "log_spaced", "trai
 class Optimizer(Protocol):
     """An update rule that acts on each entry alone."""
 
-    step_size: float | Sequence[float]
+    @property
+    def step_size(self) -> float | Sequence[float]:
+        """One positive number, or one per member."""
 
     def start(self, parameters: Parameters, rate: Tensor) -> Callable[[Parameters, float], None]:
         """Return what moves these parameters in place.

@@ -179,7 +179,7 @@ def test_each_symbol_of_a_row_has_its_own_meaning():
         ("multi_head/how_many_heads", "p"),  # a power of H
         ("mirror_descent/rates", "r"),  # a variable of integration
         ("preconditioning/scaling_law", "b"),  # the bias of a gradient
-        ("softmax_ntk/diffusion", "D"),  # a diagonal matrix of weights
+        ("softmax_ntk/diffusion", "y"),  # a particle on its way back
         ("softmax_ntk/kernel_stability", "C"),  # a constant
     ],
 )

@@ -117,6 +117,16 @@ class Mixture:
         below = ndtr((grid[:, None] - centres) / deviation).mean(axis=1)
         return np.interp((np.arange(count) + 0.5) / count, below, grid)
 
+    def modes(self, time: float, deviations: float = 2.0) -> tuple[Float[np.ndarray, "modes dimension"], float]:
+        """Return the centres of the noisy modes at a time, and some of their standard deviations; default two."""
+        radius = deviations * np.sqrt(self._variance(self.schedule.check(time)))
+        return self.schedule.signal(time) * np.array(self.means), float(radius)
+
+    def share_near(self, time: float, points: Float[np.ndarray, "count dimension"]) -> float:
+        """Return the share of points that lie within two standard deviations of a noisy mode."""
+        centres, radius = self.modes(time)
+        return float((np.linalg.norm(points[:, None, :] - centres, axis=2).min(axis=1) < radius).mean())
+
     def _variance(self, times: np.ndarray | float) -> np.ndarray:
         return np.asarray(self.schedule.signal(times) ** 2 * self.width**2 + self.schedule.noise(times))
 

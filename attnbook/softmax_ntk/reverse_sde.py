@@ -6,16 +6,16 @@ method of Euler and Maruyama. It ends at $T_0>0$, so that samples belong beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from attnbook.softmax_ntk.score_matching import Schedule
 
-__all__ = ["Denoiser", "reverse_times", "sample"]
+__all__ = ["Denoiser", "particles_back", "reverse_times", "sample", "snapshots"]
 
 Denoiser: TypeAlias = Callable[[float, np.ndarray], np.ndarray]
 """(time, points ``(count, dimension)``) to denoised points of the same shape: an estimate of $E[x_0|x_t]$."""
@@ -39,10 +39,10 @@ def reverse_times(n_steps: int, *, schedule: Schedule) -> Float[np.ndarray, " re
     return schedule.first + (schedule.last - schedule.first) * u**1.5
 
 
-def sample(
+def particles_back(
     denoiser: Denoiser, count: int, *, dimension: int, rng: np.random.Generator, schedule: Schedule, n_steps: int = 150
-) -> Float[np.ndarray, "count dimension"]:
-    """Return where particles end that run the backward process with the score that belongs to a denoiser.
+) -> Iterator[tuple[float, Float[np.ndarray, "count dimension"]]]:
+    """Yield each time of the backward process and where its particles are, with the score that belongs to a denoiser.
 
     Args:
         denoiser: Estimate of the clean point, called with one time and all particles.
@@ -52,14 +52,19 @@ def sample(
         schedule: Rate of the noise.
         n_steps: Number of steps; default 150.
 
+    Yields:
+        Times from the last to the first, one more than there are steps, and the particles.
+
     Raises:
         ValueError: If a number is outside its range or the denoiser's answer has another shape.
         FloatingPointError: If a particle becomes NaN or infinite; names the time.
     """
     if count < 1 or dimension < 1:
         raise ValueError(f"count, dimension: expected at least 1, got {count} and {dimension}")
+    times = reverse_times(n_steps, schedule=schedule)
     now = rng.standard_normal((count, dimension))
-    for time, following in pairwise(reverse_times(n_steps, schedule=schedule)):
+    yield float(times[0]), now
+    for time, following in pairwise(times):
         denoised = np.asarray(denoiser(float(time), now), dtype=np.float64)
         if denoised.shape != now.shape:
             raise ValueError(f"denoiser: expected an answer of shape {now.shape}, got {denoised.shape}")
@@ -70,4 +75,29 @@ def sample(
             raise FloatingPointError(
                 f"sampling: a particle left the finite numbers at time {time:g}; check the denoiser"
             )
-    return now
+        yield float(following), now
+
+
+def snapshots(
+    denoiser: Denoiser, at: Sequence[float], count: int, **options: Any
+) -> Float[np.ndarray, "times count dimension"]:
+    """Return where the particles of :func:`particles_back` are at some times, or at the nearest of its times.
+
+    Args:
+        denoiser: Estimate of the clean point.
+        at: Times to look at, in any order.
+        count: Number of particles.
+        **options: The other arguments of :func:`particles_back`.
+
+    Returns:
+        The particles at each time.
+    """
+    way = list(particles_back(denoiser, count, **options))
+    times = np.array([time for time, _ in way])
+    return np.stack([way[np.abs(times - time).argmin()][1] for time in at])
+
+
+def sample(denoiser: Denoiser, count: int, **options: Any) -> Float[np.ndarray, "count dimension"]:
+    """Return where the particles of :func:`particles_back` end; it says what the arguments mean."""
+    *_, (_, last) = particles_back(denoiser, count, **options)
+    return last

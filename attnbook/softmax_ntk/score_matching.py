@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from attnbook.core.settings import check_positive
 
-__all__ = ["NoisySample", "Schedule", "draw_noisy_sample", "held_out_stop", "network_input"]
+__all__ = ["NoisySample", "Schedule", "StoppingRule", "draw_noisy_sample", "held_out_stop", "network_input"]
 
 
 @dataclass(frozen=True)
@@ -209,3 +209,36 @@ def held_out_stop(losses: Float[np.ndarray, " records"], steps: Sequence[int], *
         if loss < losses[best]:
             best = record
     return best
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """The steps that are recorded, and the rule that stops training by held-out noisy labels.
+
+    Attributes:
+        last: The last step that is recorded.
+        budget: Step at which the rule gives up in any case; default 10000.
+        per_decade: Recorded steps per factor of ten; default 8.
+        patience: How many times the steps of the best record may bring nothing better; default 4.
+
+    Example:
+        >>> rule = StoppingRule(100, 20, per_decade=2)
+        >>> rule.recorded, rule.stop(np.array([3.0, 2.0, 2.5, 1.0, 0.5]))
+        ([1, 3, 10, 32, 100], 3)
+    """
+
+    last: int
+    budget: int = 10_000
+    per_decade: int = 8
+    patience: float = 4.0
+
+    @property
+    def recorded(self) -> list[int]:
+        """Steps from 1 to the last, evenly spaced on a log axis."""
+        count = round(self.per_decade * np.log10(self.last)) + 1
+        return np.unique(np.round(np.geomspace(1, self.last, count)).astype(int)).tolist()
+
+    def stop(self, losses: Float[np.ndarray, " records"]) -> int:
+        """Return the step that held-out losses at the recorded steps choose within the budget."""
+        within = [step for step in self.recorded if step <= self.budget]
+        return within[held_out_stop(losses[: len(within)], within, patience=self.patience)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = ["implicit_bias/max_margin_direction", "multi_head/how_many_heads"]  # in the new form; the list grows
+CHAPTERS = ["implicit_bias/max_margin_direction", "multi_head/how_many_heads", "softmax_ntk/diffusion"]
 PATTERNS = {
     "connectives": (
         r"\b(because|therefore|hence|thus|so that|since|for example|for instance|that is|in other words|in particular"

@@ -1,7 +1,11 @@
 """Forward and backward process, mixture, Tweedie, inputs and the linear model, each against something independent."""
 
+import inspect
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import red
@@ -10,18 +14,27 @@ import xarray as xr
 from scipy.stats import wasserstein_distance
 
 import attnbook
-from attnbook import ledger
+from attnbook import lab, ledger
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.diffusion import experiments as own
-from attnbook.softmax_ntk.diffusion import figures, tasks
+from attnbook.softmax_ntk import denoisers
+from attnbook.softmax_ntk.denoisers import Machine, few_directions, function_of_class, pseudo_labels
 from attnbook.softmax_ntk.linearised import change_of_weights, outputs_and_change
 from attnbook.softmax_ntk.mixtures import Mixture
-from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.reverse_sde import reverse_times, sample
-from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, draw_noisy_sample, held_out_stop, network_input
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
+from attnbook.softmax_ntk.reverse_sde import particles_back, reverse_times, sample, snapshots
+from attnbook.softmax_ntk.score_matching import (
+    NoisySample,
+    Schedule,
+    StoppingRule,
+    draw_noisy_sample,
+    held_out_stop,
+    network_input,
+)
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
-SCHEDULE, CPU = Schedule(), torch.device("cpu")
+CHAPTER = Path(__file__).parents[2] / "chapters" / "softmax_ntk" / "diffusion.py"
+own = lab.load_script(CHAPTER)
+SCHEDULE = Schedule()
 PLANE = Mixture(((0.5, 0.1), (-0.3, 0.4), (0.0, -0.6)), 0.2)
 LINE = Mixture(((-0.6,), (0.6,)), 0.15)
 
@@ -242,12 +255,15 @@ def test_linear_model_in_weights_equals_kernel_regression_and_finite_differences
 # The chapter's experiments
 
 
-KINDS = {kind.id: kind for kind in (own.ForwardAndBack, own.ScoreLearning, own.ScoreSizes)}
+MADE = {
+    made.id: made
+    for made in (own.fresh_noise, own.noisy_copies, own.forward_and_back, own.score_learning, own.score_sizes)
+}
 
 
 @pytest.fixture(scope="module")
 def stored():
-    return {name: kind.load_stored("book") for name, kind in KINDS.items()}
+    return {name: made.stored() for name, made in MADE.items()}
 
 
 def scaled(**factors):
@@ -275,8 +291,23 @@ def terms(term, value):
     return lambda d: d.assign(terms=d.terms.where(d.term != term, value))
 
 
+def stopped(factor, copies):
+    """Move the error at one number of copies."""
+    return lambda d: d.assign(stopped_error=d.stopped_error.where(d.copies != copies, factor * d.stopped_error))
+
+
+def nearer(factor, name):
+    return lambda d: d.assign(near=d.near.where(d.sampler != name, factor * d.near))
+
+
 RED = {
+    "softmax_ntk.fresh_noise": {
+        "SN-6.FRESH": lambda d: d.assign(stopped_error=d.stopped_error[:, ::-1].assign_coords(copies=d.copies)),
+        "SN-6.DRAW": nearer(0.7, "softmax network"),
+    },
+    "softmax_ntk.noisy_copies": {"SN-6.COPIES": stopped(2, 8)},
     "softmax_ntk.forward_and_back": {
+        "SN-6.NOISE": scaled(signal=2),
         "SN-6.DSM": lambda d: d.assign(loss_gap=d.loss_gap * xr.DataArray([1.0, 1.05, 1.1], dims="model")),
         "SN-6.SDE": scaled(gap=3),
         "SN-A6.1": scaled(clipped=5),
@@ -284,7 +315,9 @@ RED = {
     "softmax_ntk.score_learning": {
         "SN-6.FIT": scaled(stopped_error=3),
         "SN-6.ES": flat,
-        "SN-6.Z": terms("label mismatch", 2e-3),
+        "SN-6.ES-step": scaled(stopped_error=2),
+        "SN-6.ES-2d": lambda d: d.assign(error=d.error.where(d.task == "line", 1.0)),
+        "SN-6.Z-order": terms("label mismatch", 2e-3),
         "SN-6.FIT-line": scaled(stopped_error=0.3),
         "SN-6.STOP": other_samplers(weighted="line"),
     },
@@ -294,19 +327,25 @@ RED = {
     },
 }
 PARTS = {
+    "softmax_ntk.fresh_noise": [
+        ("SN-6.FRESH", stopped(0.1, 1)),
+        ("SN-6.FRESH", stopped(3, 1000)),
+        ("SN-6.DRAW", nearer(0.9, "true score")),
+        ("SN-6.DRAW", nearer(2, "softmax network")),
+    ],
+    "softmax_ntk.noisy_copies": [("SN-6.COPIES", stopped(0.5, 1))],
     "softmax_ntk.forward_and_back": [
         ("SN-6.DSM", scaled(label_noise=1.1)),
-        ("SN-6.DSM", scaled(signal=2)),
         ("SN-6.SDE", scaled(wasserstein=3)),
         ("SN-A6.1", scaled(input_norm=1.01)),
         ("SN-A6.1", scaled(lipschitz=2)),
     ],
     "softmax_ntk.score_learning": [
-        ("SN-6.ES", lambda d: d.assign(error=d.error.where(d.task == "line", 1.0))),
+        ("SN-6.FIT", lambda d: d.assign(error=d.error.where(d.task == "line", 3 * d.error))),
         ("SN-6.ES", scaled(train_noise=0.5)),
-        ("SN-6.ES", scaled(stopped_error=2)),
-        ("SN-6.Z", scaled(coupling=1e6)),
-        ("SN-6.Z", terms("early stopping", 0.0)),
+        ("SN-6.ES-2d", lambda d: d.assign(error=d.error.where((d.task != "line") | (d.step < 10**7), 10 * d.error))),
+        ("SN-6.Z-order", scaled(coupling=1e6)),
+        ("SN-6.Z-order", terms("early stopping", 0.0)),
         ("SN-6.FIT-line", lambda d: d.assign(line_error=d.line_error.where(d.task == "line", 1.0))),
         ("SN-6.FIT-line", scaled(line_by_labels_error=1.2)),
         ("SN-6.STOP", other_samplers(stopped="weighted")),
@@ -322,30 +361,30 @@ PARTS = {
 }  # other values of the same rules
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", MADE)
 def test_every_measured_claim_of_the_chapter_can_be_turned_red(name, stored):
-    red.assert_every_claim_turns(KINDS[name]().measurements, stored[name], RED[name], PARTS[name])
+    red.assert_every_claim_turns(MADE[name].measure, stored[name], RED[name], PARTS[name])
 
 
 def test_every_claim_of_the_chapter_is_measured_or_says_why_not():
     mine = {c.id: c for c in ledger.claims() if c.chapter == "softmax_ntk/diffusion"}
-    assert set(mine) - {claim for claims in RED.values() for claim in claims} == {"SN-T6.6"}
-    assert [c.id for c in mine.values() if c.untestable] == ["SN-T6.6"]
+    assert set(mine) - {claim for claims in RED.values() for claim in claims} == {"SN-T6.6", "SN-6.Z"}
+    assert [c.id for c in mine.values() if c.untestable] == ["SN-T6.6", "SN-6.Z"]
 
 
 @pytest.fixture(scope="module")
 def small():
     """A task with few samples, in the plane and on the line."""
     rng = stream(5, "small")
-    return {name: (task, task.start(128, 3.0, 5, CPU), task.draw(13, rng=rng)) for name, task in tasks.TASKS.items()}
+    return {name: (task, task.start(128, 3.0, 5), task.draw(13, rng=rng)) for name, task in own.TASKS.items()}
 
 
 @pytest.mark.parametrize("name", ["line", "plane"])
-@pytest.mark.parametrize("weighting", list(tasks.WEIGHTINGS))
+@pytest.mark.parametrize("weighting", list(own.WEIGHTINGS))
 def test_a_machine_is_descent_on_the_linearised_network_with_weighted_squares(small, name, weighting):
     task, start, drawn = small[name]
-    machine = tasks.Machine(task, start, drawn, weighting)
-    weights = tasks.WEIGHTINGS[weighting](drawn.times)
+    machine = Machine(task, start, drawn, own.WEIGHTINGS[weighting])
+    weights = own.WEIGHTINGS[weighting](drawn.times)
     assert weighting == "theorem" or weights == pytest.approx(SCHEDULE.signal(drawn.times) ** 2 / machine_noise(drawn))
     gram = ntk_gram(start, machine.inputs)[0].numpy().reshape(task.mixture.dimension, 13, -1, 13)
     found = np.zeros_like(drawn.clean.T)
@@ -363,8 +402,8 @@ def machine_noise(drawn):
 
 def test_the_network_follows_its_machine_and_a_wrong_number_of_steps_would_show(small):
     task, start, drawn = small["line"]
-    machine = tasks.Machine(task, start, drawn)
-    trained = task.answers(machine.network([3, 20])[1], drawn)
+    machine = Machine(task, start, drawn)
+    trained = task.answers(machine.networks([3, 20])[1], drawn)
     gaps = [np.square(machine.predict(machine.after([n], machine.labels), drawn)[0] - trained).max() for n in (20, 21)]
     assert 20 * gaps[0] < gaps[1]
 
@@ -372,80 +411,242 @@ def test_the_network_follows_its_machine_and_a_wrong_number_of_steps_would_show(
 def test_pseudo_labels_have_the_noise_of_the_labels_around_the_function_of_the_class(small):
     """By hand: true label 0.5, clean point 0.7, and 2 for the function of the class."""
     task, _, drawn = small["plane"]
-    labels = tasks.pseudo_labels(task, drawn, lambda d: 2 + task.truth(d))
+    labels = pseudo_labels(task, drawn, lambda d: 2 + task.truth(d))
     np.testing.assert_allclose(labels, 2 + drawn.clean.T, atol=1e-12)
     assert np.abs(labels - (2 + 2 * task.truth(drawn) - drawn.clean.T)).max() > 0.1  # what the wrong sign gives
 
 
 def test_four_times_the_terms_bound_the_error_and_each_term_is_the_one_it_is_called(small):
     task, start, drawn = small["line"]
-    machine, test = tasks.Machine(task, start, drawn), task.draw(31, rng=stream(6, "test"))
-    member = tasks.in_class(task, start, task.draw(41, rng=stream(6, "class")), 1e-4)
-    network = task.answers(machine.network([5])[0], test)[0]
-    found = tasks.four_terms(machine, test, network, member, 5)
+    machine, test = Machine(task, start, drawn), task.draw(31, rng=stream(6, "test"))
+    member = function_of_class(task, start, task.draw(41, rng=stream(6, "class")))
+    network = task.answers(machine.networks([5])[0], test)[0]
+    found = denoisers.four_terms(machine, test, network, member, 5)
     assert 4 * found.sum() >= np.mean((network - task.truth(test)) ** 2)
     assert found[3] == pytest.approx(np.mean((member(test) - task.truth(test)) ** 2))
-    exact = tasks.four_terms(machine, test, network, task.truth, 5)
+    exact = denoisers.four_terms(machine, test, network, task.truth, 5)
     assert exact[1] == pytest.approx(0, abs=1e-20)  # with the truth in the class the labels are the same
     assert exact[3] == 0
 
 
 def test_the_function_of_the_class_solves_the_ridge_problem(small):
     task, start, drawn = small["plane"]
-    kernel = ntk_gram(start, task.inputs(drawn.times, drawn.points, start.signs))[0].numpy()
+    kernel = ntk_gram(start, task.inputs(drawn, start.signs))[0].numpy()
     coefficients = np.linalg.solve(kernel + 0.1 * np.eye(26), task.truth(drawn).ravel())
-    found = tasks.in_class(task, start, drawn, 0.1)(drawn)
+    found = function_of_class(task, start, drawn, 0.1)(drawn)
     np.testing.assert_allclose(found.ravel(), kernel @ coefficients, rtol=1e-8)
 
 
-def test_tables_answer_as_machines_and_networks_do(small):
+def test_tables_answer_as_machines_do(small):
     task, start, drawn = small["line"]
-    machine, times = tasks.Machine(task, start, drawn), np.array([0.1, 0.7])
-    coefficients = machine.after([3, 9], machine.labels)
-    network = machine.network([9])[0]
+    machine, times = Machine(task, start, drawn), np.array([0.1, 0.7])
+    tables = {n: machine.table(n, own.GRID, times) for n in (3, 9)}
     for time in times:
         at = NoisySample(np.full(7, time), np.zeros((7, 1)), np.linspace(-2.4, 2.4, 7)[:, None])
-        plain = [*machine.predict(coefficients, at)[:, 0], task.answers(network, at)[0]]
-        tables = [*(machine.table(c, times) for c in coefficients), tasks.network_table(task, network, times)]
-        for expected, table in zip(plain, tables, strict=True):
+        for n, table in tables.items():
+            expected = machine.predict(machine.after([n], machine.labels), at)[0, 0]
             np.testing.assert_allclose(table(time, at.points)[:, 0], expected, atol=1e-3)
-    beyond, last = (tables[0](0.7, np.array([[x]])) for x in (9.0, 2.5))
+    beyond, last = (tables[3](0.7, np.array([[x]])) for x in (9.0, 2.5))
     assert beyond == last
     with pytest.raises(KeyError):
-        tables[0](0.123, np.zeros((1, 1)))
+        tables[3](0.123, np.zeros((1, 1)))
 
 
 def test_the_constant_found_for_the_true_labels_is_that_of_the_closed_form():
     grid = np.linspace(0.05, 1.5, 2001)
     middle = LINE.label_spread(grid, np.zeros((2001, 1))) ** 2
     expected = (SCHEDULE.signal(grid) / SCHEDULE.noise(grid) * middle).max()
-    assert own.largest_slope() == pytest.approx(expected, rel=1e-3)
+    assert own.LINE.largest_slope(own.GRID) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_pseudo_sample_of_one_size_is_stopped_by_its_own_held_out_labels(stored):
+def test_few_directions_are_those_that_descent_learns(small):
+    task, start, drawn = small["line"]
+    machine, steps = Machine(task, start, drawn), [1, 10, 1000]
+    exact = kernel_gradient_flow(machine.kernel, torch.ones(13).double(), 1 / machine.largest, steps)
+    found = few_directions(machine.kernel, torch.ones(13).double(), steps) @ machine.kernel
+    torch.testing.assert_close(found, exact, rtol=1e-7, atol=1e-7)
+    rough = few_directions(machine.kernel, torch.ones(13).double(), steps, rank=2) @ machine.kernel
+    assert (rough - exact).abs().max() > 1e-3
+    known = machine.after(steps, machine.labels, rank=13)
+    np.testing.assert_allclose(
+        machine.predict(known, drawn), machine.predict(machine.after(steps, machine.labels), drawn), atol=1e-7
+    )
+
+
+def test_copies_have_the_same_clean_points_and_new_noise():
+    once, many = (denoisers.draw_copies(own.PLANE, 3, 7, copies) for copies in (1, 4))
+    for one, several, count in zip(once, many, (7, 4), strict=True):
+        np.testing.assert_array_equal(several.clean, np.repeat(one.clean, 4, axis=0))
+        assert len(one.points) == count
+        assert len(np.unique(several.points[:, 0])) == 4 * count
+
+
+@pytest.mark.parametrize("copies", [1, 3, 5])
+def test_training_on_copies_is_adam_on_the_loss_of_each_step(copies):
+    """Against autograd and torch's own optimiser, with the noise of each step drawn here."""
+    start = own.PLANE.start(14, 3.0, 2)
+    clean = own.PLANE.mixture.draw(7, rng=stream(2, "clean"))
+    at = own.PLANE.draw(11, rng=stream(2, "test"))
+    found, history = denoisers.train_on_copies(
+        own.PLANE, start, clean, copies=copies, steps=5, step_size=0.01, seed=2, errors={"error": (at, at.clean.T)}
+    )
+    weights = start.first_layer[0].clone().requires_grad_()
+    adam = torch.optim.Adam([weights], lr=0.01)
+    for step in range(5):
+        noisy = draw_noisy_sample(clean, rng=stream(2, "noise", step % copies), schedule=SCHEDULE)
+        inputs = torch.from_numpy(network_input(noisy.points, noisy.times, schedule=SCHEDULE, radius=3.2))
+        answers = 14 * torch.softmax(inputs @ weights, 1) @ start.signs[0].T
+        adam.param_groups[0]["lr"] = 0.01 * (1 - step / 5)
+        adam.zero_grad()
+        ((answers - torch.from_numpy(clean)) ** 2).sum().div(2).backward()
+        adam.step()
+    torch.testing.assert_close(found.first_layer[0], weights.detach(), rtol=1e-9, atol=1e-9)
+    expected = ((own.PLANE.answers(found, at) - at.clean.T) ** 2).sum(0).mean()
+    assert history.records["error"][-1, 0] == pytest.approx(expected)
+
+
+def test_modes_and_shares_near_them_by_hand():
+    centres, radius = LINE.modes(0.3, deviations=1.0)
+    np.testing.assert_allclose(centres[:, 0], [-0.6 * SCHEDULE.signal(0.3), 0.6 * SCHEDULE.signal(0.3)])
+    assert radius**2 == pytest.approx(SCHEDULE.signal(0.3) ** 2 * 0.15**2 + SCHEDULE.noise(0.3))
+    wide = 2 * radius
+    points = np.array([[centres[1, 0] + 0.99 * wide], [centres[1, 0] + 1.01 * wide], [0.0], [9.0]])
+    assert LINE.share_near(0.3, points) == 0.5
+
+
+def test_snapshots_are_on_the_way_to_the_samples():
+    options = {"dimension": 1, "schedule": SCHEDULE, "n_steps": 9}
+    way = list(particles_back(exact, 5, rng=stream(4, "way"), **options))
+    assert [time for time, _ in way] == reverse_times(9, schedule=SCHEDULE).tolist()
+    seen = snapshots(exact, [0.05, 1.5], 5, rng=stream(4, "way"), **options)
+    np.testing.assert_array_equal(seen, [way[-1][1], way[0][1]])
+    np.testing.assert_array_equal(seen[0], sample(exact, 5, rng=stream(4, "way"), **options))
+
+
+def test_the_rule_gives_up_at_its_budget():
+    losses = np.array([5.0, 4.0, 3.0, 2.0, 1.0])
+    assert [StoppingRule(100, budget, per_decade=2).stop(losses) for budget in (9, 10, 1000)] == [3, 10, 100]
+
+
+def test_error_over_the_line_knows_line_and_truth():
+    def asked(answer):
+        def denoise(x, t):
+            points = x.double().numpy()
+            return torch.as_tensor(answer(NoisySample(t[:, 0].double().numpy(), points, points)).T)
+
+        return own.error_over_line(denoise)
+
+    assert asked(own.PLANE.line) == pytest.approx(1, rel=1e-4)
+    assert asked(own.PLANE.truth) < 1e-8
+
+
+def test_a_size_is_stopped_by_its_own_held_out_labels(stored):
     """Each stop is a recorded step within the budget, and the error there is not below the best."""
-    sizes, kind_of = stored["softmax_ntk.score_sizes"], own.ScoreSizes()
-    within = {step for step in kind_of.recorded if step <= kind_of.budget}
+    sizes, rule = stored["softmax_ntk.score_sizes"], StoppingRule(10_000)
     for kind in ("", "class_"):
-        assert set(sizes[f"{kind}stopped"].values.ravel()) <= within
+        assert set(sizes[f"{kind}stopped"].values.ravel()) <= set(rule.recorded)
         assert (sizes[f"{kind}stopped_error"] >= sizes[f"{kind}best_error"]).all()
 
 
-@pytest.mark.parametrize("sizes", [(50,), (100, 50)])
-def test_sizes_that_do_not_increase_are_refused(sizes):
-    with pytest.raises(ValueError, match="sizes"):
-        own.ScoreSizes(sizes=sizes)
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [("score_sizes", {"sizes": (100, 50)}, "sizes"), ("fresh_noise", {"copies": (8, 1)}, "copies")],
+)
+def test_axes_that_do_not_increase_are_refused(name, change, said):
+    with pytest.raises(ValueError, match=said):
+        getattr(own, name).run(**change)
 
 
-def test_pictures_and_tables_draw(stored):
-    data, sizes = stored["softmax_ntk.score_learning"], stored["softmax_ntk.score_sizes"]
-    drawn = [figures.stopped(data, sizes), figures.denoiser_frame(data, 0.2)]
-    drawn += [figures.weight_frame(data, weight) for weight in figures.WEIGHTS]
-    assert all(len(figure.axes) == 2 for figure in drawn)
-    for table in (figures.beside_the_line(data), figures.terms(data), figures.by_size(sizes)):
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    assert figures.denoiser_text(data, 0.2) != figures.denoiser_text(data, 0.1)
-    assert len({figures.weight_text(data, weight) for weight in figures.WEIGHTS}) == 2
+def test_pictures_draw(stored):
+    fresh, copies, _, _, sizes = stored.values()
+    mine = np.zeros((11, 2))
+    drawn = [own.by_copies(fresh, {"mine": {1: 2.0, 8: 1.0}}), own.by_labels(sizes, copies)]
+    assert "yours: mine" in [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    # 400 clean points with 1, 2, 4 and 8 copies
+    np.testing.assert_array_equal(drawn[1].axes[0].lines[1].get_xdata(), [400, 800, 1600, 3200])
+    frame = own.clouds(fresh, 0.05, {"mine": mine})
+    assert [ax.get_title(loc="left") for ax in frame.axes] == [
+        "true score",
+        "softmax network",
+        "best line",
+        "yours: mine",
+    ]
+    shares = fresh.near.isel(time=-1).sel(sampler="softmax network")
+    seed = shares.seed.values[shares.values == shares.values[shares.values.argsort()[2]]][0]
+    shown = np.stack(frame.axes[1].lines[0].get_data(), axis=1)
+    np.testing.assert_array_equal(shown, fresh.points.sel(seed=seed, sampler="softmax network", time=0.05))
+    plt.close("all")
+    assert own.cloud_text(fresh, 0.05) != own.cloud_text(fresh, 0.4)
+
+
+# The program that the page shows
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The names that the visible cells define."""
+    cells = json.loads(CHAPTER.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    names = {}
+    for source in sources:
+        if "def train(" in source or "def sample(" in source:
+            exec(source, names)
+    names["source"] = next(source for source in sources if "def train(" in source)
+    return names
+
+
+def test_the_program_of_the_page_is_short_and_has_no_call_into_the_book(program):
+    lines = [line for line in program["source"].splitlines() if line.strip()]
+    assert len(lines) <= 45
+    assert "attnbook" not in program["source"]
+
+
+def test_the_program_of_the_page_has_the_noise_and_the_network_of_the_experiment(program):
+    g = torch.Generator().manual_seed(1)
+    clean = program["clean_points"](20_000, g)
+    np.testing.assert_allclose(clean.mean(0), 0, atol=0.02)
+    np.testing.assert_allclose(clean.var(0), own.PLANE.mixture.second_moment, rtol=0.05)
+    t = torch.tensor([[0.05], [0.4], [1.5]])
+    np.testing.assert_allclose(program["signal"](t)[:, 0], SCHEDULE.signal(t[:, 0].double().numpy()), rtol=1e-6)
+    points, times = program["noised"](torch.zeros(20_000, 2), g)
+    variance = SCHEDULE.noise(times[:, 0].double().numpy())
+    assert np.mean(points[:, 0].numpy() ** 2 / variance) == pytest.approx(1, rel=0.05)
+    start = own.PLANE.start(14, 3.0, 2, dtype=torch.float32)
+    at = NoisySample(np.array([0.05, 0.4, 1.5]), np.zeros((3, 2)), np.array([[0.3, -0.1], [5.0, 1.0], [-1.0, 2.0]]))
+    x = torch.as_tensor(at.points, dtype=torch.float32)
+    expected = (
+        own.PLANE.answers(start, at).T + own.PLANE.answers(replace(start, first_layer=start.first_layer + 1), at).T
+    )
+    got = program["network"](start.first_layer[0], start.signs[0].T, x, t)
+    more = program["network"](start.first_layer[0] + 1, start.signs[0].T, x, t)
+    torch.testing.assert_close(got + more, torch.as_tensor(expected, dtype=torch.float32), rtol=1e-4, atol=1e-4)
+
+
+def test_the_sampler_of_the_page_leads_back_with_the_true_score(program):
+    def truth(x, t):
+        found = own.PLANE.mixture.denoiser(t[:, 0].double().numpy(), x.double().numpy())
+        return torch.as_tensor(found, dtype=torch.float32)
+
+    ends = program["sample"](truth, n=400).double().numpy()
+    assert own.PLANE.mixture.share_near(0.05, ends) > 0.8
+    assert own.PLANE.mixture.share_near(0.05, program["sample"](lambda x, t: 0.7 * x, n=400).double().numpy()) < 0.5
+
+
+@pytest.mark.slow
+def test_what_the_page_says_of_changes_holds(program):
+    """The rows of "Change it", on the seed of the page."""
+
+    def error(**change):
+        return own.error_over_line(program["train"](**change))
+
+    softmax = {n: error(copies=n) for n in (1, 1000)}
+    assert error(points=40) > 0.8
+    assert softmax[1000] < error(neurons=64) < 1
+    assert 2 < error(copies=1, steps=60) < 0.7 * softmax[1]
+    assert {"copies", "points", "neurons", "steps"} <= set(inspect.signature(program["train"]).parameters)
+    program["ACTIVATION"] = torch.nn.functional.gelu
+    assert error(copies=1) > softmax[1]
+    assert error() < softmax[1000]
 
 
 def label(x, alpha, means, width):

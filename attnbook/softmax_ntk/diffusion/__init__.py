@@ -1,1 +1,0 @@
-"""The chapter on score estimation: its experiments, pictures, tables and exercises."""
