@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from attnbook.rooms import rooms
 
 if TYPE_CHECKING:  # the command line prints its help without torch
-    from attnbook.core.experiment import Experiment
+    import attnbook.core.experiment
 
 __all__ = ["experiment", "experiments"]
 
 
 @cache
-def experiments() -> dict[str, type[Experiment]]:
+def experiments() -> dict[str, type[attnbook.core.experiment.Experiment]]:
     """Return the classes of the experiments by id, in the order of the rooms.
 
     Raises:
@@ -31,7 +31,7 @@ def experiments() -> dict[str, type[Experiment]]:
     """
     from attnbook import lab
 
-    found: dict[str, type[Experiment]] = {}
+    found: dict[str, type[attnbook.core.experiment.Experiment]] = {}
     for name in rooms().values():
         room = import_module(name)
         for chapter in sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.ispkg):
@@ -49,7 +49,7 @@ def experiments() -> dict[str, type[Experiment]]:
     return found
 
 
-def _add(found: dict[str, type[Experiment]], module: ModuleType) -> None:
+def _add(found: dict[str, type[attnbook.core.experiment.Experiment]], module: ModuleType) -> None:
     """Add the experiments of a chapter's folder that its module offers: what has an id; others are bases."""
     from attnbook.core.experiment import Experiment
 
@@ -61,7 +61,7 @@ def _add(found: dict[str, type[Experiment]], module: ModuleType) -> None:
                 raise ValueError(f"{module.__name__}: {kind.__name__} has the id of {known.__name__}, {kind.id!r}")
 
 
-def experiment(name: str) -> type[Experiment]:
+def experiment(name: str) -> type[attnbook.core.experiment.Experiment]:
     """Return the experiment with this id.
 
     Args:

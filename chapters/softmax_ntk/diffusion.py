@@ -326,12 +326,12 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     over, last = data.stopped_error / data.line_error, data.class_stopped_error.isel(size=-1)
     names = {"slope_class": "class_stopped_error", "slope": "stopped_error", "slope_end": "end_error"}
     slopes = {name: slope(data[of], "size") for name, of in names.items()}
-    found = {"SN-A6.5": {**slopes, "last_over_first": last / data.class_stopped_error.isel(size=0)}}
-    if {FEW, MANY} <= set(data["size"].values):
-        few, most = over.sel(size=slice(None, FEW)), over.sel(size=MANY)
-        below = {"share_below_line_few": (few < 1).mean(), "share_below_line_most": (most < 1).mean()}
-        found["SN-6.N-line"] = {**below, "over_line_few": few.sel(size=FEW), "over_line_most": most}
-    return found
+    few, most = over.sel(size=slice(None, FEW)), over.sel(size=slice(None, MANY)).isel(size=-1)
+    below = {"share_below_line_few": (few < 1).mean(), "share_below_line_most": (most < 1).mean()}
+    return {
+        "SN-A6.5": {**slopes, "last_over_first": last / data.class_stopped_error.isel(size=0)},
+        "SN-6.N-line": {**below, "over_line_few": few.isel(size=-1), "over_line_most": most},
+    }
 
 
 BEST = Look("best straight line", "#c2410c", (0, (5, 1)), "")
