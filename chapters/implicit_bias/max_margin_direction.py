@@ -190,7 +190,7 @@ def angle_panel(ax: Axes, data: xr.Dataset) -> None:
     clear, far = data.isel(clearance=0), data.step >= FAR
     thin_and_thick(ax, abs(clear.angle))
     said = abs(clear.predicted.isel(seed=SHOWN))
-    ax.plot(data.step[far], said[far], color=INK, linestyle=":", linewidth=2.4, label="prediction")
+    ax.plot(data.step[far], said[far], color=INK, linestyle=":", linewidth=2.4, label="prediction for it")
     ax.set(xscale="log", yscale="log", xlabel=STEPS, ylabel=ANGLE, ylim=(0.05, 60))
     ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
 
@@ -200,7 +200,7 @@ def thin_and_thick(ax: Axes, values: xr.DataArray) -> None:
     color, steps, values = KINDS[0].color, values.step, values.transpose("step", "seed")
     others = np.delete(values.values, SHOWN, axis=1)
     ax.plot(steps, others, color=color, alpha=0.3, linewidth=0.8, label=["the other 19"] + [""] * (others.shape[1] - 1))
-    ax.plot(steps, values.isel(seed=SHOWN), color=color, linewidth=2.6, label="one problem")
+    ax.plot(steps, values.isel(seed=SHOWN), color=color, linewidth=2.6, label="one problem of the book")
 
 
 def problems(data: xr.Dataset) -> Figure:
@@ -266,7 +266,7 @@ def counts(data: xr.Dataset) -> Table:
         [look.label, *(_count(passed[name].isel(clearance=kind)) for name in ("direction", "norm", "loss"))]
         for kind, look in enumerate(KINDS)
     ]
-    heads = ["problems", "angle, to a tenth", "growth of the length, to a tenth", "loss, to two per cent"]
+    heads = ["problems", "angle within 10 %", "growth of the length within 10 %", "loss within 2 %"]
     return Table(heads, rows, f"Problems that are where theory says after {int(data.step[-1]):,} steps.")
 
 
@@ -277,7 +277,7 @@ def late_counts(data: xr.Dataset) -> Table:
     powers = [f"{np.log10(steps):.0f}".translate(raised) for steps in data.late.values]
     rows = [[f"10{power}", *map(_count, passed.isel(late=i))] for i, power in enumerate(powers)]
     return Table(
-        ["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is the predicted one, to a tenth."
+        ["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is within 10 % of the prediction."
     )
 
 
