@@ -66,7 +66,7 @@ def test_the_skeleton_passes_the_tests_from_the_first_minute(copy):
 def test_everything_is_named_after_the_paper():
     files = plan("banana_peel", title="How Bananas Peel", chapter="skins")
     texts = {path.as_posix(): text for path, text in files.items()}
-    assert {"attnbook/banana_peel/skins/experiments.py", "tests/banana_peel/test_banana_peel.py"} <= set(texts)
+    assert {"chapters/banana_peel/skins.py", "tests/banana_peel/test_banana_peel.py"} <= set(texts)
     part = new_paper.read_paper(ROOT / "chapters" / "implicit_bias" / "claims.toml").part + 1
     assert f'"Part {part}: How Bananas Peel"' in texts["_toc.yml"]
     assert "BP-T1" in texts["chapters/banana_peel/claims.toml"]
@@ -90,6 +90,8 @@ def test_everything_is_named_after_the_paper():
         ({"name": "core"}, "name: got 'core', expected a new one: attnbook/core is there already"),
         ({"name": "cli"}, "name: got 'cli', expected a new one: attnbook/cli.py is there already"),
         ({"name": "implicit_bias"}, "name: got 'implicit_bias', expected a new one: "),
+        ({"chapter": "random"}, "chapter: got 'random', expected a name that no module has: the module "),
+        ({"chapter": "diffusion"}, "chapter: got 'diffusion', expected a name that no module has: chapters/"),
         ({"name": "gala_apple"}, "prefix: got 'GA', which belongs to global_attention, expected two capital letters"),
         ({"prefix": "b"}, "prefix: got 'b', expected two capital letters"),
         ({"title": 'A "title"'}, "title: got 'A \"title\"', expected one line without "),
@@ -120,7 +122,8 @@ def test_a_failure_later_takes_back_what_was_written(error, tmp_path, monkeypatc
 
     @new_paper.written(tmp_path, "banana", files)
     def fail_later():
-        made = ["results/book/banana.first.json", "results/book/.parts/banana.first-0/1.json", "tests/banana/x.pyc"]
+        made = ["book/banana.first.json", "book/banana.first.nc", "book/.parts/banana.first-0/1.json"]
+        made = [*(f"results/{path}" for path in made), "tests/banana/x.pyc"]
         new_paper._write(tmp_path, {Path(path): "{}" for path in made})
         assert all((tmp_path / path).read_text(encoding="utf-8") == text for path, text in files.items())
         raise error
@@ -141,5 +144,14 @@ def test_a_place_that_is_gone_is_named(monkeypatch):
         new_paper._longer_files(ROOT, {"XX": "BA"})
 
 
-def test_the_miniature_stays_small():
-    assert book_facts.miniature_lines(ROOT) <= 750  # library, script and tests; a script may have 450
+@pytest.mark.parametrize(
+    ("root", "paper", "most"),
+    [
+        (ROOT, book_facts.MINIATURE, {"library": 150, "script": 330, "test": 220}),
+        (ROOT / new_paper.TEMPLATE, "paper_name", {"library": 40, "script": 80, "test": 60}),
+    ],
+)
+def test_miniature_and_skeleton_stay_small(root, paper, most):
+    lines = book_facts.python_lines(root, paper)
+    assert min(lines.values()) > 0
+    assert {part: number for part, number in lines.items() if number > most[part]} == {}
