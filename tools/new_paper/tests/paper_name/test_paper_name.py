@@ -40,7 +40,7 @@ def test_the_program_of_the_chapter_is_the_experiment_and_its_table_is_true():
     normal, heavy = errors(), errors(names["heavy"])
     np.testing.assert_allclose(list(normal.values()), stored.error.sel(seed=0), rtol=1e-12)
     assert errors(lambda *given: 2 * draw_numbers(*given))[300] == pytest.approx(2 * normal[300])
-    assert heavy[300] > heavy[10]
+    assert heavy[300] > heavy[10] / 2  # the means of such numbers are distributed as the numbers are
 
 
 @pytest.mark.parametrize(
