@@ -71,14 +71,23 @@ def counted(root: Path) -> dict[str, int]:
         **{outcome.replace(" ", "_"): outcomes.count(outcome) for outcome in ledger.OUTCOMES},
         "experiments": len(experiments()),
         "data_files": len(KNOWN),
-        "miniature_lines": miniature_lines(root),
+        **{f"miniature_{part}_lines": lines for part, lines in python_lines(root, MINIATURE).items()},
     }
 
 
-def miniature_lines(root: Path) -> int:
-    """Return the lines of Python of the smallest part, its script and its tests among them."""
-    files = [file for place in ("attnbook", "chapters", "tests") for file in (root / place / MINIATURE).rglob("*.py")]
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+def python_lines(root: Path, paper: str) -> dict[str, int]:
+    """Return the lines of Python of a paper: its ``library``, the ``script`` of its chapters and its ``test``.
+
+    Args:
+        root: Folder with ``attnbook``, ``chapters`` and ``tests``.
+        paper: Name of its folders there.
+
+    Returns:
+        Part to number of lines.
+    """
+    places = {"library": "attnbook", "script": "chapters", "test": "tests"}
+    files = {part: (root / place / paper).rglob("*.py") for part, place in places.items()}
+    return {part: sum(len(f.read_text(encoding="utf-8").splitlines()) for f in found) for part, found in files.items()}
 
 
 def measured(root: Path) -> dict[str, str]:

@@ -236,12 +236,12 @@ def begin() -> None:
 
 @new.command("paper")
 def begin_paper(
-    name: Annotated[str, typer.Argument(help="Of its room, for example implicit_bias.")],
+    name: Annotated[str, typer.Argument(help="Of its folders, for example implicit_bias.")],
     chapter: Annotated[str, typer.Option(help="Of its first chapter.")] = "first_chapter",
     prefix: Annotated[str | None, typer.Option(help="Of its claims; default from the name.")] = None,
     title: Annotated[str | None, typer.Option(help="Of the paper; default from the name.")] = None,
 ) -> None:
-    """Write a room with one small experiment, its claim, chapter and tests; run them, so that all tests pass.
+    """Write a paper's library, a chapter with one small experiment and its claim, and tests; all tests then pass.
 
     To be called in the first folder of a checkout with the book's environment. Writes nothing if something is in the
     way; if a later step fails, what was written is removed. What to replace, and by what, says the page "Add a paper

@@ -1,4 +1,4 @@
-"""The skeleton of a new paper in a checkout: room, claims, chapter, tests, and its entries in the files of the book.
+"""The skeleton of a new paper in a checkout: library, chapter with its script, tests, and entries in the book's files.
 
 All texts lie in ``tools/new_paper``: files at the places that they go to, and ``entries.toml`` with what is added to
 files that are there. A few words stand for the paper's own and are replaced, in names of files too.
@@ -6,6 +6,7 @@ files that are there. A few words stand for the paper's own and are replaced, in
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 import shutil
@@ -30,8 +31,8 @@ def planned(root: Path, name: str, *, chapter: str, prefix: str | None, title: s
 
     Args:
         root: The checkout of the repository whose package this is.
-        name: Of the room: small letters, digits and underscores.
-        chapter: Of its first chapter, likewise.
+        name: Of its two folders, in ``attnbook`` and ``chapters``: small letters, digits and underscores.
+        chapter: Of its first chapter, likewise; the script beside the notebook is a module of this name.
         prefix: Of claims and exercises, two capital letters; default from the name.
         title: Of the paper; default the name in words.
 
@@ -55,6 +56,8 @@ def planned(root: Path, name: str, *, chapter: str, prefix: str | None, title: s
     for place in (f"attnbook/{name}", f"attnbook/{name}.py", f"chapters/{name}", f"tests/{name}"):
         if (root / place).exists():
             raise ValueError(f"name: got {name!r}, expected a new one: {place} is there already")
+    if taken := _module_of_this_name(root, chapter):
+        raise ValueError(f"chapter: got {chapter!r}, expected a name that no module has: {taken} is there already")
     papers = [read_paper(file) for file in sorted(root.glob("chapters/*/claims.toml"))]
     title = title or name.replace("_", " ").capitalize()
     if not title.strip() or re.search(r"[\"\\{}\[\]\n]", title):
@@ -72,7 +75,7 @@ def written(root: Path, name: str, files: dict[Path, str]) -> Iterator[None]:
 
     Args:
         root: The checkout.
-        name: Of the room.
+        name: Of the paper's folders.
         files: File to text.
     """
     before = {path: (root / path).read_text(encoding="utf-8") for path in files if (root / path).exists()}
@@ -81,14 +84,20 @@ def written(root: Path, name: str, files: dict[Path, str]) -> Iterator[None]:
         yield
     except BaseException:
         _write(root, before)
-        stored = results_folder()
-        for path in (*(root / path for path in files if path not in before), *stored.glob(f"*/{name}.*.json")):
+        stored, new = results_folder(), (root / path for path in files if path not in before)
+        for path in (*new, *stored.glob(f"*/{name}.*.json"), *stored.glob(f"*/{name}.*.nc")):
             path.unlink(missing_ok=True)
-        rooms = [root / part / name for part in ("attnbook", "chapters", "tests")]
-        for folder in (*rooms, *stored.glob(f"*/.parts/{name}.*")):
+        folders = [root / part / name for part in ("attnbook", "chapters", "tests")]
+        for folder in (*folders, *stored.glob(f"*/.parts/{name}.*")):
             shutil.rmtree(folder, ignore_errors=True)
         print("attnbook: everything written for it is removed again", file=sys.stderr)
         raise
+
+
+def _module_of_this_name(root: Path, chapter: str) -> str:
+    """What a script of this name would hide, or be hidden by: another paper's, or a module that can be imported."""
+    scripts = [path.relative_to(root).as_posix() for path in sorted(root.glob(f"chapters/*/{chapter}.py"))]
+    return next(iter(scripts), f"the module {chapter}" if importlib.util.find_spec(chapter) else "")
 
 
 def _write(root: Path, files: dict[Path, str]) -> None:

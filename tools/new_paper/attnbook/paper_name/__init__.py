@@ -1,1 +1,1 @@
-"""Replace this: what the paper is about. Its library stands here, beside it a folder for each chapter."""
+"""Replace this: what the paper is about. Here is its library; its chapters are in chapters/paper_name."""

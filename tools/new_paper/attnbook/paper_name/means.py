@@ -1,28 +1,29 @@
-"""The paper as a library. Replace this: how far the mean of normal numbers is from zero."""
+"""The paper as a library. Replace this: numbers whose means the chapter looks at."""
 
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["mean_errors"]
+__all__ = ["draw_numbers"]
 
 
-def mean_errors(n_samples: int, n_repeats: int, seed: int) -> np.ndarray:
-    """Return how far means of standard normal numbers are from zero.
+def draw_numbers(n_numbers: int, n_means: int, seed: int) -> Float[np.ndarray, "means numbers"]:
+    """Draw standard normal numbers, a row for each mean.
 
     Args:
-        n_samples: Numbers in each mean, at least 1.
-        n_repeats: Number of means.
+        n_numbers: Numbers in each mean, at least 1.
+        n_means: Number of means, at least 1.
         seed: Of the draws.
 
     Returns:
-        Distances, ``(n_repeats,)``.
+        The numbers.
 
     Raises:
-        ValueError: If there are no numbers.
+        ValueError: If a number is outside its range.
     """
-    if n_samples < 1:
-        raise ValueError(f"n_samples: expected at least 1, got {n_samples}")
-    return np.abs(stream(seed, "means", n_samples).standard_normal((n_repeats, n_samples)).mean(axis=1))
+    if n_numbers < 1 or n_means < 1:
+        raise ValueError(f"n_numbers, n_means: expected at least 1, got {n_numbers} and {n_means}")
+    return stream(seed, "means", n_numbers).standard_normal((n_means, n_numbers))

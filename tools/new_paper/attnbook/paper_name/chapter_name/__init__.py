@@ -1,1 +1,0 @@
-"""One line that says what this chapter is about."""
