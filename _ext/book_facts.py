@@ -16,7 +16,7 @@ from typing import Any
 from docutils import nodes
 
 from attnbook import ledger
-from attnbook.datasets.files import KNOWN
+from attnbook.data.files import KNOWN
 from attnbook.exercises import checks
 from attnbook.registry import experiments
 from attnbook.rooms import rooms

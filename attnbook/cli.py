@@ -20,7 +20,7 @@ from rich.table import Column, Table
 
 from attnbook import ledger, registry
 from attnbook.core import results, runtime
-from attnbook.core.places import NoCheckout
+from attnbook.core.places import NoCheckout, cache_folder
 from attnbook.core.runtime import Size
 from attnbook.core.unfinished import Stopped
 from attnbook.ledger import rendering
@@ -32,8 +32,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Look up, run and verify the claims of the book.",
     pretty_exceptions_enable=False,
 )  # fmt: skip
-data = typer.Typer(help="Where the data sets are: list, fetch, train word vectors.")
-app.add_typer(data, name="data")
+data_commands = typer.Typer(help="Where the data sets are: list, fetch, train word vectors.")
+app.add_typer(data_commands, name="data")
 new = typer.Typer(help="Begin something new: the skeleton of a paper, in a checkout.")
 app.add_typer(new, name="new")
 console = Console()
@@ -158,7 +158,7 @@ def verify(
     Raises:
         typer.Exit: With code 1 if a verdict differs or is unstable, or nothing was verified.
     """
-    from attnbook import datasets
+    from attnbook import data
 
     with _clear_errors():
         _one_of("paper", paper, [p.name for p in ledger.papers()])
@@ -169,7 +169,7 @@ def verify(
             if paper in (None, chosen.id.split(".")[0]) and at in chosen.has():
                 try:
                     rows += _again(chosen, device, sets, bool(names)) if fresh else _compare(chosen, at, device)
-                except datasets.DataError as error:
+                except data.DataError as error:
                     left_out.append(f"left out {chosen.id}: {error}")
     holding = [row for row in rows if row["holds"]]
     if as_json:
@@ -186,15 +186,15 @@ def verify(
         raise typer.Exit(1)
 
 
-@data.callback(invoke_without_command=True)
+@data_commands.callback(invoke_without_command=True)
 def list_data(context: typer.Context, as_json: Json = False) -> None:
     """List the files of data sets: where each is, how large, and whether its checksum is right."""
     if context.invoked_subcommand is not None:
         return None
-    from attnbook import datasets
+    from attnbook import data
 
     with _clear_errors():
-        entries, cache, offline = datasets.available(), datasets.cache_folder(), datasets.offline()
+        entries, cache, offline = data.available(), cache_folder(), data.offline()
     if as_json:
         return _print_json([asdict(entry) for entry in entries])
     table = Table(Column("file", overflow="fold"), "where", "MB", "state", box=None)
@@ -206,26 +206,26 @@ def list_data(context: typer.Context, as_json: Json = False) -> None:
     return None
 
 
-@data.command()
+@data_commands.command()
 def fetch(name: Annotated[str, typer.Argument(help="Of a data set, such as mnist or imdb.")]) -> None:
     """Download a data set into the cache and verify its checksums."""
-    from attnbook import datasets
+    from attnbook import data
 
     with _clear_errors():
-        for file in datasets.fetch(name):
+        for file in data.fetch(name):
             console.print(f"verified {file}", highlight=False, soft_wrap=True)
 
 
-@data.command("embeddings")
-def train_embeddings(dimension: Annotated[int, typer.Option(help="Components of a word vector.", min=1)] = 100) -> None:
+@data_commands.command("train-vectors")
+def train_vectors(dimension: Annotated[int, typer.Option(help="Components of a word vector.", min=1)] = 100) -> None:
     """Train word vectors on the IMDB reviews without the test split and keep them in the cache (about a minute)."""
-    from attnbook import datasets
+    from attnbook import data
 
     with _clear_errors():
-        reviews = datasets.imdb(("train", "unsup"), stand_in=False)
+        reviews = data.imdb(("train", "unsup"), stand_in=False)
         texts = [text for split in reviews.values() for text in split.texts]
-        made = datasets.train_embeddings(texts, dimension)
-        path = datasets.store_embeddings(made, f"imdb_ppmi_svd_{dimension}d")
+        made = data.train_embeddings(texts, dimension)
+        path = data.store_embeddings(made, f"imdb_ppmi_svd_{dimension}d")
     console.print(f"{len(made.words)} words, {dimension} components; stored {path}", highlight=False, soft_wrap=True)
 
 

@@ -194,11 +194,11 @@ def _size() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from attnbook import datasets
+    from attnbook.core.places import cache_folder
 
     try:
-        folder = there = datasets.cache_folder()
-    except datasets.DataError as error:
+        folder = there = cache_folder()
+    except ValueError as error:
         yield Finding("cache", "note", str(error), "export ATTNBOOK_CACHE=/some/folder/of/yours")
         return
     while not there.exists():
@@ -211,11 +211,11 @@ def _cache() -> Iterator[Finding]:
 
 
 def _data() -> Iterator[Finding]:
-    from attnbook import datasets
+    from attnbook import data
 
     try:
-        entries = datasets.available()
-    except (datasets.DataError, OSError) as error:
+        entries = data.available()
+    except (ValueError, OSError) as error:
         yield Finding("data", "broken", str(error), "unset ATTNBOOK_DATA, or give it the name of a folder of yours")
         return
     damaged = [e for e in entries if e.state == "damaged"]

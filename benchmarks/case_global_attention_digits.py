@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from attnbook.core.rng import stream, to_tensor
-from attnbook.datasets import Images, digits
+from attnbook.data import Images, digits
 from attnbook.global_attention.digit_training import CLASSES, N_TRAIN_RECORDED, Member, Training, train_members
 from attnbook.global_attention.noisy_digits import NoisyDigits, draw_noisy_digits
 from attnbook.global_attention.noisy_mnist.experiments import PANELS, NoisyMnist

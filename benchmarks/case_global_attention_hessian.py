@@ -18,7 +18,7 @@ from attnbook.core.ensemble import Parameters
 from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.spectrum import hessian_product
-from attnbook.datasets import digits
+from attnbook.data import digits
 from attnbook.global_attention.digit_training import Member
 from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum, one_hot, train_classifiers
 from attnbook.global_attention.noisy_digits import draw_noisy_digits

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import attnbook
-from attnbook import cli, datasets, ledger
+from attnbook import cli, data, ledger
 from attnbook.core import kernel_margin, lanczos, max_margin, rng, runtime, spectrum
 from attnbook.global_attention import compare
 from attnbook.mirror_descent import joint_directions
@@ -122,13 +122,13 @@ def calls() -> list[Call]:
             "size": below_1, "tolerance": small | st.floats(1, 9), "most_products": below_1}),
         Call(partial(ledger.check, result), {}, {"only": st.lists(WORD.map("x".__add__), min_size=1)}),
         Call(ledger.claim, {}, {"claim_id": WORD.map("x".__add__)}),
-        Call(datasets.train_embeddings, {"texts": ["a b", "b a"] * 9, "dimension": 1}, {
+        Call(data.train_embeddings, {"texts": ["a b", "b a"] * 9, "dimension": 1}, {
             "dimension": below_1 | st.integers(2, 99), "n_words": below_1, "min_count": below_1, "window": below_1,
             "context_power": small | st.just(0.0) | st.floats(1.1, 9),
             "texts": st.sampled_from([[], ["!"], ["a", "b"] * 9])}),
-        Call(datasets.embeddings, {}, {"name": st.sampled_from(["", "../x", "a/b", ".x", "a b"])}),
-        Call(datasets.imdb, {}, {"splits": st.sampled_from([(), ("valid",), "train"]) | st.lists(WORD, min_size=1)}),
-        Call(datasets.fetch, {}, {"name": WORD.map("x".__add__)}),
+        Call(data.embeddings, {}, {"name": st.sampled_from(["", "../x", "a/b", ".x", "a b"])}),
+        Call(data.imdb, {}, {"splits": st.sampled_from([(), ("valid",), "train"]) | st.lists(WORD, min_size=1)}),
+        Call(data.fetch, {}, {"name": WORD.map("x".__add__)}),
         Call(runtime.use, {}, {"size": WORD.map("x".__add__), "device": WORD.map("x".__add__)}),
         Call(lambda count: runtime.threads(count).__enter__(), {}, {"count": below_1 | WORD | st.floats() | st.none()}),
         Call(rng.stream, {}, {"seed": st.integers(-99, -1) | st.floats() | WORD | st.booleans() | st.none()}),
@@ -194,7 +194,7 @@ def command_lines(folder: Path) -> st.SearchStrategy[tuple[list[str], dict[str, 
         (["list", "--paper"], text), (["list", "--outcome"], text), (["list", "--source"], text),
         (["show"], text), (["verify"], text), (["verify", "--paper"], text), (["verify", "--device"], text),
         (["verify", "--fresh", "--sets"], st.integers(-99, 0).map(str)), (["data", "fetch"], text),
-        (["data", "embeddings", "--dimension"], st.integers(-99, 0).map(str) | text),
+        (["data", "train-vectors", "--dimension"], st.integers(-99, 0).map(str) | text),
         (["new", "paper"], text.map("no name ".__add__)),
         ([], text), (["list", "--json"], text), (["doctor"], text), (["verify", "--size"], text),
     ]  # fmt: skip

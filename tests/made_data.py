@@ -16,8 +16,8 @@ from unittest import mock
 
 import numpy as np
 
-from attnbook import datasets
-from attnbook.datasets.images import BATCHES
+from attnbook import data
+from attnbook.data.images import BATCHES
 
 MNIST = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 OUTSIDE = "../outside.txt"
@@ -59,16 +59,16 @@ def sets() -> dict[str, Made]:
     idx = [gzip.compress(_idx(grey if "idx3" in name else labels), mtime=0) for name in MNIST]
     text = "glove.6B.100d.txt"
     return {
-        "MNIST": Made({f"mnist/{n}-ubyte.gz": c for n, c in zip(MNIST, idx, strict=True)}, datasets.mnist),
+        "MNIST": Made({f"mnist/{n}-ubyte.gz": c for n, c in zip(MNIST, idx, strict=True)}, data.mnist),
         "CIFAR-10, archive": Made({"cifar10/cifar-10-binary.tar.gz": tar(dict.fromkeys(BATCHES, records))},
-                                  datasets.cifar10, tuple(BATCHES)),
-        "CIFAR-10, subset": Made({"cifar10/cifar10_subset.npz": npz(arrays)}, datasets.cifar10, _npy(arrays)),
-        "IMDB, archive": Made({"imdb/aclImdb_v1.tar.gz": tar(reviews)}, datasets.imdb, tuple(reviews)),
-        "IMDB, lines": Made({f"imdb/imdb_{s}.jsonl.gz": line for s in ("train", "test")}, datasets.imdb),
-        "word vectors": Made({"embeddings/mine.npz": npz(vectors)}, lambda **o: datasets.embeddings("mine", **o),
+                                  data.cifar10, tuple(BATCHES)),
+        "CIFAR-10, subset": Made({"cifar10/cifar10_subset.npz": npz(arrays)}, data.cifar10, _npy(arrays)),
+        "IMDB, archive": Made({"imdb/aclImdb_v1.tar.gz": tar(reviews)}, data.imdb, tuple(reviews)),
+        "IMDB, lines": Made({f"imdb/imdb_{s}.jsonl.gz": line for s in ("train", "test")}, data.imdb),
+        "word vectors": Made({"embeddings/mine.npz": npz(vectors)}, lambda **o: data.embeddings("mine", **o),
                              _npy(vectors)),
         "GloVe": Made({"embeddings/glove.6B.zip": zipped({text: glove.encode()})},
-                      lambda **o: datasets.embeddings("glove6B_100d", **o), (text,)),
+                      lambda **o: data.embeddings("glove6B_100d", **o), (text,)),
     }  # fmt: skip
 
 
@@ -99,13 +99,6 @@ def npz(arrays: dict[str, np.ndarray]) -> bytes:
         np.save(out := io.BytesIO(), array)
         found[f"{name}.npy"] = out.getvalue()
     return zipped(found)
-
-
-def bomb(made: Made, size: int) -> bytes:
-    """A small file of the form of the last one, which unpacks to so many zeros."""
-    if not made.last.endswith((".zip", ".npz")):
-        return gzip.compress(bytes(size), mtime=0)
-    return zipped({name: bytes(size if number == 0 else 1) for number, name in enumerate(made.members)})
 
 
 def hole(name: str, size: int) -> bytes:

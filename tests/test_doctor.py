@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attnbook import __main__, datasets, doctor
+from attnbook import __main__, doctor
 from attnbook.core import places
+from attnbook.data.files import KNOWN
 
 ROOT = Path(__file__).parent.parent
 
@@ -176,7 +177,7 @@ def test_a_data_folder_that_is_not_there_is_broken(healthy, monkeypatch):
 
 def test_damaged_files_of_data_are_named_with_their_place(healthy, monkeypatch):
     name = "mnist/t10k-labels-idx1-ubyte.gz"
-    size = datasets.files.KNOWN[name].size
+    size = KNOWN[name].size
     for folder in ("mine", "cache"):
         (healthy / folder / "mnist").mkdir(parents=True)
         (healthy / folder / name).write_bytes(bytes(size))

@@ -129,7 +129,7 @@ def documents_its_fields(name):
 @pytest.mark.parametrize(
     ("statement", "needed"),
     [
-        ("import attnbook, attnbook.datasets, attnbook.core.results", set()),
+        ("import attnbook, attnbook.data, attnbook.core.results", set()),
         ("from attnbook.registry import experiments; experiments()", {"torch", "numpy", *LABELLED}),
     ],
 )

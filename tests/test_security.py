@@ -8,7 +8,7 @@ import pytest
 import yaml
 from each import each
 
-from attnbook.datasets.files import KNOWN
+from attnbook.data.files import KNOWN
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
@@ -25,8 +25,8 @@ NETWORK = {"urllib.request", "http.client", "requests", "pooch", "socket", "http
 # Each with its reason.
 EXCEPTIONS = {
     ("_ext/search_order.py", "pickle"): "writes Sphinx's own file of its environment once more; reads none",
-    ("attnbook/datasets/downloading.py", "pooch"): "the one place that fetches, by SHA-256",
-    ("attnbook/datasets/downloading.py", "requests"): "the names of its errors",
+    ("attnbook/data/downloading.py", "pooch"): "the one place that fetches, by SHA-256",
+    ("attnbook/data/downloading.py", "requests"): "the names of its errors",
     ("attnbook/lab.py", "joblib"): "hands groups of seeds to processes of its own; reads no file of it",
     ("tools/new_paper/tests/paper_name/test_paper_name.py", "exec"): "a test to be: runs cells of its own notebook",
     ("tools/torch_index.py", "urllib.request"): "asks whether pip's index answers; keeps nothing",
@@ -107,7 +107,7 @@ def test_every_download_has_a_checksum_and_an_encrypted_address():
     assert KNOWN
     for file in KNOWN.values():
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
-        assert file.url is None or file.url.startswith("https://")
+        assert not file.url or file.url.startswith("https://")
 
 
 def test_the_locked_versions_are_audited_before_the_book_is_published():

@@ -25,7 +25,7 @@ from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.core.settings import check_positive, check_sizes, check_weights
-from attnbook.datasets import Images
+from attnbook.data import Images
 from attnbook.global_attention.batches import initial_network, rows_of
 from attnbook.global_attention.masks import effective_weights
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits

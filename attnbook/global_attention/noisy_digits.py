@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from attnbook.core.rng import stream
-from attnbook.datasets import Images
+from attnbook.data import Images
 
 __all__ = ["Noise", "NoisyDigits", "Scene", "draw_noisy_digits"]
 

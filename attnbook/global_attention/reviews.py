@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnbook import datasets
 from attnbook.core.rng import stream
-from attnbook.datasets import Source
+from attnbook.data import Source, labelled_reviews, tokenise
 
 __all__ = ["Corpus", "EncodedReviews", "encode", "load_corpus"]
 
@@ -89,7 +88,7 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
         DataError: If the reviews or vectors are not on this machine; the message says how to get them.
         ValueError: If a number is outside its range, or the vectors have another dimension.
     """
-    found = datasets.labelled_reviews(source, vectors, dimension)
+    found = labelled_reviews(source, vectors, dimension)
     known = found.vectors
     if known.vectors.shape[1] != dimension:
         raise ValueError(f"dimension: expected {known.vectors.shape[1]}, that of {vectors!r}, got {dimension}")
@@ -101,7 +100,7 @@ def load_corpus(source: Source, vectors: str, *, dimension: int, n_positions: in
     chosen = stream(0, "test reviews").permutation(len(found.test))[:n_test]
     tested = [found.test[i] for i in chosen], found.test_labels[chosen]
     train, test = (
-        encode([datasets.tokenise(text) for text in texts], labels, ids, n_positions)
+        encode([tokenise(text) for text in texts], labels, ids, n_positions)
         for texts, labels in ((found.train, found.train_labels), tested)
     )
     return Corpus(train, test, np.concatenate([np.zeros((1, dimension)), known.vectors]), found.source)

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from torch import nn
 from torch.nn import functional
 
-from attnbook import datasets
+from attnbook import data
 from attnbook.core.rng import stream
 from attnbook.global_attention.digit_training import (
     CLASSES,
@@ -26,7 +26,7 @@ TRAINING = Training(steps=23, batch_size=5, momentum=0.9, width=11, n_train=29, 
 
 @pytest.fixture(scope="module")
 def digits():
-    return datasets.digits()
+    return data.digits()
 
 
 def members(seeds=(0, 1), scenes=SCENES, step_sizes=(0.03, 0.2)):

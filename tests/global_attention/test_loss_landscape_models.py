@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from attnbook.core.rng import to_tensor
-from attnbook.datasets import Images
+from attnbook.data import Images
 from attnbook.global_attention.batches import initial_network
 from attnbook.global_attention.digit_training import Member, Training
 from attnbook.global_attention.loss_landscape import hessian, interpolation

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.datasets import Images
+from attnbook.data import Images
 from attnbook.global_attention.noisy_digits import NOISE_SD, Scene, _shrink, draw_noisy_digits
 
 

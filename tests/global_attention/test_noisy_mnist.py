@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from attnbook import ledger
-from attnbook.datasets import DataError
+from attnbook.data import DataError
 from attnbook.global_attention import digit_training as models
 from attnbook.global_attention.digit_training import MODELS, Member
 from attnbook.global_attention.noisy_mnist import experiments, figures

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnbook import datasets
-from attnbook.global_attention import review_networks
+from attnbook import data
+from attnbook.global_attention import review_networks, reviews
 from attnbook.global_attention.review_networks import (
     CHUNK,
     Pooled,
@@ -245,15 +245,15 @@ def test_synthetic_reviews_have_vectors_labels_and_a_source_that_says_so():
 def test_missing_reviews_are_an_error_that_says_how_to_get_them(monkeypatch, tmp_path):
     monkeypatch.delenv("ATTNBOOK_DATA", raising=False)
     monkeypatch.setenv("ATTNBOOK_CACHE", str(tmp_path))
-    with pytest.raises(datasets.DataError, match=r"attnbook data fetch imdb.*attnbook data embeddings"):
+    with pytest.raises(data.DataError, match=r"attnbook data fetch imdb.*attnbook data train-vectors"):
         load_corpus("imdb", "imdb_ppmi_svd_100d", dimension=100, n_positions=11, n_test=13)
 
 
 def test_vectors_of_another_size_are_refused(monkeypatch):
-    made = datasets.Embeddings(("fine", "film"), np.ones((2, 3), np.float32), "made")
+    made = data.Embeddings(("fine", "film"), np.ones((2, 3), np.float32), "made")
     texts, labels = ("a fine film",), np.array([1])
-    labelled = datasets.LabelledReviews(texts, labels, texts, labels, made, "made")
-    monkeypatch.setattr(datasets, "labelled_reviews", lambda *_: labelled)
+    labelled = data.LabelledReviews(texts, labels, texts, labels, made, "made")
+    monkeypatch.setattr(reviews, "labelled_reviews", lambda *_: labelled)
     with pytest.raises(ValueError, match="dimension: expected 3, that of 'mine', got 100"):
         load_corpus("imdb", "mine", dimension=100, n_positions=11, n_test=1)
     assert load_corpus("imdb", "mine", dimension=3, n_positions=11, n_test=1).train.ids.tolist() == [1, 2]

@@ -7,8 +7,8 @@ import red
 import torch
 import xarray as xr
 
-from attnbook import datasets, ledger
-from attnbook.datasets.images import Images as Loaded
+from attnbook import data, ledger
+from attnbook.data import Images as Loaded
 from attnbook.mirror_descent.real_text_and_images import baselines, comparison, figures, measures, patches, reviews
 from attnbook.mirror_descent.real_text_and_images import experiments as own
 from attnbook.mirror_descent.real_text_and_images import transformer as models
@@ -168,12 +168,12 @@ def test_a_wrong_mirror_map_takes_the_order_away(monkeypatch):
 
 @pytest.mark.parametrize("n_tokens", [1, 3, 17])
 def test_the_end_of_a_text_has_the_last_words_of_the_whole_text(n_tokens):
-    labelled = datasets.labelled_reviews("synthetic", "", 5)
+    labelled = data.labelled_reviews("synthetic", "", 5)
     ids = {word: row for row, word in enumerate(labelled.vectors.words, 1)}
     texts = [*labelled.test[:50], "a<br /><br />fine film", "", "film " + "unknownunknown " * 40]
     found = reviews.last_words(texts, ids, n_tokens)
     for text, row in zip(texts, found, strict=True):
-        whole = [ids[word] for word in datasets.tokenise(text) if word in ids][-n_tokens:]
+        whole = [ids[word] for word in data.tokenise(text) if word in ids][-n_tokens:]
         assert row.tolist() == whole + [0] * (n_tokens - len(whole))
 
 
@@ -247,7 +247,7 @@ def test_the_subset_and_the_whole_of_cifar_give_the_same_images(monkeypatch):
     loaded = []
     for source in (whole, subset):
         patches.load_images.cache_clear()
-        monkeypatch.setattr(datasets, "cifar10", lambda source=source, **_: source)
+        monkeypatch.setattr(patches, "cifar10", lambda source=source, **_: source)
         loaded.append(patches.load_images("cifar10", n_train=13, n_validation=3, n_apart=2, n_test=5))
     patches.load_images.cache_clear()
     for name in ("train", "validation", "test"):
@@ -261,7 +261,7 @@ def test_without_data_the_error_says_how_to_get_them(kind, command, tmp_path, mo
     monkeypatch.setenv("ATTNBOOK_CACHE", str(tmp_path / "cache"))
     reviews.load_reviews.cache_clear()
     patches.load_images.cache_clear()
-    with pytest.raises(datasets.DataError, match=f"attnbook data fetch {command}"):
+    with pytest.raises(data.DataError, match=f"attnbook data fetch {command}"):
         kind.at("full").run(device="cpu")
 
 

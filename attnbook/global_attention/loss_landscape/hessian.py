@@ -23,7 +23,7 @@ from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.lanczos import leading_eigenvalues
 from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
-from attnbook.datasets import digits, mnist
+from attnbook.data import digits, mnist
 from attnbook.global_attention.batches import Batches, initial_network, rows_of
 from attnbook.global_attention.digit_training import CLASSES, Member, Model, Training
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits

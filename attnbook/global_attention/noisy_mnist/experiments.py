@@ -15,7 +15,7 @@ import xarray as xr
 
 from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.runtime import Progress, share
-from attnbook.datasets import Images, digits, mnist
+from attnbook.data import Images, digits, mnist
 from attnbook.global_attention.digit_training import CLASSES, MODELS, Member, Model, Training, train_members
 from attnbook.global_attention.noisy_digits import Scene
 

@@ -19,7 +19,7 @@ from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share, threads
 from attnbook.core.settings import check_increasing, check_sizes
-from attnbook.datasets import Source
+from attnbook.data import Source
 from attnbook.global_attention.batches import own_errors, rows_of
 from attnbook.global_attention.self_attention.review_table import NETWORKS, Bench, ReviewTable, final, lead
 from attnbook.global_attention.token_networks import MODELS, Sizes, draw_teacher, initial_parameters, predict

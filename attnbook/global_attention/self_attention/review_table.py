@@ -17,7 +17,7 @@ from attnbook.core.experiment import Arrays, Experiment
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share, threads
 from attnbook.core.settings import check_increasing, check_positive, check_sizes
-from attnbook.datasets import Source
+from attnbook.data import Source
 from attnbook.global_attention.review_networks import (
     Classifier,
     Control,

@@ -22,7 +22,7 @@ from attnbook.core.experiment import Arrays, Experiment, stacked
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, share
 from attnbook.core.settings import check_sizes
-from attnbook.datasets import Source
+from attnbook.data import Source
 from attnbook.mirror_descent.real_text_and_images import baselines, comparison, measures, patches, reviews
 from attnbook.mirror_descent.real_text_and_images.attention_rule import AttentionRule
 from attnbook.mirror_descent.real_text_and_images.comparison import OPTIMIZERS, Rates

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnbook import datasets
 from attnbook.core.rng import stream
+from attnbook.data import DataError, Images, cifar10, digits
 from attnbook.mirror_descent.real_text_and_images.transformer import Inputs
 
 ImageSource: TypeAlias = Literal["cifar10", "digits"]
@@ -37,7 +37,7 @@ def load_images(
     source: ImageSource, *, n_train: int, n_validation: int, n_apart: int, n_test: int
 ) -> dict[str, Labelled]:
     """Load images for ``train``, ``validation`` and ``test``; those set apart from the first data join the last."""
-    found = _cifar() if source == "cifar10" else datasets.digits()
+    found = _cifar() if source == "cifar10" else digits()
     wanted = n_train + n_validation + n_apart
     if min(n_train, n_validation, n_test) < 1 or wanted > len(found.train) or n_test > len(found.test):
         raise ValueError(
@@ -115,8 +115,8 @@ def _brightness(images: np.ndarray) -> np.ndarray:
     return small / np.float32(255)
 
 
-def _cifar() -> datasets.Images:
+def _cifar() -> Images:
     try:
-        return datasets.cifar10(download=False, stand_in=False)
-    except datasets.DataError as error:
-        raise datasets.DataError(f"{error}; to get CIFAR-10: `attnbook data fetch cifar10`") from error
+        return cifar10(download=False, stand_in=False)
+    except DataError as error:
+        raise DataError(f"{error}; to get CIFAR-10: `attnbook data fetch cifar10`") from error

@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from attnbook import datasets
 from attnbook.core.rng import stream
-from attnbook.datasets import Source
+from attnbook.data import Source, labelled_reviews, tokenise
 from attnbook.mirror_descent.real_text_and_images.transformer import Inputs
 
 N_POLAR = 300
@@ -36,7 +35,7 @@ class LastWords(NamedTuple):
 @lru_cache(maxsize=1)
 def load_reviews(source: Source, vectors: str, *, n_words: int, n_tokens: int, dimension: int) -> LastWords:
     """Load reviews, keep their last known words, and reduce the vectors of the most frequent words."""
-    found = datasets.labelled_reviews(source, vectors, DIMENSION_OF_SYNTHETIC)
+    found = labelled_reviews(source, vectors, DIMENSION_OF_SYNTHETIC)
     known = found.vectors.words[:n_words]
     table = _components(found.vectors.vectors[:n_words].astype(np.float64), dimension)
     ids = {word: row for row, word in enumerate(known, 1)}
@@ -54,7 +53,7 @@ def last_words(texts: Sequence[str], ids: Mapping[str, int], n_tokens: int) -> I
     """Look up the last known words of each text: ids in its order, then zeros."""
     table = np.zeros((len(texts), n_tokens), dtype=np.int64)
     for row, text in enumerate(texts):
-        kept = [ids[word] for word in datasets.tokenise(text) if word in ids][-n_tokens:]
+        kept = [ids[word] for word in tokenise(text) if word in ids][-n_tokens:]
         table[row, : len(kept)] = kept
     return table
 

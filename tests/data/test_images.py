@@ -7,8 +7,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from attnbook.datasets import DataError, cifar10, digits, mnist
-from attnbook.datasets.images import BATCHES, CLASSES
+from attnbook.data import DataError, cifar10, digits, mnist
+from attnbook.data.images import BATCHES, CLASSES
 
 RNG = np.random.default_rng(0)
 TRAIN, TEST = RNG.integers(0, 256, (7, 5, 11), np.uint8), RNG.integers(0, 256, (3, 5, 11), np.uint8)

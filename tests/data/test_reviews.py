@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.datasets import DataError, imdb, tokenise
-from attnbook.datasets.synthetic import SIZES, _vocabulary
+from attnbook.data import DataError, imdb, tokenise
+from attnbook.data.synthetic import SIZES, _vocabulary
 
 ROWS = {
     "train": [(0, 0, 2, "Dull.<br />"), (0, 11, 4, "Été raté, 10€"), (1, 2, 10, "Fine!"), (1, 13, 7, "")],

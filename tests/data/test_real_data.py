@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from attnbook.datasets import cifar10, embeddings, imdb, mnist, tokenise
+from attnbook.data import cifar10, embeddings, imdb, mnist, tokenise
 
 FOLDER = os.environ.get("ATTNBOOK_DATA")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="ATTNBOOK_DATA names no folder with the real data")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8
 
-from attnbook.datasets import synthetic
-from attnbook.datasets.files import DataError, Form, obtain
-from attnbook.datasets.unpacking import in_tar, unpacked
+from attnbook.data import synthetic
+from attnbook.data.files import Forms, obtain
+from attnbook.data.reading import DataError, files_of_tar, readable
 
 __all__ = ["SPLITS", "Reviews", "imdb", "tokenise"]
 
@@ -80,12 +81,25 @@ def imdb(
     """
     if not splits or not set(splits) <= set(SPLITS):
         raise ValueError(f"splits: got {tuple(splits)}, expected some of {', '.join(SPLITS)}")
-    forms = [
-        Form(tuple(f"imdb/imdb_{split}.jsonl.gz" for split in splits), _reader_of_lines(splits)),
-        Form(("imdb/aclImdb_v1.tar.gz",), _reader_of_archive(splits)),
-    ]
-    found = obtain("IMDB", forms, download=download, stand_in=_stand_in(splits) if stand_in else None)
-    return {split: _reviews(rows, found.source, found.stand_in) for split, rows in found.content.items()}
+
+    def from_lines(*files: Path) -> dict[str, list[Row]]:
+        return dict(zip(splits, map(_read_lines, files), strict=True))
+
+    def from_archive(file: Path) -> dict[str, list[Row]]:
+        rows: dict[str, list[Row]] = {split: [] for split in splits}
+        for split, row in _read_archive(file):
+            rows.get(split, []).append(row)
+        return {split: _some(found, file) for split, found in rows.items()}
+
+    def synthetic_rows() -> tuple[dict[str, list[Row]], str]:
+        return {split: list(synthetic.reviews(split)) for split in splits}, "synthetic reviews instead of IMDB"
+
+    forms: Forms[dict[str, list[Row]]] = {
+        tuple(f"imdb/imdb_{split}.jsonl.gz" for split in splits): from_lines,
+        ("imdb/aclImdb_v1.tar.gz",): from_archive,
+    }
+    found, source, made = obtain("IMDB", forms, download=download, stand_in=synthetic_rows if stand_in else None)
+    return {split: _reviews(rows, source, made) for split, rows in found.items()}
 
 
 def _reviews(rows: list[Row], source: str, stand_in: bool) -> Reviews:
@@ -93,21 +107,10 @@ def _reviews(rows: list[Row], source: str, stand_in: bool) -> Reviews:
     return Reviews(texts, np.array(labels, np.int8), np.array(ratings, np.int8), source, stand_in)
 
 
-def _stand_in(splits: Sequence[str]) -> Callable[[], tuple[dict[str, list[Row]], str]]:
-    return lambda: ({split: list(synthetic.reviews(split)) for split in splits}, "synthetic reviews instead of IMDB")
-
-
-def _reader_of_lines(splits: Sequence[str]) -> Callable[[list[Path]], dict[str, list[Row]]]:
-    def read(files: list[Path]) -> dict[str, list[Row]]:
-        return {split: _read_lines(file) for split, file in zip(splits, files, strict=True)}
-
-    return read
-
-
 def _read_lines(file: Path) -> list[Row]:
     """Read one JSON object per line, with ``id``, ``label``, ``rating`` and ``text``."""
     rows = []
-    with unpacked(file) as lines:
+    with readable(file), gzip.open(file) as lines:
         for number, line in enumerate(lines, 1):
             where = f"{file}, line {number}"
             try:
@@ -119,20 +122,9 @@ def _read_lines(file: Path) -> list[Row]:
     return _some(rows, file)
 
 
-def _reader_of_archive(splits: Sequence[str]) -> Callable[[list[Path]], dict[str, list[Row]]]:
-    def read(files: list[Path]) -> dict[str, list[Row]]:
-        rows: dict[str, list[Row]] = {split: [] for split in splits}
-        for split, row in _read_archive(files[0]):
-            if split in rows:
-                rows[split].append(row)
-        return {split: _some(found, files[0]) for split, found in rows.items()}
-
-    return read
-
-
 def _read_archive(file: Path) -> Iterator[tuple[str, Row]]:
     """Read ``aclImdb/<train or test>/<pos, neg or unsup>/<id>_<rating>.txt`` from the archive, in one pass."""
-    for name, content in in_tar(file, MEMBER.fullmatch):
+    for name, content in files_of_tar(file, MEMBER.fullmatch):
         folder, kind, number, rating = MEMBER.fullmatch(name).groups()  # type: ignore[union-attr]  # it is wanted
         where = f"{file}, {name}"
         row = LABELS[kind], int(number), int(rating), _decoded(content, where)

@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from attnbook import cli
-from attnbook.datasets import DataError, available, catalogue, fetch
+from attnbook.data import DOWNLOADS, DataError, available, fetch
+from attnbook.data.files import KNOWN
 
 GOOD = b"good" * 1009
 PATH = "imdb/aclImdb_v1.tar.gz"
@@ -60,7 +61,7 @@ def test_fetch_says_why_it_cannot(server, monkeypatch, cache, write):
     with pytest.raises(DataError, match=r"imdb: .* status 404; put the files into ATTNBOOK_DATA or try again later"):
         fetch("imdb")
     monkeypatch.setenv("ATTNBOOK_OFFLINE", "1")
-    with pytest.raises(DataError, match="imdb: downloads are switched off by ATTNBOOK_OFFLINE=1"):
+    with pytest.raises(DataError, match=r"imdb: downloads are switched off; put .* or unset ATTNBOOK_OFFLINE"):
         fetch("imdb")
     write(cache, PATH, GOOD)
     assert fetch("imdb") == [cache / PATH]
@@ -69,7 +70,7 @@ def test_fetch_says_why_it_cannot(server, monkeypatch, cache, write):
 
 
 def test_what_can_be_fetched_has_an_address():
-    assert all(catalogue.KNOWN[path].url for paths in catalogue.DOWNLOADS.values() for path in paths)
+    assert all(KNOWN[path].url for paths in DOWNLOADS.values() for path in paths)
 
 
 def test_the_command_lists_in_80_columns(call, cache, data, write):
@@ -93,19 +94,19 @@ def test_the_command_fetches(call, server, cache):
 def test_the_command_trains_on_real_reviews_only(call, data, write, cache):
     import gzip
 
-    assert "IMDB: not in ATTNBOOK_DATA" in call("embeddings", code=2).stderr
+    assert "IMDB: not in ATTNBOOK_DATA" in call("train-vectors", code=2).stderr
     assert not (cache / "embeddings").exists()
     for split, label, rating in (("train", 0, 1), ("unsup", -1, 0)):
         text = "one two three four five six seven " * 3
         line = json.dumps({"id": 0, "label": label, "rating": rating, "text": text})
         write(data, f"imdb/imdb_{split}.jsonl.gz", gzip.compress(line.encode()))
-    assert call("embeddings", "--dimension", "3").stdout == (
+    assert call("train-vectors", "--dimension", "3").stdout == (
         f"7 words, 3 components; stored {cache / 'embeddings/imdb_ppmi_svd_3d.npz'}\n"
     )
-    assert "expected less than the 7 words" in call("embeddings", code=2).stderr
+    assert "expected less than the 7 words" in call("train-vectors", code=2).stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["fetch", "mnist"], ["embeddings"]])
+@pytest.mark.parametrize("arguments", [[], ["fetch", "mnist"], ["train-vectors"]])
 def test_bad_settings_are_one_line_on_stderr(arguments, call, monkeypatch):
     monkeypatch.setenv("ATTNBOOK_OFFLINE", "maybe")
     (line,) = call(*arguments, code=2).stderr.splitlines()

@@ -2,23 +2,33 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pooch
 import pytest
 
-from attnbook.datasets import DataError, cache_folder, data_folder, downloading, files, unpacking
-from attnbook.datasets.files import Form, obtain
+from attnbook.core.places import cache_folder
+from attnbook.data import DataError, data_folder, downloading, files
+from attnbook.data.files import obtain
+from attnbook.data.reading import readable
 
 ONE, TWO = "mnist/one.bin", "mnist/two.bin"
 GOOD, BAD = b"good" * 5003, b"evil" * 5003
 
 
-def contents(paths):
+class Obtained(NamedTuple):
+    content: list[bytes]
+    source: str
+    stand_in: bool
+
+
+def contents(*paths):
     return [path.read_bytes() for path in paths]
 
 
 def get(*paths, download=True, stand_in=lambda: ([b"made"], "something made")):
-    return obtain("SET", [Form(paths or (ONE,), contents)], download=download, stand_in=stand_in)
+    return Obtained(*obtain("SET", {paths or (ONE,): contents}, download=download, stand_in=stand_in))
 
 
 def names_in(folder):
@@ -44,14 +54,13 @@ def test_the_places_are_asked_in_order(server, cache, data, write):
 
 def test_the_first_whole_form_is_taken_and_a_form_without_a_checksum_is_never_fetched(cache, write):
     write(cache, "embeddings/mine.npz", b"mine")
-    forms = [Form(("embeddings/other.npz",), contents), Form(("embeddings/mine.npz",), contents)]
-    found = obtain("SET", forms, download=True, stand_in=None)
-    assert (found.content, found.source) == (
-        [b"mine"], "SET, from the user cache (files of your own, read without a checksum)"
+    other, mine = ("embeddings/other.npz",), ("embeddings/mine.npz",)
+    assert obtain("SET", {other: contents, mine: contents}, download=True, stand_in=None) == (
+        [b"mine"], "SET, from the user cache (files of your own, read without a checksum)", False
     )  # fmt: skip
-    assert obtain("SET", forms[:1], download=True, stand_in=lambda: ([], "none")).source == (
-        "stand-in: none (there is nothing to download)"
-    )
+    assert obtain("SET", {other: contents}, download=True, stand_in=lambda: ([], "none")) == (
+        [], "stand-in: none (there is nothing to download)", True
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("by", ["argument", "environment"])
@@ -94,7 +103,7 @@ def test_a_download_is_tried_twice(first, server, cache):
 
 
 def test_without_a_network_the_stand_in_says_so(monkeypatch):
-    away = downloading.File(ONE, 1, "0" * 64, "https://example.org/one.bin")
+    away = files.File(1, "0" * 64, "https://example.org/one.bin")
     monkeypatch.setitem(files.KNOWN, ONE, away)
     assert get().source == "stand-in: something made (example.org was not reached)"
     with pytest.raises(DataError, match=r"example\.org was not reached"):
@@ -121,7 +130,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(damaged, server, cache, wr
 @pytest.mark.parametrize(
     ("answer", "download", "message"),
     [
-        (GOOD, False, "one.bin: damaged .* and downloads are switched off; delete it or allow downloads"),
+        (GOOD, False, "one.bin: damaged .* downloads are switched off; delete it or allow downloads"),
         (404, True, "one.bin: damaged .* could not be fetched again: .* status 404; delete it"),
         (BAD, True, "twice sent a file with a wrong SHA-256"),
     ],
@@ -154,6 +163,18 @@ def test_an_interrupted_download_leaves_nothing(server, cache, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         get()
     assert names_in(cache) == []
+
+
+def test_two_downloads_at_once_both_end_whole(server, cache, monkeypatch):
+    def a_moment_late(path, **_):
+        raise FileExistsError(17, "File exists", path)
+
+    monkeypatch.setattr(pooch.core.os, "makedirs", a_moment_late)
+    server.offer(ONE, GOOD)
+    with ThreadPoolExecutor(2) as two:
+        first, second = two.map(lambda _: get(), range(2))
+    assert first.content == second.content == [GOOD]
+    assert names_in(cache) == [ONE]
 
 
 def test_pooch_stays_silent_and_keeps_its_level(server, capfd):
@@ -189,7 +210,7 @@ def test_a_machine_without_pooch_uses_the_data_folder(missing, server, data, wri
 
 
 def test_importing_touches_no_file_and_no_network(tmp_path):
-    code = "import socket; socket.socket.connect = None; import attnbook.datasets"
+    code = "import socket; socket.socket.connect = None; import attnbook.data"
     options = {"env": {"HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}, "check": True}
     subprocess.run([sys.executable, "-c", code], **options)
     assert list(tmp_path.iterdir()) == []
@@ -238,12 +259,12 @@ def test_a_data_folder_without_permission_is_an_error(closed, data, write, monke
 def test_a_file_without_permission_is_an_error(data, write, monkeypatch):
     write(data, ONE, GOOD)
 
-    def refuse(paths):
-        with unpacking.readable(paths[0]):
+    def refuse(path):
+        with readable(path):
             raise PermissionError
 
     with pytest.raises(DataError, match=r"one.bin: no permission to read it"):
-        obtain("SET", [Form((ONE,), refuse)], download=False, stand_in=None)
+        obtain("SET", {(ONE,): refuse}, download=False, stand_in=None)
 
 
 def test_folders_follow_the_environment(tmp_path, monkeypatch):
@@ -270,8 +291,7 @@ def test_the_switch_for_downloads(value, expected, monkeypatch):
 
 def test_every_known_file_has_a_checksum_and_a_place_of_its_own():
     for path, file in files.KNOWN.items():
-        assert path == file.path
         assert path.split("/")[0] in ("mnist", "imdb", "cifar10", "embeddings")
         assert len(bytes.fromhex(file.sha256)) == 32
-        assert file.url is None or file.url.startswith("https://")
+        assert not file.url or file.url.startswith("https://")
     assert len({file.sha256 for file in files.KNOWN.values()}) == len(files.KNOWN)

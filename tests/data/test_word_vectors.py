@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 import pytest
 
-from attnbook.datasets import DataError, Embeddings, embeddings, store_embeddings, tokenise, train_embeddings
+from attnbook.data import DataError, Embeddings, embeddings, store_embeddings, tokenise, train_embeddings
 
 VECTORS = np.array([[1.0, 0.0, 0.5], [0.9, 0.1, 0.5], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, -1.0]], np.float32)
 WORDS = ("good", "great", "bad", "the", "film")

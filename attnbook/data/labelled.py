@@ -8,12 +8,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from attnbook.datasets import synthetic
-from attnbook.datasets.files import DataError
-from attnbook.datasets.pretrained import embeddings
-from attnbook.datasets.reviews import imdb
-from attnbook.datasets.training import train_embeddings
-from attnbook.datasets.word_vectors import Embeddings
+from attnbook.data import synthetic
+from attnbook.data.reading import DataError
+from attnbook.data.reviews import imdb
+from attnbook.data.word_vectors import Embeddings, embeddings, train_embeddings
 
 __all__ = ["LabelledReviews", "Source", "labelled_reviews"]
 
@@ -58,7 +56,7 @@ def labelled_reviews(source: Source, vectors: str, dimension: int) -> LabelledRe
             reviews = imdb(("train", "test"), download=False, stand_in=False)
             known = embeddings(vectors, download=False, stand_in=False)
         except DataError as error:
-            get = "`attnbook data fetch imdb`, then `attnbook data embeddings`"
+            get = "`attnbook data fetch imdb`, then `attnbook data train-vectors`"
             raise DataError(f"{error}; to get reviews and word vectors: {get}") from error
         train, test = reviews["train"], reviews["test"]
         where = f"{train.source}; {known.source}"

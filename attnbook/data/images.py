@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from numpy.lib.format import read_array
 
 from attnbook.core.rng import stream
-from attnbook.datasets.files import DataError, Form, obtain
-from attnbook.datasets.unpacking import in_tar, in_zip, unpacked
+from attnbook.data.files import Forms, obtain
+from attnbook.data.reading import DataError, arrays_of_npz, files_of_tar, readable
 
 __all__ = ["Images", "cifar10", "digits", "mnist"]
 
@@ -63,9 +63,9 @@ def mnist(*, download: bool = True, stand_in: bool = True) -> Images:
         (28, 28)
     """
     names = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
-    forms = [Form(tuple(f"mnist/{name}" for name in names), _read_mnist)]
-    found = obtain("MNIST", forms, download=download, stand_in=_enlarged_digits if stand_in else None)
-    return Images(*found.content, tuple("0123456789"), found.source, found.stand_in)
+    forms: Forms[Arrays] = {tuple(f"mnist/{name}" for name in names): _read_mnist}
+    arrays, source, made = obtain("MNIST", forms, download=download, stand_in=_enlarged_digits if stand_in else None)
+    return Images(*arrays, tuple("0123456789"), source, made)
 
 
 def digits() -> Images:
@@ -94,17 +94,16 @@ def cifar10(*, download: bool = True, stand_in: bool = True) -> Images:
     Raises:
         DataError: If a file is damaged, or nothing was found and no stand-in is wanted.
     """
-    forms = [
-        Form(("cifar10/cifar-10-binary.tar.gz",), _read_cifar_binary),
-        Form(("cifar10/cifar10_subset.npz",), _read_cifar_subset),
-    ]
-    found = obtain("CIFAR-10", forms, download=download, stand_in=_striped_patches if stand_in else None)
-    n = f"{len(found.content[0]):,} + {len(found.content[2]):,} images"
-    classes = tuple(f"stripes {k}" for k in range(10)) if found.stand_in else CLASSES
-    return Images(*found.content, classes, f"{found.source}, {n}", found.stand_in)
+    forms: Forms[Arrays] = {
+        ("cifar10/cifar-10-binary.tar.gz",): _read_cifar_binary,
+        ("cifar10/cifar10_subset.npz",): _read_cifar_subset,
+    }
+    arrays, source, made = obtain("CIFAR-10", forms, download=download, stand_in=_striped_patches if stand_in else None)
+    classes = tuple(f"stripes {k}" for k in range(10)) if made else CLASSES
+    return Images(*arrays, classes, f"{source}, {len(arrays[0]):,} + {len(arrays[2]):,} images", made)
 
 
-def _read_mnist(files: list[Path]) -> Arrays:
+def _read_mnist(*files: Path) -> Arrays:
     train, train_labels, test, test_labels = (_read_idx(file, 3 if "idx3" in file.name else 1) for file in files)
     for images, labels, file in ((train, train_labels, files[1]), (test, test_labels, files[3])):
         _check_labels(images, labels, file)
@@ -113,20 +112,19 @@ def _read_mnist(files: list[Path]) -> Arrays:
 
 def _read_idx(file: Path, axes: int) -> np.ndarray:
     """Read an array of bytes: a magic number with type and number of axes, the shape, the bytes."""
-    with unpacked(file) as content:
+    with readable(file), gzip.open(file) as content:
         raw = content.read()
-        if len(raw) < 4 + 4 * axes or int.from_bytes(raw[:4]) != 0x800 + axes:
-            raise DataError(f"{file}: not an idx file of bytes with {axes} axes")
-        shape = tuple(int(n) for n in np.frombuffer(raw, ">i4", axes, offset=4))
-        if min(shape) < 0 or len(raw) != 4 + 4 * axes + prod(shape):
-            raise DataError(f"{file}: promises {shape} bytes, holds {len(raw) - 4 - 4 * axes}")
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
+    if len(raw) < 4 + 4 * axes or int.from_bytes(raw[:4]) != 0x800 + axes:
+        raise DataError(f"{file}: not an idx file of bytes with {axes} axes")
+    shape = tuple(int(n) for n in np.frombuffer(raw, ">i4", axes, offset=4))
+    if min(shape) < 0 or len(raw) != 4 + 4 * axes + prod(shape):
+        raise DataError(f"{file}: promises {shape} bytes, holds {len(raw) - 4 - 4 * axes}")
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
 
 
-def _read_cifar_binary(files: list[Path]) -> Arrays:
+def _read_cifar_binary(file: Path) -> Arrays:
     """Read the records of the archive: a label, then the image with the colour as first axis."""
-    (file,) = files
-    found, parts = dict(in_tar(file, BATCHES.__contains__)), []
+    found, parts = dict(files_of_tar(file, BATCHES.__contains__)), []
     for name in BATCHES:
         raw = np.frombuffer(found.get(name, b""), np.uint8)
         if not raw.size or raw.size % RECORD:
@@ -143,10 +141,8 @@ def _colours_last(records: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def _read_cifar_subset(files: list[Path]) -> Arrays:
-    (file,) = files
-    with in_zip(file, *(f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test"))) as arrays:
-        train, train_labels, test, test_labels = map(read_array, arrays)  # which reads no pickle
+def _read_cifar_subset(file: Path) -> Arrays:
+    train, train_labels, test, test_labels = arrays_of_npz(file, "x_train", "y_train", "x_test", "y_test")
     for images, labels in ((train, train_labels), (test, test_labels)):
         if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
             raise DataError(f"{file}: images {images.dtype} {images.shape}, expected uint8 (images, 32, 32, 3)")

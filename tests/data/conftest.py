@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pooch
 import pytest
 
-from attnbook.datasets import files
-from attnbook.datasets.downloading import File
+from attnbook.data.files import KNOWN, File
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +62,7 @@ def _offer(running, monkeypatch, path, content, *answers):
     """Make a file known. Requests get the answers in turn, the last one for ever; default its content."""
     running.answers[f"/{path}"] = list(answers or [content])
     url = f"http://127.0.0.1:{running.server_port}/{path}"
-    monkeypatch.setitem(files.KNOWN, path, File(path, len(content), hashlib.sha256(content).hexdigest(), url))
+    monkeypatch.setitem(KNOWN, path, File(len(content), hashlib.sha256(content).hexdigest(), url))
 
 
 class Server(ThreadingHTTPServer):
