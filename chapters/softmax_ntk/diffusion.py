@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.lab import Increasing, Seeds, device, experiment, highest, listening, lowest, slope, sweep
-from attnbook.show import INK, Look, band, log_axis, own_lines, style
+from attnbook.show import INK, Look, Table, band, log_axis, own_lines, spread, style
 from attnbook.softmax_ntk import denoisers
 from attnbook.softmax_ntk.denoisers import Machine, Task, draw_copies
 from attnbook.softmax_ntk.mixtures import Mixture
@@ -339,6 +339,16 @@ NETWORK = Look("network, end of training", "#0b5cad", "-", "o")
 STOPPED = Look("network, stopped by held-out labels", "#5b5f66", ":", "s")
 OWN = Look("each label with its own clean point", "#0b5cad", "-", "o")
 COPIED = Look("400 clean points, 1 to 8 noisy copies", "#15803d", "-.", "^")
+ALT = {
+    "samples": "Samples: with the true score three separate clusters, with the softmax network three clusters with "
+    "points between them, with the best line one round cloud.",
+    "copies": "Error over that of the line by noisy copies: above ten with one, about one with eight, below one half "
+    "with a thousand.",
+    "yours": "Your samples, next to ours: three clusters with points between them.",
+    "gelu": "With GELU the error is larger than with softmax at one copy, smaller with new noise.",
+    "labels": "Error over that of the line by noisy labels: with own clean points it falls below one between 800 and "
+    "1600, with copies of the same 400 points between 800 and 3200.",
+}
 COLORS = {"true score": INK, "softmax network": "#0b5cad", "best line": "#c2410c"}
 
 
@@ -367,6 +377,16 @@ def cloud_text(data: xr.Dataset, time: float) -> str:
     near = data.near.sel(time=time).median("seed")
     shares = [f"{name} {100 * float(near.sel(sampler=name)):.0f} %" for name in data.sampler.values]
     return f"Time {time:g}, share of particles inside a circle, median of the seeds: {', '.join(shares)}."
+
+
+def near_a_mode(data: xr.Dataset, yours: Mapping[str, Any]) -> Table:
+    """Say which share of the samples is inside a circle, and of the reader's own."""
+    near = data.near.isel(time=-1)
+    rows = [[str(name), spread(near.sel(sampler=name), ".0%")] for name in near.sampler.values]
+    for name, points in yours.items():
+        share = PLANE.mixture.share_near(FRAMES[-1], np.asarray(points))
+        rows.append([f"yours: {name}", spread(np.array([share]), ".0%")])
+    return Table(["sampler", "inside a circle"], rows, "Five seeds: median [smallest, largest]; yours: one seed.")
 
 
 def by_copies(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = None) -> Figure:
