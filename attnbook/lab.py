@@ -406,7 +406,7 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
         "__module__": made.simulate.__module__, "__doc__": made.simulate.__doc__, "__post_init__": check,
         "id": made.id, "summary": made.summary, "budget_seconds": made.budget_seconds, "needs": made.needs,
         "smoke": made.sizes["smoke"], "full": made.sizes.get("full"), "paper_size": made.paper_size,
-        "simulate": simulate, "measure": measure, "load": classmethod(load),
+        "simulate": simulate, "measure": measure, "load": classmethod(load), "code": made.code,
         "store": lambda self, data, path: made.store(data, path),
         "__reduce__": lambda self: (_again, (_relative(made.script), made.id, dict(vars(self)))),
     }  # fmt: skip
@@ -542,6 +542,8 @@ def _at(place: torch.device) -> Iterator[None]:
 def load_script(script: Path) -> ModuleType:
     """Import the script of a chapter, once, whether a notebook beside it has done so or not.
 
+    A reader's copy in ``play/`` that was imported takes its place.
+
     Args:
         script: A Python file; one that is not absolute lies in this checkout.
 
@@ -552,9 +554,10 @@ def load_script(script: Path) -> ModuleType:
         ValueError: If there is no such file.
     """
     script = (checkout() / script).resolve()
+    copy = Path(*script.parts[:-3], "play", *script.parts[-3:])  # as tools/copies.py makes it
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file and Path(file).name == script.name and Path(file).resolve() == script:
+        if file and Path(file).name == script.name and Path(file).resolve() in (script, copy):
             return module
     if not script.is_file():
         raise ValueError(f"script: {script.name} is not in {script.parent.name}; use the checkout of this version")

@@ -349,3 +349,24 @@ def test_a_notebook_beside_the_script_and_the_command_line_share_one_module():
     assert lab.load_script(SCRIPT) is toy
     with pytest.raises(ValueError, match=r"script: missing.py is not in"):
         lab.load_script(SCRIPT.with_name("missing.py"))
+
+
+def test_a_readers_copy_that_was_imported_takes_the_place_of_the_script(tmp_path, monkeypatch):
+    """Both define the same experiments; `attnbook.check` in a copied notebook asks for the script of the chapter."""
+    own, copy = (tmp_path / part / "chapters" / "some_paper" / "copied.py" for part in ("", "play"))
+    for file in (own, copy):
+        file.parent.mkdir(parents=True)
+        file.write_text(SCRIPT.read_text(encoding="utf-8").replace("toy.", "copied."), encoding="utf-8")
+    monkeypatch.setattr(lab, "EXPERIMENTS", {})
+    monkeypatch.setitem(lab.sys.modules, "copied", None)
+    module = lab.load_script(copy)
+    assert lab.load_script(own) is module
+    assert Path(module.__file__) == copy
+
+
+def test_the_groups_of_a_changed_script_are_not_those_of_the_old_one(monkeypatch):
+    """Also where the command line keeps them."""
+    before = unfinished.part_name(walk.kind(), (0, 1), "cpu")
+    assert unfinished.part_name(walk.kind(), (0, 1), "cpu") == before
+    monkeypatch.setattr(walk.kind, "code", "another digest")
+    assert unfinished.part_name(walk.kind(), (0, 1), "cpu") != before
