@@ -202,7 +202,7 @@ def test_processes_give_the_same_bits_and_a_killed_worker_loses_its_groups_only(
 def cluster():
     """A worker in a process of its own, reached by TCP, as on another machine; it is restarted when it is killed."""
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 1, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}
+    options = {"n_workers": 1, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": ":0"}
     with distributed.LocalCluster(**options, processes=True, host="127.0.0.1") as found:
         yield found.scheduler_address
 
