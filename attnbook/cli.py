@@ -297,6 +297,9 @@ def _clear_errors() -> Iterator[None]:
     except Stopped as stopped:
         typer.echo(f"attnbook: {stopped}", err=True)
         raise typer.Exit(130) from stopped
+    except KeyboardInterrupt as stopped:  # while others trained
+        typer.echo("attnbook: stopped; run again to continue after what was finished", err=True)
+        raise typer.Exit(130) from stopped
     except (ValueError, FloatingPointError) as error:
         typer.echo(f"attnbook: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, NoCheckout) else 2) from error

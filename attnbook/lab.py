@@ -48,7 +48,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 import numpy as np
 import torch
 import xarray as xr
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError, create_model
 
 import attnbook
 from attnbook.core import experiment as classes
@@ -69,6 +69,7 @@ from attnbook.core.results import (
 
 __all__ = [
     "EXPERIMENTS",
+    "Counts",
     "Experiment",
     "Increasing",
     "Seeds",
@@ -88,7 +89,7 @@ __all__ = [
 
 
 def _increasing(values: tuple[float, ...]) -> tuple[float, ...]:
-    if not values or list(values) != sorted(set(values)):
+    if not values or list(values) != sorted(set(values)) or not np.isfinite(values).all():
         raise ValueError("expected increasing numbers")
     return values
 
@@ -99,8 +100,9 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
+Counts: TypeAlias = Annotated[tuple[PositiveInt, ...], AfterValidator(_increasing)]  # increasing whole numbers
 Increasing: TypeAlias = Annotated[tuple[int | float, ...], AfterValidator(_increasing)]  # at least one number
-Seeds: TypeAlias = Annotated[tuple[int, ...], AfterValidator(_different)]  # at least one, none twice
+Seeds: TypeAlias = Annotated[tuple[NonNegativeInt, ...], AfterValidator(_different)]  # at least one, none twice
 
 EXPERIMENTS: dict[str, Experiment] = {}
 """Those of the scripts that were imported so far, by id."""
@@ -400,15 +402,16 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
         return made._measured(data.assign_attrs(settings=plain(self)))
 
     def load(cls: Any, path: Path) -> xr.Dataset:
-        return made._load(path) if path.with_suffix(".nc").exists() else super(kind, cls).load(path)
+        in_two = path.with_suffix(".nc").exists() or "arrays" in read_json(path, made.id)
+        return made._load(path) if in_two else super(kind, cls).load(path)
 
     namespace: dict[str, Any] = {
         "__module__": made.simulate.__module__, "__doc__": made.simulate.__doc__, "__post_init__": check,
         "id": made.id, "summary": made.summary, "budget_seconds": made.budget_seconds, "needs": made.needs,
         "smoke": made.sizes["smoke"], "full": made.sizes.get("full"), "paper_size": made.paper_size,
-        "simulate": simulate, "measure": measure, "load": classmethod(load),
+        "simulate": simulate, "measure": measure, "load": classmethod(load), "code": made.code,
         "store": lambda self, data, path: made.store(data, path),
-        "__reduce__": lambda self: (_again, (_relative(made.script), made.id, dict(vars(self)))),
+        "__reduce__": lambda self: (_again, (_relative(made.script), made.id, dict(vars(self)), _here())),
     }  # fmt: skip
     name = "".join(part.capitalize() for part in made.simulate.__name__.split("_"))
     options: Any = {"bases": (classes.Experiment,), "namespace": namespace, "frozen": True, "kw_only": True}
@@ -416,9 +419,31 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
     return kind
 
 
-def _again(script: str, id: str, settings: dict[str, Any]) -> classes.Experiment:
-    load_script(Path(script))
-    return EXPERIMENTS[id].kind(**settings)
+def _again(script: str, id: str, settings: dict[str, Any], there: tuple[str, str]) -> Any:
+    """Make an experiment on a worker; one that cannot be made says why when it is used, not while it is read.
+
+    An error while a message is read would end a worker of dask, and whoever sent it would wait for ever.
+
+    Returns:
+        The experiment, or what stands for it.
+    """
+    try:
+        _same_library(there)
+        load_script(Path(script))
+        return EXPERIMENTS[id].kind(**settings)
+    except Exception as error:  # whatever a script does when it is imported
+        said = str(error) if str(error).startswith("on: ") else f"on: a worker cannot load {script}: {error}"
+        return _Unmade(said)
+
+
+class _Unmade:
+    """Stands for an experiment that a worker cannot make."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("__") else ValueError(self.__dict__["said"])
 
 
 @contextlib.contextmanager
@@ -542,6 +567,8 @@ def _at(place: torch.device) -> Iterator[None]:
 def load_script(script: Path) -> ModuleType:
     """Import the script of a chapter, once, whether a notebook beside it has done so or not.
 
+    A reader's copy in ``play/`` that was imported takes its place.
+
     Args:
         script: A Python file; one that is not absolute lies in this checkout.
 
@@ -552,9 +579,10 @@ def load_script(script: Path) -> ModuleType:
         ValueError: If there is no such file.
     """
     script = (checkout() / script).resolve()
+    copy = Path(*script.parts[:-3], "play", *script.parts[-3:])  # as tools/copies.py makes it
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file and Path(file).name == script.name and Path(file).resolve() == script:
+        if file and Path(file).name == script.name and Path(file).resolve() in (script, copy):
             return module
     if not script.is_file():
         raise ValueError(f"script: {script.name} is not in {script.parent.name}; use the checkout of this version")
@@ -589,7 +617,7 @@ def _groups(asked: list[tuple[Any, ...]], on: str) -> Iterator[xr.Dataset]:
     if workers is None:
         yield from (_group(*one) for one in track(asked))
         return
-    check = (attnbook.__version__, _library())
+    check = _here()
     if isinstance(workers, int):
         import joblib
 
@@ -616,11 +644,20 @@ def _on_cluster(address: str, check: tuple[str, str], asked: list[tuple[Any, ...
             client.cancel(futures)
 
 
-def _checked_group(version: tuple[str, str], *asked: Any) -> xr.Dataset:
-    if attnbook.__version__ != version[0] or _library() != version[1]:
-        other = attnbook.__version__ if attnbook.__version__ != version[0] else "other source files"
-        raise ValueError(f"on: a worker has another attnbook ({other}) than this one ({version[0]}); update it there")
+def _checked_group(there: tuple[str, str], *asked: Any) -> xr.Dataset:
+    _same_library(there)
     return _group(*asked)
+
+
+def _here() -> tuple[str, str]:
+    return attnbook.__version__, _library()
+
+
+def _same_library(there: tuple[str, str]) -> None:
+    """Refuse, on a worker, to compute something else than the one who asks would."""
+    if there != _here():
+        other = attnbook.__version__ if attnbook.__version__ != there[0] else "other source files"
+        raise ValueError(f"on: a worker has another attnbook ({other}) than this one ({there[0]}); update it there")
 
 
 def _group(script: str, id: str, seeds: tuple[int, ...], settings: Mapping[str, Any], kept: Path) -> xr.Dataset:

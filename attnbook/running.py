@@ -19,7 +19,7 @@ from rich.progress import Progress as Lines
 
 import attnbook
 from attnbook.core import runtime
-from attnbook.core.executors import parse_where
+from attnbook.core.executors import call_off, parse_where
 from attnbook.core.experiment import Experiment
 from attnbook.core.results import Measurement, read_json, stored_path
 from attnbook.core.runtime import Progress, Size
@@ -117,7 +117,7 @@ def run_jobs(jobs: Sequence[Job], executor: Executor | None, device: str | None)
             try:
                 return list(threads.map(one, jobs))
             except BaseException:
-                executor.shutdown(wait=False, cancel_futures=True)
+                call_off(executor)
                 raise
 
 

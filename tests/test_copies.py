@@ -10,12 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ONE, TWO, TEXT = "chapters/a/one.ipynb", "chapters/a/two.ipynb", "reference/api.md"
+SCRIPT = "chapters/a/one.py"
 
 
 @pytest.fixture
 def book(tmp_path):
     """A small book, copied once."""
-    for name in (ONE, TWO, TEXT):
+    for name in (ONE, TWO, TEXT, SCRIPT):
         write(tmp_path, name, f"{name}, first")
     assert copies.copy(tmp_path) == []
     return tmp_path
@@ -75,9 +76,10 @@ def test_a_copy_that_has_become_the_same_again_follows_the_book(book):
 
 def test_notes_of_jupyter_and_half_files_are_not_left_there(book):
     write(book, "chapters/a/.ipynb_checkpoints/one-checkpoint.ipynb", "old")
+    write(book, "chapters/a/__pycache__/one.cpython-311.pyc", "old")
     copies.copy(book)
     found = {path.relative_to(book / "play").as_posix() for path in (book / "play").rglob("*") if path.is_file()}
-    assert found == {ONE, TWO, TEXT, copies.MADE}
+    assert found == {ONE, TWO, TEXT, SCRIPT, copies.MADE}
 
 
 def test_links_between_chapters_lead_to_copies():

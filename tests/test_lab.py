@@ -4,6 +4,7 @@ import errno
 import inspect
 import json
 import os
+import pickle
 import socket
 from pathlib import Path
 
@@ -76,11 +77,15 @@ def test_settings_explain_themselves():
         ({"stepz": 3}, "stepz: toy.walk has no such setting; did you mean steps?"),
         ({"seeds": (1, 1)}, r"seeds: expected at least one seed and no repeats, got \(1, 1\)"),
         ({"seeds": ()}, "seeds"),
+        ({"seeds": (0, -1)}, r"seeds: expected greater than or equal to 0, got -1"),
+        ({"scales": (1, float("inf"))}, r"scales: expected increasing numbers, got \(1, inf\)"),
+        ({"scales": (float("nan"),)}, r"scales: expected increasing numbers, got \(nan,\)"),
         ({"scales": (2, 1)}, r"scales: expected increasing numbers, got \(2, 1\)"),
         ({"scales": ()}, "scales"),
         ({"size": "paper"}, "size: 'paper' is now 'full'"),
         ({"size": "banana"}, "size: got 'banana', expected one of smoke, book, full"),
         ({"on": "mars"}, "on: got 'mars'"),
+        ({"on": None}, "on: got 'None'"),
     ],
 )
 def test_a_bad_setting_is_one_sentence_that_names_it(change, said):
@@ -197,7 +202,7 @@ def test_processes_give_the_same_bits_and_a_killed_worker_loses_its_groups_only(
 def cluster():
     """A worker in a process of its own, reached by TCP, as on another machine; it is restarted when it is killed."""
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 1, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": None}
+    options = {"n_workers": 1, "threads_per_worker": 1, "protocol": "tcp", "dashboard_address": ":0"}
     with distributed.LocalCluster(**options, processes=True, host="127.0.0.1") as found:
         yield found.scheduler_address
 
@@ -290,8 +295,9 @@ def test_a_damaged_stored_file_is_named(part, harm):
     file = walk.store(walk.run()).with_suffix(f".{part}")
     left = harm(file.read_bytes())
     file.unlink() if left is None else file.write_bytes(left)
-    with pytest.raises(ResultError, match=file.name):
-        walk.stored()
+    for read in (walk.stored, walk.kind.load_stored):
+        with pytest.raises(ResultError, match=file.name):
+            read()
 
 
 def test_a_changed_run_does_not_take_the_place_of_the_books_result(tmp_path):
@@ -349,3 +355,37 @@ def test_a_notebook_beside_the_script_and_the_command_line_share_one_module():
     assert lab.load_script(SCRIPT) is toy
     with pytest.raises(ValueError, match=r"script: missing.py is not in"):
         lab.load_script(SCRIPT.with_name("missing.py"))
+
+
+def test_a_readers_copy_that_was_imported_takes_the_place_of_the_script(tmp_path, monkeypatch):
+    """Both define the same experiments; `attnbook.check` in a copied notebook asks for the script of the chapter."""
+    own, copy = (tmp_path / part / "chapters" / "some_paper" / "copied.py" for part in ("", "play"))
+    for file in (own, copy):
+        file.parent.mkdir(parents=True)
+        file.write_text(SCRIPT.read_text(encoding="utf-8").replace("toy.", "copied."), encoding="utf-8")
+    monkeypatch.setattr(lab, "EXPERIMENTS", {})
+    monkeypatch.setitem(lab.sys.modules, "copied", None)
+    module = lab.load_script(copy)
+    assert lab.load_script(own) is module
+    assert Path(module.__file__) == copy
+
+
+def test_the_groups_of_a_changed_script_are_not_those_of_the_old_one(monkeypatch):
+    """Also where the command line keeps them."""
+    before = unfinished.part_name(walk.kind(), (0, 1), "cpu")
+    assert unfinished.part_name(walk.kind(), (0, 1), "cpu") == before
+    monkeypatch.setattr(walk.kind, "code", "another digest")
+    assert unfinished.part_name(walk.kind(), (0, 1), "cpu") != before
+
+
+def test_an_experiment_that_a_worker_cannot_make_says_why_when_it_is_used(monkeypatch):
+    """An error while a message is read would end a worker of dask, and the run would wait for ever."""
+    sent = pickle.dumps(walk.kind(steps=3))
+    assert pickle.loads(sent) == walk.kind(steps=3)
+    monkeypatch.setattr(lab, "_relative", lambda script: "chapters/some_paper/missing.py")
+    elsewhere = pickle.loads(pickle.dumps(walk.kind()))
+    with pytest.raises(ValueError, match=r"^on: a worker cannot load chapters/some_paper/missing.py: script: missing"):
+        elsewhere.place(None)
+    monkeypatch.setattr(lab, "_here", lambda: ("9.9.9", "another digest"))
+    with pytest.raises(ValueError, match=r"^on: a worker has another attnbook \(other source files\) than"):
+        pickle.loads(sent).simulate((0,), None, None)

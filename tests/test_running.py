@@ -1,6 +1,9 @@
 """``attnbook run`` with several experiments, on processes and on a dask scheduler."""
 
 import json
+import os
+import signal
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -89,6 +92,30 @@ def test_a_scheduler_that_does_not_answer_is_named(call, monkeypatch):
     monkeypatch.setattr(executors, "WAIT_SECONDS", 0.5)
     message = "on: no scheduler answers at tcp://127.0.0.1:1 within 0.5 s; start one with `dask scheduler`"
     assert message in call("--all", "--on", "tcp://127.0.0.1:1", code=2).stderr
+
+
+def test_an_interrupted_run_calls_off_what_dask_has_not_begun_and_says_so(call, monkeypatch):
+    """Its executor takes no word on what to cancel."""
+    from concurrent.futures import Executor, Future
+
+    class Idle(Executor):
+        called_off = False
+
+        def submit(self, *_, **__):
+            self.future = Future()
+            os.kill(os.getpid(), signal.SIGINT)
+            return self.future
+
+        def shutdown(self, wait=True):
+            self.called_off = not wait
+            self.future.cancel()
+            self.future.set_running_or_notify_cancel()
+
+    idle = Idle()
+    monkeypatch.setattr(executors, "executor_on", lambda where: nullcontext(idle))
+    done = call("toy.draws", "--size", "smoke", "--on", "tcp://127.0.0.1:1", code=130)
+    assert done.stderr == "attnbook: stopped; run again to continue after what was finished\n"
+    assert idle.called_off
 
 
 def test_ten_seconds_are_waited_for_a_scheduler():

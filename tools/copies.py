@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER, MADE = "play", ".made.json"  # the second holds the fingerprint of each copy when it was made
-COPIED = ("chapters/**/*.ipynb", "chapters/**/*.md", "reference/*.md")  # links between these work among the copies
+# A notebook imports the script beside it, and links between pages work among the copies.
+COPIED = ("chapters/**/*.ipynb", "chapters/**/*.py", "chapters/**/*.md", "reference/*.md")
 
 
 def main(root: Path = ROOT) -> int:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 import attnbook
+from attnbook.core import runtime
 
-__all__ = ["connected", "executor_on", "parse_where"]
+__all__ = ["call_off", "connected", "executor_on", "parse_where"]
 
 WAIT_SECONDS = 10  # for a scheduler to answer
 
@@ -34,6 +35,7 @@ def parse_where(where: str) -> int | str | None:
     Raises:
         ValueError: If it is none of these.
     """
+    where = str(where)
     if where == "here":
         return None
     if match := re.fullmatch(r"processes:([1-9]\d*)", where):
@@ -68,6 +70,14 @@ def executor_on(where: str) -> Iterator[Executor | None]:
     else:
         with connected(wanted) as client:
             yield client.get_executor()
+
+
+def call_off(executor: Executor) -> None:
+    """Wait for nothing any more: what is submitted and has not begun never will."""
+    if isinstance(executor, ProcessPoolExecutor):
+        executor.shutdown(wait=False, cancel_futures=True)
+    else:  # dask's calls off whatever it does not wait for
+        executor.shutdown(wait=False)
 
 
 def _begin(threads: int) -> None:
@@ -108,6 +118,8 @@ def connected(address: str) -> Iterator[Any]:
         ) from error
     with client:
         _check_versions(client.run(importlib.metadata.version, "attnbook", on_error="return"))
+        if not client.scheduler_info()["workers"]:  # they may come later
+            runtime.say(f"on: waiting for a worker at {address}; start one with `dask worker {address}`")
         yield client
 
 

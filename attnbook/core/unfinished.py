@@ -1,7 +1,7 @@
 """Runs that were broken off: their finished groups of seeds are kept, so that the same run continues.
 
 By default they lie in the user's cache until the run ends, or for a month. The name of a file tells apart all that the
-numbers depend on: experiment, seeds, settings, device, version and source of this package.
+numbers depend on: experiment, seeds, settings, device, version and source of this package and of the script.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def part_name(experiment: Any, seeds: tuple[int, ...], device: object) -> str:
         seeds: Those of the group.
         device: Where they are trained; None where that is left to other machines.
     """
-    all_else = f"{experiment!r} {device} {attnbook.__version__} {_source()}"
+    script = getattr(experiment, "code", "")  # of an experiment that is defined beside a notebook
+    all_else = f"{experiment!r} {device} {attnbook.__version__} {_source()} {script}"
     return f"{experiment.id}-seeds-{seeds[0]}-{seeds[-1]}-{hashlib.sha256(all_else.encode()).hexdigest()[:12]}.json"
 
 

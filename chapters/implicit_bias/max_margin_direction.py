@@ -153,13 +153,14 @@ def training(data: xr.Dataset) -> Figure:
     return figure
 
 
-def angles(data: xr.Dataset, yours: Mapping[str, Mapping[int, Any]], best: Any = None) -> Figure:
+def angles(data: xr.Dataset, yours: Mapping[str, Mapping[int, Any]], best: Any = None, fixed: Any = None) -> Figure:
     """Draw the reader's runs beside the book's: angle to the line of the largest margin against steps.
 
     Args:
         data: What :func:`direction` gave.
         yours: Name of a run to number of steps to weights, two numbers.
         best: Direction of the largest margin of the reader's samples; default the one of the problem that is shown.
+        fixed: Fixed part for them, for a prediction of their own; default none, and the prediction is the book's.
 
     Returns:
         The figure.
@@ -167,9 +168,10 @@ def angles(data: xr.Dataset, yours: Mapping[str, Mapping[int, Any]], best: Any =
     import matplotlib.pyplot as plt
 
     best = data.best.isel(clearance=0, seed=SHOWN).values if best is None else np.asarray(best)
+    said = None if fixed is None else degrees(expanded(best, np.asarray(fixed), data.step.values), best)
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
-        angle_panel(ax, data)
+        angle_panel(ax, data, said)
         lines = {name: angles_of(path, best) for name, path in yours.items()}
         own_lines(ax, lines)
         smallest = min((angle for line in lines.values() for angle in line.values()), default=1.0)
@@ -185,12 +187,12 @@ def angles_of(path: Mapping[int, Any], best: np.ndarray) -> dict[int, float]:
     return dict(zip(steps, abs(degrees(weights, best)).tolist(), strict=True))
 
 
-def angle_panel(ax: Axes, data: xr.Dataset) -> None:
-    """Draw the angles of the clear problems, and the prediction of one of them."""
-    clear, far = data.isel(clearance=0), data.step >= FAR
+def angle_panel(ax: Axes, data: xr.Dataset, said: np.ndarray | None = None) -> None:
+    """Draw the angles of the clear problems, and a prediction; default that of one of them."""
+    clear, far = data.isel(clearance=0), data.step.values >= FAR
     thin_and_thick(ax, abs(clear.angle))
-    said = abs(clear.predicted.isel(seed=SHOWN))
-    ax.plot(data.step[far], said[far], color=INK, linestyle=":", linewidth=2.4, label="prediction for it")
+    said = clear.predicted.isel(seed=SHOWN).values if said is None else said
+    ax.plot(data.step.values[far], abs(said)[far], color=INK, linestyle=":", linewidth=2.4, label="prediction")
     ax.set(xscale="log", yscale="log", xlabel=STEPS, ylabel=ANGLE, ylim=(0.05, 60))
     ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
 
@@ -276,9 +278,10 @@ def late_counts(data: xr.Dataset) -> Table:
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
     powers = [f"{np.log10(steps):.0f}".translate(raised) for steps in data.late.values]
     rows = [[f"10{power}", *map(_count, passed.isel(late=i))] for i, power in enumerate(powers)]
-    return Table(
-        ["steps", *(look.label for look in KINDS)], rows, "Problems whose angle is within 10 % of the prediction."
-    )
+    heads = ["steps", *(look.label for look in KINDS)]
+    near = abs(data.late_angle.isel(late=0) / data.angle.isel(step=-1) - 1) <= TWENTIETH
+    path = f"After {int(data.late[0]):,} steps {int(near.sum())} of {near.size} have the angle of ordinary steps, within 5 %."
+    return Table(heads, rows, f"Growing steps: problems whose angle is within 10 % of the prediction. {path}")
 
 
 def _count(passed: xr.DataArray) -> Measured:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Increasing, Seeds, device, experiment, sweep
+from attnbook.lab import Counts, Increasing, Seeds, device, experiment, sweep
 from attnbook.multi_head import head_groups, layer, measures, network, starts
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.experiment_parts import random_networks
@@ -53,7 +53,7 @@ SMALL = {"n_samples": 8, "n_test": 20, "steps": 5, "seeds": (0, 1)}  # for tests
 @experiment("multi_head.step_size_map", budget=50, needs="float64", smoke=SMALL)
 def step_size_map(
     seeds: Seeds = (0, 1, 2, 3, 4),
-    heads: Increasing = (1, 16, 256, 4096),
+    heads: Counts = (1, 16, 256, 4096),
     step_sizes: Increasing = (0.5, 2.0, 8.0, 32.0, 128.0, 512.0, 2048.0),  # each with every number of heads
     steps: PositiveInt = 600,
     n_samples: PositiveInt = 40,  # training samples
@@ -79,7 +79,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 @experiment("multi_head.noise_and_heads", budget=20, needs="float64", smoke=SMALL)
 def noise_and_heads(
     seeds: Seeds = (0, 1, 2, 3, 4),
-    heads: Increasing = (1, 256),
+    heads: Counts = (1, 256),
     step_size: PositiveFloat = SMALL_STEP,
     steps: PositiveInt = 600,
     n_samples: PositiveInt = 40,  # training samples
@@ -108,7 +108,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 )
 def alternating_labels(
     seeds: Seeds = (0, 1, 2, 3, 4),
-    heads: Increasing = (1, 2, 4, 16),
+    heads: Counts = (1, 2, 4, 16),
     starts: PositiveInt = 40,  # random starts of each seed
     scale: PositiveFloat = 1.0,  # standard deviation of their entries
     step_size: PositiveFloat = 0.5,
@@ -202,7 +202,8 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
         lines = xr.concat([fixed, growing], xr.IndexVariable("rule", ["fixed", "growing"]))
         curves(ax, lines, "heads", "rule", {"fixed": FIXED, "growing": GROWING})
         own_lines(ax, yours)
-        ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR, ylim=(-0.01, 0.3))
+        highest = max((error for line in (yours or {}).values() for error in line.values()), default=0.0)
+        ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR, ylim=(-0.01, max(0.3, 1.3 * highest)))
         ax.set_xticks(heads, [f"{h:g}" for h in heads])
         ax.minorticks_off()
         ax.legend(loc="upper left")

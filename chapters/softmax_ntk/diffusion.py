@@ -13,7 +13,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Increasing, Seeds, device, experiment, highest, listening, lowest, slope, sweep
+from attnbook.lab import Counts, Seeds, device, experiment, highest, listening, lowest, slope, sweep
 from attnbook.show import INK, Look, Table, band, log_axis, own_lines, spread, style
 from attnbook.softmax_ntk import denoisers
 from attnbook.softmax_ntk.denoisers import Machine, Task, draw_copies
@@ -48,7 +48,7 @@ FEW_DRAWS = {"draws": 500, "inputs": 100, "particles": 50, "seeds": (0, 1)}  # f
 )
 def fresh_noise(
     seeds: Seeds = (0, 1, 2, 3, 4),
-    copies: Increasing = (1, 8, 1000),  # noisy copies of each clean point; as many as steps: always fresh noise
+    copies: Counts = (1, 8, 1000),  # noisy copies of each clean point; as many as steps: always fresh noise
     points: PositiveInt = 400,  # clean points for training; half as many more are held out
     width: PositiveInt = 512,  # neurons
     scale: PositiveFloat = 6.0,  # standard deviation of initial weights
@@ -112,7 +112,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 )
 def noisy_copies(
     seeds: Seeds = (10, 11, 12, 13, 14),
-    copies: Increasing = (1, 2, 4, 8),  # noisy copies of each clean point
+    copies: Counts = (1, 2, 4, 8),  # noisy copies of each clean point
     points: PositiveInt = 400,  # clean points for training; half as many more are held out, with as many copies
     width: PositiveInt = 1024,  # neurons
     scale: PositiveFloat = 3.0,  # standard deviation of initial weights
@@ -284,7 +284,7 @@ def at_stop(data: xr.Dataset, name: str) -> xr.DataArray:
 )
 def score_sizes(
     seeds: Seeds = tuple(range(10, 16)),
-    sizes: Increasing = (50, 100, 200, 400, 800, 1600),  # training points; half as many more are held out
+    sizes: Counts = (50, 100, 200, 400, 800, 1600),  # training points; half as many more are held out
     width: PositiveInt = 1024,  # neurons
     scale: PositiveFloat = 3.0,  # standard deviation of initial weights
     last: PositiveInt = 10_000_000,  # steps of the kernel machine
