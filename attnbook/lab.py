@@ -576,7 +576,7 @@ def load_script(script: Path) -> ModuleType:
         The module.
 
     Raises:
-        ValueError: If there is no such file.
+        ValueError: If there is no such file, or a script of another paper has its name.
     """
     script = (checkout() / script).resolve()
     copy = Path(*script.parts[:-3], "play", *script.parts[-3:])  # as tools/copies.py makes it
@@ -586,6 +586,9 @@ def load_script(script: Path) -> ModuleType:
             return module
     if not script.is_file():
         raise ValueError(f"script: {script.name} is not in {script.parent.name}; use the checkout of this version")
+    taken = Path(getattr(sys.modules.get(script.stem), "__file__", None) or "").resolve()
+    if taken in map(Path.resolve, scripts()):  # a reader's copy somewhere else may be replaced
+        raise ValueError(f"script: {taken.parent.name} has a {script.name} as well; rename one of them")
     spec = importlib.util.spec_from_file_location(script.stem, script)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # the file is there
     sys.modules[script.stem] = module

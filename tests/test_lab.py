@@ -357,6 +357,17 @@ def test_a_notebook_beside_the_script_and_the_command_line_share_one_module():
         lab.load_script(SCRIPT.with_name("missing.py"))
 
 
+def test_scripts_of_two_papers_have_different_names(tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        (tmp_path / "chapters" / name).mkdir(parents=True)
+        (tmp_path / "chapters" / name / "twin.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(lab, "checkout", lambda: tmp_path)
+    monkeypatch.setitem(lab.sys.modules, "twin", None)
+    lab.load_script(tmp_path / "chapters" / "one" / "twin.py")
+    with pytest.raises(ValueError, match=r"script: one has a twin.py as well"):
+        lab.load_script(tmp_path / "chapters" / "other" / "twin.py")
+
+
 def test_a_readers_copy_that_was_imported_takes_the_place_of_the_script(tmp_path, monkeypatch):
     """Both define the same experiments; `attnbook.check` in a copied notebook asks for the script of the chapter."""
     own, copy = (tmp_path / part / "chapters" / "some_paper" / "copied.py" for part in ("", "play"))

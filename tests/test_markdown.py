@@ -131,7 +131,7 @@ def test_claims_and_pictures_call_numbers_of_a_paper_so():
         claim.id: " ".join(filter(None, (claim.statement, claim.why, claim.note, claim.untestable, claim.checked)))
         for claim in ledger.claims()
     }
-    for file in (ROOT / "attnbook").glob("*/*/figures.py"):
+    for file in [*(ROOT / "attnbook").glob("*/*/figures.py"), *(ROOT / "chapters").glob("*/*.py")]:
         strings = [node.value for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if is_text(node)]
         told[str(file)] = "\n".join(strings)
     assert {name: found for name, text in told.items() if (found := unnamed(text))} == {}

@@ -144,7 +144,7 @@ class _Primal(_Dual):
             state = state | {"w": super().look(state)["w"]}
         w, pull = state["w"], self.rows.up(state["lam"])
         length = entry_norm(w, self.p)
-        share = np.abs(w / length)
+        share = np.abs(np.divide(w, length, out=np.zeros_like(w), where=length != 0))  # rows that cancel end at zero
         unit = np.sign(w) * share ** (self.p - 1)
         found = {"pull": pull, "pull_norm": entry_norm(pull, self.q), "share": share, "unit": unit, "w_norm": length}
         achieved = self.rows.down(w)

@@ -38,7 +38,8 @@ class Checked:
     def _repr_html_(self) -> str:
         head = "".join(f'<th style="text-align: left">{name}</th>' for name in HEADS)
         rows = "\n".join(map(_row, self.claims))
-        fold = f'<summary style="{OPENS}">What we checked: {len(self.claims)} claims</summary>'
+        said = f"{(count := len(self.claims))} claim{'s' * (count != 1)}"
+        fold = f'<summary style="{OPENS}">What we checked: {said}</summary>'
         table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
         return f' \n<details class="claim-card checked tex2jax_process">{fold}{table}</details>'
 

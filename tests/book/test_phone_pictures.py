@@ -182,7 +182,7 @@ def test_sizes_of_text_are_written_where_they_are_read() -> None:
 
 def test_legends_of_wide_pictures_are_in_sight() -> None:
     """In a figure of one panel they are above or beside it, or begin at its left: its right may have to be scrolled."""
-    for file in (ROOT / "attnbook").glob("*/*/figures.py"):
+    for file in [*(ROOT / "attnbook").glob("*/*/figures.py"), *(ROOT / "chapters").glob("*/*.py")]:
         for function in re.findall(r"\ndef .*?(?=\n\n\n|$)", file.read_text(encoding="utf-8"), re.DOTALL):
             if re.search(r"figure, ax = plt\.subplots\((?!\d)", function):
                 for legend in re.findall(r"\bax\.legend\(.*", function):
