@@ -117,8 +117,13 @@ def own_lines(axes: Axes, lines: Mapping[str, Mapping[float, float]] | None) -> 
     Args:
         axes: Where to draw.
         lines: By name, abscissa to value; None draws nothing.
+
+    Raises:
+        TypeError: If a line is no mapping.
     """
     for i, (name, line) in enumerate((lines or {}).items()):
+        if not isinstance(line, Mapping):
+            raise TypeError(f"yours: expected a dictionary of abscissa to value for {name!r}, got {line!r}")
         color = OWN[i % len(OWN)]
         axes.plot(list(line), list(line.values()), color=color, marker="P", linestyle=":", label=f"yours: {name}")
 

@@ -62,6 +62,8 @@ def test_more_entries_than_colours_still_have_looks():
 
 def test_lines_of_the_reader_are_named_as_theirs(axes):
     own_lines(axes, {"GELU": {1: 0.5, 16: 0.25}})
+    with pytest.raises(TypeError, match=r"yours: expected a dictionary of abscissa to value for .GELU., got 0.5"):
+        own_lines(axes, {"GELU": 0.5})
     own_lines(axes, None)
     assert [line.get_label() for line in axes.lines] == ["yours: GELU"]
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[1, 0.5], [16, 0.25]])

@@ -16,8 +16,8 @@ __all__ = ["error_rate", "leak_and_margin", "logit_gaps", "relevant_mass"]
 
 
 def error_rate(outputs: PerSample, labels: PerSample) -> Float[Tensor, " members"]:
-    """Return the share of samples whose output does not have the sign of the label; an output of zero is an error."""
-    return (outputs * labels <= 0).to(outputs.dtype).mean(1)
+    """Return the share of samples whose output does not have the sign of the label; zero and NaN are errors."""
+    return (~(outputs * labels > 0)).to(outputs.dtype).mean(1)
 
 
 def relevant_mass(

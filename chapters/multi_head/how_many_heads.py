@@ -197,16 +197,15 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
     heads = data.heads.values
     growing = xr.concat([data.test_error.sel(heads=h, step_size=h / 2, drop=True) for h in heads], "heads")
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 2.8))
+        figure, ax = plt.subplots(figsize=(7.2, 3.0))
         fixed = data.test_error.sel(step_size=SMALL_STEP, drop=True)
         lines = xr.concat([fixed, growing], xr.IndexVariable("rule", ["fixed", "growing"]))
         curves(ax, lines, "heads", "rule", {"fixed": FIXED, "growing": GROWING})
         own_lines(ax, yours)
-        highest = max((error for line in (yours or {}).values() for error in line.values()), default=0.0)
-        ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR, ylim=(-0.01, max(0.3, 1.3 * highest)))
+        ax.set(xscale="log", xlabel=HEADS, ylabel=ERROR)
         ax.set_xticks(heads, [f"{h:g}" for h in heads])
         ax.minorticks_off()
-        ax.legend(loc="upper left")
+        figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 

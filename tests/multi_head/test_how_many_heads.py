@@ -131,6 +131,7 @@ def test_networks_that_are_finished_early_would_not_have_changed(data, monkeypat
 
 def test_an_output_of_zero_is_an_error():
     assert measures.error_rate(torch.zeros(1, 4), torch.ones(1, 4)).item() == 1
+    assert measures.error_rate(torch.full((1, 4), torch.nan), torch.ones(1, 4)).item() == 1
 
 
 def test_alternating_labels_and_what_a_head_sees_of_them():
