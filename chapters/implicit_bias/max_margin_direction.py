@@ -41,7 +41,7 @@ def direction(
     step_size: PositiveFloat = 0.5,  # below 8 over the largest eigenvalue of the mean of z z' on all our seeds
     steps: Annotated[int, Ge(100)] = 100_000,
     late: Increasing = (1e5, 1e10, 1e20, 1e40, 1e80),  # steps that only growing steps can reach
-    pace: PositiveFloat = 0.2,  # of growing steps: about how much of the loss each takes
+    pace: PositiveFloat = 0.2,  # of growing steps: one is this over step size and loss ordinary ones
 ) -> xr.Dataset:
     """Direction, length and loss of logistic regression on separable data, and what theory says of them."""
     samples = np.array([[draw_samples(n_samples, c, seed) for seed in seeds] for c in clearances])
