@@ -16,7 +16,8 @@ jaxtyping.jaxtyped = shapes.only_shaped(jaxtyping.jaxtyped)
 jaxtyping.install_import_hook("attnbook", "shapes.check")
 torch.set_num_threads(1)
 os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "ATTNBOOK_OFFLINE": "1"}
-for name in ("ATTNBOOK_SIZE", "ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+OURS = "ATTNBOOK_SIZE", "ATTNBOOK_SCALE", "ATTNBOOK_RESULTS", "ATTNBOOK_FRAMES"
+for name in (*OURS, "COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(name, None)
 
 
