@@ -336,8 +336,8 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 BEST = Look("best straight line", "#c2410c", (0, (5, 1)), "")
 NETWORK = Look("network, end of training", "#0b5cad", "-", "o")
-STOPPED = Look("network, stopped by held-out labels", "#5b5f66", ":", "s")
-OWN = Look("each label with its own clean point", "#0b5cad", "-", "o")
+STOPPED = Look("network, stopped by held-out pairs", "#5b5f66", ":", "s")
+OWN = Look("each pair with its own clean point", "#0b5cad", "-", "o")
 COPIED = Look("400 clean points, 1 to 8 noisy copies", "#15803d", "-.", "^")
 ALT = {
     "samples": "Samples: with the true score three separate clusters, with the softmax network three clusters with "
@@ -346,7 +346,7 @@ ALT = {
     "with a thousand.",
     "yours": "Your samples, next to ours: three clusters with points between them.",
     "gelu": "With GELU the error is larger than with softmax at one copy, smaller with new noise.",
-    "labels": "Error over that of the line by noisy labels: with own clean points it falls below one between 800 and "
+    "labels": "Error over that of the line by training pairs: with own clean points it falls below one between 800 and "
     "1600, with copies of the same 400 points between 800 and 3200.",
 }
 COLORS = {"true score": INK, "softmax network": "#0b5cad", "best line": "#c2410c"}
@@ -400,7 +400,7 @@ def by_labels(sizes: xr.Dataset, copies: xr.Dataset) -> Figure:
     """Draw the error on the line over that of the best line, with own clean points and with copies of the same."""
     counts = copies.copies.values * copies.attrs["settings"]["points"]
     both = ((OWN, sizes["size"].values, sizes), (COPIED, counts, copies))
-    return _over_line([(look, x, data.stopped_error / data.line_error) for look, x, data in both], "noisy labels", {})
+    return _over_line([(look, x, data.stopped_error / data.line_error) for look, x, data in both], "training pairs", {})
 
 
 def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: Mapping[str, Any]) -> Figure:
