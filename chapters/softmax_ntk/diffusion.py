@@ -15,6 +15,7 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.lab import Counts, Seeds, device, experiment, highest, listening, lowest, slope, sweep
 from attnbook.show import INK, Look, Table, band, log_axis, own_lines, spread, style
+from attnbook.show import OWN as YOURS
 from attnbook.softmax_ntk import denoisers
 from attnbook.softmax_ntk.denoisers import Machine, Task, draw_copies
 from attnbook.softmax_ntk.mixtures import Mixture
@@ -359,13 +360,15 @@ def clouds(data: xr.Dataset, time: float, yours: Mapping[str, Any] | None = None
     shares = data.near.sel(sampler="softmax network").isel(time=-1).values
     one = data.points.sel(time=time).isel(seed=int(np.argsort(shares)[len(shares) // 2]))  # the median seed
     shown = {str(name): one.sel(sampler=name).values for name in data.sampler.values}
-    shown |= {f"yours: {name}": np.asarray(points)[:300] for name, points in (yours or {}).items()}
+    colors = dict(COLORS)
+    for i, (name, points) in enumerate((yours or {}).items()):  # in the colours of own lines
+        shown[f"yours: {name}"], colors[f"yours: {name}"] = np.asarray(points)[:300], YOURS[i % len(YOURS)]
     centres, reach = PLANE.mixture.modes(time)
     circle = reach * np.exp(1j * np.linspace(0, 2 * np.pi, 60))
     with style():
         figure, axes = plt.subplots(1, len(shown), figsize=(2.5 * len(shown), 2.75), sharey=True)
         for ax, (name, points) in zip(axes, shown.items(), strict=True):
-            ax.plot(*points.T, ".", color=COLORS.get(name, "#7c3aed"), markersize=3.5, alpha=0.7)
+            ax.plot(*points.T, ".", color=colors[name], markersize=3.5, alpha=0.7)
             for x, y in centres:
                 ax.plot(x + circle.real, y + circle.imag, color="#6b7280", lw=0.9)
             ax.set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), aspect="equal", title=name)
@@ -415,7 +418,7 @@ def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: M
         log_axis(ax, sorted({number for _, x, _ in lines for number in x.tolist()}), label)
         ax.set(yscale="log", ylabel="error / error of the line")
         ax.yaxis.set_major_formatter("{x:g}")
-        ax.legend(fontsize=9.5)
+        ax.legend(loc="lower left", fontsize=9.5)
     return figure
 
 
