@@ -410,7 +410,7 @@ def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: M
     import matplotlib.pyplot as plt
 
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.2))
+        figure, ax = plt.subplots(figsize=(7.2, 3.5))
         for look, x, over in lines:
             band(ax, x, over.values, look)
         own_lines(ax, yours)
@@ -418,7 +418,7 @@ def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: M
         log_axis(ax, sorted({number for _, x, _ in lines for number in x.tolist()}), label)
         ax.set(yscale="log", ylabel="error / error of the line")
         ax.yaxis.set_major_formatter("{x:g}")
-        ax.legend(loc="lower left", fontsize=9.5)
+        figure.legend(loc="outside upper left", ncols=2, fontsize=9.5)
     return figure
 
 
