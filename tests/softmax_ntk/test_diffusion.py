@@ -561,7 +561,7 @@ def test_pictures_draw(stored):
     fresh, copies, _, _, sizes = stored.values()
     mine = np.zeros((11, 2))
     drawn = [own.by_copies(fresh, {"mine": {1: 2.0, 8: 1.0}}), own.by_labels(sizes, copies)]
-    assert "yours: mine" in [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    assert "yours: mine" in [text.get_text() for text in drawn[0].legends[0].get_texts()]
     # 400 clean points with 1, 2, 4 and 8 copies
     np.testing.assert_array_equal(drawn[1].axes[0].lines[1].get_xdata(), [400, 800, 1600, 3200])
     frame = own.clouds(fresh, 0.05, {"mine": mine})
