@@ -39,7 +39,7 @@ outputs: export ATTNBOOK_FRAMES := $(CURDIR)/_build/frames
 outputs: $(VENV)/.installed  ## execute the chapters and compare what comes out with what is stored
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(NBVAL) chapters
 
-quick: $(VENV)/.installed  ## the tests that take under a minute
+quick: $(VENV)/.installed  ## the quick tests, about a minute
 	$(BIN)/python -m pytest -q $(SHARED_OUT) -m "not slow" tests
 
 slow: $(VENV)/.installed  ## time the tests and name those that `make quick` leaves out
