@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = ["implicit_bias/max_margin_direction", "multi_head/how_many_heads", "softmax_ntk/diffusion"]
+CHAPTERS = [
+    "implicit_bias/max_margin_direction",
+    "multi_head/how_many_heads",
+    "softmax_ntk/diffusion",
+]
 PATTERNS = {
     "connectives": (
         r"\b(because|therefore|hence|thus|so that|since|for example|for instance|that is|in other words|in particular"
