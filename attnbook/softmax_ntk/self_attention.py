@@ -233,10 +233,10 @@ def layer_loss(
 
 
 def row_jacobian(
-    matrix: Float[np.ndarray, " entries"],
     queries: Float[np.ndarray, "sequences dimension"],
     keys: Float[np.ndarray, "sequences length key_dimension"],
     values: Float[np.ndarray, "any length"],
+    matrix: Float[np.ndarray, " entries"],
 ) -> tuple[Float[np.ndarray, " sequences"], Float[np.ndarray, "sequences entries"]]:
     r"""Return one output of each sequence, times its length, and the derivatives by the matrix that makes the neurons.
 
@@ -244,16 +244,16 @@ def row_jacobian(
     the keys are one-hot, the neurons are the columns of $M$: the two-layer network.
 
     Args:
-        matrix: $M$, query entries by key entries, flat.
         queries: The token of each sequence that asks.
         keys: The tokens that answer.
         values: What each of them says; one row for all sequences or one each.
+        matrix: $M$, query entries by key entries, flat.
 
     Returns:
         Outputs and derivatives.
 
     Example:
-        >>> row_jacobian(np.zeros(1), np.ones((1, 1)), np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]]))[1]
+        >>> row_jacobian(np.ones((1, 1)), np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]]), np.zeros(1))[1]
         array([[0.5]])
     """
     logits = (keys @ (queries @ matrix.reshape(queries.shape[1], -1))[:, :, None])[:, :, 0]

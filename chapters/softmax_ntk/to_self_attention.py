@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream, to_tensor
-from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, sweep
+from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, listening, lowest, sweep, track
 from attnbook.show import INK, Look, band, curves, legend_above, log_axis, own_lines, style
 from attnbook.softmax_ntk.self_attention import draw_layer, draw_planted, layer_loss, outputs, row_jacobian
 from attnbook.train import SGD, Adam, autograd, train
@@ -55,22 +55,22 @@ def layer_as_network(
 ) -> xr.Dataset:
     """How many coin flips a layer can fit by its key-query matrix, and a network whose neurons are free."""
 
-    def one(seed: int, count: float, length: float, free: bool = False) -> dict[str, Any]:
+    def one(free: bool, seed: int, count: float, length: float) -> dict[str, Any]:
         made, start = draw_rows(seed, int(count), int(length), dimension, free)
-        target = stream(seed, "coins").choice([-1.0, 1.0], int(count)) + row_jacobian(start, *made)[0]
-        errors, slopes = (
-            (lambda matrix: row_jacobian(matrix, *made)[0] - target),
-            (lambda matrix: row_jacobian(matrix, *made)[1]),
-        )
-        found = least_squares(errors, start, slopes, ftol=1e-15, xtol=1e-15, gtol=1e-15, max_nfev=200)
-        first, last = slopes(start), slopes(found.x)
+        row = partial(row_jacobian, *made)
+        target = stream(seed, "coins").choice([-1.0, 1.0], int(count)) + row(start)[0]
+        found = least_squares(
+            lambda x: row(x)[0] - target, start, lambda x: row(x)[1],
+            ftol=1e-15, xtol=1e-15, gtol=1e-15, max_nfev=200,
+        )  # fmt: skip
+        first, last = row(start)[1], row(found.x)[1]
         kernel, rank = first @ first.T, np.linalg.matrix_rank(first, rtol=1e-9)
         change = np.linalg.norm(last @ last.T - kernel) / np.linalg.norm(kernel)
         return {"left": 2 * found.cost / count, "change": change, "rank": rank}
 
-    grid = {"seed": seeds, "labels": labels}
-    free = sweep(lambda seed, count: one(seed, count, max(lengths), free=True), **grid)
-    return sweep(one, **grid, length=lengths).assign(left_free=free.left)
+    kinds = track([(False, lengths), (True, lengths[-1:])])
+    layer, free = (sweep(partial(one, kind), seed=seeds, labels=labels, length=some) for kind, some in kinds)
+    return layer.assign(left_free=free.left.isel(length=0, drop=True))
 
 
 @layer_as_network.measures
@@ -88,7 +88,7 @@ def _(data: xr.Dataset) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw_rows(seed: int, count: int, length: int, dimension: int, free: bool = False) -> tuple[Any, np.ndarray]:
+def draw_rows(seed: int, count: int, length: int, dimension: int, free: bool = False) -> Any:
     """Return queries, keys and values of rows of a layer, and its matrix; with one-hot keys the neurons are free."""
     start, value = draw_layer(dimension, 1, rng=stream(seed, "layer", dimension))
     tokens = stream(seed, "kernel", count, length).standard_normal((count, length, dimension))
@@ -125,9 +125,9 @@ def planted_attention(
     tuning_seeds: Seeds = (100, 101, 102, 103),  # on which step sizes are chosen
 ) -> xr.Dataset:
     """A student layer looks for a teacher layer: values solved, trained or frozen, by descent and by Adam."""
-    recorded = sorted({*(np.geomspace(1, steps + 1, 24).round().astype(int) - 1).tolist()})
+    recorded = np.unique(np.geomspace(1, steps + 1, 24).round().astype(int) - 1)
 
-    def trained(problem: str, way: str, seeds: Sequence[int], pairs: list[tuple[float, float]]) -> Any:
+    def trained(problem: str, way: str, seeds: Sequence[int], pairs: list[Any]) -> Any:
         shape = (sequences, length, dimension)
         each = [draw_planted(seed, shape, answers, **PROBLEMS[problem]) for seed in seeds for _ in pairs]
         made = {
@@ -139,7 +139,8 @@ def planted_attention(
     def one(problem: str, way: str) -> dict[str, Any]:
         rates = adam_steps if "adam" in way else key_query_steps
         pairs = [*product(rates, value_steps if way == "joint_from_zero" else (1.0,))]
-        loss = trained(problem, way, tuning_seeds, pairs)[1].records["loss"]
+        with listening(lambda share: None):
+            loss = trained(problem, way, tuning_seeds, pairs)[1].records["loss"]
         score = steps_to(loss, target) + 1e-9 * np.log(loss[-1])  # the last loss decides where counts are equal
         best = pairs[int(score.reshape(-1, len(pairs)).mean(0).argmin())]
         planted, history = trained(problem, way, seeds, [best])
@@ -176,7 +177,7 @@ def train_layers(made: Mapping[str, Tensor], values: str, rule: Any, pairs: np.n
     tokens, labels = made["tokens"], outputs(made["key_query"], made["value"], made["tokens"])
     flat, zero = tokens.flatten(1, 2), labels.square().sum((1, 2)) / (2 * labels.shape[1])
     largest = torch.linalg.eigvalsh(flat.mT @ flat / flat.shape[1])[:, -1]
-    scale = (torch.as_tensor(pairs[:, 1] / pairs[:, 0]).to(largest) / largest) ** (0.5 if rule is SGD else 0)
+    scale = (torch.from_numpy(pairs[:, 1] / pairs[:, 0]).to(largest) / largest) ** (0.5 if rule is SGD else 0)
     start = {"key_query": made["start"]}
     if values == "trained":
         start["value"] = 0 * made["value"]
@@ -238,7 +239,7 @@ def by_labels(data: xr.Dataset) -> Figure:
 def eigenvalues(dimension: int, length: int) -> np.ndarray:
     """Return the eigenvalues of the kernel of a layer over the largest, in falling order."""
     made, start = draw_rows(0, SHOWN, length, dimension)
-    slopes = row_jacobian(start, *made)[1]
+    slopes = row_jacobian(*made, start)[1]
     found = np.linalg.eigvalsh(slopes @ slopes.T)[::-1]
     return np.maximum(found / found[0], 1e-17)
 
@@ -260,7 +261,7 @@ def spectrum_text(dimension: int, length: int) -> str:
     return f"{dimension} entries in a token, {length} keys: {count} of {SHOWN} eigenvalues are not zero."
 
 
-def race(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = None, problem: str = "plain") -> Figure:
+def race(data: xr.Dataset, yours: Mapping[str, Any] | None = None, problem: str = "plain") -> Figure:
     """Draw the loss against gradients of the key-query matrix, and the reader's own lines."""
     import matplotlib.pyplot as plt
 
