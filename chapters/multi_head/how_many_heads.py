@@ -245,7 +245,7 @@ def law_frame(data: xr.Dataset, power: float) -> Figure:
             curve = data.mass.sel(heads=h).transpose("seed", "step_size")
             band(ax, data.step_size.values / float(h) ** power, curve.values, look)
         label = "step size" if power == 0 else rf"step size $/\,H^{{{power:g}}}$"
-        ax.set(xscale="log", xlabel=label, ylabel="attention on relevant tokens", ylim=(0, 1), xlim=(1e-4, 4e3))
+        ax.set(xscale="log", xlabel=label, ylabel="attention on the relevant token", ylim=(0, 1), xlim=(1e-4, 4e3))
         ax.legend(loc="upper left", fontsize=9.5)
     return figure
 
@@ -258,7 +258,7 @@ def law_text(data: xr.Dataset, power: float) -> str:
     common = np.linspace(first.max(), last.min(), 100)
     lines = [np.interp(common, steps - power * np.log(h), mass.sel(heads=h)) for h in heads]
     apart = np.ptp(lines, axis=0).max()
-    return f"Power {power:g}: the lines of {heads[0]:.0f} to {heads[-1]:.0f} heads are at most {apart:.2f} apart."
+    return f"Power {power:g}: the lines of {heads[0]:.0f} to {heads[-1]:.0f} heads differ by at most {apart:.2f} in attention."
 
 
 def two_step_sizes(answer: Callable[..., Any]) -> str | None:
