@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import xarray as xr
 from pydantic import PositiveFloat, PositiveInt
-from scipy.optimize import least_squares
 from torch import Tensor
 
 from attnbook.core.feedback import verdict
@@ -54,6 +53,7 @@ def layer_as_network(
     dimension: PositiveInt = 5,  # entries of a token
 ) -> xr.Dataset:
     """How many coin flips a layer can fit by its key-query matrix, and a network whose neurons are free."""
+    from scipy.optimize import least_squares
 
     def one(free: bool, seed: int, count: float, length: float) -> dict[str, Any]:
         made, start = draw_rows(seed, int(count), int(length), dimension, free)
