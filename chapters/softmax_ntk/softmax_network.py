@@ -169,7 +169,8 @@ def expected(width: Any, scale: Any) -> Any:
 WIDTHS = (Look("", "#7fb2e5", "-", "v"), Look("", "#0b5cad", "-", "o"), Look("", "#082c52", "-", "D"))
 ALT = {
     "losses": "Loss over steps on a log axis, inputs of different lengths: ReLU falls fastest, then softmax, then exp.",
-    "yours": "The same with your networks, each close to its line.",
+    "yours": "The same with your networks, each near its own line.",
+    "surprise": "The absolute value falls faster than ReLU; softmax with weights twice as large is about as slow as exp.",
     "work": "Number of neurons at work by weight scale, for three widths: each falls along its formula, then bends; at "
     "scale eight all three are between two and ten.",
 }
@@ -215,7 +216,7 @@ def neurons_at_work(data: xr.Dataset) -> Figure:
     """Draw the number at work against the weight scale, with its formula."""
     import matplotlib.pyplot as plt
 
-    fine = np.linspace(data.scale[0], 4, 60)
+    fine = np.linspace(data.scale.values[0], 4, 60)
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
         for width, look in zip(data.width.values, WIDTHS, strict=False):
