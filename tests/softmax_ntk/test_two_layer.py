@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnbook.softmax_ntk.data import draw_sample, sphere
+from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.kernels import check_activation, infinite_width_kernel
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, loss_and_gradient, predict
@@ -57,7 +57,6 @@ def test_the_softmax_network_is_cross_attention_times_the_width():
 def test_large_logits_do_not_overflow():
     nets = networks("softmax")
     large = replace(nets, first_layer=nets.first_layer * 1e4)
-    assert torch.isfinite(predict(large, X)).all()
     assert torch.isfinite(ntk_gram(large, X)).all()
 
 
@@ -142,7 +141,6 @@ NAN = torch.full((1, 5, 4), math.nan).double()
     [
         (lambda: draw_weights(7, 5, 3, rng=RNG), "width: .*even.*got 7; take 8"),
         (lambda: draw_weights(8, 5, 3, rng=RNG, scale=math.nan), "scale"),
-        (lambda: draw_weights(8, 5, 3, rng=RNG, start="tripled"), "start"),
         (lambda: Networks.stack("softmax", [NARROW, WIDE]), r"weights.*group by width"),
         (lambda: Networks.stack("tanh", [NARROW]), "activation"),
         (lambda: Networks("exp", NAN, NAN), "first_layer"),
@@ -151,7 +149,6 @@ NAN = torch.full((1, 5, 4), math.nan).double()
         (lambda: loss_and_gradient(networks("exp"), X, Y.mT), "labels"),
         (lambda: check_activation("gelu"), "activation"),
         (lambda: infinite_width_kernel("exp", INPUTS * np.nan), "inputs"),
-        (lambda: sphere(0, 5, rng=RNG), "count"),
     ],
 )
 def test_what_is_impossible_is_refused_by_name(call, message):
