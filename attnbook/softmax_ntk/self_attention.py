@@ -185,7 +185,7 @@ def solve_values(
         labels: What the layer should say.
 
     Returns:
-        The smallest of all best values: directions that the contexts (nearly) do not have are left at zero.
+        The smallest of all best values; directions that the contexts (nearly) do not have are left at zero.
 
     Raises:
         ValueError: If the shapes do not fit.
