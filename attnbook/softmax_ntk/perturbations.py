@@ -18,10 +18,9 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
@@ -33,9 +32,18 @@ DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 def displacement(
     direction: Direction, first_layer: Float[np.ndarray, "inputs width"], radius: float, *, rng: np.random.Generator
 ) -> Float[np.ndarray, "inputs width"]:
-    r"""Return by what each neuron of a network moves: a column of length $R$, or less where ``inward`` ends earlier.
+    r"""Return by what each neuron of a network moves.
 
     The same generator gives the same direction at every radius.
+
+    Args:
+        direction: One of those above.
+        first_layer: Weights, one column per neuron.
+        radius: How far each neuron moves, $R$; ``inward`` ends at the origin.
+        rng: Source of randomness.
+
+    Returns:
+        One column per neuron.
 
     Raises:
         ValueError: If the direction is unknown, the radius is negative or not finite, or ``gdlike`` meets an odd width.
@@ -54,9 +62,8 @@ def displacement(
         lengths = np.linalg.norm(first_layer, axis=0)
         return -first_layer * np.minimum(radius / np.maximum(lengths, np.finfo(float).tiny), 1.0)
     if direction == "gdlike" and width % 2:
-        raise ValueError(f"direction: gdlike moves pairs, which need an even width, got {width}")
-    count = {"random": width, "gdlike": width // 2}.get(direction, 1)
-    drawn = rng.standard_normal((n_inputs, count))
+        raise ValueError(f"direction: expected an even width for pairs, got {width}")
+    drawn = rng.standard_normal((n_inputs, {"random": width, "gdlike": width // 2}.get(direction, 1)))
     drawn *= radius / np.linalg.norm(drawn, axis=0)
     if direction == "gdlike":
         return np.stack([drawn, -drawn], axis=2).reshape(n_inputs, width)
@@ -70,14 +77,23 @@ def displaced(networks: Networks, direction: Direction, radius: float, *, seeds:
 
     A seed moves in the same direction at every radius, and networks of other activations with the same weights alike.
 
+    Args:
+        networks: What is to be moved.
+        direction: As for :func:`displacement`.
+        radius: How far each neuron moves.
+        seeds: One for each network.
+
+    Returns:
+        The networks after the move.
+
     Raises:
-        ValueError: If there is not one seed per network.
+        ValueError: As :func:`displacement`, or if there is not one seed per network.
     """
     weights = networks.first_layer
     if len(seeds) != len(weights):
         raise ValueError(f"seeds: expected one per network, {len(weights)}, got {len(seeds)}")
-    rngs = [stream(seed, "direction", direction, networks.width) for seed in seeds]
-    before = weights.cpu().double().numpy()
-    moves = [displacement(direction, w, radius, rng=rng) for w, rng in zip(before, rngs, strict=True)]
-    by = to_tensor(np.stack(moves), device=weights.device, dtype=torch.float64).to(weights.dtype)
-    return replace(networks, first_layer=weights + by)
+    moves = [
+        displacement(direction, before, radius, rng=stream(seed, "direction", direction, networks.width))
+        for seed, before in zip(seeds, weights.cpu().double().numpy(), strict=True)
+    ]
+    return replace(networks, first_layer=weights + weights.new_tensor(np.stack(moves)))
