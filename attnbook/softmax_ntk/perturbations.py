@@ -1,12 +1,12 @@
 r"""Directions in which all neurons of a network move at once, each by at most a radius $R$.
 
-==========  ==================================================================================================
-``random``  every neuron in a random direction of its own
-``common``  all neurons by the same vector
-``spread``  along one axis, each neuron away from the middle: $\mathrm{sign}(\langle w_r,u\rangle)\,u$
-``gdlike``  the two neurons of a pair in opposite directions, as the first step of gradient descent moves them
-``inward``  every neuron towards the origin, and no farther
-==========  ==================================================================================================
+============  ================================================================================================
+``random``    every neuron in a random direction of its own
+``shared``    all neurons by the same vector
+``opposite``  the two neurons of a pair in opposite directions, as the first step of gradient descent moves them
+``spread``    along one axis, each neuron away from the middle: $\mathrm{sign}(\langle w_r,u\rangle)\,u$
+``inward``    every neuron towards the origin, and no farther
+============  ================================================================================================
 
 The directions are this book's; Lemma 5.1 allows all of them.
 """
@@ -25,7 +25,7 @@ from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
 
-Direction: TypeAlias = Literal["random", "common", "spread", "gdlike", "inward"]
+Direction: TypeAlias = Literal["random", "shared", "opposite", "spread", "inward"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
@@ -46,10 +46,10 @@ def displacement(
         One column per neuron.
 
     Raises:
-        ValueError: If the direction is unknown, the radius is negative or not finite, or ``gdlike`` meets an odd width.
+        ValueError: If the direction is unknown, the radius is negative or not finite, or ``opposite`` meets an odd width.
 
     Example:
-        >>> move = displacement("gdlike", np.ones((3, 4)), 0.5, rng=np.random.default_rng(0))
+        >>> move = displacement("opposite", np.ones((3, 4)), 0.5, rng=np.random.default_rng(0))
         >>> bool(np.allclose(move[:, ::2] + move[:, 1::2], 0)), float(np.linalg.norm(move[:, 0]).round(9))
         (True, 0.5)
     """
@@ -61,11 +61,11 @@ def displacement(
     if direction == "inward":
         lengths = np.linalg.norm(first_layer, axis=0)
         return -first_layer * np.minimum(radius / np.maximum(lengths, np.finfo(float).tiny), 1.0)
-    if direction == "gdlike" and width % 2:
+    if direction == "opposite" and width % 2:
         raise ValueError(f"direction: expected an even width for pairs, got {width}")
-    drawn = rng.standard_normal((n_inputs, {"random": width, "gdlike": width // 2}.get(direction, 1)))
+    drawn = rng.standard_normal((n_inputs, {"random": width, "opposite": width // 2}.get(direction, 1)))
     drawn *= radius / np.linalg.norm(drawn, axis=0)
-    if direction == "gdlike":
+    if direction == "opposite":
         return np.stack([drawn, -drawn], axis=2).reshape(n_inputs, width)
     if direction == "spread":
         return drawn * np.where(drawn.T @ first_layer >= 0, 1.0, -1.0)

@@ -11,6 +11,7 @@ import torch
 import xarray as xr
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.linalg import eigvalsh, matrix_norm
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
@@ -19,21 +20,14 @@ from attnbook.show import INK, band, own_lines, style
 from attnbook.softmax_ntk.kernels import ACTIVATIONS
 from attnbook.softmax_ntk.looks import LOOKS
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.perturbations import Direction, displaced
+from attnbook.softmax_ntk.perturbations import DIRECTIONS, Direction, displaced
 from attnbook.softmax_ntk.stability_bounds import exponent_of_definition
 from attnbook.softmax_ntk.training import Problem, starting_networks
-from attnbook.softmax_ntk.two_layer import Networks, logits
+from attnbook.softmax_ntk.two_layer import logits
 
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
-MOVES: dict[str, Direction] = {
-    "random": "random",
-    "shared": "common",
-    "opposite": "gdlike",
-    "spread": "spread",
-    "inward": "inward",
-}  # what the page calls them, and the library
 LEMMA, SMALL = slice(None, 0.0099), slice(None, 0.3)  # radii of the lemma, and those at which slopes are taken
 
 
@@ -43,7 +37,7 @@ LEMMA, SMALL = slice(None, 0.0099), slice(None, 0.3)  # radii of the lemma, and 
     budget=40,
     needs="float64",
     smoke={"sizes": (3, 5), "outputs": (1, 2), "n_inputs": 7, "width": 32, "widths": (8, 16, 32), "seeds": (0, 1)},
-    full={"sizes": (32, 64, 128), "width": 8192, "widths": (512, 2048, 8192, 32768)},
+    full={"sizes": (32, 64, 128), "width": 8192},
 )
 def kernel_movement(
     seeds: Seeds = tuple(range(10, 18)),
@@ -58,22 +52,22 @@ def kernel_movement(
     """Every neuron moves by a radius; how far does the kernel, and what is left of its smallest eigenvalue?"""
 
     def one(network: Any, start: Any) -> xr.Dataset:
-        def moved(m: float, n: float, d: float, to: Direction, r: float) -> dict[str, Any]:
-            problem = Problem(network, int(m), sizes[-1], n_inputs, outputs[-1], start=start)
+        def moved(m: int, n: int, d: int, to: Direction, r: float) -> dict[str, Any]:
+            problem = Problem(network, m, sizes[-1], n_inputs, outputs[-1], start=start)
             drawn, x, _ = starting_networks(problem, seeds, device=device())
-            networks, x = replace(drawn, signs=drawn.signs[:, : int(d)]), x[:, : int(n)]
+            networks, x = replace(drawn, signs=drawn.signs[:, :d]), x[:, :n]
             before, after = ntk_gram(networks, x), ntk_gram(displaced(networks, to, r, seeds=seeds), x)
             found = {
-                "change": _norm(after - before), "norm": _norm(before), "entry": (after - before).abs().amax((1, 2)),
-                "smallest": _smallest(before), "left": _smallest(after) / _smallest(before),
+                "change": matrix_norm(after - before), "norm": matrix_norm(before), "entry": (after - before).abs().amax((1, 2)),
+                "smallest": eigvalsh(before)[:, 0], "left": eigvalsh(after)[:, 0] / eigvalsh(before)[:, 0],
                 "exponent": logits(networks, x).abs().amax((1, 2)).clamp(min=1),
             }  # fmt: skip
             return {name: ("seed", value.cpu()) for name, value in found.items()}
 
-        n, d, moves = sizes[-1], outputs[0], MOVES.values()
-        wide = sweep(lambda m, to: moved(m, n, d, to, radius), width=widths, direction=moves)
+        n, d = sizes[-1], outputs[0]
+        wide = sweep(lambda m, to: moved(m, n, d, to, radius), width=widths, direction=DIRECTIONS)
         many = sweep(lambda n, d: moved(width, n, d, "random", radius), size=sizes, output=outputs)
-        found = sweep(lambda to, r: moved(width, n, d, to, r), direction=moves, radius=radii)
+        found = sweep(lambda to, r: moved(width, n, d, to, r), direction=DIRECTIONS, radius=radii)
         return found.assign(by_width=wide.change / wide.norm, by_size=many.change)
 
     return sweep(one, network=ACTIVATIONS, start=["independent", "paired"])
@@ -82,42 +76,44 @@ def kernel_movement(
 @kernel_movement.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     s, relative = data.attrs["settings"], data.change / data.norm
-    slopes, wide = slope(relative.sel(radius=SMALL), "radius"), slope(data.by_width, "width")
-    free, paired = slopes.sel(start="independent"), slopes.sel(start="paired")
+    free = data.sel(start="independent")  # as in the lemma
+    slopes, wide = slope(relative.sel(radius=SMALL), "radius"), slope(free.by_width, "width")
     softmax, exp = (relative.sel(start="independent", radius=s["radius"], network=k) for k in ("softmax", "exp"))
-    relu = relative.sel(network="relu", start="paired", direction="gdlike", radius=SMALL).mean("seed")
-    lost = (data.left.isel(radius=-1).sel(start="independent", direction="common") < 0.5).mean("seed")
-    lemma = data.sel(network="softmax", start="independent", radius=LEMMA)
+    relu = relative.sel(network="relu", start="paired", direction="opposite", radius=SMALL).mean("seed")
+    lost, size = free.left.isel(radius=-1).sel(direction="shared") < 0.5, free.by_size.sel(network="softmax")
+    lemma, rows = free.sel(network="softmax", radius=LEMMA), s["sizes"][-1] * s["outputs"][0]
     bound = lemma.radius * np.exp(10 * lemma.exponent)  # of one entry
-    rows, size = s["sizes"][-1] * s["outputs"][0], data.by_size.sel(network="softmax", start="independent")
+
+    def order(network: str, direction: str, start: str = "independent") -> xr.DataArray:
+        return slopes.sel(network=network, direction=direction, start=start)
+
     return {
         "SN-PERT": {
-            "shared_softmax": highest(softmax.sel(direction="common")),
-            "exp_shared_over_random": exp.sel(direction="common") / exp.sel(direction="random"),
-            "slope_exp": free.sel(network="exp", direction="random"),
+            "shared_softmax": highest(softmax.sel(direction="shared")), "slope_exp": order("exp", "random"),
+            "exp_shared_over_random": exp.sel(direction="shared") / exp.sel(direction="random"),
             **{f"{to}_exp_over_softmax": (exp / softmax).sel(direction=to) for to in ("random", "spread")},
-            **{f"share_lost_{k}": lost.sel(network=k) for k in ("softmax", "exp")},
+            **{f"share_lost_{k}": lost.sel(network=k).mean("seed") for k in ("softmax", "exp")},
         },
         "SN-L5.1": {
             "least_slack": lowest(rows * bound / lemma.change),
             "least_slack_if_b_were_1": lowest(rows * lemma.radius * np.exp(10.0) / lemma.change),
         },
+        "SN-LAM-positive": {"smallest": lowest(lemma.smallest)},
         "SN-B2": {"least_slack": lowest(bound / lemma.entry)},
         "SN-E5": {
             "least_left": lowest(lemma.left), "radius_over_certified": lowest(2 * rows * bound / lemma.smallest)
         },
         "SN-L5.1-order": {
-            **{f"radius_{to}": free.sel(network="softmax", direction=to) for to in ("random", "spread")},
+            **{f"radius_{to}": order("softmax", to) for to in ("random", "spread")},
             "samples": slope(size.isel(output=-1), "size"), "outputs": slope(size.isel(size=-1), "output"),
         },
         "SN-L5.1m-worst": {
-            f"slope_{name}": wide.sel(start="independent", network=k, direction=to)
-            for name, k, to in (("random", "softmax", "random"), ("spread", "softmax", "spread"),
-                                ("common_exp", "exp", "common"))
+            **{f"slope_{to}": wide.sel(network="softmax", direction=to) for to in ("random", "spread")},
+            "slope_common_exp": wide.sel(network="exp", direction="shared"),
         },
         "SN-L5.1R-gdlike": {
-            **{f"slope_{k}": paired.sel(network=k, direction="gdlike") for k in ("softmax", "exp")},
-            **{f"unpaired_{k}": free.sel(network=k, direction="gdlike") for k in ("softmax", "exp")},
+            **{f"slope_{k}": order(k, "opposite", "paired") for k in ("softmax", "exp")},
+            **{f"unpaired_{k}": order(k, "opposite") for k in ("softmax", "exp")},
             "slope_relu": slope(relu, "radius"),  # of the mean: in some networks no neuron switches at first
         },
     }  # fmt: skip
@@ -140,44 +136,31 @@ def many_networks(
 ) -> xr.Dataset:
     """What happens rarely: products that are larger than B, and ReLU kernels that change by more than 2nR."""
 
-    def start(network: Any) -> tuple[Networks, Tensor]:
+    def one(network: Any, r: float) -> dict[str, Any]:
         problem = Problem(network, width, n_samples, n_inputs, start="independent")
-        return starting_networks(problem, seeds, device=device())[:2]
+        networks, x, _ = starting_networks(problem, seeds, device=device())
+        change = ntk_gram(displaced(networks, "random", r, seeds=seeds), x) - ntk_gram(networks, x)
+        largest = logits(networks, x).abs().amax((1, 2))
+        return {"change": ("seed", matrix_norm(change).cpu()), "largest": ("seed", largest.cpu())}
 
-    def change(network: Any, r: float) -> dict[str, Any]:
-        networks, x = start(network)
-        after = ntk_gram(displaced(networks, "random", r, seeds=seeds), x)
-        return {"change": ("seed", _norm(after - ntk_gram(networks, x)).cpu())}
-
-    networks, x = start("softmax")
-    found = {"largest": logits(networks, x).abs().amax((1, 2)), "smallest": _smallest(ntk_gram(networks, x))}
-    rare = {name: ("seed", value.cpu()) for name, value in found.items()}
-    return sweep(change, network=["softmax", "relu"], radius=radii).assign(rare)
+    return sweep(one, network=["softmax", "relu"], radius=radii)
 
 
 @many_networks.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    n, relu = data.attrs["settings"]["n_samples"], data.change.sel(network="relu")
-    above, beyond = relu / (2 * n * data.radius), data.largest > exponent_of_definition(n, 1)
+    n, softmax, relu = data.attrs["settings"]["n_samples"], *data.change.transpose("network", ...)
+    above, small = relu / (2 * n * data.radius), relu.sel(radius=slice(None, 2e-4))
+    large, two = (data.largest[0, 0] > exponent_of_definition(n, 1, constant=c) for c in (3, 2))
     return {
-        "SN-B1-1": {"share_beyond": beyond.mean("seed"), "upper_end_of_share": share_of_seeds(beyond, 1)},
-        "SN-LAM-positive": {"smallest": lowest(data.smallest)},
+        "SN-B1-1": {"upper_end_of_share": share_of_seeds(large, 1), "share_beyond_if_c_is_2": two.mean("seed")},
         "SN-L5.1-relu": {
             "bound_over_change": lowest(1 / above.isel(radius=-1)),
             "highest_share_above": (above > 1).mean("seed").max("radius"),
-            "typical_change_of_small_moves": relu.sel(radius=slice(None, 2e-4)).median("seed").max("radius"),
-            "softmax_over_relu": (data.change.sel(network="softmax") / relu).isel(radius=-1),
+            "typical_change_of_small_moves": small.median("seed").max("radius"),
+            "softmax_over_relu": (softmax / relu).isel(radius=-1),
             **{f"share_switching_1e-{k}": (relu > 0).sel(radius=10.0**-k).mean("seed") for k in (4, 5)},
         },
     }  # fmt: skip
-
-
-def _norm(kernels: Tensor) -> Tensor:
-    return kernels.flatten(1).norm(dim=1)
-
-
-def _smallest(kernels: Tensor) -> Tensor:
-    return torch.linalg.eigvalsh(kernels)[:, 0]
 
 
 ALT = {
@@ -188,20 +171,20 @@ ALT = {
 }
 
 
-def movement(data: xr.Dataset, yours: Mapping[str, Mapping[str, Mapping[float, float]]] | None = None) -> Figure:
+def movement(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure:
     """Draw the relative change of the kernel against the radius: a panel for each move, a line for each network."""
     import matplotlib.pyplot as plt
 
     change = (data.change / data.norm).sel(start="paired", radius=SMALL)
     with style():
         figure, axes = plt.subplots(1, 3, figsize=(7.8, 2.9), sharey=True)
-        for ax, move in zip(axes, MOVES, strict=False):
+        for ax, move in zip(axes, DIRECTIONS, strict=False):
             for name, look in LOOKS.items():
-                line = change.sel(network=name, direction=MOVES[move]).transpose("seed", "radius").values
-                band(ax, change.radius.values, np.where(line < 1e-12, np.nan, line), look)  # zero but for rounding
+                line = change.sel(network=name, direction=move).transpose("seed", "radius")
+                band(ax, change.radius.values, line.values, look)
             own_lines(ax, {name: moves[move] for name, moves in (yours or {}).items() if move in moves})
-            ax.axvspan(8e-4, 0.01, color=INK, alpha=0.06, lw=0)
-            ax.set(xscale="log", yscale="log", xlim=(8e-4, 0.4), ylim=(1e-8, 3), xlabel="distance moved", title=move)
+            ax.axvline(0.01, color=INK, linewidth=1, linestyle=":")
+            ax.set(xscale="log", yscale="log", ylim=(1e-8, 3), xlabel="distance moved", title=move)
         axes[0].set_ylabel("change of the kernel")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=5, fontsize=9.5)
     return figure
@@ -213,7 +196,7 @@ def plane(move: str, distance: float) -> tuple[Tensor, Tensor, dict[str, Tensor]
     circle = torch.stack([around.cos(), around.sin()], 1)[None]
     for name in ("softmax", "exp"):
         before = starting_networks(Problem(name, 12, 3, 2), (4,))[0]
-        after = displaced(before, MOVES[move], distance, seeds=(4,))
+        after = displaced(before, move, distance, seeds=(4,))
         both = torch.cat([ntk_gram(one, circle[:, :1], circle)[0] for one in (before, after)])
         kernels[name] = both / both[0, 0]
     return before.first_layer[0], after.first_layer[0], kernels
@@ -247,16 +230,15 @@ def plane_text(move: str, distance: float) -> str:
 def change_of_shares(answer: Callable[..., Any]) -> str | None:
     """Check the change of the shares of a softmax, to first order."""
     weights, move = stream(1, "exercise", "SN-8").standard_normal((2, 3, 7))
-    x, shares = weights[:, 0], np.exp(weights[:, 0] @ weights) / np.exp(weights[:, 0] @ weights).sum()
-    along = x @ move
+    x, along = weights[:, 0], weights[:, 0] @ move
+    shares = np.exp(x @ weights) / np.exp(x @ weights).sum()
     likely = {
         "the denominator moves as well, and takes from each neuron what a shared move would give": shares * along,
         "subtract the mean weighted by the shares, not the plain one": shares * (along - along.mean()),
         "the mean is to be subtracted, not added": shares * (along + shares @ along),
-        "multiply each entry by its own share": along - shares @ along,
     }
     right = shares * (along - shares @ along)
-    return verdict(answer(shares.copy(), move.copy(), x.copy()), right, likely, "one number per neuron")
+    return verdict(answer(shares, move, x), right, likely, "one number per neuron")
 
 
 CHECKS = {"SN-8": change_of_shares}
