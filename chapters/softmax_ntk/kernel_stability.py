@@ -163,9 +163,10 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 ALT = {
     "movement": "Change of the kernel against the distance moved, log axes. Random moves: softmax and exp almost "
-    "together, on a line of slope one, ReLU above. Shared moves: exp the same, softmax zero. Opposite moves: softmax "
+    "together, on a line of slope one, ReLU above. Shared moves: exp higher, softmax zero. Opposite moves: softmax "
     "and exp far below, on a line of slope two.",
-    "yours": "Crosses of the program on the lines of its replication.",
+    "yours": "Crosses of your networks on the lines of the book's.",
+    "gelu": "GELU is below softmax for random and opposite moves, near exp for shared ones.",
 }
 
 
