@@ -45,7 +45,7 @@ def kernel_movement(
     n_inputs: PositiveInt = 16,  # entries of an input
     width: PositiveInt = 1024,  # neurons
     widths: Counts = (128, 256, 512, 1024, 2048, 4096, 8192),  # numbers of neurons
-    radii: Increasing = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 2),  # how far each neuron moves
+    radii: Increasing = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0),  # how far each neuron moves
     radius: PositiveFloat = 0.01,  # where sizes and widths vary
 ) -> xr.Dataset:
     """Every neuron moves by a radius; how far does the kernel, and what is left of its smallest eigenvalue?"""
