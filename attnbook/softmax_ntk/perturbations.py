@@ -46,7 +46,7 @@ def displacement(
         One column per neuron.
 
     Raises:
-        ValueError: If the direction is unknown, the radius is negative or not finite, or ``opposite`` meets an odd width.
+        ValueError: If the direction is unknown, the radius negative or not finite, or the width odd for ``opposite``.
 
     Example:
         >>> move = displacement("opposite", np.ones((3, 4)), 0.5, rng=np.random.default_rng(0))

@@ -36,7 +36,7 @@ LEMMA, SMALL = slice(None, 0.0099), slice(None, 0.3)  # radii of the lemma, and 
     group=4,
     needs="float64",
     smoke={"width": 32, "widths": (8, 16, 32), "seeds": (0, 1)},
-    full={"sizes": (32, 64, 128), "width": 8192},
+    full={"sizes": (32, 64, 128), "width": 8192, "seeds": tuple(range(20, 28))},
 )
 def kernel_movement(
     seeds: Seeds = tuple(range(10, 18)),
@@ -76,27 +76,25 @@ def kernel_movement(
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     s, relative = data.attrs["settings"], data.change / data.norm
     free = data.sel(start="independent")  # as in the lemma
-    slopes, wide = slope(relative.sel(radius=SMALL), "radius"), slope(free.by_width, "width")
+    wide = slope(free.by_width, "width")
     softmax, exp = (relative.sel(start="independent", radius=s["radius"], network=k) for k in ("softmax", "exp"))
     relu = relative.sel(network="relu", start="paired", direction="opposite", radius=SMALL).mean("seed")
     lost, size = free.left.isel(radius=-1).sel(direction="shared") < 0.5, free.by_size.sel(network="softmax")
     lemma, rows = free.sel(network="softmax", radius=LEMMA), s["sizes"][-1] * s["outputs"][0]
     bound = lemma.radius * np.exp(10 * lemma.exponent)  # of one entry
 
-    def order(network: str, direction: str, start: str = "independent") -> xr.DataArray:
-        return slopes.sel(network=network, direction=direction, start=start)
+    def order(network: str, direction: str, start: str = "independent", radii: slice = SMALL) -> xr.DataArray:
+        return slope(relative.sel(network=network, direction=direction, start=start, radius=radii), "radius")
 
     return {
         "SN-PERT": {
-            "shared_softmax": highest(softmax.sel(direction="shared")), "slope_exp": order("exp", "random"),
+            "shared_softmax": highest(softmax.sel(direction="shared")),
+            "slope_exp": order("exp", "random", radii=LEMMA),
             "exp_shared_over_random": exp.sel(direction="shared") / exp.sel(direction="random"),
             **{f"{to}_exp_over_softmax": (exp / softmax).sel(direction=to) for to in ("random", "spread")},
             **{f"share_lost_{k}": lost.sel(network=k).mean("seed") for k in ("softmax", "exp")},
         },
-        "SN-L5.1": {
-            "least_slack": lowest(rows * bound / lemma.change),
-            "least_slack_if_b_were_1": lowest(rows * lemma.radius * np.exp(10.0) / lemma.change),
-        },
+        "SN-L5.1": {"least_slack": lowest(rows * bound / lemma.change)},
         "SN-LAM-positive": {"smallest": lowest(lemma.smallest)},
         "SN-B2": {"least_slack": lowest(bound / lemma.entry)},
         "SN-E5": {

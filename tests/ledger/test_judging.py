@@ -155,7 +155,7 @@ def test_measuring_a_claim_that_is_not_in_the_ledger_is_an_error():
 
 
 def test_the_size_is_that_of_the_data_whatever_the_session_says():
-    """At the larger size T1-tight fails, at the book's it holds: the data's settings decide, not those of the session."""
+    """At the larger size T1-tight fails, at the book's it holds: the data's settings decide, not the session's."""
     found = {size: check(ErrorRate.load_stored(size), only=["GA-T1-tight"]).verdicts[0] for size in ("book", "full")}
     assert {size: (v.size, v.outcome) for size, v in found.items()} == {
         "book": ("book", "reproduced in trend"), "full": ("full", "not reproduced"),
