@@ -15,12 +15,24 @@ from torch.linalg import eigvalsh, matrix_norm
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, share_of_seeds, slope, sweep
+from attnbook.lab import (
+    Counts,
+    Increasing,
+    Seeds,
+    device,
+    experiment,
+    highest,
+    lowest,
+    share_of_seeds,
+    slope,
+    sweep,
+    track,
+)
 from attnbook.show import INK, band, own_lines, style
 from attnbook.softmax_ntk.kernels import ACTIVATIONS
 from attnbook.softmax_ntk.looks import LOOKS
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.perturbations import DIRECTIONS, Direction, displaced
+from attnbook.softmax_ntk.perturbations import DIRECTIONS, displaced
 from attnbook.softmax_ntk.stability_bounds import exponent_of_definition
 from attnbook.softmax_ntk.training import Problem, starting_networks
 from attnbook.softmax_ntk.two_layer import logits
@@ -35,7 +47,7 @@ LEMMA, SMALL = slice(None, 0.0099), slice(None, 0.3)  # radii of the lemma, and 
     "softmax_ntk.kernel_movement",
     group=4,
     needs="float64",
-    smoke={"width": 32, "widths": (8, 16, 32), "seeds": (0, 1)},
+    smoke={"width": 256, "widths": (8, 16, 32), "seeds": (0, 1)},
     full={"sizes": (32, 64, 128), "width": 8192, "seeds": tuple(range(20, 28))},
 )
 def kernel_movement(
@@ -51,22 +63,30 @@ def kernel_movement(
     """Every neuron moves by a radius; how far does the kernel, and what is left of its smallest eigenvalue?"""
 
     def one(network: Any, start: Any) -> xr.Dataset:
-        def moved(m: int, n: int, d: int, to: Direction, r: float) -> dict[str, Any]:
-            problem = Problem(network, m, sizes[-1], n_inputs, outputs[-1], start=start)
+        def moved(
+            direction: Any = "random", radius: float = radius, width: int = width, size: int = sizes[-1],
+            output: int = outputs[0],
+        ) -> dict[str, Any]:  # fmt: skip
+            problem = Problem(network, width, sizes[-1], n_inputs, outputs[-1], start=start)
             drawn, x, _ = starting_networks(problem, seeds, device=device())
-            networks, x = replace(drawn, signs=drawn.signs[:, :d]), x[:, :n]
-            before, after = ntk_gram(networks, x), ntk_gram(displaced(networks, to, r, seeds=seeds), x)
+            networks, x = replace(drawn, signs=drawn.signs[:, :output]), x[:, :size]
+            before, after = ntk_gram(networks, x), ntk_gram(displaced(networks, direction, radius, seeds=seeds), x)
             found = {
-                "change": matrix_norm(after - before), "norm": matrix_norm(before), "entry": (after - before).abs().amax((1, 2)),
-                "smallest": eigvalsh(before)[:, 0], "left": eigvalsh(after)[:, 0] / eigvalsh(before)[:, 0],
+                "change": matrix_norm(after - before), "norm": matrix_norm(before),
+                "entry": (after - before).abs().amax((1, 2)), "smallest": eigvalsh(before)[:, 0],
+                "left": eigvalsh(after)[:, 0] / eigvalsh(before)[:, 0],
                 "exponent": logits(networks, x).abs().amax((1, 2)).clamp(min=1),
             }  # fmt: skip
             return {name: ("seed", value.cpu()) for name, value in found.items()}
 
-        n, d = sizes[-1], outputs[0]
-        wide = sweep(lambda m, to: moved(m, n, d, to, radius), width=widths, direction=DIRECTIONS)
-        many = sweep(lambda n, d: moved(width, n, d, "random", radius), size=sizes, output=outputs)
-        found = sweep(lambda to, r: moved(width, n, d, to, r), direction=DIRECTIONS, radius=radii)
+        axes = [
+            {"direction": DIRECTIONS, "radius": radii},
+            {"direction": DIRECTIONS, "width": widths},
+            {"size": sizes, "output": outputs},
+        ]
+        found, wide, many = (
+            sweep(lambda *at, names=tuple(of): moved(**dict(zip(names, at, strict=True))), **of) for of in track(axes)
+        )
         return found.assign(by_width=wide.change / wide.norm, by_size=many.change)
 
     return sweep(one, network=ACTIVATIONS, start=["independent", "paired"])
@@ -183,7 +203,7 @@ def movement(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure
             ax.axvline(0.01, color=INK, linestyle=":")
             ax.set(xscale="log", yscale="log", ylim=(1e-8, 3), xlabel="distance moved", title=move)
         axes[0].set_ylabel("change of the kernel")
-        axes[1].text(0.02, 3e-8, "softmax: zero", color=LOOKS["softmax"].color)
+        axes[1].text(0.0105, 3e-8, "softmax: zero", color=LOOKS["softmax"].color)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     return figure
 
@@ -213,7 +233,7 @@ def plane_frame(move: str, distance: float) -> Figure:
         for name, (old, new) in kernels.items():
             right.plot(range(0, 361, 2), old, ":", color=LOOKS[name].color)
             right.plot(range(0, 361, 2), new, color=LOOKS[name].color, label=LOOKS[name].label)
-        right.set(xlabel="angle of the other input", ylabel="kernel", ylim=(-1, 2.5))
+        right.set(xlabel="angle of the other input", ylabel="kernel", ylim=(-1.5, 3))
         right.legend()
     return figure
 
