@@ -164,7 +164,8 @@ def many_networks(
 
 @many_networks.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    n, softmax, relu = data.attrs["settings"]["n_samples"], *data.change.transpose("network", ...)
+    n = data.attrs["settings"]["n_samples"]
+    softmax, relu = data.change.transpose("network", ...)
     above, small = relu / (2 * n * data.radius), relu.sel(radius=slice(None, 2e-4))
     large, two = (data.largest[0, 0] > exponent_of_definition(n, 1, constant=c) for c in (3, 2))
     return {
@@ -201,9 +202,9 @@ def movement(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure
                 band(ax, change.radius.values, line.values, look)
             own_lines(ax, {name: moves[move] for name, moves in (yours or {}).items() if move in moves})
             ax.axvline(0.01, color=INK, linestyle=":")
-            ax.set(xscale="log", yscale="log", ylim=(1e-8, 3), xlabel="distance moved", title=move)
+            ax.set(xscale="log", yscale="log", ylim=(1e-9, 3), xlabel="distance moved", title=move)
         axes[0].set_ylabel("change of the kernel")
-        axes[1].text(0.0105, 3e-8, "softmax: zero", color=LOOKS["softmax"].color)
+        axes[1].text(0.0105, 3e-9, "softmax: zero", color=LOOKS["softmax"].color)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     return figure
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import red
@@ -71,7 +70,7 @@ def test_every_claim_of_the_chapter_is_measured():
 def test_every_neuron_moves_by_the_radius_as_its_direction_says(direction):
     weights = 3 + np.random.default_rng(1).standard_normal((5, 14))  # far from the origin
     move, far = (displacement(direction, weights, r, rng=np.random.default_rng(0)) for r in (0.7, 70.0))
-    np.testing.assert_allclose(np.linalg.norm(move, axis=0), 0.7)
+    assert np.linalg.norm(move, axis=0) == pytest.approx(0.7)
     same, opposite = np.ptp(move, axis=1).max() < 1e-12, np.abs(move[:, ::2] + move[:, 1::2]).max() < 1e-12
     assert (same, opposite) == (direction == "shared", direction == "opposite")
     np.testing.assert_allclose(far, -weights if direction == "inward" else 100 * move)
@@ -135,7 +134,6 @@ def test_pictures_draw_and_say_what_the_page_says(stored):
     assert [len(ax.lines) for ax in figure.axes] == [4, 5, 4]
     assert own.plane_text("random", 0.1).endswith("softmax 1.8%, exp 2.7%.")
     assert own.plane_text("opposite", 0.1).endswith("softmax 0.4%, exp 0.8%.")
-    plt.close("all")
     inward = data.left.sel(network="softmax", direction="inward", radius=1).median("seed")
     assert (abs(inward - 0.5) < 0.03).all()
 
