@@ -99,12 +99,10 @@ def starting_networks(
         samples: One training set per seed; default uniform on unit spheres.
     """
     p, to = problem, partial(to_tensor, device=double_device(device), dtype=torch.float64)
-    weights = [
-        draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
-        for s in seeds
-    ]
-    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=s) for s in seeds]
-    inputs, labels = (to(np.stack([getattr(s, name) for s in drawn])) for name in ("inputs", "labels"))
+    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=seed) for seed in seeds]
+    rngs, like = [stream(seed, "weights", p.width) for seed in seeds], {"scale": p.scale, "start": p.start}
+    weights = [draw_weights(p.width, p.n_inputs, p.n_outputs, rng=rng, **like) for rng in rngs]
+    inputs, labels = (to(np.stack([getattr(one, name) for one in drawn])) for name in ("inputs", "labels"))
     return Networks.stack(p.activation, weights, device=inputs.device), inputs, labels
 
 
@@ -117,6 +115,7 @@ def train(
     target: float = 0.0,
     fraction: float = 1.0,
     samples: Sequence[Sample] | None = None,
+    weakest: bool = False,
 ) -> Trained:
     r"""Draw networks, train them with step size ``fraction`` $/(m\lambda_{\max}(H^*))$ and keep both ends.
 
@@ -128,6 +127,8 @@ def train(
         target: Fraction of the first loss to stop at; default never.
         fraction: Step size in units of one over the largest eigenvalue of $mH^*$; default 1. Linear theory allows 2.
         samples: One training set per seed; default uniform on unit spheres.
+        weakest: Whether labels of the same norm along the weakest eigenvector of the kernel take the place of
+            those of the samples; default False.
 
     Returns:
         The networks before and after.
@@ -136,12 +137,13 @@ def train(
         ZeroKernelError: If the kernel of a network is zero; names member, width, activation and what to change.
     """
     start, inputs, labels = starting_networks(problem, seeds, device=device, samples=samples)
-    labels = labels + predict(start, inputs)
     kernel = ntk_gram(start, inputs)
-    eigenvalues = torch.linalg.eigvalsh(kernel)
-    if not (eigenvalues[:, -1] > 0).all():
-        member = int((eigenvalues[:, -1] <= 0).nonzero()[0, 0])
+    eigenvalues, vectors = torch.linalg.eigh(kernel)
+    for member in (eigenvalues[:, -1] <= 0).nonzero().flatten().tolist():
         raise ZeroKernelError(member, problem.activation, problem.width)
+    if weakest:
+        labels = vectors[:, :, 0].reshape(labels.shape) * labels.norm(dim=(1, 2), keepdim=True)
+    labels = labels + predict(start, inputs)
     step_size = fraction / (problem.width * eigenvalues[:, -1])
     descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)
     return Trained(start, inputs, labels, kernel, eigenvalues.cpu().double().numpy(), step_size, descent)

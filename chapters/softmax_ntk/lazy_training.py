@@ -1,0 +1,313 @@
+"""Lazy training: the experiments of the chapter, what its claims read off them, its pictures and its exercises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from attnbook.core.feedback import verdict
+from attnbook.core.rng import stream
+from attnbook.lab import Counts, Seeds, device, experiment, highest, lowest, slope, sweep
+from attnbook.show import INK, Look, Measured, Table, band, curves, log_axis, own_lines, spread, style
+from attnbook.softmax_ntk.data import Sample
+from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
+from attnbook.softmax_ntk.lazy_bounds import Theorem, digits_until_small, loss_envelope
+from attnbook.softmax_ntk.looks import LOOKS, STARTS
+from attnbook.softmax_ntk.ntk import ntk_gram
+from attnbook.softmax_ntk.one_step import ALLOWED, REQUIRED, loss_terms
+from attnbook.softmax_ntk.training import Problem, Trained, train
+from attnbook.softmax_ntk.two_layer import Networks, Start, Weights, loss_and_gradient, predict
+
+if TYPE_CHECKING:  # loaded only where something is drawn
+    from matplotlib.figure import Figure
+
+ZERO = 1e-24  # of the first loss: where training ends
+WEAKEST = "softmax, weakest labels"  # along the weakest eigenvector of the kernel; all others are random
+NETWORKS = {"softmax": "softmax", WEAKEST: "softmax", "exp": "exp", "relu": "relu"}
+TERMS = ["normaliser", "first order", "higher orders", "squared change"]  # C0 to C3 of Lemma E.1
+TINY = {"samples": 5, "inputs": 7, "seeds": (0, 1)}  # for tests
+LARGE = {"samples": 64, "inputs": 64}
+
+
+@experiment(
+    "softmax_ntk.to_zero_loss",
+    budget=40,
+    needs="float64",
+    smoke={**TINY, "widths": (4, 8, 16), "sizes": (2, 4), "width": 16, "max_steps": 30},
+    full={**LARGE, "widths": (2, 8, 64, 512, 4096, 16384), "sizes": (16, 32, 64, 128)},
+)
+def to_zero_loss(
+    seeds: Seeds = (0, 1, 2, 3, 4),
+    widths: Counts = (2, 8, 64, 512, 4096),  # numbers of neurons, in pairs
+    samples: PositiveInt = 16,  # on the unit sphere, with labels 1 and -1
+    inputs: PositiveInt = 16,
+    max_steps: PositiveInt = 1000,  # after which to give up
+    sizes: Counts = (4, 8, 16, 32, 48),  # other numbers of samples, at one width
+    width: PositiveInt = 1024,  # of these
+) -> xr.Dataset:
+    """Theorem 4.2 and Table 1: networks trained to 1e-24 of the first loss, beside their linear models."""
+    kept = sorted({*range(min(max_steps, 60)), *range(0, max_steps + 1, 10)})
+
+    def by_width(network: str, m: float) -> dict[str, Any]:
+        run = trained(Problem(NETWORKS[network], int(m), samples, inputs), seeds, max_steps, network == WEAKEST)
+        losses, movement = run.descent.loss / run.descent.loss[0], run.movement()
+        curve = np.full((max_steps + 1, len(seeds)), np.nan)  # a network that has stopped has no loss any more
+        curve[: len(losses)] = losses
+        mu, parts = spectrum(run.kernel, run.labels - run.first_outputs())
+        last, rate = run.descent.steps, np.maximum(mu[:, 0] / mu[:, -1], 1e-12)  # where a kernel has no inverse
+        late, early = (losses[step, range(len(seeds))] for step in (last // 2, last // 4))
+        below = np.stack([loss_envelope(np.arange(len(losses)), rate=one) for one in rate], axis=1)
+        found = {
+            "steps": last, "reached": run.descent.reached, "drift": run.drift(),
+            "rms_movement": (movement**2).mean(1) ** 0.5, "largest_movement": movement.max(1),
+            "over_linear": late / [at_rest(*one)[0] for one in zip(mu, parts, last[:, None] // 2, strict=True)],
+            "over_envelope": np.nanmax((losses / below)[1:], axis=0),
+            "exponent": np.log(late / early) / ((last // 2 - last // 4) * np.log1p(-rate / 2)),  # over the envelope's
+            "eigenvalues": mu, "parts": parts,
+        }  # fmt: skip
+        return by_seed(found, "row") | {"loss": (("seed", "step"), curve[kept].T)}
+
+    def by_size(network: Activation, n: float) -> dict[str, Any]:
+        run = trained(Problem(network, width, int(n), inputs), seeds, max_steps)
+        return {"size_steps": ("seed", run.descent.steps)}
+
+    begun = trained(Problem("softmax", 2, samples, inputs), seeds, 1)
+    limit = [infinite_width_kernel("softmax", x) for x in begun.inputs.cpu().numpy()]
+    rest = by_seed(dict(zip(("limit", "limit_parts"), spectrum(np.stack(limit), begun.labels), strict=True)), "row")
+    found = sweep(by_width, network=NETWORKS, width=widths).assign_coords(step=kept)
+    return found.merge(sweep(by_size, activation=ACTIVATIONS, size=sizes)).assign(rest)
+
+
+@to_zero_loss.measures
+def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+    both, wide, theorem = data.sel(network=["softmax", WEAKEST]), data.isel(width=slice(2, None)), of_theorem(data)
+    enough, last = both.isel(width=slice(1, None)), data.sel(network=ACTIVATIONS).isel(width=-1)
+    steps, growth = last.steps.median("seed"), slope(data.size_steps.median("seed"), "size")
+    moved, weakest = slope(wide.rms_movement.median("seed"), "width"), both.exponent.isel(width=-1).sel(network=WEAKEST)
+    largest = slope(wide.largest_movement.sel(network="softmax").median("seed"), "width")
+    return {
+        "SN-T4.2": {
+            "share_arrived": enough.reached.mean(), "share_arrived_narrowest": both.reached.isel(width=0).mean(),
+            "gap_to_linear": highest(abs(both.over_linear.isel(width=-1) - 1)),
+            "left_by_theorem": highest(theorem.left), "left_without_20": theorem.left_without_20,
+        },
+        "SN-5.3L": {
+            "largest_over_envelope": highest(enough.over_envelope),
+            "least_exponent_ratio": lowest(weakest), "largest_exponent_ratio": highest(weakest),
+        },
+        "SN-5.3W": {f"slope_{name}": moved.sel(network=name) for name in ACTIVATIONS} | {"slope_largest": largest},
+        "SN-TAB1": {
+            "ratio": steps.max("network") / steps.min("network"),
+            **{f"growth_{name}": growth.sel(activation=name) for name in ACTIVATIONS},
+        },
+    }  # fmt: skip
+
+
+def trained(problem: Problem, seeds: Seeds, max_steps: int, weakest: bool = False, *, target: float = ZERO) -> Trained:
+    """Train networks on the labels of their samples, or on labels along the weakest eigenvector of their kernel."""
+    how: dict[str, Any] = {"device": device(), "target": target}
+    run = train(problem, seeds, max_steps=1 if weakest else max_steps, **how)
+    if weakest:
+        vectors, size = torch.linalg.eigh(run.kernel)[1][:, :, 0].cpu().numpy(), problem.n_samples**0.5
+        drawn = [Sample(x, size * v[None]) for x, v in zip(run.inputs.cpu().numpy(), vectors, strict=True)]
+        run = train(problem, seeds, max_steps=max_steps, samples=drawn, **how)
+    return run
+
+
+def by_seed(found: Mapping[str, Any], second: str) -> dict[str, Any]:
+    """Name the dimensions of arrays whose first one runs over the seeds."""
+    return {name: (("seed", second)[: np.ndim(value)], value) for name, value in found.items()}
+
+
+def spectrum(kernel: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return the eigenvalues of kernels, and the square of the labels along each eigenvector."""
+    mu, vectors = np.linalg.eigh(np.asarray(torch.as_tensor(kernel).cpu()))
+    return mu, np.einsum("sij,si->sj", vectors, labels.flatten(1).cpu().numpy()) ** 2
+
+
+def at_rest(mu: np.ndarray, parts: np.ndarray, steps: Any, length: float = 1.0) -> np.ndarray:
+    """Return the loss over the first one for a kernel that stays at rest; length is the step size times m mu_max."""
+    rates = np.minimum(length * mu / mu[-1], 1 - 1e-16)  # at length one the fastest direction is learned at once
+    return np.exp(2 * np.outer(steps, np.log1p(-rates))) @ parts / parts.sum()
+
+
+def of_theorem(data: xr.Dataset, error: float = 1e-3) -> xr.Dataset:
+    """Ask Theorem 4.2 for its width, step size and number of steps, and a kernel at rest what they leave."""
+    n, spectra = data.attrs["settings"]["samples"], zip(data.limit.values, data.limit_parts.values, strict=True)
+
+    def one(mu: np.ndarray, parts: np.ndarray) -> dict[str, Any]:
+        theorem = Theorem(float(mu[0]), n)
+        steps, length = theorem.steps(error * n), theorem.scaled_step_size() * mu[-1]
+        left, without = at_rest(mu, parts, [steps, steps / 20], length)
+        return {"width": theorem.width(), "length": length, "steps": steps, "left": left, "left_without_20": without}
+
+    return xr.concat([xr.Dataset(one(*both)) for both in spectra], data.seed)
+
+
+@experiment(
+    "softmax_ntk.lemmas",
+    group=10,
+    budget=30,
+    needs="float64",
+    smoke={**TINY, "widths": (16, 32), "steps": 3},
+    full={**LARGE, "widths": (64, 256, 1024, 4096, 16384)},
+)
+def lemmas(
+    seeds: Seeds = tuple(range(10)),
+    widths: Counts = (64, 256, 1024, 4096),  # numbers of neurons
+    length: PositiveFloat = 0.5,  # of a step, times m lambda_max
+    short: PositiveFloat = 0.001,  # of a short step
+    steps: PositiveInt = 20,  # that are taken apart
+    samples: PositiveInt = 16,
+    inputs: PositiveInt = 16,
+    outputs: PositiveInt = 2,
+) -> xr.Dataset:
+    """Both sides of Lemmas 5.3, D.1, E.2 to E.4 and Claims E.6, E.7, step by step: pairs and independent neurons."""
+
+    def one(start: Start, by: float, width: float) -> dict[str, Any]:
+        problem = Problem("softmax", int(width), samples, inputs, outputs, start=start)
+        return account(train(problem, seeds, device=device(), max_steps=1, fraction=by), steps)
+
+    found = sweep(one, start=("paired", "independent"), length=(short, length), width=widths)
+    return found.assign_coords(term=TERMS)
+
+
+@lemmas.measures
+def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+    short, usual = (data.sel(start="paired").isel(length=i) for i in (0, 1))
+    pairs, other = (data.terms.isel(length=1).sel(term="normaliser", start=one) for one in ("paired", "independent"))
+    return {
+        "SN-5.3G": {"longest_short": highest(short.longest), "longest_usual": highest(usual.longest)},
+        "SN-E2": {"largest_sum": highest(usual.total)},
+        "SN-E3": {"largest": highest(pairs)},
+        "SN-E4": {"least_over_leading": lowest(usual.leading), "largest_in_the_unit": highest(usual.first_order)},
+        "SN-E6": {"largest": highest(usual.terms.sel(term="higher orders"))},
+        "SN-E7": {
+            f"largest_{name}": highest(one.terms.sel(term="squared change"))
+            for name, one in (("short", short), ("usual", usual))
+        },
+        "SN-E3-pairs": {
+            "smallest_ratio": (other / pairs).median("seed").min("width"), "share_within_pairs": (pairs <= ALLOWED).mean(),
+            "share_beyond_narrowest": (other.isel(width=0) > ALLOWED).mean(),
+            "share_within_widest": (other.isel(width=-1) <= ALLOWED).mean(),
+            "slope_pairs": slope(pairs, "width"), "slope_independent": slope(other, "width"),
+        },
+    }  # fmt: skip
+
+
+def account(run: Trained, steps: int) -> dict[str, Any]:
+    """Take steps apart: the largest size of each term in the unit of the proof, and the two sides of the lemmas."""
+    now, x, y, eta, m = run.start, run.inputs, run.labels, run.step_size, run.start.width
+    smallest = torch.as_tensor(run.eigenvalues[:, 0], device=x.device)
+    exponents = torch.bmm(x, now.first_layer).abs().amax((1, 2)).clamp(min=1.0)  # B, as measured
+    unit, first, seen = m * eta * smallest, loss_and_gradient(now, x, y)[0], []
+    for step in range(1, steps + 1):
+        loss, gradient = loss_and_gradient(now, x, y)
+        after = replace(now, first_layer=now.first_layer - eta[:, None, None] * gradient)
+        terms, moves = loss_terms(now, after, x, y), gradient.norm(dim=1).amax(1)
+        bound = 2 * torch.exp(3 * exponents) * (y.shape[1] * y.shape[2] * 2 * loss) ** 0.5  # Lemma D.1
+        envelope = first * (1 - unit / 2) ** step
+        scaled, now = terms / (2 * unit * loss)[:, None], after
+        seen.append({
+            "terms": scaled.abs(), "total": scaled.sum(1), "first_order": scaled[:, 1], "longest": eta * moves,
+            # With the Jacobian J the gradient is J'e, and mH is JJ'.
+            "leading": terms[:, 1] / (-2 * eta * gradient.square().sum((1, 2))),
+            "over_envelope": loss_and_gradient(now, x, y)[0] / envelope, "over_d1": moves / bound,
+        })  # fmt: skip
+    sides = zip(smallest.tolist(), exponents.tolist(), (2 * first).sqrt().tolist(), strict=True)
+    bounds = [Theorem(one, y.shape[2], y.shape[1], b).movement(m, residual) for one, b, residual in sides]
+    far = (now.first_layer - run.start.first_layer).norm(dim=1).amax(1) / torch.tensor(bounds, device=x.device)
+    found = {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+    extreme = {name: part.amin(0) if name == "leading" else part.amax(0) for name, part in found.items()}
+    return by_seed({name: part.cpu().numpy() for name, part in (extreme | {"over_movement": far}).items()}, "term")
+
+
+@experiment(
+    "softmax_ntk.wide_enough",
+    budget=40,
+    needs="float64",
+    smoke={**TINY, "sizes": (4, 8), "outputs": (1, 2), "ladder": (4, 16), "max_steps": 20},
+)
+def wide_enough(
+    seeds: Seeds = (0, 1, 2, 3, 4),
+    sizes: Counts = (8, 16, 32, 64),  # numbers of samples, with one output
+    outputs: Counts = (1, 2, 4, 8),  # numbers of outputs
+    samples: PositiveInt = 16,  # where the number of outputs is varied
+    inputs: PositiveInt = 8,
+    ladder: Counts = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192),  # widths to try, from below
+    target: PositiveFloat = 0.01,  # of the first loss
+    max_steps: PositiveInt = 3000,  # in which it must arrive
+) -> xr.Dataset:
+    """How wide is wide enough: the smallest number of neurons that trains, by samples and by outputs."""
+
+    def smallest(n: float, d: float) -> dict[str, Any]:
+        found = np.full(len(seeds), np.inf)
+        for m in ladder:
+            waiting = np.flatnonzero(np.isinf(found))
+            if len(waiting):
+                some = tuple(seeds[i] for i in waiting)
+                run = trained(Problem("softmax", m, int(n), inputs, int(d)), some, max_steps, target=target)
+                found[waiting[run.descent.reached]] = m
+        return {"width": ("seed", found)}
+
+    of_samples = sweep(lambda n: smallest(n, 1), size=sizes).rename(width="by_samples")
+    return of_samples.merge(sweep(lambda d: smallest(samples, d), output=outputs).rename(width="by_outputs"))
+
+
+@wide_enough.measures
+def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+    n, samples, outputs = data.attrs["settings"]["samples"], data.by_samples, data.by_outputs
+    over = (samples / data["size"] ** 2).max("size"), (outputs / (n * data.output) ** 2).max("output")
+    slopes = slope(samples.median("seed"), "size"), slope(outputs.median("seed"), "output")
+    return {
+        "SN-WIDTH": {
+            "slope_samples": slopes[0], "slope_outputs": slopes[1], "largest_over_square": highest(np.maximum(*over)),
+        }
+    }  # fmt: skip
+
+
+@experiment("softmax_ntk.curvature", group=1, needs="float64", smoke={"samples": 4, "widths": (4, 8), "seeds": (0, 1)})
+def curvature(
+    seeds: Seeds = (0, 1, 2, 3, 4),
+    widths: Counts = (16, 32, 64, 128),  # numbers of neurons
+    samples: PositiveInt = 8,  # with as many inputs
+) -> xr.Dataset:
+    """Is the loss convex at the paired start? Its Hessian, with a denominator and without."""
+
+    def one(seed: int, network: Activation, width: float) -> dict[str, float]:
+        run = trained(Problem(network, int(width), samples, samples), (seed,), 1)
+        start = run.start
+
+        def loss(weights: Tensor) -> Tensor:
+            z = run.inputs[0] @ weights.view(start.first_layer.shape[1:])
+            neurons = z.exp() if network == "exp" else start.width * z.softmax(1)
+            return (start.signs[0] @ neurons.T - run.labels[0]).square().sum() / 2
+
+        weights = start.first_layer.flatten()
+        mu = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, weights, vectorize=True))
+        gradient = loss_and_gradient(start, run.inputs, run.labels)[1].square().sum().item()
+        needed = width * run.eigenvalues[0, 0] * loss(weights).item()
+        negative = (mu < -1e-9 * mu[-1]).double().mean().item()
+        return {"negative": negative, "lowest": (mu[0] / mu[-1]).item(), "gradient": gradient / needed}
+
+    return sweep(one, seed=seeds, network=("softmax", "exp"), width=widths)
+
+
+@curvature.measures
+def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+    softmax, exp = data.sel(network="softmax"), data.sel(network="exp")
+    ends = {"least_share_negative": lowest(softmax.negative), "largest_share_negative": highest(softmax.negative)}
+    ratio, fall = (exp.lowest / softmax.lowest).median("width"), slope(-softmax.lowest.median("seed"), "width")
+    return {
+        "SN-CONVEX": {
+            **ends, "exp_over_softmax": ratio, "least_gradient": lowest(data.gradient), "slope_lowest": fall,
+        }
+    }  # fmt: skip
