@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.stability_bounds import check_exponent, check_failure
@@ -99,7 +99,7 @@ class Theorem:
         return float((self.rows / self.smallest_eigenvalue) ** 2 * np.exp(power * self.exponent))
 
 
-def loss_envelope(steps: Float[np.ndarray, " records"], *, rate: float) -> Float[np.ndarray, " records"]:
+def loss_envelope(steps: Real[np.ndarray, " records"], *, rate: float) -> Float[np.ndarray, " records"]:
     r"""Return Lemma 5.3's envelope of the loss over its first value after $t$ steps, $(1 - m\eta\lambda/2)^t$.
 
     Args:

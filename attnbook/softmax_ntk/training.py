@@ -100,8 +100,10 @@ def starting_networks(
     """
     p, to = problem, partial(to_tensor, device=double_device(device), dtype=torch.float64)
     drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=seed) for seed in seeds]
-    rngs, like = [stream(seed, "weights", p.width) for seed in seeds], {"scale": p.scale, "start": p.start}
-    weights = [draw_weights(p.width, p.n_inputs, p.n_outputs, rng=rng, **like) for rng in rngs]
+    weights = [
+        draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
+        for s in seeds
+    ]
     inputs, labels = (to(np.stack([getattr(one, name) for one in drawn])) for name in ("inputs", "labels"))
     return Networks.stack(p.activation, weights, device=inputs.device), inputs, labels
 
@@ -115,7 +117,6 @@ def train(
     target: float = 0.0,
     fraction: float = 1.0,
     samples: Sequence[Sample] | None = None,
-    weakest: bool = False,
 ) -> Trained:
     r"""Draw networks, train them with step size ``fraction`` $/(m\lambda_{\max}(H^*))$ and keep both ends.
 
@@ -127,8 +128,6 @@ def train(
         target: Fraction of the first loss to stop at; default never.
         fraction: Step size in units of one over the largest eigenvalue of $mH^*$; default 1. Linear theory allows 2.
         samples: One training set per seed; default uniform on unit spheres.
-        weakest: Whether labels of the same norm along the weakest eigenvector of the kernel take the place of
-            those of the samples; default False.
 
     Returns:
         The networks before and after.
@@ -138,11 +137,9 @@ def train(
     """
     start, inputs, labels = starting_networks(problem, seeds, device=device, samples=samples)
     kernel = ntk_gram(start, inputs)
-    eigenvalues, vectors = torch.linalg.eigh(kernel)
+    eigenvalues = torch.linalg.eigvalsh(kernel)
     for member in (eigenvalues[:, -1] <= 0).nonzero().flatten().tolist():
         raise ZeroKernelError(member, problem.activation, problem.width)
-    if weakest:
-        labels = vectors[:, :, 0].reshape(labels.shape) * labels.norm(dim=(1, 2), keepdim=True)
     labels = labels + predict(start, inputs)
     step_size = fraction / (problem.width * eigenvalues[:, -1])
     descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)

@@ -16,13 +16,13 @@ from torch import Tensor
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.lab import Counts, Seeds, device, experiment, highest, lowest, slope, sweep
-from attnbook.show import INK, Look, Measured, Table, band, curves, log_axis, own_lines, spread, style
-from attnbook.softmax_ntk.data import Sample
+from attnbook.show import INK, Look, band, curves, log_axis, own_lines, style
+from attnbook.softmax_ntk.data import Sample, draw_sample
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
-from attnbook.softmax_ntk.lazy_bounds import Theorem, digits_until_small, loss_envelope
+from attnbook.softmax_ntk.lazy_bounds import Theorem, loss_envelope
 from attnbook.softmax_ntk.looks import LOOKS, STARTS
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.one_step import ALLOWED, REQUIRED, loss_terms
+from attnbook.softmax_ntk.one_step import ALLOWED, loss_terms
 from attnbook.softmax_ntk.training import Problem, Trained, train
 from attnbook.softmax_ntk.two_layer import Networks, Start, Weights, loss_and_gradient, predict
 
@@ -39,9 +39,8 @@ LARGE = {"samples": 64, "inputs": 64}
 
 @experiment(
     "softmax_ntk.to_zero_loss",
-    budget=40,
     needs="float64",
-    smoke={**TINY, "widths": (4, 8, 16), "sizes": (2, 4), "width": 16, "max_steps": 30},
+    smoke={**TINY, "widths": (4, 8, 16, 32), "sizes": (2, 4), "width": 16, "max_steps": 30},
     full={**LARGE, "widths": (2, 8, 64, 512, 4096, 16384), "sizes": (16, 32, 64, 128)},
 )
 def to_zero_loss(
@@ -61,7 +60,7 @@ def to_zero_loss(
         losses, movement = run.descent.loss / run.descent.loss[0], run.movement()
         curve = np.full((max_steps + 1, len(seeds)), np.nan)  # a network that has stopped has no loss any more
         curve[: len(losses)] = losses
-        mu, parts = spectrum(run.kernel, run.labels - run.first_outputs())
+        mu, parts = spectrum(run.kernel.cpu().numpy(), (run.labels - run.first_outputs()).cpu().numpy())
         last, rate = run.descent.steps, np.maximum(mu[:, 0] / mu[:, -1], 1e-12)  # where a kernel has no inverse
         late, early = (losses[step, range(len(seeds))] for step in (last // 2, last // 4))
         below = np.stack([loss_envelope(np.arange(len(losses)), rate=one) for one in rate], axis=1)
@@ -79,9 +78,10 @@ def to_zero_loss(
         run = trained(Problem(network, width, int(n), inputs), seeds, max_steps)
         return {"size_steps": ("seed", run.descent.steps)}
 
-    begun = trained(Problem("softmax", 2, samples, inputs), seeds, 1)
-    limit = [infinite_width_kernel("softmax", x) for x in begun.inputs.cpu().numpy()]
-    rest = by_seed(dict(zip(("limit", "limit_parts"), spectrum(np.stack(limit), begun.labels), strict=True)), "row")
+    drawn = [draw_sample(samples, inputs, 1, seed=seed) for seed in seeds]
+    kernels = np.stack([infinite_width_kernel("softmax", one.inputs) for one in drawn])  # at infinite width
+    limit = spectrum(kernels, np.stack([one.labels for one in drawn]))
+    rest = by_seed({"limit": limit[0], "limit_parts": limit[1]}, "row")
     found = sweep(by_width, network=NETWORKS, width=widths).assign_coords(step=kept)
     return found.merge(sweep(by_size, activation=ACTIVATIONS, size=sizes)).assign(rest)
 
@@ -127,10 +127,10 @@ def by_seed(found: Mapping[str, Any], second: str) -> dict[str, Any]:
     return {name: (("seed", second)[: np.ndim(value)], value) for name, value in found.items()}
 
 
-def spectrum(kernel: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def spectrum(kernels: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the eigenvalues of kernels, and the square of the labels along each eigenvector."""
-    mu, vectors = np.linalg.eigh(np.asarray(torch.as_tensor(kernel).cpu()))
-    return mu, np.einsum("sij,si->sj", vectors, labels.flatten(1).cpu().numpy()) ** 2
+    mu, vectors = np.linalg.eigh(kernels)
+    return mu, np.einsum("sij,si->sj", vectors, labels.reshape(mu.shape)) ** 2
 
 
 def at_rest(mu: np.ndarray, parts: np.ndarray, steps: Any, length: float = 1.0) -> np.ndarray:
@@ -155,7 +155,6 @@ def of_theorem(data: xr.Dataset, error: float = 1e-3) -> xr.Dataset:
 @experiment(
     "softmax_ntk.lemmas",
     group=10,
-    budget=30,
     needs="float64",
     smoke={**TINY, "widths": (16, 32), "steps": 3},
     full={**LARGE, "widths": (64, 256, 1024, 4096, 16384)},
@@ -170,7 +169,7 @@ def lemmas(
     inputs: PositiveInt = 16,
     outputs: PositiveInt = 2,
 ) -> xr.Dataset:
-    """Both sides of Lemmas 5.3, D.1, E.2 to E.4 and Claims E.6, E.7, step by step: pairs and independent neurons."""
+    """Both sides of Lemmas 5.3, E.2 to E.4 and Claims E.6, E.7, step by step: pairs and independent neurons."""
 
     def one(start: Start, by: float, width: float) -> dict[str, Any]:
         problem = Problem("softmax", int(width), samples, inputs, outputs, start=start)
@@ -190,10 +189,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         "SN-E3": {"largest": highest(pairs)},
         "SN-E4": {"least_over_leading": lowest(usual.leading), "largest_in_the_unit": highest(usual.first_order)},
         "SN-E6": {"largest": highest(usual.terms.sel(term="higher orders"))},
-        "SN-E7": {
-            f"largest_{name}": highest(one.terms.sel(term="squared change"))
-            for name, one in (("short", short), ("usual", usual))
-        },
+        "SN-E7": {"largest_short": highest(short.terms[..., 3]), "largest_usual": highest(usual.terms[..., 3])},
         "SN-E3-pairs": {
             "smallest_ratio": (other / pairs).median("seed").min("width"), "share_within_pairs": (pairs <= ALLOWED).mean(),
             "share_beyond_narrowest": (other.isel(width=0) > ALLOWED).mean(),
@@ -212,15 +208,14 @@ def account(run: Trained, steps: int) -> dict[str, Any]:
     for step in range(1, steps + 1):
         loss, gradient = loss_and_gradient(now, x, y)
         after = replace(now, first_layer=now.first_layer - eta[:, None, None] * gradient)
-        terms, moves = loss_terms(now, after, x, y), gradient.norm(dim=1).amax(1)
-        bound = 2 * torch.exp(3 * exponents) * (y.shape[1] * y.shape[2] * 2 * loss) ** 0.5  # Lemma D.1
+        terms = loss_terms(now, after, x, y)
         envelope = first * (1 - unit / 2) ** step
         scaled, now = terms / (2 * unit * loss)[:, None], after
         seen.append({
-            "terms": scaled.abs(), "total": scaled.sum(1), "first_order": scaled[:, 1], "longest": eta * moves,
+            "terms": scaled.abs(), "total": scaled.sum(1), "first_order": scaled[:, 1], "longest": eta * gradient.norm(dim=1).amax(1),
             # With the Jacobian J the gradient is J'e, and mH is JJ'.
             "leading": terms[:, 1] / (-2 * eta * gradient.square().sum((1, 2))),
-            "over_envelope": loss_and_gradient(now, x, y)[0] / envelope, "over_d1": moves / bound,
+            "over_envelope": loss_and_gradient(now, x, y)[0] / envelope,
         })  # fmt: skip
     sides = zip(smallest.tolist(), exponents.tolist(), (2 * first).sqrt().tolist(), strict=True)
     bounds = [Theorem(one, y.shape[2], y.shape[1], b).movement(m, residual) for one, b, residual in sides]
@@ -232,7 +227,6 @@ def account(run: Trained, steps: int) -> dict[str, Any]:
 
 @experiment(
     "softmax_ntk.wide_enough",
-    budget=40,
     needs="float64",
     smoke={**TINY, "sizes": (4, 8), "outputs": (1, 2), "ladder": (4, 16), "max_steps": 20},
 )
@@ -267,11 +261,8 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     n, samples, outputs = data.attrs["settings"]["samples"], data.by_samples, data.by_outputs
     over = (samples / data["size"] ** 2).max("size"), (outputs / (n * data.output) ** 2).max("output")
     slopes = slope(samples.median("seed"), "size"), slope(outputs.median("seed"), "output")
-    return {
-        "SN-WIDTH": {
-            "slope_samples": slopes[0], "slope_outputs": slopes[1], "largest_over_square": highest(np.maximum(*over)),
-        }
-    }  # fmt: skip
+    found = dict(zip(("slope_samples", "slope_outputs"), slopes, strict=True))
+    return {"SN-WIDTH": found | {"largest_over_square": highest(np.maximum(*over))}}
 
 
 @experiment("softmax_ntk.curvature", group=1, needs="float64", smoke={"samples": 4, "widths": (4, 8), "seeds": (0, 1)})
@@ -306,8 +297,174 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     softmax, exp = data.sel(network="softmax"), data.sel(network="exp")
     ends = {"least_share_negative": lowest(softmax.negative), "largest_share_negative": highest(softmax.negative)}
     ratio, fall = (exp.lowest / softmax.lowest).median("width"), slope(-softmax.lowest.median("seed"), "width")
-    return {
-        "SN-CONVEX": {
-            **ends, "exp_over_softmax": ratio, "least_gradient": lowest(data.gradient), "slope_lowest": fall,
-        }
-    }  # fmt: skip
+    others = {"exp_over_softmax": ratio, "least_gradient": lowest(data.gradient), "slope_lowest": fall}
+    return {"SN-CONVEX": ends | others}
+
+
+COLORS = ("#8a5a00", "#c2410c", "#7c3aed", "#15803d", "#0b5cad", "#0d4849")  # by width
+ALT = {
+    "zero": "Loss to 1e-24: straight lines on top of linear models for wide networks; 2 neurons stay near the top.",
+    "lazy": "Change of the kernel against the number of neurons: it falls for all activations.",
+    "damage": "Damage by the denominator: with pairs far below the limit, without above it in narrow networks only.",
+    "width": "Smallest width that trains, far below the dotted line of the theorem's square.",
+}
+CIRCLE, AROUND = np.array([0.5, 2.1, 3.5, 5.3]), np.linspace(0, 2 * np.pi, 200)  # angles: four inputs, and all
+ENOUGH = {
+    "size": Look("more samples, one output", "#0b5cad", "-", "o"),
+    "output": Look("more outputs, 16 samples", "#c2410c", "-.", "^"),
+}
+
+
+def to_zero(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure:
+    """Draw the loss of one seed at every width, on its linear model, with the envelope of the lemma at the largest."""
+    import matplotlib.pyplot as plt
+
+    order = np.argsort(data.steps.sel(network="softmax").isel(width=-1).values)
+    data, t = data.isel(seed=int(order[len(order) // 2])), np.arange(501)  # the median seed
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.7), sharey=True)
+        for ax, network, title in zip(axes, NETWORKS, ("labels from a coin", "the slowest labels"), strict=False):
+            for color, m in zip(COLORS, data.width.values, strict=False):
+                one = data.sel(network=network, width=m)
+                ax.plot(data.step, one.loss, color=color, label=f"{m:g} neurons")
+                if m > data.width[0]:
+                    ax.plot(t, at_rest(one.eigenvalues.values, one.parts.values, t), ":", color=INK, lw=1.2)
+            rate = float(one.eigenvalues[0] / one.eigenvalues[-1])
+            ax.plot(t, loss_envelope(t, rate=rate), "--", color="#5b5f66", lw=1.2, label="bound of the lemma")
+            ax.plot([], [], ":", color=INK, label="linear model")
+            ax.set(yscale="log", xlim=(0, 500), ylim=(1e-25, 10), xlabel="steps of gradient descent", title=title)
+        own_lines(axes[0], {name: dict([*enumerate(map(float, loss))][::10]) for name, loss in (yours or {}).items()})
+        axes[0].set_ylabel("loss / first loss")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4, fontsize=9.5)
+    return figure
+
+
+@cache
+def planar(neurons: int) -> tuple[Trained, np.ndarray, np.ndarray, float]:
+    """Train a network with two inputs on four points of the circle; return it, and both answers around the circle."""
+    around = np.concatenate([CIRCLE, AROUND])
+    points, labels = np.stack([np.cos(around), np.sin(around)], axis=1), np.array([[1.0, 1.0, -1.0, 1.0]])
+    how: dict[str, Any] = {"device": "cpu", "max_steps": 2000, "target": 1e-9, "samples": [Sample(points[:4], labels)]}
+    run, grid = train(Problem("softmax", neurons, 4, 2), [0], **how), torch.tensor(points)[None]
+    linear = ntk_gram(run.start, grid, run.inputs)[0] @ torch.linalg.solve(run.kernel[0], run.labels[0, 0])
+    network = predict(run.descent.networks, grid)[0, 0]
+    return run, network.numpy(), linear.numpy(), float((network - linear).abs().max())
+
+
+def trails(neurons: int) -> Figure:
+    """Draw how each neuron has moved in the plane, and network and linear model around the circle."""
+    import matplotlib.pyplot as plt
+
+    run, network, linear, _ = planar(neurons)
+    ends = torch.stack([run.start.first_layer[0], run.descent.networks.first_layer[0]], dim=1)
+    with style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.0))
+        left.plot(*ends, color=COLORS[1])
+        left.plot(*ends[:, 0], "o", color=COLORS[1], fillstyle="none", markersize=7 if neurons < 100 else 0)
+        left.plot(*ends[:, 1], ".", color=COLORS[4], markersize=6 if neurons < 100 else 3)
+        left.set(xlim=(-3.4, 3.4), ylim=(-3.4, 3.4), aspect="equal", xlabel="first weight", ylabel="second weight")
+        right.plot(AROUND, network[4:], color=COLORS[4], label="network, trained")
+        right.plot(AROUND, linear[4:], "--", color=INK, label="linear model")
+        right.plot(CIRCLE, run.labels[0, 0], "s", color=COLORS[1], label="labels")
+        right.set(ylim=(-3.3, 2.9), xlabel="angle of the input", ylabel="output")
+        right.legend(loc="lower left", fontsize=9)
+    return figure
+
+
+def trail_text(neurons: int) -> str:
+    """Say how long a typical trail is, and how far network and linear model are apart."""
+    run, *_, gap = planar(neurons)
+    trail = np.median(run.movement())
+    return f"{neurons} neurons: typical trail {trail:.2g}, largest gap to the linear model {gap:.1g}."
+
+
+def laziness(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = None) -> Figure:
+    """Draw how much the kernel of each network has changed by the end of training, against the number of neurons."""
+    drift = data.drift.sel(network=ACTIVATIONS).isel(width=slice(-3, None))
+    return _against_width(drift, "network", LOOKS, "change of the kernel", yours)
+
+
+def damage(data: xr.Dataset) -> Figure:
+    """Draw the largest part of the denominator in a step, in the unit of the proof, for pairs and without."""
+    terms = data.terms.isel(length=1).sel(term="normaliser")
+    limit = dict.fromkeys(data.width.values, ALLOWED)
+    return _against_width(terms, "start", STARTS, "damage by the denominator", None, limit)
+
+
+def _against_width(
+    values: xr.DataArray, hue: str, looks: Mapping[str, Look], label: str, yours: Any, limit: Any = None
+) -> Figure:
+    import matplotlib.pyplot as plt
+
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.2))
+        curves(ax, values, "width", hue, looks)
+        own_lines(ax, yours)
+        if limit:
+            ax.plot([*limit], [*limit.values()], ":", color=INK, label="allowed by the proof")
+        log_axis(ax, values.width.values, "number of neurons")
+        ax.set(yscale="log", ylabel=label)
+        figure.legend(loc="outside upper left", ncols=4, fontsize=9.5)
+    return figure
+
+
+def enough(data: xr.Dataset) -> Figure:
+    """Draw the smallest width that trains, by samples and by outputs, beside the square of the theorem."""
+    import matplotlib.pyplot as plt
+
+    setting = data.attrs["settings"]
+    lines = {"size": (data.by_samples, 1), "output": (data.by_outputs, setting["samples"])}
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.4))
+        for along, (widths, others) in lines.items():
+            x = others * data[along].values
+            band(ax, x, widths.transpose("seed", along).values, ENOUGH[along])
+        rows = np.array([8, 16, 32, 64, 128])
+        ax.plot(rows, rows**2, ":", color=INK, label="$n^2d^2$")
+        ax.plot(rows, 2 * rows / setting["inputs"], "--", color="#5b5f66", label="kernel of full rank")
+        log_axis(ax, rows, "numbers to fit: samples times outputs")
+        ax.set(yscale="log", ylabel="smallest number of neurons")
+        figure.legend(loc="outside upper left", ncols=2, fontsize=9.5)
+    return figure
+
+
+def softmax_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of the softmax network with one output (Claim 3.4)."""
+    rng = stream(1, "exercise", "SN-1")
+    weights, signs = rng.standard_normal((3, 8)), rng.choice([-1.0, 1.0], 8)
+    x, y = rng.standard_normal((5, 3)), rng.standard_normal(5)
+    network = Networks.stack("softmax", [Weights(weights, signs[None])])
+    right = loss_and_gradient(network, torch.from_numpy(x[None]), torch.from_numpy(y[None, None]))[1][0].numpy()
+    neurons = 8 * np.exp(x @ weights) / np.exp(x @ weights).sum(1, keepdims=True)
+    uncentred = x.T @ (neurons * (neurons @ signs - y)[:, None] * signs)
+    likely = {
+        "the centring is missing: through the denominator every neuron also lowers all others": uncentred,
+        "the loss has 1/2 in front: a factor 2 too many": 2 * right,
+        "it is the sum over samples, not the mean": right / 5,
+        "the sign is reversed: the residual is output minus label": -right,
+        "the factor m is missing: the network is m times a softmax average": right / 8,
+    }
+    return verdict(answer(*(a.copy() for a in (weights, signs, x, y))), right, likely, "one number per weight")
+
+
+def linear_loss(answer: Callable[..., Any]) -> str | None:
+    """Check the loss of a linear model after some steps."""
+    rng = stream(1, "exercise", "SN-21")
+    features, y = rng.standard_normal((6, 4)), rng.standard_normal(4)
+    kernel, rate, steps = features.T @ features / 6, 0.1, 7
+
+    def after(count: int, eta: float = rate) -> np.ndarray:
+        return np.linalg.matrix_power(np.eye(4) - eta * kernel, count) @ y
+
+    right = after(steps) @ after(steps) / 2
+    likely = {
+        "the loss is half the squared length": 2 * right,
+        "these are residuals, not the loss": after(steps),
+        "the power belongs to the residual; the loss has twice as many factors": y @ after(steps) / 2,
+        "one step too many": after(steps + 1) @ after(steps + 1) / 2,
+        "the sign is reversed: a step makes residuals smaller": after(steps, -rate) @ after(steps, -rate) / 2,
+    }
+    return verdict(answer(kernel.copy(), y.copy(), rate, steps), right, likely, "one number")
+
+
+CHECKS = {"SN-1": softmax_gradient, "SN-21": linear_loss}
