@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Counts, Seeds, device, experiment, highest, lowest, slope, sweep
+from attnbook.lab import Counts, Seeds, device, experiment, highest, lowest, slope, sweep, track
 from attnbook.show import INK, Look, band, curves, log_axis, own_lines, style
 from attnbook.softmax_ntk.data import Sample, draw_sample
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
@@ -82,8 +82,9 @@ def to_zero_loss(
     kernels = np.stack([infinite_width_kernel("softmax", one.inputs) for one in drawn])  # at infinite width
     limit = spectrum(kernels, np.stack([one.labels for one in drawn]))
     rest = by_seed({"limit": limit[0], "limit_parts": limit[1]}, "row")
-    found = sweep(by_width, network=NETWORKS, width=widths).assign_coords(step=kept)
-    return found.merge(sweep(by_size, activation=ACTIVATIONS, size=sizes)).assign(rest)
+    sweeps = (by_width, {"network": NETWORKS, "width": widths}), (by_size, {"activation": ACTIVATIONS, "size": sizes})
+    found, others = (sweep(one, **axes) for one, axes in track(sweeps))
+    return found.assign_coords(step=kept).merge(others).assign(rest)
 
 
 @to_zero_loss.measures
@@ -219,16 +220,17 @@ def account(run: Trained, steps: int) -> dict[str, Any]:
         })  # fmt: skip
     sides = zip(smallest.tolist(), exponents.tolist(), (2 * first).sqrt().tolist(), strict=True)
     bounds = [Theorem(one, y.shape[2], y.shape[1], b).movement(m, residual) for one, b, residual in sides]
-    far = (now.first_layer - run.start.first_layer).norm(dim=1).amax(1) / torch.tensor(bounds, device=x.device)
+    far = (now.first_layer - run.start.first_layer).norm(dim=1).amax(1)
     found = {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
     extreme = {name: part.amin(0) if name == "leading" else part.amax(0) for name, part in found.items()}
-    return by_seed({name: part.cpu().numpy() for name, part in (extreme | {"over_movement": far}).items()}, "term")
+    extreme["over_movement"] = far / torch.from_numpy(np.array(bounds)).to(x.device)
+    return by_seed({name: part.cpu().numpy() for name, part in extreme.items()}, "term")
 
 
 @experiment(
     "softmax_ntk.wide_enough",
     needs="float64",
-    smoke={**TINY, "sizes": (4, 8), "outputs": (1, 2), "ladder": (4, 16), "max_steps": 20},
+    smoke={**TINY, "sizes": (4, 8), "outputs": (1, 2), "ladder": (4, 16), "target": 0.9},
 )
 def wide_enough(
     seeds: Seeds = (0, 1, 2, 3, 4),
@@ -252,8 +254,9 @@ def wide_enough(
                 found[waiting[run.descent.reached]] = m
         return {"width": ("seed", found)}
 
-    of_samples = sweep(lambda n: smallest(n, 1), size=sizes).rename(width="by_samples")
-    return of_samples.merge(sweep(lambda d: smallest(samples, d), output=outputs).rename(width="by_outputs"))
+    sweeps = (lambda n: smallest(n, 1), {"size": sizes}), (lambda d: smallest(samples, d), {"output": outputs})
+    of_samples, of_outputs = (sweep(one, **axes) for one, axes in track(sweeps))
+    return of_samples.rename(width="by_samples").merge(of_outputs.rename(width="by_outputs"))
 
 
 @wide_enough.measures
