@@ -34,7 +34,7 @@ WEAKEST = "softmax, weakest labels"  # along the weakest eigenvector of the kern
 NETWORKS = {"softmax": "softmax", WEAKEST: "softmax", "exp": "exp", "relu": "relu"}
 TERMS = ["normaliser", "first order", "higher orders", "squared change"]  # C0 to C3 of Lemma E.1
 TINY = {"samples": 5, "inputs": 7, "seeds": (0, 1)}  # for tests
-LARGE = {"samples": 64, "inputs": 64}
+FEW, LARGE = {"sizes": (4, 8), "outputs": (1, 2)}, {"samples": 64, "inputs": 64}
 
 
 @experiment(
@@ -92,23 +92,19 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     both, wide, theorem = data.sel(network=["softmax", WEAKEST]), data.isel(width=slice(2, None)), of_theorem(data)
     enough, last = both.isel(width=slice(1, None)), data.sel(network=ACTIVATIONS).isel(width=-1)
     steps, growth = last.steps.median("seed"), slope(data.size_steps.median("seed"), "size")
+    ratio = steps.max("network") / steps.min("network")
     moved, weakest = slope(wide.rms_movement.median("seed"), "width"), both.exponent.isel(width=-1).sel(network=WEAKEST)
+    exponents = {"least_exponent_ratio": lowest(weakest), "largest_exponent_ratio": highest(weakest)}
     largest = slope(wide.largest_movement.sel(network="softmax").median("seed"), "width")
     return {
         "SN-T4.2": {
             "share_arrived": enough.reached.mean(), "share_arrived_narrowest": both.reached.isel(width=0).mean(),
-            "gap_to_linear": highest(abs(both.over_linear.isel(width=-1) - 1)),
-            "left_by_theorem": highest(theorem.left), "left_without_20": theorem.left_without_20,
+            "gap_to_linear": highest(abs(both.over_linear.isel(width=-1) - 1)), "left_by_theorem": highest(theorem.left),
+            "left_without_20": theorem.left_without_20,
         },
-        "SN-5.3L": {
-            "largest_over_envelope": highest(enough.over_envelope),
-            "least_exponent_ratio": lowest(weakest), "largest_exponent_ratio": highest(weakest),
-        },
+        "SN-5.3L": {"largest_over_envelope": highest(enough.over_envelope), **exponents},
         "SN-5.3W": {f"slope_{name}": moved.sel(network=name) for name in ACTIVATIONS} | {"slope_largest": largest},
-        "SN-TAB1": {
-            "ratio": steps.max("network") / steps.min("network"),
-            **{f"growth_{name}": growth.sel(activation=name) for name in ACTIVATIONS},
-        },
+        "SN-TAB1": {f"growth_{name}": growth.sel(activation=name) for name in ACTIVATIONS} | {"ratio": ratio},
     }  # fmt: skip
 
 
@@ -176,8 +172,8 @@ def lemmas(
         problem = Problem("softmax", int(width), samples, inputs, outputs, start=start)
         return account(train(problem, seeds, device=device(), max_steps=1, fraction=by), steps)
 
-    found = sweep(one, start=("paired", "independent"), length=(short, length), width=widths)
-    return found.assign_coords(term=TERMS)
+    axes = {"start": ("paired", "independent"), "length": (short, length), "width": widths}
+    return sweep(one, **axes).assign_coords(term=TERMS)
 
 
 @lemmas.measures
@@ -193,8 +189,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         "SN-E7": {"largest_short": highest(short.terms[..., 3]), "largest_usual": highest(usual.terms[..., 3])},
         "SN-E3-pairs": {
             "smallest_ratio": (other / pairs).median("seed").min("width"), "share_within_pairs": (pairs <= ALLOWED).mean(),
-            "share_beyond_narrowest": (other.isel(width=0) > ALLOWED).mean(),
-            "share_within_widest": (other.isel(width=-1) <= ALLOWED).mean(),
+            "share_beyond_narrowest": (other[0] > ALLOWED).mean(), "share_within_widest": (other[-1] <= ALLOWED).mean(),
             "slope_pairs": slope(pairs, "width"), "slope_independent": slope(other, "width"),
         },
     }  # fmt: skip
@@ -227,11 +222,7 @@ def account(run: Trained, steps: int) -> dict[str, Any]:
     return by_seed({name: part.cpu().numpy() for name, part in extreme.items()}, "term")
 
 
-@experiment(
-    "softmax_ntk.wide_enough",
-    needs="float64",
-    smoke={**TINY, "sizes": (4, 8), "outputs": (1, 2), "ladder": (4, 16), "target": 0.9},
-)
+@experiment("softmax_ntk.wide_enough", needs="float64", smoke={**TINY, **FEW, "ladder": (4, 16), "target": 0.9})
 def wide_enough(
     seeds: Seeds = (0, 1, 2, 3, 4),
     sizes: Counts = (8, 16, 32, 64),  # numbers of samples, with one output
@@ -264,8 +255,8 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     n, samples, outputs = data.attrs["settings"]["samples"], data.by_samples, data.by_outputs
     over = (samples / data["size"] ** 2).max("size"), (outputs / (n * data.output) ** 2).max("output")
     slopes = slope(samples.median("seed"), "size"), slope(outputs.median("seed"), "output")
-    found = dict(zip(("slope_samples", "slope_outputs"), slopes, strict=True))
-    return {"SN-WIDTH": found | {"largest_over_square": highest(np.maximum(*over))}}
+    square = highest(np.maximum(*over))
+    return {"SN-WIDTH": {"slope_samples": slopes[0], "slope_outputs": slopes[1], "largest_over_square": square}}
 
 
 @experiment("softmax_ntk.curvature", group=1, needs="float64", smoke={"samples": 4, "widths": (4, 8), "seeds": (0, 1)})
@@ -277,8 +268,7 @@ def curvature(
     """Is the loss convex at the paired start? Its Hessian, with a denominator and without."""
 
     def one(seed: int, network: Activation, width: float) -> dict[str, float]:
-        run = trained(Problem(network, int(width), samples, samples), (seed,), 1)
-        start = run.start
+        start = (run := trained(Problem(network, int(width), samples, samples), (seed,), 1)).start
 
         def loss(weights: Tensor) -> Tensor:
             z = run.inputs[0] @ weights.view(start.first_layer.shape[1:])
@@ -298,10 +288,9 @@ def curvature(
 @curvature.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     softmax, exp = data.sel(network="softmax"), data.sel(network="exp")
-    ends = {"least_share_negative": lowest(softmax.negative), "largest_share_negative": highest(softmax.negative)}
-    ratio, fall = (exp.lowest / softmax.lowest).median("width"), slope(-softmax.lowest.median("seed"), "width")
-    others = {"exp_over_softmax": ratio, "least_gradient": lowest(data.gradient), "slope_lowest": fall}
-    return {"SN-CONVEX": ends | others}
+    ratio, least = (exp.lowest / softmax.lowest).median("width"), lowest(softmax.negative)
+    found = {"least_share_negative": least, "exp_over_softmax": ratio, "least_gradient": lowest(data.gradient)}
+    return {"SN-CONVEX": found}
 
 
 COLORS = ("#8a5a00", "#c2410c", "#7c3aed", "#15803d", "#0b5cad", "#0d4849")  # by width
@@ -312,18 +301,14 @@ ALT = {
     "width": "Smallest width that trains, far below the dotted line of the theorem's square.",
 }
 CIRCLE, AROUND = np.array([0.5, 2.1, 3.5, 5.3]), np.linspace(0, 2 * np.pi, 200)  # angles: four inputs, and all
-ENOUGH = {
-    "size": Look("more samples, one output", "#0b5cad", "-", "o"),
-    "output": Look("more outputs, 16 samples", "#c2410c", "-.", "^"),
-}
 
 
 def to_zero(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure:
     """Draw the loss of one seed at every width, on its linear model, with the envelope of the lemma at the largest."""
     import matplotlib.pyplot as plt
 
-    order = np.argsort(data.steps.sel(network="softmax").isel(width=-1).values)
-    data, t = data.isel(seed=int(order[len(order) // 2])), np.arange(501)  # the median seed
+    order, t = np.argsort(data.steps.sel(network="softmax").isel(width=-1).values), np.arange(501)
+    data = data.isel(seed=int(order[len(order) // 2]))  # the median seed
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.7), sharey=True)
         for ax, network, title in zip(axes, NETWORKS, ("labels from a coin", "the slowest labels"), strict=False):
@@ -376,53 +361,51 @@ def trails(neurons: int) -> Figure:
 
 def trail_text(neurons: int) -> str:
     """Say how long a typical trail is, and how far network and linear model are apart."""
-    run, *_, gap = planar(neurons)
-    trail = np.median(run.movement())
+    trail, gap = np.median(planar(neurons)[0].movement()), planar(neurons)[3]
     return f"{neurons} neurons: typical trail {trail:.2g}, largest gap to the linear model {gap:.1g}."
 
 
 def laziness(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = None) -> Figure:
     """Draw how much the kernel of each network has changed by the end of training, against the number of neurons."""
     drift = data.drift.sel(network=ACTIVATIONS).isel(width=slice(-3, None))
-    return _against_width(drift, "network", LOOKS, "change of the kernel", yours)
+    return _against_width(drift, "network", LOOKS, "change of the kernel", yours or {})
 
 
 def damage(data: xr.Dataset) -> Figure:
     """Draw the largest part of the denominator in a step, in the unit of the proof, for pairs and without."""
-    terms = data.terms.isel(length=1).sel(term="normaliser")
-    limit = dict.fromkeys(data.width.values, ALLOWED)
-    return _against_width(terms, "start", STARTS, "damage by the denominator", None, limit)
+    return _against_width(data.terms.isel(length=1, term=0), "start", STARTS, "damage by the denominator", {}, ALLOWED)
 
 
 def _against_width(
-    values: xr.DataArray, hue: str, looks: Mapping[str, Look], label: str, yours: Any, limit: Any = None
+    of: xr.DataArray, hue: str, looks: Any, label: str, yours: Any, limit: float | None = None
 ) -> Figure:
     import matplotlib.pyplot as plt
 
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.2))
-        curves(ax, values, "width", hue, looks)
+        curves(ax, of, "width", hue, looks)
         own_lines(ax, yours)
         if limit:
-            ax.plot([*limit], [*limit.values()], ":", color=INK, label="allowed by the proof")
-        log_axis(ax, values.width.values, "number of neurons")
+            ax.axhline(limit, ls=":", color=INK, label="allowed by the proof")
+        log_axis(ax, of.width.values, "number of neurons")
         ax.set(yscale="log", ylabel=label)
         figure.legend(loc="outside upper left", ncols=4, fontsize=9.5)
     return figure
 
 
 def enough(data: xr.Dataset) -> Figure:
-    """Draw the smallest width that trains, by samples and by outputs, beside the square of the theorem."""
+    """Draw the smallest width that trains, with more samples and with more outputs, beside the theorem's square."""
     import matplotlib.pyplot as plt
 
-    setting = data.attrs["settings"]
-    lines = {"size": (data.by_samples, 1), "output": (data.by_outputs, setting["samples"])}
+    setting, rows = data.attrs["settings"], np.array([8, 16, 32, 64, 128])
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
-        for along, (widths, others) in lines.items():
-            x = others * data[along].values
-            band(ax, x, widths.transpose("seed", along).values, ENOUGH[along])
-        rows = np.array([8, 16, 32, 64, 128])
+        more = (
+            Look("more samples, one output", "#0b5cad", "-", "o"),
+            Look("more outputs, 16 samples", "#c2410c", "-.", "^"),
+        )
+        band(ax, data["size"].values, data.by_samples.transpose("seed", "size").values, more[0])
+        band(ax, setting["samples"] * data.output.values, data.by_outputs.transpose("seed", "output").values, more[1])
         ax.plot(rows, rows**2, ":", color=INK, label="$n^2d^2$")
         ax.plot(rows, 2 * rows / setting["inputs"], "--", color="#5b5f66", label="kernel of full rank")
         log_axis(ax, rows, "numbers to fit: samples times outputs")

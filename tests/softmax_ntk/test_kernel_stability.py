@@ -165,7 +165,7 @@ def test_bounds_by_hand():
 
 def test_the_movement_bound_by_hand():
     """Eigenvalue 0.5, n d = 6, B = 2, residual 3, width 100: 8 / 0.5 e^6 sqrt(6) 3 / 100, e^6 being 403.4288."""
-    found = lazy_bounds.movement_bound(0.5, n_samples=3, n_outputs=2, width=100, exponent=2.0, residual=3.0)
+    found = lazy_bounds.Theorem(0.5, 3, 2, exponent=2.0).movement(100, 3.0)
     assert found == pytest.approx(16 * 403.4288 * 2.4494897 * 0.03)
 
 
