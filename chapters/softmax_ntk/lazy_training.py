@@ -80,11 +80,10 @@ def to_zero_loss(
 
     drawn = [draw_sample(samples, inputs, 1, seed=seed) for seed in seeds]
     kernels = np.stack([infinite_width_kernel("softmax", one.inputs) for one in drawn])  # at infinite width
-    limit = spectrum(kernels, np.stack([one.labels for one in drawn]))
-    rest = by_seed({"limit": limit[0], "limit_parts": limit[1]}, "row")
+    mu, parts = spectrum(kernels, np.stack([one.labels for one in drawn]))
     sweeps = (by_width, {"network": NETWORKS, "width": widths}), (by_size, {"activation": ACTIVATIONS, "size": sizes})
     found, others = (sweep(one, **axes) for one, axes in track(sweeps))
-    return found.assign_coords(step=kept).merge(others).assign(rest)
+    return found.assign_coords(step=kept).merge(others).assign(by_seed({"limit": mu, "limit_parts": parts}, "row"))
 
 
 @to_zero_loss.measures
@@ -287,8 +286,8 @@ def curvature(
 
 @curvature.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    softmax, exp = data.sel(network="softmax"), data.sel(network="exp")
-    ratio, least = (exp.lowest / softmax.lowest).median("width"), lowest(softmax.negative)
+    least, down = lowest(data.negative.sel(network="softmax")), data.lowest
+    ratio = (down.sel(network="exp") / down.sel(network="softmax")).median("width")
     found = {"least_share_negative": least, "exp_over_softmax": ratio, "least_gradient": lowest(data.gradient)}
     return {"SN-CONVEX": found}
 
@@ -376,9 +375,7 @@ def damage(data: xr.Dataset) -> Figure:
     return _against_width(data.terms.isel(length=1, term=0), "start", STARTS, "damage by the denominator", {}, ALLOWED)
 
 
-def _against_width(
-    of: xr.DataArray, hue: str, looks: Any, label: str, yours: Any, limit: float | None = None
-) -> Figure:
+def _against_width(of: xr.DataArray, hue: str, looks: Any, label: str, yours: Any, limit: float = 0) -> Figure:
     import matplotlib.pyplot as plt
 
     with style():
@@ -438,19 +435,16 @@ def linear_loss(answer: Callable[..., Any]) -> str | None:
     rng = stream(1, "exercise", "SN-21")
     features, y = rng.standard_normal((6, 4)), rng.standard_normal(4)
     kernel, rate, steps = features.T @ features / 6, 0.1, 7
-
-    def after(count: int, eta: float = rate) -> np.ndarray:
-        return np.linalg.matrix_power(np.eye(4) - eta * kernel, count) @ y
-
-    right = after(steps) @ after(steps) / 2
+    one_step, back = np.eye(4) - rate * kernel, np.eye(4) + rate * kernel
+    left, more, wrong = (np.linalg.matrix_power(m, t) @ y for m, t in ((one_step, 7), (one_step, 8), (back, 7)))
     likely = {
-        "the loss is half the squared length": 2 * right,
-        "these are residuals, not the loss": after(steps),
-        "the power belongs to the residual; the loss has twice as many factors": y @ after(steps) / 2,
-        "one step too many": after(steps + 1) @ after(steps + 1) / 2,
-        "the sign is reversed: a step makes residuals smaller": after(steps, -rate) @ after(steps, -rate) / 2,
+        "the loss is half the squared length": left @ left,
+        "these are residuals, not the loss": left,
+        "the power belongs to the residual; the loss has twice as many factors": y @ left / 2,
+        "one step too many": more @ more / 2,
+        "the sign is reversed: a step makes residuals smaller": wrong @ wrong / 2,
     }
-    return verdict(answer(kernel.copy(), y.copy(), rate, steps), right, likely, "one number")
+    return verdict(answer(kernel.copy(), y.copy(), rate, steps), left @ left / 2, likely, "one number")
 
 
 CHECKS = {"SN-1": softmax_gradient, "SN-21": linear_loss}
