@@ -16,6 +16,7 @@ CHAPTERS = [
     "multi_head/how_many_heads",
     "softmax_ntk/diffusion",
     "softmax_ntk/kernel_stability",
+    "softmax_ntk/lazy_training",
     "softmax_ntk/softmax_network",
     "softmax_ntk/to_self_attention",
 ]
