@@ -170,6 +170,11 @@ class NoisySample:
     clean: Float[np.ndarray, "count dimension"]
     points: Float[np.ndarray, "count dimension"]
 
+    def before(self, time: float) -> NoisySample:
+        """Return the samples of times up to one."""
+        kept = self.times <= time
+        return NoisySample(self.times[kept], self.clean[kept], self.points[kept])
+
 
 def draw_noisy_sample(
     clean: Float[np.ndarray, "count dimension"], *, rng: np.random.Generator, schedule: Schedule

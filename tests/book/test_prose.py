@@ -16,6 +16,7 @@ CHAPTERS = [
     "multi_head/how_many_heads",
     "softmax_ntk/diffusion",
     "softmax_ntk/kernel_regression",
+    "softmax_ntk/softmax_network",
 ]
 PATTERNS = {
     "connectives": (

@@ -537,6 +537,7 @@ def test_error_over_the_line_knows_line_and_truth():
         return own.error_over_line(denoise)
 
     assert asked(own.PLANE.line) == pytest.approx(1, rel=1e-4)
+    assert (own.PLANE.draw(11, stream(1, "early")).before(0.7).times <= 0.7).all()
     assert asked(own.PLANE.truth) < 1e-8
 
 
@@ -558,12 +559,11 @@ def test_axes_that_do_not_increase_are_refused(name, change, said):
 
 
 def test_pictures_draw(stored):
-    fresh, copies, _, _, sizes = stored.values()
+    fresh, _, _, _, sizes = stored.values()
     mine = np.zeros((11, 2))
-    drawn = [own.by_copies(fresh, {"mine": {1: 2.0, 8: 1.0}}), own.by_labels(sizes, copies)]
+    drawn = [own.by_copies(fresh, {"mine": {1: 2.0, 8: 1.0}}), own.by_labels(sizes)]
     assert "yours: mine" in [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    # 400 clean points with 1, 2, 4 and 8 copies
-    np.testing.assert_array_equal(drawn[1].axes[0].lines[1].get_xdata(), [400, 800, 1600, 3200])
+    np.testing.assert_array_equal(drawn[1].axes[0].lines[0].get_xdata(), sizes["size"])
     frame = own.clouds(fresh, 0.05, {"mine": mine})
     assert [ax.get_title(loc="left") for ax in frame.axes] == [
         "true score",
@@ -636,12 +636,17 @@ def test_the_sampler_of_the_page_leads_back_with_the_true_score(program):
 
 @pytest.mark.slow
 def test_what_the_page_says_of_changes_holds(program):
-    """The rows of "Change it", on the seed of the page."""
+    """The rows of "Change it" and of what breaks it, on the seed of the page."""
 
     def error(**change):
         return own.error_over_line(program["train"](**change))
 
-    softmax = {n: error(copies=n) for n in (1, 1000)}
+    squares, distances = (program["train"](**one) for one in ({}, {"loss": lambda f, x0, t: (f - x0).norm(dim=1)}))
+    softmax = {1: error(copies=1), 1000: own.error_over_line(squares)}
+    assert own.error_over_line(distances) > 2 * softmax[1000]
+    assert own.error_over_line(distances, below=0.2) < own.error_over_line(squares, below=0.2)
+    near = [own.PLANE.mixture.share_near(0.05, program["sample"](f).numpy()) for f in (squares, distances)]
+    assert near[0] < near[1]
     assert error(points=40) > 0.8
     assert 2 < error(copies=1, steps=60) < 0.7 * softmax[1]
     assert {"copies", "points", "neurons", "steps"} <= set(inspect.signature(program["train"]).parameters)
