@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream, to_tensor
-from attnbook.lab import Counts, Seeds, device, experiment, highest, lowest, share_of_seeds, slope, sweep
+from attnbook.lab import Counts, Seeds, device, experiment, highest, listening, lowest, share_of_seeds, slope, sweep
 from attnbook.show import INK, band, log_axis, own_lines, style
 from attnbook.softmax_ntk.data import Sample, sphere
 from attnbook.softmax_ntk.descent import gradient_descent
@@ -62,8 +62,10 @@ def coupling(
         begun = starting_networks(problem, seeds, device=device())
         return beside(*begun, points, [fine * time for time in times], 1 / fine)[0]
 
-    flow = sweep(lambda *at: {"flow": one(1, *at, FINE)["gap"]}, narrow=narrow, network=ACTIVATIONS)
-    return sweep(one, outputs=outputs, width=widths, network=ACTIVATIONS).merge(flow).assign_coords(time=list(times))
+    found = sweep(one, outputs=outputs, width=widths, network=ACTIVATIONS).assign_coords(time=list(times))
+    with listening(lambda share: None):
+        flow = sweep(lambda m, network: {"flow": one(1, m, network, FINE)["gap"]}, narrow=narrow, network=ACTIVATIONS)
+    return found.merge(flow)
 
 
 @coupling.measures
@@ -120,7 +122,7 @@ def beside(
         losses.append(residual.square().sum((1, 2)))
         now.first_layer.sub_(change * eta[:, None, None])
     apart = torch.stack(gaps)
-    bound = coupling_bound(*(one[:, None] for one in (smallest, goal.norm(dim=1), drift)), norms, moved)
+    bound = coupling_bound(smallest[:, None], goal.norm(dim=1)[:, None], drift[:, None], norms, moved)
     stages = {"bound": bound, "summed": moved * residuals[:, None] + norms * behind[:, None], "directed": directed}
     over = {f"{name}_over_gap": stage / apart.amax(0).clamp(min=1e-16) for name, stage in stages.items()}
     curve, fitted = (one / one[0] for one in (torch.stack(losses), fit.square().sum(2)))
@@ -131,14 +133,14 @@ def beside(
         "smallest_bound_over_gap": over["bound_over_gap"].amin(1),
         **{name: ratio.quantile(0.5, dim=1) for name, ratio in over.items()},
     }  # fmt: skip
-    kept = {name: ("seed", one.cpu().numpy()) for name, one in found.items()}
+    kept: dict[str, Any] = {name: ("seed", one.cpu().numpy()) for name, one in found.items()}
     kept["gap_at"] = ("time", "seed"), apart.amax(2)[times].cpu().numpy()
     return kept, torch.stack([outputs, machine[-1]]).cpu().numpy()
 
 
 def bound_of_theorem(smallest: Any, size: int, width: int, drift: Any, moved: Any) -> Any:
     """Bound the gap as Theorem F.2, as reconstructed, with hidden constants 1."""
-    squared = (size / (drift.clamp(min=1e-300) * width * smallest)).log() ** 2
+    squared = (size / (drift.clamp(min=1e-99) * width * smallest)).log() ** 2
     return size**0.5 / smallest * (moved + squared * drift / smallest)
 
 
@@ -162,9 +164,9 @@ def on_a_circle(
         return {"curve": (("model", "seed", "point"), both), "gap": ("seed", np.ptp(both, axis=0).max(1))}
 
     found = sweep(lambda size: one("softmax", 64, size), size=sizes).rename(gap="gap_by_size")
-    found = found.assign(
-        gap=sweep(one, network=ACTIVATIONS, width=widths).gap, labels=(("seed", "angle"), labels[:, 0])
-    )
+    with listening(lambda share: None):
+        gap = sweep(one, network=ACTIVATIONS, width=widths).gap
+    found = found.assign(gap=gap, labels=(("seed", "angle"), labels[:, 0]))
     return found.assign_coords(point=around, angle=angles, model=["network", "machine"])
 
 
