@@ -80,7 +80,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         },
         "SN-F2": {
             "flattest_slope": slopes.max(), "share_with_condition": data.condition.mean(),
-            "largest_constant": highest((data.gap / data.form).where((data.condition > 0) & (data.gap > 0), 0)),
+            "largest_constant": highest((data.gap / data.form).where((data.condition > 0) & (data.gap > 1e-12), 0)),
         },
         "SN-F2-every": {"flattest_slope": slope(softmax.median("seed"), "width").max()},
         "SN-F2-steps": {"highest_factor": highest(factor), "lowest_factor": lowest(factor)},
