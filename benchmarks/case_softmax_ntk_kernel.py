@@ -1,4 +1,4 @@
-"""Softmax networks and self-attention: kernel and gradients in closed form, beside automatic differentiation."""
+"""Softmax networks: kernel and gradients in closed form, beside automatic differentiation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch.func import grad, jacrev, vmap
 from attnbook.core.rng import stream
 from attnbook.softmax_ntk.data import draw_sample
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.self_attention import draw_layer, loss_and_gradients
 from attnbook.softmax_ntk.two_layer import Networks, draw_weights, loss_and_gradient
 
 SEEDS, WIDTH, SAMPLES = 20, 512, 16
@@ -21,7 +20,7 @@ SEEDS, WIDTH, SAMPLES = 20, 512, 16
 
 def cases() -> list[Case]:
     """Return the comparisons of closed forms."""
-    return [kernel(), gradient(), gradient(members=1, width=256, n_samples=32, aim=3.0), attention_gradient()]
+    return [kernel(), gradient(), gradient(members=1, width=256, n_samples=32, aim=3.0)]
 
 
 def kernel() -> Case:
@@ -100,47 +99,6 @@ def gradient(members: int = SEEDS, width: int = WIDTH, n_samples: int = SAMPLES,
         tolerance=1e-10,
         aim={} if aim is None else {"torch.autograd, batched": aim},
         repeat=20,
-    )
-
-
-def attention_gradient(members: int = 20, n_sequences: int = 32, length: int = 16, dimension: int = 16) -> Case:
-    """Compare both gradients of self-attention layers, in closed form, with automatic differentiation."""
-    layers = [draw_layer(dimension, dimension, rng=stream(s, "benchmark")) for s in range(members)]
-    key_query, value = (torch.from_numpy(np.stack(weights)) for weights in zip(*layers, strict=True))
-    rng = stream(0, "benchmark", "tokens")
-    tokens = torch.from_numpy(rng.standard_normal((members, n_sequences, length, dimension)))
-    labels = torch.from_numpy(rng.standard_normal((members, n_sequences * length, dimension)))
-
-    def loss(m: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        rows = torch.softmax(x @ m @ x.mT, dim=-1) @ (x @ v)
-        return (rows.flatten(0, 1) - y).square().sum() / (2 * len(y))
-
-    def ours() -> np.ndarray:
-        found = loss_and_gradients(key_query, value, tokens, labels)
-        return torch.cat([found.key_query, found.value], dim=1).numpy()
-
-    def autograd() -> np.ndarray:
-        m, v = (t.clone().requires_grad_() for t in (key_query, value))
-        asked = (tokens.flatten(1, 2) @ m).unflatten(1, (n_sequences, length))
-        rows = ((torch.softmax(asked @ tokens.mT, dim=-1) @ tokens).flatten(1, 2)) @ v
-        ((rows - labels).square().sum() / (2 * labels.shape[1])).backward()
-        return torch.cat([m.grad, v.grad], dim=1).numpy()
-
-    def per_layer() -> np.ndarray:
-        return torch.cat(vmap(grad(loss, argnums=(0, 1)))(key_query, value, tokens, labels), dim=1).numpy()
-
-    return Case(
-        title="Gradient of self-attention layers",
-        what=f"Both gradients of {members} layers, each on {n_sequences} sequences of {length} tokens with {dimension} "
-        "entries and as many outputs, float64.",
-        variants={
-            "closed form (ours)": ours,
-            "torch.autograd, batched, the same products": autograd,
-            "torch.func: vmap(grad)": per_layer,
-        },
-        tolerance=1e-10,
-        aim={},
-        repeat=5,
     )
 
 

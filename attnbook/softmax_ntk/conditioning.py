@@ -1,7 +1,7 @@
 r"""Can this kernel be inverted? Rank, and errors that say why not.
 
-Paired neurons share their features, so a kernel of size $nd$ needs $m\ge 2nd/d_{in}$ neurons, and some more: see
-:func:`attnbook.softmax_ntk.stability_bounds.rank_bound`. Where a kernel is inverted,
+Paired neurons share their features, so a kernel of size $nd$ needs $m\ge 2nd/d_{in}$ neurons, and some more. Where a
+kernel is inverted,
 :func:`attnbook.softmax_ntk.ntk.kernel_coefficients` refuses one that is singular; the solution would be made of
 rounding errors.
 """

@@ -1,12 +1,12 @@
 r"""Directions in which all neurons of a network move at once, each by at most a radius $R$.
 
-==========  ==================================================================================================
-``random``  every neuron in a random direction of its own
-``common``  all neurons by the same vector
-``spread``  along one axis, each neuron away from the middle: $\mathrm{sign}(\langle w_r,u\rangle)\,u$
-``gdlike``  the two neurons of a pair in opposite directions, as the first step of gradient descent moves them
-``inward``  every neuron towards the origin, and no farther
-==========  ==================================================================================================
+============  ================================================================================================
+``random``    every neuron in a random direction of its own
+``shared``    all neurons by the same vector
+``opposite``  the two neurons of a pair in opposite directions, as the first step of gradient descent moves them
+``spread``    along one axis, each neuron away from the middle: $\mathrm{sign}(\langle w_r,u\rangle)\,u$
+``inward``    every neuron towards the origin, and no farther
+============  ================================================================================================
 
 The directions are this book's; Lemma 5.1 allows all of them.
 """
@@ -18,30 +18,38 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
 
-Direction: TypeAlias = Literal["random", "common", "spread", "gdlike", "inward"]
+Direction: TypeAlias = Literal["random", "shared", "opposite", "spread", "inward"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 def displacement(
     direction: Direction, first_layer: Float[np.ndarray, "inputs width"], radius: float, *, rng: np.random.Generator
 ) -> Float[np.ndarray, "inputs width"]:
-    r"""Return by what each neuron of a network moves: a column of length $R$, or less where ``inward`` ends earlier.
+    r"""Return by what each neuron of a network moves.
 
     The same generator gives the same direction at every radius.
 
+    Args:
+        direction: One of those above.
+        first_layer: Weights, one column per neuron.
+        radius: How far each neuron moves, $R$; ``inward`` ends at the origin.
+        rng: Source of randomness.
+
+    Returns:
+        One column per neuron.
+
     Raises:
-        ValueError: If the direction is unknown, the radius is negative or not finite, or ``gdlike`` meets an odd width.
+        ValueError: If the direction is unknown, the radius negative or not finite, or the width odd for ``opposite``.
 
     Example:
-        >>> move = displacement("gdlike", np.ones((3, 4)), 0.5, rng=np.random.default_rng(0))
+        >>> move = displacement("opposite", np.ones((3, 4)), 0.5, rng=np.random.default_rng(0))
         >>> bool(np.allclose(move[:, ::2] + move[:, 1::2], 0)), float(np.linalg.norm(move[:, 0]).round(9))
         (True, 0.5)
     """
@@ -53,12 +61,11 @@ def displacement(
     if direction == "inward":
         lengths = np.linalg.norm(first_layer, axis=0)
         return -first_layer * np.minimum(radius / np.maximum(lengths, np.finfo(float).tiny), 1.0)
-    if direction == "gdlike" and width % 2:
-        raise ValueError(f"direction: gdlike moves pairs, which need an even width, got {width}")
-    count = {"random": width, "gdlike": width // 2}.get(direction, 1)
-    drawn = rng.standard_normal((n_inputs, count))
+    if direction == "opposite" and width % 2:
+        raise ValueError(f"direction: expected an even width for pairs, got {width}")
+    drawn = rng.standard_normal((n_inputs, {"random": width, "opposite": width // 2}.get(direction, 1)))
     drawn *= radius / np.linalg.norm(drawn, axis=0)
-    if direction == "gdlike":
+    if direction == "opposite":
         return np.stack([drawn, -drawn], axis=2).reshape(n_inputs, width)
     if direction == "spread":
         return drawn * np.where(drawn.T @ first_layer >= 0, 1.0, -1.0)
@@ -70,14 +77,23 @@ def displaced(networks: Networks, direction: Direction, radius: float, *, seeds:
 
     A seed moves in the same direction at every radius, and networks of other activations with the same weights alike.
 
+    Args:
+        networks: What is to be moved.
+        direction: As for :func:`displacement`.
+        radius: How far each neuron moves.
+        seeds: One for each network.
+
+    Returns:
+        The networks after the move.
+
     Raises:
-        ValueError: If there is not one seed per network.
+        ValueError: As :func:`displacement`, or if there is not one seed per network.
     """
     weights = networks.first_layer
     if len(seeds) != len(weights):
         raise ValueError(f"seeds: expected one per network, {len(weights)}, got {len(seeds)}")
-    rngs = [stream(seed, "direction", direction, networks.width) for seed in seeds]
-    before = weights.cpu().double().numpy()
-    moves = [displacement(direction, w, radius, rng=rng) for w, rng in zip(before, rngs, strict=True)]
-    by = to_tensor(np.stack(moves), device=weights.device, dtype=torch.float64).to(weights.dtype)
-    return replace(networks, first_layer=weights + by)
+    moves = [
+        displacement(direction, before, radius, rng=stream(seed, "direction", direction, networks.width))
+        for seed, before in zip(seeds, weights.cpu().double().numpy(), strict=True)
+    ]
+    return replace(networks, first_layer=weights + weights.new_tensor(np.stack(moves)))

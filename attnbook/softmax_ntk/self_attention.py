@@ -9,59 +9,54 @@ paper                name here           shape
 $X$                  ``tokens``          ``(length, dimension)`` for each sequence
 $QK^\top$            ``key_query``       ``(dimension, dimension)``
 $V$                  ``value``           ``(dimension, outputs)``
-$XV$                 (not stored)        ``(length, outputs)``
 ===================  ==================  ==========================================
 
-Tensors have a leading *member* axis, as everywhere in this book: layers of equal sizes are computed together, each on
-its own sequences; outputs, contexts and labels have one row per token, all sequences below each other. The loss is
-$\frac1{2nL}\sum\|\mathrm{output}-\mathrm{label}\|^2$ over $n$ sequences of $L$ tokens. Shapes that do not fit raise
-ValueError and are named.
+Tensors have a leading *member* axis: layers of equal sizes are computed together, each on its own sequences; outputs,
+contexts and labels have one row per token, all sequences below each other. To train layers alternately, the values
+solved for before each step of the key-query matrix::
+
+    gradient = autograd(lambda now, _: layer_loss(now["key_query"], None, tokens, labels))
+    train(gradient, {"key_query": start}, optimizer=Adam(0.05), steps=200, record=...)
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.two_layer import Weights
+from attnbook.core.rng import stream
 
 __all__ = [
-    "Gradients", "attention_weights", "contexts", "draw_layer", "loss_and_gradients", "outputs",
-    "row_as_network", "solve_values",
-]  # fmt: skip
+    "attention_weights",
+    "contexts",
+    "draw_layer",
+    "draw_planted",
+    "layer_loss",
+    "outputs",
+    "row_jacobian",
+    "solve_values",
+]
 
 # Directions in which the Gram matrix of the contexts is smaller than this part of its largest eigenvalue are left at 0.
 CUTOFF = 1e-12
 
 
-class Gradients(NamedTuple):
-    """Losses of layers, and gradients with respect to both matrices.
-
-    Attributes:
-        loss: Loss of each layer.
-        key_query: Gradient with respect to the key-query matrix.
-        value: Gradient with respect to the values.
-        at_value: The values at which they are taken: as given, or solved for.
-    """
-
-    loss: Float[Tensor, " members"]
-    key_query: Float[Tensor, "members dimension dimension"]
-    value: Float[Tensor, "members dimension outputs"]
-    at_value: Float[Tensor, "members dimension outputs"]
-
-
 def draw_layer(
     dimension: int, n_outputs: int, *, rng: np.random.Generator, sharpness: float = 1.0
 ) -> tuple[Float[np.ndarray, "dimension dimension"], Float[np.ndarray, "dimension outputs"]]:
-    r"""Return weights of a layer, $QK^\top$ and $V$.
+    r"""Return random weights of a layer, $QK^\top$ and $V$.
 
-    Entries of $QK^\top$ have standard deviation ``sharpness`` over the dimension, so that for standard normal tokens
-    the logits of different tokens have standard deviation ``sharpness``, which is at least 0 and by default 1; with 0
-    attention is uniform. Entries of $V$ have $1/\sqrt{\mathrm{dimension}}$.
+    Args:
+        dimension: Entries of a token.
+        n_outputs: Outputs of a token.
+        rng: Source of randomness.
+        sharpness: Standard deviation of the logits of different standard normal tokens, at least 0, where attention
+            is uniform; entries of $QK^\top$ have this over the dimension. Default 1.
+
+    Returns:
+        Key-query matrix and values; entries of $V$ have standard deviation $1/\sqrt{\mathrm{dimension}}$.
 
     Raises:
         ValueError: If a size is not positive or the sharpness is negative or not finite.
@@ -79,10 +74,51 @@ def draw_layer(
     return key_query, rng.standard_normal((dimension, n_outputs)) / np.sqrt(dimension)
 
 
+def draw_planted(
+    seed: int, shape: tuple[int, int, int], n_outputs: int, *, mean_norm: float = 0.0, sharpness: float = 2.0
+) -> dict[str, np.ndarray]:
+    """Return standard normal sequences, a random layer that labels them, and where a student of it may start.
+
+    Args:
+        seed: Of all streams.
+        shape: Sequences, tokens of each, entries of a token.
+        n_outputs: Outputs of a token.
+        mean_norm: Norm of a mean that all tokens share; default 0.
+        sharpness: Standard deviation of the teacher's logits; default 2.
+
+    Returns:
+        ``tokens``, the teacher's ``key_query`` and ``value``, the student's ``start`` of nearly uniform attention, and
+        ``signs``, random values of the size of the teacher's.
+
+    Raises:
+        ValueError: As :func:`draw_layer`.
+
+    Example:
+        >>> draw_planted(0, (16, 8, 5), 3)["tokens"].shape
+        (16, 8, 5)
+    """
+    dimension = shape[2]
+    (key_query, value), (start, signs) = (
+        draw_layer(dimension, n_outputs, rng=stream(seed, name, dimension), sharpness=logits)
+        for name, logits in (("teacher", sharpness), ("student", 0.1))
+    )
+    mean = stream(seed, "mean", dimension).standard_normal(dimension)
+    tokens = stream(seed, "sequences", *shape).standard_normal(shape) + mean_norm * mean / np.linalg.norm(mean)
+    signs = np.sign(signs) / dimension**0.5
+    return {"tokens": tokens, "key_query": key_query, "value": value, "start": start, "signs": signs}
+
+
 def attention_weights(
     key_query: Float[Tensor, "members dimension dimension"], tokens: Float[Tensor, "members sequences length dimension"]
 ) -> Float[Tensor, "members sequences length length"]:
     r"""Return $\mathrm{softmax}(XQK^\top X^\top)$ of each sequence: row $i$ says what token $i$ looks at.
+
+    Args:
+        key_query: One matrix for each layer.
+        tokens: The sequences of each layer.
+
+    Returns:
+        Numbers between 0 and 1; each row adds up to 1.
 
     Raises:
         ValueError: If the shapes do not fit or a token is not finite.
@@ -92,11 +128,7 @@ def attention_weights(
         [0.25, 0.25, 0.25, 0.25]
     """
     members, dimension, _ = key_query.shape
-    if tokens.ndim != 4 or tokens.shape[0] != members or tokens.shape[3] != dimension:
-        expected = f"({members}, any, any, {dimension})"
-        raise ValueError(
-            f"tokens: expected (members, sequences, length, dimension) = {expected}, got {tuple(tokens.shape)}"
-        )
+    _check("tokens", tokens, (members, *tokens.shape[1:3], dimension))
     if not torch.isfinite(tokens).all():
         raise ValueError("tokens: expected finite numbers, got NaN or infinity")
     asked = (tokens.flatten(1, 2) @ key_query).unflatten(1, tokens.shape[1:3])
@@ -107,7 +139,15 @@ def contexts(
     weights: Float[Tensor, "members sequences length length"],
     tokens: Float[Tensor, "members sequences length dimension"],
 ) -> Float[Tensor, "members rows dimension"]:
-    """Return what each token gathers before the values are applied: the weighted mean of the tokens of its sequence."""
+    """Return what each token gathers before the values are applied: the weighted mean of the tokens of its sequence.
+
+    Args:
+        weights: What :func:`attention_weights` gave.
+        tokens: The sequences of each layer.
+
+    Returns:
+        One row for each token.
+    """
     return (weights @ tokens).flatten(1, 2)
 
 
@@ -116,8 +156,20 @@ def outputs(
     value: Float[Tensor, "members dimension outputs"],
     tokens: Float[Tensor, "members sequences length dimension"],
 ) -> Float[Tensor, "members rows outputs"]:
-    r"""Return $\mathrm{softmax}(XQK^\top X^\top)\,XV$ of each layer."""
-    _check_value(key_query, value)
+    r"""Return $\mathrm{softmax}(XQK^\top X^\top)\,XV$ of each layer.
+
+    Args:
+        key_query: One matrix for each layer.
+        value: Its values.
+        tokens: Its sequences.
+
+    Returns:
+        One row for each token.
+
+    Raises:
+        ValueError: If the shapes do not fit or a token is not finite.
+    """
+    _check("value", value, (*key_query.shape[:2], value.shape[-1]))
     return contexts(attention_weights(key_query, tokens), tokens) @ value
 
 
@@ -126,78 +178,92 @@ def solve_values(
 ) -> Float[Tensor, "members dimension outputs"]:
     r"""Return the values that fit best, for attention weights as they are: linear least squares.
 
-    With the rows of :func:`contexts` $C$ the loss in $V$ is $\frac12\|CV-Y\|^2$ up to a factor, convex, and solved by
-    $V=(C^\top C)^+C^\top Y$. Directions that the contexts (nearly) do not have are left at zero: of all best
-    values these are the smallest.
+    With the contexts $C$ the loss in $V$ is $\frac12\|CV-Y\|^2$ up to a factor, solved by $V=(C^\top C)^+C^\top Y$.
+
+    Args:
+        rows: The contexts.
+        labels: What the layer should say.
+
+    Returns:
+        The smallest of all best values; directions that the contexts (nearly) do not have are left at zero.
+
+    Raises:
+        ValueError: If the shapes do not fit.
 
     Example:
         >>> solve_values(torch.eye(3)[None], torch.ones(1, 3, 2))[0, 0].tolist()
         [1.0, 1.0]
     """
-    _check_labels(labels, rows)
-    gram, mixed = rows.mT @ rows, rows.mT @ labels
-    return torch.linalg.pinv(gram, rtol=CUTOFF, hermitian=True) @ mixed
+    _check("labels", labels, (*rows.shape[:2], labels.shape[-1]))
+    return torch.linalg.pinv(rows.mT @ rows, rtol=CUTOFF, hermitian=True) @ (rows.mT @ labels)
 
 
-def loss_and_gradients(
+def layer_loss(
     key_query: Float[Tensor, "members dimension dimension"],
     value: Float[Tensor, "members dimension outputs"] | None,
     tokens: Float[Tensor, "members sequences length dimension"],
     labels: Float[Tensor, "members rows outputs"],
-) -> Gradients:
-    r"""Return the loss of each layer and both gradients, in closed form.
+) -> Float[Tensor, " members"]:
+    r"""Return $\frac1{2nL}\sum\|\mathrm{output}-\mathrm{label}\|^2$ of each layer over its $n$ sequences of $L$ tokens.
 
-    With weights $S$, contexts $C=SX$ and error $E=CV-Y$, the gradient with respect to $V$ is $C^\top E$; that with
-    respect to $QK^\top$ is $X^\top[S\odot(G-\mathrm{rowsum}(S\odot G))]X$ with $G=E(XV)^\top$, summed over
-    sequences, both over $nL$. The subtraction is the centring of the two-layer network, one row at a time.
+    Where values are solved for, the derivative is right all the same: at the best values, that through them vanishes
+    (variable projection, Golub and Pereyra, 1973). So descent on this loss is alternating descent.
 
     Args:
-        key_query: One matrix per layer.
-        value: Its values; None for those that fit best (:func:`solve_values`), whose own gradient is then zero.
+        key_query: One matrix for each layer.
+        value: Its values; None for those that fit best (:func:`solve_values`).
         tokens: Its sequences.
         labels: What it should say.
-    """
-    weights = attention_weights(key_query, tokens)
-    rows = contexts(weights, tokens)
-    _check_labels(labels, rows)
-    if value is None:
-        value = solve_values(rows, labels)
-    _check_value(key_query, value)
-    error = rows @ value - labels
-    at_tokens = (error @ value.mT).unflatten(1, tokens.shape[1:3])
-    back = at_tokens @ tokens.mT
-    back = weights * (back - (weights * back).sum(3, keepdim=True))
-    count = rows.shape[1]
-    key_query_gradient = tokens.flatten(1, 2).mT @ (back @ tokens).flatten(1, 2) / count
-    return Gradients(error.square().sum((1, 2)) / (2 * count), key_query_gradient, rows.mT @ error / count, value)
 
+    Returns:
+        One loss for each layer.
 
-def row_as_network(
-    tokens: Float[np.ndarray, "length dimension"],
-    key_query: Float[np.ndarray, "dimension dimension"],
-    value: Float[np.ndarray, "dimension outputs"],
-) -> Weights:
-    r"""Return the two-layer softmax network whose output at token $i$ is row $i$ of self-attention, times the length.
-
-    It has one neuron per token of the sequence. Row $j$ of $XKQ^\top$ is the weight vector of neuron $j$, row $j$ of
-    $XV$ its output weights, in the place of the signs. The network's output has a factor $m$, here the length.
+    Raises:
+        ValueError: If the shapes do not fit or a token is not finite.
 
     Example:
-        >>> row_as_network(np.ones((4, 2)), np.eye(2), np.ones((2, 3))).signs.shape
-        (3, 4)
+        >>> layer_loss(torch.zeros(1, 3, 3), torch.zeros(1, 3, 2), torch.ones(1, 2, 4, 3), torch.ones(1, 8, 2)).item()
+        1.0
     """
-    return Weights((tokens @ key_query.T).T.copy(), (tokens @ value).T.copy())
+    rows = contexts(attention_weights(key_query, tokens), tokens)
+    value = solve_values(rows.detach(), labels) if value is None else value
+    _check("value", value, (*key_query.shape[:2], value.shape[-1]))
+    _check("labels", labels, (*rows.shape[:2], value.shape[-1]))
+    return (rows @ value - labels).square().sum((1, 2)) / (2 * rows.shape[1])
 
 
-def _check_value(key_query: Tensor, value: Tensor) -> None:
-    if value.ndim != 3 or value.shape[:2] != key_query.shape[:2]:
-        expected = f"({key_query.shape[0]}, {key_query.shape[1]}, any)"
-        raise ValueError(f"value: expected (members, dimension, outputs) = {expected}, got {tuple(value.shape)}")
+def row_jacobian(
+    queries: Float[np.ndarray, "sequences dimension"],
+    keys: Float[np.ndarray, "sequences length key_dimension"],
+    values: Float[np.ndarray, "any length"],
+    matrix: Float[np.ndarray, " entries"],
+) -> tuple[Float[np.ndarray, " sequences"], Float[np.ndarray, "sequences entries"]]:
+    r"""Return one output of each sequence, times its length, and the derivatives by the matrix that makes the neurons.
+
+    The neurons are $w_j=Mx_j$ with the keys $x_j$, so the derivative by $M$ is $\sum_j\partial_{w_j}x_j^\top$. Where
+    the keys are one-hot, the neurons are the columns of $M$: the two-layer network.
+
+    Args:
+        queries: The token of each sequence that asks.
+        keys: The tokens that answer.
+        values: What each of them says; one row for all sequences or one each.
+        matrix: $M$, query entries by key entries, flat.
+
+    Returns:
+        Outputs and derivatives.
+
+    Example:
+        >>> row_jacobian(np.ones((1, 1)), np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]]), np.zeros(1))[1]
+        array([[0.5]])
+    """
+    logits = (keys @ (queries @ matrix.reshape(queries.shape[1], -1))[:, :, None])[:, :, 0]
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    shares *= keys.shape[1] / shares.sum(1, keepdims=True)
+    found = (shares * values).sum(1)
+    slopes = shares * (values - found[:, None] / keys.shape[1])
+    return found, (queries[:, :, None] * (slopes[:, None] @ keys)).reshape(len(queries), -1)
 
 
-def _check_labels(labels: Tensor, rows: Tensor) -> None:
-    if labels.ndim != 3 or labels.shape[:2] != rows.shape[:2]:
-        expected = f"({rows.shape[0]}, {rows.shape[1]}, any)"
-        raise ValueError(
-            f"labels: expected (members, sequences * length, outputs) = {expected}, got {tuple(labels.shape)}"
-        )
+def _check(name: str, given: Tensor, expected: tuple[int, ...]) -> None:
+    if given.shape != expected:
+        raise ValueError(f"{name}: expected the shape {expected}, got {tuple(given.shape)}")

@@ -73,7 +73,7 @@ def test_text_of_pictures_has_eleven_pixels(chapter: tuple[str, Any]) -> None:
 
 def test_a_slider_moves_the_panels(address: str, tab: Any) -> None:
     """By keyboard, and the picture that is read out is that of the panels."""
-    page = on_a_phone(tab, f"{address}chapters/softmax_ntk/to_self_attention.html")
+    page = on_a_phone(tab, f"{address}chapters/softmax_ntk/diffusion.html")
     slider = page.locator(".attnbook-slider").first
     before = slider.evaluate("e => e.querySelector('canvas').toDataURL()")
     handle = slider.locator("input").first

@@ -16,7 +16,9 @@ CHAPTERS = [
     "multi_head/how_many_heads",
     "softmax_ntk/diffusion",
     "softmax_ntk/kernel_regression",
+    "softmax_ntk/kernel_stability",
     "softmax_ntk/softmax_network",
+    "softmax_ntk/to_self_attention",
 ]
 PATTERNS = {
     "connectives": (

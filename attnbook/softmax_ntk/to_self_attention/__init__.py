@@ -1,1 +1,0 @@
-"""The chapter on self-attention: its experiments, pictures, tables and exercises."""
