@@ -56,8 +56,7 @@ def layer_as_network(
     from scipy.optimize import least_squares
 
     def one(free: bool, seed: int, count: float, length: float) -> dict[str, Any]:
-        made, start = draw_rows(seed, int(count), int(length), dimension, free)
-        row = partial(row_jacobian, *made)
+        row, start = draw_rows(seed, int(count), int(length), dimension, free)
         target = stream(seed, "coins").choice([-1.0, 1.0], int(count)) + row(start)[0]
         found = least_squares(
             lambda x: row(x)[0] - target, start, lambda x: row(x)[1],
@@ -89,13 +88,15 @@ def _(data: xr.Dataset) -> dict[str, Any]:
 
 
 def draw_rows(seed: int, count: int, length: int, dimension: int, free: bool = False) -> Any:
-    """Return queries, keys and values of rows of a layer, and its matrix; with one-hot keys the neurons are free."""
+    """Return rows of a layer as a function of its matrix, and a matrix; with one-hot keys the neurons are free."""
     start, value = draw_layer(dimension, 1, rng=stream(seed, "layer", dimension))
     tokens = stream(seed, "kernel", count, length).standard_normal((count, length, dimension))
     if not free:
-        return (tokens[:, 0], tokens, tokens @ value[:, 0]), start.ravel()
+        return partial(row_jacobian, tokens[:, 0], tokens, tokens @ value[:, 0]), start.ravel()
     rng, keys = stream(seed, "free neurons", length), np.broadcast_to(np.eye(length), (count, length, length))
-    return (tokens[:, 0], keys, rng.choice([-1.0, 1.0], (1, length))), rng.standard_normal(dimension * length)
+    return partial(row_jacobian, tokens[:, 0], keys, rng.choice([-1.0, 1.0], (1, length))), rng.standard_normal(
+        dimension * length
+    )
 
 
 @experiment(
@@ -238,8 +239,8 @@ def by_labels(data: xr.Dataset) -> Figure:
 
 def eigenvalues(dimension: int, length: int) -> np.ndarray:
     """Return the eigenvalues of the kernel of a layer over the largest, in falling order."""
-    made, start = draw_rows(0, SHOWN, length, dimension)
-    slopes = row_jacobian(*made, start)[1]
+    row, start = draw_rows(0, SHOWN, length, dimension)
+    slopes = row(start)[1]
     found = np.linalg.eigvalsh(slopes @ slopes.T)[::-1]
     return np.maximum(found / found[0], 1e-17)
 
