@@ -39,7 +39,7 @@ FINE = 8  # steps in place of one, where the flow is followed
 
 @experiment(
     "softmax_ntk.kernel_regression",
-    budget=90,
+    budget=60,
     needs="float64",
     smoke={"widths": (16, 32), "narrow": (16,), "times": (1, 20), "n_samples": 5, "n_points": 3, "seeds": (0, 1)},
     full={"widths": (64, 128, 256, 512, 1024, 2048), "seeds": tuple(range(10))},
