@@ -125,7 +125,11 @@ def own_lines(axes: Axes, lines: Mapping[str, Mapping[float, float]] | None) -> 
     for i, (name, line) in enumerate((lines or {}).items()):
         if not isinstance(line, Mapping):
             raise TypeError(f"yours: expected a dictionary of abscissa to value for {name!r}, got {line!r}")
-        look = {"color": OWN[i % len(OWN)], "marker": OWN_MARKERS[i % len(OWN_MARKERS)], "linestyle": ":"}
+        look: dict[str, Any] = {
+            "color": OWN[i % len(OWN)],
+            "marker": OWN_MARKERS[i % len(OWN_MARKERS)],
+            "linestyle": ":",
+        }
         axes.plot(list(line), list(line.values()), label=f"yours: {name}", **look)
 
 

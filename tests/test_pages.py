@@ -97,7 +97,7 @@ def test_a_page_tells_the_time_of_the_run_that_it_shows(run, told, tmp_path):
     stored.write_text(json.dumps({"cells": [{"cell_type": "code", "metadata": {"execution": times}}]}))
     env = SimpleNamespace(srcdir=tmp_path, attnbook_runs={chapter.page: run} if run else {})
     assert chapters_page.time_of(env, chapter) == told
-    assert f"took about {told}, training included" in chapters_page._facts(chapter, told).astext()
+    assert f"runs for about {told}, training included" in chapters_page._facts(chapter, told).astext()
 
 
 @pytest.mark.parametrize(

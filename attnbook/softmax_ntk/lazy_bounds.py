@@ -1,128 +1,143 @@
-r"""What Theorem 4.2 and Lemma 5.3 ask for and promise, as plain functions.
+r"""What Theorem 4.2 and Lemma 5.3 require and promise.
 
 =============================  ==========================  ====================================================
 paper                          name here                   meaning
 =============================  ==========================  ====================================================
 $n$, $d$                       ``n_samples``, ...          samples, outputs
 $m$                            ``width``                   neurons, in pairs
-$\eta$                         ``step_size``               step size of gradient descent
 $\lambda$                      ``smallest_eigenvalue``     smallest eigenvalue of $H^*$, assumed positive
 $B$                            ``exponent``                bounds every $|\langle w_r, x_i\rangle|$; at least 1
-$\epsilon$, $\delta$           ``error``, ``failure``      squared error asked for; probability of failure
+$\epsilon$, $\delta$           ``error``, ``failure``      squared error wanted; probability of failure
 $\|F(0)-Y\|_F$                 ``residual``                at the start
-$D$                            ``movement_bound``          bound on $\|w_r(t) - w_r(0)\|$
 =============================  ==========================  ====================================================
 
 In the text available to us the equations are missing. Every formula of the theorem and the lemma is our
-reconstruction; the powers of $e^B$ are recalled, and constants the paper hides are taken as 1. Where $B$ has a default
-it is 1, the smallest value that the definition allows. All functions raise ValueError for numbers outside their range,
-and name them.
+reconstruction; the powers of $e^B$ are recalled, and constants that the paper hides are 1 where nothing else is said.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 from attnbook.core.settings import check_positive
-from attnbook.softmax_ntk.kernels import Activation, check_activation
 from attnbook.softmax_ntk.stability_bounds import check_exponent, check_failure
 
-__all__ = [
-    "loss_envelope", "movement_bound", "row_of_table_1", "step_size_of_theorem", "steps_of_theorem", "width_of_theorem"
-]  # fmt: skip
+__all__ = ["Theorem", "digits_until_small", "loss_envelope"]
 
 
-def width_of_theorem(
-    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, exponent: float = 1.0, failure: float = 0.1
-) -> float:
-    r"""Return the width of Theorem 4.2, $m = \lambda^{-2}n^2d^2e^{18B}\log^2(nd/\delta)$ (reconstructed).
+@dataclass(frozen=True)
+class Theorem:
+    r"""Theorem 4.2 for one training set (reconstructed).
+
+    Attributes:
+        smallest_eigenvalue: $\lambda$, positive.
+        n_samples: $n$.
+        n_outputs: $d$; default 1.
+        exponent: $B$; default 1, the smallest value that the definition allows.
+        failure: $\delta$; default 0.1.
+
+    Raises:
+        ValueError: If a number is outside its range; names it.
 
     Example:
-        >>> f"{width_of_theorem(0.5, n_samples=16, n_outputs=1):.0e}"
+        >>> f"{Theorem(0.5, n_samples=16).width():.0e}"
         '2e+12'
     """
-    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
-    check_failure(failure)
-    nd = n_samples * n_outputs
-    return float((nd / smallest_eigenvalue) ** 2 * np.exp(18 * exponent) * np.log(nd / failure) ** 2)
+
+    smallest_eigenvalue: float
+    n_samples: int
+    n_outputs: int = 1
+    exponent: float = 1.0
+    failure: float = 0.1
+
+    def __post_init__(self) -> None:
+        sizes = {"n_samples": self.n_samples, "n_outputs": self.n_outputs}
+        check_positive(smallest_eigenvalue=self.smallest_eigenvalue, **sizes)
+        check_exponent(self.exponent)
+        check_failure(self.failure)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the kernel, $nd$."""
+        return self.n_samples * self.n_outputs
+
+    def width(self) -> float:
+        r"""Return $m = \lambda^{-2}n^2d^2e^{18B}\log^2(nd/\delta)$."""
+        return float(self._square(18) * np.log(self.rows / self.failure) ** 2)
+
+    def scaled_step_size(self) -> float:
+        r"""Return $\eta m = 0.1\lambda/(n^2d^2e^{16B})$, the step size times the width."""
+        return float(0.1 / (self.smallest_eigenvalue * self._square(16)))
+
+    def steps(self, error: float) -> float:
+        r"""Return the steps after which the envelope of Lemma 5.3 is at $\epsilon$ if it starts at $nd$.
+
+        Since $\log\frac1{1-x}\ge x$, it suffices that $\hat Tm\eta\lambda/2\ge\log(nd/\epsilon)$, so that
+        $\hat T = \frac2{0.1}\lambda^{-2}n^2d^2e^{16B}\log(nd/\epsilon)$. The theorem hides the factor 20.
+
+        Raises:
+            ValueError: If the error is not below $nd$.
+        """
+        if not 0 < error < self.rows:
+            raise ValueError(
+                f"error: expected a positive number below n_samples * n_outputs = {self.rows}, got {error}"
+            )
+        return float(20 * self._square(16) * np.log(self.rows / error))
+
+    def movement(self, width: int, residual: float) -> float:
+        r"""Return Lemma 5.3's bound on the movement of a neuron, $8\lambda^{-1}e^{3B}\sqrt{nd}\,\|F(0)-Y\|_F/m$.
+
+        The form is our derivation, from Lemma D.1 and a geometric sum; the paper's powers may differ.
+        """
+        check_positive(width=width, residual=residual)
+        return float(8 / self.smallest_eigenvalue * np.exp(3 * self.exponent) * self.rows**0.5 * residual / width)
+
+    def _square(self, power: int) -> float:
+        return float((self.rows / self.smallest_eigenvalue) ** 2 * np.exp(power * self.exponent))
 
 
-def step_size_of_theorem(
-    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, width: int, exponent: float = 1.0
-) -> float:
-    r"""Return the step size of Theorem 4.2, $\eta = 0.1\lambda/(mn^2d^2e^{16B})$ (reconstructed)."""
-    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
-    check_positive(width=width)
-    return float(0.1 * smallest_eigenvalue / (width * (n_samples * n_outputs) ** 2 * np.exp(16 * exponent)))
-
-
-def steps_of_theorem(
-    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, error: float, exponent: float = 1.0
-) -> float:
-    r"""Return Theorem 4.2's number of steps, $\hat T = \lambda^{-2}n^2d^2e^{16B}\log(nd/\epsilon)$ (reconstructed).
-
-    Raises:
-        ValueError: If the error is not below $nd$, or a number outside its range.
-    """
-    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
-    nd = n_samples * n_outputs
-    if not 0 < error < nd:
-        raise ValueError(f"error: expected a positive number below n_samples * n_outputs = {nd}, got {error}")
-    return float((nd / smallest_eigenvalue) ** 2 * np.exp(16 * exponent) * np.log(nd / error))
-
-
-def row_of_table_1(
-    activation: Activation, smallest_eigenvalue: float, *, n_samples: int, error: float
-) -> tuple[float, float]:
-    r"""Return width and number of steps in a network's row of Table 1 (reconstructed), read as charitably as possible.
-
-    $\lambda^{-2}n^2\log n$ for ReLU and $\lambda^{-2}n^{2+o(1)}\log^2n$ for softmax and exp; steps
-    $\lambda^{-2}n^2\log(n/\epsilon)$ and $\lambda^{-2}n^{2+o(1)}\log(n/\epsilon)$, with $\lambda$ of this network's own
-    kernel. Hidden constants are 1 and $o(1)$ is 0, although it stands for powers of $e^B$.
-
-    Raises:
-        ValueError: If $n$ is below 2, the error not below $n$, or a number outside its range.
-    """
-    check_activation(activation)
-    check_positive(smallest_eigenvalue=smallest_eigenvalue)
-    if n_samples < 2 or not 0 < error < n_samples:
-        raise ValueError(f"n_samples, error: expected at least 2 and a positive number below, got {n_samples}, {error}")
-    square, log = (n_samples / smallest_eigenvalue) ** 2, np.log(n_samples)
-    return float(square * (log if activation == "relu" else log**2)), float(square * np.log(n_samples / error))
-
-
-def loss_envelope(
-    steps: Float[np.ndarray, " records"], *, smallest_eigenvalue: float, step_size: float, width: int
-) -> Float[np.ndarray, " records"]:
+def loss_envelope(steps: Real[np.ndarray, " records"], *, rate: float) -> Float[np.ndarray, " records"]:
     r"""Return Lemma 5.3's envelope of the loss over its first value after $t$ steps, $(1 - m\eta\lambda/2)^t$.
 
+    Args:
+        steps: Numbers of steps.
+        rate: $m\eta\lambda$, above 0 and below 2.
+
     Raises:
-        ValueError: If $m\eta\lambda$ is not below 2, or a number outside its range.
+        ValueError: If the rate is outside its range.
 
     Example:
-        >>> loss_envelope(np.array([0.0, 2.0]), smallest_eigenvalue=0.5, step_size=0.1, width=4).tolist()
+        >>> loss_envelope(np.array([0.0, 2.0]), rate=0.2).tolist()
         [1.0, 0.81]
     """
-    check_positive(smallest_eigenvalue=smallest_eigenvalue, step_size=step_size, width=width)
-    rate = width * step_size * smallest_eigenvalue / 2
-    if rate >= 1:
-        raise ValueError(f"step_size: the envelope needs width * step_size * eigenvalue below 2, got {2 * rate:g}")
-    return (1 - rate) ** np.asarray(steps, dtype=np.float64)
+    if not 0 < rate < 2:
+        raise ValueError(f"rate: expected a number above 0 and below 2, got {rate:g}")
+    return (1 - rate / 2) ** np.asarray(steps, dtype=np.float64)
 
 
-def movement_bound(
-    smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, width: int, exponent: float, residual: float
-) -> float:
-    r"""Return Lemma 5.3's bound on the movement of a neuron, $D = 8\lambda^{-1}e^{3B}\sqrt{nd}\,\|F(0)-Y\|_F/m$.
+def digits_until_small(constant: float, *, scale: float = 1.0, failure: float = 0.1) -> float:
+    r"""Return $\log_{10}$ of the number of samples from which on the factor $e^{18B}$ of the width is below $n$.
 
-    The form is our derivation, from Lemma D.1 and a geometric sum; the paper's powers of $e^B$ and $d$ may differ.
+    That the factor is $n^{o(1)}$ is how the paper simplifies its theorem. With $B = C\sigma\sqrt{\log(n/\delta)}$
+    (Definition 4.1, one output) and $k = (18C\sigma)^2$ it is below $n$ once
+    $\log n\ge\frac12(k+\sqrt{k^2+4k\log(1/\delta)})$.
+
+    Args:
+        constant: $C$, positive; the paper says only that it is large.
+        scale: $\sigma$, positive; default 1.
+        failure: $\delta$; default 0.1.
+
+    Raises:
+        ValueError: If a number is outside its range.
+
+    Example:
+        >>> round(digits_until_small(2.0))
+        564
     """
-    _check_theorem(smallest_eigenvalue, n_samples, n_outputs, exponent)
-    check_positive(width=width, residual=residual)
-    return float(8 / smallest_eigenvalue * np.exp(3 * exponent) * np.sqrt(n_samples * n_outputs) * residual / width)
-
-
-def _check_theorem(smallest_eigenvalue: float, n_samples: int, n_outputs: int, exponent: float) -> None:
-    check_positive(smallest_eigenvalue=smallest_eigenvalue, n_samples=n_samples, n_outputs=n_outputs)
-    check_exponent(exponent)
+    check_positive(constant=constant, scale=scale)
+    check_failure(failure)
+    k = (18 * constant * scale) ** 2
+    return float((k + np.sqrt(k**2 - 4 * k * np.log(failure))) / 2 / np.log(10))

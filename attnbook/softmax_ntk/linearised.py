@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives, predict
 
-__all__ = ["change_of_weights", "outputs_and_change"]
+__all__ = ["change_of_weights", "coupling_bound", "outputs_and_change"]
 
 
 @torch.no_grad()
@@ -35,14 +35,12 @@ def change_of_weights(
     """
     expected = (*networks.signs.shape[:2], inputs.shape[1])
     if coefficients.shape != expected:
-        raise ValueError(
-            f"coefficients: expected (members, outputs, samples) = {expected}, got {tuple(coefficients.shape)}"
-        )
-    derivatives, outputs = _derivatives(networks, inputs)
+        got = tuple(coefficients.shape)
+        raise ValueError(f"coefficients: expected (members, outputs, samples) = {expected}, got {got}")
     back = torch.bmm(coefficients.mT, networks.signs)
     if networks.activation == "softmax":
-        back -= (coefficients * outputs).sum(1).div_(networks.width).unsqueeze(2)
-    back *= derivatives
+        back -= (coefficients * predict(networks, inputs)).sum(1).div_(networks.width).unsqueeze(2)
+    back *= neuron_derivatives(networks, inputs)
     return torch.bmm(inputs.mT, back).div_(networks.width)
 
 
@@ -63,17 +61,26 @@ def outputs_and_change(
     if change.shape != networks.first_layer.shape:
         expected = tuple(networks.first_layer.shape)
         raise ValueError(f"change: expected the shape of the first layers {expected}, got {tuple(change.shape)}")
-    derivatives, outputs = _derivatives(networks, inputs)
-    moved = torch.bmm(inputs, change).mul_(derivatives)
+    outputs = predict(networks, inputs)
+    moved = torch.bmm(inputs, change).mul_(neuron_derivatives(networks, inputs))
     found = torch.bmm(networks.signs, moved.mT)
     if networks.activation == "softmax":
         found -= outputs * moved.sum(2).div_(networks.width).unsqueeze(1)
     return outputs, found
 
 
-def _derivatives(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors of the derivatives of all neurons, and the outputs; all but ReLU neurons are their own derivative."""
-    derivatives = neuron_derivatives(networks, inputs)
-    if networks.activation == "relu":
-        return derivatives, predict(networks, inputs)
-    return derivatives, torch.bmm(networks.signs, derivatives.mT)
+def coupling_bound(smallest: Tensor, label_norm: Tensor, drift: Tensor, cross_norm: Tensor, moved: Tensor) -> Tensor:
+    r"""Return $2\epsilon_{test}\|Y\|_F/\lambda + 4\|K_0(x,X)\|\,\epsilon_H\|Y\|_F/\lambda^2$.
+
+    It bounds how far a network and its kernel machine can be apart at an input $x$, at every time of gradient flow, if
+    $\epsilon_H\le\lambda/2$ (this book's, by Duhamel's formula; it has no logarithm, unlike Theorem F.2 in the form
+    that we reconstructed). Arguments are broadcast against each other.
+
+    Args:
+        smallest: $\lambda$, the smallest eigenvalue of the kernel at the start, positive.
+        label_norm: $\|Y\|_F$, the norm of what is left to learn.
+        drift: $\epsilon_H$, by how much the kernel of the training points moves, in Frobenius norm.
+        cross_norm: $\|K_0(x,X)\|$, the norm of the kernel between $x$ and the training points, at the start.
+        moved: $\epsilon_{test}$, by how much this part of the kernel moves.
+    """
+    return label_norm * (2 * moved / smallest + 4 * cross_norm * drift / smallest**2)

@@ -12,66 +12,23 @@ $C_3$                  $\|F(\tau+1)-F(\tau)\|_F^2$
 unit                   $m\eta\lambda\,\|F-Y\|_F^2$: what the induction counts in; $\lambda$ is that of the start
 =====================  ============================================================================================
 
-In the unit the induction asks for $C_1\le-0.8$ (Lemma E.4 with Claim E.5) and allows 0.1 to each of the others (Lemma
+In the unit the induction requires $C_1\le-0.8$ (Lemma E.4 with Claim E.5) and allows 0.1 to each of the others (Lemma
 E.3, Claims E.6 and E.7), so that their sum is at most $-\frac12$ (Lemma E.2). In the text available to us the equations
 are missing: these formulas and numbers are our reconstruction.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient, predict
+from attnbook.softmax_ntk.two_layer import Networks, logits, predict
 
-__all__ = ["ALLOWED", "ASKED", "account", "loss_terms"]
+__all__ = ["ALLOWED", "REQUIRED", "loss_terms"]
 
-# In the unit: what is asked of the first order, and allowed to each other term.
-ASKED, ALLOWED = -0.8, 0.1
-
-
-@torch.no_grad()
-def account(
-    networks: Networks,
-    inputs: Float[Tensor, "members samples inputs"],
-    labels: Float[Tensor, "members outputs samples"],
-    step_size: Float[Tensor, " members"],
-    *,
-    steps: int,
-) -> tuple[Float[Tensor, "members steps terms"], Float[Tensor, "members steps"]]:
-    r"""Return what every step of gradient descent does to the loss: Lemmas E.1 to E.4 and Claims E.6 and E.7.
-
-    First the terms $C_0$ to $C_3$ in the unit, then $C_1$ over $-2m\eta\,e^\top He$ with $e$ the residual and $H$ the
-    kernel before the step. Any softmax network will do, from any start; where its first kernel is singular the unit is
-    zero, and the account infinite.
-
-    Args:
-        networks: Softmax networks where training starts; they are not changed.
-        inputs: Samples of each of them.
-        labels: Their labels.
-        step_size: $\eta$ of each.
-        steps: Steps to take apart, at least 1.
-
-    Raises:
-        ValueError: If there is no step; as :func:`loss_terms`.
-    """
-    if steps < 1:
-        raise ValueError(f"steps: expected at least one, got {steps}")
-    unit = networks.width * step_size * torch.linalg.eigvalsh(ntk_gram(networks, inputs))[:, 0]
-    terms, leading = [], []
-    for _ in range(steps):
-        loss, gradient = loss_and_gradient(networks, inputs, labels)
-        after = replace(networks, first_layer=networks.first_layer - step_size[:, None, None] * gradient)
-        change = loss_terms(networks, after, inputs, labels)
-        terms.append(change / (2 * unit * loss)[:, None])
-        # With the Jacobian J the gradient is J'e, and mH is JJ'.
-        leading.append(change[:, 1] / (-2 * step_size * gradient.square().sum((1, 2))))
-        networks = after
-    return torch.stack(terms, dim=1), torch.stack(leading, dim=1)
+# In the unit: what the proof requires of the first order, and allows to each other term.
+REQUIRED, ALLOWED = -0.8, 0.1
 
 
 @torch.no_grad()
@@ -101,22 +58,19 @@ def loss_terms(
         [[0.0, 0.0, 0.0, 0.0]]
     """
     if before.activation != "softmax" or after.activation != "softmax":
-        raise ValueError(
-            f"before, after: the terms are those of softmax networks, got {before.activation} and {after.activation}"
-        )
-    if before.signs.shape != after.signs.shape or not torch.equal(before.signs, after.signs):
+        raise ValueError(f"before, after: expected softmax networks, got {before.activation} and {after.activation}")
+    if not torch.equal(before.signs, after.signs):
         raise ValueError("after: expected the networks of before with other first layers; the signs differ")
-    moved, logits = predict(after, inputs), torch.bmm(inputs, before.first_layer)
-    change = torch.bmm(inputs, after.first_layer) - logits
-    neurons = torch.softmax(logits, dim=2).mul_(before.width)
+    moved, start = predict(after, inputs), logits(before, inputs)
+    change = logits(after, inputs) - start
+    neurons = torch.softmax(start, dim=2).mul_(before.width)
     outputs, grown = torch.bmm(before.signs, neurons.mT), torch.expm1(change)
     if labels.shape != outputs.shape:
         raise ValueError(f"labels: expected {tuple(outputs.shape)}, got {tuple(labels.shape)}")
-    normaliser = (neurons * grown).mean(2)  # its relative change
     parts = (
-        -moved * normaliser[:, None],
+        -moved * (neurons * grown).mean(2)[:, None],
         torch.bmm(before.signs, (neurons * change).mT),
-        torch.bmm(before.signs, grown.sub_(change).mul_(neurons).mT),
+        torch.bmm(before.signs, (neurons * (grown - change)).mT),
     )
     terms = [2 * ((outputs - labels) * part).sum((1, 2)) for part in parts]
     return torch.stack([*terms, (moved - outputs).square().sum((1, 2))], dim=1)

@@ -99,12 +99,12 @@ def starting_networks(
         samples: One training set per seed; default uniform on unit spheres.
     """
     p, to = problem, partial(to_tensor, device=double_device(device), dtype=torch.float64)
+    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=seed) for seed in seeds]
     weights = [
         draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
         for s in seeds
     ]
-    drawn = samples or [draw_sample(p.n_samples, p.n_inputs, p.n_outputs, seed=s) for s in seeds]
-    inputs, labels = (to(np.stack([getattr(s, name) for s in drawn])) for name in ("inputs", "labels"))
+    inputs, labels = (to(np.stack([getattr(one, name) for one in drawn])) for name in ("inputs", "labels"))
     return Networks.stack(p.activation, weights, device=inputs.device), inputs, labels
 
 
@@ -136,12 +136,11 @@ def train(
         ZeroKernelError: If the kernel of a network is zero; names member, width, activation and what to change.
     """
     start, inputs, labels = starting_networks(problem, seeds, device=device, samples=samples)
-    labels = labels + predict(start, inputs)
     kernel = ntk_gram(start, inputs)
     eigenvalues = torch.linalg.eigvalsh(kernel)
-    if not (eigenvalues[:, -1] > 0).all():
-        member = int((eigenvalues[:, -1] <= 0).nonzero()[0, 0])
+    for member in (eigenvalues[:, -1] <= 0).nonzero().flatten().tolist():
         raise ZeroKernelError(member, problem.activation, problem.width)
+    labels = labels + predict(start, inputs)
     step_size = fraction / (problem.width * eigenvalues[:, -1])
     descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)
     return Trained(start, inputs, labels, kernel, eigenvalues.cpu().double().numpy(), step_size, descent)

@@ -15,7 +15,9 @@ CHAPTERS = [
     "implicit_bias/max_margin_direction",
     "multi_head/how_many_heads",
     "softmax_ntk/diffusion",
+    "softmax_ntk/kernel_regression",
     "softmax_ntk/kernel_stability",
+    "softmax_ntk/lazy_training",
     "softmax_ntk/softmax_network",
     "softmax_ntk/to_self_attention",
 ]

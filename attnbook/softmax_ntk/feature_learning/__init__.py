@@ -1,1 +1,0 @@
-"""The chapter on learning features: its experiment, pictures, tables and exercises."""

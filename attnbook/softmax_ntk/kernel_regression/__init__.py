@@ -1,1 +1,0 @@
-"""The chapter on kernel regression: its experiment, pictures, tables and exercises."""
