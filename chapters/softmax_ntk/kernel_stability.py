@@ -264,4 +264,4 @@ def largest_product(answer: Callable[..., Any]) -> str | None:
     return verdict(answer(11, 300, 0.03), np.sqrt(2 * np.log(2 * 11 * 300 / 0.03)), likely, "one number")
 
 
-CHECKS = {"SN-8": change_of_shares, "SN-21": largest_product}
+CHECKS = {"SN-8": change_of_shares, "SN-22": largest_product}
