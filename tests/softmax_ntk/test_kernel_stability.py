@@ -183,3 +183,5 @@ def shares(shares, move, x, mean=True):
 def test_the_exercise_accepts_the_solution_and_names_the_mistake():
     assert "right" in repr(attnbook.check("SN-8", shares))
     assert "denominator" in repr(attnbook.check("SN-8", lambda *given: shares(*given, mean=False)))
+    assert "right" in repr(attnbook.check("SN-22", lambda n, m, failure: (2 * np.log(2 * n * m / failure)) ** 0.5))
+    assert "either sign" in repr(attnbook.check("SN-22", lambda n, m, failure: (2 * np.log(n * m / failure)) ** 0.5))
