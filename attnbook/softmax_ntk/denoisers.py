@@ -139,7 +139,7 @@ class Machine:
     def after(self, steps: Sequence[int], labels: np.ndarray) -> Tensor:
         """Return coefficients ``(steps, outputs * samples)`` after steps on labels."""
         y = _like(labels.ravel(), self.inputs)
-        unit = torch.eye(len(y)).to(y)
+        unit = _like(np.eye(len(y)), y)
         return kernel_gradient_flow(self.kernel, y, 1 / self.largest, steps, cross=unit)
 
     def predict(self, coefficients: Tensor, at: NoisySample) -> np.ndarray:
