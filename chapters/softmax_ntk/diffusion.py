@@ -273,22 +273,23 @@ def score_sizes(
         fresh = ONE.noisy(class_points, stream(seed, "function of the class"))
         at = ONE.noisy(test, stream(seed, "test"))
         member = function_of_class(Machine(ONE, start, fresh))
+        truth, target = ONE.truth(at), member(at)
 
         def of_size(size: float) -> dict[str, float]:
             counts = {"train": int(size), "held out": int(size) // 2}
             drawn, held = (ONE.noisy(count, stream(seed, part, int(size))) for part, count in counts.items())
             machine = Machine(ONE, start, drawn)
 
-            def stopped_error(labels: np.ndarray, held_labels: np.ndarray, target: np.ndarray) -> float:
+            def stopped_error(labels: np.ndarray, held_labels: np.ndarray, right: np.ndarray) -> float:
                 coefficients = machine.after(rule.recorded, labels)
                 stop = rule.stop(machine.losses(coefficients, held, held_labels))
-                return float(machine.losses(coefficients, at, target)[rule.recorded.index(stop)])
+                return float(machine.losses(coefficients, at, right)[rule.recorded.index(stop)])
 
-            exact = stopped_error(drawn.clean.T, held.clean.T, ONE.truth(at))
+            exact = stopped_error(drawn.clean.T, held.clean.T, truth)
             own, others = (pseudo_labels(ONE, part, member) for part in (drawn, held))
-            return {"stopped_error": exact, "class_stopped_error": stopped_error(own, others, member(at))}
+            return {"stopped_error": exact, "class_stopped_error": stopped_error(own, others, target)}
 
-        return sweep(of_size, size=sizes).assign(line_error=mean_square(ONE.line(at) - ONE.truth(at)))
+        return sweep(of_size, size=sizes).assign(line_error=mean_square(ONE.line(at) - truth))
 
     return sweep(one, seed=seeds)
 
