@@ -138,7 +138,7 @@ def _facts(chapter: Chapter, time: str) -> nodes.paragraph:
     else:
         line += nodes.Text("Needs no other chapter. ")
     if time:
-        line += nodes.Text(f"Its last run took about {time}, training included. ")
+        line += nodes.Text(f"This page's code runs for about {time}, training included. ")
     line += [nodes.Text("Symbols: "), _link(chapter, "notation"), nodes.Text(".")]
     return line
 

@@ -54,6 +54,7 @@ COLORS = ("#0b5cad", "#c2410c", "#15803d", "#7c3aed", "#8a5a00", "#0d4849")
 LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "-.", (0, (5, 1)), ":", "--", (0, (1, 1)))
 MARKERS = ("o", "^", "v", "D", "s", "x")
 OWN = ("#7c3aed", "#8a5a00", "#15803d", "#b00020")  # colours of a reader's own lines
+OWN_MARKERS = ("P", "X", "*", "p", "h")  # with the colours, twenty lines differ
 
 
 def looks_of(entries: Iterable[Any], known: Mapping[Any, Look] | None = None, label: str = "{}") -> dict[Any, Look]:
@@ -124,8 +125,8 @@ def own_lines(axes: Axes, lines: Mapping[str, Mapping[float, float]] | None) -> 
     for i, (name, line) in enumerate((lines or {}).items()):
         if not isinstance(line, Mapping):
             raise TypeError(f"yours: expected a dictionary of abscissa to value for {name!r}, got {line!r}")
-        color = OWN[i % len(OWN)]
-        axes.plot(list(line), list(line.values()), color=color, marker="P", linestyle=":", label=f"yours: {name}")
+        look = {"color": OWN[i % len(OWN)], "marker": OWN_MARKERS[i % len(OWN_MARKERS)], "linestyle": ":"}
+        axes.plot(list(line), list(line.values()), label=f"yours: {name}", **look)
 
 
 def settings(experiment: Experiment, data: xr.Dataset | None = None) -> Table:

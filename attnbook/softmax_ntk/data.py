@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnbook.core.rng import stream
+from attnbook.core.settings import check_positive
 
 __all__ = ["Sample", "draw_sample", "sphere"]
 
@@ -39,6 +40,14 @@ class Sample:
 def sphere(count: int, dimension: int, *, rng: np.random.Generator) -> Float[np.ndarray, "count dimension"]:
     """Return points drawn uniformly on the unit sphere, one per row; in dimension 1 they are 1 and -1.
 
+    Args:
+        count: How many.
+        dimension: Of how many entries.
+        rng: Source of randomness.
+
+    Returns:
+        The points.
+
     Raises:
         ValueError: If a size is not positive.
 
@@ -47,9 +56,7 @@ def sphere(count: int, dimension: int, *, rng: np.random.Generator) -> Float[np.
         >>> bool(np.allclose(np.linalg.norm(points, axis=1), 1))
         True
     """
-    for name, size in {"count": count, "dimension": dimension}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
+    check_positive(count=count, dimension=dimension)
     points = rng.standard_normal((count, dimension))
     return points / np.linalg.norm(points, axis=1, keepdims=True)
 
@@ -58,6 +65,15 @@ def draw_sample(n_samples: int, n_inputs: int, n_outputs: int, *, seed: int) -> 
     """Return $n$ samples of $d_{in}$ inputs and $d$ outputs; sets of other sizes have no numbers in common.
 
     Inputs and labels are independent and uniform on unit spheres.
+
+    Args:
+        n_samples: Number of samples.
+        n_inputs: Number of inputs.
+        n_outputs: Number of outputs.
+        seed: Seed.
+
+    Returns:
+        The samples.
     """
     sizes = (n_samples, n_inputs, n_outputs)
     inputs = sphere(n_samples, n_inputs, rng=stream(seed, "inputs", *sizes))

@@ -39,6 +39,9 @@ def infinite_width_kernel(
         others: Second arguments; default the inputs themselves.
         scale: Standard deviation $\sigma$ of the initial weights, positive; default 1. ReLU does not depend on it.
 
+    Returns:
+        The kernel.
+
     Raises:
         ValueError: If the activation is unknown, the scale is not positive or an input is not finite.
 
@@ -52,14 +55,12 @@ def infinite_width_kernel(
     if not (np.isfinite(inputs).all() and np.isfinite(others).all()):
         raise ValueError("inputs, others: expected finite numbers, got NaN or infinity")
     products = inputs @ others.T
-    squares, other_squares = (inputs**2).sum(1), (others**2).sum(1)
-    if activation == "softmax":
-        return products * np.exp(scale**2 * products)
-    if activation == "exp":
-        return products * np.exp(scale**2 * (products + (squares[:, None] + other_squares) / 2))
-    norms = np.sqrt(np.outer(squares, other_squares))
-    cosine = np.clip(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0), -1.0, 1.0)
-    return products * (np.pi - np.arccos(cosine)) / (2 * np.pi)
+    squares, other_squares = (inputs**2).sum(1)[:, None], (others**2).sum(1)
+    if activation == "relu":
+        norms = np.sqrt(squares * other_squares).clip(1e-300)
+        return products * (np.pi - np.arccos(np.clip(products / norms, -1, 1))) / (2 * np.pi)
+    exponent = products + (squares + other_squares) / 2 * (activation == "exp")
+    return products * np.exp(scale**2 * exponent)
 
 
 def check_activation(activation: str) -> None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, Self, TypeAlias, get_args
 
 import numpy as np
@@ -71,6 +70,9 @@ def draw_weights(
         scale: Standard deviation $\sigma$ of each weight; default 1, the paper leaves it open.
         start: What neurons share; default the paper's pairs.
 
+    Returns:
+        The weights.
+
     Raises:
         ValueError: If a size or the scale is not positive, the width odd for pairs, or the start unknown.
 
@@ -79,10 +81,7 @@ def draw_weights(
         >>> bool((weights.signs.sum(axis=1) == 0).all())
         True
     """
-    for name, size in {"width": width, "n_inputs": n_inputs, "n_outputs": n_outputs}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
-    check_positive(scale=scale)
+    check_positive(width=width, n_inputs=n_inputs, n_outputs=n_outputs, scale=scale)
     if start not in get_args(Start):
         raise ValueError(f"start: expected one of {', '.join(get_args(Start))}, got {start!r}")
     if start != "independent" and width % 2:
@@ -112,9 +111,8 @@ class Networks:
 
     def __post_init__(self) -> None:
         check_activation(self.activation)
-        for name in ("first_layer", "signs"):
-            if not torch.isfinite(getattr(self, name)).all():
-                raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+        if not torch.isfinite(self.first_layer).all():
+            raise ValueError("first_layer: expected finite numbers, got NaN or infinity")
 
     @classmethod
     def stack(
@@ -133,15 +131,17 @@ class Networks:
             device: Where to compute; default the CPU.
             dtype: Type of the computation; default float64, in which late losses and small drifts can be seen.
 
+        Returns:
+            The networks.
+
         Raises:
             ValueError: If there are none, their shapes differ, a weight is not finite or the activation is unknown.
         """
         shapes = sorted({(w.first_layer.shape, w.signs.shape) for w in weights})
         if len(shapes) != 1:
             raise ValueError(f"weights: expected networks of one shape, at least one; group by width; got {shapes}")
-        first, signs = (np.stack([getattr(w, name) for w in weights]) for name in ("first_layer", "signs"))
-        to = partial(to_tensor, device=device, dtype=dtype)
-        return cls(activation, to(first), to(signs))
+        both = np.stack([w.first_layer for w in weights]), np.stack([w.signs for w in weights])
+        return cls(activation, *(to_tensor(part, device=device, dtype=dtype) for part in both))
 
     @property
     def width(self) -> int:
@@ -156,8 +156,19 @@ class Networks:
 def predict(
     networks: Networks, inputs: Float[Tensor, "members samples inputs"]
 ) -> Float[Tensor, "members outputs samples"]:
-    r"""Return $F_\ell(x) = \sum_r a_{\ell r}\phi_r(x)$ of each network for its inputs (equation (1) for softmax)."""
-    return torch.bmm(networks.signs, _neurons(networks, inputs).mT)
+    r"""Return $F_\ell(x) = \sum_r a_{\ell r}\phi_r(x)$ of each network for its inputs (equation (1) for softmax).
+
+    Args:
+        networks: The networks.
+        inputs: Samples of each of them.
+
+    Returns:
+        Their outputs.
+
+    Raises:
+        ValueError: As :func:`logits`.
+    """
+    return _neurons_and_outputs(networks, inputs)[1]
 
 
 def loss_and_gradient(
@@ -172,17 +183,24 @@ def loss_and_gradient(
     $r=\tfrac1m\mathrm{rowsum}(E\odot F)$ and $c = 1$ for
     softmax and 0 else: the sum over outputs is one matrix product, the denominator one number per sample.
 
+    Args:
+        networks: The networks.
+        inputs: Samples of each of them.
+        labels: What they are to fit.
+
+    Returns:
+        Losses and gradients.
+
     Raises:
         ValueError: If the shapes do not fit.
     """
-    neurons = _neurons(networks, inputs)
-    outputs = torch.bmm(networks.signs, neurons.mT)
-    expected = (*networks.signs.shape[:2], inputs.shape[1])
-    if labels.shape != expected:
-        raise ValueError(f"labels: expected (members, outputs, samples) = {expected}, got {tuple(labels.shape)}")
+    neurons, outputs = _neurons_and_outputs(networks, inputs)
+    if labels.shape != outputs.shape:
+        expected = f"(members, outputs, samples) = {tuple(outputs.shape)}"
+        raise ValueError(f"labels: expected {expected}, got {tuple(labels.shape)}")
     residual = outputs - labels
     # With one output an outer product, for which bmm takes two to seven times as long.
-    back = residual.mT * networks.signs if expected[1] == 1 else torch.bmm(residual.mT, networks.signs)
+    back = residual.mT * networks.signs if labels.shape[1] == 1 else torch.bmm(residual.mT, networks.signs)
     if networks.activation == "softmax":
         back -= (residual * outputs).sum(1).div_(networks.width).unsqueeze(2)
     back *= neurons.sign_() if networks.activation == "relu" else neurons
@@ -192,16 +210,29 @@ def loss_and_gradient(
 def neuron_derivatives(
     networks: Networks, inputs: Float[Tensor, "members samples inputs"]
 ) -> Float[Tensor, "members samples width"]:
-    r"""Return the factor $g$ of each neuron's derivative for each sample (see above)."""
+    r"""Return the factor $g$ of each neuron's derivative for each sample (see above).
+
+    Args:
+        networks: The networks.
+        inputs: Samples of each of them.
+
+    Returns:
+        The factors.
+
+    Raises:
+        ValueError: As :func:`logits`.
+    """
     found = logits(networks, inputs)
     if networks.activation == "softmax":
         return torch.softmax(found, dim=2).mul_(networks.width)
     return found.exp_() if networks.activation == "exp" else (found > 0).to(found)
 
 
-def _neurons(networks: Networks, inputs: Tensor) -> Tensor:
-    """Values of the neurons, ``(members, samples, width)``; all but ReLU are their own derivative."""
-    return logits(networks, inputs).relu_() if networks.activation == "relu" else neuron_derivatives(networks, inputs)
+def _neurons_and_outputs(networks: Networks, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of the neurons, ``(members, samples, width)``, and outputs; all but ReLU are their own derivative."""
+    relu = networks.activation == "relu"
+    neurons = logits(networks, inputs).relu_() if relu else neuron_derivatives(networks, inputs)
+    return neurons, torch.bmm(networks.signs, neurons.mT)
 
 
 def logits(
@@ -209,15 +240,21 @@ def logits(
 ) -> Float[Tensor, "members samples width"]:
     r"""Return $\langle w_r, x\rangle$ of each neuron for each sample.
 
+    Args:
+        networks: The networks.
+        inputs: Samples of each of them.
+
+    Returns:
+        The logits.
+
     Raises:
         ValueError: If the shapes do not fit or an input is not finite.
     """
     members, n_inputs, _ = networks.first_layer.shape
-    if inputs.ndim != 3 or inputs.shape[0] != members or inputs.shape[2] != n_inputs:
-        raise ValueError(
-            f"inputs: expected (members, samples, inputs) = ({members}, any, {n_inputs}), got {tuple(inputs.shape)}"
-        )
-    # One pass over the inputs; a sum of finite numbers may be infinite, too.
+    if inputs.ndim != 3 or inputs.shape[::2] != (members, n_inputs):
+        expected = f"(members, samples, inputs) = ({members}, any, {n_inputs})"
+        raise ValueError(f"inputs: expected {expected}, got {tuple(inputs.shape)}")
+    # One pass over the inputs; a sum of finite numbers may be infinite as well.
     if not math.isfinite(inputs.sum()) and not torch.isfinite(inputs).all():
         raise ValueError("inputs: expected finite numbers, got NaN or infinity")
     return torch.bmm(inputs, networks.first_layer)

@@ -209,7 +209,9 @@ def problems(data: xr.Dataset) -> Figure:
     """Draw measured against predicted angle after the last step, a point for each problem."""
     import matplotlib.pyplot as plt
 
-    last, ends = data.isel(step=-1), np.array([0.08, 20.0])
+    last = data.isel(step=-1)
+    angles = abs(np.stack([last.predicted, last.angle]))
+    ends = np.array([0.7 * angles.min(), 1.4 * angles.max()])
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.6))
         ax.fill_between(ends, (1 - TENTH) * ends, (1 + TENTH) * ends, color=INK, alpha=0.15, linewidth=0)

@@ -179,7 +179,10 @@ BY_HEADS = {
     256: Look("256 heads", "#0d4849", ":", "D"),
     4096: Look("4096 heads", "#06303a", (0, (5, 1)), "s"),
 }  # the more heads, the darker
-FIXED, GROWING = Look("step size 0.5", "#c2410c", "-", "o"), Look("step size H / 2", "#0b5cad", "--", "s")
+FIXED, GROWING = (
+    Look("step size 0.5", "#c2410c", "-", "o"),
+    Look("step size 8√H, for all weights", "#0b5cad", "--", "s"),
+)
 
 
 def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = None) -> Figure:
@@ -195,7 +198,8 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
     import matplotlib.pyplot as plt
 
     heads = data.heads.values
-    growing = xr.concat([data.test_error.sel(heads=h, step_size=h / 2, drop=True) for h in heads], "heads")
+    at = [data.test_error.sel(heads=h, step_size=8 * h**0.5, drop=True) for h in heads]
+    growing = xr.concat(at, "heads")
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
         fixed = data.test_error.sel(step_size=SMALL_STEP, drop=True)
@@ -210,7 +214,7 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
 
 
 def step_map(data: xr.Dataset) -> Figure:
-    """Draw the test error over numbers of heads and step sizes, with the lines of two laws."""
+    """Draw the test error over numbers of heads and step sizes, with the line of the law."""
     import matplotlib.pyplot as plt
 
     medians, worst = data.test_error.median("seed").values, data.test_error.max("seed").values
@@ -222,15 +226,14 @@ def step_map(data: xr.Dataset) -> Figure:
             box = {"facecolor": image.cmap(image.norm(medians[i, j])), "edgecolor": "none", "pad": 1.2}
             text, look = f"{medians[i, j]:.3f}\n({worst[i, j]:.2f})", {"fontsize": 10, "linespacing": 1.1, "zorder": 4}
             ax.text(j, i, text, ha="center", va="center", color=color, bbox=box, **look)
-        # In these axes, both logarithmic, a law is a straight line; from one head to the most.
-        for law, line in ((8 * data.heads**0.5, ":"), (data.heads / 2, "--")):
-            columns = np.interp(np.log(law), np.log(data.step_size), range(len(data.step_size)))
-            ax.plot(columns, range(len(data.heads)), color="#b00020", linestyle=line, marker="")
+        # In these axes, both logarithmic, the law is a straight line.
+        columns = np.interp(np.log(8 * data.heads**0.5), np.log(data.step_size), range(len(data.step_size)))
+        ax.plot(columns, range(len(data.heads)), color="#b00020", linestyle=":", marker="")
         ax.set_xticks(range(len(data.step_size)), [f"{step:g}" for step in data.step_size.values])
         ax.set_yticks(range(len(data.heads)), [f"{h:g}" for h in data.heads.values])
         ax.set(xlabel="step size", ylabel=HEADS)
         ax.grid(visible=False)
-        ax.set_title("dotted: step size 8√H, dashed: H / 2", fontsize=11)
+        ax.set_title("dotted line: step size 8√H", fontsize=11)
         figure.colorbar(image, ax=ax, label=f"{ERROR}, median")
     return figure
 
@@ -245,7 +248,7 @@ def law_frame(data: xr.Dataset, power: float) -> Figure:
             curve = data.mass.sel(heads=h).transpose("seed", "step_size")
             band(ax, data.step_size.values / float(h) ** power, curve.values, look)
         label = "step size" if power == 0 else rf"step size $/\,H^{{{power:g}}}$"
-        ax.set(xscale="log", xlabel=label, ylabel="attention on relevant tokens", ylim=(0, 1), xlim=(1e-4, 4e3))
+        ax.set(xscale="log", xlabel=label, ylabel="attention on the relevant token", ylim=(0, 1), xlim=(1e-4, 4e3))
         ax.legend(loc="upper left", fontsize=9.5)
     return figure
 
@@ -258,7 +261,7 @@ def law_text(data: xr.Dataset, power: float) -> str:
     common = np.linspace(first.max(), last.min(), 100)
     lines = [np.interp(common, steps - power * np.log(h), mass.sel(heads=h)) for h in heads]
     apart = np.ptp(lines, axis=0).max()
-    return f"Power {power:g}: the lines of {heads[0]:.0f} to {heads[-1]:.0f} heads are at most {apart:.2f} apart."
+    return f"Power {power:g}: the lines of {heads[0]:.0f} to {heads[-1]:.0f} heads differ by at most {apart:.2f} in attention."
 
 
 def two_step_sizes(answer: Callable[..., Any]) -> str | None:

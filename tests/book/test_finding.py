@@ -147,7 +147,7 @@ def test_chapter_says_what_it_needs_and_what_comes_next(address: str, visit: Cal
     """Prerequisites and time below the title, results of other parts at the end."""
     page = visit(f"{address}chapters/mirror_descent/rates.html", formulas=False).page
     facts = page.locator("h1 + p.chapter-facts")
-    assert "Its last run took about" in facts.inner_text()
+    assert "This page's code runs for about" in facts.inner_text()
     assert facts.locator("a").first.get_attribute("href") == "mirror_descent.html"
     assert page.locator(".chapter-next li a").count() >= 1
     page.close()

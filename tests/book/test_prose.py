@@ -15,6 +15,7 @@ CHAPTERS = [
     "implicit_bias/max_margin_direction",
     "multi_head/how_many_heads",
     "softmax_ntk/diffusion",
+    "softmax_ntk/softmax_network",
 ]
 PATTERNS = {
     "connectives": (

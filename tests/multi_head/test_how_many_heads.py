@@ -229,7 +229,7 @@ def test_pictures_draw(stored):
     np.testing.assert_allclose(drawn[0].axes[0].lines[0].get_xdata(), [2, 3, 4, 5])
     assert "yours: mine" in [text.get_text() for text in drawn[2].legends[0].get_texts()]
     plt.close("all")
-    apart = {power: float(own.law_text(steps, power).split()[-2]) for power in (0.0, 0.5, 1.0)}
+    apart = {power: float(own.law_text(steps, power).split()[-3]) for power in (0.0, 0.5, 1.0)}
     assert apart[0.5] < 0.2 < min(apart[0.0], apart[1.0])
 
 
@@ -268,3 +268,11 @@ def two_heads(z, key_query=(0.2, 2.0)):
 def test_exercises_accept_the_right_answer_and_name_the_mistake(exercise, right, wrong, hint):
     assert attnbook.check(exercise, right).right
     assert hint in attnbook.check(exercise, wrong).message
+
+
+def test_a_quarter_of_the_attention_is_enough_and_eight_times_the_root_serves_each_number_of_heads(stored):
+    median = stored["step_size_map"].median("seed")
+    some = median.sel(heads=16, step_size=8.0)
+    assert some.mass < 0.26
+    assert some.test_error == 0
+    assert all(median.test_error.sel(heads=h, step_size=8 * h**0.5) <= 0.01 for h in (1, 16, 256, 4096))

@@ -1,20 +1,16 @@
-"""Networks, gradients and training against automatic differentiation and the plain way."""
+"""Training against the plain loop."""
 
 import math
 from dataclasses import replace
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, Weights, draw_weights, loss_and_gradient, predict
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
 
-# Where shapes and literals are checked, as in these tests, that check comes first.
-REFUSED = (ValueError, jaxtyping.TypeCheckError)
 ACTIVATIONS = ("softmax", "exp", "relu")
 
 
@@ -32,41 +28,6 @@ def plain(activation, first_layer, signs, x):
     z = x @ first_layer
     neurons = {"softmax": z.exp() / z.exp().sum(1, keepdim=True) * z.shape[1], "exp": z.exp(), "relu": z.clamp(min=0)}
     return signs @ neurons[activation].T
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_loss_and_gradient_are_those_of_automatic_differentiation(activation):
-    nets, x, y = networks(activation), double(2, 5, 7), double(2, 3, 5, seed=1)
-    losses, gradients = loss_and_gradient(nets, x, y)
-    for k in range(2):
-        leaf = nets.first_layer[k].clone().requires_grad_()
-        loss = (plain(activation, leaf, nets.signs[k], x[k]) - y[k]).square().sum() / 2
-        (expected,) = torch.autograd.grad(loss, leaf)
-        torch.testing.assert_close(losses[k], loss.detach(), rtol=1e-12, atol=0)
-        torch.testing.assert_close(gradients[k], expected, rtol=1e-10, atol=1e-10)
-
-
-def test_the_softmax_network_is_cross_attention_times_the_width():
-    nets, x = networks("softmax"), double(2, 5, 7)
-    attended = scaled_dot_product_attention(x, nets.first_layer.mT, nets.signs.mT, scale=1.0) * nets.width
-    torch.testing.assert_close(predict(nets, x).mT, attended, rtol=1e-12, atol=1e-12)
-
-
-def test_softmax_of_equal_logits_is_the_sum_of_the_signs():
-    signs = np.array([[1.0, 1.0, -1.0, 1.0]])
-    nets = Networks.stack("softmax", [Weights(np.zeros((3, 4)), signs)])
-    assert predict(nets, double(1, 2, 3)).tolist() == [[[2.0, 2.0]]]
-
-
-def test_large_logits_do_not_overflow():
-    nets = networks("softmax")
-    large = replace(nets, first_layer=nets.first_layer * 1e4)
-    assert torch.isfinite(predict(large, double(2, 5, 7))).all()
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_paired_network_is_zero_everywhere(activation):
-    assert predict(networks(activation, start="paired"), double(2, 5, 7)).abs().max() < 1e-12
 
 
 def test_the_mean_weight_never_moves_and_common_shifts_change_nothing():
@@ -123,61 +84,6 @@ def test_the_longest_step_is_that_of_one_neuron():
     found = gradient_descent(nets, x, y, torch.full((2,), 1e-3, dtype=torch.float64), max_steps=1)
     moved = (found.networks.first_layer - nets.first_layer).norm(dim=1).amax(1)
     np.testing.assert_allclose(found.longest_step, moved.numpy(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("start", ["paired", "opposite_signs", "independent"])
-def test_starts_share_what_their_name_says(start):
-    weights = draw_weights(22, 5, 3, rng=np.random.default_rng(0), start=start)
-    equal = np.array_equal(weights.first_layer[:, ::2], weights.first_layer[:, 1::2])
-    opposite = np.array_equal(weights.signs[:, ::2], -weights.signs[:, 1::2])
-    assert (equal, opposite) == (start == "paired", start != "independent")
-    assert set(np.unique(weights.signs)) == {-1.0, 1.0}
-
-
-def test_weights_have_the_scale_asked_for():
-    weights = draw_weights(2000, 11, 1, rng=np.random.default_rng(0), scale=2.0).first_layer
-    assert weights.std() == pytest.approx(2.0, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"width": 7}, "width: .*even.*got 7; take 8"),
-        ({"width": 0}, "width"),
-        ({"n_inputs": 0}, "n_inputs"),
-        ({"n_outputs": -1}, "n_outputs"),
-        ({"scale": 0.0}, "scale"),
-        ({"scale": math.nan}, "scale"),
-        ({"start": "tripled"}, "start"),
-    ],
-)
-def test_impossible_weights_are_refused_by_name(change, message):
-    arguments = {"width": 8, "n_inputs": 5, "n_outputs": 3} | change
-    with pytest.raises(ValueError, match=message):
-        draw_weights(**arguments, rng=np.random.default_rng(0))
-
-
-def test_networks_of_different_widths_unknown_activations_and_nan_weights_are_refused():
-    rng = np.random.default_rng(0)
-    narrow, wide = (draw_weights(m, 5, 3, rng=rng) for m in (4, 6))
-    with pytest.raises(ValueError, match=r"weights.*group by width"):
-        Networks.stack("softmax", [narrow, wide])
-    with pytest.raises(ValueError, match="weights"):
-        Networks.stack("softmax", [])
-    with pytest.raises(REFUSED, match="activation"):
-        Networks.stack("tanh", [narrow])
-    with pytest.raises(ValueError, match="first_layer"):
-        Networks("exp", torch.full((1, 5, 4), math.nan, dtype=torch.float64), torch.ones(1, 3, 4, dtype=torch.float64))
-
-
-def test_wrong_shapes_and_nan_samples_are_refused_by_name():
-    nets, x, y = networks("softmax"), double(2, 5, 7), double(2, 3, 5)
-    with pytest.raises(ValueError, match="inputs"):
-        predict(nets, double(2, 5, 6))
-    with pytest.raises(ValueError, match=r"inputs.*NaN"):
-        predict(nets, x * math.nan)
-    with pytest.raises(REFUSED, match="labels"):
-        loss_and_gradient(nets, x, y.mT)
 
 
 @pytest.mark.parametrize(

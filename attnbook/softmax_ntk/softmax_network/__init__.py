@@ -1,1 +1,0 @@
-"""The chapter on the softmax network: its experiments, pictures, tables and exercises."""
