@@ -24,7 +24,7 @@ from jaxtyping import Float
 __all__ = ["NoisySample", "Schedule", "StoppingRule"]
 
 Points: TypeAlias = Float[np.ndarray, "count dimension"]
-Times: TypeAlias = Float[np.ndarray, "*times"]
+Times: TypeAlias = Float[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
