@@ -24,7 +24,7 @@ from jaxtyping import Float
 __all__ = ["NoisySample", "Schedule", "StoppingRule"]
 
 Points: TypeAlias = Float[np.ndarray, "count dimension"]
-Times: TypeAlias = Float[np.ndarray, "..."]
+Times: TypeAlias = Float[np.ndarray, "*times"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class NoisySample:
         points: Noisy points $x_t$.
     """
 
-    times: Times
+    times: Float[np.ndarray, " count"]
     clean: Points
     points: Points
 
@@ -162,7 +162,7 @@ class StoppingRule:
         count = round(8 * np.log10(self.last)) + 1
         return np.unique(np.round(np.geomspace(1, self.last, count)).astype(int)).tolist()
 
-    def stop(self, losses: Float[np.ndarray, " records"]) -> int:
+    def stop(self, losses: np.ndarray) -> int:
         """Return the step that held-out losses at the recorded steps choose within the budget.
 
         Raises:
