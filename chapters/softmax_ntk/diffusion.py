@@ -161,7 +161,7 @@ def mean_square(gaps: np.ndarray) -> float:
 
 
 def loss_gap(drawn: NoisySample, answers: np.ndarray) -> float:
-    """Return the paper's loss (6) minus its (5), with the weight beta^2 / alpha^2 of time."""
+    """Return the paper's loss (6) minus the paper's loss (5), with the weight beta^2 / alpha^2 of time."""
     t, denoised = drawn.times, (answers.T, drawn.clean, ONE.truth(drawn).T)
     weight = SCHEDULE.noise(t) / SCHEDULE.signal(t)
     score, noisy, exact = (weight * SCHEDULE.score(x, t, drawn.points).T for x in denoised)
