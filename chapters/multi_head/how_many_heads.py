@@ -19,7 +19,8 @@ from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.experiment_parts import random_networks
 from attnbook.multi_head.objectives import logistic
 from attnbook.show import INK, Look, band, curves, looks_of, own_lines, style
-from attnbook.train import log_spaced
+from attnbook.train import SGD, log_spaced
+from attnbook.train import train as train_members
 
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
@@ -74,6 +75,25 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     small = {f"error_{h}_small_step": error.sel(heads=h, step_size=SMALL_STEP) for h in (1, 256)}
     root = xr.concat([data.mass.sel(heads=h, step_size=step, drop=True) for h, step in ROOT_CELLS], "cell")
     return {"MH-H.9-root": {**small, **large, "mass_gap": root.max("cell") - root.min("cell")}}
+
+
+@experiment("multi_head.attention_steps", budget=50, needs="float64", smoke=SMALL)
+def attention_steps(
+    seeds: Seeds = (0, 1, 2, 3, 4),
+    heads: Counts = (1, 16, 256, 4096),
+    step_sizes: Increasing = tuple(0.5 * 4.0**k for k in range(-2, 9)),  # of attention, with every number of heads
+    decoder_step: PositiveFloat = SMALL_STEP,
+    steps: PositiveInt = 600,
+    n_samples: PositiveInt = 40,  # training samples
+    n_test: PositiveInt = 1000,  # test samples
+) -> xr.Dataset:
+    """The number of heads and the step size of attention, while the decoder keeps its own."""
+    train, test = samples(mixture(), seeds, n_samples, n_test)
+
+    def one(n_heads: float, step_size: float) -> dict[str, Any]:
+        return trained(train, test, n_heads, decoder_step, steps, attention=step_size / decoder_step)
+
+    return sweep(one, heads=heads, step_size=step_sizes)
 
 
 @experiment("multi_head.noise_and_heads", budget=20, needs="float64", smoke=SMALL)
@@ -136,20 +156,27 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     return {"MH-OPEN-heads": few | {"fitted_most": data.fitted.isel(heads=-1)}}
 
 
-def trained(train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: int) -> dict[str, Any]:
-    """Train one network of each seed from zero, until the loss is zero up to rounding; return what is left behind."""
+def trained(
+    train: Drawn, test: Drawn, n_heads: float, step_size: float, steps: int, attention: float = 1.0
+) -> dict[str, Any]:
+    """Train one network of each seed from zero, until the loss is zero up to rounding; return what is left behind.
+
+    The steps of attention are ``attention`` times those of the decoder.
+    """
     objective, (members, n_samples, *sizes) = logistic(train.labels), train.tokens.shape
     counts = train.tokens.new_full((members, 1), n_heads)
 
     def loss(now: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"loss": objective(layer.outputs(now, train.tokens, counts=counts))[0]}
 
-    history = head_groups.gradient_descent(
+    def descent(now: dict[str, Tensor], batch: None) -> tuple[Tensor, dict[str, Tensor]]:
+        value, gradient = layer.value_and_gradient(now, train.tokens, objective, counts=counts)
+        return value, gradient | {"key_query": attention * gradient["key_query"]}
+
+    history = train_members(
+        descent,
         starts.zero(members, *sizes, device=train.tokens.device),
-        train.tokens,
-        objective,
-        counts=counts,
-        step_size=step_size,
+        optimizer=SGD(step_size),
         steps=steps,
         record=loss,
         record_at=sorted({*range(min(8, steps) + 1), *log_spaced(steps, 12)}),  # a step far too large shows at first
@@ -179,17 +206,15 @@ BY_HEADS = {
     256: Look("256 heads", "#0d4849", ":", "D"),
     4096: Look("4096 heads", "#06303a", (0, (5, 1)), "s"),
 }  # the more heads, the darker
-FIXED, GROWING = (
-    Look("step size 0.5", "#c2410c", "-", "o"),
-    Look("step size 8√H, for all weights", "#0b5cad", "--", "s"),
-)
+FIXED = Look("step size 0.5", "#c2410c", "-", "o")
+GROWING = Look("the same, but 0.5 H for attention", "#0b5cad", "--", "s")
 
 
 def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = None) -> Figure:
-    """Draw the test error against the number of heads: with one step size, and with one that grows with the heads.
+    """Draw the test error against the number of heads: with one step size, and with attention's growing with them.
 
     Args:
-        data: What :func:`step_size_map` gave.
+        data: What :func:`attention_steps` gave.
         yours: Name of a line of the reader's own to number of heads to error; default none.
 
     Returns:
@@ -198,7 +223,7 @@ def errors(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = N
     import matplotlib.pyplot as plt
 
     heads = data.heads.values
-    at = [data.test_error.sel(heads=h, step_size=8 * h**0.5, drop=True) for h in heads]
+    at = [data.test_error.sel(heads=h, step_size=SMALL_STEP * h, drop=True) for h in heads]
     growing = xr.concat(at, "heads")
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.0))
@@ -239,7 +264,7 @@ def step_map(data: xr.Dataset) -> Figure:
 
 
 def law_frame(data: xr.Dataset, power: float) -> Figure:
-    """Draw attention against the step size over a power of the number of heads; on the law the lines coincide."""
+    """Draw attention against its step size over a power of the number of heads; on the law the lines coincide."""
     import matplotlib.pyplot as plt
 
     with style():
@@ -247,21 +272,21 @@ def law_frame(data: xr.Dataset, power: float) -> Figure:
         for h, look in looks_of(data.heads.values.tolist(), BY_HEADS, "{} heads").items():
             curve = data.mass.sel(heads=h).transpose("seed", "step_size")
             band(ax, data.step_size.values / float(h) ** power, curve.values, look)
-        label = "step size" if power == 0 else rf"step size $/\,H^{{{power:g}}}$"
-        ax.set(xscale="log", xlabel=label, ylabel="attention on the relevant token", ylim=(0, 1), xlim=(1e-4, 4e3))
+        label = "step size of attention" + (rf" $/\,H^{{{power:g}}}$" if power else "")
+        ax.set(xscale="log", xlabel=label, ylabel="attention on the relevant token", ylim=(0, 1), xlim=(5e-3, 5e4))
         ax.legend(loc="upper left", fontsize=9.5)
     return figure
 
 
 def law_text(data: xr.Dataset, power: float) -> str:
     """Say how far the lines of one picture of the slider are apart, where all of them are drawn."""
-    heads = data.heads.values[data.heads.values > 1].astype(float)
+    heads = data.heads.values.astype(float)
     steps, mass = np.log(data.step_size.values), data.mass.median("seed")
     first, last = (steps[end] - power * np.log(heads) for end in (0, -1))
     common = np.linspace(first.max(), last.min(), 100)
     lines = [np.interp(common, steps - power * np.log(h), mass.sel(heads=h)) for h in heads]
     apart = np.ptp(lines, axis=0).max()
-    return f"Power {power:g}: the lines of {heads[0]:.0f} to {heads[-1]:.0f} heads differ by at most {apart:.2f} in attention."
+    return f"Power {power:g}: the lines differ by at most {apart:.2f} in attention."
 
 
 def two_step_sizes(answer: Callable[..., Any]) -> str | None:
