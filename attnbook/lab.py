@@ -567,7 +567,7 @@ def _at(place: torch.device) -> Iterator[None]:
 def load_script(script: Path) -> ModuleType:
     """Import the script of a chapter, once, whether a notebook beside it has done so or not.
 
-    A reader's copy in ``play/`` that was imported takes its place.
+    A reader's copy that was imported takes its place: a file of this name in a folder of this name, as in ``play/``.
 
     Args:
         script: A Python file; one that is not absolute lies in this checkout.
@@ -579,10 +579,9 @@ def load_script(script: Path) -> ModuleType:
         ValueError: If there is no such file, or a script of another paper has its name.
     """
     script = (checkout() / script).resolve()
-    copy = Path(*script.parts[:-3], "play", *script.parts[-3:])  # as tools/copies.py makes it
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file and Path(file).name == script.name and Path(file).resolve() in (script, copy):
+        if file and Path(file).name == script.name and Path(file).resolve().parts[-2:] == script.parts[-2:]:
             return module
     if not script.is_file():
         raise ValueError(f"script: {script.name} is not in {script.parent.name}; use the checkout of this version")

@@ -200,7 +200,7 @@ def share_frame(data: xr.Dataset, scale: float) -> Figure:
         ax.bar(share.neuron + 1, share, width=0.8, color=LOOKS["softmax"].color)
         ax.axhline(100 / share.size, color=INK, linewidth=1.2, linestyle="--", label="equal shares")
         ax.set(ylim=(0, 50), xlim=(0, share.size + 1), xlabel="neurons, sorted by share", ylabel="share (%)")
-        ax.legend(loc="upper right")
+        figure.legend(loc="outside upper left")
     return figure
 
 

@@ -23,7 +23,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "chapters").glob("*/*.ipynb"))
-QUICK = ["chapters/mirror_descent/token_selection.ipynb", "chapters/softmax_ntk/kernel_regression.ipynb"]
+QUICK = ["chapters/mirror_descent/token_selection.ipynb", "chapters/global_attention/recurrent.ipynb"]
 OPENED = CHAPTERS if os.environ.get("ATTNBOOK_LAB") == "all" else QUICK
 KIND = re.compile(r'class=\\"attnbook-(slider|train)\\"')  # as a notebook stores the first picture of a widget
 SCREEN = {"width": 1366, "height": 768}
