@@ -101,7 +101,7 @@ def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_
     for name in all_smoke_results:
         all_smoke_results.store(name, tmp_results / "book" / f"{name}.json")
     said = call("list").stdout.splitlines()
-    lines = {line.split()[0]: line for line in said if re.match(r"[A-Z]{2}-", line)}
+    lines = {line.split()[0]: line for line in said if re.match(r"\s?[A-Z]{2}-", line)}
     assert set(lines) == {c.id for c in ledger.claims()}
     rows = json.loads(call("list", "--json").stdout)
     for row in rows:
