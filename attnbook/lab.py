@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError
 from dataclasses import asdict, dataclass, make_dataclass
 from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
@@ -389,8 +390,8 @@ def _as_class(made: Experiment) -> type[classes.Experiment]:
     def check(self: classes.Experiment) -> None:
         for name, value in made.settings("book", **{name: getattr(self, name) for name in given}).items():
             object.__setattr__(self, name, value)  # as pydantic reads them
-        if self.chunk < 1:
-            raise ValueError(f"chunk: expected at least one seed, got {self.chunk}")
+        if not isinstance(self.chunk, Integral) or self.chunk < 1:
+            raise ValueError(f"chunk: expected at least one seed, got {self.chunk!r}")
 
     def simulate(self: classes.Experiment, seeds: tuple[int, ...], where: torch.device, progress: Any) -> xr.Dataset:
         settings = {name: getattr(self, name) for name in given if name != "seeds"}

@@ -17,7 +17,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -76,8 +75,8 @@ class Experiment:
         check_types(self)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: expected at least one and no repeats, got {self.seeds}")
-        if not isinstance(self.chunk, Integral) or self.chunk < 1:
-            raise ValueError(f"chunk: expected at least one seed, got {self.chunk!r}")
+        if self.chunk < 1:
+            raise ValueError(f"chunk: expected at least one seed, got {self.chunk}")
 
     @classmethod
     def has(cls) -> tuple[Size, ...]:
