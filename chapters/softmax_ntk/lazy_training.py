@@ -60,13 +60,12 @@ def to_zero_loss(
         run = train(problem, seeds, **how, samples=slowest(problem, seeds) if network == WEAKEST else None)
         losses, last = run.descent.loss / run.descent.loss[0], run.descent.steps
         missing = (0, max_steps + 1 - len(losses)), (0, 0)  # a network that has stopped has no loss any more
-        mu, parts = spectrum(run.kernel.cpu().numpy(), (run.labels - predict(run.start, run.inputs)).cpu().numpy())
+        mu, parts = spectrum(run.kernel.cpu().numpy(), run.labels.cpu().numpy())  # pairs start at zero
         rate = np.maximum(mu[:, 0] / mu[:, -1], 1e-12)  # where a kernel has no inverse
         late, early = (losses[step, range(len(seeds))] for step in (last // 2, last // 4))
-        linear = [at_rest(*one)[0] for one in zip(mu, parts, last[:, None] // 2, strict=True)]
         found = {
             "steps": last, "reached": run.descent.reached, "drift": run.drift(),
-            "movement": (run.movement() ** 2).mean(1) ** 0.5, "over_linear": late / linear,
+            "movement": (run.movement() ** 2).mean(1) ** 0.5, "over_linear": late / at_rest(mu, parts, last // 2),
             "over_envelope": np.nanmax((losses / envelope(rate, np.arange(len(losses))[:, None]))[1:], axis=0),
             "exponent": np.log(late / early) / np.log(envelope(rate, last // 2 - last // 4)),
             "eigenvalues": mu, "parts": parts,
@@ -76,7 +75,8 @@ def to_zero_loss(
         }
 
     def by_size(network: Activation, n: float) -> dict[str, Any]:
-        return {"size_steps": ("seed", train(Problem(network, width, int(n), inputs), seeds, **how).descent.steps)}
+        run = train(Problem(network, width, int(n), inputs), seeds, **how)
+        return {"size_steps": ("seed", run.descent.steps)}
 
     sweeps = (by_width, {"network": NETWORKS, "width": widths}), (by_size, {"activation": ACTIVATIONS, "size": sizes})
     found, others = (sweep(one, **axes) for one, axes in track(sweeps))
@@ -126,8 +126,9 @@ def spectrum(kernels: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def at_rest(mu: np.ndarray, parts: np.ndarray, steps: Any, length: float = 1.0) -> np.ndarray:
     """Return the loss over the first one for a kernel that stays at rest; length is the step size times m mu_max."""
-    rates = np.minimum(length * mu / mu[-1], 1 - 1e-16)  # at length one the fastest direction is learned at once
-    return np.exp(2 * np.outer(steps, np.log1p(-rates))) @ parts / parts.sum()
+    rates = np.minimum(length * mu / mu[..., -1:], 1 - 1e-16)  # at length one the fastest is learned at once
+    left = parts * np.exp(2 * np.asarray(steps)[..., None] * np.log1p(-rates))
+    return left.sum(-1) / parts.sum(-1)
 
 
 def envelope(rate: Any, steps: Any) -> Any:
@@ -143,7 +144,7 @@ def of_theorem(data: xr.Dataset, error: float = 1e-3) -> xr.Dataset:
         mu, parts = (of.sel(seed=seed).values for of in (widest.eigenvalues, widest.parts))
         width, step_size, steps = required(mu[0], len(mu), error=error * len(mu))
         length = step_size * mu[-1]
-        return {"width": width, "length": length, "steps": steps, "left": at_rest(mu, parts, [steps], length)[0]}
+        return {"width": width, "length": length, "steps": steps, "left": at_rest(mu, parts, steps, length)}
 
     return sweep(one, seed=data.seed.values)
 
@@ -269,10 +270,10 @@ def curvature(
 
 @curvature.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    least, down = lowest(data.negative.sel(network="softmax")), data.lowest
-    ratio = (down.sel(network="exp") / down.sel(network="softmax")).median("width")
-    found = {"least_share_negative": least, "exp_over_softmax": ratio, "least_gradient": lowest(data.gradient)}
-    return {"SN-CONVEX": found}
+    softmax, exp = (data.sel(network=name) for name in ("softmax", "exp"))
+    ratio = (exp.lowest / softmax.lowest).median("width")
+    found = {"exp_over_softmax": ratio, "least_gradient": lowest(data.gradient)}
+    return {"SN-CONVEX": {"least_share_negative": lowest(softmax.negative), **found}}
 
 
 COLORS = ("#5b5f66", "#8a5a00", "#c2410c", "#7c3aed", "#15803d", "#0b5cad")  # by width, the widest last
@@ -280,7 +281,7 @@ ALT = {
     "zero": "Loss to 1e-24: straight lines on top of linear models for wide networks; 2 neurons stay near the top.",
     "slow": "The slowest labels: loss and linear model fall four times as steeply as the guarantee.",
     "alike": "Two inputs almost alike: both losses fall a little, then hardly at all.",
-    "width": "Smallest width that trains, far below the dotted line of the theorem's square.",
+    "width": "Smallest width that trains: far below the theorem's square.",
 }
 CIRCLE, AROUND = np.array([0.5, 2.1, 3.5, 5.3]), np.linspace(0, 2 * np.pi, 200)  # angles: four inputs, and all
 
@@ -297,8 +298,7 @@ def to_zero(data: xr.Dataset, yours: Mapping[str, Any] | None = None, *, slowest
         for color, m in zip(COLORS[-len(one_draw.width) :], one_draw.width.values, strict=True):
             one = one_draw.sel(width=m, network=WEAKEST if slowest else "softmax")
             ax.plot(one.step, one.loss, color=color, label=f"{m:g} neurons")
-            if one.reached:
-                ax.plot(t, at_rest(one.eigenvalues.values, one.parts.values, t), ":", color=INK, lw=1.2)
+            ax.plot(t, at_rest(one.eigenvalues.values, one.parts.values, t), ":", color=INK, lw=1.2)
         ax.plot([], [], ":", color=INK, label="linear model")
         if slowest:
             rate = float(one.eigenvalues[0] / one.eigenvalues[-1])
@@ -314,8 +314,9 @@ def planar(neurons: int) -> tuple[Trained, np.ndarray, np.ndarray]:
     """Train a network with two inputs on four points of the circle; return it, and both answers around the circle."""
     around = np.concatenate([CIRCLE, AROUND])
     points, labels = np.stack([np.cos(around), np.sin(around)], axis=1), np.array([[1.0, 1.0, -1.0, 1.0]])
-    how: dict[str, Any] = {"device": "cpu", "max_steps": 2000, "target": 1e-12, "samples": [Sample(points[:4], labels)]}
-    run, grid = train(Problem("softmax", neurons, 4, 2, scale=0.3), [0], **how), torch.tensor(points)[None]
+    problem, drawn = Problem("softmax", neurons, 4, 2, scale=0.3), [Sample(points[:4], labels)]
+    run = train(problem, [0], device="cpu", max_steps=2000, target=1e-12, samples=drawn)
+    grid = torch.tensor(points)[None]
     linear = ntk_gram(run.start, grid, run.inputs)[0] @ torch.linalg.solve(run.kernel[0], run.labels[0, 0])
     return run, predict(run.descent.networks, grid)[0, 0].numpy(), linear.numpy()
 
@@ -325,13 +326,13 @@ def trails(neurons: int) -> Figure:
     import matplotlib.pyplot as plt
 
     run, network, linear = planar(neurons)
-    begin, end = run.start.first_layer[0], run.descent.networks.first_layer[0]
+    ends = torch.stack([run.start.first_layer[0], run.descent.networks.first_layer[0]], dim=1)
     size = min(7, 60 / neurons**0.5)
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.0))
-        left.plot(*torch.stack([begin, end], dim=1), color=COLORS[2])
-        left.plot(*begin, "o", color=COLORS[2], fillstyle="none", markersize=size)
-        left.plot(*end, "o", color=COLORS[5], markersize=size / 2)
+        left.plot(*ends, color=COLORS[2])
+        left.plot(*ends[:, 0], "o", color=COLORS[2], fillstyle="none", markersize=size)
+        left.plot(*ends[:, 1], "o", color=COLORS[5], markersize=size / 2)
         left.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal", xlabel="first weight", ylabel="second weight")
         right.plot(AROUND, network[4:], color=COLORS[5], label="network, trained")
         right.plot(AROUND, linear[4:], "--", color=INK, label="linear model")
@@ -344,8 +345,8 @@ def trails(neurons: int) -> Figure:
 def trail_text(neurons: int) -> str:
     """Say how long a typical trail is, and how far network and linear model are apart."""
     run, network, linear = planar(neurons)
-    trail, gap = (run.movement() ** 2).mean() ** 0.5, abs(network - linear).max()
-    return f"{neurons} neurons: typical trail {trail:.2g}, largest gap to the linear model {gap:.1g}."
+    trail = (run.movement() ** 2).mean() ** 0.5
+    return f"{neurons} neurons: typical trail {trail:.2g}, largest gap {abs(network - linear).max():.1g}."
 
 
 def enough(data: xr.Dataset) -> Figure:
@@ -359,7 +360,7 @@ def enough(data: xr.Dataset) -> Figure:
         curves(ax, data.by_samples, "size", label="more samples, one output")
         curves(ax, outputs, "output", known={"": Look("more outputs, 16 samples", "#c2410c", "-.", "^")})
         rows = np.union1d(data["size"], fitted)
-        ax.plot(rows, rows**2, ":", color=INK, label="its square, as in the theorem")
+        ax.plot(rows, rows**2, ":", color=INK, label="square of the horizontal axis")
         log_axis(ax, rows, "numbers to fit: samples times outputs")
         ax.set(yscale="log", ylabel="smallest number of neurons")
         figure.legend(loc="outside upper left", ncols=3, fontsize=9.5)

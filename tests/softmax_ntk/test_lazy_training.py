@@ -296,13 +296,13 @@ def test_the_program_of_the_page_trains_the_networks_of_the_experiment(program, 
     kernel = ntk_gram(networks, x[None])
     torch.testing.assert_close(program["kernel"](lambda w: activation(x @ w) @ votes, w), kernel[0])
     size = length / (32 * torch.linalg.eigvalsh(kernel[0])[-1])
-    found = program["train"](32, activation, seed=2, length=length, steps=9)["losses"]
+    found = program["train"](32, activation, seed=2, length=length)["losses"]
     losses = own.train.__globals__["gradient_descent"](networks, x[None], y[None, None], size[None], max_steps=9).loss
     np.testing.assert_allclose(found[:10], losses[:, 0] / losses[0, 0], rtol=1e-9)
 
 
 @pytest.mark.slow
-def test_what_the_page_says_of_changes_holds(program):
+def test_what_the_page_says_of_changes_holds(program, stored):
     """The rows of "Change it" and what the text says of pairs, shares and long steps, on the seeds of the page."""
     train, softmax = program["train"], program["softmax"]
 
@@ -314,6 +314,7 @@ def test_what_the_page_says_of_changes_holds(program):
     assert not arrives(without)
     three = [len(train(64, seed=seed)["losses"]) for seed in (0, 1, 2)]
     assert 2.5 < three[2] / three[0] < three[2] / three[1] < 3.5
+    assert three[2] > stored["to_zero_loss"].steps.sel(network="softmax", width=64).max() > max(three[:2])
     races = [[train(64, seed=seed, pairs=pairs) for pairs in (True, False)] for seed in range(12)]
     assert all(arrives(alone) for _, alone in races)
     assert sum(len(alone["losses"]) < len(pairs["losses"]) for pairs, alone in races) >= 9
