@@ -261,6 +261,8 @@ def test_what_the_page_says_of_steps_bounds_and_squares(stored):
     data = stored["to_zero_loss"].sel(network="softmax").isel(width=slice(1, None))
     over = (data.steps * data.eigenvalues[..., 0] / data.eigenvalues[..., -1]).median("seed")
     assert ((over > 20) & (over < 28)).all()
+    moved = data.movement.median("seed").values
+    assert [round(more / less) in (8, 9, 10, 11) for more, less in itertools.pairwise(moved)] == 3 * [True]
     bound = 8 * math.exp(3) * 16 / (data.eigenvalues[..., 0] * data.width)
     assert (bound.sel(width=4096) > 500 * data.movement.sel(width=4096)).all()
     terms = stored["lemmas"].terms.isel(length=1)
