@@ -17,6 +17,8 @@ fit, and numbers outside their range, are a ValueError that names the argument.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -24,13 +26,22 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from attnbook.core.ensemble import History, Parameters
+from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.multi_head import head_groups, layer
 from attnbook.multi_head.checks import at_least, plus_or_minus_one, positive, whole
 from attnbook.multi_head.layer import PerSample, Tokens
 from attnbook.multi_head.objectives import logistic
 
-__all__ = ["descend_to", "draw_parameters", "gradient_descent", "largest_head_norm", "loss_and_gradient", "losses"]
+__all__ = [
+    "descend_to",
+    "draw_parameters",
+    "gradient_descent",
+    "largest_head_norm",
+    "loss_and_gradient",
+    "losses",
+    "random_networks",
+]
 
 Batch = tuple[Tokens, PerSample]
 
@@ -51,6 +62,22 @@ def draw_parameters(
     at_least(0, scale=scale)
     entries = scale * rng.standard_normal((n_heads, n_tokens + dimension, dimension))
     return {"decoder": entries[:, :n_tokens], "key_query": entries[:, n_tokens:]}
+
+
+def random_networks(
+    rngs: Sequence[np.random.Generator],
+    sizes: tuple[int, int, int],
+    *,
+    scale: float = 1.0,
+    device: torch.device | str = "cpu",
+) -> Parameters:
+    """Return :func:`draw_parameters` for each source of randomness, one member each, in double precision.
+
+    The ``sizes`` are heads, tokens and dimension; ``scale`` is the standard deviation of an entry, default 1.
+    """
+    drawn = [draw_parameters(*sizes, scale=scale, rng=rng) for rng in rngs]
+    stacked = {name: np.stack([one[name] for one in drawn]) for name in drawn[0]}
+    return {name: to_tensor(array, device=device, dtype=torch.float64) for name, array in stacked.items()}
 
 
 def losses(parameters: Parameters, batch: Batch) -> Float[Tensor, " members"]:
