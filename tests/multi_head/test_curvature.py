@@ -367,8 +367,16 @@ def test_what_the_page_says_in_words(stored):
     assert 0.53 < 4**power < 0.57  # "about 55 %"
     over = own.ratios(stored["curvature"], stored["curvature"].head_norm)["curvature"]
     assert 1 / over.sel(point=list(own.POINTS[:4])).max() > 3000  # "thousands of times"
-    single = stored["single_head"].ratio.sel(bound="Hessian").max()
-    assert single < 0.5  # "more than twice as large"
+    assert stored["single_head"].ratio.sel(bound="Hessian").max() < 0.5  # "at most half of the paper's"
+    worse = (stored["curvature"].worst_head / stored["curvature"].typical_head).sel(heads=256, point="random")
+    assert abs(worse.sel(scale=0.5) - 1.4).max() < 0.1
+    assert (worse.sel(scale=2.0) > 1.9).all()
+    assert worse.sel(scale=2.0).median() > 2
+    found = stored["curvature"].sel(**SMALL).median(["seed", "heads"])
+    assert (round(float(found.token_norm), 2), round(float(found.head_norm), 1)) == (1.08, 5.8)
+    sizes = {"n_tokens": 5, "dimension": 8, "n_heads": 1, "token_norm": 1.08, "largest_head_norm": 5.8}
+    beta = curvature_bounds.loss_constants(**sizes)
+    assert (round(beta.gradient), round(beta.curvature, -1)) == (35, 930)
 
 
 def test_pictures_and_tables_show_what_is_stored_and_what_is_yours(stored):
