@@ -35,12 +35,7 @@ PARTS = ("gradient", "smoothness", "curvature")
 LARGEST_BLOCK = 1000  # rows: larger blocks are not put together, one of 3000 rows takes 72 MB
 
 
-@experiment(
-    "multi_head.single_head",
-    budget=10,
-    needs="cpu",
-    smoke={"dimensions": (2, 8), "draws": 3, "seeds": (0, 1)},
-)
+@experiment("multi_head.single_head", budget=10, needs="cpu", smoke={"dimensions": (2, 8), "draws": 3, "seeds": (0, 1)})
 def single_head(
     seeds: Seeds = (0, 1, 2, 3, 4),
     n_tokens: PositiveInt = 6,  # of a sample; even, half of them can point one way

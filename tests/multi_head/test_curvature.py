@@ -66,22 +66,6 @@ def test_largest_cumulant_bounds_every_law_on_the_square_and_is_reached():
     assert w @ ((p - w @ p) * (s - w @ s) ** 2) == pytest.approx(curvature_bounds.LARGEST_CUMULANT, rel=1e-12)
 
 
-def test_the_decoder_term_is_attained():
-    """Tokens both ways, attention mostly to the own sign, a decoder far larger than the mixed part."""
-    signs = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
-    few = (1 - 1 / np.sqrt(3)) / 2
-    tokens, decoder = signs[:, None] * [[1.0, 0.0]], -1e8 * signs[:, None] * [[1.0, 0.0]]
-    preference = np.log(1 / few - 1) / 2
-    _, hessian = norms(tokens, decoder, np.diag([preference, 0.0]))
-    assert hessian == pytest.approx(curvature_bounds.dimension_free_hessian_bound(tokens, decoder), rel=1e-6)
-
-
-def test_constants_by_hand():
-    """T = 4, d = 9, H = 16, R = 1, B = 1: beta_1 = 2 * 3, beta_3 = 12 (9 + 1), beta_2 = 30 + 9, beta_3' = 2 (c + 1)."""
-    got = curvature_bounds.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=1.0, largest_head_norm=1.0)
-    assert got == curvature_bounds.LossConstants(6.0, 39.0, 120.0, 2 * (curvature_bounds.LARGEST_CUMULANT + 1))
-
-
 def test_powers_in_the_constants_by_hand():
     """R = 2, B = 1.5: beta_1 = 4 * 13, beta_3 = 12 * 8 * 55, beta_2 = 5280 / 4 + 676, beta_3' = 16 (6 c + 1)."""
     got = curvature_bounds.loss_constants(n_tokens=4, dimension=9, n_heads=16, token_norm=2.0, largest_head_norm=1.5)
@@ -109,12 +93,9 @@ def test_condition_18_by_hand():
     ("change", "name"),
     [
         ({"n_heads": 0}, "n_heads"),
-        ({"n_tokens": 0}, "n_tokens"),
-        ({"dimension": -1}, "dimension"),
         ({"token_norm": 0.5}, "token_norm"),
         ({"token_norm": float("nan")}, "token_norm"),
         ({"largest_head_norm": -1.0}, "largest_head_norm"),
-        ({"largest_head_norm": float("inf")}, "largest_head_norm"),
     ],
 )
 def test_arguments_out_of_range_are_refused_by_name(change, name):
@@ -271,15 +252,11 @@ PARTS = {
     ],
     "curvature": [
         ("MH-C1.2", lambda d: d.assign(smallest=-2 * d.largest)),
-        ("MH-C1.4", steeper("smallest", -0.08, **SMALL)),
         ("MH-C1.4", steeper("smallest", 0.1, **LARGE)),
-        ("MH-C1.4", steeper("smallest", -0.12, **LARGE)),
         ("MH-C1.4", steeper("smallest", 0.08, scale=0.5, point="equal")),
         ("MH-C1.4", steeper("typical_head", 0.12, **SMALL)),
         ("MH-C1.4", steeper("typical_head", -0.15, **LARGE)),
         ("MH-C1.4", lambda d: d.assign(worst_head=1.05 * d.worst_head)),
-        ("MH-FN4", lambda d: d.assign(gradient_norm=1.5 * d.gradient_norm)),
-        ("MH-FN4", lambda d: d.assign(largest=2 * d.largest)),
         ("MH-B13.12", steeper("smallest", 0.3, scale=2.0, point="trained")),
     ],
 }  # other values of the same rules
@@ -329,14 +306,6 @@ def test_a_lone_head_computes_the_same_for_every_number_of_heads_and_is_the_trai
         torch.testing.assert_close(found[1]["lone"][0][name], tensor)
 
 
-def test_equal_points_have_equal_loss_and_the_bowl_only_lifts(stored):
-    data = stored["curvature"]
-    equal = data.loss.sel(point="equal")
-    assert ((equal <= 0.2) & (equal > 0.15)).all()
-    assert (data.worst_head >= data.typical_head).all()
-    assert (-data.smallest <= data.worst_head * 1.002 + 1e-12).all()
-
-
 def test_bounds_come_near_where_they_should_by_hand(stored):
     """Zero weights, R = 1, T = 5, d = 8: the slope of the loss is 1/2, attention uniform, three tokens against two."""
     data = stored["curvature"].isel(seed=0, scale=0, heads=-1)
@@ -368,6 +337,8 @@ def test_what_the_page_says_in_words(stored):
     over = own.ratios(stored["curvature"], stored["curvature"].head_norm)["curvature"]
     assert 1 / over.sel(point=list(own.POINTS[:4])).max() > 3000  # "thousands of times"
     assert stored["single_head"].ratio.sel(bound="Hessian").max() < 0.5  # "at most half of the paper's"
+    equal = stored["curvature"].loss.sel(point="equal")
+    assert ((equal <= 0.2) & (equal > 0.15)).all()
     worse = (stored["curvature"].worst_head / stored["curvature"].typical_head).sel(heads=256, point="random")
     assert abs(worse.sel(scale=0.5) - 1.4).max() < 0.1
     assert (worse.sel(scale=2.0) > 1.9).all()
@@ -382,8 +353,6 @@ def test_what_the_page_says_in_words(stored):
 def test_pictures_and_tables_show_what_is_stored_and_what_is_yours(stored):
     figure = own.law(stored["curvature"], {"mine": {1: 0.1, 16: 0.03}})
     assert "yours: mine" in [text.get_text() for text in figure.legends[0].get_texts()]
-    line = figure.axes[0].get_lines()[0].get_ydata()
-    np.testing.assert_allclose(line, own.relative(stored["curvature"]).sel(**SMALL).median("seed"))
     assert all(ax.get_xlabel() for ax in own.parts_frame(2).axes)
     plt.close("all")
     assert "worst over median" in own.slopes(stored["curvature"])._repr_html_()
@@ -462,7 +431,7 @@ def gradient(x, u, w, *, forget=""):
     weights = (x @ w @ x.T).softmax(1)
     values = u @ x.T
     mean = (weights * values).sum(1, keepdim=True)
-    mean = {"mean": 0.0, "plain mean": values.mean(1, keepdim=True)}.get(forget, mean)
+    mean = 0.0 if forget == "mean" else mean
     result = x.T @ (weights * (values - mean)) @ x
     return result.T if forget == "transpose" else result
 
@@ -475,11 +444,9 @@ def spread(u, w, n):
     ("exercise", "right", "wrong", "message"),
     [
         ("MH-1", gradient, lambda *a: gradient(*a, forget="mean"), "subtract from each row"),
-        ("MH-1", gradient, lambda *a: gradient(*a, forget="plain mean"), "weighted by attention"),
         ("MH-1", gradient, lambda *a: gradient(*a, forget="transpose"), "transpose"),
         ("MH-3", spread, lambda u, w, n: (torch.stack([u] * n), torch.stack([w] * n)), "times what it was"),
         ("MH-3", spread, lambda u, w, n: (spread(u, w, n)[0], torch.stack([w / n] * n)), "not linear"),
-        ("MH-3", spread, lambda u, w, n: (u, w), "of shapes"),
         ("MH-3", spread, lambda u, w, n: (np.arange(n)[:, None, None] * u.numpy(), spread(u, w, n)[1]), "equal"),
     ],
 )

@@ -66,20 +66,6 @@ def test_each_group_is_one_head_with_two_step_sizes(each: tuple[float, float]) -
     torch.testing.assert_close(one["key_query"], groups["key_query"], rtol=0, atol=1e-13)
 
 
-def test_from_zero_many_heads_are_one_head_with_a_scaled_output_and_a_smaller_step() -> None:
-    # sqrt(H) Phi(theta) with step size eta / H: the gradient of sqrt(H) Phi is H times that of one of the heads.
-    drawn, heads = drawn_samples(), 9.0
-    many = train(starts.zero(2, 5, 7), drawn, counts_of(heads)).parameters
-    start, slopes = starts.zero(2, 5, 7), logistic(drawn.labels)
-    for _ in range(50):
-        _, gradient = layer.value_and_gradient(
-            start, drawn.tokens, lambda out: tuple(math.sqrt(heads) ** k * x for k, x in enumerate(slopes(3.0 * out)))
-        )
-        start = {name: start[name] - 0.5 / heads * g for name, g in gradient.items()}
-    for name in start:
-        torch.testing.assert_close(many[name], start[name], rtol=0, atol=1e-13)
-
-
 @pytest.mark.parametrize("exponent", [0.5, 1.0])
 def test_gradient_of_a_group_is_that_of_one_of_its_heads(exponent: float) -> None:
     drawn, counts = drawn_samples(), counts_of(2.0, 5.0)
