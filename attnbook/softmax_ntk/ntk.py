@@ -6,15 +6,16 @@ Rows and columns are output-major: ``kernel[l1 * n + i, l2 * n + j]`` is $H_{\el
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.conditioning import SingularKernelError, rank, spectrum
+from attnbook.softmax_ntk.conditioning import spectrum
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
 
-__all__ = ["kernel_coefficients", "kernel_gradient_flow", "ntk_gram"]
+__all__ = ["kernel_gradient_flow", "ntk_gram"]
 
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ def kernel_gradient_flow(
     $f_t(x) = K(x, X)\,Q\,\mathrm{diag}(\rho_t(\mu))\,Q^\top\mathrm{vec}(Y)$ with
     $\rho_t(\mu) = (1-(1-\eta m\mu)^t)/\mu$ for steps, and $\rho_t(\mu) = (1-e^{-\mu t})/\mu$ for the flow
     $\dot f = -K(f-Y)$. As $t$ grows both tend to kernel regression, $K(x, X)H^{-1}\mathrm{vec}(Y)$
-    (Definition F.1), whose weights are :func:`kernel_coefficients`.
+    (Definition F.1).
 
     Args:
         kernel: Symmetric positive semi-definite matrix $H$ of the training points.
@@ -103,74 +104,35 @@ def kernel_gradient_flow(
         [0.3935, -0.3935]
     """
     eigenvalues, vectors = spectrum(kernel)
-    _check_labels(kernel, labels)
-    points = kernel if cross is None else cross
-    if (points.shape[:-2], points.shape[-1:]) != (kernel.shape[:-2], kernel.shape[-1:]):
-        shape = (*kernel.shape[:-2], "points", kernel.shape[-1])
-        raise ValueError(f"cross: expected shape {shape} to fit the kernel, got {tuple(points.shape)}")
-    times = torch.as_tensor(steps, dtype=kernel.dtype, device=kernel.device)
-    if times.ndim != 1 or not len(times) or not (torch.isfinite(times) & (times >= 0)).all():
-        raise ValueError(f"steps: expected at least one number of steps, none negative, got {steps}")
-    if scaled_step_size is not None and not torch.equal(times, times.round()):
-        raise ValueError(f"steps: expected whole numbers, got {list(steps)}; only the flow, step size None, has others")
-    eta = None if scaled_step_size is None else _checked_step_size(scaled_step_size, eigenvalues)
-    learned = _learned(eigenvalues, eta, times.reshape(-1, *[1] * eigenvalues.ndim))
+    points, flow, longest = kernel if cross is None else cross, scaled_step_size is None, 2 / eigenvalues[..., -1]
+    like: dict[str, Any] = {"dtype": kernel.dtype, "device": kernel.device}
+    times, eta = (
+        torch.as_tensor(one, **like) for one in (steps, 1.0 if scaled_step_size is None else scaled_step_size)
+    )
+    above = f"at most 2 over the largest eigenvalue, {longest.tolist()}, since longer steps diverge"
+    shape, in_range = tuple(kernel.shape[:-1]), (torch.isfinite(times) & (times >= 0)).all()
+    fits = eta.shape in ((), shape[:-1])
+    for right, name, wanted, got in (
+        (labels.shape == shape, "labels", f"shape {shape}, one for each row of the kernel", tuple(labels.shape)),
+        (torch.isfinite(labels).all(), "labels", "finite numbers", "NaN or infinity"),
+        (
+            points.shape[:-2] + points.shape[-1:] == shape,
+            "cross",
+            f"rows of shape {shape} at each point",
+            tuple(points.shape),
+        ),
+        (times.ndim == 1 and len(times) and in_range, "steps", "at least one number of steps, none negative", steps),
+        (flow or torch.equal(times, times.round()), "steps", "whole numbers; only with step size None others", steps),
+        (fits, "scaled_step_size", f"one number or shape {shape[:-1]}", tuple(eta.shape)),
+        ((eta > 0).all(), "scaled_step_size", "positive numbers", scaled_step_size),
+        (flow or (fits and (eta <= longest * (1 + 1e-12)).all()), "scaled_step_size", above, scaled_step_size),
+    ):
+        if not right:
+            raise ValueError(f"{name}: expected {wanted}, got {got}")
+    times = times.reshape(-1, *[1] * eigenvalues.ndim)
+    learned = _learned(eigenvalues, None if flow else eta.unsqueeze(-1), times)
     coefficients = (vectors.mT @ labels.unsqueeze(-1)).squeeze(-1)
     return (points @ vectors @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
-
-
-def kernel_coefficients(
-    kernel: Float[Tensor, "*members rows rows"], labels: Float[Tensor, "*members rows"], *, n_inputs: int | None = None
-) -> Float[Tensor, "*members rows"]:
-    r"""Return $H^{-1}\mathrm{vec}(Y)$, by Cholesky's factorisation: the weights of kernel regression.
-
-    Args:
-        kernel: Symmetric positive definite matrix $H$ of the training points.
-        labels: $\mathrm{vec}(Y)$.
-        n_inputs: Number of inputs of the networks, to name the smallest width that works in the error; default none.
-
-    Returns:
-        The weights.
-
-    Raises:
-        ValueError: As :func:`kernel_gradient_flow`.
-        SingularKernelError: If one is singular up to rounding; names the smallest rank, the size and, if ``n_inputs``
-            is given, the smallest width that works.
-
-    Example:
-        >>> kernel_coefficients(4 * torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)).tolist()
-        [0.25, 0.25]
-    """
-    smallest, size = int(rank(kernel).min()), kernel.shape[-1]
-    _check_labels(kernel, labels)
-    if smallest < size:
-        # Below this even width the features of the pairs, width / 2 * n_inputs, are fewer than the rows.
-        raise SingularKernelError(smallest, size, n_inputs and 2 * -(-size // n_inputs))
-    return torch.cholesky_solve(labels.unsqueeze(-1), torch.linalg.cholesky(kernel)).squeeze(-1)
-
-
-def _check_labels(kernel: Tensor, labels: Tensor) -> None:
-    if labels.shape != kernel.shape[:-1]:
-        shape = f"{tuple(kernel.shape[:-1])}, one for each row of the kernel"
-        raise ValueError(f"labels: expected shape {shape}, got {tuple(labels.shape)}")
-    if not torch.isfinite(labels).all():
-        raise ValueError("labels: expected finite numbers, got NaN or infinity")
-
-
-def _checked_step_size(scaled_step_size: Tensor | float, eigenvalues: Tensor) -> Tensor:
-    """Step sizes with an axis for the eigenvalues; none of them diverges."""
-    limits = 2 / eigenvalues[..., -1]
-    eta = torch.as_tensor(scaled_step_size, dtype=limits.dtype, device=limits.device)
-    if eta.shape not in ((), limits.shape) or not (eta > 0).all():
-        expected = f"one number or one per member, positive, or None; members {tuple(limits.shape)}"
-        raise ValueError(f"scaled_step_size: expected {expected}, got {tuple(eta.shape)}: {scaled_step_size}")
-    if (eta > limits * (1 + 1e-12)).any():
-        worst = int((eta / limits).argmax())
-        raise ValueError(
-            f"scaled_step_size: {scaled_step_size} diverges on the kernel of member {worst}; expected at most 2 over "
-            f"its largest eigenvalue, {limits.flatten()[worst]:g}; take half of that, or None for the flow"
-        )
-    return eta.unsqueeze(-1)
 
 
 def _learned(eigenvalues: Tensor, eta: Tensor | None, times: Tensor) -> Tensor:
