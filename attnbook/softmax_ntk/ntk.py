@@ -6,7 +6,6 @@ Rows and columns are output-major: ``kernel[l1 * n + i, l2 * n + j]`` is $H_{\el
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -105,27 +104,28 @@ def kernel_gradient_flow(
     """
     eigenvalues, vectors = spectrum(kernel)
     points, flow, longest = kernel if cross is None else cross, scaled_step_size is None, 2 / eigenvalues[..., -1]
-    like: dict[str, Any] = {"dtype": kernel.dtype, "device": kernel.device}
     times, eta = (
-        torch.as_tensor(one, **like) for one in (steps, 1.0 if scaled_step_size is None else scaled_step_size)
+        torch.as_tensor(one, dtype=kernel.dtype).to(kernel) for one in (steps, 0.0 if flow else scaled_step_size)
     )
-    above = f"at most 2 over the largest eigenvalue, {longest.tolist()}, since longer steps diverge"
-    shape, in_range = tuple(kernel.shape[:-1]), (torch.isfinite(times) & (times >= 0)).all()
-    fits = eta.shape in ((), shape[:-1])
+    shape, in_range = tuple(kernel.shape[:-1]), torch.isfinite(times) & (times >= 0) & (flow | (times == times.round()))
+    fits = eta.shape in ((), shape[:-1]) and (flow | (eta > 0) & (eta <= longest * (1 + 1e-12))).all()
     for right, name, wanted, got in (
         (labels.shape == shape, "labels", f"shape {shape}, one for each row of the kernel", tuple(labels.shape)),
         (torch.isfinite(labels).all(), "labels", "finite numbers", "NaN or infinity"),
+        (points.shape[:-2] + points.shape[-1:] == shape, "cross", f"rows of shape {shape}", tuple(points.shape)),
         (
-            points.shape[:-2] + points.shape[-1:] == shape,
-            "cross",
-            f"rows of shape {shape} at each point",
-            tuple(points.shape),
+            times.ndim == 1 and len(times) and in_range.all(),
+            "steps",
+            "numbers of steps, at least 0; whole unless the step size is None",
+            steps,
         ),
-        (times.ndim == 1 and len(times) and in_range, "steps", "at least one number of steps, none negative", steps),
-        (flow or torch.equal(times, times.round()), "steps", "whole numbers; only with step size None others", steps),
-        (fits, "scaled_step_size", f"one number or shape {shape[:-1]}", tuple(eta.shape)),
-        ((eta > 0).all(), "scaled_step_size", "positive numbers", scaled_step_size),
-        (flow or (fits and (eta <= longest * (1 + 1e-12)).all()), "scaled_step_size", above, scaled_step_size),
+        (
+            fits,
+            "scaled_step_size",
+            f"one positive number or shape {shape[:-1]}, at most 2 over the largest eigenvalue, "
+            f"{longest.tolist()}, since longer steps diverge; or None",
+            scaled_step_size,
+        ),
     ):
         if not right:
             raise ValueError(f"{name}: expected {wanted}, got {got}")

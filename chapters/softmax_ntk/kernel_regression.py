@@ -15,7 +15,7 @@ from torch import Tensor
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream, to_tensor
 from attnbook.lab import Counts, Seeds, device, experiment, highest, listening, lowest, share_of_seeds, slope, sweep
-from attnbook.show import INK, OWN, band, log_axis, own_lines, style
+from attnbook.show import OWN, curves, log_axis, own_lines, style
 from attnbook.softmax_ntk.data import Sample, sphere
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, infinite_width_kernel
 from attnbook.softmax_ntk.looks import LOOKS
@@ -33,7 +33,6 @@ Values: TypeAlias = dict[str, Any]
 RECORD = (0, 1, 2, 3, 5, 8, 13, 20, 32, 50, 80, 130, 200, 300)  # steps at which the drift of kernels is taken
 FLOOR = 1e-4  # loss over its first value down to which curves are compared
 FINE = 8  # steps in place of one, where the flow is followed
-ANGLES, AROUND = 60 * np.arange(1, 7), np.linspace(0, 360, 73)  # in degrees: six samples, and where to predict
 
 
 @experiment(
@@ -134,19 +133,18 @@ def on_a_circle(
 ) -> xr.Dataset:
     """Trained networks beside kernel regression all around a circle: growing widths, growing labels."""
     draws = [torch.rand(6, generator=torch.Generator().manual_seed(seed)) for seed in seeds]  # those of the page
-    labels = 2 * torch.stack(draws).double().numpy() - 1
-    x, new = (np.stack([np.cos(at), np.sin(at)], axis=-1) for at in map(np.radians, (ANGLES, AROUND)))
+    labels, angles = 2 * torch.stack(draws).double().numpy() - 1, np.linspace(0, 2 * np.pi, 73)
+    new = np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
     def one(network: Any, width: float, size: float = 1.0) -> Values:
-        samples, problem = [Sample(x, size * y[None]) for y in labels], Problem(network, int(width), 6, 2)
+        samples, problem = [Sample(new[12::12], size * y[None]) for y in labels], Problem(network, int(width), 6, 2)
         begun = starting_networks(problem, seeds, device=device(), samples=samples)
-        both = beside(*begun, np.stack([new] * len(seeds)), [steps])[1] / size
-        return {"curves": (("model", "seed", "point"), both), "gap": ("seed", np.ptp(both, axis=0).max(1))}
+        return {"curves": (("model", "seed", "point"), beside(*begun, np.stack([new] * len(seeds)), [steps])[1] / size)}
 
-    found = sweep(lambda size: one("softmax", 64, size), size=sizes).rename(gap="gap_by_size")
+    found = sweep(lambda size: one("softmax", 64, size), size=sizes)
     with listening(lambda share: None):
-        gap = sweep(one, network=ACTIVATIONS, width=widths).gap
-    return found.assign(gap=gap, labels=(("seed", "sample"), labels))
+        both = sweep(one, network=ACTIVATIONS, width=widths).curves
+    return found.assign(gap=abs(both.diff("model")).max(["model", "point"]), labels=(("seed", "sample"), labels))
 
 
 # Where laziness ends: label sizes as powers of the width, with step sizes in units of one over the largest eigenvalue
@@ -244,8 +242,6 @@ def best(outputs: Array, labels: Array, held_out: Array, truth: Array, **others:
     return {"error": error, **{name: values[at] for name, values in others.items()}}
 
 
-# Gaps by width; a network's curve and that of kernel regression; angles and labels of its samples
-Own: TypeAlias = tuple[Mapping[float, float], Sequence[Any], Sequence[Any]]
 ALT = {
     "gaps": "Left: around a circle, a trained softmax network of 64 neurons is on top of kernel regression. Right: the "
     "largest gap falls steeply with the number of neurons for softmax and exp, more slowly for ReLU.",
@@ -257,26 +253,28 @@ ALT = {
 }
 
 
-def picture(yours: Mapping[str, Own] | None = None, size: float = 1, *, panels: int = 2) -> Figure:
-    """Draw the first of yours, or the book's network, and kernel regression around the circle; and gaps by width."""
+def picture(yours: Mapping[str, Any] | None = None, size: float = 1, *, panels: int = 2) -> Figure:
+    """Draw a network, the first of yours or the book's, and kernel regression around the circle; and gaps by width.
+
+    Yours are, by name, gaps by width, the curves of both, and angles and labels of the samples.
+    """
     import matplotlib.pyplot as plt
 
     data = on_a_circle.stored()
     one = data.isel(seed=0).sel(size=size)
-    own = yours or {"softmax network": ({}, one.curves.values, (ANGLES, one.labels))}
-    name, (_, curves, samples) = next(iter(own.items()))
+    own = yours or {"softmax network": ({}, one.curves.values, (range(60, 361, 60), one.labels))}
+    name, (_, (network, regression, *_), samples) = next(iter(own.items()))
     with style():
         figure, axes = plt.subplots(1, panels, figsize=(8.4, 3.5), squeeze=False)
         for ax in axes[0, 1:]:
-            for network, look in LOOKS.items():
-                band(ax, data.width, data.gap.sel(network=network).transpose("seed", "width"), look)
-            own_lines(ax, {name: gaps for name, (gaps, *_) in (yours or {}).items()})
+            curves(ax, data.gap, "width", "network", LOOKS)
+            own_lines(ax, {name: one[0] for name, one in (yours or {}).items()})
             log_axis(ax, data.width.values, "number of neurons")
             ax.set(yscale="log", ylabel="largest gap")
-        ax, x, color = axes[0, 0], np.linspace(0, 360, len(curves[0])), OWN[0] if yours else LOOKS["softmax"].color
-        ax.plot(x, curves[1], color="#c9a227", linewidth=5, alpha=0.7, label="kernel regression")
-        ax.plot(x, curves[0], color=color, label=name)
-        ax.plot(*samples, "x", color=INK, markersize=9, markeredgewidth=2, label="samples")
+        ax, x, color = axes[0, 0], np.linspace(0, 360, len(network)), OWN[0] if yours else LOOKS["softmax"].color
+        ax.plot(x, regression, color="#c9a227", linewidth=5, alpha=0.7, label="kernel regression")
+        ax.plot(x, network, color=color, label=name)
+        ax.plot(*samples, "kx", markersize=9, markeredgewidth=2, label="samples")
         ax.set(xlabel="angle (degrees)", ylabel="output / size of labels", xticks=range(0, 361, 90))
         for ax in axes[0]:
             ax.legend(fontsize=8.5, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
@@ -288,7 +286,8 @@ def flow_prediction(answer: Callable[..., Any]) -> str | None:
     rng, time = stream(1, "exercise", "SN-10"), 1.7
     root, labels, cross = rng.standard_normal((5, 5)), rng.standard_normal(5), rng.standard_normal((3, 5))
     mu, q = np.linalg.eigh(root @ root.T)
-    learned = (-np.expm1(-mu * time) / mu, 1 / mu, -np.expm1(-mu * time), -np.expm1(-2 * mu * time) / mu)
+    left = np.exp(-mu * time)  # of the residual
+    learned = ((1 - left) / mu, 1 / mu, 1 - left, (1 - left**2) / mu)
     right, limit, fitted, late = (cross @ q @ (one * (q.T @ labels)) for one in learned)
     likely = {
         "this is the end of the flow, for time without bound": limit,
