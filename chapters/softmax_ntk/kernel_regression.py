@@ -262,7 +262,7 @@ def picture(yours: Mapping[str, Any] | None = None, size: float = 1, *, panels: 
 
     data = on_a_circle.stored()
     one = data.isel(seed=0).sel(size=size)
-    own = yours or {"softmax network": ({}, one.curves.values, (range(60, 361, 60), one.labels))}
+    own = yours or {f"softmax, size {size:g}": ({}, one.curves.values, (range(60, 361, 60), one.labels))}
     name, (_, (network, regression, *_), samples) = next(iter(own.items()))
     with style():
         figure, axes = plt.subplots(1, panels, figsize=(8.4, 3.5), squeeze=False)
