@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.conditioning import spectrum
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
 
 __all__ = ["kernel_gradient_flow", "ntk_gram"]
@@ -102,7 +101,7 @@ def kernel_gradient_flow(
         >>> [round(f, 4) for f in kernel_gradient_flow(kernel, labels, None, [0.5])[0].tolist()]
         [0.3935, -0.3935]
     """
-    eigenvalues, vectors = spectrum(kernel)
+    eigenvalues, vectors = _spectrum(kernel)
     points, flow, longest = kernel if cross is None else cross, scaled_step_size is None, 2 / eigenvalues[..., -1]
     times, eta = (
         torch.as_tensor(one, dtype=kernel.dtype).to(kernel) for one in (steps, 0.0 if flow else scaled_step_size)
@@ -133,6 +132,22 @@ def kernel_gradient_flow(
     learned = _learned(eigenvalues, None if flow else eta.unsqueeze(-1), times)
     coefficients = (vectors.mT @ labels.unsqueeze(-1)).squeeze(-1)
     return (points @ vectors @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
+
+
+def _spectrum(kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, increasing and none of them negative, and eigenvectors; refuses what is no kernel."""
+    if kernel.ndim < 2 or kernel.shape[-2] != kernel.shape[-1] or not kernel.numel():
+        raise ValueError(f"kernel: expected a square matrix for each member, got shape {tuple(kernel.shape)}")
+    if not torch.isfinite(kernel).all():
+        raise ValueError("kernel: expected finite numbers, got NaN or infinity")
+    rounding = torch.finfo(kernel.dtype).eps ** 0.5
+    uneven = (kernel - kernel.mT).abs().amax((-2, -1))
+    if (uneven > rounding * kernel.abs().amax((-2, -1))).any():
+        raise ValueError(f"kernel: expected a symmetric matrix, got one that differs by {uneven.max():.3g}")
+    found, vectors = torch.linalg.eigh(kernel)
+    if (found[..., 0] < -rounding * found[..., -1].abs()).any():
+        raise ValueError(f"kernel: expected a positive semi-definite matrix, got the eigenvalue {found.min():.3g}")
+    return found.clamp(min=0.0), vectors
 
 
 def _learned(eigenvalues: Tensor, eta: Tensor | None, times: Tensor) -> Tensor:
