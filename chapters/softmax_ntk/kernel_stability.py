@@ -169,7 +169,7 @@ def after_training(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> 
     import matplotlib.pyplot as plt
 
     with style():
-        figure, ax = plt.subplots(figsize=(7.4, 2.9))
+        figure, ax = plt.subplots(figsize=(7.4, 2.6))
         for start in ("independent", "paired"):
             of = STARTS[start]
             looks = {name: replace(LOOKS[name], label=f"{name}, {of.label}", line=of.line) for name in SHOWN}
@@ -208,7 +208,7 @@ def plane(move: str, distance: float) -> Figure:
     circle = torch.view_as_real(torch.exp(1j * angles.deg2rad()))[None]
     with style():
         figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.0))
-        for name, thick in {"softmax": 0.014, "exp": 0.005}.items():
+        for name, thick in {"softmax": 0.011, "exp": 0.004}.items():
             networks, x, y = starting_networks(Problem(name, 12, 3, 2), (4,))
             after = displaced(networks, move, distance, seeds=(4,), sample=(x, y))
             w, end = networks.first_layer[0], after.first_layer[0]
@@ -219,13 +219,13 @@ def plane(move: str, distance: float) -> Figure:
             right.plot(
                 angles, new / old[0], color=color, label=f"{name} changes by {(new - old).norm() / old.norm():.1%}"
             )
-        left.plot(*w, "o", color=INK)
-        left.axis([-1.7, 1.7, -1.7, 1.7])
+        left.plot(*w, ".", color=INK)
+        left.axis([-1.5, 1.2, -1.9, 1.2])
         left.set(aspect="equal", xlabel="first weight", ylabel="second weight")
         right.set(
             xlabel="angle of the other input (degrees)", ylabel="kernel", ylim=(-1.5, 3), xticks=range(0, 361, 90)
         )
-        right.legend(title="dotted: before the move")
+        right.legend(title="dotted: before the move", loc="upper center")
     return figure
 
 

@@ -179,6 +179,11 @@ def test_numbers_of_the_page_are_those_that_are_stored(stored):
     assert falls == pytest.approx({"farthest": 23, "drift": 670}, rel=0.03)
     exp = stored.sel(network="exp", width=1024)
     assert float((exp.without / exp.drift).median("seed").min()) > 0.99
+    both = stored.drift.sel(width=1024, network=["softmax", "exp"])
+    twins = (both.sel(start="independent") / both.sel(start="paired")).median("seed")
+    assert twins.values == pytest.approx([51, 72], abs=0.5)
+    slopes = lab.slope((stored.change / stored.norm).sel(direction="random", radius=slice(None, 0.3)), "radius")
+    assert abs(slopes.sel(network=["softmax", "exp"]).median("seed") - 1).max() < 0.05
     far = stored.sel(start="paired", width=1024).farthest.median("seed")
     assert far.sel(network=["softmax", "exp"]).values == pytest.approx([0.014, 0.009], abs=5e-4)
     inward = stored.left.sel(network="softmax", direction="inward", radius=1).median("seed")
