@@ -243,8 +243,10 @@ def change_of_shares(answer: Callable[..., Any]) -> str | None:
 
 def largest_product(answer: Callable[..., Any]) -> str | None:
     """Check the union bound on all products of weights and inputs."""
-    likely = {"a product can be large with either sign, so count it twice": np.sqrt(2 * np.log(11 * 300 / 0.03))}
-    return verdict(answer(11, 300, 0.03), np.sqrt(2 * np.log(2 * 11 * 300 / 0.03)), likely, "one number")
+    likely = {
+        "a product can be large with either sign, so count it twice": np.sqrt(2 * np.log(110_000))
+    }  # 11 * 300 / 0.03
+    return verdict(answer(11, 300, 0.03), np.sqrt(2 * np.log(220_000)), likely, "one number")
 
 
 CHECKS = {"SN-8": change_of_shares, "SN-22": largest_product}
