@@ -53,7 +53,7 @@ def kernel_movement(
     seeds: Seeds = tuple(range(10, 18)),
     sizes: Counts = (8, 16, 32),  # numbers of samples, the last one where nothing else is said, and
     outputs: Counts = (1, 2, 4),  # of outputs, there the first one: parts of one network with the most of both
-    n_inputs: PositiveInt = 16,  # entries of an input
+    n_inputs: PositiveInt = 16,  # entries of an input; training has twice as many samples
     width: PositiveInt = 1024,  # neurons
     widths: Counts = (128, 256, 512, 1024, 2048, 4096, 8192),  # numbers of neurons
     radii: Increasing = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0),  # how far the farthest neuron moves
@@ -81,7 +81,7 @@ def kernel_movement(
             }  # fmt: skip
 
         def trained(width: int) -> dict[str, Any]:
-            problem = Problem(network, width, sizes[-1], n_inputs, start=start)
+            problem = Problem(network, width, 2 * n_inputs, n_inputs, start=start)
             run = train(problem, seeds, device=device(), max_steps=3000, target=target)
             w, end = run.start.first_layer, run.descent.networks.first_layer
             shared = (end - w).mean(2, keepdim=True)
