@@ -29,7 +29,7 @@ from attnbook.lab import (
 )
 from attnbook.show import INK, curves, log_axis, own_lines, style
 from attnbook.softmax_ntk.kernels import ACTIVATIONS
-from attnbook.softmax_ntk.looks import LOOKS, STARTS
+from attnbook.softmax_ntk.looks import LOOKS
 from attnbook.softmax_ntk.ntk import ntk_gram
 from attnbook.softmax_ntk.perturbations import DIRECTIONS, displaced
 from attnbook.softmax_ntk.training import Problem, starting_networks, train
@@ -38,7 +38,8 @@ from attnbook.softmax_ntk.two_layer import logits, predict
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
-MOVES, SHOWN = (*DIRECTIONS, "gradient"), ["softmax", "exp"]
+MOVES = *DIRECTIONS, "gradient"
+SHOWN = ["softmax", "exp"]
 LEMMA, SMALL = slice(None, 0.0099), slice(None, 0.3)  # radii of the lemma, and those at which slopes are taken
 
 
@@ -170,9 +171,8 @@ def after_training(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> 
 
     with style():
         figure, ax = plt.subplots(figsize=(7.4, 2.6))
-        for start in ("independent", "paired"):
-            of = STARTS[start]
-            looks = {name: replace(LOOKS[name], label=f"{name}, {of.label}", line=of.line) for name in SHOWN}
+        for start, label, line in (("independent", "independent", "--"), ("paired", "pairs", "-")):
+            looks = {name: replace(LOOKS[name], label=f"{name}, {label}", line=line) for name in SHOWN}
             curves(ax, data.drift.sel(network=SHOWN, start=start), "width", "network", looks)
         own_lines(ax, yours)
         log_axis(ax, data.width.values, "neurons")
