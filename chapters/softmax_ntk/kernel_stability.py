@@ -72,8 +72,8 @@ def kernel_movement(
             drawn, x, y = starting_networks(problem, seeds, device=device())
             networks, x = replace(drawn, signs=drawn.signs[:, :output]), x[:, :size]
             sample = x, predict(networks, x) + y[:, :output, :size].sign()
-            after = displaced(networks, direction, radius, seeds=seeds, sample=sample)
-            before, after = ntk_gram(networks, x), ntk_gram(after, x)
+            there = displaced(networks, direction, radius, seeds=seeds, sample=sample)
+            before, after = ntk_gram(networks, x), ntk_gram(there, x)
             return {
                 "change": matrix_norm(after - before), "norm": matrix_norm(before),
                 "entry": (after - before).abs().amax((1, 2)), "smallest": eigvalsh(before)[:, 0],
