@@ -83,7 +83,7 @@ def wide(data: Mixture, n: int, seeds: Seeds, heads: Any, purpose: str = "sample
 @experiment(
     "multi_head.polylog_heads",
     group=3,
-    budget=120,
+    budget=150,
     needs="float64",
     smoke={"sizes": (5, 10, 20), "test_samples": 40, "seeds": (0, 1)},
 )
