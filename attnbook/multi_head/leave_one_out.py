@@ -69,8 +69,10 @@ def leave_one_out_weights(n_samples: int, left_out: Sequence[int] | None = None)
         ValueError: If a number is outside its range.
     """
     chosen = list(range(n_samples) if left_out is None else left_out)
-    if n_samples < 2 or not set(chosen) <= set(range(n_samples)):
-        raise ValueError(f"n_samples, left_out: expected at least 2, and some of them, got {n_samples}, {left_out}")
+    if n_samples < 2:
+        raise ValueError(f"n_samples: expected at least 2, got {n_samples}")
+    if not set(chosen) <= set(range(n_samples)):
+        raise ValueError(f"left_out: expected numbers below {n_samples}, got {left_out}")
     weights = torch.ones(1 + len(chosen), n_samples, device="cpu", dtype=torch.float64)
     weights[range(1, len(weights)), chosen] = 0
     return weights / n_samples

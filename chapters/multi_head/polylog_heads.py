@@ -17,9 +17,16 @@ from attnbook.core.ensemble import History, Parameters, log_spaced
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, slope, sweep, track
-from attnbook.multi_head import head_groups, layer, leave_one_out, starts
-from attnbook.multi_head.certificate import Certificate, certify
-from attnbook.multi_head.convergence_bounds import regret_bound, sketch_heads, smoothness, target_distance, theorem_2
+from attnbook.multi_head import head_groups, layer, leave_one_out, oracle, start_bounds, starts
+from attnbook.multi_head.certificate import Certificate, certify, heads_for
+from attnbook.multi_head.convergence_bounds import (
+    order_heads,
+    regret_bound,
+    sketch_heads,
+    smoothness,
+    target_distance,
+    theorem_2,
+)
 from attnbook.multi_head.curvature_bounds import LossConstants, loss_constants
 from attnbook.multi_head.data import Drawn, Mixture, draw
 from attnbook.multi_head.leave_one_out import LeaveOneOut
@@ -28,7 +35,7 @@ from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.realizability import PENALTIES, nearest_targets
 from attnbook.multi_head.tangent_kernel import TangentMargin, tangent_margin
-from attnbook.show import INK, Look, band, log_axis, looks_of, own_lines, style
+from attnbook.show import INK, Look, Table, band, log_axis, looks_of, own_lines, spread, style
 from attnbook.train import SGD, train
 
 if TYPE_CHECKING:  # loaded only where something is drawn
@@ -208,11 +215,7 @@ def realizability(
 
 @realizability.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    some, scaled, least = (
-        data.where(data.heads >= 64, drop=True),
-        1000 * data.target.sel(k=1000),
-        data.least.sel(k=1000),
-    )
+    some, late = data.where(data.heads >= 64, drop=True), data.sel(k=1000)
     return {
         "MH-A2": {
             "largest_scaled_loss": highest(data.k * some.farther),
@@ -220,9 +223,9 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
             "largest_needed_few": highest(data.needed.isel(heads=0)),
         },
         "MH-P7": {
-            "share_above_last": (scaled > 1).mean("heads").mean(),
-            "least_share_above_last": (1000 * least > 1).mean(),
-            "scaled_loss_last": scaled.median("heads"),
+            "share_above_last": (1000 * late.target > 1).mean("heads").mean(),
+            "least_share_above_last": (1000 * late.least > 1).mean(),
+            "scaled_loss_last": 1000 * late.target.median("heads"),
         },
     }
 
@@ -268,7 +271,7 @@ def certificates(
 
 @certificates.measures
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    wider = data.fewest.isel(dimension=-1) / data.fewest.isel(dimension=0)
+    narrow, wide_ = data.fewest.isel(dimension=0), data.fewest.isel(dimension=-1)
     return {
         "MH-T1-tracked": {
             "largest_bound": highest(data.bound),
@@ -276,9 +279,9 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
             "largest_head_move": highest(data.move),
             "largest_enough": highest(data.enough),
             "smallest_short": lowest(data.short),
-            "fewest_heads": data.fewest.isel(dimension=0),
+            "fewest_heads": narrow,
             "most_heads": highest(data.fewest),
-            "wide_over_narrow": wider,
+            "wide_over_narrow": wide_ / narrow,
         }
     }
 
@@ -299,11 +302,12 @@ def inside_theorem(
     sizes = TWO_TOKENS | {"head_norm": largest_head_norm(target).cpu().numpy(), "distance": distance}
     eta = np.minimum(1.0, 1 / smoothness(**sizes, n_heads=n_heads))
     loss, at_start = (nets.loss(one).cpu().numpy() for one in (target, nets.start))
-    kept, rows, now, total = list(log_spaced(steps, records)), [], nets.start, torch.zeros_like(labels[:, 0])
+    rate, now, total = torch.from_numpy(eta).view(-1, 1, 1, 1).to(tokens), nets.start, torch.zeros_like(labels[:, 0])
+    kept, rows = list(log_spaced(steps, records)), []
     for step in track(range(steps + 1)):
         value, gradient = nets.loss_and_gradient(now)
         total = total + value if step else total
-        after = {name: now[name] - torch.from_numpy(eta).view(-1, 1, 1, 1) * gradient[name] for name in now}
+        after = {name: now[name] - rate * gradient[name] for name in now}
         if step in kept:
             sides = apart(now, nets.start), apart(now, target), gradient
             norms = [head_groups.norm(one, counts=nets.counts) for one in sides]
@@ -355,12 +359,7 @@ def proof_steps(
     sizes: Counts = (10, 20, 40, 80),  # numbers of training samples
     steps: PositiveInt = 60,
     step_size: PositiveFloat = 0.5,  # practical
-    inside: tuple[int, float, float, int] = (
-        8000,
-        1e12,
-        0.06,
-        400,
-    ),  # samples, heads, step size, steps where proofs hold
+    inside: tuple[int, float, float, int] = (8000, 1e12, 0.06, 400),  # samples, heads, step size, steps: all holds
     left_out: PositiveInt = 6,  # samples that are left out in turn there
     test_samples: PositiveInt = 2000,
 ) -> xr.Dataset:
@@ -560,6 +559,42 @@ def heads_text(data: xr.Dataset, rule: str) -> str:
     return (
         f"{rule} heads: over the last three sizes the training loss has slope {found[0]:.2f}, the test loss {found[1]:.2f}; "
         f"attention on relevant tokens has moved by up to {moved:.4f}."
+    )
+
+
+def needed(data: xr.Dataset) -> Table:
+    """Return how many heads the guarantee needs for the largest number of samples, and as many steps."""
+    last, rows = data.isel(n=-1), []
+    limit, unit = (oracle.first_phase_margin(PAGE, residual=residual) for residual in (0.0, 1.0))
+    first = (start_bounds.residual_size(PAGE, 1) * (limit - unit) / limit) ** 2  # samples: the margin is 0 there
+    output = start_bounds.output_bound(PAGE, 0.0, n_samples=int(last.n))
+    known: dict[str, Any] = {"n_tokens": PAGE.n_tokens, "token_norm": PAGE.token_norm}
+    for name, margin, largest in (("measured", last.margin, 1.0), ("Section 5", limit / 2, output)):
+        far = np.atleast_1d(target_distance(steps=last.n, margin=margin, output_bound=largest))
+        sizes = known | {"dimension": PAGE.dimension, "head_norm": 1.0, "distance": far}
+        for condition, heads in {
+            "(2), with constant 1": order_heads(**sizes),
+            "its proof, as printed": sketch_heads(**sizes),
+            "each head tracked": heads_for(far, **known, start_head_norm=1.0),
+        }.items():
+            rows.append([condition, name, spread(far, ".0f"), spread(heads, ".0e")])
+    caption = f"{int(last.n)} samples and steps. Measured: median [smallest, largest] of six seeds. "
+    caption += f"Section 5: an endless first phase; with less than {first:,.0f} samples its margin is negative."
+    return Table(["condition", "margin", "distance of the target", "heads"], rows, caption)
+
+
+def gap_table(data: xr.Dataset) -> Table:
+    """Return the bound of Theorem 2 inside its conditions, what it promises, and the gap."""
+    own = data.inside_left_out_gap
+    error = float(own.std(ddof=1)) / own.size**0.5
+    rows = [
+        ["training loss", spread(data.inside_train_loss, ".3f")],
+        ["bound on the gap, Theorem 2", spread(data.inside_bound, ".3f")],
+        ["gap, on fresh samples", spread(data.inside_test_loss - data.inside_train_loss, ".0e")],
+        ["gap, by leaving samples out", f"{float(own.mean()):.1e} ± {error:.0e}"],
+    ]
+    return Table(
+        ["", "value"], rows, "Five training sets: median [smallest, largest]; the last row mean and standard error."
     )
 
 
