@@ -35,7 +35,7 @@ from attnbook.multi_head.network import largest_head_norm
 from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.realizability import PENALTIES, nearest_targets
 from attnbook.multi_head.tangent_kernel import TangentMargin, tangent_margin
-from attnbook.show import INK, Look, Table, band, log_axis, looks_of, own_lines, spread, style
+from attnbook.show import INK, Look, Table, band, log_axis, own_lines, spread, style
 from attnbook.train import SGD, train
 
 if TYPE_CHECKING:  # loaded only where something is drawn
@@ -511,6 +511,8 @@ BY_HEADS = {
     PRINTED: Look("$\\log^6n$ heads", "#0b5cad", "-", "o"),
     TRACKED: Look("$\\log^4n$ heads", "#15803d", (0, (5, 1)), "v"),
     FEW: Look("4 heads", "#c2410c", "-.", "^"),
+    "16": Look("16 heads", "#8a5a00", ":", "D"),
+    "64": Look("64 heads", "#7c3aed", "--", "P"),
 }
 
 
@@ -529,21 +531,23 @@ def losses(
     """
     import matplotlib.pyplot as plt
 
-    n, known = data.n.values, looks_of(HEADS, BY_HEADS, "{} heads")
+    n = data.n.values
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.7), width_ratios=(1.35, 1))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 4.1), width_ratios=(1.35, 1))
         for rule in rules:
             for name, text, marker in (("train_loss", "training", "o"), ("test_loss", "test", "s")):
-                look = replace(known[rule], label=f"{text}, {known[rule].label}", marker=marker, hollow=marker == "s")
+                look = replace(
+                    BY_HEADS[rule], label=f"{text}, {BY_HEADS[rule].label}", marker=marker, hollow=marker == "s"
+                )
                 band(left, n, data[name].sel(rule=rule).transpose("seed", "n").values, look)
         left.plot(n, 16 / n, color=INK, linewidth=1, linestyle=":", marker="", label="slope of 1/n")
         own_lines(left, yours)
         left.set(yscale="log", ylabel="loss", ylim=(8e-3, 0.9))
         left.set_yticks([0.01, 0.03, 0.1, 0.3], ["0.01", "0.03", "0.1", "0.3"])
         left.minorticks_off()
-        for rule in BY_HEADS if len(rules) > 1 else rules:
-            right.plot(n, [HEADS[rule](size) for size in n], **known[rule].line_style())
-        right.set(yscale="log", ylabel="number of heads", ylim=(2, 1e5))
+        for rule in (PRINTED, TRACKED, FEW) if len(rules) > 1 else rules:
+            right.plot(n, [HEADS[rule](size) for size in n], **BY_HEADS[rule].line_style())
+        right.set(yscale="log", ylabel="number of heads", ylim=(2, 3e6))
         right.legend(fontsize=9.5)
         for ax in (left, right):
             log_axis(ax, n, "training samples n, and steps")
