@@ -203,24 +203,22 @@ def certify(
         far_enough = limits.distance**2 >= limits.step_size * loss(0.0, heads)
         return far_enough and loss(limits.distance, heads) < NEEDED_LOSS
 
-    fewest = _fewest(enough)
-    nearest = math.sqrt(allowed.step_size * loss(0.0, total))
+    fewest, nearest = _fewest(enough), math.sqrt(allowed.step_size * loss(0.0, total))
     distances = np.geomspace(nearest, max(nearest, allowed.distance), int(targets))
     losses = np.array([loss(distance, total) for distance in distances])
     fits = np.isfinite(losses) & (distances <= allowed.distance)
     distances, losses = distances[fits], losses[fits]
-    if not len(losses):
-        failing = f"heads: {total:.4g} allow no target; {_share(fewest, total)}"
-        return Certificate(total, allowed.step_size, 0, math.inf, fewest, failing, distances, losses)
-    best = losses.argmin()
-    longest = distances[best] ** 2 / losses[best]
+    smallest, longest = min(zip(losses, distances**2 / losses, strict=True), default=(math.inf, 0.0))
     steps = math.ceil(longest / allowed.step_size)
-    failing = "" if losses[best] < NEEDED_LOSS else (
+    step_size = float(longest / steps) if steps else allowed.step_size
+    do = (
+        f"{fewest:.4g} heads do, {fewest / total:.4g} times as many" if fewest < math.inf else "no number of heads does"
+    )
+    failing = "" if smallest < NEEDED_LOSS else (
         f"heads: {total:.4g} allow targets within a distance of {allowed.distance:.3g}, where the smallest loss is "
-        f"{losses[best]:.4g}, not below log(2) / 3.25; {_share(fewest, total)}"
+        f"{smallest:.4g}, not below log(2) / 3.25; {do}"
     )  # fmt: skip
-    bound = 3.25 * float(losses[best])
-    return Certificate(total, float(longest / steps), steps, bound, fewest, failing, distances, losses)
+    return Certificate(total, step_size, steps, 3.25 * float(smallest), fewest, failing, distances, losses)
 
 
 def _fewest(enough: Any) -> float:
@@ -234,11 +232,6 @@ def _fewest(enough: Any) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def _share(fewest: float, total: float) -> str:
-    enough = f"{fewest:.4g} heads do, {fewest / total:.4g} times as many"
-    return enough if math.isfinite(fewest) else "no number of heads in these shares does"
 
 
 def _checked(tokens: Any, labels: Any, start: Any, n_heads: Any) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
