@@ -577,9 +577,9 @@ def needed(data: xr.Dataset) -> Table:
         far = np.atleast_1d(target_distance(steps=last.n, margin=margin, output_bound=largest))
         sizes = known | {"dimension": PAGE.dimension, "head_norm": 1.0, "distance": far}
         for condition, heads in {
-            "(2), with constant 1": order_heads(**sizes),
-            "its proof, as printed": sketch_heads(**sizes),
-            "each head tracked": heads_for(far, **known, start_head_norm=1.0),
+            "of Theorem 1, constant 1": order_heads(**sizes),
+            "of its proof, as printed": sketch_heads(**sizes),
+            "with each head tracked": heads_for(far, **known, start_head_norm=1.0),
         }.items():
             rows.append([condition, name, spread(far, ".0f"), spread(heads, ".0e")])
     caption = f"{int(last.n)} samples and steps. Measured: median [smallest, largest] of six seeds. "
