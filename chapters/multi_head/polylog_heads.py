@@ -360,7 +360,7 @@ def proof_steps(
     steps: PositiveInt = 60,
     step_size: PositiveFloat = 0.5,  # practical
     inside: tuple[int, float, float, int] = (8000, 1e12, 0.06, 400),  # samples, heads, step size, steps: all holds
-    left_out: PositiveInt = 6,  # samples that are left out in turn there
+    left_out: PositiveInt = 2,  # samples that are left out in turn there
     test_samples: PositiveInt = 2000,
 ) -> xr.Dataset:
     """Theorem 2 and the steps of its proof, two sides each, from networks without one sample."""
