@@ -392,7 +392,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
         "MH-ST.2-expansive": both("expansive"),
         "MH-ST.4": {
             "smallest_slack": np.log10(lemma).min(),
-            "inside_slack": np.log10(data.inside_lemma_3.mean() / own.mean()),
+            "inside_slack": np.log10(data.inside_lemma_3.mean() / own.mean().clip(min=NO_GAP)),
         },
         "MH-ST.5": both("stability") | inside,
         "MH-T2.2-target": inside
