@@ -202,8 +202,8 @@ def test_what_the_page_says_of_changes_holds(program):
 
     x, y, m = program["draw"](0)
     assert program["train"](x, torch.randn_like(y).sign(), m)[200] > 0.75
-    assert last(values="frozen") > 0.5
-    assert last(20, "trained", mean=2) > 5 * last(20, mean=2)
+    assert last(values="frozen") > 1
+    assert last(20, "trained", mean=2) > 20 * last(20, mean=2)
     assert last(logits=8.0) > 1e-3 > last(keys=32)
     assert last(optimizer=lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.8)) < 1e-3 * last()
 
