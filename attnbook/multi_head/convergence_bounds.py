@@ -26,7 +26,7 @@ import numpy as np
 from attnbook.multi_head.checks import at_least, positive
 from attnbook.multi_head.curvature_bounds import Numbers, loss_constants
 
-__all__ = ["order_heads", "regret_bound", "sketch_heads", "smoothness"]
+__all__ = ["order_heads", "regret_bound", "sketch_heads", "smoothness", "target_distance", "theorem_2"]
 
 
 def regret_bound(*, target_loss: Numbers, distance: Numbers, step_size: Numbers, steps: Numbers) -> Numbers:
@@ -79,3 +79,24 @@ def smoothness(
     root, r = math.sqrt(n_tokens), token_norm
     alpha = 3 * math.sqrt(dimension) * r**2 * (3 * root * r**3 * (3 * distance + head_norm) + 2 * root * r)
     return (2 * root * dimension * r**3 / n_heads**0.5 + n_tokens * r**2 / 4) * alpha**2
+
+
+def target_distance(*, steps: Numbers, margin: Numbers, output_bound: Numbers = 1.0) -> Numbers:
+    r"""Return $g_0(1/K)=(2B_\Phi+\log K)/\gamma$, how far from the start Corollary 2 puts its target."""
+    at_least(1, steps=steps, output_bound=output_bound)
+    positive(margin=margin)
+    return (2 * output_bound + np.log(steps)) / margin
+
+
+def theorem_2(
+    *, n_samples: Numbers, steps: Numbers, step_size: float, target_loss: Numbers, target_distance: Numbers
+) -> Numbers:
+    r"""Return $\frac4n\big(2K\hat L(\tilde\theta)+\frac{9\|\tilde\theta-\theta_0\|^2}{4\eta}\big)$, before expectation.
+
+    The bound on the gap, to be averaged over training sets. With a target of loss $1/K$ this is how we read
+    Corollary 4, whose statement is in a missing appendix.
+    """
+    at_least(1, n_samples=n_samples, steps=steps)
+    at_least(0, target_loss=target_loss, target_distance=target_distance)
+    positive(step_size=step_size)
+    return 4 / n_samples * (2 * steps * target_loss + 9 * target_distance**2 / (4 * step_size))

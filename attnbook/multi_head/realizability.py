@@ -11,18 +11,17 @@ network itself at $\theta_0+w$ is computed beside it; with very many heads the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from attnbook.core.ensemble import Parameters
 from attnbook.multi_head import layer
 from attnbook.multi_head.layer import Counts, PerSample, Tokens
+from attnbook.multi_head.objectives import logistic
 from attnbook.multi_head.tangent_kernel import from_features, tangent_features
 
 __all__ = ["PENALTIES", "Targets", "nearest_targets"]
@@ -47,7 +46,7 @@ class Targets(NamedTuple):
 
         NaN outside the range of the targets.
         """
-        logs = zip(np.log(distance), np.log(self.distance), np.log(self.loss), strict=True)
+        logs = zip(*map(np.log, (distance, self.distance, self.loss)), strict=True)
         return np.exp([np.interp(at, d, loss, left=np.nan, right=np.nan) for at, d, loss in logs])
 
     def distance_for(self, loss: float) -> Float[np.ndarray, " members"]:
@@ -55,12 +54,11 @@ class Targets(NamedTuple):
 
         Between targets on log axes; infinite where no target is good enough.
         """
-        found = []
+        found, wanted = [], np.log(loss)
         for distances, losses in zip(np.log(self.distance), np.log(self.loss), strict=True):
-            last = max(1, int((losses <= np.log(loss)).argmax()))
-            pair = [last, last - 1]
-            between = np.interp(np.log(loss), losses[pair], distances[pair])
-            found.append(between if losses.min() <= np.log(loss) else np.inf)
+            last = max(1, int((losses <= wanted).argmax()))
+            between = np.interp(wanted, losses[last - 1 : last + 1][::-1], distances[last - 1 : last + 1][::-1])
+            found.append(between if losses.min() <= wanted else np.inf)
         return np.exp(found)
 
 
@@ -72,7 +70,17 @@ def nearest_targets(
     counts: Counts,
     penalties: tuple[float, ...] = PENALTIES,
 ) -> Targets:
-    """Return targets at increasing distances from a start, given in groups of equal heads.
+    """Return targets at increasing distances from a start.
+
+    Args:
+        parameters: The start, in groups of equal heads.
+        tokens: Samples of each member.
+        labels: 1 or -1.
+        counts: Heads in each group.
+        penalties: Positive and decreasing.
+
+    Returns:
+        Distances and losses.
 
     Raises:
         ValueError: If the shapes do not fit, or the penalties are not positive and decreasing.
@@ -80,18 +88,17 @@ def nearest_targets(
     if not penalties or min(penalties) <= 0 or list(penalties) != sorted(set(penalties), reverse=True):
         raise ValueError(f"penalties: expected decreasing positive numbers, got {penalties}")
     features = tangent_features(parameters, tokens, counts=counts)
-    start = layer.outputs(parameters, tokens, counts=counts)
+    start, loss = layer.outputs(parameters, tokens, counts=counts), logistic(labels)
     moves = torch.stack([_ridge_path(*one, penalties) for one in zip(features, labels, start, strict=True)])
-    outputs = []
+    losses = []
     for move in moves.unbind(1):
         step = from_features(move, parameters, counts=counts)
         target = {name: tensor + step[name] for name, tensor in parameters.items()}
-        outputs.append(layer.outputs(target, tokens, counts=counts))
-    losses = -logsigmoid(labels[:, None] * torch.stack(outputs, dim=1)).mean(2)
-    return Targets(moves.norm(dim=2).cpu().numpy(), losses.cpu().numpy())
+        losses.append(loss(layer.outputs(target, tokens, counts=counts))[0])
+    return Targets(moves.norm(dim=2).cpu().numpy(), torch.stack(losses, 1).cpu().numpy())
 
 
-def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: Sequence[float]) -> Tensor:
+def _ridge_path(rows: Tensor, labels: Tensor, start: Tensor, penalties: tuple[float, ...]) -> Tensor:
     """Minimise logistic loss with each penalty in turn, in coordinates along the rows' principal directions."""
     from scipy.optimize import minimize
 

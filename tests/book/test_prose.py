@@ -15,6 +15,7 @@ CHAPTERS = [
     "implicit_bias/max_margin_direction",
     "multi_head/curvature",
     "multi_head/how_many_heads",
+    "multi_head/polylog_heads",
     "softmax_ntk/diffusion",
     "softmax_ntk/kernel_regression",
     "softmax_ntk/kernel_stability",

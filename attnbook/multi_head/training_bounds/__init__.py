@@ -1,1 +1,0 @@
-"""The chapter on training bounds: its experiments, pictures, tables and exercises."""
