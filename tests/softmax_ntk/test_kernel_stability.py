@@ -233,6 +233,7 @@ def test_what_the_page_says_of_changes_holds(program):
 
     plain, relu = trained(), trained(activation=torch.relu)
     assert trained(activation=torch.nn.functional.gelu) < plain / 5
+    assert trained(activation=lambda z: torch.exp(z - 0.5)) / plain == pytest.approx(1.73, abs=0.05)
     assert 0.5 < trained(activation=torch.relu, pairs=False) / relu < 2
     assert trained(activation=lambda z: z.softmax(dim=1)) > 0.99
     net, rates = start(), {}
