@@ -21,6 +21,8 @@ from attnbook.multi_head import oracle
 from attnbook.multi_head.checks import at_least, between_zero_and_one
 from attnbook.multi_head.data import Mixture
 
+__all__ = ["margin_bound", "output_bound", "residual_size"]
+
 
 def residual_size(mixture: Mixture, n_samples: int) -> float:
     r"""Return the root mean square of $\|p\|$, exact for noise of mean zero as this book draws it.

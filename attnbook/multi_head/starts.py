@@ -22,6 +22,8 @@ from attnbook.core.ensemble import Parameters
 from attnbook.multi_head.checks import whole
 from attnbook.multi_head.layer import PerSample, Tokens
 
+__all__ = ["even_sign_counts", "first_phase", "first_phase_direction", "key_query_pull", "zero"]
+
 
 def zero(members: int, n_tokens: int, dimension: int, *, device: torch.device | str = "cpu") -> Parameters:
     """Return the zero start: one group that holds all heads, in double precision; on the CPU by default."""

@@ -19,6 +19,8 @@ from attnbook.core.kernel_margin import NotSeparableError, kernel_margin
 from attnbook.multi_head import layer
 from attnbook.multi_head.layer import Counts, PerSample, Tokens
 
+__all__ = ["TangentMargin", "from_features", "largest_margins", "tangent_features", "tangent_margin"]
+
 
 def tangent_features(
     parameters: Parameters, tokens: Tokens, *, counts: Counts | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 import xarray as xr
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from attnbook.core.feedback import verdict
@@ -19,15 +19,15 @@ from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns
 from attnbook.multi_head.tangent_kernel import largest_margins, tangent_features
 from attnbook.show import Look, band, own_lines, style
-from attnbook.train import Adam, autograd, cosine
-from attnbook.train import train as train_members
+from attnbook.train import Adam, autograd, cosine, train
 
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
-SMALL = {  # for tests
-    "start_margin": {"n_samples": 100, "noises": (0.0, 0.1), "n_first": (100, 1000), "seeds": (0, 1)},
-    "margin_order": {"norms": (1.0, 2.0, 3.0, 6.0), "n_samples": 10, "n_new": 20, "seeds": (0, 1)},
+Found: TypeAlias = dict[str, Any]
+SMALL = {
+    "start_margin": {"n_samples": 100, "noises": (0.0, 0.05, 0.1), "n_first": (100, 1000), "seeds": (0, 1)},
+    "margin_order": {"norms": (1.0, 2.0, 3.0, 6.0), "n_samples": 10, "seeds": (0, 1)},
     "random_starts": {"n_samples": 11, "n_first": 100, "tries": 2, "steps": 5, "seeds": (0, 1)},
 }
 PHASES = ("first phase", *(f"first phase {k}" for k in range(1, 6)))  # the residual is averaged over them
@@ -73,24 +73,23 @@ def start_margin(
     noises: Increasing = (0.0, 0.02, 0.05, 0.1, 0.125),  # along patterns over the squared norm, at most 1/8
     n_samples: PositiveInt = 2000,  # over which the smallest margin is taken
     n_first: Counts = (100, 300, 1000, 3000, 10_000),  # samples of real steps; the fewer are the first of the more
-    first_noise: NonNegativeFloat = 0.05,  # along patterns there
 ) -> xr.Dataset:
     """Lemma 2 and Proposition 2: what one step from zero writes, and what margin it leaves."""
 
-    def cell(share: float, norm: float, noise: float) -> dict[str, Any]:
+    def cell(share: float, norm: float, noise: float) -> Found:
         data = mixture(norm, share, noise)
         read, pull = parts(data, seeds, draw(data, n_samples, seeds, device=device()))
         margin = read + share / 4 * along(pull, targets(data, seeds)[0])
         return {"zero_margin": ("seed", read.amin(1).cpu()), "margin": ("seed", margin.amin(1).cpu())}
 
-    def growing(large_norm: float) -> dict[str, Any]:
+    def growing(large_norm: float) -> Found:
         data, n = example(large_norm)
         first = draw(data, n, seeds, purpose="growing first phase", device=device())
         read, pull = parts(data, seeds, draw(data, min(n_samples, 500), seeds, purpose="growing", device=device()))
         return {"gain": ("seed", (read + along(pull, step_on(first))).amin(1).cpu() - oracle.linear_margin(data))}
 
     found = sweep(cell, share=shares, norm=norms, noise=noises), sweep(growing, large_norm=(2, 4, 8, 16))
-    return xr.merge(found).assign(real_steps(seeds, n_samples, n_first, first_noise)).assign_coords(n=list(n_first))
+    return xr.merge(found).assign(real_steps(seeds, n_samples, n_first)).assign_coords(n=list(n_first))
 
 
 def example(norm: float) -> tuple[Mixture, int]:
@@ -98,9 +97,9 @@ def example(norm: float) -> tuple[Mixture, int]:
     return mixture(norm, 0.4, 0.1 / norm, norm / 4), round(48 * norm**2)
 
 
-def real_steps(seeds: Sequence[int], n_samples: int, n_first: Sequence[int], noise: float) -> dict[str, Any]:
+def real_steps(seeds: Sequence[int], n_samples: int, n_first: Sequence[int]) -> Found:
     """Measure residual, head norms, outputs and margins after a real step of every size."""
-    data, where = mixture(noise=noise), device()
+    data, where = mixture(), device()
     batch, signal = draw(data, n_samples, seeds, device=where), targets(data, seeds)[0][:, None]
     read, pull = parts(data, seeds, batch)
     first = [draw(data, n_first[-1], seeds, purpose=purpose, device=where) for purpose in PHASES]
@@ -115,19 +114,18 @@ def real_steps(seeds: Sequence[int], n_samples: int, n_first: Sequence[int], noi
         "output": 10 * torch.einsum("bnd,bsd->bsn", batch.tokens.mean(2), m).abs().amax(2),  # the largest
         "step_margin": (read[:, None] + torch.einsum("bnd,bsd->bsn", pull, m)).amin(2),
     }
-    worst = ("seed", pull.norm(dim=2).amax(1).cpu())  # what a residual of norm one can take off a margin
-    return {name: (("seed", "n"), tensor.cpu()) for name, tensor in found.items()} | {"worst_drop": worst}
+    return {name: (("seed", "n"), tensor.cpu()) for name, tensor in found.items()}
 
 
 @start_margin.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
-    s, free_of, bounds = data.attrs["settings"], oracle.first_phase_margin, guarantees(data)
-    step, size = mixture(noise=s["first_noise"]), data.residual * data.n**0.5
+def _(data: xr.Dataset) -> dict[str, Found]:
+    free_of, bounds, n_samples = oracle.first_phase_margin, guarantees(data), data.attrs["settings"]["n_samples"]
+    step, size = mixture(), data.residual * data.n**0.5
     free, end = free_of(step), data.isel(n=-1, drop=True)
-    price, reach, law = free - free_of(step, residual=1.0), 10 * step.token_norm**3, theory.residual_size(step, 1)
-    stated, after = free - price * end.residual, theory.margin_bound(step) - reach * data.residual
+    price, law = free - free_of(step, residual=1.0), theory.residual_size(step, 1)
+    stated, after = free - price * end.residual, theory.margin_bound(step) - 10 * step.token_norm**3 * data.residual
     signs = (2 * np.log(40)) ** 0.5  # what the sum of random signs over its root rarely exceeds, by Hoeffding
-    outputs = theory.output_bound(step, 0.0, n_samples=s["n_samples"]) * (1 + data.residual / 2)
+    outputs = theory.output_bound(step, 0.0, n_samples=n_samples) * (1 + data.residual / 2)
     noisy, zero, needed = {"noise": data.noise > 0}, data.zero_margin, xr.DataArray((price * law / free) ** 2)
     judged = bounds.stated.sel(share=0.4, norm=2.0, noise=0.1, drop=True)
 
@@ -162,14 +160,13 @@ def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
             "smallest_ours": bounds.ours.sel(share=0.4).min(),
             "smallest_step_bound": lowest(after.isel(n=-1)),
             "smallest_step_margin_minus_ours": lowest(data.step_margin - after),
-            "drop_over_price": highest(data.worst_drop / reach),
         },
         "MH-ORD-linear": {
             "formula_no_noise": xr.DataArray(attention(0.4, 2.0)),
             "formula_noise": judged - oracle.linear_margin(mixture(noise=0.1)),
             "formula_step": stated - oracle.linear_margin(step),
             "smallest_measured": lowest((data.margin - zero).sel(share=0.4)),
-            "smallest_measured_step": lowest(end.step_margin - zero.sel(share=0.4, norm=2.0, noise=s["first_noise"])),
+            "smallest_measured_step": lowest(end.step_margin - zero.sel(share=0.4, norm=2.0, noise=0.05)),
         },
     }
 
@@ -197,29 +194,27 @@ def margin_order(
     lengths: Increasing = (0.25, 0.5, 1.0, 2.0, 4.0),  # of the first step, over the paper's; 1 is among them
     n_samples: PositiveInt = 60,  # without noise, of each cell
     n_first: PositiveInt = 1000,  # samples of real steps on the chapter's data
-    n_new: PositiveInt = 500,  # and new ones, over which the smallest margin is taken
 ) -> xr.Dataset:
     """The order of the margins of a head, of its linearisation, and of averaging; with steps of several lengths."""
 
-    def smallest(data: Mixture, n: int, m: Tensor) -> dict[str, Any]:
+    def smallest(data: Mixture, n: int, m: Tensor) -> Found:
         read, pull = parts(data, seeds, draw(data, n, seeds, purpose="order", device=device()))
         tangent = torch.stack([(read + length * along(pull, m)).amin(1) for length in lengths])
         return {"tangent": (("length", "seed"), tangent.cpu()), "uniform": ("seed", read.amin(1).cpu())}
 
-    def quiet(share: float, norm: float) -> dict[str, Any]:
-        data = mixture(norm, share, 0.0, 0.0)
-        return smallest(data, n_samples, share / 4 * targets(data, seeds)[0])
+    def quiet(share: float, norm: float) -> Found:
+        return smallest(data := mixture(norm, share, 0.0, 0.0), n_samples, share / 4 * targets(data, seeds)[0])
 
-    def real(norm: float) -> dict[str, Any]:
+    def real(norm: float) -> Found:
         first = draw(mixture(norm), n_first, seeds, purpose="first phase", device=device())
-        return smallest(mixture(norm), n_new, step_on(first))
+        return smallest(mixture(norm), 500, step_on(first))
 
     after = sweep(real, norm=norms).rename(tangent="after_step", uniform="at_zero")
     return xr.merge([sweep(quiet, share=shares, norm=norms), after]).assign_coords(length=list(lengths))
 
 
 @margin_order.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
+def _(data: xr.Dataset) -> dict[str, Found]:
     share, norm, cells = data.share, data.norm, ("share", "norm")
     limit, one = 5**0.5 * norm, data.tangent.sel(length=1.0)
     above, beyond = data.tangent > limit, 10**0.5 * share**2 * norm**3 > 4 * 5**0.5
@@ -259,19 +254,19 @@ def random_starts(
     coins = np.array([stream(seed, "coin flips").choice([1.0, -1.0], n_samples) for seed in seeds])
     zero = starts.zero(len(seeds), 10, 12, device=where)
 
-    def linearised(start: Mapping[str, Tensor], name: str) -> dict[str, Any]:
+    def linearised(start: Mapping[str, Tensor], name: str) -> Found:
         kernel = gram(tangent_features(dict(start), drawn.tokens))
         labels = {name: drawn.labels.cpu().numpy(), f"{name}_coins": coins}
         return {kind: ("seed", 2**0.5 * largest_margins(kernel, y)) for kind, y in labels.items()}
 
-    def random(n_heads: int, scale: float) -> dict[str, Any]:  # decoders as large as after the step
+    def random(n_heads: int, scale: float) -> Found:  # decoders as large as after the step
         rngs = [stream(seed, "random start") for seed in seeds]
         entries = [network.draw_parameters(n_heads, 10, 12, scale=1.0, rng=rng) for rng in rngs]
         u, w = (torch.tensor(np.array([e[name] for e in entries]), device=where) for name in ("decoder", "key_query"))
         size = m.norm(dim=1)[:, None, None, None] / 12**0.5
         return linearised({"decoder": size * u, "key_query": scale * w}, "random")
 
-    def largest(n_heads: int) -> dict[str, Any]:
+    def largest(n_heads: int) -> Found:
         rngs = [stream(seed, "search", "1", str(k)) for seed in seeds for k in range(tries)]
         tokens, labels = (part.repeat_interleave(tries, 0) for part in drawn[:2])
         return {"largest": (("seed", "try"), largest_margin(rngs, tokens, labels, n_heads, steps).reshape(-1, tries))}
@@ -294,30 +289,28 @@ def largest_margin(
     sizes = {"decoder": 10, "key_query": 12}
     drawn = [{name: rng.standard_normal((1, n, 12)) / n for name, n in sizes.items()} for rng in rngs]
     start = {name: torch.from_numpy(np.array([one[name] for one in drawn])).to(tokens) for name in sizes}
-    shrunk = {"decoder": 1.0, "key_query": n_heads**-0.5}
 
     def on_sphere(p: Mapping[str, Tensor]) -> dict[str, Tensor]:
         norm = torch.cat([one.flatten(1) for one in p.values()], 1).norm(dim=1)[:, None, None, None]
-        return {name: 2**0.5 * shrunk[name] * one / norm for name, one in p.items()}
+        return {name: (2 / n_heads ** (name == "key_query")) ** 0.5 * one / norm for name, one in p.items()}
 
     def smooth(p: Mapping[str, Tensor], sharpness: float) -> Tensor:  # minus the smallest margin, in the end
         return (-sharpness * labels * layer.outputs(on_sphere(p), tokens)).logsumexp(1) / sharpness
 
     sharpness = np.geomspace(3, 300, steps).__getitem__
-    how: dict[str, Any] = {
+    how: Found = {
         "optimizer": Adam(0.03),
         "schedule": cosine(steps),
         "record": lambda p: {"loss": smooth(p, 3)},
     }
-    found = on_sphere(train_members(autograd(smooth), start, sharpness, steps=steps, **how).parameters)
-    # At last the best decoder for this attention, by an exact solver.
-    seen = layer.attention_weights(found, tokens) @ tokens.unsqueeze(2)
+    found = on_sphere(train(autograd(smooth), start, sharpness, steps=steps, **how).parameters)
+    seen = layer.attention_weights(found, tokens) @ tokens.unsqueeze(2)  # for it, at last, the best decoder
     left = 2 - found["key_query"].square().sum((1, 2, 3)) * n_heads
     return left.sqrt().cpu().numpy() * largest_margins(gram(seen.flatten(2)), labels.cpu().numpy())
 
 
 @random_starts.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
+def _(data: xr.Dataset) -> dict[str, Found]:
     best, many = data.largest.max("try"), data.random.sel(heads=64)
     bound = data.zero + (10 / 1e7) ** 0.5 * data.token**3  # on networks with ten million heads
     return {
@@ -327,7 +320,6 @@ def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
             "mean_random": many.sel(scale=0.3).mean("seed"),
             "mean_blind": many.sel(scale=0.0).mean("seed"),
             "smallest_coins": lowest(data.random_coins.sel(scale=0.3)),
-            "smallest_coins_after": lowest(data.after_coins),
             "largest_coins_zero": highest(data.zero_coins),
         },
         "MH-X.6": {
@@ -338,6 +330,22 @@ def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
             "disagreement": (best - data.largest.min("try")).max("searched"),
         },
     }
+
+
+def sample(tokens: Tensor, relevant: Tensor, stages: Sequence[tuple[str, Tensor, Tensor]]) -> Figure:
+    """Draw what the decoder reads off each token of one sample, and the attention that it gets, at some stages."""
+    import matplotlib.pyplot as plt
+
+    with style():
+        figure, axes = plt.subplots(2, len(stages), figsize=(7.4, 3.2), sharex=True, sharey="row")
+        colors = [(AFTER if one else ZERO).color for one in relevant]
+        for (name, decoder, key_query), (top, bottom) in zip(stages, axes.T, strict=True):
+            attention = torch.softmax(tokens @ key_query @ tokens.mT, dim=1).mean(0)
+            top.bar(range(1, 11), tokens @ decoder[0], color=colors)
+            bottom.bar(range(1, 11), attention, color=colors)
+            top.set(title=name, ylabel="reading")
+            bottom.set(xlabel="token", ylabel="attention")
+    return figure
 
 
 ZERO = Look("at zero: averaging", "#5b5f66", "--", "s")
@@ -363,8 +371,7 @@ def margins(data: xr.Dataset, length: float = 1.0, yours: Mapping[str, Mapping[f
 def crossing(data: xr.Dataset, length: float) -> str:
     """Say where the margin after a step of some length passes the limit of attention."""
     ratio = (data.after_step.sel(length=length) / data.norm / 5**0.5).median("seed")
-    at = np.interp(0, np.log(ratio), data.norm)
-    return f"A step {length:g} times as long as the paper's: the lines cross where patterns have length {at:.1f}."
+    return f"Step of size {length:g}: the lines cross at length {np.interp(0, np.log(ratio), data.norm):.1f}."
 
 
 def first_direction(answer: Callable[..., Any]) -> str | None:
@@ -376,7 +383,6 @@ def first_direction(answer: Callable[..., Any]) -> str | None:
         "the half was the slope of the logistic loss; here the slope is given": right / -slope / 2,
         "the slope of the loss is missing": right / -slope,
         "descent goes against the gradient: the sign is wrong": -right,
-        "uniform attention gives the mean of the tokens, not their sum": 5 * right,
     }
     return verdict(answer(tokens.copy(), labels.copy(), slope), right, likely, "one direction in token space")
 
@@ -387,7 +393,6 @@ def longest_step(answer: Callable[..., Any]) -> str | None:
     zero, after, limit = np.array(cases).T
     likely = {
         "a longer step multiplies only what it adds to the margin at zero": limit / after,
-        "the margin at zero is there without a step": limit / (after - zero),
     }
     return verdict([answer(*case) for case in cases], (limit - zero) / (after - zero), likely, "one number a case")
 
