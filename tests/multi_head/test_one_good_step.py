@@ -1,5 +1,6 @@
 """One good step: closed forms against automatic differentiation, bounds at the worst noise, rules that can fail."""
 
+import json
 import math
 from pathlib import Path
 
@@ -360,10 +361,54 @@ def test_pictures_draw(stored):
     plt.close("all")
 
 
-def test_the_crossing_moves_with_the_third_root_of_the_step(stored):
-    at = {c: float(own.crossing(stored["margin_order"], c).split()[-1][:-1]) for c in (0.25, 0.5, 2.0, 4.0)}
-    assert at[0.25] / at[2.0] == pytest.approx(2, abs=0.1)
-    assert at[0.5] / at[4.0] == pytest.approx(2, abs=0.1)
+def test_the_numbers_of_the_page(stored):
+    _, order, random = (data.median("seed") for data in stored.values())
+    at = {c: float(own.crossing(stored["margin_order"], c).split()[-1][:-1]) for c in order.length.values}
+    assert (at[1.0], at[4.0]) == (2.6, 1.7)
+    assert at[0.25] / at[2.0] == pytest.approx(2, abs=0.1)  # the third root of the step
+    gain = order.after_step.sel(length=1.0) / order.at_zero
+    np.testing.assert_allclose(gain.sel(norm=[1, 2, 4]), [1.1, 1.76, 6.6], atol=0.05)
+    measured = MADE["start_margin"].measure(stored["start_margin"])
+    assert measured["MH-P2.6"].values["margin"] == pytest.approx(2.9, abs=0.05)
+    assert measured["MH-P2.6"].values["positive_from"] == pytest.approx(2.3e6, rel=0.02)
+    assert measured["MH-P2.7"].values["overtakes"] == 277
+    best = random.largest.max("try").sel(searched=1)
+    assert float(random.zero / best) == pytest.approx(0.67, abs=0.01)
+    assert float(random.after / best) == pytest.approx(0.91, abs=0.01)
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The functions that the page shows."""
+    cells = json.loads(Path(own.__file__).with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    source = "".join(next(cell["source"] for cell in cells if cell["id"] == "ogs-09"))
+    names = {"torch": torch, "chapter": own, "draw": draw, "softplus": torch.nn.functional.softplus}
+    exec(source, names)
+    return names
+
+
+def test_the_program_of_the_page_gives_the_stored_margins(program, stored):
+    data = stored["margin_order"].sel(seed=0)
+    for size in (0.0, 1.0, 4.0):
+        found = program["margins"]([2, 4], step_size=size)
+        line = data.after_step.sel(length=size) if size else data.at_zero
+        np.testing.assert_allclose(list(found.values()), line.sel(norm=[2, 4]), rtol=1e-6)
+
+
+def test_what_to_expect_of_changes(program):
+    margins, data = program["margins"], program["data"]
+    twice = margins([2, 6], step_size=2.0)
+    for loss in (torch.exp, lambda m: (1 + m).clamp(min=0)):
+        assert margins([2, 6], loss=loss) == pytest.approx(twice)
+    base = margins([2, 6])
+    assert margins([2, 6], make=lambda *a, **k: data(*a, free=2.0, **k)) == pytest.approx(base, rel=0.03)
+    one, none = margins([6], n=1)[6], margins([6], step_size=0.0)[6]
+    assert one / base[6] == pytest.approx(0.5, abs=0.1)
+    assert one / none == pytest.approx(10, abs=1.5)
+    adam = margins([2, 6], optimizer=torch.optim.Adam)
+    assert adam[6] / adam[2] < base[6] / base[2]
+    sparse = margins([2, 4], step_size=0.0, make=lambda *a, **k: data(*a, share=0.1, **k))
+    assert list(sparse.values()) == pytest.approx([0.25, 0.51], abs=0.005)
 
 
 def direction(tokens, labels, slope=-0.5):
