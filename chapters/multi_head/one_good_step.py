@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, slope, sweep
+from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, slope, sweep, track
 from attnbook.multi_head import layer, network, oracle, starts
 from attnbook.multi_head import start_bounds as theory
 from attnbook.multi_head.data import Drawn, Mixture, draw, draw_patterns
@@ -55,14 +55,14 @@ def parts(data: Mixture, seeds: Sequence[int], batch: Drawn) -> tuple[Tensor, Te
     return read, starts.key_query_pull(batch.tokens, batch.labels, key_query)
 
 
-def along(pull: Tensor, m: Tensor) -> Tensor:
-    """Return the products of each sample's vector with a direction of its seed."""
-    return torch.einsum("bnd,bd->bn", pull, m)
-
-
 def step_on(batch: Drawn, n: int | None = None) -> Tensor:
     """Return what a step on these samples, or the first n, writes into every row of the decoder."""
     return starts.first_phase_direction(batch.tokens[:, :n], batch.labels[:, :n])
+
+
+def sweeps(*several: tuple[Callable[..., Any], Found]) -> xr.Dataset:
+    """Return several sweeps, functions with their axes, as one data set; for progress they count alike."""
+    return xr.merge([sweep(function, **axes) for function, axes in track(several)])
 
 
 @experiment("multi_head.start_margin", budget=20, needs="float64", smoke=SMALL["start_margin"])
@@ -79,17 +79,18 @@ def start_margin(
     def cell(share: float, norm: float, noise: float) -> Found:
         data = mixture(norm, share, noise)
         read, pull = parts(data, seeds, draw(data, n_samples, seeds, device=device()))
-        margin = read + share / 4 * along(pull, targets(data, seeds)[0])
+        margin = read + share / 4 * (pull @ targets(data, seeds)[0].unsqueeze(2)).squeeze(2)
         return {"zero_margin": ("seed", read.amin(1).cpu()), "margin": ("seed", margin.amin(1).cpu())}
 
     def growing(large_norm: float) -> Found:
         data, n = example(large_norm)
         first = draw(data, n, seeds, purpose="growing first phase", device=device())
         read, pull = parts(data, seeds, draw(data, min(n_samples, 500), seeds, purpose="growing", device=device()))
-        return {"gain": ("seed", (read + along(pull, step_on(first))).amin(1).cpu() - oracle.linear_margin(data))}
+        margin = (read + (pull @ step_on(first).unsqueeze(2)).squeeze(2)).amin(1)
+        return {"gain": ("seed", margin.cpu() - oracle.linear_margin(data))}
 
-    found = sweep(cell, share=shares, norm=norms, noise=noises), sweep(growing, large_norm=(2, 4, 8, 16))
-    return xr.merge(found).assign(real_steps(seeds, n_samples, n_first)).assign_coords(n=list(n_first))
+    found = sweeps((cell, {"share": shares, "norm": norms, "noise": noises}), (growing, {"large_norm": (2, 4, 8, 16)}))
+    return found.assign(real_steps(seeds, n_samples, n_first)).assign_coords(n=list(n_first))
 
 
 def example(norm: float) -> tuple[Mixture, int]:
@@ -197,20 +198,20 @@ def margin_order(
 ) -> xr.Dataset:
     """The order of the margins of a head, of its linearisation, and of averaging; with steps of several lengths."""
 
-    def smallest(data: Mixture, n: int, m: Tensor) -> Found:
+    def smallest(data: Mixture, n: int, m: Tensor) -> xr.Dataset:
         read, pull = parts(data, seeds, draw(data, n, seeds, purpose="order", device=device()))
-        tangent = torch.stack([(read + length * along(pull, m)).amin(1) for length in lengths])
-        return {"tangent": (("length", "seed"), tangent.cpu()), "uniform": ("seed", read.amin(1).cpu())}
+        gain = (pull @ m.unsqueeze(2)).squeeze(2)
+        found = sweep(lambda length: {"tangent": ("seed", (read + length * gain).amin(1).cpu())}, length=lengths)
+        return found.assign(uniform=("seed", read.amin(1).cpu()))
 
-    def quiet(share: float, norm: float) -> Found:
+    def quiet(share: float, norm: float) -> xr.Dataset:
         return smallest(data := mixture(norm, share, 0.0, 0.0), n_samples, share / 4 * targets(data, seeds)[0])
 
-    def real(norm: float) -> Found:
+    def real(norm: float) -> xr.Dataset:
         first = draw(mixture(norm), n_first, seeds, purpose="first phase", device=device())
-        return smallest(mixture(norm), 500, step_on(first))
+        return smallest(mixture(norm), 500, step_on(first)).rename(tangent="after_step", uniform="at_zero")
 
-    after = sweep(real, norm=norms).rename(tangent="after_step", uniform="at_zero")
-    return xr.merge([sweep(quiet, share=shares, norm=norms), after]).assign_coords(length=list(lengths))
+    return sweeps((quiet, {"share": shares, "norm": norms}), (real, {"norm": norms}))
 
 
 @margin_order.measures
@@ -260,8 +261,7 @@ def random_starts(
         return {kind: ("seed", 2**0.5 * largest_margins(kernel, y)) for kind, y in labels.items()}
 
     def random(n_heads: int, scale: float) -> Found:  # decoders as large as after the step
-        rngs = [stream(seed, "random start") for seed in seeds]
-        entries = [network.draw_parameters(n_heads, 10, 12, scale=1.0, rng=rng) for rng in rngs]
+        entries = [network.draw_parameters(n_heads, 10, 12, scale=1.0, rng=stream(s, "random start")) for s in seeds]
         u, w = (torch.tensor(np.array([e[name] for e in entries]), device=where) for name in ("decoder", "key_query"))
         size = m.norm(dim=1)[:, None, None, None] / 12**0.5
         return linearised({"decoder": size * u, "key_query": scale * w}, "random")
@@ -271,10 +271,10 @@ def random_starts(
         tokens, labels = (part.repeat_interleave(tries, 0) for part in drawn[:2])
         return {"largest": (("seed", "try"), largest_margin(rngs, tokens, labels, n_heads, steps).reshape(-1, tries))}
 
-    found = sweep(random, heads=heads, scale=scales), sweep(largest, searched=searched)
+    found = sweeps((random, {"heads": heads, "scale": scales}), (largest, {"searched": searched}))
     after = zero | {"decoder": zero["decoder"] + m[:, None, None]}
     token = {"token": ("seed", drawn.tokens.norm(dim=3).amax((1, 2)).cpu())}  # the largest norm
-    return xr.merge(found).assign(linearised(zero, "zero") | linearised(after, "after") | token)
+    return found.assign(linearised(zero, "zero") | linearised(after, "after") | token)
 
 
 def gram(features: Tensor) -> np.ndarray:

@@ -164,7 +164,7 @@ def test_our_bound_holds_at_the_worst_corners_and_at_any_residual(share) -> None
     tokens = np.concatenate([drawn.tokens, np.where(drawn.relevant[..., None], drawn.tokens, plain)])[None]
     batch = Drawn(*map(torch.tensor, (tokens, np.tile(drawn.labels, 2)[None], np.tile(drawn.relevant, (2, 1))[None])))
     read, pull = own.parts(data, [0], batch)
-    signal = read + share / 4 * own.along(pull, own.targets(data, [0])[0])
+    signal = read + share / 4 * (pull @ own.targets(data, [0])[0][0])
     assert (signal >= theory.margin_bound(data) - 1e-12).all()
     assert (signal - 0.3 * pull.norm(dim=2) >= theory.margin_bound(data, residual=0.3) - 1e-12).all()
     assert theory.margin_bound(data) >= oracle.first_phase_margin(data)
