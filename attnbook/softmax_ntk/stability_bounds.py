@@ -1,4 +1,4 @@
-r"""How far the kernel may move: Definition 4.1, Lemma 5.1 and Claim E.5.
+r"""How far the kernel may move: Definition 4.1 and Lemma 5.1.
 
 =============================  ==========================  ====================================================
 paper                          name here                   meaning
@@ -21,8 +21,7 @@ import numpy as np
 from attnbook.core.settings import check_positive
 
 __all__ = [
-    "certified_radius", "check_exponent", "check_failure", "exponent_of_definition", "exponent_of_theorem",
-    "kernel_change_bound",
+    "check_exponent", "check_failure", "exponent_of_definition", "kernel_change_bound",
 ]  # fmt: skip
 
 
@@ -63,42 +62,6 @@ def exponent_of_definition(
     return float(max(constant * scale * np.sqrt(np.log(n_samples * n_outputs / failure)), 1.0))
 
 
-def exponent_of_theorem(
-    n_samples: int,
-    n_outputs: int,
-    *,
-    scale: float = 1.0,
-    failure: float = 0.1,
-    smallest_eigenvalue: float = 1.0,
-) -> float:
-    r"""Return the least $B$ that bounds all $|\langle w_r,x_i\rangle|$ at the width that Theorem 4.2 asks for.
-
-    By a union bound over $nm$ normal numbers, $B^2/2\sigma^2=\log(2nm/\delta)$. The theorem's width, with constants 1,
-    is $m=\lambda^{-2}n^2d^2e^{18B}\log^2(nd/\delta)$: it contains $B$, so that this is a quadratic equation, and $B$ is
-    at least $36\sigma^2$, however few the samples. Inputs have norm one. This book's formula.
-
-    Args:
-        n_samples: $n$.
-        n_outputs: $d$.
-        scale: $\sigma$.
-        failure: $\delta$.
-        smallest_eigenvalue: $\lambda$; default 1.
-
-    Returns:
-        $B$; the constant of Definition 4.1 is this over $\sigma\sqrt{\log(nd/\delta)}$.
-
-    Example:
-        >>> b = exponent_of_theorem(16, 1)
-        >>> round(b, 1), round(b / exponent_of_definition(16, 1, constant=1.0), 1)
-        (36.8, 16.3)
-    """
-    check_positive(n_samples=n_samples, n_outputs=n_outputs, scale=scale, smallest_eigenvalue=smallest_eigenvalue)
-    check_failure(failure)
-    rows = n_samples * n_outputs
-    rest = np.log(2 * n_samples / failure * (rows * np.log(rows / failure) / smallest_eigenvalue) ** 2)
-    return float(max(scale * (18 * scale + np.sqrt((18 * scale) ** 2 + 2 * rest)), 1.0))
-
-
 def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
     r"""Return Lemma 5.1's bound on $\|H(W)-H(\tilde W)\|_F$, which is $R\,nd\,e^{10B}$, for $R < 0.01$.
 
@@ -109,18 +72,3 @@ def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, expone
     check_positive(radius=radius, n_samples=n_samples, n_outputs=n_outputs)
     check_exponent(exponent)
     return float(radius * n_samples * n_outputs * np.exp(10 * exponent))
-
-
-def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
-    r"""Return Claim E.5's radius $R = \lambda/(2nde^{10B})$: up to there $\lambda_{\min}\ge\lambda/2$ (reconstructed).
-
-    At this radius the bound of Lemma 5.1 is $\lambda/2$, and no eigenvalue moves by more than the norm of the change.
-
-    Example:
-        >>> radius = certified_radius(0.7, n_samples=32, n_outputs=2, exponent=1.0)
-        >>> round(kernel_change_bound(radius, n_samples=32, n_outputs=2, exponent=1.0), 6)
-        0.35
-    """
-    check_positive(smallest_eigenvalue=smallest_eigenvalue)
-    bound = kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
-    return smallest_eigenvalue / 2 / bound
