@@ -7,7 +7,6 @@ target that a linearised network points to.
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -28,22 +27,26 @@ def tangent_features(
 ) -> Float[Tensor, "members samples entries"]:
     r"""Return vectors with the inner products of the gradients $\nabla_{\tilde\theta}\tilde\Phi(X_i)$.
 
-    Head by head, in each the entries of ``decoder``, then those of ``key_query``, row by row. Without ``counts`` they
-    are the gradients. With them each head stands for $m_h$ equal ones, and its part carries the factor $\sqrt{m_h}$ in
-    the place of $m_h$ repetitions.
+    Args:
+        parameters: Where the network is linearised.
+        tokens: The samples.
+        counts: How many equal heads each head stands for; default one.
+
+    Returns:
+        Head by head the entries of ``decoder``, then those of ``key_query``, row by row. Without ``counts`` they are
+        the gradients; with them the part of a head that stands for $m_h$ has the factor $\sqrt{m_h}$.
     """
-    members, heads, *_ = layer.check(parameters, tokens, counts=counts)
-    samples = tokens.shape[1]
+    layer.check(parameters, tokens, counts=counts)
+    members, samples, *_ = tokens.shape
     # Each sample is a member of its own, whose objective is its output.
-    spread = {name: tensor.repeat_interleave(samples, dim=0) for name, tensor in parameters.items()}
-    each = None if counts is None else counts.repeat_interleave(samples, dim=0)
+    spread = {name: tensor.repeat_interleave(samples, 0) for name, tensor in parameters.items()}
+    each = None if counts is None else counts.repeat_interleave(samples, 0)
     gradients = layer.value_and_gradient(
         spread, tokens.flatten(0, 1).unsqueeze(1), lambda out: (out[:, 0], torch.ones_like(out)), counts=each
     )[1]
-    features = torch.cat([gradients[name].flatten(2) for name in ("decoder", "key_query")], dim=2)
-    if each is not None:
-        features = features * each.sqrt().unsqueeze(2)
-    return features.reshape(members, samples, heads * features.shape[2])
+    features = torch.cat([gradients[name].flatten(2) for name in ("decoder", "key_query")], 2)
+    weight = 1.0 if each is None else each.sqrt().unsqueeze(2)
+    return (weight * features).reshape(members, samples, -1)
 
 
 def from_features(vectors: Float[Tensor, "members entries"], parameters: Parameters, *, counts: Counts) -> Parameters:
@@ -52,9 +55,9 @@ def from_features(vectors: Float[Tensor, "members entries"], parameters: Paramet
     Features of a group stand for all its heads together; one of them has an equal share of the squared length.
     """
     each = vectors.view(*counts.shape, -1) / counts.sqrt().unsqueeze(2)
-    names = ("decoder", "key_query")
-    parts = each.split([parameters[name][0, 0].numel() for name in names], dim=2)
-    return {name: part.reshape(parameters[name].shape) for name, part in zip(names, parts, strict=True)}
+    decoder, key_query = parameters["decoder"], parameters["key_query"]
+    size = decoder[0, 0].numel()
+    return {"decoder": each[..., :size].reshape_as(decoder), "key_query": each[..., size:].reshape_as(key_query)}
 
 
 def largest_margins(
@@ -88,8 +91,8 @@ def tangent_margin(parameters: Parameters, tokens: Tokens, labels: PerSample, *,
     """
     features = tangent_features(parameters, tokens, counts=counts)
     grams = (features @ features.mT).cpu().numpy()
-    found = [kernel_margin(gram, y) for gram, y in zip(grams, labels.cpu().numpy(), strict=True)]
+    found = [kernel_margin(*pair) for pair in zip(grams, labels.cpu().numpy(), strict=True)]
     weights = torch.from_numpy(np.stack([one.weights for one in found])).to(labels)
     whole = torch.einsum("bn,bnf->bf", weights * labels, features)
     direction = from_features(whole / whole.norm(dim=1, keepdim=True), parameters, counts=counts)
-    return TangentMargin(math.sqrt(2) * np.array([one.margin for one in found]), direction)
+    return TangentMargin(2**0.5 * np.array([one.margin for one in found]), direction)

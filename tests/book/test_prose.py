@@ -16,6 +16,7 @@ CHAPTERS = [
     "multi_head/curvature",
     "multi_head/how_many_heads",
     "multi_head/polylog_heads",
+    "multi_head/one_good_step",
     "softmax_ntk/diffusion",
     "softmax_ntk/kernel_regression",
     "softmax_ntk/kernel_stability",

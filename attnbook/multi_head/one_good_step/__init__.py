@@ -1,1 +1,0 @@
-"""The chapter on one good step: its experiments, pictures, tables and exercises."""
