@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 CHAPTERS = [
     "implicit_bias/max_margin_direction",
     "multi_head/how_many_heads",
+    "multi_head/separation",
     "softmax_ntk/diffusion",
     "softmax_ntk/kernel_regression",
     "softmax_ntk/kernel_stability",
