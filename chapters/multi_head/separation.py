@@ -241,7 +241,7 @@ def oracle_target(
     times: Counts = (1, 10),  # steps, in units of n
     step_size: PositiveFloat = 0.5,  # in units of 1 / S^2
 ) -> xr.Dataset:
-    """Section 5.3: descent from zero with S = 4 log(n)^2 and H = (S log n)^2, where eq. (3) as printed holds."""
+    """Section 5.3: descent from zero with S = 4 log(n)^2 and H = (S log n)^2, where the paper's (3) as printed holds."""
 
     def one(n: int) -> dict[str, Any]:
         s = 4 * math.log(n) ** 2

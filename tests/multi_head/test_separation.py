@@ -253,7 +253,7 @@ PARTS = [
     ("margin_race", "MH-X.2", scaled(normalised_cosine=0.95)),
     ("margin_race", "MH-X.2", scaled(normalised_mass=0.98)),
     ("margin_race", "MH-X.2", scaled(normalised_key_query_norm=1.5)),
-    ("margin_race", "MH-X.2", swapped("normalised_share", "normalised_size")),
+    ("margin_race", "MH-X.2", swapped("normalised_share", "step")),
     ("equal_norm", "MH-X.1-equal-norm", lambda d: d.assign(share=d.share + 0.02 * (d.heads == 16))),
     ("equal_norm", "MH-X.1-equal-norm", lambda d: d.assign(share=d.normalised_share, normalised_share=d.share)),
     ("equal_norm", "MH-X.1-equal-norm", lambda d: d.assign(share=d.share + 0.1 * (d.heads == 1))),
