@@ -54,6 +54,24 @@ def _scripts(room: str) -> list[ModuleType]:
     return [lab.load_script(script) for script in lab.scripts(room.rpartition(".")[2])]
 
 
+def _numpy_or_torch(answer: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call an answer that is written in NumPy or in torch with NumPy arrays, and return NumPy."""
+    import numpy as np  # not at the top: the package loads neither until they are needed
+    import torch
+
+    try:
+        value = answer(*arguments)
+    except (TypeError, AttributeError):
+        tensors = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        try:
+            value = answer(*tensors)
+        except (TypeError, AttributeError):
+            value = ...
+        if value is ...:  # it is wrong in both, and the first error is the one to show
+            raise
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+
+
 class _NothingReturned(Exception):
     """The reader's function returned None."""
 
@@ -64,6 +82,7 @@ def check(exercise: str, answer: Callable[..., Any], *, solution: bool = False) 
     Args:
         exercise: Id of the exercise, for example ``GA-1``, in upper or lower case.
         answer: The reader's function, with the arguments that the exercise names; ``...`` where nothing is written yet.
+            Arrays are NumPy's; a function written in torch gets tensors.
         solution: Whether this is the book's own solution. It is tried like any other, but one that passes is called
             the book's solution and never "right": that word is for the reader's work. Default: the answer is the
             reader's.
@@ -87,7 +106,7 @@ def check(exercise: str, answer: Callable[..., Any], *, solution: bool = False) 
         raise TypeError(f"answer: expected a function, got {type(answer).__name__}")
 
     def returned(*arguments: Any) -> Any:
-        value = answer(*arguments)
+        value = _numpy_or_torch(answer, arguments)
         if value is None:
             raise _NothingReturned
         return value

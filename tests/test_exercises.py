@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from each import each
 
 import attnbook
@@ -17,6 +18,11 @@ def residual(scores, labels, *, factor=1.0):
     return factor * (share - np.eye(share.shape[1])[labels]) / len(labels)
 
 
+def residual_in_torch(scores, labels):
+    one_hot = torch.nn.functional.one_hot(labels, scores.shape[1])
+    return (torch.softmax(scores, 1) - one_hot) / len(labels)
+
+
 def unfinished(*_):
     """Return the answer, some day."""
 
@@ -24,6 +30,14 @@ def unfinished(*_):
 @pytest.mark.parametrize("name", ["GA-D1", "ga-d1", " Ga-D1 "])
 def test_ids_in_any_case(name):
     assert repr(attnbook.check(name, residual)) == "GA-D1: right: passed on random inputs"
+
+
+def test_answer_in_torch():
+    assert attnbook.check("GA-D1", residual_in_torch).right
+
+
+def test_torch_error_of_the_reader_is_the_feedback():
+    assert "raised IndexError" in repr(attnbook.check("GA-D1", lambda scores, _: torch.softmax(scores, 5)))
 
 
 def test_unfinished_starter_asks_for_a_return():

@@ -20,8 +20,6 @@ from attnbook.registry import experiments
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted((ROOT / "chapters").glob("*/*.ipynb"))
-COLLECTIONS = {"reading_with_care"}
-"""Pages of many small demonstrations: no claims of their own, fewer exercises."""
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg")]
 
 
@@ -190,10 +188,8 @@ def test_chapter_says_what_it_gives_and_has_claims_sliders_and_exercises(chapter
     assert words <= (
         2900 if chapter.with_suffix(".py").exists() else 2600
     )  # of the former, test_prose counts what is seen
-    short = chapter.stem in COLLECTIONS or words <= 1500
-    assert prose.count(":::{exercise}") >= (1 if short else 2)
-    if chapter.stem not in COLLECTIONS:
-        assert "claim-card" in shown(chapter)
+    assert prose.count(":::{exercise}") >= (1 if words <= 1500 else 2)
+    assert "claim-card" in shown(chapter)
 
 
 def test_outputs_name_no_folder_of_this_machine(chapter):
@@ -284,7 +280,7 @@ def test_measured_numbers_may_differ_but_verdicts_may_not():
     assert clean(card.format("GA-1", "0.10", "reproduced")) != clean(card.format("GA-2", "0.10", "reproduced"))
 
 
-ROOMS = {path.parent.name: path for path in reversed(CHAPTERS) if path.stem not in COLLECTIONS}
+ROOMS = {path.parent.name: path for path in reversed(CHAPTERS)}
 
 
 @pytest.mark.slow

@@ -51,18 +51,13 @@ class Mixture:
         whole(n_tokens=self.n_tokens, dimension=self.dimension, n_patterns=self.n_patterns)
         at_least(0, label_noise=self.label_noise, other_noise=self.other_noise, free_noise=self.free_noise)
         positive(pattern_norm=self.pattern_norm)
-        relevant = self.relevant_fraction * self.n_tokens
-        if not 0 < relevant <= self.n_tokens or abs(relevant - round(relevant)) > 1e-9:
-            raise ValueError(
-                f"relevant_fraction: n_tokens * relevant_fraction must be a whole number between 1 and n_tokens, "
-                f"got {self.n_tokens} * {self.relevant_fraction} = {relevant:g}"
-            )
-        needed = self.n_patterns + 2 + (self.free_noise > 0)
+        relevant, needed = self.relevant_fraction * self.n_tokens, self.n_patterns + 2 + (self.free_noise > 0)
+        if not (0 < relevant <= self.n_tokens and abs(relevant - round(relevant)) < 1e-9):
+            expected = f"a share of {self.n_tokens} tokens that is a whole number, at least 1"
+            raise ValueError(f"relevant_fraction: expected {expected}, got {self.relevant_fraction}")
         if self.dimension < needed:
-            raise ValueError(
-                f"dimension: {self.n_patterns + 2} orthogonal patterns"
-                f"{' and free noise' if self.free_noise else ''} need at least {needed}, got {self.dimension}"
-            )
+            room = "room for orthogonal patterns and free noise"
+            raise ValueError(f"dimension: expected at least {needed}, {room}, got {self.dimension}")
 
     @property
     def n_relevant(self) -> int:
@@ -82,8 +77,7 @@ class Mixture:
         return max(1.0, math.sqrt(square))
 
 
-@dataclass(frozen=True)
-class Patterns:
+class Patterns(NamedTuple):
     r"""Orthogonal patterns of equal norm.
 
     Attributes:
@@ -95,8 +89,7 @@ class Patterns:
     other: Float[np.ndarray, "patterns dimension"]
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """Labelled samples.
 
     Attributes:
@@ -111,7 +104,15 @@ class Samples:
 
 
 def draw_patterns(mixture: Mixture, *, rng: np.random.Generator) -> Patterns:
-    """Draw orthogonal patterns of norm ``pattern_norm`` in a uniformly random orientation."""
+    """Draw orthogonal patterns of norm ``pattern_norm`` in a uniformly random orientation.
+
+    Args:
+        mixture: Sizes.
+        rng: Source of randomness.
+
+    Returns:
+        The patterns.
+    """
     basis, triangle = np.linalg.qr(rng.standard_normal((mixture.dimension, mixture.dimension)))
     basis = basis * np.sign(np.diag(triangle))  # without the signs the law would not be uniform
     rows = mixture.pattern_norm * basis.T[: mixture.n_patterns + 2]
@@ -121,9 +122,17 @@ def draw_patterns(mixture: Mixture, *, rng: np.random.Generator) -> Patterns:
 def draw_samples(
     mixture: Mixture, patterns: Patterns, n_samples: int, *, rng: np.random.Generator, corners: bool = False
 ) -> Samples:
-    """Return labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
+    """Draw labelled samples: equiprobable labels, relevant positions drawn afresh for each sample.
 
-    With ``corners`` every product of noise and a pattern is at its bound, with a random sign; default uniform up to it.
+    Args:
+        mixture: Sizes.
+        patterns: Those of :func:`draw_patterns`.
+        n_samples: Number of samples, at least 1.
+        rng: Source of randomness.
+        corners: Whether every product of noise and a pattern is at its bound, with a random sign; default uniform.
+
+    Returns:
+        The samples.
 
     Raises:
         ValueError: If ``n_samples`` is not at least 1 or the patterns do not fit the mixture.
@@ -135,32 +144,25 @@ def draw_samples(
         ((4, 5, 7), [1, 1, 1, 1])
     """
     whole(n_samples=n_samples)
-    if patterns.other.shape != (mixture.n_patterns, mixture.dimension):
-        expected = (mixture.n_patterns, mixture.dimension)
+    expected = mixture.n_patterns, mixture.dimension
+    if patterns.other.shape != expected:
         raise ValueError(f"patterns: expected other patterns of shape {expected}, got {patterns.other.shape}")
     labels = rng.choice([1.0, -1.0], n_samples)
-    order = rng.random((n_samples, mixture.n_tokens)).argsort(axis=1)
-    relevant = order < mixture.n_relevant
-    of_label = patterns.label[(labels < 0).astype(int)][:, None]
+    relevant = rng.random((n_samples, mixture.n_tokens)).argsort(axis=1) < mixture.n_relevant
     plain = patterns.other[rng.integers(mixture.n_patterns, size=relevant.shape)]
-    tokens = np.where(relevant[..., None], of_label, plain + _noise(mixture, patterns, relevant.shape, rng, corners))
-    return Samples(tokens, labels, relevant)
 
-
-def _noise(
-    mixture: Mixture, patterns: Patterns, shape: tuple[int, ...], rng: np.random.Generator, corners: bool
-) -> np.ndarray:
-    everything = np.concatenate([patterns.label, patterns.other])
+    everything = np.concatenate(patterns)
     bounds = np.full(len(everything), mixture.other_noise / mixture.n_patterns)
     bounds[:2] = mixture.label_noise
-    products = rng.uniform(-1.0, 1.0, (*shape, len(everything)))
-    on_patterns = (np.copysign(1.0, products) if corners else products) * bounds
-    free = rng.standard_normal((*shape, mixture.dimension))
-    if mixture.free_noise == 0:
-        return on_patterns @ everything / mixture.pattern_norm**2
-    free -= free @ everything.T @ everything / mixture.pattern_norm**2
-    free *= mixture.free_noise / np.linalg.norm(free, axis=-1, keepdims=True)
-    return on_patterns @ everything / mixture.pattern_norm**2 + free
+    products = rng.uniform(-1.0, 1.0, (*relevant.shape, len(everything)))
+    products = np.copysign(1.0, products) if corners else products
+    noise = products * bounds @ everything / mixture.pattern_norm**2
+    free = rng.standard_normal(plain.shape)
+    if mixture.free_noise:
+        free -= free @ everything.T @ everything / mixture.pattern_norm**2
+        noise += mixture.free_noise / np.linalg.norm(free, axis=-1, keepdims=True) * free
+    of_label = patterns.label[(labels < 0).astype(int)][:, None]
+    return Samples(np.where(relevant[..., None], of_label, plain + noise), labels, relevant)
 
 
 class Drawn(NamedTuple):
@@ -179,13 +181,20 @@ def draw(
     purpose: str = "samples",
     device: torch.device | None = None,
 ) -> Drawn:
-    """Return :func:`draw_samples` for each of some seeds, on a device (default the CPU).
+    """Return :func:`draw_samples` for each of some seeds.
 
-    The patterns of a seed are the same for every ``purpose``; another purpose gives fresh samples.
+    Args:
+        mixture: Sizes.
+        n_samples: Number of samples of each seed.
+        seeds: One member each.
+        purpose: The patterns of a seed are the same for every purpose; another one gives fresh samples.
+        device: Where the tensors are; default the CPU.
+
+    Returns:
+        The samples.
     """
     found = []
     for seed in seeds:
         patterns = draw_patterns(mixture, rng=stream(seed, "patterns"))
         found.append(draw_samples(mixture, patterns, n_samples, rng=stream(seed, purpose)))
-    parts = (torch.from_numpy(np.stack([getattr(one, name) for one in found])) for name in Drawn._fields)
-    return Drawn(*(part.to(device or torch.device("cpu")) for part in parts))
+    return Drawn(*(torch.from_numpy(np.stack(part)).to(device or "cpu") for part in zip(*found, strict=True)))

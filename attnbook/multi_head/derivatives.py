@@ -67,14 +67,10 @@ def head_hessians(
     cross = drift.unsqueeze(4) * mean.unsqueeze(3)
     curvature = bent - cross - cross.mT
 
-    weighted = tokens * weights[:, None, None]
-    mixed = torch.einsum("nti,nhtaj->htaij", weighted, covariance).flatten(3).flatten(1, 2)
-    outer = torch.einsum("nti,ntk->ntik", weighted, tokens).flatten(0, 1).flatten(1)
-    inner = curvature.permute(1, 0, 2, 3, 4).reshape(heads, -1, dimension**2)
-    pairs = torch.matmul(outer.T, inner).view(heads, *[dimension] * 4)
-    own = pairs.permute(0, 1, 3, 2, 4).reshape(heads, dimension**2, dimension**2)
-    at = n_tokens * dimension
-    blocks = torch.zeros(heads, at + dimension**2, at + dimension**2, dtype=tokens.dtype, device=tokens.device)
+    at, size = n_tokens * dimension, dimension**2
+    mixed = torch.einsum("n,nti,nhtaj->htaij", weights, tokens, covariance).reshape(heads, at, size)
+    own = torch.einsum("n,nti,ntk,nhtjl->hijkl", weights, tokens, tokens, curvature).reshape(heads, size, size)
+    blocks = tokens.new_zeros(heads, at + size, at + size)
     blocks[:, :at, at:], blocks[:, at:, :at] = mixed, mixed.mT
     blocks[:, at:, at:] = (own + own.mT) / 2
     return blocks

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 import xarray as xr
 
-from attnbook.core.ensemble import Parameters
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.core.rng import to_tensor
 from attnbook.core.runtime import Progress
-from attnbook.multi_head import network
 from attnbook.multi_head.checks import increasing
+from attnbook.multi_head.network import random_networks
 
 __all__ = ["Gridded", "random_networks", "slope"]
 
@@ -81,20 +78,3 @@ def slope(values: xr.DataArray, along: str = "heads") -> xr.DataArray:
     x = x - x.mean()
     y = values.copy(data=np.log(values.where(values > 0)))
     return (y * x).sum(along, skipna=False) / (x**2).sum()
-
-
-def random_networks(
-    rngs: Sequence[np.random.Generator],
-    sizes: tuple[int, int, int],
-    *,
-    scale: float = 1.0,
-    device: torch.device | str = "cpu",
-) -> Parameters:
-    """Return one network of ``sizes`` (heads, tokens, dimension) for each source of randomness, in double precision.
-
-    Entries are normal; the first heads of a network are the same for every number of heads.
-    """
-    drawn = [network.draw_parameters(*sizes, scale=scale, rng=rng) for rng in rngs]
-    return {
-        name: to_tensor(np.stack([one[name] for one in drawn]), device=device, dtype=torch.float64) for name in drawn[0]
-    }

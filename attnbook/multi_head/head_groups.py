@@ -12,7 +12,8 @@ $[-1,1]$ all heads differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,12 +21,12 @@ from torch import Tensor
 
 from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
-from attnbook.core.runtime import Progress, threads
+from attnbook.core.runtime import threads
 from attnbook.multi_head import layer
 from attnbook.multi_head.checks import at_least, positive
 from attnbook.multi_head.layer import Counts, Objective, Tokens
 
-__all__ = ["gradient_descent", "norm", "one_head_step_sizes"]
+__all__ = ["gradient_descent", "norm", "one_head_step_sizes", "squares"]
 
 
 def gradient_descent(
@@ -35,20 +36,22 @@ def gradient_descent(
     *,
     counts: Counts | None,
     step_size: float | Sequence[float],
-    steps: int,
-    record: Callable[[Parameters], Mapping[str, Tensor]],
-    record_at: Sequence[int] | None = None,
-    stop: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
     exponent: float = 0.5,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> History:
     r"""Return the history of plain gradient descent on the parameters of each head, all members together.
 
-    The ``parameters`` are the start, ``tokens`` the samples of each member, and the ``objective`` is what is minimised,
-    for example :func:`~attnbook.multi_head.objectives.logistic`. The ``counts`` are the heads of each group, None for
-    one each; members may differ in their number of heads. The ``step_size`` $\eta$ is one number or one per member,
-    ``exponent`` the $c$ of the scaling $H^{-c}$, by default the paper's 1/2. All else is as in
-    :func:`~attnbook.core.ensemble.train`.
+    Args:
+        parameters: The start.
+        tokens: Samples of each member.
+        objective: What is minimised, for example :func:`~attnbook.multi_head.objectives.logistic`.
+        counts: Heads of each group, None for one each; members may differ in their number of heads.
+        step_size: The step size $\eta$, one number or one per member.
+        exponent: The $c$ of the scaling $H^{-c}$, at least 0; default the paper's 1/2.
+        **options: ``steps``, ``record``, ``record_at``, ``stop``: as for :func:`~attnbook.core.ensemble.train`.
+
+    Returns:
+        The history.
 
     Raises:
         ValueError: If the shapes do not fit, an entry is not finite or a number is outside its range.
@@ -58,34 +61,52 @@ def gradient_descent(
     if not torch.isfinite(tokens).all():
         raise ValueError(f"tokens: {int((~torch.isfinite(tokens)).sum())} of {tokens.numel()} entries are not finite")
     at_least(0, exponent=exponent)
-    # Small matrices: a second thread costs more than it gains.
-    with threads(1):
+
+    def gradient(groups: Parameters, x: Tensor) -> tuple[Tensor, Parameters]:
+        return layer.value_and_gradient(groups, x, objective, counts=counts, exponent=exponent)
+
+    with threads(1):  # small matrices: a second thread costs more than it gains
         return ensemble.train(
-            lambda groups, x: layer.value_and_gradient(groups, x, objective, counts=counts, exponent=exponent),
-            parameters,
-            lambda step: tokens,
-            optimizer=update_rules.SGD(step_size),
-            steps=steps,
-            record=record,
-            record_at=record_at,
-            stop=stop,
-            progress=progress,
+            gradient, parameters, lambda step: tokens, optimizer=update_rules.SGD(step_size), **options
         )
+
+
+def squares(parameters: Parameters) -> Float[Tensor, "members heads"]:
+    """Return the squared norm of each head, decoder and key-query matrix together.
+
+    Args:
+        parameters: Networks, parts of them, or differences.
+
+    Returns:
+        One number for each head.
+    """
+    return torch.stack([tensor.square().sum((2, 3)) for tensor in parameters.values()]).sum(0)
 
 
 def norm(parameters: Parameters, *, counts: Counts) -> Float[Tensor, " members"]:
     r"""Return $\|\tilde\theta\|=\big(\sum_gm_g\|\theta_g\|^2\big)^{1/2}$ of each member.
 
-    The parameters may also be a part of a network, or the difference of two; ``counts`` are the heads of each group.
+    Args:
+        parameters: Networks, parts of them, or differences.
+        counts: Heads of each group.
+
+    Returns:
+        One norm for each member.
     """
-    squares = torch.stack([tensor.square().sum((2, 3)) for tensor in parameters.values()]).sum(0)
-    return (counts.to(squares.dtype) * squares).sum(1).sqrt()
+    each = squares(parameters)
+    return (counts.to(each.dtype) * each).sum(1).sqrt()
 
 
 def one_head_step_sizes(step_size: float, n_heads: float, exponent: float = 0.5) -> dict[str, float]:
     r"""Return $\eta H^{1-2c}$ for ``decoder`` and $\eta/H$ for ``key_query``: one head trains as $H$ equal ones do.
 
-    For a positive $\eta$, $c\ge0$ and $H\ge1$, which may be infinite if $c=\frac12$: attention that never moves.
+    Args:
+        step_size: The step size $\eta$ of all heads, positive.
+        n_heads: Their number $H$, at least 1; it may be infinite if $c=\frac12$: attention that never moves.
+        exponent: The power $c$ of $H$ that the sum is divided by, at least 0; default the paper's.
+
+    Returns:
+        The step sizes by name.
 
     Raises:
         ValueError: If a number is outside its range.

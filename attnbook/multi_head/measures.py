@@ -16,7 +16,15 @@ __all__ = ["error_rate", "leak_and_margin", "logit_gaps", "relevant_mass"]
 
 
 def error_rate(outputs: PerSample, labels: PerSample) -> Float[Tensor, " members"]:
-    """Return the share of samples whose output does not have the sign of the label; zero and NaN are errors."""
+    """Return the share of samples whose output does not have the sign of the label; zero and NaN are errors.
+
+    Args:
+        outputs: Outputs of each member.
+        labels: Labels 1 or -1.
+
+    Returns:
+        One share for each member.
+    """
     return (~(outputs * labels > 0)).to(outputs.dtype).mean(1)
 
 
@@ -25,7 +33,13 @@ def relevant_mass(
 ) -> Float[Tensor, "members heads"]:
     r"""Return how much of its attention each head gives to the relevant tokens, on average over samples and queries.
 
-    Uniform attention gives $\zeta$, the share of relevant tokens.
+    Args:
+        parameters: The networks.
+        tokens: Samples of each member.
+        relevant: Which tokens carry the label.
+
+    Returns:
+        One share for each head; uniform attention gives $\zeta$, the share of relevant tokens.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -33,8 +47,7 @@ def relevant_mass(
     if relevant.shape != tokens.shape[:3]:
         raise ValueError(f"relevant: expected {tuple(tokens.shape[:3])}, got {tuple(relevant.shape)}")
     weights = layer.attention_weights(parameters, tokens)
-    on_relevant = weights * relevant[:, :, None, None, :].to(weights.dtype)
-    return on_relevant.sum(4).mean((1, 3))
+    return (weights * relevant[:, :, None, None]).sum(4).mean((1, 3))
 
 
 def leak_and_margin(
@@ -42,16 +55,20 @@ def leak_and_margin(
 ) -> tuple[float, float]:
     r"""Return how far one head is from saturation on some samples, and by how much it separates them.
 
-    That is the largest share of its attention that a query gives to irrelevant keys, and the smallest margin
-    $y\,\Phi(X)$, not divided by a norm. A key-query matrix of zeros is uniform attention.
+    Args:
+        drawn: The samples.
+        decoder: The head's $U$.
+        key_query: Its $W$; zeros are uniform attention.
+
+    Returns:
+        The largest share of its attention that a query gives to irrelevant keys, and the smallest margin $y\,\Phi(X)$,
+        not divided by a norm.
     """
-    head = {"decoder": decoder, "key_query": key_query}
-    parameters = {name: torch.from_numpy(matrix)[None, None] for name, matrix in head.items()}
+    head = {name: torch.from_numpy(one)[None, None] for name, one in (("decoder", decoder), ("key_query", key_query))}
     tokens = torch.from_numpy(drawn.tokens)[None]
-    outputs = layer.outputs(parameters, tokens)[0].numpy()
-    weights = layer.attention_weights(parameters, tokens)[0, :, 0].numpy()
+    weights = layer.attention_weights(head, tokens)[0, :, 0].numpy()
     leaks = np.where(drawn.relevant[:, None], 0.0, weights).sum(2)
-    return float(leaks.max()), float((drawn.labels * outputs).min())
+    return float(leaks.max()), float((drawn.labels * layer.outputs(head, tokens)[0].numpy()).min())
 
 
 def logit_gaps(
@@ -59,13 +76,17 @@ def logit_gaps(
 ) -> Float[np.ndarray, "samples queries keys"]:
     """Return by how much each irrelevant key's logit is below that of the relevant keys, for each sample and query.
 
-    Where relevant keys differ, the smallest of their logits counts.
+    Args:
+        drawn: The samples.
+        key_query: One head's $W$.
+
+    Returns:
+        The gaps; where relevant keys differ, the smallest of their logits counts.
 
     Raises:
         ValueError: If samples differ in the number of relevant tokens, or have none, or only relevant ones.
     """
-    counts = drawn.relevant.sum(1)
-    samples, n_tokens = drawn.relevant.shape
+    counts, (samples, n_tokens) = drawn.relevant.sum(1), drawn.relevant.shape
     if counts.min() != counts.max() or not 0 < counts[0] < n_tokens:
         raise ValueError(f"drawn: expected equally many relevant tokens, 1 to {n_tokens - 1}, got {counts.tolist()}")
     logits = drawn.tokens @ key_query @ drawn.tokens.swapaxes(1, 2)

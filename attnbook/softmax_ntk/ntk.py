@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.conditioning import SingularKernelError, rank, spectrum
 from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
 
-__all__ = ["kernel_coefficients", "kernel_gradient_flow", "ntk_gram"]
+__all__ = ["kernel_gradient_flow", "ntk_gram"]
 
 
 @torch.no_grad()
@@ -77,7 +76,7 @@ def kernel_gradient_flow(
     $f_t(x) = K(x, X)\,Q\,\mathrm{diag}(\rho_t(\mu))\,Q^\top\mathrm{vec}(Y)$ with
     $\rho_t(\mu) = (1-(1-\eta m\mu)^t)/\mu$ for steps, and $\rho_t(\mu) = (1-e^{-\mu t})/\mu$ for the flow
     $\dot f = -K(f-Y)$. As $t$ grows both tend to kernel regression, $K(x, X)H^{-1}\mathrm{vec}(Y)$
-    (Definition F.1), whose weights are :func:`kernel_coefficients`.
+    (Definition F.1).
 
     Args:
         kernel: Symmetric positive semi-definite matrix $H$ of the training points.
@@ -102,7 +101,7 @@ def kernel_gradient_flow(
         >>> [round(f, 4) for f in kernel_gradient_flow(kernel, labels, None, [0.5])[0].tolist()]
         [0.3935, -0.3935]
     """
-    eigenvalues, vectors = spectrum(kernel)
+    eigenvalues, vectors = _spectrum(kernel)
     _check_labels(kernel, labels)
     points = kernel if cross is None else cross
     if (points.shape[:-2], points.shape[-1:]) != (kernel.shape[:-2], kernel.shape[-1:]):
@@ -119,34 +118,20 @@ def kernel_gradient_flow(
     return (points @ vectors @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
 
 
-def kernel_coefficients(
-    kernel: Float[Tensor, "*members rows rows"], labels: Float[Tensor, "*members rows"], *, n_inputs: int | None = None
-) -> Float[Tensor, "*members rows"]:
-    r"""Return $H^{-1}\mathrm{vec}(Y)$, by Cholesky's factorisation: the weights of kernel regression.
-
-    Args:
-        kernel: Symmetric positive definite matrix $H$ of the training points.
-        labels: $\mathrm{vec}(Y)$.
-        n_inputs: Number of inputs of the networks, to name the smallest width that works in the error; default none.
-
-    Returns:
-        The weights.
-
-    Raises:
-        ValueError: As :func:`kernel_gradient_flow`.
-        SingularKernelError: If one is singular up to rounding; names the smallest rank, the size and, if ``n_inputs``
-            is given, the smallest width that works.
-
-    Example:
-        >>> kernel_coefficients(4 * torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)).tolist()
-        [0.25, 0.25]
-    """
-    smallest, size = int(rank(kernel).min()), kernel.shape[-1]
-    _check_labels(kernel, labels)
-    if smallest < size:
-        # Below this even width the features of the pairs, width / 2 * n_inputs, are fewer than the rows.
-        raise SingularKernelError(smallest, size, n_inputs and 2 * -(-size // n_inputs))
-    return torch.cholesky_solve(labels.unsqueeze(-1), torch.linalg.cholesky(kernel)).squeeze(-1)
+def _spectrum(kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, increasing and none of them negative, and eigenvectors; refuses what is no kernel."""
+    if kernel.ndim < 2 or kernel.shape[-2] != kernel.shape[-1] or not kernel.numel():
+        raise ValueError(f"kernel: expected a square matrix for each member, got shape {tuple(kernel.shape)}")
+    if not torch.isfinite(kernel).all():
+        raise ValueError("kernel: expected finite numbers, got NaN or infinity")
+    rounding = torch.finfo(kernel.dtype).eps ** 0.5
+    uneven = (kernel - kernel.mT).abs().amax((-2, -1))
+    if (uneven > rounding * kernel.abs().amax((-2, -1))).any():
+        raise ValueError(f"kernel: expected a symmetric matrix, got one that differs by {uneven.max():.3g}")
+    found, vectors = torch.linalg.eigh(kernel)
+    if (found[..., 0] < -rounding * found[..., -1].abs()).any():
+        raise ValueError(f"kernel: expected a positive semi-definite matrix, got the eigenvalue {found.min():.3g}")
+    return found.clamp(min=0.0), vectors
 
 
 def _check_labels(kernel: Tensor, labels: Tensor) -> None:

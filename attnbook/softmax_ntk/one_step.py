@@ -25,10 +25,7 @@ from torch import Tensor
 
 from attnbook.softmax_ntk.two_layer import Networks, logits, predict
 
-__all__ = ["ALLOWED", "REQUIRED", "loss_terms"]
-
-# In the unit: what the proof requires of the first order, and allows to each other term.
-REQUIRED, ALLOWED = -0.8, 0.1
+__all__ = ["loss_terms"]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-r"""How far the kernel may move: Definition 4.1, Lemma 5.1 and Claim E.5.
+r"""How far the kernel may move: Definition 4.1 and Lemma 5.1.
 
 =============================  ==========================  ====================================================
 paper                          name here                   meaning
@@ -21,8 +21,7 @@ import numpy as np
 from attnbook.core.settings import check_positive
 
 __all__ = [
-    "certified_radius", "check_exponent", "check_failure", "exponent_of_definition", "exponent_of_theorem",
-    "kernel_change_bound",
+    "check_exponent", "check_failure", "exponent_of_definition", "exponent_of_theorem", "kernel_change_bound",
 ]  # fmt: skip
 
 
@@ -109,18 +108,3 @@ def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, expone
     check_positive(radius=radius, n_samples=n_samples, n_outputs=n_outputs)
     check_exponent(exponent)
     return float(radius * n_samples * n_outputs * np.exp(10 * exponent))
-
-
-def certified_radius(smallest_eigenvalue: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:
-    r"""Return Claim E.5's radius $R = \lambda/(2nde^{10B})$: up to there $\lambda_{\min}\ge\lambda/2$ (reconstructed).
-
-    At this radius the bound of Lemma 5.1 is $\lambda/2$, and no eigenvalue moves by more than the norm of the change.
-
-    Example:
-        >>> radius = certified_radius(0.7, n_samples=32, n_outputs=2, exponent=1.0)
-        >>> round(kernel_change_bound(radius, n_samples=32, n_outputs=2, exponent=1.0), 6)
-        0.35
-    """
-    check_positive(smallest_eigenvalue=smallest_eigenvalue)
-    bound = kernel_change_bound(1.0, n_samples=n_samples, n_outputs=n_outputs, exponent=exponent)
-    return smallest_eigenvalue / 2 / bound

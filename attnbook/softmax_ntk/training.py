@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import double_device
-from attnbook.softmax_ntk.conditioning import ZeroKernelError
 from attnbook.softmax_ntk.data import Sample, draw_sample
 from attnbook.softmax_ntk.descent import Descent, gradient_descent
 from attnbook.softmax_ntk.kernels import Activation
@@ -68,10 +67,6 @@ class Trained:
     eigenvalues: Float[np.ndarray, "seeds rows"]
     step_size: Float[Tensor, " seeds"]
     descent: Descent
-
-    def first_outputs(self) -> Float[Tensor, "seeds outputs samples"]:
-        """Return the outputs before training; zero for paired networks."""
-        return predict(self.start, self.inputs)
 
     def movement(self) -> Float[np.ndarray, "seeds width"]:
         """Return how far each neuron moved, in Euclidean norm."""
@@ -133,13 +128,16 @@ def train(
         The networks before and after.
 
     Raises:
-        ZeroKernelError: If the kernel of a network is zero; names member, width, activation and what to change.
+        ValueError: If the kernel of a network is zero; names seed, activation and what to change.
     """
     start, inputs, labels = starting_networks(problem, seeds, device=device, samples=samples)
     kernel = ntk_gram(start, inputs)
     eigenvalues = torch.linalg.eigvalsh(kernel)
     for member in (eigenvalues[:, -1] <= 0).nonzero().flatten().tolist():
-        raise ZeroKernelError(member, problem.activation, problem.width)
+        remedy = f"all its neurons are off at every sample: take a larger width than {problem.width}, or another seed"
+        if problem.activation != "relu":
+            remedy = "all its neurons are saturated: take smaller weights (scale), or inputs of norm at most one"
+        raise ValueError(f"kernel: that of seed {seeds[member]}, {problem.activation}, is zero; {remedy}")
     labels = labels + predict(start, inputs)
     step_size = fraction / (problem.width * eigenvalues[:, -1])
     descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)

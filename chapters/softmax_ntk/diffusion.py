@@ -309,6 +309,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 BEST = Look("best straight line", "#c2410c", (0, (5, 1)), "")
 NETWORK = Look("network, end of training", "#0b5cad", "-", "o")
 STOPPED = Look("network, stopped by held-out pairs", "#5b5f66", ":", "s")
+LINEAR = Look("linear model of the network, stopped by held-out pairs", "#5b5f66", ":", "s")
 ALT = {
     "samples": "Samples: with the true score three separate clusters, with the softmax network three clusters with "
     "points between them, with the best line one round cloud.",
@@ -369,12 +370,13 @@ def by_copies(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None 
 
 def by_labels(sizes: xr.Dataset) -> Figure:
     """Draw the error in one dimension over that of the best line, by the number of training pairs."""
-    line = (STOPPED, sizes["size"].values, sizes.stopped_error / sizes.line_error)
+    line = (LINEAR, sizes["size"].values, sizes.stopped_error / sizes.line_error)
     return _over_line([line], "training pairs, each noised once")
 
 
 def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: Any = None) -> Figure:
     import matplotlib.pyplot as plt
+    from matplotlib import ticker
 
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.5))
@@ -384,7 +386,9 @@ def _over_line(lines: list[tuple[Look, Any, xr.DataArray]], label: str, yours: A
         ax.axhline(1, **BEST.line_style())
         log_axis(ax, sorted({number for _, x, _ in lines for number in x.tolist()}), label)
         ax.set(yscale="log", ylabel="error / error of the line")
+        ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_locator(ticker.NullLocator())
         figure.legend(loc="outside upper left", ncols=2, fontsize=9.5)
     return figure
 

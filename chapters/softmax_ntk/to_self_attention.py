@@ -55,11 +55,12 @@ def layer_as_network(
     """How many coin flips a layer can fit by its key-query matrix, and a network whose neurons are free."""
     from scipy.optimize import least_squares
 
-    def one(free: bool, seed: int, count: float, length: float) -> dict[str, Any]:
+    def one(free: bool, averaged: bool, seed: int, count: float, length: float) -> dict[str, Any]:
         row, start = draw_rows(seed, int(count), int(length), dimension, free)
-        target = stream(seed, "coins").choice([-1.0, 1.0], int(count)) + row(start)[0]
+        factor = 1 / length if averaged else 1.0  # of `row`, which has the network's factor already
+        target = stream(seed, "coins").choice([-1.0, 1.0], int(count)) + factor * row(start)[0]
         found = least_squares(
-            lambda x: row(x)[0] - target, start, lambda x: row(x)[1],
+            lambda x: factor * row(x)[0] - target, start, lambda x: factor * row(x)[1],
             ftol=1e-15, xtol=1e-15, gtol=1e-15, max_nfev=200,
         )  # fmt: skip
         first, last = row(start)[1], row(found.x)[1]
@@ -67,9 +68,10 @@ def layer_as_network(
         change = np.linalg.norm(last @ last.T - kernel) / np.linalg.norm(kernel)
         return {"left": 2 * found.cost / count, "change": change, "rank": rank}
 
-    kinds = track([(False, lengths), (True, lengths[-1:])])
-    layer, free = (sweep(partial(one, kind), seed=seeds, labels=labels, length=some) for kind, some in kinds)
-    return layer.assign(left_free=free.left.isel(length=0, drop=True))
+    kinds = track([((False, False), lengths), ((True, False), lengths[-1:]), ((False, True), lengths)])
+    layer, free, averaged = (sweep(partial(one, *kind), seed=seeds, labels=labels, length=some) for kind, some in kinds)
+    named = {f"{name}_averaged": averaged[name] for name in ("left", "change")}
+    return layer.assign(left_free=free.left.isel(length=0, drop=True), **named)
 
 
 @layer_as_network.measures
@@ -205,6 +207,7 @@ def steps_to(loss: np.ndarray, target: float) -> np.ndarray:
 
 
 FREE = Look("network, 128 free neurons", "#5b5f66", "--", "s")
+PLAIN = Look("128 keys, no factor", "#7c3aed", (0, (3, 1, 1, 1)), "D")
 LOOKS = {
     "alternating": Look("alternating", "#0b5cad", "-", "o"),
     "joint_from_zero": Look("together", "#c2410c", "-.", "^"),
@@ -212,11 +215,12 @@ LOOKS = {
     "alternating_adam": Look("alternating, Adam", "#15803d", (0, (5, 1)), "v"),
 }
 ALT = {
-    "labels": "Part of the loss that is left by number of labels: zero up to 20 for layers with 8, 32 and 128 keys, "
-    "then the same rising curve for all three; zero throughout for a network of 128 free neurons.",
+    "labels": "Part of the loss that is left by number of labels: with the factor zero up to 20 labels for 8, 32 and "
+    "128 keys, then about the same rising curve; without it a little at 20 labels and less at many; zero throughout for "
+    "a network of 128 free neurons.",
     "race": "Loss by gradients: alternating is ahead of training both together, and with values frozen at random signs "
     "the loss stays near its start.",
-    "rivals": "Loss by gradients: steps with momentum end far below all others.",
+    "rivals": "Loss by gradients: AdamW levels off, momentum ends about as low as Adam.",
 }
 
 
@@ -228,11 +232,12 @@ def by_labels(data: xr.Dataset) -> Figure:
     many = np.geomspace(weights, counts[-1])
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 3.4))
-        curves(ax, data.left, "labels", "length", label="attention, {} keys")
+        curves(ax, data.left, "labels", "length", label="{0} keys, times {0}")
+        band(ax, counts, data.left_averaged.isel(length=-1).values, PLAIN)
         band(ax, counts, data.left_free.values, FREE)
-        ax.plot(many, 1 - weights / many, color=INK, linestyle=":", label=f"1 - {weights} / labels")
+        ax.plot(many, 1 - weights / many, color=INK, linestyle=":", label=f"1 \N{MINUS SIGN} {weights} / labels")
         log_axis(ax, counts, "labels from a coin")
-        ax.set(ylabel="part of the loss that is left")
+        ax.set(ylabel="loss left / loss at the start")
         legend_above(ax, ncols=2, fontsize=9.5)
     return figure
 

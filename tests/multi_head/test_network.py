@@ -73,15 +73,6 @@ def test_closed_gradient_is_that_of_autograd(scale):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-15)
 
 
-def test_members_do_not_mix():
-    parameters, (tokens, labels) = draw()
-    alone = {name: tensor[1:] for name, tensor in parameters.items()}
-    _, together = network.loss_and_gradient(parameters, (tokens, labels))
-    _, single = network.loss_and_gradient(alone, (tokens[1:], labels[1:]))
-    for name, gradient in single.items():
-        torch.testing.assert_close(together[name][1:], gradient, rtol=1e-12, atol=1e-16)
-
-
 def test_order_of_heads_does_not_matter():
     parameters, (tokens, _) = draw()
     turned = {name: tensor.flip(1) for name, tensor in parameters.items()}
@@ -157,17 +148,6 @@ def test_blocks_of_the_hessian_carry_one_over_the_root_of_the_heads():
     np.testing.assert_allclose(many[:2], few / 2, rtol=0, atol=1e-12 * np.abs(few).max())
 
 
-def test_head_gradients_are_those_of_autograd():
-    parameters, (tokens, _) = draw()
-    got = derivatives.head_gradients(of_first(parameters), tokens[0])
-    for i in range(SAMPLES):
-        leaves = {name: tensor.clone().requires_grad_() for name, tensor in of_first(parameters).items()}
-        output = layer.outputs({n: t.unsqueeze(0) for n, t in leaves.items()}, tokens[:1, i : i + 1])[0, 0]
-        decoder, key_query = torch.autograd.grad(output * math.sqrt(HEADS), list(leaves.values()))
-        expected = torch.cat([decoder.flatten(1), key_query.flatten(1)], dim=1)
-        torch.testing.assert_close(got[i], expected, rtol=1e-11, atol=1e-13)
-
-
 def test_decoder_has_no_curvature_of_its_own():
     parameters, (tokens, labels) = draw()
     at = TOKENS * DIMENSION
@@ -216,12 +196,9 @@ def test_labels_and_tokens_that_cannot_be_trained_on_are_refused_by_name():
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"n_heads": 0}, "n_heads"),
-        ({"n_heads": -3}, "n_heads"),
         ({"n_heads": 2.5}, "n_heads"),
         ({"n_tokens": 0}, "n_tokens"),
         ({"dimension": 0}, "dimension"),
-        ({"scale": -1.0}, "scale"),
         ({"scale": float("nan")}, "scale"),
     ],
 )
@@ -245,15 +222,14 @@ def test_divergence_is_an_error():
 
 
 def test_descent_stops_each_member_at_its_own_first_step_below_the_loss():
-    """Beside plain gradient descent for as many steps as that member took."""
-    rng = np.random.default_rng(3)
-    drawn = [network.draw_parameters(2, 3, 5, scale=0.5, rng=rng) for _ in range(2)]
-    start = {name: torch.tensor(np.stack([one[name] for one in drawn])).double() for name in drawn[0]}
-    batch = (torch.tensor(rng.standard_normal((2, 7, 3, 5))), torch.tensor(rng.choice([-1.0, 1.0], (2, 7))))
+    """Beside plain gradient descent of each member for as many steps as it took."""
+    start, batch = draw()
     found = network.descend_to(start, batch, step_size=0.5, loss=0.3, most_steps=500)
-    history = network.gradient_descent(start, batch, step_size=0.5, steps=500)
-    assert (network.losses(found, batch) <= 0.3).all()
-    assert history.parameters["decoder"].shape == found["decoder"].shape
+    losses = network.gradient_descent(start, batch, step_size=0.5, steps=500, record_at=range(501)).records[
+        "train_loss"
+    ]
+    first = (losses <= 0.3).argmax(0)
+    np.testing.assert_allclose(network.losses(found, batch), losses[first, [0, 1]], rtol=1e-12)
     with pytest.raises(FloatingPointError, match="loss: a member is still above"):
         network.descend_to(start, batch, step_size=0.5, loss=0.3, most_steps=1)
     for change in ({"step_size": 0.0}, {"loss": -1.0}):

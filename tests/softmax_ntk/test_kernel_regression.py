@@ -15,7 +15,7 @@ import attnbook
 from attnbook import lab, ledger
 from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.linearised import change_of_weights, coupling_bound, outputs_and_change
-from attnbook.softmax_ntk.ntk import kernel_coefficients, kernel_gradient_flow, ntk_gram
+from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.single_index import TARGETS, draw_single_index, index_learned
 from attnbook.softmax_ntk.two_layer import Networks, Weights, draw_weights, predict
 
@@ -34,7 +34,7 @@ def positive(size):
 
 def regression(kernel, labels, cross):
     """Definition F.1."""
-    return (cross @ kernel_coefficients(kernel, labels).unsqueeze(-1)).squeeze(-1)
+    return cross @ torch.linalg.solve(kernel, labels)
 
 
 def networks(activation, *, members=2, outputs=3):

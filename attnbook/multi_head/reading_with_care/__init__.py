@@ -1,1 +1,0 @@
-"""The page of places to read with care: its slider and its exercise."""
