@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
-from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, sweep
+from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, sweep, track
 from attnbook.multi_head import head_groups, layer, measures, objectives, oracle, starts
 from attnbook.multi_head.data import Mixture, Patterns, Samples, draw, draw_patterns, draw_samples
 from attnbook.multi_head.hard_samples import against_attention, against_linear_rules
@@ -26,7 +26,6 @@ from attnbook.train import train as train_members
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
-Rule = Literal["plain", "normalised"]
 OBJECTIVES = {"plain": objectives.logistic, "normalised": objectives.log_sum_exp}
 EIGHTH = 0.125  # of S^2: the most noise along patterns that Proposition 3 allows
 FEW = Mixture(10, 8, 4, 1.0, 0.1, EIGHTH, EIGHTH, 0.3)  # the data of the race
@@ -161,9 +160,9 @@ def margin_race(
 ) -> xr.Dataset:
     """Section 7: does gradient descent from zero, plain or normalised by the loss, reach the attention margin?"""
     at = log_spaced(steps, records, also=(early_step,))[1:]
-    sizes: dict[Rule, Sequence[float]] = {"plain": plain_sizes, "normalised": normalised_sizes}
+    sizes = {"plain": plain_sizes, "normalised": normalised_sizes}
     found = []
-    for rule, each in sizes.items():
+    for rule, each in track(list(sizes.items())):
         team = sweep(
             lambda size, h, rule=rule: raced(FEW, n_samples, seeds, h, rule, size, steps, at),
             **{f"{rule}_size": each, "heads": heads},
@@ -210,8 +209,9 @@ def equal_norm(
     often = list(range(1, normalised_steps + 1, every))
 
     def compared(h: int) -> xr.Dataset:
-        plain = raced(FEW, n_samples, seeds, h, "plain", PLAIN, steps, log_spaced(steps, records)[1:])
-        other = raced(FEW, n_samples, seeds, h, "normalised", NORMALISED, often[-1], often).rename(step="record")
+        ways = ("plain", PLAIN, steps, log_spaced(steps, records)[1:]), ("normalised", NORMALISED, often[-1], often)
+        plain, other = (raced(FEW, n_samples, seeds, h, *way) for way in track(ways, 2))
+        other = other.rename(step="record")
         there = xr.apply_ufunc(  # a straight line over the norm, which grows; beyond its ends the nearest record
             np.interp,
             plain.norm,
@@ -277,7 +277,7 @@ def raced(
     n_samples: int,
     seeds: Sequence[int],
     heads: float,
-    rule: Rule,
+    rule: str,
     step_size: float,
     steps: int,
     record_at: Sequence[int],
