@@ -102,18 +102,34 @@ def kernel_gradient_flow(
         [0.3935, -0.3935]
     """
     eigenvalues, vectors = _spectrum(kernel)
-    _check_labels(kernel, labels)
-    points = kernel if cross is None else cross
-    if (points.shape[:-2], points.shape[-1:]) != (kernel.shape[:-2], kernel.shape[-1:]):
-        shape = (*kernel.shape[:-2], "points", kernel.shape[-1])
-        raise ValueError(f"cross: expected shape {shape} to fit the kernel, got {tuple(points.shape)}")
-    times = torch.as_tensor(steps, dtype=kernel.dtype, device=kernel.device)
-    if times.ndim != 1 or not len(times) or not (torch.isfinite(times) & (times >= 0)).all():
-        raise ValueError(f"steps: expected at least one number of steps, none negative, got {steps}")
-    if scaled_step_size is not None and not torch.equal(times, times.round()):
-        raise ValueError(f"steps: expected whole numbers, got {list(steps)}; only the flow, step size None, has others")
-    eta = None if scaled_step_size is None else _checked_step_size(scaled_step_size, eigenvalues)
-    learned = _learned(eigenvalues, eta, times.reshape(-1, *[1] * eigenvalues.ndim))
+    points, flow, longest = kernel if cross is None else cross, scaled_step_size is None, 2 / eigenvalues[..., -1]
+    times, eta = (
+        torch.as_tensor(one, dtype=kernel.dtype).to(kernel) for one in (steps, 0.0 if flow else scaled_step_size)
+    )
+    shape, in_range = tuple(kernel.shape[:-1]), torch.isfinite(times) & (times >= 0) & (flow | (times == times.round()))
+    fits = eta.shape in ((), shape[:-1]) and (flow | (eta > 0) & (eta <= longest * (1 + 1e-12))).all()
+    for right, name, wanted, got in (
+        (labels.shape == shape, "labels", f"shape {shape}, one for each row of the kernel", tuple(labels.shape)),
+        (torch.isfinite(labels).all(), "labels", "finite numbers", "NaN or infinity"),
+        (points.shape[:-2] + points.shape[-1:] == shape, "cross", f"rows of shape {shape}", tuple(points.shape)),
+        (
+            times.ndim == 1 and len(times) and in_range.all(),
+            "steps",
+            "numbers of steps, at least 0; whole unless the step size is None",
+            steps,
+        ),
+        (
+            fits,
+            "scaled_step_size",
+            f"one positive number or shape {shape[:-1]}, at most 2 over the largest eigenvalue, "
+            f"{longest.tolist()}, since longer steps diverge; or None",
+            scaled_step_size,
+        ),
+    ):
+        if not right:
+            raise ValueError(f"{name}: expected {wanted}, got {got}")
+    times = times.reshape(-1, *[1] * eigenvalues.ndim)
+    learned = _learned(eigenvalues, None if flow else eta.unsqueeze(-1), times)
     coefficients = (vectors.mT @ labels.unsqueeze(-1)).squeeze(-1)
     return (points @ vectors @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
 
@@ -132,30 +148,6 @@ def _spectrum(kernel: Tensor) -> tuple[Tensor, Tensor]:
     if (found[..., 0] < -rounding * found[..., -1].abs()).any():
         raise ValueError(f"kernel: expected a positive semi-definite matrix, got the eigenvalue {found.min():.3g}")
     return found.clamp(min=0.0), vectors
-
-
-def _check_labels(kernel: Tensor, labels: Tensor) -> None:
-    if labels.shape != kernel.shape[:-1]:
-        shape = f"{tuple(kernel.shape[:-1])}, one for each row of the kernel"
-        raise ValueError(f"labels: expected shape {shape}, got {tuple(labels.shape)}")
-    if not torch.isfinite(labels).all():
-        raise ValueError("labels: expected finite numbers, got NaN or infinity")
-
-
-def _checked_step_size(scaled_step_size: Tensor | float, eigenvalues: Tensor) -> Tensor:
-    """Step sizes with an axis for the eigenvalues; none of them diverges."""
-    limits = 2 / eigenvalues[..., -1]
-    eta = torch.as_tensor(scaled_step_size, dtype=limits.dtype, device=limits.device)
-    if eta.shape not in ((), limits.shape) or not (eta > 0).all():
-        expected = f"one number or one per member, positive, or None; members {tuple(limits.shape)}"
-        raise ValueError(f"scaled_step_size: expected {expected}, got {tuple(eta.shape)}: {scaled_step_size}")
-    if (eta > limits * (1 + 1e-12)).any():
-        worst = int((eta / limits).argmax())
-        raise ValueError(
-            f"scaled_step_size: {scaled_step_size} diverges on the kernel of member {worst}; expected at most 2 over "
-            f"its largest eigenvalue, {limits.flatten()[worst]:g}; take half of that, or None for the flow"
-        )
-    return eta.unsqueeze(-1)
 
 
 def _learned(eigenvalues: Tensor, eta: Tensor | None, times: Tensor) -> Tensor:

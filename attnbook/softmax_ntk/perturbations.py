@@ -6,6 +6,7 @@ r"""Directions in which all neurons of a network move at once, each by at most a
 ``opposite``  the two neurons of a pair in opposite directions, as the first step of gradient descent moves them
 ``spread``    along one axis, each neuron away from the middle: $\mathrm{sign}(\langle w_r,u\rangle)\,u$
 ``inward``    every neuron towards the origin, and no farther
+``gradient``  as the first step of gradient descent moves them, the farthest by $R$; :func:`displaced` only
 ============  ================================================================================================
 
 The directions are this book's; Lemma 5.1 allows all of them.
@@ -19,9 +20,10 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.two_layer import Networks
+from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
 
@@ -72,26 +74,40 @@ def displacement(
     return np.broadcast_to(drawn, (n_inputs, width)).copy()
 
 
-def displaced(networks: Networks, direction: Direction, radius: float, *, seeds: Sequence[int]) -> Networks:
+def displaced(
+    networks: Networks,
+    direction: Direction | Literal["gradient"],
+    radius: float,
+    *,
+    seeds: Sequence[int],
+    sample: tuple[Float[Tensor, "members samples inputs"], Float[Tensor, "members outputs samples"]] | None = None,
+) -> Networks:
     """Return networks whose neurons have moved, in a direction that depends on the seed of each and on the width only.
 
-    A seed moves in the same direction at every radius, and networks of other activations with the same weights alike.
+    A seed moves in the same direction at every radius, and networks of other activations with the same weights alike,
+    but for ``gradient``.
 
     Args:
         networks: What is to be moved.
-        direction: As for :func:`displacement`.
-        radius: How far each neuron moves.
+        direction: As for :func:`displacement`, or ``gradient``.
+        radius: How far each neuron moves, or the farthest.
         seeds: One for each network.
+        sample: For ``gradient``, inputs of each network and labels to fit.
 
     Returns:
         The networks after the move.
 
     Raises:
-        ValueError: As :func:`displacement`, or if there is not one seed per network.
+        ValueError: As :func:`displacement`, or if there is not one seed per network, or no sample for ``gradient``.
     """
     weights = networks.first_layer
     if len(seeds) != len(weights):
         raise ValueError(f"seeds: expected one per network, {len(weights)}, got {len(seeds)}")
+    if direction == "gradient":
+        if sample is None:
+            raise ValueError("sample: expected inputs and labels for the direction 'gradient', got none")
+        step = loss_and_gradient(networks, *sample)[1]
+        return replace(networks, first_layer=weights - step * (radius / step.norm(dim=1).amax(1))[:, None, None])
     moves = [
         displacement(direction, before, radius, rng=stream(seed, "direction", direction, networks.width))
         for seed, before in zip(seeds, weights.cpu().double().numpy(), strict=True)

@@ -6,8 +6,6 @@ uniform on the unit sphere. Nothing here is in the paper, which leaves features 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -19,10 +17,7 @@ from attnbook.softmax_ntk.two_layer import Networks
 
 __all__ = ["TARGETS", "draw_single_index", "index_learned"]
 
-TARGETS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "step": lambda z: np.tanh(2 * z),
-    "square": lambda z: (z**2 - 1) / 2,
-}
+TARGETS = {"step": lambda z: np.tanh(2 * z), "square": lambda z: (z**2 - 1) / 2}
 r"""Profiles $g$ by name; two softmax neurons compute the first, and no few compute the second."""
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from attnbook.core.settings import check_positive
 
 __all__ = [
-    "check_exponent", "check_failure", "exponent_of_definition", "exponent_of_theorem", "kernel_change_bound",
+    "check_exponent", "check_failure", "exponent_of_definition", "kernel_change_bound",
 ]  # fmt: skip
 
 
@@ -60,42 +60,6 @@ def exponent_of_definition(
     check_positive(n_samples=n_samples, n_outputs=n_outputs, constant=constant, scale=scale)
     check_failure(failure)
     return float(max(constant * scale * np.sqrt(np.log(n_samples * n_outputs / failure)), 1.0))
-
-
-def exponent_of_theorem(
-    n_samples: int,
-    n_outputs: int,
-    *,
-    scale: float = 1.0,
-    failure: float = 0.1,
-    smallest_eigenvalue: float = 1.0,
-) -> float:
-    r"""Return the least $B$ that bounds all $|\langle w_r,x_i\rangle|$ at the width that Theorem 4.2 asks for.
-
-    By a union bound over $nm$ normal numbers, $B^2/2\sigma^2=\log(2nm/\delta)$. The theorem's width, with constants 1,
-    is $m=\lambda^{-2}n^2d^2e^{18B}\log^2(nd/\delta)$: it contains $B$, so that this is a quadratic equation, and $B$ is
-    at least $36\sigma^2$, however few the samples. Inputs have norm one. This book's formula.
-
-    Args:
-        n_samples: $n$.
-        n_outputs: $d$.
-        scale: $\sigma$.
-        failure: $\delta$.
-        smallest_eigenvalue: $\lambda$; default 1.
-
-    Returns:
-        $B$; the constant of Definition 4.1 is this over $\sigma\sqrt{\log(nd/\delta)}$.
-
-    Example:
-        >>> b = exponent_of_theorem(16, 1)
-        >>> round(b, 1), round(b / exponent_of_definition(16, 1, constant=1.0), 1)
-        (36.8, 16.3)
-    """
-    check_positive(n_samples=n_samples, n_outputs=n_outputs, scale=scale, smallest_eigenvalue=smallest_eigenvalue)
-    check_failure(failure)
-    rows = n_samples * n_outputs
-    rest = np.log(2 * n_samples / failure * (rows * np.log(rows / failure) / smallest_eigenvalue) ** 2)
-    return float(max(scale * (18 * scale + np.sqrt((18 * scale) ** 2 + 2 * rest)), 1.0))
 
 
 def kernel_change_bound(radius: float, *, n_samples: int, n_outputs: int, exponent: float) -> float:

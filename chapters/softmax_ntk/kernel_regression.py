@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,22 +15,21 @@ from torch import Tensor
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream, to_tensor
 from attnbook.lab import Counts, Seeds, device, experiment, highest, listening, lowest, share_of_seeds, slope, sweep
-from attnbook.show import INK, band, log_axis, own_lines, style
+from attnbook.show import OWN, curves, log_axis, own_lines, style
 from attnbook.softmax_ntk.data import Sample, sphere
-from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, infinite_width_kernel
-from attnbook.softmax_ntk.linearised import change_of_weights, coupling_bound, outputs_and_change
 from attnbook.softmax_ntk.looks import LOOKS
 from attnbook.softmax_ntk.ntk import kernel_gradient_flow, ntk_gram
 from attnbook.softmax_ntk.single_index import TARGETS, draw_single_index, index_learned
 from attnbook.softmax_ntk.training import Problem, starting_networks
-from attnbook.softmax_ntk.two_layer import Networks, draw_weights, predict
+from attnbook.softmax_ntk.two_layer import Networks, draw_weights, loss_and_gradient, predict
 from attnbook.train import log_spaced
 
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
 Array: TypeAlias = np.ndarray
+Values: TypeAlias = dict[str, Any]
 RECORD = (0, 1, 2, 3, 5, 8, 13, 20, 32, 50, 80, 130, 200, 300)  # steps at which the drift of kernels is taken
 FLOOR = 1e-4  # loss over its first value down to which curves are compared
 FINE = 8  # steps in place of one, where the flow is followed
@@ -54,10 +52,10 @@ def coupling(
     n_points: PositiveInt = 64,  # new inputs at which predictions are compared
     times: Counts = (1, 3, 10, 30, 100, 300),  # steps at which gaps are kept; all up to the last are compared
 ) -> xr.Dataset:
-    """Theorem F.2: networks of growing width beside their kernel machines, at every step and at new inputs."""
+    """Theorem F.2: networks of growing width beside kernel regression, at every step and at new inputs."""
     points = np.stack([sphere(n_points, n_inputs, rng=stream(seed, "unseen inputs", n_inputs)) for seed in seeds])
 
-    def one(outputs: float, width: float, network: Any, fine: int = 1) -> dict[str, Any]:
+    def one(outputs: float, width: float, network: Any, fine: int = 1) -> Values:
         problem = Problem(network, int(width), n_samples, n_inputs, int(outputs))
         begun = starting_networks(problem, seeds, device=device())
         return beside(*begun, points, [fine * time for time in times], 1 / fine)[0]
@@ -69,9 +67,9 @@ def coupling(
 
 
 @coupling.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    directed, two, softmax = data.directed_over_gap, data.sel(outputs=2), data.gap_at.sel(network="softmax")
-    curves, slopes = two.difference.sel(width=slice(None, 512)).isel(width=-1), slope(two.gap.median("seed"), "width")
+def _(data: xr.Dataset) -> Values:
+    two, softmax = data.sel(outputs=2), data.gap_at.sel(network="softmax")
+    curves = two.difference.sel(width=slice(None, 512)).isel(width=-1)
     factor = data.gap.sel(outputs=1).sel(width=data.narrow) / data.flow
     return {
         "SN-CURVE": {
@@ -79,63 +77,45 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
             "largest_difference_relu": highest(curves.sel(network="relu")),
         },
         "SN-F2": {
-            "flattest_slope": slopes.max(), "share_with_condition": data.condition.mean(),
+            "flattest_slope": slope(two.gap.median("seed"), "width").max(),
+            "share_with_condition": data.condition.mean(),
             "largest_constant": highest((data.gap / data.form).where((data.condition > 0) & (data.gap > 1e-12), 0)),
         },
         "SN-F2-every": {"flattest_slope": slope(softmax.median("seed"), "width").max()},
         "SN-F2-steps": {"highest_factor": highest(factor), "lowest_factor": lowest(factor)},
-        "SN-F2-ladder": {
-            "smallest_bound": lowest(data.smallest_bound_over_gap), "median_bound": data.bound_over_gap.median(),
-            "median_summed": data.summed_over_gap.median(),
-            "smallest_directed": lowest(directed), "largest_directed": highest(directed),
-            **{f"gap_{name}": slopes.sel(network=name) for name in ACTIVATIONS},
-        },
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
 def beside(
     start: Networks, x: Tensor, y: Tensor, new: Array, times: Sequence[int], length: float = 1.0
-) -> tuple[dict[str, Any], Array]:
-    """Train networks beside their kernel machines: gaps, drifts, what bounds exceed the gap by; and both outputs."""
+) -> tuple[Values, Array]:
+    """Train networks beside kernel regression: gaps, losses, the theorem's bound; and both outputs at the end."""
     points, goal, last = to_tensor(new, device=x.device, dtype=x.dtype), y.flatten(1), times[-1] + 1
     kernel, cross = ntk_gram(start, x), ntk_gram(start, points, x)
     smallest, largest = torch.linalg.eigvalsh(kernel)[:, [0, -1]].T
-    eta, norms = length / largest, cross.norm(dim=2)  # a step times the width
-    fit = kernel_gradient_flow(kernel, goal, eta, range(last)) - goal
-    machine = kernel_gradient_flow(kernel, goal, eta, range(last), cross=cross)
-    now, gaps, losses = replace(start, first_layer=start.first_layer.clone()), [], []
-    drift, moved, directed, residuals, behind = (torch.zeros_like(like) for like in (eta, norms, machine[0], eta, eta))
+    eta, now = length / largest, replace(start, first_layer=start.first_layer.clone())  # a step times the width
+    fitted, regression = (kernel_gradient_flow(kernel, goal, eta, range(last), cross=rows) for rows in (kernel, cross))
+    gaps, losses, drifts = [], [], []
     for step in range(last):
-        residual = predict(now, x) - y
-        change = change_of_weights(now, x, residual)
-        outputs, pushed = (t.flatten(1) for t in outputs_and_change(now, points, change))
-        gaps.append((outputs - machine[step]).abs())
+        outputs = predict(now, points).flatten(1)
+        gaps.append((outputs - regression[step]).abs().amax(1))
         if step in RECORD:
-            drift = torch.maximum(drift, (ntk_gram(now, x) - kernel).norm(dim=(1, 2)))
-            moved = torch.maximum(moved, (ntk_gram(now, points, x) - cross).norm(dim=2))
-        late = residual.flatten(1) - fit[step]
-        drifted, trailing = (torch.einsum("spr,sr->sp", cross, one) for one in (residual.flatten(1), late))
-        directed += eta[:, None] * ((pushed - drifted).abs() + trailing.abs())
-        residuals += eta * residual.norm(dim=(1, 2))
-        behind += eta * late.norm(dim=1)
-        losses.append(residual.square().sum((1, 2)))
-        now.first_layer.sub_(change * eta[:, None, None])
-    apart = torch.stack(gaps)
-    bound = coupling_bound(smallest[:, None], goal.norm(dim=1)[:, None], drift[:, None], norms, moved)
-    stages = {"bound": bound, "summed": moved * residuals[:, None] + norms * behind[:, None], "directed": directed}
-    over = {f"{name}_over_gap": stage / apart.amax(0).clamp(min=1e-16) for name, stage in stages.items()}
-    curve, fitted = (one / one[0] for one in (torch.stack(losses), fit.square().sum(2)))
+            moved = (ntk_gram(now, points, x) - cross).norm(dim=2).amax(1)
+            drifts.append(torch.stack([(ntk_gram(now, x) - kernel).norm(dim=(1, 2)), moved]))
+        loss, gradient = loss_and_gradient(now, x, y)
+        losses.append(torch.stack([loss, (fitted[step] - goal).square().sum(1) / 2]))
+        now.first_layer.sub_(gradient * (eta / start.width)[:, None, None])
+    gap, (drift, moved), fall = torch.stack(gaps), torch.stack(drifts).amax(0), torch.stack(losses) / losses[0]
     found = {
-        "gap": apart.amax((0, 2)), "condition": drift <= smallest / 2,
-        "difference": ((curve / fitted - 1).abs() * (curve > FLOOR) * (fitted > FLOOR)).amax(0),
-        "form": bound_of_theorem(smallest, goal.shape[1], start.width, drift, moved.amax(1)),
-        "smallest_bound_over_gap": over["bound_over_gap"].amin(1),
-        **{name: ratio.quantile(0.5, dim=1) for name, ratio in over.items()},
-    }  # fmt: skip
-    kept: dict[str, Any] = {name: ("seed", one.cpu().numpy()) for name, one in found.items()}
-    kept["gap_at"] = ("time", "seed"), apart.amax(2)[times].cpu().numpy()
-    return kept, torch.stack([outputs, machine[-1]]).cpu().numpy()
+        "gap": gap.amax(0),
+        "condition": drift <= smallest / 2,
+        "difference": ((fall[:, 0] / fall[:, 1] - 1).abs() * (fall > FLOOR).all(1)).amax(0),
+        "form": bound_of_theorem(smallest, goal.shape[1], start.width, drift, moved),
+        "gap_at": gap[times].T,
+    }
+    kept = {name: (("seed", "time")[: one.ndim], one.cpu().numpy()) for name, one in found.items()}
+    return kept, torch.stack([outputs, regression[-1]]).cpu().numpy()
 
 
 def bound_of_theorem(smallest: Any, size: int, width: int, drift: Any, moved: Any) -> Any:
@@ -149,25 +129,22 @@ def on_a_circle(
     seeds: Seeds = (0, 1, 2, 3, 4),
     widths: Counts = (8, 32, 128, 512, 2048),  # numbers of neurons, with labels of size 1
     sizes: Counts = (1, 4, 16, 32, 64, 128),  # of labels, for a softmax of 64 neurons
-    n_samples: PositiveInt = 6,
     steps: PositiveInt = 300,
 ) -> xr.Dataset:
-    """Trained networks beside their kernel machines all around a circle: growing widths, growing labels."""
-    labels = np.stack([stream(seed, "circle", n_samples).uniform(-1, 1, (1, n_samples)) for seed in seeds])
-    around, angles = np.linspace(0, 2 * np.pi, 73), 2 * np.pi * np.arange(1, n_samples + 1) / n_samples
-    x, new = (np.stack([np.cos(at), np.sin(at)], axis=-1) for at in (angles, around))
+    """Trained networks beside kernel regression all around a circle: growing widths, growing labels."""
+    draws = [torch.rand(6, generator=torch.Generator().manual_seed(seed)) for seed in seeds]  # those of the page
+    labels, angles = 2 * torch.stack(draws).double().numpy() - 1, np.linspace(0, 2 * np.pi, 73)
+    new = np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
-    def one(network: Any, width: float, size: float = 1.0) -> dict[str, Any]:
-        problem, samples = Problem(network, int(width), n_samples, 2), [Sample(x, size * y) for y in labels]
+    def one(network: Any, width: float, size: float = 1.0) -> Values:
+        samples, problem = [Sample(new[12::12], size * y[None]) for y in labels], Problem(network, int(width), 6, 2)
         begun = starting_networks(problem, seeds, device=device(), samples=samples)
-        both = beside(*begun, np.stack([new] * len(seeds)), [steps])[1] / size
-        return {"curve": (("model", "seed", "point"), both), "gap": ("seed", np.ptp(both, axis=0).max(1))}
+        return {"curves": (("model", "seed", "point"), beside(*begun, np.stack([new] * len(seeds)), [steps])[1] / size)}
 
-    found = sweep(lambda size: one("softmax", 64, size), size=sizes).rename(gap="gap_by_size")
+    found = sweep(lambda size: one("softmax", 64, size), size=sizes)
     with listening(lambda share: None):
-        gap = sweep(one, network=ACTIVATIONS, width=widths).gap
-    found = found.assign(gap=gap, labels=(("seed", "angle"), labels[:, 0]))
-    return found.assign_coords(point=around, angle=angles, model=["network", "machine"])
+        both = sweep(one, network=ACTIVATIONS, width=widths).curves
+    return found.assign(gap=abs(both.diff("model")).max(["model", "point"]), labels=(("seed", "sample"), labels))
 
 
 # Where laziness ends: label sizes as powers of the width, with step sizes in units of one over the largest eigenvalue
@@ -195,59 +172,57 @@ def feature_learning(
 ) -> xr.Dataset:
     """Appendix H.2: one network lazily and in mean-field scaling, and kernels, on targets of one direction."""
 
-    def one(seed: int) -> xr.Dataset:
-        weights = draw_weights(width, n_inputs, 1, rng=stream(seed, "weights", width))
+    def learners(seed: int, n: int, target: str) -> Values:
         x, index, noise = draw_single_index(samples[-1], n_inputs, seed=seed)
         new, _, _ = draw_single_index(n_test, n_inputs, seed=seed, purpose="test")
+        labels, truth = (TARGETS[target](np.sqrt(n_inputs) * part @ index) for part in (x[:n], new))
+        fit, labels = n - int(0.2 * n), labels + NOISE * noise[:n]
+        task = x[:fit], labels[:fit], np.concatenate([x[fit:n], new]), labels[fit:], truth
+        weights = draw_weights(width, n_inputs, 1, rng=stream(seed, "weights", width))
+        looks = log_spaced(steps, records)
+        nets = [trained(weights, index, width**power, tried, looks, *task) for power, tried in NETWORKS.values()]
+        errors = [one.pop("error") for one in (*nets, machine(*task))]
+        return {"error": ("learner", errors), **{name: ("network", [net[name] for net in nets]) for name in nets[0]}}
 
-        def learners(n: int, target: str) -> dict[str, Any]:
-            labels, truth = (TARGETS[target](np.sqrt(n_inputs) * part @ index) for part in (x[:n], new))
-            fit, labels = n - int(0.2 * n), labels + NOISE * noise[:n]
-            task = x[:fit], labels[:fit], np.concatenate([x[fit:n], new]), labels[fit:], truth
-            looks = log_spaced(steps, records)
-            nets = [trained(weights, index, width**power, tried, looks, *task) for power, tried in NETWORKS.values()]
-            learned = {name: ("network", [net[name] for net in nets]) for name in nets[0] if name != "error"}
-            return {"error": ("learner", [one["error"] for one in (*nets, machine(*task))]), **learned}
-
-        return sweep(learners, n=samples, target=TARGETS)
-
-    return sweep(one, seed=seeds).assign_coords(network=[*NETWORKS], learner=[*NETWORKS, "kernel"])
+    found = sweep(learners, seed=seeds, n=samples, target=TARGETS)
+    return found.assign_coords(network=[*NETWORKS], learner=[*NETWORKS, "kernel"])
 
 
 @feature_learning.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
-    error, kernel = data.error.sel(learner="mean field"), data.error.sel(learner="kernel").isel(n=-1)
-    over = {f"over_kernel_{target}": (error.isel(n=-1) / kernel).sel(target=target) for target in TARGETS}
-    step = data.sel(target="step").isel(n=-1)
-    lazy, mean_field = (step.sel(network=name) for name in NETWORKS)
+def _(data: xr.Dataset) -> Values:
+    last, fewer = data.isel(n=-1), data.error.isel(n=-2).sel(learner="mean field", target="step")
+    lazy, mean_field, kernel = (last.error.sel(learner=name) for name in data.learner.values)
+    over, step = mean_field / kernel, last.sel(target="step")
+    rich, start = (step.sel(network=name) for name in ("mean field", "lazy"))
     return {
         "SN-H2": {
-            "surely_fewer": share_of_seeds((error.isel(n=-2) < kernel).sel(target="step"), -1), **over,
-            "over_lazy": step.error.sel(learner="mean field") / step.error.sel(learner="lazy"),
-            "aligned": mean_field.aligned, "aligned_lazy": lazy.aligned, "signed": mean_field.signed,
-            "cosine_lazy": lazy.cosine,
+            "surely_fewer": share_of_seeds(fewer < kernel.sel(target="step"), -1),
+            **{f"over_kernel_{target}": over.sel(target=target) for target in TARGETS},
+            "over_lazy": (mean_field / lazy).sel(target="step"),
+            "aligned": rich.aligned,
+            "aligned_lazy": start.aligned,
+            "signed": rich.signed,
+            "cosine_lazy": start.cosine,
         },
-    }  # fmt: skip
+    }
 
 
-def trained(
-    weights: Any, index: Array, size: float, choices: Any, looks: Any, x: Array, y: Array, rest: Array, *judged: Array
-) -> dict[str, Any]:
+def trained(weights: Any, index: Array, size: float, tried: Any, looks: Any, x: Array, y: Array, *rest: Any) -> Values:
     """Train a network on labels of a size, with each step size; keep the best step size and stopping time."""
-    start = Networks.stack("softmax", [weights] * len(choices), device=device(), dtype=torch.float32)
-    top = np.linalg.eigvalsh(infinite_width_kernel("softmax", x))[-1]
-    eta = to_tensor(np.array(choices) / (start.width * top), device=device())
-    alike = (to_tensor(np.stack([one] * len(choices)), device=device()) for one in (x, size * y[None], rest, index))
-    (inputs, labels, points, u), now, found = alike, start, []
-    for before, after in pairwise((0, *looks)):
-        if after > before:
-            now = gradient_descent(now, inputs, labels, eta, max_steps=after - before).networks
-        found.append({"outputs": predict(now, points)[:, 0], **index_learned(start, now, u)})
+    start = Networks.stack("softmax", [weights] * len(tried), device=device(), dtype=torch.float32)
+    top = start.width * np.linalg.eigvalsh(infinite_width_kernel("softmax", x))[-1]
+    alike = (np.stack([one] * len(tried)) for one in (x, size * y[None], rest[0], index))
+    inputs, labels, points, u, eta = (to_tensor(one, device=device()) for one in (*alike, np.array(tried) / top))
+    now, found = replace(start, first_layer=start.first_layer.clone()), []
+    for step in range(looks[-1] + 1):
+        if step in looks:
+            found.append({"outputs": predict(now, points)[:, 0], **index_learned(start, now, u)})
+        now.first_layer.sub_(loss_and_gradient(now, inputs, labels)[1] * eta[:, None, None])
     kept = {name: torch.stack([one[name] for one in found]).cpu().double().numpy() for name in found[0]}
-    return best(kept.pop("outputs") / size, y, *judged, **kept)
+    return best(kept.pop("outputs") / size, y, *rest[1:], **kept)
 
 
-def machine(x: Array, labels: Array, rest: Array, *judged: Array) -> dict[str, Any]:
+def machine(x: Array, labels: Array, rest: Array, *judged: Array) -> Values:
     """Follow gradient flow on the softmax kernel at infinite width; keep the best scale of the weights and time."""
     tried = []
     for scale in SCALES:
@@ -258,7 +233,7 @@ def machine(x: Array, labels: Array, rest: Array, *judged: Array) -> dict[str, A
     return best(np.stack(tried), labels, *judged)
 
 
-def best(outputs: Array, labels: Array, held_out: Array, truth: Array, **others: Array) -> dict[str, Any]:
+def best(outputs: Array, labels: Array, held_out: Array, truth: Array, **others: Array) -> Values:
     """Of outputs, cut to the range of the labels, choose by held-out samples; error over the variance of the target."""
     held, tested = np.split(outputs.clip(labels.min(), labels.max()), [len(held_out)], axis=-1)
     errors = ((held - held_out) ** 2).mean(-1)
@@ -267,47 +242,42 @@ def best(outputs: Array, labels: Array, held_out: Array, truth: Array, **others:
     return {"error": error, **{name: values[at] for name, values in others.items()}}
 
 
-MODELS: dict[str, dict[str, Any]] = {
-    "machine": {"color": "#c9a227", "linewidth": 5, "alpha": 0.7, "label": "kernel machine"},
-    "network": {"color": LOOKS["softmax"].color, "label": "softmax network"},
-}
 ALT = {
-    "gaps": "Left: around a circle, the outputs of a trained softmax network of 64 neurons are on top of those of its "
-    "kernel machine. Right: the largest gap against the number of neurons falls steeply for softmax and exp, more "
-    "slowly for ReLU.",
-    "yours": "The same picture, with the gaps of your GELU networks next to those of softmax and exp.",
-    "flat": "The same picture, with one flat line of yours: two that coincide.",
-    "features": "Test error against samples. Step: mean field is far below the kernel and lazy. Square: the kernel is far "
-    "below both networks.",
+    "gaps": "Left: around a circle, a trained softmax network of 64 neurons is on top of kernel regression. Right: the "
+    "largest gap falls steeply with the number of neurons for softmax and exp, more slowly for ReLU.",
+    "yours": "Left: your GELU network is on top of its kernel regression. Right: its gaps are next to those of softmax.",
+    "flat": "Left: your network on other data is on top of its kernel regression. Right: its line is steep; the line "
+    "without the factor is flat.",
+    "features": "Test error against samples. Step: with 200 samples or more, mean field is far below the kernel and "
+    "lazy. Square: the kernel is far below both networks.",
 }
 
 
-def picture(data: xr.Dataset, size: float = 1, yours: Mapping[str, Mapping[int, float]] | None = None) -> Figure:
-    """Draw a network of 64 neurons and its machine around the circle, with labels of one size; gaps by width, size 1."""
+def picture(yours: Mapping[str, Any] | None = None, size: float = 1, *, panels: int = 2) -> Figure:
+    """Draw a network, the first of yours or the book's, and kernel regression around the circle; and gaps by width.
+
+    Yours are, by name, gaps by width, the curves of both, and angles and labels of the samples.
+    """
     import matplotlib.pyplot as plt
 
+    data = on_a_circle.stored()
+    one = data.isel(seed=0).sel(size=size)
+    own = yours or {f"softmax, size {size:g}": ({}, one.curves.values, (range(60, 361, 60), one.labels))}
+    name, (_, (network, regression, *_), samples) = next(iter(own.items()))
     with style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), width_ratios=(1.25, 1))
-        one = data.isel(seed=0)
-        for model, looks in MODELS.items():
-            left.plot(np.degrees(data.point), one.curve.sel(size=size, model=model), **looks)
-        left.plot(np.degrees(one.angle), one.labels, "x", color=INK, markersize=9, markeredgewidth=2, label="samples")
-        left.set(xlabel="angle (degrees)", ylabel="output / size of labels", xticks=(0, 90, 180, 270, 360))
-        for name, look in LOOKS.items():
-            band(right, data.width, data.gap.sel(network=name).transpose("seed", "width"), look)
-        right.plot(
-            64,
-            data.gap_by_size.sel(size=size).median(),
-            "*",
-            color=INK,
-            markersize=13,
-            label=f"labels of size {size:g}",
-        )
-        own_lines(right, yours)
-        log_axis(right, data.width.values, "number of neurons")
-        right.set(yscale="log", ylabel="largest gap")
-        for ax in (left, right):
-            ax.legend(fontsize=8.5)
+        figure, axes = plt.subplots(1, panels, figsize=(8.4, 3.5), squeeze=False)
+        for ax in axes[0, 1:]:
+            curves(ax, data.gap, "width", "network", LOOKS)
+            own_lines(ax, {name: one[0] for name, one in (yours or {}).items()})
+            log_axis(ax, data.width.values, "number of neurons")
+            ax.set(yscale="log", ylabel="largest gap")
+        ax, x, color = axes[0, 0], np.linspace(0, 360, len(network)), OWN[0] if yours else LOOKS["softmax"].color
+        ax.plot(x, regression, color="#c9a227", linewidth=5, alpha=0.7, label="kernel regression")
+        ax.plot(x, network, color=color, label=name)
+        ax.plot(*samples, "kx", markersize=9, markeredgewidth=2, label="samples")
+        ax.set(xlabel="angle (degrees)", ylabel="output / size of labels", xticks=range(0, 361, 90))
+        for ax in axes[0]:
+            ax.legend(fontsize=8.5, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
     return figure
 
 
@@ -316,7 +286,8 @@ def flow_prediction(answer: Callable[..., Any]) -> str | None:
     rng, time = stream(1, "exercise", "SN-10"), 1.7
     root, labels, cross = rng.standard_normal((5, 5)), rng.standard_normal(5), rng.standard_normal((3, 5))
     mu, q = np.linalg.eigh(root @ root.T)
-    learned = (-np.expm1(-mu * time) / mu, 1 / mu, -np.expm1(-mu * time), -np.expm1(-2 * mu * time) / mu)
+    left = np.exp(-mu * time)  # of the residual
+    learned = ((1 - left) / mu, 1 / mu, 1 - left, (1 - left**2) / mu)
     right, limit, fitted, late = (cross @ q @ (one * (q.T @ labels)) for one in learned)
     likely = {
         "this is the end of the flow, for time without bound": limit,
