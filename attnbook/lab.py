@@ -568,7 +568,7 @@ def _at(place: torch.device) -> Iterator[None]:
 def load_script(script: Path) -> ModuleType:
     """Import the script of a chapter, once, whether a notebook beside it has done so or not.
 
-    A reader's copy that was imported takes its place: a file of this name in a folder of this name, as in ``play/``.
+    A reader's copy that was imported takes its place, wherever it lies: a file of this name that has experiments.
 
     Args:
         script: A Python file; one that is not absolute lies in this checkout.
@@ -580,9 +580,13 @@ def load_script(script: Path) -> ModuleType:
         ValueError: If there is no such file, or a script of another paper has its name.
     """
     script = (checkout() / script).resolve()
+    copies = [
+        known.script
+        for known in EXPERIMENTS.values()
+        if known.script.name == script.name and known.id.startswith(f"{script.parent.name}.")
+    ]
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and Path(file).name == script.name and Path(file).resolve().parts[-2:] == script.parts[-2:]:
+        if Path(getattr(module, "__file__", None) or "").resolve() in [script, *copies]:
             return module
     if not script.is_file():
         raise ValueError(f"script: {script.name} is not in {script.parent.name}; use the checkout of this version")

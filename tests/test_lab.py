@@ -370,10 +370,10 @@ def test_scripts_of_two_papers_have_different_names(tmp_path, monkeypatch):
 
 def test_a_readers_copy_that_was_imported_takes_the_place_of_the_script(tmp_path, monkeypatch):
     """Both define the same experiments; `attnbook.check` in a copied notebook asks for the script of the chapter."""
-    own, copy = (tmp_path / part / "chapters" / "some_paper" / "copied.py" for part in ("", "play"))
+    own, copy = (tmp_path / part / "copied.py" for part in ("chapters/some_paper", "anywhere"))
     for file in (own, copy):
         file.parent.mkdir(parents=True)
-        file.write_text(SCRIPT.read_text(encoding="utf-8").replace("toy.", "copied."), encoding="utf-8")
+        file.write_text(SCRIPT.read_text(encoding="utf-8").replace("toy.", "some_paper."), encoding="utf-8")
     monkeypatch.setattr(lab, "EXPERIMENTS", {})
     monkeypatch.setitem(lab.sys.modules, "copied", None)
     module = lab.load_script(copy)

@@ -82,7 +82,7 @@ def random_networks(
     scale: float = 1.0,
     device: torch.device | str = "cpu",
 ) -> Parameters:
-    """Return :func:`draw_parameters` for each source of randomness, one member each, in double precision.
+    """Return :func:`~attnbook.multi_head.network.draw_parameters` for each source of randomness, one member each, in double precision.
 
     Args:
         rngs: Sources of randomness.
