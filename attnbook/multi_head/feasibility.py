@@ -1,72 +1,56 @@
-r"""Section 5.3: can the training theorem reach the margin of attention from a zero start?
+r"""Section 5.3: may the oracle be the target of the training theorem, from a zero start?
 
-The target is $H$ equal heads with $\|U_h\|=\frac{\log n}{\gamma\sqrt H}$, so that the loss is small, and $\|W_h\|\ge
-S^{-2}$, so that attention saturates. The head condition (12) asks for $\sqrt H\ge S^5\|\tilde\theta\|^3$. All hidden
-constants are set to 1 here, and $\gamma=\gamma_{attn}$ to $S$. Everywhere $S$ is positive, $H$ at least 1 and $n$ above
-1; other numbers are a ValueError that names them.
+The target is $H$ equal heads with $\|U_h\|=\frac{\log n}SH^{c-1}$, as long as a small loss needs if heads are summed as
+$H^{-c}\sum_h\Phi_h$, and with $\|W_h\|=S^{-2}$, so that attention saturates. All hidden constants are set to 1, and
+$\gamma_{attn}$ to $S$.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from attnbook.multi_head.checks import at_least, positive
 
-__all__ = ["allowed_constant", "constant_limits"]
-
+__all__ = ["allowed_constant"]
 
 Sizes: TypeAlias = Float[np.ndarray, "*#sizes"]
 
 
 def allowed_constant(
-    pattern_norm: Sizes, n_heads: Sizes, n_samples: float, *, scaling: float = 0.5, target_scaling: float | None = None
+    pattern_norm: Sizes,
+    n_heads: Sizes,
+    n_samples: float,
+    *,
+    condition: Literal["distance", "product", "sum"] = "distance",
+    scaling: float = 0.5,
+    target_scaling: float | None = None,
 ) -> Sizes:
-    r"""Return the largest $k$ for which $H^c\ge k\,S^5\|\tilde\theta\|^3$ holds; (12) holds where it is at least 1.
+    r"""Return the largest $k$ for which the target satisfies a condition on the number of heads.
 
-    With heads summed as $H^{-c}\sum_h\Phi_h$ the loss stays small for $\|U_h\|=\frac{\log n}S H^{c-1}$; then
-    $\|\tilde\theta\|=\sqrt{(\frac{\log n}SH^{c-1/2})^2+H/S^4}$ for the smallest saturating target, all heads together.
+    Args:
+        pattern_norm: $S$, positive.
+        n_heads: $H$, at least 1.
+        n_samples: $n$, above 1.
+        condition: With $D=\|\tilde\theta\|$ and $b$ the norm of a head: ``distance`` for $H^c\ge k\,S^5D^3$, eq. (12);
+            ``product`` for $k\,S^5bD^3$, (3) as printed; ``sum`` for $k\,S^5(b+D)D^2$, what its proof gives.
+        scaling: $c$; default the paper's 1/2.
+        target_scaling: $c$ in $\|U_h\|$; default the same, 1/2 leaves the target as it is printed.
 
-    Here $c$ is ``scaling`` (default the paper's 1/2), and in $\|U_h\|$ ``target_scaling`` (default the same; 1/2
-    leaves the target of Section 5.3 as it is printed).
+    Returns:
+        The constants; the condition with constant 1 holds where they are at least 1.
+
+    Raises:
+        ValueError: If a number is outside its range.
     """
-    _check(pattern_norm, n_samples, n_heads)
-    power = scaling if target_scaling is None else target_scaling
-    decoders = np.log(n_samples) / pattern_norm * n_heads ** (power - 0.5)
-    norm = np.sqrt(decoders**2 + n_heads / pattern_norm**4)
-    return np.asarray(n_heads**scaling / (pattern_norm**5 * norm**3))
-
-
-def constant_limits(power: float, n_heads: float, n_samples: float) -> tuple[float, float]:
-    r"""Return the largest and the smallest $C$ that the two conditions of Section 5.3 leave to $\|W_h\|=CH^{-p}$.
-
-    The case $\|\tilde W\|\ge\|\tilde U\|$, where $\|\tilde\theta\|$ counts as $\|\tilde W\|=CH^{1/2-p}$. Two lower
-    bounds on $S$ go into (12): saturation, $S\ge C^{-1/2}H^{p/2}$, gives the largest $C$, and the case itself,
-    $S\ge\frac{\log n}CH^{p-1/2}$, the smallest. Where (12) is an equality is found by bisection, so that no
-    algebra of the paper enters.
-    """
-    from scipy.optimize import brentq  # loaded where an equation is solved: it takes a second
-
-    _check(1.0, n_samples, n_heads)
-    log_h, log_log_n = np.log(n_heads), np.log(np.log(n_samples))
-
-    def spare(log_c: float, log_s: float) -> float:
-        return float(log_h / 2 - 5 * log_s - 3 * (log_c + (0.5 - power) * log_h))
-
-    def saturation(log_c: float) -> float:
-        return spare(log_c, (power * log_h - log_c) / 2)
-
-    def case(log_c: float) -> float:
-        return spare(log_c, log_log_n - log_c + (power - 0.5) * log_h)
-
-    largest, smallest = (brentq(condition, -1e3, 1e3, xtol=1e-12) for condition in (saturation, case))
-    return float(np.exp(largest)), float(np.exp(smallest))
-
-
-def _check(pattern_norm: float | np.ndarray, n_samples: float, n_heads: float | np.ndarray) -> None:
     positive(pattern_norm=pattern_norm)
     at_least(1, n_heads=n_heads)
     if not n_samples > 1:
         raise ValueError(f"n_samples: expected above 1, got {n_samples}")
+    power = scaling if target_scaling is None else target_scaling
+    head = np.hypot(np.log(n_samples) / pattern_norm * n_heads ** (power - 1), pattern_norm**-2.0)
+    distance = head * np.sqrt(n_heads)
+    needed = {"distance": distance, "product": head * distance, "sum": head + distance}[condition]
+    return np.asarray(n_heads**scaling / (pattern_norm**5 * needed * distance**2))

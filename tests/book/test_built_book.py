@@ -313,7 +313,7 @@ def test_phone_needs_no_sideways_scrolling(opened: Opened) -> None:
     assert opened.phone <= PHONE["width"]
 
 
-@pytest.mark.parametrize("name", ["chapters/multi_head/margin_race", "chapters/preconditioning/scaling_law"])
+@pytest.mark.parametrize("name", ["chapters/multi_head/separation", "chapters/preconditioning/scaling_law"])
 def test_exercises_and_equations_count_within_their_chapter(name: str, html: Path) -> None:
     """The text of a chapter names its equations by the same numbers."""
     text = (html / f"{name}.html").read_text(encoding="utf-8")

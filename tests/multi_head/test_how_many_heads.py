@@ -154,7 +154,7 @@ def test_signs_change_at_most_as_often_as_the_proof_says(heads):
     drawn = {name: torch.tensor(10 * rng.standard_normal((200, heads, n, 1))) for name, n in shapes}
     signs = layer.outputs(drawn, tokens) > 0
     changes = (signs[:, 1:] != signs[:, :-1]).sum(1).max()
-    assert 1 <= changes <= 2**heads - 1
+    assert 1 <= changes <= {1: 1, 2: 2, 3: 7}[heads]
     torch.testing.assert_close(layer.outputs(drawn, -tokens), -layer.outputs(drawn, tokens))  # an odd function
 
 

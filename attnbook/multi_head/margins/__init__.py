@@ -1,1 +1,0 @@
-"""The chapter on what can be separated: its experiments, pictures, tables and exercises."""
