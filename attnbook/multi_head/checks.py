@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 import numpy as np
 from torch import Tensor
 
-__all__ = ["at_least", "between_zero_and_one", "containing", "increasing", "plus_or_minus_one", "positive", "whole"]
+__all__ = ["at_least", "between_zero_and_one", "plus_or_minus_one", "positive", "whole"]
 
 
 def at_least(least: float, **numbers: float | np.ndarray) -> None:
@@ -38,20 +36,6 @@ def whole(**numbers: float) -> None:
     for name, number in numbers.items():
         if isinstance(number, bool) or not number >= 1 or number % 1 != 0:
             raise ValueError(f"{name}: expected a whole number of at least 1, got {number!r}")
-
-
-def increasing(least: float, *, count: int = 1, **numbers: Sequence[float]) -> None:
-    """Raise ValueError for fewer than ``count`` numbers, or such that do not increase or begin below ``least``."""
-    for name, values in numbers.items():
-        if len(values) < count or list(values) != sorted(set(values)) or values[0] < least:
-            raise ValueError(f"{name}: expected {count} or more increasing numbers of at least {least:g}, got {values}")
-
-
-def containing(needed: Collection[float], **numbers: Sequence[float]) -> None:
-    """Raise ValueError for numbers that lack one of those needed."""
-    for name, values in numbers.items():
-        if not set(needed) <= set(values):
-            raise ValueError(f"{name}: expected {needed} among the numbers, got {values}")
 
 
 def plus_or_minus_one(labels: Tensor) -> None:

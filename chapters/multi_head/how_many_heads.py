@@ -16,7 +16,7 @@ from attnbook.core.rng import stream
 from attnbook.lab import Counts, Increasing, Seeds, device, experiment, sweep
 from attnbook.multi_head import head_groups, layer, measures, network, starts
 from attnbook.multi_head.data import Drawn, Mixture, draw
-from attnbook.multi_head.experiment_parts import random_networks
+from attnbook.multi_head.network import random_networks
 from attnbook.multi_head.objectives import logistic
 from attnbook.show import INK, Look, band, curves, looks_of, own_lines, style
 from attnbook.train import SGD, log_spaced
