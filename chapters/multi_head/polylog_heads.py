@@ -107,7 +107,7 @@ def wide(data: Mixture, n: int, seeds: Seeds, heads: Any, purpose: str = "sample
 @experiment(
     "multi_head.polylog_heads",
     group=3,
-    budget=150,
+    budget=60,
     needs="float64",
     smoke={"sizes": (5, 10, 20), "test_samples": 40, "seeds": (0, 1)},
 )
@@ -139,7 +139,8 @@ def polylog_heads(
         near = nearest_targets(*nets.start_and_samples(), counts=nets.counts, penalties=penalties)
         return {"margin": ("seed", nets.tangent().margin), "needed": ("seed", near.distance_for(1 / n))}
 
-    return xr.merge([sweep(trained, rule=HEADS, n=sizes), sweep(target, n=sizes)])
+    parts = track([(trained, {"rule": HEADS}), (target, {})])
+    return xr.merge([sweep(one, **rules, n=sizes) for one, rules in parts])
 
 
 @polylog_heads.measures
@@ -323,7 +324,7 @@ def inside_theorem(
         "slack": 1 / (beta_2 * eta),
         "bound": bound,
         "regret": average / bound,
-        "final": value / average,
+        "final": value / np.where(average > 0, average, np.inf),
     }
     asked = [sketch_heads(**sizes) / n_heads, eta * steps * loss / distance**2, eta * at_start / distance**2]
     data = {name: (("step", "seed"), array) for name, array in found.items()}

@@ -195,7 +195,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     }
 
 
-@experiment("multi_head.equal_norm", group=30, budget=90, needs="float64", smoke=SMALL)
+@experiment("multi_head.equal_norm", group=30, budget=60, needs="float64", smoke=SMALL)
 def equal_norm(
     seeds: Seeds = tuple(range(60)),
     heads: Counts = (1, 16),

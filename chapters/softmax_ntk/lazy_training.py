@@ -228,8 +228,11 @@ def wide_enough(
                 found = np.minimum(found, np.where(run.descent.reached, m, np.inf))
         return "seed", found
 
-    more_samples = sweep(lambda n: {"by_samples": smallest(n, 1)}, size=sizes)
-    return more_samples.merge(sweep(lambda d: {"by_outputs": smallest(samples, d)}, output=outputs))
+    runs = {
+        "size": lambda: sweep(lambda n: {"by_samples": smallest(n, 1)}, size=sizes),
+        "output": lambda: sweep(lambda d: {"by_outputs": smallest(samples, d)}, output=outputs),
+    }
+    return xr.merge([runs[axis]() for axis in track(["size", "output"])])
 
 
 @wide_enough.measures
