@@ -350,7 +350,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 @experiment(
     "multi_head.proof_steps",
     group=1,
-    budget=200,
+    budget=60,
     needs="float64",
     smoke={"sizes": (5, 10), "steps": 10, "inside": (60, 1e12, 0.06, 5), "test_samples": 50, "seeds": (0, 1)},
 )
@@ -360,7 +360,7 @@ def proof_steps(
     sizes: Counts = (10, 20, 40, 80),  # numbers of training samples
     steps: PositiveInt = 60,
     step_size: PositiveFloat = 0.5,  # practical
-    inside: tuple[int, float, float, int] = (8000, 1e12, 0.06, 400),  # samples, heads, step size, steps: all holds
+    inside: tuple[int, float, float, int] = (3000, 1e12, 0.06, 200),  # samples, heads, step size, steps: all holds
     left_out: PositiveInt = 2,  # samples that are left out in turn there
     test_samples: PositiveInt = 2000,
 ) -> xr.Dataset:
