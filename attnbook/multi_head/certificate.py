@@ -37,7 +37,7 @@ from attnbook.multi_head.tangent_kernel import tangent_margin
 __all__ = ["ROOM", "Certificate", "TrackedHeads", "certify", "heads_for", "tracked_heads"]
 
 ROOM = 1.3
-r"""How far a single head may move: more than $\frac{17}4\cdot\frac3{26}\cdot\frac2c$, about 1.27."""
+r"""Bound on the movement of a single head, more than $\frac{17}4\cdot\frac3{26}\cdot\frac2c$, about 1.27."""
 NEEDED_LOSS = math.log(2) / 3.25
 """Loss of a target whose bound is log 2, the loss of a network that always answers zero."""
 MOST_HEADS, SMALLEST_LOSS = 1e30, 1e-200

@@ -303,6 +303,19 @@ def test_weights_as_small_as_the_networks_do_not_help_kernel_regression_with_the
     assert 1 / beta.sf(3 / 16, 1 / 2, 15 / 2) == pytest.approx(12, abs=0.5)  # squares above 1: one in twelve
 
 
+@pytest.mark.slow
+def test_labels_within_reach_make_the_feature_of_use_for_a_square(program):
+    cells = json.loads(CHAPTER.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    source = next(text for text in ("".join(cell["source"]) for cell in cells) if "def one_direction(" in text)
+    exec(source.split("\nnew, rows")[0], program)
+    program["step"] = square = lambda x: ((4 * x[:, 0]) ** 2 - 1) / 2
+    new = program["one_direction"](0)[2].double()
+    for size in (16, 32):
+        *curves, _ = program["train"](size=size, steps=100, make=program["one_direction"])
+        network, machine = (((curve - square(new)) ** 2).mean() for curve in curves)
+        assert network < 0.67 * machine
+
+
 def flow(kernel, labels, cross, time, double=1):
     mu, q = np.linalg.eigh(kernel)
     return cross @ (q @ (-np.expm1(-mu * time * double) / mu * (q.T @ labels)))
