@@ -13,7 +13,7 @@ and uniform on unit spheres: there is nothing to learn but the sample itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -24,8 +24,7 @@ from attnbook.core.settings import check_positive
 __all__ = ["Sample", "draw_sample", "sphere"]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A training set.
 
     Attributes:

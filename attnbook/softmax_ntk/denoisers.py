@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
-from attnbook.core.rng import stream, to_tensor
+from attnbook.core.rng import stream
 from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.mixtures import Mixture
@@ -98,7 +98,7 @@ class Task(Mixture):
         inside = drawn.points * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))
         clock = 0.42 * (2 * t / self.schedule.last - 1)
         mapped = np.column_stack([0.8 * inside / self.radius, clock, 0 * t + 0.42])
-        return _like(mapped[None], like)
+        return like.new_tensor(mapped[None])
 
     def start(self, width: int, scale: float, seed: int, **options: Any) -> Networks:
         """Return one paired softmax network before training; options are device and dtype."""
@@ -138,8 +138,8 @@ class Machine:
 
     def after(self, steps: Sequence[int], labels: np.ndarray) -> Tensor:
         """Return coefficients ``(steps, outputs * samples)`` after steps on labels."""
-        y = _like(labels.ravel(), self.inputs)
-        unit = _like(np.eye(len(y)), y)
+        y = self.inputs.new_tensor(labels.ravel())
+        unit = y.new_tensor(np.eye(len(y)))
         return kernel_gradient_flow(self.kernel, y, 1 / self.largest, steps, cross=unit)
 
     def predict(self, coefficients: Tensor, at: NoisySample) -> np.ndarray:
@@ -154,7 +154,7 @@ class Machine:
     def network(self, steps: int) -> Networks:
         """Return the network itself after steps of descent with the machine's step size."""
         size = self.inputs.new_tensor([1 / (self.start.width * self.largest)])
-        y = _like(self.labels[None], self.inputs)
+        y = self.inputs.new_tensor(self.labels[None])
         return gradient_descent(self.start, self.inputs, y, size, max_steps=steps).networks
 
 
@@ -170,7 +170,7 @@ def function_of_class(machine: Machine, ridge: float = 1e-4) -> Answers:
     """
     kernel = machine.kernel.clone()
     kernel.diagonal().add_(ridge)
-    truth = _like(machine.task.truth(machine.drawn).reshape(-1, 1), kernel)
+    truth = kernel.new_tensor(machine.task.truth(machine.drawn).reshape(-1, 1))
     coefficients = torch.cholesky_solve(truth, torch.linalg.cholesky(kernel)).T
     return lambda drawn: machine.predict(coefficients, drawn)[0]
 
@@ -201,7 +201,7 @@ def train_on_copies(
     Returns:
         The trained network and its history.
     """
-    labels = _like(clean.T[None], start.signs)
+    labels = start.signs.new_tensor(clean.T[None])
 
     def network(now: Parameters) -> Networks:
         return replace(start, first_layer=now["first_layer"])
@@ -229,7 +229,3 @@ def train_on_copies(
         schedule=lambda step: 1 - step / steps,
     )
     return network(history.parameters), history
-
-
-def _like(values: np.ndarray, like: Tensor) -> Tensor:
-    return to_tensor(values, device=like.device, dtype=like.dtype)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient
+from attnbook.softmax_ntk.two_layer import Inputs, Labels, Networks, check_finite, loss_and_gradient
 
 __all__ = ["Descent", "gradient_descent"]
 
@@ -39,8 +39,8 @@ class Descent:
 @torch.no_grad()
 def gradient_descent(
     networks: Networks,
-    inputs: Float[Tensor, "members samples inputs"],
-    labels: Float[Tensor, "members outputs samples"],
+    inputs: Inputs,
+    labels: Labels,
     step_size: Float[Tensor, " members"],
     *,
     max_steps: int,
@@ -53,8 +53,8 @@ def gradient_descent(
 
     Args:
         networks: Where to start; they are not changed.
-        inputs: Samples of each network.
-        labels: Their labels.
+        inputs: Samples of each network, ``(members, samples, inputs)``.
+        labels: Their labels, ``(members, outputs, samples)``.
         step_size: Step size $\eta$ of each network, positive. A useful one is $1/(m\lambda_{\max}(H^*))$.
         max_steps: Steps after which to give up, at least 1.
         target: Fraction of the first loss to stop at; default 0, never.
@@ -65,26 +65,23 @@ def gradient_descent(
     Raises:
         ValueError: If the shapes do not fit, a label is not finite or a number is outside its range.
     """
+    check_finite("labels", labels)
     members = len(networks.first_layer)
-    fits = step_size.shape == (members,) and (torch.isfinite(step_size) & (step_size > 0)).all()
-    for right, name, wanted, got in (
-        (torch.isfinite(labels).all(), "labels", "finite numbers", "NaN or infinity"),
-        (fits, "step_size", f"one positive number per network ({members},)", step_size),
-        (max_steps >= 1, "max_steps", "at least 1", max_steps),
-        (0 <= target < 1, "target", "a fraction of the first loss, at least 0 and below 1", target),
-    ):
-        if not right:
-            raise ValueError(f"{name}: expected {wanted}, got {got}")
-    final, first, history = networks.first_layer.clone(), np.zeros(members), []
+    if step_size.shape != (members,) or not (torch.isfinite(step_size) & (step_size > 0)).all():
+        raise ValueError(f"step_size: expected one positive number per network ({members},), got {step_size}")
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if not 0 <= target < 1:
+        raise ValueError(f"target: expected a fraction of the first loss, at least 0 and below 1, got {target}")
+    final, who, history = networks.first_layer.clone(), np.arange(members), []
     steps, reached, diverged = np.full(members, max_steps), *np.zeros((2, members), dtype=bool)
     now, x, y, eta = replace(networks, first_layer=final.clone()), inputs, labels, step_size[:, None, None]
-    who = np.arange(members)
     for step in range(max_steps + 1):
         losses, gradient = loss_and_gradient(now, x, y)
         last = losses.cpu().numpy()
         history.append(np.full(members, np.nan))
         history[-1][who] = last
-        first = first if step else last
+        first = history[0][who]
         arrived, lost = last <= target * first, ~(last <= DIVERGED * np.maximum(first, 1e-30))
         going = ~(arrived | lost) & (step < max_steps)
         if not going.all():
@@ -93,7 +90,7 @@ def gradient_descent(
             final[who[ended]] = now.first_layer[ended]
             if not going.any():
                 break
-            who, first, now = who[going], first[going], now.subset(going)
+            who, now = who[going], now.subset(going)
             x, y, eta, gradient = (part[going] for part in (x, y, eta, gradient))
         now.first_layer.sub_(gradient.mul_(eta))
     return Descent(np.stack(history), steps, reached, diverged, replace(networks, first_layer=final))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtr, softmax
 
 from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.score_matching import Points, Schedule, Times
@@ -79,8 +80,7 @@ class Mixture:
         signal, variance = self.schedule.signal(t)[:, None], self._variance(t)[:, None]
         gaps = points[:, None, :] - signal[:, :, None] * np.array(self.means)
         exponents = -(gaps**2).sum(axis=2) / (2 * variance)
-        shares = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-        centres = shares / shares.sum(axis=1, keepdims=True) @ np.array(self.means)
+        centres = softmax(exponents, axis=1) @ np.array(self.means)
         return centres + signal * self.width**2 / variance * (points - signal * centres)
 
     def quantiles(self, time: float, count: int) -> Times:
@@ -91,8 +91,6 @@ class Mixture:
         Raises:
             ValueError: If the mixture is not one-dimensional.
         """
-        from scipy.special import ndtr
-
         if self.dimension != 1:
             raise ValueError(f"dimension: expected 1, got {self.dimension}")
         centres, radius = self.modes(time)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.two_layer import Networks, neuron_derivatives
+from attnbook.softmax_ntk.two_layer import Inputs, Networks, check_finite, check_shape, neuron_derivatives
 
 __all__ = ["kernel_gradient_flow", "ntk_gram"]
 
@@ -19,7 +19,7 @@ __all__ = ["kernel_gradient_flow", "ntk_gram"]
 @torch.no_grad()
 def ntk_gram(
     networks: Networks,
-    inputs: Float[Tensor, "members samples inputs"],
+    inputs: Inputs,
     others: Float[Tensor, "members others inputs"] | None = None,
 ) -> Float[Tensor, "members rows columns"]:
     r"""Return the neural tangent kernel $H(W) = \frac1mJJ^\top$ of each network (Definition 3.6), without a Jacobian.
@@ -30,7 +30,7 @@ def ntk_gram(
 
     Args:
         networks: The networks.
-        inputs: Samples of each of them.
+        inputs: Samples of each of them, ``(members, samples, inputs)``.
         others: Second arguments of the kernel; default the inputs themselves.
 
     Returns:
@@ -102,34 +102,28 @@ def kernel_gradient_flow(
         [0.3935, -0.3935]
     """
     eigenvalues, vectors = _spectrum(kernel)
-    points, flow, longest = kernel if cross is None else cross, scaled_step_size is None, 2 / eigenvalues[..., -1]
-    times, eta = (
-        torch.as_tensor(one, dtype=kernel.dtype).to(kernel) for one in (steps, 0.0 if flow else scaled_step_size)
-    )
-    shape, in_range = tuple(kernel.shape[:-1]), torch.isfinite(times) & (times >= 0) & (flow | (times == times.round()))
-    fits = eta.shape in ((), shape[:-1]) and (flow | (eta > 0) & (eta <= longest * (1 + 1e-12))).all()
-    for right, name, wanted, got in (
-        (labels.shape == shape, "labels", f"shape {shape}, one for each row of the kernel", tuple(labels.shape)),
-        (torch.isfinite(labels).all(), "labels", "finite numbers", "NaN or infinity"),
-        (points.shape[:-2] + points.shape[-1:] == shape, "cross", f"rows of shape {shape}", tuple(points.shape)),
-        (
-            times.ndim == 1 and len(times) and in_range.all(),
-            "steps",
-            "numbers of steps, at least 0; whole unless the step size is None",
-            steps,
-        ),
-        (
-            fits,
-            "scaled_step_size",
-            f"one positive number or shape {shape[:-1]}, at most 2 over the largest eigenvalue, "
-            f"{longest.tolist()}, since longer steps diverge; or None",
-            scaled_step_size,
-        ),
-    ):
-        if not right:
-            raise ValueError(f"{name}: expected {wanted}, got {got}")
+    points, shape, times = kernel if cross is None else cross, kernel.shape[:-1], kernel.new_tensor(steps)
+    check_shape("labels", labels, shape)
+    check_finite("labels", labels)
+    if points.shape[:-2] + points.shape[-1:] != shape:
+        raise ValueError(f"cross: expected rows of shape {tuple(shape)}, got {tuple(points.shape)}")
+    whole = scaled_step_size is None or times == times.round()
+    if times.ndim != 1 or not len(times) or not (torch.isfinite(times) & (times >= 0) & whole).all():
+        raise ValueError(f"steps: expected numbers of at least 0, whole unless the step size is None, got {steps}")
     times = times.reshape(-1, *[1] * eigenvalues.ndim)
-    learned = _learned(eigenvalues, None if flow else eta.unsqueeze(-1), times)
+    if scaled_step_size is None:
+        learned = -torch.expm1(-times * eigenvalues)
+    else:
+        eta, longest = torch.as_tensor(scaled_step_size, dtype=kernel.dtype).to(kernel), 2 / eigenvalues[..., -1]
+        if eta.shape not in ((), shape[:-1]) or not ((eta > 0) & (eta <= longest * (1 + 1e-12))).all():
+            raise ValueError(
+                f"scaled_step_size: expected one positive number or shape {tuple(shape[:-1])}, at most 2 over the "
+                f"largest eigenvalue, {longest.tolist()}, since longer steps diverge; or None, got {scaled_step_size}"
+            )
+        rates = eta.unsqueeze(-1) * eigenvalues
+        small = -torch.expm1(times * torch.log1p(-rates.clamp(max=0.5)))  # without cancellation
+        learned, times = torch.where(rates < 0.5, small, 1 - (1 - rates) ** times), eta.unsqueeze(-1) * times
+    learned = torch.where(eigenvalues > 0, learned / eigenvalues.clamp(min=1e-300), times)
     coefficients = (vectors.mT @ labels.unsqueeze(-1)).squeeze(-1)
     return (points @ vectors @ (learned * coefficients).movedim(0, -1)).movedim(-1, 0)
 
@@ -138,8 +132,7 @@ def _spectrum(kernel: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, increasing and none of them negative, and eigenvectors; refuses what is no kernel."""
     if kernel.ndim < 2 or kernel.shape[-2] != kernel.shape[-1] or not kernel.numel():
         raise ValueError(f"kernel: expected a square matrix for each member, got shape {tuple(kernel.shape)}")
-    if not torch.isfinite(kernel).all():
-        raise ValueError("kernel: expected finite numbers, got NaN or infinity")
+    check_finite("kernel", kernel)
     rounding = torch.finfo(kernel.dtype).eps ** 0.5
     uneven = (kernel - kernel.mT).abs().amax((-2, -1))
     if (uneven > rounding * kernel.abs().amax((-2, -1))).any():
@@ -148,14 +141,3 @@ def _spectrum(kernel: Tensor) -> tuple[Tensor, Tensor]:
     if (found[..., 0] < -rounding * found[..., -1].abs()).any():
         raise ValueError(f"kernel: expected a positive semi-definite matrix, got the eigenvalue {found.min():.3g}")
     return found.clamp(min=0.0), vectors
-
-
-def _learned(eigenvalues: Tensor, eta: Tensor | None, times: Tensor) -> Tensor:
-    r"""$\rho_t(\mu)$; its limit where $\mu$ is zero, and without cancellation where it is small."""
-    if eta is None:
-        learned = -torch.expm1(-times * eigenvalues)
-    else:
-        rates, times = eta * eigenvalues, times + torch.zeros_like(eta)
-        small = -torch.expm1(times * torch.log1p(-rates.clamp(max=0.5)))
-        learned, times = torch.where(rates < 0.5, small, 1 - (1 - rates) ** times), eta * times
-    return torch.where(eigenvalues > 0, learned / eigenvalues.clamp(min=1e-300), times)

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.softmax_ntk.two_layer import Networks, logits, predict
+from attnbook.softmax_ntk.two_layer import Inputs, Labels, Networks, check_shape, logits, predict
 
 __all__ = ["loss_terms"]
 
@@ -32,8 +32,8 @@ __all__ = ["loss_terms"]
 def loss_terms(
     before: Networks,
     after: Networks,
-    inputs: Float[Tensor, "members samples inputs"],
-    labels: Float[Tensor, "members outputs samples"],
+    inputs: Inputs,
+    labels: Labels,
 ) -> Float[Tensor, "members terms"]:
     r"""Return the terms $C_0$ to $C_3$ of Lemma E.1, which sum to the change of $\|F-Y\|_F^2$ from before to after.
 
@@ -54,7 +54,7 @@ def loss_terms(
         >>> loss_terms(start, end, torch.ones(1, 1, 1).double(), torch.ones(1, 1, 1).double()).abs().tolist()
         [[0.0, 0.0, 0.0, 0.0]]
     """
-    if before.activation != "softmax" or after.activation != "softmax":
+    if not before.activation == after.activation == "softmax":
         raise ValueError(f"before, after: expected softmax networks, got {before.activation} and {after.activation}")
     if not torch.equal(before.signs, after.signs):
         raise ValueError("after: expected the networks of before with other first layers; the signs differ")
@@ -62,8 +62,7 @@ def loss_terms(
     change = logits(after, inputs) - start
     neurons = torch.softmax(start, dim=2).mul_(before.width)
     outputs, grown = torch.bmm(before.signs, neurons.mT), torch.expm1(change)
-    if labels.shape != outputs.shape:
-        raise ValueError(f"labels: expected {tuple(outputs.shape)}, got {tuple(labels.shape)}")
+    check_shape("labels", labels, outputs.shape)
     parts = (
         -moved * (neurons * grown).mean(2)[:, None],
         torch.bmm(before.signs, (neurons * change).mT),

@@ -20,10 +20,9 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from attnbook.core.rng import stream
-from attnbook.softmax_ntk.two_layer import Networks, loss_and_gradient
+from attnbook.softmax_ntk.two_layer import Inputs, Labels, Networks, loss_and_gradient
 
 __all__ = ["DIRECTIONS", "Direction", "displaced", "displacement"]
 
@@ -80,7 +79,7 @@ def displaced(
     radius: float,
     *,
     seeds: Sequence[int],
-    sample: tuple[Float[Tensor, "members samples inputs"], Float[Tensor, "members outputs samples"]] | None = None,
+    sample: tuple[Inputs, Labels] | None = None,
 ) -> Networks:
     """Return networks whose neurons have moved, in a direction that depends on the seed of each and on the width only.
 

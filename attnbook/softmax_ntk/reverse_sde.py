@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from attnbook.softmax_ntk.score_matching import Points, Schedule
 
-__all__ = ["Denoiser", "particles_back", "sample"]
+__all__ = ["Denoiser", "particles_back"]
 
 Denoiser: TypeAlias = Callable[[float, np.ndarray], np.ndarray]
 """(time, points ``(count, dimension)``) to denoised points of the same shape."""
@@ -66,9 +66,3 @@ def particles_back(
         if not np.isfinite(now).all():
             raise FloatingPointError(f"denoiser: a particle is not finite after time {time:g}")
         yield following, now
-
-
-def sample(denoiser: Denoiser, count: int, **options: Any) -> Points:
-    """Return where the particles of :func:`particles_back` end; it says what the arguments mean."""
-    *_, (_, last) = particles_back(denoiser, count, **options)
-    return last

@@ -21,12 +21,16 @@ solved for before each step of the key-query matrix::
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnbook.core.rng import stream
+from attnbook.core.settings import check_positive
+from attnbook.softmax_ntk.two_layer import check_finite, check_shape
 
 __all__ = [
     "attention_weights",
@@ -38,6 +42,9 @@ __all__ = [
     "row_jacobian",
     "solve_values",
 ]
+
+KeyQuery: TypeAlias = Float[Tensor, "members dimension dimension"]
+Tokens: TypeAlias = Float[Tensor, "members sequences length dimension"]
 
 # Directions in which the Gram matrix of the contexts is smaller than this part of its largest eigenvalue are left at 0.
 CUTOFF = 1e-12
@@ -65,9 +72,7 @@ def draw_layer(
         >>> [weights.shape for weights in draw_layer(5, 3, rng=np.random.default_rng(0))]
         [(5, 5), (5, 3)]
     """
-    for name, size in {"dimension": dimension, "n_outputs": n_outputs}.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
+    check_positive(dimension=dimension, n_outputs=n_outputs)
     if not 0 <= sharpness < np.inf:
         raise ValueError(f"sharpness: expected a finite number of at least 0, got {sharpness}")
     key_query = sharpness / dimension * rng.standard_normal((dimension, dimension))
@@ -108,14 +113,12 @@ def draw_planted(
     return {"tokens": tokens, "key_query": key_query, "value": value, "start": start, "signs": signs}
 
 
-def attention_weights(
-    key_query: Float[Tensor, "members dimension dimension"], tokens: Float[Tensor, "members sequences length dimension"]
-) -> Float[Tensor, "members sequences length length"]:
+def attention_weights(key_query: KeyQuery, tokens: Tokens) -> Float[Tensor, "members sequences length length"]:
     r"""Return $\mathrm{softmax}(XQK^\top X^\top)$ of each sequence: row $i$ says what token $i$ looks at.
 
     Args:
-        key_query: One matrix for each layer.
-        tokens: The sequences of each layer.
+        key_query: One matrix for each layer, ``(members, dimension, dimension)``.
+        tokens: The sequences of each layer, ``(members, sequences, length, dimension)``.
 
     Returns:
         Numbers between 0 and 1; each row adds up to 1.
@@ -128,22 +131,21 @@ def attention_weights(
         [0.25, 0.25, 0.25, 0.25]
     """
     members, dimension, _ = key_query.shape
-    _check("tokens", tokens, (members, *tokens.shape[1:3], dimension))
-    if not torch.isfinite(tokens).all():
-        raise ValueError("tokens: expected finite numbers, got NaN or infinity")
+    check_shape("tokens", tokens, (members, *tokens.shape[1:3], dimension))
+    check_finite("tokens", tokens)
     asked = (tokens.flatten(1, 2) @ key_query).unflatten(1, tokens.shape[1:3])
     return torch.softmax(asked @ tokens.mT, dim=3)
 
 
 def contexts(
     weights: Float[Tensor, "members sequences length length"],
-    tokens: Float[Tensor, "members sequences length dimension"],
+    tokens: Tokens,
 ) -> Float[Tensor, "members rows dimension"]:
     """Return what each token gathers before the values are applied: the weighted mean of the tokens of its sequence.
 
     Args:
         weights: What :func:`attention_weights` gave.
-        tokens: The sequences of each layer.
+        tokens: The sequences of each layer, ``(members, sequences, length, dimension)``.
 
     Returns:
         One row for each token.
@@ -152,16 +154,16 @@ def contexts(
 
 
 def outputs(
-    key_query: Float[Tensor, "members dimension dimension"],
+    key_query: KeyQuery,
     value: Float[Tensor, "members dimension outputs"],
-    tokens: Float[Tensor, "members sequences length dimension"],
+    tokens: Tokens,
 ) -> Float[Tensor, "members rows outputs"]:
     r"""Return $\mathrm{softmax}(XQK^\top X^\top)\,XV$ of each layer.
 
     Args:
-        key_query: One matrix for each layer.
+        key_query: One matrix for each layer, ``(members, dimension, dimension)``.
         value: Its values.
-        tokens: Its sequences.
+        tokens: Its sequences, ``(members, sequences, length, dimension)``.
 
     Returns:
         One row for each token.
@@ -169,7 +171,7 @@ def outputs(
     Raises:
         ValueError: If the shapes do not fit or a token is not finite.
     """
-    _check("value", value, (*key_query.shape[:2], value.shape[-1]))
+    check_shape("value", value, (*key_query.shape[:2], value.shape[-1]))
     return contexts(attention_weights(key_query, tokens), tokens) @ value
 
 
@@ -194,14 +196,14 @@ def solve_values(
         >>> solve_values(torch.eye(3)[None], torch.ones(1, 3, 2))[0, 0].tolist()
         [1.0, 1.0]
     """
-    _check("labels", labels, (*rows.shape[:2], labels.shape[-1]))
+    check_shape("labels", labels, (*rows.shape[:2], labels.shape[-1]))
     return torch.linalg.pinv(rows.mT @ rows, rtol=CUTOFF, hermitian=True) @ (rows.mT @ labels)
 
 
 def layer_loss(
-    key_query: Float[Tensor, "members dimension dimension"],
+    key_query: KeyQuery,
     value: Float[Tensor, "members dimension outputs"] | None,
-    tokens: Float[Tensor, "members sequences length dimension"],
+    tokens: Tokens,
     labels: Float[Tensor, "members rows outputs"],
 ) -> Float[Tensor, " members"]:
     r"""Return $\frac1{2nL}\sum\|\mathrm{output}-\mathrm{label}\|^2$ of each layer over its $n$ sequences of $L$ tokens.
@@ -210,9 +212,9 @@ def layer_loss(
     (variable projection, Golub and Pereyra, 1973). So descent on this loss is alternating descent.
 
     Args:
-        key_query: One matrix for each layer.
+        key_query: One matrix for each layer, ``(members, dimension, dimension)``.
         value: Its values; None for those that fit best (:func:`solve_values`).
-        tokens: Its sequences.
+        tokens: Its sequences, ``(members, sequences, length, dimension)``.
         labels: What it should say.
 
     Returns:
@@ -227,8 +229,8 @@ def layer_loss(
     """
     rows = contexts(attention_weights(key_query, tokens), tokens)
     value = solve_values(rows.detach(), labels) if value is None else value
-    _check("value", value, (*key_query.shape[:2], value.shape[-1]))
-    _check("labels", labels, (*rows.shape[:2], value.shape[-1]))
+    check_shape("value", value, (*key_query.shape[:2], value.shape[-1]))
+    check_shape("labels", labels, (*rows.shape[:2], value.shape[-1]))
     return (rows @ value - labels).square().sum((1, 2)) / (2 * rows.shape[1])
 
 
@@ -262,8 +264,3 @@ def row_jacobian(
     found = (shares * values).sum(1)
     slopes = shares * (values - found[:, None] / keys.shape[1])
     return found, (queries[:, :, None] * (slopes[:, None] @ keys)).reshape(len(queries), -1)
-
-
-def _check(name: str, given: Tensor, expected: tuple[int, ...]) -> None:
-    if given.shape != expected:
-        raise ValueError(f"{name}: expected the shape {expected}, got {tuple(given.shape)}")

@@ -70,12 +70,12 @@ class Trained:
 
     def movement(self) -> Float[np.ndarray, "seeds width"]:
         """Return how far each neuron moved, in Euclidean norm."""
-        return (self.descent.networks.first_layer - self.start.first_layer).norm(dim=1).cpu().double().numpy()
+        return (self.descent.networks.first_layer - self.start.first_layer).norm(dim=1).cpu().numpy()
 
     def drift(self) -> Float[np.ndarray, " seeds"]:
         """Return how far the kernel moved, relative to its first norm."""
         moved = ntk_gram(self.descent.networks, self.inputs) - self.kernel
-        return (moved.norm(dim=(1, 2)) / self.kernel.norm(dim=(1, 2))).cpu().double().numpy()
+        return (moved.norm(dim=(1, 2)) / self.kernel.norm(dim=(1, 2))).cpu().numpy()
 
 
 def starting_networks(
@@ -99,7 +99,7 @@ def starting_networks(
         draw_weights(p.width, p.n_inputs, p.n_outputs, rng=stream(s, "weights", p.width), scale=p.scale, start=p.start)
         for s in seeds
     ]
-    inputs, labels = (to(np.stack([getattr(one, name) for one in drawn])) for name in ("inputs", "labels"))
+    inputs, labels = (to(np.stack(part)) for part in zip(*drawn, strict=True))
     return Networks.stack(p.activation, weights, device=inputs.device), inputs, labels
 
 
@@ -134,11 +134,13 @@ def train(
     kernel = ntk_gram(start, inputs)
     eigenvalues = torch.linalg.eigvalsh(kernel)
     for member in (eigenvalues[:, -1] <= 0).nonzero().flatten().tolist():
-        remedy = f"all its neurons are off at every sample: take a larger width than {problem.width}, or another seed"
-        if problem.activation != "relu":
-            remedy = "all its neurons are saturated: take smaller weights (scale), or inputs of norm at most one"
+        remedy = (
+            f"all its neurons are off at every sample: take a larger width than {problem.width}, or another seed"
+            if problem.activation == "relu"
+            else "all its neurons are saturated: take smaller weights (scale), or inputs of norm at most one"
+        )
         raise ValueError(f"kernel: that of seed {seeds[member]}, {problem.activation}, is zero; {remedy}")
     labels = labels + predict(start, inputs)
     step_size = fraction / (problem.width * eigenvalues[:, -1])
     descent = gradient_descent(start, inputs, labels, step_size, max_steps=max_steps, target=target)
-    return Trained(start, inputs, labels, kernel, eigenvalues.cpu().double().numpy(), step_size, descent)
+    return Trained(start, inputs, labels, kernel, eigenvalues.cpu().numpy(), step_size, descent)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -34,14 +34,16 @@ from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.kernels import Activation, check_activation
 
 __all__ = [
-    "Networks", "Start", "Weights", "draw_weights", "logits", "loss_and_gradient", "neuron_derivatives", "predict",
+    "Inputs", "Labels", "Networks", "Start", "Weights", "check_finite", "check_shape", "draw_weights", "logits",
+    "loss_and_gradient", "neuron_derivatives", "predict",
 ]  # fmt: skip
 
+Inputs: TypeAlias = Float[Tensor, "members samples inputs"]
+Labels: TypeAlias = Float[Tensor, "members outputs samples"]
 Start: TypeAlias = Literal["paired", "opposite_signs", "independent"]
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """The two layers of one network, before training.
 
     Attributes:
@@ -111,8 +113,7 @@ class Networks:
 
     def __post_init__(self) -> None:
         check_activation(self.activation)
-        if not torch.isfinite(self.first_layer).all():
-            raise ValueError("first_layer: expected finite numbers, got NaN or infinity")
+        check_finite("first_layer", self.first_layer)
 
     @classmethod
     def stack(
@@ -137,10 +138,12 @@ class Networks:
         Raises:
             ValueError: If there are none, their shapes differ, a weight is not finite or the activation is unknown.
         """
-        shapes = sorted({(w.first_layer.shape, w.signs.shape) for w in weights})
+        shapes = {tuple(layer.shape for layer in one) for one in weights}
         if len(shapes) != 1:
-            raise ValueError(f"weights: expected networks of one shape, at least one; group by width; got {shapes}")
-        both = np.stack([w.first_layer for w in weights]), np.stack([w.signs for w in weights])
+            raise ValueError(
+                f"weights: expected networks of one shape, at least one; group by width; got {sorted(shapes)}"
+            )
+        both = zip(*weights, strict=True)
         return cls(activation, *(to_tensor(part, device=device, dtype=dtype) for part in both))
 
     @property
@@ -153,17 +156,15 @@ class Networks:
         return replace(self, first_layer=self.first_layer[members], signs=self.signs[members])
 
 
-def predict(
-    networks: Networks, inputs: Float[Tensor, "members samples inputs"]
-) -> Float[Tensor, "members outputs samples"]:
+def predict(networks: Networks, inputs: Inputs) -> Labels:
     r"""Return $F_\ell(x) = \sum_r a_{\ell r}\phi_r(x)$ of each network for its inputs (equation (1) for softmax).
 
     Args:
         networks: The networks.
-        inputs: Samples of each of them.
+        inputs: Samples of each of them, ``(members, samples, inputs)``.
 
     Returns:
-        Their outputs.
+        Their outputs, ``(members, outputs, samples)``.
 
     Raises:
         ValueError: As :func:`logits`.
@@ -173,8 +174,8 @@ def predict(
 
 def loss_and_gradient(
     networks: Networks,
-    inputs: Float[Tensor, "members samples inputs"],
-    labels: Float[Tensor, "members outputs samples"],
+    inputs: Inputs,
+    labels: Labels,
 ) -> tuple[Float[Tensor, " members"], Float[Tensor, "members inputs width"]]:
     r"""Return the loss of each network (Definition 3.2) and its gradient (Claim 3.4), in closed form.
 
@@ -185,8 +186,8 @@ def loss_and_gradient(
 
     Args:
         networks: The networks.
-        inputs: Samples of each of them.
-        labels: What they are to fit.
+        inputs: Samples of each of them, ``(members, samples, inputs)``.
+        labels: What they are to fit, ``(members, outputs, samples)``.
 
     Returns:
         Losses and gradients.
@@ -195,9 +196,7 @@ def loss_and_gradient(
         ValueError: If the shapes do not fit.
     """
     neurons, outputs = _neurons_and_outputs(networks, inputs)
-    if labels.shape != outputs.shape:
-        expected = f"(members, outputs, samples) = {tuple(outputs.shape)}"
-        raise ValueError(f"labels: expected {expected}, got {tuple(labels.shape)}")
+    check_shape("labels", labels, outputs.shape)
     residual = outputs - labels
     # With one output an outer product, for which bmm takes two to seven times as long.
     back = residual.mT * networks.signs if labels.shape[1] == 1 else torch.bmm(residual.mT, networks.signs)
@@ -207,14 +206,12 @@ def loss_and_gradient(
     return residual.square().sum((1, 2)) / 2, torch.bmm(inputs.mT, back)
 
 
-def neuron_derivatives(
-    networks: Networks, inputs: Float[Tensor, "members samples inputs"]
-) -> Float[Tensor, "members samples width"]:
+def neuron_derivatives(networks: Networks, inputs: Inputs) -> Float[Tensor, "members samples width"]:
     r"""Return the factor $g$ of each neuron's derivative for each sample (see above).
 
     Args:
         networks: The networks.
-        inputs: Samples of each of them.
+        inputs: Samples of each of them, ``(members, samples, inputs)``.
 
     Returns:
         The factors.
@@ -235,14 +232,12 @@ def _neurons_and_outputs(networks: Networks, inputs: Tensor) -> tuple[Tensor, Te
     return neurons, torch.bmm(networks.signs, neurons.mT)
 
 
-def logits(
-    networks: Networks, inputs: Float[Tensor, "members samples inputs"]
-) -> Float[Tensor, "members samples width"]:
+def logits(networks: Networks, inputs: Inputs) -> Float[Tensor, "members samples width"]:
     r"""Return $\langle w_r, x\rangle$ of each neuron for each sample.
 
     Args:
         networks: The networks.
-        inputs: Samples of each of them.
+        inputs: Samples of each of them, ``(members, samples, inputs)``.
 
     Returns:
         The logits.
@@ -251,10 +246,19 @@ def logits(
         ValueError: If the shapes do not fit or an input is not finite.
     """
     members, n_inputs, _ = networks.first_layer.shape
-    if inputs.ndim != 3 or inputs.shape[::2] != (members, n_inputs):
-        expected = f"(members, samples, inputs) = ({members}, any, {n_inputs})"
-        raise ValueError(f"inputs: expected {expected}, got {tuple(inputs.shape)}")
-    # One pass over the inputs; a sum of finite numbers may be infinite as well.
-    if not math.isfinite(inputs.sum()) and not torch.isfinite(inputs).all():
-        raise ValueError("inputs: expected finite numbers, got NaN or infinity")
+    check_shape("inputs", inputs, (members, *inputs.shape[1:2], n_inputs))
+    check_finite("inputs", inputs)
     return torch.bmm(inputs, networks.first_layer)
+
+
+def check_finite(name: str, given: Tensor) -> None:
+    """Refuse a tensor with NaN or infinity."""
+    # One pass over the numbers; a sum of finite numbers may be infinite as well.
+    if not math.isfinite(given.sum()) and not torch.isfinite(given).all():
+        raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+
+
+def check_shape(name: str, given: Tensor, expected: tuple[int, ...]) -> None:
+    """Refuse a tensor of another shape."""
+    if given.shape != expected:
+        raise ValueError(f"{name}: expected shape {tuple(expected)}, to fit the others, got {tuple(given.shape)}")

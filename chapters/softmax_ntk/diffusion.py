@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, StoppingR
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
+Values: TypeAlias = dict[str, Any]
 SCHEDULE = Schedule()
 ONE = Task(((-0.6,), (0.6,)), 0.15)  # two modes in one dimension
 PLANE = Task(((0.0, 0.6), (-0.52, -0.3), (0.52, -0.3)), 0.12, radius=3.2)  # three modes in the plane
@@ -63,7 +64,7 @@ def fresh_noise(
         options: Any = {"steps": steps, "step_size": step_size, "seed": seed}
         options["errors"] = {"error": (at, truth), "held_out_loss": (held, others.T)}
 
-        def errors(many: float) -> dict[str, Any]:
+        def errors(many: float) -> Values:
             networks[many], history = train_on_copies(PLANE, start, clean, int(many), **options)
             records = history.records.items()
             return {name: xr.DataArray(x[:, 0], {"step": history.steps}) for name, x in records}
@@ -93,7 +94,7 @@ def back(task: Task, answers: Answers, particles: int, seed: int) -> Iterator[tu
 
 
 @fresh_noise.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     over, near = data.stopped_error / data.line_error, data.near.isel(time=-1)
     once, middle, fresh = (over.isel(copies=i) for i in (0, len(data.copies) // 2, -1))
     shares = {f"near_{name.split()[-1]}": near.sel(sampler=name) for name in near.sampler.values.tolist()}
@@ -124,7 +125,7 @@ def forward_and_back(
     times = np.linspace(SCHEDULE.first, SCHEDULE.last, 300)
     slopes = [np.abs(truth(t, x + h) - truth(t, x - h)).max() / (2 * h) for t in times]
 
-    def one(seed: int) -> dict[str, Any]:
+    def one(seed: int) -> Values:
         *_, (_, made) = back(ONE, ONE.truth, particles, seed)
         noisy = ONE.noisy(inputs, stream(seed, "inputs"))
         drawn = ONE.noisy(draws, stream(seed, "loss gap"))
@@ -144,7 +145,7 @@ def forward_and_back(
 
 
 @forward_and_back.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     gap, worst = data.loss_gap, highest(data.wasserstein)
     apart = gap.max("model") - gap.min("model")
     clipped = {"input_norm": highest(data.input_norm), "share_clipped": highest(data.clipped)}
@@ -193,7 +194,7 @@ def score_learning(
     def one(seed: int) -> xr.Dataset:
         kept: dict[str, tuple[Machine, NoisySample]] = {}
 
-        def curves(name: str) -> dict[str, Any]:
+        def curves(name: str) -> Values:
             task, counts = TASKS[name], {"train": samples, "held out": held_out, "test": test}
             drawn, held, at = (task.noisy(count, stream(seed, part)) for part, count in counts.items())
             machine = Machine(task, task.start(width, scale, seed, device=device()), drawn)
@@ -223,7 +224,7 @@ def score_learning(
 
 
 @score_learning.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     one, plane = (data.sel(task=task) for task in TASKS)
     rise = one.error.isel(step=-1) / one.error.min("step")
     fits = (one.train_loss.isel(step=-1) < one.train_noise).mean("seed")
@@ -295,7 +296,7 @@ def score_sizes(
 
 
 @score_sizes.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     over, learned = data.stopped_error / data.line_error, data.class_stopped_error
     slopes = {"slope_class": slope(learned, "size"), "slope": slope(data.stopped_error, "size")}
     few, most = over.sel(size=slice(None, FEW)), over.sel(size=slice(None, MANY)).isel(size=-1)
@@ -322,7 +323,7 @@ ALT = {
 COLORS = {"true score": INK, "softmax network": "#0b5cad", "best line": "#c2410c"}
 
 
-def clouds(data: xr.Dataset, time: float, yours: Mapping[str, Any] | None = None) -> Figure:
+def clouds(data: xr.Dataset, time: float, yours: Values | None = None) -> Figure:
     """Draw particles on their way back at one time, with each denoiser, and samples of the reader's own."""
     import matplotlib.pyplot as plt
 
@@ -351,7 +352,7 @@ def cloud_text(data: xr.Dataset, time: float) -> str:
     return f"Time {time:g}, share of particles inside a circle, median of the seeds: {', '.join(shares)}."
 
 
-def near_a_mode(data: xr.Dataset, yours: Mapping[str, Any]) -> Table:
+def near_a_mode(data: xr.Dataset, yours: Values) -> Table:
     """Say which share of the samples is inside a circle, and of the reader's own."""
     near = data.near.isel(time=-1)
     rows = [[str(name), spread(near.sel(sampler=name), ".0%")] for name in near.sampler.values]

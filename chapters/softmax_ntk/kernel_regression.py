@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -253,7 +253,7 @@ ALT = {
 }
 
 
-def picture(yours: Mapping[str, Any] | None = None, size: float = 1, *, panels: int = 2) -> Figure:
+def picture(yours: Values | None = None, size: float = 1, *, panels: int = 2) -> Figure:
     """Draw a network, the first of yours or the book's, and kernel regression around the circle; and gaps by width.
 
     Yours are, by name, gaps by width, the curves of both, and angles and labels of the samples.

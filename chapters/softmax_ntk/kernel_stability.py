@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from attnbook.softmax_ntk.two_layer import logits, predict
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
+Values: TypeAlias = dict[str, Any]
 MOVES = *DIRECTIONS, "gradient"
 SHOWN = ["softmax", "exp"]
 LEMMA, SMALL = slice(None, 0.0099), slice(None, 0.3)  # radii of the lemma, and those at which slopes are taken
@@ -67,7 +68,7 @@ def kernel_movement(
         def moved(
             direction: Any = "random", radius: float = radius, width: int = width, size: int = sizes[-1],
             output: int = outputs[0],
-        ) -> dict[str, Any]:  # fmt: skip
+        ) -> Values:  # fmt: skip
             problem = Problem(network, width, sizes[-1], n_inputs, outputs[-1], start=start)
             drawn, x, y = starting_networks(problem, seeds, device=device())
             networks, x = replace(drawn, signs=drawn.signs[:, :output]), x[:, :size]
@@ -81,7 +82,7 @@ def kernel_movement(
                 "exponent": logits(networks, x).abs().amax((1, 2)).clamp(min=1),
             }  # fmt: skip
 
-        def trained(width: int) -> dict[str, Any]:
+        def trained(width: int) -> Values:
             problem = Problem(network, width, 2 * n_inputs, n_inputs, start=start)
             run = train(problem, seeds, device=device(), max_steps=3000, target=target)
             w, end = run.start.first_layer, run.descent.networks.first_layer
@@ -97,7 +98,7 @@ def kernel_movement(
             (moved, {"size": sizes, "output": outputs}), (trained, {"width": widths}),
         ]  # fmt: skip
 
-        def measured(*at: Any, run: Any, names: Any) -> dict[str, Any]:
+        def measured(*at: Any, run: Any, names: Any) -> Values:
             return {name: ("seed", x.cpu()) for name, x in run(**dict(zip(names, at, strict=True))).items()}
 
         found, wide, many, ends = (sweep(partial(measured, run=run, names=of), **of) for run, of in track(grids))
@@ -107,7 +108,7 @@ def kernel_movement(
 
 
 @kernel_movement.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     s, relative = data.attrs["settings"], data.change / data.norm
     free = data.sel(start="independent")  # as in the lemma
     wide, size = slope(free.by_width, "width"), free.by_size.sel(network="softmax")
@@ -165,7 +166,7 @@ ALT = {
 }
 
 
-def after_training(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure:
+def after_training(data: xr.Dataset, yours: Values | None = None) -> Figure:
     """Draw how much training changes the kernel against the number of neurons: a line for each network and start."""
     import matplotlib.pyplot as plt
 
@@ -181,7 +182,7 @@ def after_training(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> 
     return figure
 
 
-def movement(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure:
+def movement(data: xr.Dataset, yours: Values | None = None) -> Figure:
     """Draw the change of the kernel against the distance: a panel for each kind of move, those of yours among them."""
     import matplotlib.pyplot as plt
 

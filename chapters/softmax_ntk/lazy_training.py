@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from attnbook.softmax_ntk.two_layer import loss_and_gradient, predict
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
+Values: TypeAlias = dict[str, Any]
 ZERO = 1e-24  # of the first loss: where training ends
 WEAKEST = "softmax, slowest labels"  # along the weakest eigenvector of the kernel; all others are random
 NETWORKS = {"softmax": "softmax", WEAKEST: "softmax", "exp": "exp", "relu": "relu"}
@@ -52,10 +53,10 @@ def to_zero_loss(
     width: PositiveInt = 1024,  # of these
 ) -> xr.Dataset:
     """Theorem 4.2 and Table 1: networks trained to 1e-24 of the first loss, beside their linear models."""
-    how: dict[str, Any] = {"device": device(), "max_steps": max_steps, "target": ZERO}
+    how: Values = {"device": device(), "max_steps": max_steps, "target": ZERO}
     kept = sorted({*range(min(max_steps, 20)), *range(0, max_steps + 1, 10)})
 
-    def by_width(network: str, m: float) -> dict[str, Any]:
+    def by_width(network: str, m: float) -> Values:
         problem = Problem(NETWORKS[network], int(m), samples, inputs)
         run = train(problem, seeds, **how, samples=slowest(problem, seeds) if network == WEAKEST else None)
         losses, last = run.descent.loss / run.descent.loss[0], run.descent.steps
@@ -74,7 +75,7 @@ def to_zero_loss(
             "loss": (("seed", "step"), np.pad(losses, missing, constant_values=np.nan)[kept].T)
         }
 
-    def by_size(network: Activation, n: float) -> dict[str, Any]:
+    def by_size(network: Activation, n: float) -> Values:
         run = train(Problem(network, width, int(n), inputs), seeds, **how)
         return {"size_steps": ("seed", run.descent.steps)}
 
@@ -84,7 +85,7 @@ def to_zero_loss(
 
 
 @to_zero_loss.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     both, wide = data.sel(network=["softmax", WEAKEST]), data.isel(width=slice(2, None))
     enough, last = both.isel(width=slice(1, None)), data.sel(network=ACTIVATIONS).isel(width=-1)
     steps, growth = last.steps.median("seed"), slope(data.size_steps.median("seed"), "size")
@@ -113,7 +114,7 @@ def slowest(problem: Problem, seeds: Seeds) -> list[Sample]:
     return [Sample(*both) for both in zip(inputs.cpu().numpy(), labels.cpu().numpy(), strict=True)]
 
 
-def by_seed(found: Mapping[str, Any], second: str) -> dict[str, Any]:
+def by_seed(found: Values, second: str) -> Values:
     """Name the dimensions of arrays whose first one runs over the seeds."""
     return {name: (("seed", second)[: np.ndim(value)], value) for name, value in found.items()}
 
@@ -140,7 +141,7 @@ def of_theorem(data: xr.Dataset, error: float = 1e-3) -> xr.Dataset:
     """Ask Theorem 4.2 for width, step size and number of steps, and the widest kernel, at rest, what they leave."""
     widest = data.sel(network="softmax").isel(width=-1)
 
-    def one(seed: int) -> dict[str, Any]:
+    def one(seed: int) -> Values:
         mu, parts = (of.sel(seed=seed).values for of in (widest.eigenvalues, widest.parts))
         width, step_size, steps = required(mu[0], len(mu), error=error * len(mu))
         length = step_size * mu[-1]
@@ -168,7 +169,7 @@ def lemmas(
 ) -> xr.Dataset:
     """Lemmas 5.3 (gradient), E.2 to E.4 and Claims E.6, E.7: what each of the first steps does to the squared error."""
 
-    def one(by: float, width: float) -> dict[str, Any]:
+    def one(by: float, width: float) -> Values:
         problem = Problem("softmax", int(width), samples, inputs, outputs)
         return account(train(problem, seeds, device=device(), max_steps=1, fraction=by), steps)
 
@@ -176,7 +177,7 @@ def lemmas(
 
 
 @lemmas.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     short, usual = (data.isel(length=i) for i in (0, 1))
     worst = {name: highest(usual.terms.sel(term=name)) for name in TERMS}
     return {
@@ -189,7 +190,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     }  # fmt: skip
 
 
-def account(run: Trained, steps: int) -> dict[str, Any]:
+def account(run: Trained, steps: int) -> Values:
     """Take steps apart: the largest value of each term in the unit of the proof, and of what else the lemmas bound."""
     now, x, y, eta, seen = run.start, run.inputs, run.labels, run.step_size, []
     unit = 2 * now.width * eta * torch.as_tensor(run.eigenvalues[:, 0], device=x.device)
@@ -236,7 +237,7 @@ def wide_enough(
 
 
 @wide_enough.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     fitted = data.attrs["settings"]["samples"] * data.output
     over = np.maximum((data.by_samples / data["size"] ** 2).max("size"), (data.by_outputs / fitted**2).max("output"))
     slopes = (slope(width.median("seed"), width.dims[0]) for width in (data.by_samples, data.by_outputs))
@@ -272,7 +273,7 @@ def curvature(
 
 
 @curvature.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     softmax, exp = (data.sel(network=name) for name in ("softmax", "exp"))
     ratio = (exp.lowest / softmax.lowest).median("width")
     found = {"exp_over_softmax": ratio, "least_gradient": lowest(data.gradient)}
@@ -289,7 +290,7 @@ ALT = {
 CIRCLE, AROUND = np.array([0.5, 2.1, 3.5, 5.3]), np.linspace(0, 2 * np.pi, 200)  # angles: four inputs, and all
 
 
-def to_zero(data: xr.Dataset, yours: Mapping[str, Any] | None = None, *, slowest: bool = False) -> Figure:
+def to_zero(data: xr.Dataset, yours: Values | None = None, *, slowest: bool = False) -> Figure:
     """Draw the loss of a typical draw on its linear model: at every width, or the widest on its slowest labels."""
     import matplotlib.pyplot as plt
 

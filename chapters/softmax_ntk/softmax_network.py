@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 import xarray as xr
 from pydantic import PositiveFloat, PositiveInt
+from scipy.special import softmax
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.lab import Counts, Increasing, Seeds, device, experiment, highest, lowest, sweep
 from attnbook.show import INK, Look, Table, band, curves, own_lines, spread, style
 from attnbook.softmax_ntk.data import sphere
+from attnbook.softmax_ntk.descent import gradient_descent
 from attnbook.softmax_ntk.kernels import ACTIVATIONS, Activation, infinite_width_kernel
 from attnbook.softmax_ntk.looks import LOOKS
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.two_layer import Networks, Weights, draw_weights, loss_and_gradient
+from attnbook.softmax_ntk.two_layer import Networks, Weights, draw_weights
 
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
+Values: TypeAlias = dict[str, Any]
 ALIKE, DIFFERENT = 1.0, 0.5  # length of the shortest possible input; the longest has length 1
 
 
@@ -51,7 +54,7 @@ def competition(
             return x @ draw_weights(int(width), inputs, 1, rng=stream(seed, "weights", int(width))).first_layer
 
         drawn, few = {width: logits(width) for width in widths}, logits(shown)[0]
-        sorted_shares = [np.sort(shares(scale * few))[::-1] for scale in scales]
+        sorted_shares = [np.sort(softmax(scale * few))[::-1] for scale in scales]
         found = sweep(lambda m, s: {"at_work": at_work(s * drawn[m]).mean()}, width=widths, scale=scales)
         return found.assign(share=(("scale", "neuron"), sorted_shares))
 
@@ -59,7 +62,7 @@ def competition(
 
 
 @competition.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     tail = np.sqrt(np.log(data.width / 2) / 2)  # where the formula has to fail
     ratio = data.at_work / expected(data.width, data.scale)
     first = data.scale.where(data.scale > tail).min("scale")
@@ -91,7 +94,7 @@ def three_networks(
 ) -> xr.Dataset:
     """Softmax, exp and ReLU networks with the same weights: condition numbers, and steps of gradient descent."""
 
-    def at(shortest: float, width: float, network: Activation) -> dict[str, Any]:
+    def at(shortest: float, width: float, network: Activation) -> Values:
         drawn = [draw(seed, samples, int(width), shortest) for seed in seeds]
         x, y = (torch.as_tensor(np.stack(part), device=device()) for part in list(zip(*drawn, strict=True))[:2])
         start = Networks.stack(network, [weights for _, _, weights in drawn], device=device())
@@ -108,7 +111,7 @@ def three_networks(
 
 
 @three_networks.measures
-def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
+def _(data: xr.Dataset) -> Values:
     over = (data.steps / data.steps.sel(network="softmax")).median("seed")  # of each width, median over seeds
     alike, different = (over.sel(shortest=shortest) for shortest in (ALIKE, DIFFERENT))
     condition = data.condition.sel(shortest=DIFFERENT).isel(width=-1)
@@ -138,27 +141,14 @@ def descend(
     networks: Networks, x: Any, y: Any, step_sizes: np.ndarray, target: float, shown: int, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the first losses of gradient descent over the very first, and how many steps each network takes."""
-    eta, losses = torch.as_tensor(step_sizes, device=x.device)[:, None, None], []
-    for step in range(most + 1):
-        loss, gradient = loss_and_gradient(networks, x, y)
-        losses.append(loss.cpu().numpy())
-        if step >= shown and (losses[-1] <= target * losses[0]).all():
-            break
-        networks = replace(networks, first_layer=networks.first_layer - eta * gradient)
-    over = np.stack(losses) / losses[0]
-    arrived = over <= target
-    return over[: shown + 1], np.where(arrived.any(0), arrived.argmax(0), most)
-
-
-def shares(logits: np.ndarray) -> np.ndarray:
-    """Return the softmax along the last axis."""
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    problem = networks, x, y, torch.as_tensor(step_sizes, device=x.device)
+    first = gradient_descent(*problem, max_steps=shown).loss
+    return first / first[0], gradient_descent(*problem, max_steps=most, target=target).steps
 
 
 def at_work(logits: np.ndarray) -> np.ndarray:
     """Return the number of neurons at work, one over the sum of squared shares."""
-    return 1 / np.square(shares(logits)).sum(-1)
+    return 1 / np.square(softmax(logits, axis=-1)).sum(-1)
 
 
 def expected(width: Any, scale: Any) -> Any:
@@ -176,7 +166,7 @@ ALT = {
 }
 
 
-def losses(data: xr.Dataset, yours: Mapping[str, Any] | None = None) -> Figure:
+def losses(data: xr.Dataset, yours: Values | None = None) -> Figure:
     """Draw the losses of the three networks on inputs of different lengths, and losses of the reader's own."""
     import matplotlib.pyplot as plt
 
@@ -262,7 +252,7 @@ def kernel_at_infinite_width(answer: Callable[..., Any]) -> str | None:
 def counted_neurons(answer: Callable[..., Any]) -> str | None:
     """Check the number of neurons at work, also for logits that overflow."""
     logits = 2 * stream(1, "exercise", "SN-6").standard_normal((5, 7))
-    right, found = at_work(logits), shares(logits)
+    right, found = at_work(logits), softmax(logits, axis=-1)
     likely = {
         "this is its inverse": 1 / right,
         "this is the number over the width": right / 7,

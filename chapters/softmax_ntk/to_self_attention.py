@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from attnbook.train import SGD, Adam, autograd, train
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
+Values: TypeAlias = dict[str, Any]
 SHOWN = 50  # labels of the kernels that the slider shows
 FITTED = 1e-6  # relative loss below which a layer counts as fitted
 PROBLEMS = {"plain": {}, "common_mean": {"mean_norm": 2.0}, "sharp": {"sharpness": 8.0}}
@@ -55,7 +56,7 @@ def layer_as_network(
     """How many coin flips a layer can fit by its key-query matrix, and a network whose neurons are free."""
     from scipy.optimize import least_squares
 
-    def one(free: bool, averaged: bool, seed: int, count: float, length: float) -> dict[str, Any]:
+    def one(free: bool, averaged: bool, seed: int, count: float, length: float) -> Values:
         row, start = draw_rows(seed, int(count), int(length), dimension, free)
         factor = 1 / length if averaged else 1.0  # of `row`, which has the network's factor already
         target = stream(seed, "coins").choice([-1.0, 1.0], int(count)) + factor * row(start)[0]
@@ -75,7 +76,7 @@ def layer_as_network(
 
 
 @layer_as_network.measures
-def _(data: xr.Dataset) -> dict[str, Any]:
+def _(data: xr.Dataset) -> Values:
     most, weights = data.isel(labels=-1), data.attrs["settings"]["dimension"] ** 2
     few = data.left.where(data.labels < weights / 2)
     over = most.left / (1 - weights / most.labels)
@@ -139,7 +140,7 @@ def planted_attention(
         }
         return made["key_query"], train_layers(made, *WAYS[way], np.array(pairs * len(seeds)), steps)
 
-    def one(problem: str, way: str) -> dict[str, Any]:
+    def one(problem: str, way: str) -> Values:
         rates = adam_steps if "adam" in way else key_query_steps
         pairs = [*product(rates, value_steps if way == "joint_from_zero" else (1.0,))]
         with listening(lambda share: None):
@@ -159,7 +160,7 @@ def planted_attention(
 
 
 @planted_attention.measures
-def _(data: xr.Dataset) -> dict[str, Any]:
+def _(data: xr.Dataset) -> Values:
     counts = {problem: data.evaluations.sel(problem=problem) for problem in PROBLEMS}
     reached = {
         f"share_reached_{problem}": (count.sel(way="alternating") <= data.attrs["settings"]["steps"]).mean("seed")
@@ -267,7 +268,7 @@ def spectrum_text(dimension: int, length: int) -> str:
     return f"{dimension} entries in a token, {length} keys: {count} of {SHOWN} eigenvalues are not zero."
 
 
-def race(data: xr.Dataset, yours: Mapping[str, Any] | None = None, problem: str = "plain") -> Figure:
+def race(data: xr.Dataset, yours: Values | None = None, problem: str = "plain") -> Figure:
     """Draw the loss against gradients of the key-query matrix, and the reader's own lines."""
     import matplotlib.pyplot as plt
 

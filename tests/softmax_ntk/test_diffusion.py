@@ -17,7 +17,7 @@ from attnbook.core.rng import stream
 from attnbook.softmax_ntk.denoisers import Machine, Task, function_of_class, train_on_copies
 from attnbook.softmax_ntk.mixtures import Mixture
 from attnbook.softmax_ntk.ntk import ntk_gram
-from attnbook.softmax_ntk.reverse_sde import particles_back, sample
+from attnbook.softmax_ntk.reverse_sde import particles_back
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, StoppingRule
 
 CHAPTER = Path(__file__).parents[2] / "chapters" / "softmax_ntk" / "diffusion.py"
@@ -142,7 +142,8 @@ def test_held_out_labels_stop_at_the_best_step_within_patience_and_budget():
 
 
 def made_by(denoiser, count=5, **options):
-    return sample(denoiser, count, dimension=1, rng=stream(1, "sde"), schedule=SCHEDULE, **options)
+    *_, (_, last) = particles_back(denoiser, count, dimension=1, rng=stream(1, "sde"), schedule=SCHEDULE, **options)
+    return last
 
 
 def test_true_score_leads_back_and_wrong_ones_do_not():
