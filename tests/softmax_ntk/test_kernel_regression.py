@@ -9,7 +9,6 @@ import pytest
 import red
 import torch
 from scipy.stats import beta
-from sklearn.kernel_ridge import KernelRidge
 
 import attnbook
 from attnbook import lab
@@ -47,15 +46,6 @@ def test_flow_of_a_singular_kernel_learns_linearly_in_time_where_the_kernel_is_b
     kernel, labels = torch.diag(torch.tensor([1.0, 0.0])).double(), torch.ones(2).double()
     found = kernel_gradient_flow(kernel, labels, None, [3.0], cross=torch.eye(2).double())[0]
     torch.testing.assert_close(found, torch.tensor([1 - math.exp(-3), 3.0]).double())
-
-
-def test_steps_and_flow_end_in_kernel_regression_which_is_ridge_regression_without_a_ridge():
-    limit, rate = CROSS @ torch.linalg.solve(KERNEL, LABELS), 1 / float(torch.linalg.eigvalsh(KERNEL)[-1])
-    for step_size in (None, rate):
-        found = kernel_gradient_flow(KERNEL, LABELS, step_size, [100_000], cross=CROSS)[0]
-        torch.testing.assert_close(found, limit, rtol=1e-9, atol=1e-9)
-    ridge = KernelRidge(alpha=1e-13, kernel="precomputed").fit(KERNEL.numpy(), LABELS.numpy())
-    np.testing.assert_allclose(limit, ridge.predict(CROSS.numpy()), rtol=1e-8)
 
 
 def test_a_diverging_step_size_is_refused_and_says_which():
