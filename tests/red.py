@@ -62,6 +62,18 @@ def rearranged(arrays):
             yield arrays | {one: b, other: a}
 
 
+def scaled(name, factor, **where):
+    """A change of one array, at some labels or as a whole: by a factor, or a function of the part that gives one."""
+
+    def changed(data):
+        array = data[name].astype(float)
+        part = array.loc[where]
+        array.loc[where] = (factor(part) if callable(factor) else factor) * part
+        return data.assign({name: array})
+
+    return changed
+
+
 def named(experiment, data):
     """Made data that name the experiment whose they could be, and its settings, as :meth:`Experiment.run` does."""
     return data.assign_attrs(experiment=experiment.id, settings=plain(experiment))
