@@ -102,7 +102,7 @@ def check(
     ):
         if array is not None and tuple(array.shape) != shape:
             raise ValueError(f"{name}: expected {shape}, got {tuple(array.shape)}")
-    if counts is not None and not (counts.min() >= 0 and 0 < counts.sum(1).min() and counts.max() < torch.inf):
+    if counts is not None and not (counts.min() >= 0 and counts.sum(1).min() > 0 and counts.max() < torch.inf):
         raise ValueError(f"counts: expected finite numbers of at least 0, not all 0, got {counts.tolist()}")
     return members, heads, n_tokens, dimension
 
