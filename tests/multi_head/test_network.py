@@ -224,14 +224,12 @@ def test_divergence_is_an_error():
 def test_descent_stops_each_member_at_its_own_first_step_below_the_loss():
     """Beside plain gradient descent of each member for as many steps as it took."""
     start, batch = draw()
-    found = network.descend_to(start, batch, step_size=0.5, loss=0.3, most_steps=500)
-    losses = network.gradient_descent(start, batch, step_size=0.5, steps=500, record_at=range(501)).records[
-        "train_loss"
-    ]
+    found = network.descend_to(start, batch, step_size=0.02, loss=0.3, most_steps=50)
+    losses = network.gradient_descent(start, batch, step_size=0.02, steps=50, record_at=range(51)).records["train_loss"]
     first = (losses <= 0.3).argmax(0)
     np.testing.assert_allclose(network.losses(found, batch), losses[first, [0, 1]], rtol=1e-12)
     with pytest.raises(FloatingPointError, match="loss: a member is still above"):
-        network.descend_to(start, batch, step_size=0.5, loss=0.3, most_steps=1)
+        network.descend_to(start, batch, step_size=0.02, loss=0.3, most_steps=1)
     for change in ({"step_size": 0.0}, {"loss": -1.0}):
         with pytest.raises(ValueError, match=next(iter(change))):
-            network.descend_to(start, batch, **({"step_size": 0.5, "loss": 0.3, "most_steps": 9} | change))
+            network.descend_to(start, batch, **({"step_size": 0.02, "loss": 0.3, "most_steps": 9} | change))
