@@ -132,7 +132,8 @@ def on_a_circle(
     steps: PositiveInt = 300,
 ) -> xr.Dataset:
     """Trained networks beside kernel regression all around a circle: growing widths, growing labels."""
-    draws = [torch.rand(6, generator=torch.Generator().manual_seed(seed)) for seed in seeds]  # those of the page
+    plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+    draws = [torch.rand(6, generator=torch.Generator().manual_seed(seed), **plain) for seed in seeds]  # as in the page
     labels, angles = 2 * torch.stack(draws).double().numpy() - 1, np.linspace(0, 2 * np.pi, 73)
     new = np.stack([np.cos(angles), np.sin(angles)], axis=1)
 

@@ -90,7 +90,7 @@ def kernel_movement(
             without = ntk_gram(replace(run.start, first_layer=end - shared), run.inputs) - run.kernel
             return {
                 "without": matrix_norm(without) / matrix_norm(run.kernel), "farthest": (end - w).norm(dim=1).amax(1),
-                "part": width**0.5 * matrix_norm(shared) / matrix_norm(end - w), "drift": torch.tensor(run.drift()),
+                "part": width**0.5 * matrix_norm(shared) / matrix_norm(end - w), "drift": w.new_tensor(run.drift()),
             }  # fmt: skip
 
         grids = [
