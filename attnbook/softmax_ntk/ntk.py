@@ -114,7 +114,8 @@ def kernel_gradient_flow(
     if scaled_step_size is None:
         learned = -torch.expm1(-times * eigenvalues)
     else:
-        eta, longest = torch.as_tensor(scaled_step_size, dtype=kernel.dtype, device=kernel.device), 2 / eigenvalues[..., -1]
+        eta = torch.as_tensor(scaled_step_size, dtype=kernel.dtype, device=kernel.device)
+        longest = 2 / eigenvalues[..., -1]
         if eta.shape not in ((), shape[:-1]) or not ((eta > 0) & (eta <= longest * (1 + 1e-12))).all():
             raise ValueError(
                 f"scaled_step_size: expected one positive number or shape {tuple(shape[:-1])}, at most 2 over the "
