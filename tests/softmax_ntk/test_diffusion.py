@@ -20,6 +20,7 @@ from attnbook.softmax_ntk.reverse_sde import particles_back
 from attnbook.softmax_ntk.score_matching import NoisySample, Schedule, StoppingRule
 
 own = lab.load_script(Path("chapters/softmax_ntk/diffusion.py"))
+MOST_LINES = 45  # of its program, three of them comments
 SCHEDULE, ONE, PLANE = own.SCHEDULE, own.ONE, own.PLANE
 
 
