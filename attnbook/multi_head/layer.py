@@ -33,7 +33,15 @@ Objective: TypeAlias = Callable[[PerSample], tuple[Float[Tensor, " members"], Pe
 def attention_weights(parameters: Parameters, tokens: Tokens) -> Float[Tensor, "members samples heads tokens tokens"]:
     r"""Return $\varphi(XW_hX^\top)$: for each head and query token (row) how much it attends to each token.
 
-    Rows sum to one. ValueError, here and below, if the shapes do not fit.
+    Args:
+        parameters: As for :func:`outputs`.
+        tokens: Samples of each member.
+
+    Returns:
+        The weights; rows sum to one.
+
+    Raises:
+        ValueError: If the shapes do not fit.
     """
     members, heads, n_tokens, _ = check(parameters, tokens)
     by_key = _attention(parameters["key_query"], tokens)
@@ -45,8 +53,17 @@ def outputs(
 ) -> PerSample:
     r"""Return $\tilde\Phi(X_i)$ of each member for its own samples; its sign is the predicted label.
 
-    For ``decoder`` and ``key_query`` as in :mod:`~attnbook.multi_head.network`. The ``counts`` say how many equal heads
-    each stands for, zero for none (default one each), and ``exponent`` is $c$ (default the paper's).
+    Args:
+        parameters: ``decoder`` and ``key_query``, as in :mod:`~attnbook.multi_head.network`.
+        tokens: Samples of each member.
+        counts: How many equal heads each stands for, zero for none; default one each.
+        exponent: The power $c$ of the number of heads that the sum is divided by; default the paper's.
+
+    Returns:
+        One number for each member and sample.
+
+    Raises:
+        ValueError: If the shapes do not fit or a count is out of range.
     """
     check(parameters, tokens, counts=counts)
     read = (_attention(parameters["key_query"], tokens) * _values(parameters["decoder"], tokens)).sum(1)
@@ -58,7 +75,18 @@ def value_and_gradient(
 ) -> tuple[Float[Tensor, " members"], Parameters]:
     r"""Return each member's objective and its gradient in the parameters of one head of each kind.
 
-    The objective is, for example, :func:`~attnbook.multi_head.objectives.logistic`; all else as for :func:`outputs`.
+    Args:
+        parameters: As for :func:`outputs`, like all that is not said here.
+        tokens: Samples of each member.
+        objective: What is minimised, for example :func:`~attnbook.multi_head.objectives.logistic`.
+        counts: How many equal heads each stands for; default one each.
+        exponent: The power $c$; default the paper's.
+
+    Returns:
+        Values and gradients.
+
+    Raises:
+        ValueError: If the shapes do not fit or a count is out of range.
     """
     members, heads, n_tokens, dimension = check(parameters, tokens, counts=counts)
     divisor = _divisor(parameters, counts, exponent)
@@ -83,6 +111,15 @@ def check(
     parameters: Parameters, tokens: Tensor, labels: Tensor | None = None, *, counts: Tensor | None = None
 ) -> tuple[int, int, int, int]:
     """Return members, heads, tokens and dimension of arguments that fit one another.
+
+    Args:
+        parameters: ``decoder`` and ``key_query``.
+        tokens: Samples of each member.
+        labels: One for each sample; default not looked at.
+        counts: Heads that each head stands for; default not looked at.
+
+    Returns:
+        The four sizes.
 
     Raises:
         ValueError: If a shape does not fit, a count is negative, or a member has no head; says which.
