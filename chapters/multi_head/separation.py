@@ -349,7 +349,7 @@ def race(data: xr.Dataset, yours: Mapping[str, Mapping[int, float]] | None = Non
         ax.axhline(float(one.floor.median()), color=INK, linestyle=":", label="best average")
         own_lines(ax, yours)
         ax.set(xscale="log", xlabel="step", ylabel=SHARE, ylim=(-0.45, 1.08), xlim=(3, None))
-        figure.legend(loc="outside upper left", ncols=4)
+        figure.legend(loc="outside upper left", ncols=3 if yours else 4, fontsize=9.5)
     return figure
 
 
