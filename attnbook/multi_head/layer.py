@@ -128,7 +128,7 @@ def check(
         raise ValueError(f"tokens: expected (members, samples, tokens, dimension), got {tuple(tokens.shape)}")
     missing = {"decoder", "key_query"} - set(parameters)
     if missing:
-        raise ValueError(f"parameters: {sorted(missing)[0]!r} is missing, got {sorted(parameters)}")
+        raise ValueError(f"parameters: expected {sorted(missing)[0]!r}, got {sorted(parameters)}")
     members, samples, n_tokens, dimension = tokens.shape
     heads = max((1, *parameters["decoder"].shape[1:2]))
     for name, array, shape in (

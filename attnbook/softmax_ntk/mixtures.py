@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr, softmax
 
 from attnbook.core.settings import check_positive
 from attnbook.softmax_ntk.score_matching import Points, Schedule, Times
@@ -73,6 +72,8 @@ class Mixture:
         Raises:
             ValueError: If a time is outside, or the shapes do not fit.
         """
+        from scipy.special import softmax  # here, because a machine that only trains needs no scipy
+
         t = self.schedule.check(times)
         if points.shape != (len(t), self.dimension):
             shape = len(t), self.dimension
@@ -91,6 +92,8 @@ class Mixture:
         Raises:
             ValueError: If the mixture is not one-dimensional.
         """
+        from scipy.special import ndtr
+
         if self.dimension != 1:
             raise ValueError(f"dimension: expected 1, got {self.dimension}")
         centres, radius = self.modes(time)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import xarray as xr
 from pydantic import PositiveFloat, PositiveInt
-from scipy.special import softmax
 
 from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
@@ -54,7 +53,7 @@ def competition(
             return x @ draw_weights(int(width), inputs, 1, rng=stream(seed, "weights", int(width))).first_layer
 
         drawn, few = {width: logits(width) for width in widths}, logits(shown)[0]
-        sorted_shares = [np.sort(softmax(scale * few))[::-1] for scale in scales]
+        sorted_shares = [np.sort(shares(scale * few))[::-1] for scale in scales]
         found = sweep(lambda m, s: {"at_work": at_work(s * drawn[m]).mean()}, width=widths, scale=scales)
         return found.assign(share=(("scale", "neuron"), sorted_shares))
 
@@ -148,7 +147,14 @@ def descend(
 
 def at_work(logits: np.ndarray) -> np.ndarray:
     """Return the number of neurons at work, one over the sum of squared shares."""
-    return 1 / np.square(softmax(logits, axis=-1)).sum(-1)
+    return 1 / np.square(shares(logits)).sum(-1)
+
+
+def shares(logits: np.ndarray) -> np.ndarray:
+    """Return the shares of the softmax over the last axis."""
+    from scipy.special import softmax  # here, because a machine that only trains needs no scipy
+
+    return softmax(logits, axis=-1)
 
 
 def expected(width: Any, scale: Any) -> Any:
@@ -252,7 +258,7 @@ def kernel_at_infinite_width(answer: Callable[..., Any]) -> str | None:
 def counted_neurons(answer: Callable[..., Any]) -> str | None:
     """Check the number of neurons at work, also for logits that overflow."""
     logits = 2 * stream(1, "exercise", "SN-6").standard_normal((5, 7))
-    right, found = at_work(logits), softmax(logits, axis=-1)
+    right, found = at_work(logits), shares(logits)
     likely = {
         "this is its inverse": 1 / right,
         "this is the number over the width": right / 7,
