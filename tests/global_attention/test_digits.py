@@ -143,7 +143,7 @@ def test_records_are_measured_on_the_images_they_name(digits):
         if part == "test":
             assert history.records["accuracy"][-1, 0] == pytest.approx((z.argmax(1) == y).double().mean().item())
     weights = (p["mask"].abs() * p["hidden"].norm(dim=0)).numpy()
-    np.testing.assert_allclose(history.records["effective_weights"][-1, 0], weights, rtol=1e-9)
+    np.testing.assert_allclose(history.records["strength"][-1, 0], weights, rtol=1e-9)
 
 
 def test_adding_a_member_changes_no_other(digits):
