@@ -162,10 +162,10 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 @experiment(
     "global_attention.smallest_step", group=1, budget=60, smoke=SMOKE,
-    full={"images": "mnist", "n_train": 20_000, "n_test": 5000, "width": 128, "steps": 20_000},
+    full={"images": "mnist", "n_train": 20_000, "n_test": 5000, "width": 128, "steps": 20_000, "seeds": (0, 1)},
 )  # fmt: skip
 def smallest_step(
-    seeds: Seeds = (0, 1, 2, 3, 4),
+    seeds: Seeds = (0, 1, 2, 3),
     images: Source = "digits",  # scikit-learn's, or MNIST
     n_train: PositiveInt = 1400,  # training images of each seed
     n_test: PositiveInt = 360,  # test images of each seed
@@ -199,7 +199,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     smoke=SMOKE | {"step_sizes": (0.05, 0.1), "strengths": (0.0, 1e-3)},
     full={
         "images": "mnist", "n_train": 5000, "n_test": 2000, "width": 128, "steps": 1000,
-        "step_sizes": (0.003, 0.01, 0.03, 0.1, 0.2), "seeds": (3, 4, 5, 6, 7),
+        "step_sizes": (0.003, 0.01, 0.03, 0.1, 0.2), "seeds": (0, 1, 2, 3, 4),
     },
 )  # fmt: skip
 def pixel_penalties(
@@ -309,7 +309,7 @@ BY_PATH = {
 ACCURACY, STEPS = "test accuracy", "training steps"
 ALT = {
     "first": "Left: an image of noise with a small digit in the middle. Right: test accuracy against training steps; "
-    "without a mask it stops at 0.63, with one at 0.74, and with a penalty near 0.86, with and without a mask.",
+    "without a mask it stops at 0.64, with one at 0.74, and with a penalty near 0.86, with and without a mask.",
     "penalties": "Test accuracy against the strength of a penalty: the group penalty without a mask comes close to the "
     "L1 mask and is above an unpenalised mask; an L2 penalty gains little.",
     "figure 2": "MNIST: with a mask test accuracy rises earlier and higher than without.",
@@ -358,7 +358,7 @@ def strengths(data: xr.Dataset, step: int) -> Figure:
     with style():
         figure, axes = plt.subplots(1, len(NETWORKS), figsize=(7.2, 2.3))
         for ax, (network, look) in zip(axes, BY_NETWORK.items(), strict=True):
-            pixels, most = data.strength.sel(shot=step, network=network), float(data.strength.quantile(0.995))
+            pixels, most = data.strength.sel(shot=step, network=network).values, float(data.strength.quantile(0.995))
             image = picture(ax, pixels, look.label.replace(", ", ",\n"), "cividis", 0.0, most)
         figure.colorbar(image, ax=axes.tolist(), label="strength", extend="max", shrink=0.8)
     return figure
