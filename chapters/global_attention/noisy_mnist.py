@@ -59,6 +59,7 @@ PATHS: dict[str, tuple[Model, str]] = {
     "group_baseline": ("baseline", "group_lasso"),
 }
 SMOKE = {"n_train": 30, "n_test": 20, "width": 3, "steps": 8, "seeds": (0, 1)}
+LARGE = {"images": "mnist", "n_train": 5000, "n_test": 2000, "width": 128, "steps": 1000}
 
 
 def load(images: Source) -> Images:
@@ -115,10 +116,7 @@ def four_networks(
 @experiment(
     "global_attention.noisy_mnist", group=1, budget=60,
     smoke=SMOKE | {"width_large": 3, "step_sizes": (0.05, 0.1), "panels": tuple(PANELS)},
-    full={
-        "images": "mnist", "n_train": 5000, "n_test": 2000, "width": 128, "width_large": 128, "steps": 1000,
-        "step_sizes": (0.001, 0.01, 0.05, 0.1, 0.2), "panels": tuple(PANELS),
-    },
+    full=LARGE | {"width_large": 128, "step_sizes": (0.001, 0.01, 0.05, 0.1, 0.2), "panels": tuple(PANELS)},
 )  # fmt: skip
 def noisy_mnist(
     seeds: Seeds = (0, 1, 2, 3, 4),
@@ -162,7 +160,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 @experiment(
     "global_attention.smallest_step", group=1, budget=60, smoke=SMOKE,
-    full={"images": "mnist", "n_train": 20_000, "n_test": 5000, "width": 128, "steps": 20_000, "seeds": (0, 1)},
+    full=LARGE | {"n_train": 20_000, "n_test": 5000, "steps": 20_000, "seeds": (0, 1)},
 )  # fmt: skip
 def smallest_step(
     seeds: Seeds = (0, 1, 2, 3),
@@ -197,10 +195,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 @experiment(
     "global_attention.pixel_penalties", group=1, budget=60,
     smoke=SMOKE | {"step_sizes": (0.05, 0.1), "strengths": (0.0, 1e-3)},
-    full={
-        "images": "mnist", "n_train": 5000, "n_test": 2000, "width": 128, "steps": 1000,
-        "step_sizes": (0.003, 0.01, 0.03, 0.1, 0.2), "seeds": (0, 1, 2, 3, 4),
-    },
+    full=LARGE | {"step_sizes": (0.003, 0.01, 0.03, 0.1, 0.2), "seeds": (0, 1, 2, 3, 4)},
 )  # fmt: skip
 def pixel_penalties(
     seeds: Seeds = (10, 11, 12, 13, 14),
@@ -296,11 +291,7 @@ BY_NETWORK = {
     "L1 mask": replace(LOOKS["l1_attention"], label="L1 mask"),
     "group": Look("group penalty, no mask", "#0f4f4a", (0, (5, 1)), "v"),
 }
-BY_MODEL = {
-    "baseline": BY_NETWORK["no mask"],
-    "attention": BY_NETWORK["mask"],
-    "l1_attention": BY_NETWORK["L1 mask"],
-}
+BY_MODEL = dict(zip(MODELS, BY_NETWORK.values(), strict=False))  # the first three
 BY_PATH = {
     "l1_mask": BY_NETWORK["L1 mask"],
     "group_baseline": BY_NETWORK["group"],
@@ -343,8 +334,9 @@ def picture(ax: Axes, pixels: Any, title: str, colors: str, low: float, high: fl
     """Draw a square image in few colours, so that the palette of a small file holds them all."""
     import matplotlib.pyplot as plt
 
-    side = int(np.sqrt(np.size(pixels)))
-    image = ax.imshow(np.reshape(pixels, (side, side)), cmap=plt.get_cmap(colors, 14), vmin=low, vmax=high)
+    flat = np.asarray(pixels).ravel()
+    square = flat.reshape(2 * [int(flat.size**0.5)])
+    image = ax.imshow(square, cmap=plt.get_cmap(colors, 14), vmin=low, vmax=high)
     ax.set(xticks=[], yticks=[])
     ax.set_title(title, fontsize=10.5)
     ax.grid(visible=False)
