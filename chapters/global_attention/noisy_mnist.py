@@ -326,7 +326,7 @@ def first(data: xr.Dataset, image: Any, yours: Mapping[str, Mapping[float, float
         curves(right, lines, "step", "network", BY_NETWORK)
         own_lines(right, yours)
         right.set(xscale="log", xlabel=STEPS, ylabel=ACCURACY, ylim=(0, 1))
-        right.legend(loc="lower right", fontsize=9.5)
+        figure.legend(loc="outside upper center", ncols=4, fontsize=9)
     return figure
 
 
@@ -375,7 +375,8 @@ def penalties(data: xr.Dataset) -> Figure:
         for path, name in (("l1_mask", "mask"), ("l2_baseline", "no mask")):
             level = float(final.sel(path=path).isel(strength=0).median("seed").max())
             ax.axhline(level, color=BY_NETWORK[name].color, linewidth=1.2, linestyle=":")
-            ax.annotate(f"{name}, no penalty", (0.01, level), xycoords=("axes fraction", "data"), va="top", fontsize=10)
+            place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom", "fontsize": 10}
+            ax.annotate(f"{name}, no penalty", (0.99, level - (0.04 if path == "l2_baseline" else 0)), **place)
         ax.set(xscale="log", xlabel="strength of the penalty", ylabel=f"final {ACCURACY}", ylim=(0.4, 1.0))
         legend_above(ax, ncols=3)
     return figure

@@ -1,5 +1,6 @@
 """Digits in noise: what is read off the curves, wrong networks and changed arrays that turn claims red, pictures."""
 
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -232,6 +233,61 @@ def test_a_wrong_network_turns_claims_red(mutation, monkeypatch):
     data = own.noisy_mnist.run(seeds=(0, 1), step_sizes=(0.1, 0.2), panels=("figure_2",))
     right = ledger.claim("GA-F2").verdict if mutation == "none" else "not reproduced"
     assert red.outcomes(own.noisy_mnist.measure, data)["GA-F2"] == right
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The program of the page, as it stands there."""
+    notebook = json.loads((Path(own.__file__).with_suffix(".ipynb")).read_text(encoding="utf-8"))
+    program = next(c for c in map("".join, (c["source"] for c in notebook["cells"])) if "def train(" in c)
+    assert len([line for line in program.splitlines() if line.strip()]) <= 40
+    names = {}
+    exec(program, names)
+    return names
+
+
+def test_the_program_of_the_page_shrinks_pixels_as_the_library_does(page):
+    """One step with a penalty is the step without it, and then the proximal map."""
+    (_, _, plain), (_, _, shrunk) = (page["train"](steps=1, group=group) for group in (0.0, 0.2))
+    expected = plain.T[None].clone()
+    digit_training.shrink_columns(expected, torch.tensor([0.03 * 0.2 / 0.1]))
+    torch.testing.assert_close(shrunk, expected[0].T)
+    assert (shrunk.norm(dim=1) < plain.norm(dim=1)).all()
+
+
+@pytest.mark.slow
+def test_what_the_page_says_of_changes_and_of_optimisers(page):
+    train, noisy = page["train"], page["noisy"]
+
+    def end(**changes):
+        curve, mask, _ = train(**changes)
+        return list(curve.values())[-1][0], mask.abs()
+
+    best = max(end(mask=True, l1=0.01)[0], end(group=0.01)[0])
+    assert end(mask=True, group=0.01)[0] >= best - 0.01
+    assert end(mask=True, lr=0.1, momentum=0.9)[0] >= end(mask=True)[0] - 0.01
+    loud, faint = (lambda images, seed, sd=sd: noisy(images, seed, sd=sd) for sd in (1.0, 0.25))
+    assert max(end(make=loud)[0], end(mask=True, make=loud)[0]) < 1 / 3
+    assert end(mask=True, l1=0.01, make=loud)[0] > 2 / 3
+    few = [end(make=faint, **how)[0] for how in ({}, {"mask": True}, {"mask": True, "l1": 0.01}, {"group": 0.01})]
+    assert np.ptp(few) < 0.1
+    inside = torch.as_tensor(own.INSIDE)
+    for rule, smallest, on_noise in (
+        ({"lr": 0.1, "steps": 1200}, (0.95, 1.0), (1.0, 1.05)),
+        ({"optimizer": torch.optim.Adam, "lr": 0.03}, (0.0, 0.2), (0.65, 0.85)),
+        ({"l1": 0.01}, (0.0, 0.01), (0.0, 0.02)),
+    ):
+        mask = end(mask=True, **rule)[1]
+        assert smallest[0] <= mask.min() <= smallest[1]
+        assert on_noise[0] <= mask[~inside].mean() <= on_noise[1]
+
+
+def test_gradient_descent_keeps_the_difference_of_mask_and_weights(page):
+    """With short steps a_k^2 - |w_k|^2 stays what it was; a penalty takes it away."""
+    start = page["train"](mask=True, steps=1, lr=1e-9)
+    short, penalised = (page["train"](mask=True, steps=30, lr=0.01, l1=l1) for l1 in (0.0, 0.3))
+    kept = [a**2 - W.square().sum(1) for _, a, W in (start, short, penalised)]
+    assert (kept[1] - kept[0]).abs().max() < 0.01 < 0.05 < (kept[2] - kept[0]).abs().max()
 
 
 def shrink(weights, length):
