@@ -160,10 +160,10 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 @experiment(
     "global_attention.smallest_step", group=1, budget=60, smoke=SMOKE,
-    full=LARGE | {"n_train": 20_000, "n_test": 5000, "steps": 20_000, "seeds": (0, 1)},
+    full=LARGE | {"n_train": 20_000, "n_test": 5000, "steps": 20_000, "seeds": (0, 1, 2)},
 )  # fmt: skip
 def smallest_step(
-    seeds: Seeds = (0, 1, 2, 3),
+    seeds: Seeds = (0, 1),  # what a minute allows
     images: Source = "digits",  # scikit-learn's, or MNIST
     n_train: PositiveInt = 1400,  # training images of each seed
     n_test: PositiveInt = 360,  # test images of each seed
@@ -226,13 +226,10 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     def best(path: str, among: xr.Dataset = final) -> dict[str, Any]:
         return among.accuracy.sel(path=path).median("seed").argmax(("step_size", "strength"))
 
-    plain, loss = final.isel(strength=[0]), final.train_loss.median("seed")
+    plain = final.isel(strength=[0])
     places = {"baseline": ("l2_baseline", plain), "attention": ("l1_mask", plain)}
     places |= {path: (path, final) for path in PATHS}
     found = {name: final.accuracy.sel(path=path).isel(best(path, of)) for name, (path, of) in places.items()}
-    of_group = float(final.train_loss.sel(path="group_baseline").isel(best("group_baseline")).median())
-    alike = final.where((loss >= of_group / 2) & (loss <= 2 * of_group), 0.0)
-    found["equal_l1_mask"] = alike.accuracy.sel(path="l1_mask").isel(best("l1_mask", alike))
     # Both without a penalty, at their own best step sizes: the mask where its training loss is the other's last.
     without, masked = (data.sel(path=path).isel(best(path, plain)) for path in ("l2_baseline", "l1_mask"))
     found["equal_attention"] = at_equal_loss(masked, without.train_loss.isel(record=-1))
