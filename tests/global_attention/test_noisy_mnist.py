@@ -211,7 +211,7 @@ def test_pictures_draw():
         own.by_panel(mnist, ["figure_2"]),
         own.by_panel(own.smallest_step.stored("full"), own.FIGURES),
     ]
-    assert "yours: mine" in [text.get_text() for text in drawn[0].axes[1].get_legend().get_texts()]
+    assert "yours: mine" in [text.get_text() for text in drawn[0].legends[0].get_texts()]
     assert all(figure.axes for figure in drawn)
     plt.close("all")
     assert "group penalty" in own.strengths_text(runs, 400)
