@@ -14,7 +14,7 @@ from attnbook.core.feedback import verdict
 from attnbook.core.rng import stream
 from attnbook.global_attention.batches import initial_network
 from attnbook.global_attention.masks import Member, Model, Setup, Training, train_members
-from attnbook.lab import Counts, Seeds, device, experiment, highest, lowest, slope, sweep
+from attnbook.lab import Counts, Seeds, device, experiment, slope, sweep
 from attnbook.show import Look, curves, own_lines, style
 from attnbook.train import History
 
@@ -344,3 +344,154 @@ def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
             "mask_over_no_mask_wide": (mask / wide).max("size"),
         }
     }
+
+
+LOOKS = {
+    "no mask": Look("no mask", "#5b5f66", "--", "s"),
+    "free mask": Look("free mask", "#0b5cad", "-", "o"),
+    "L1 mask": Look("L1 mask", "#c2410c", "-.", "^"),
+    "group penalty": Look("no mask, group penalty", "#8a5a00", ":", "x"),
+    "limited mask": Look("limited mask", "#7c3aed", "-", "D"),
+    "told": Look("told which inputs", "#15803d", (0, (1, 1)), "v"),
+}
+FOUR = ("no mask", "free mask", "limited mask", "told")
+
+
+def errors(
+    data: xr.Dataset, students: Sequence[str] = FOUR, yours: Mapping[str, Mapping[float, float]] | None = None
+) -> Figure:
+    """Draw the error of some students against the number of samples, and lines of the reader's own."""
+    import matplotlib.pyplot as plt
+
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.5))
+        curves(ax, data.test_loss.sel(model=list(students)), "size", "model", LOOKS)
+        own_lines(ax, yours)
+        ax.axhline(GOAL, color="#9ca3af", linewidth=1)
+        ax.set(xscale="log", yscale="log", ylim=(1e-3, 3), xlabel="training samples", ylabel="prediction error")
+        ax.set_xticks(data["size"].values, [f"{n}" for n in data["size"].values])
+        ax.minorticks_off()
+        figure.legend(loc="outside upper left", ncols=3, fontsize=10)
+    return figure
+
+
+def by_relevant(data: xr.Dataset, relevant: int) -> Figure:
+    """Draw the picture of the slider: three students of teachers that look at so many inputs."""
+    return errors(data.sel(relevant=relevant), ("no mask", "limited mask", "told"))
+
+
+def samples_text(data: xr.Dataset, relevant: int) -> str:
+    """Say how many samples an error of 5 % takes."""
+    found = needed(data.test_loss.sel(relevant=relevant)).median("seed")
+    no_mask, limited, told = (f"{float(found.sel(model=m)):.0f}" for m in ("no mask", "limited mask", "told"))
+    return (
+        f"{relevant} of 32 inputs matter. Samples for an error of 5 %: "
+        f"no mask {no_mask}, limited mask {limited}, told {told}."
+    )
+
+
+def saving_picture(data: xr.Dataset) -> Figure:
+    """Draw the saving against the inputs per input that is kept, with the two laws."""
+    import matplotlib.pyplot as plt
+
+    found = saving(data).assign_coords(relevant=INPUTS / data.relevant).rename(relevant="ratio").sortby("ratio")
+    ratio = found.ratio.values
+    with style():
+        figure, ax = plt.subplots(figsize=(7.2, 3.2))
+        for power, line, label in ((1, "--", "$p/s_0$"), (2, ":", "$(p/s_0)^2$")):
+            ax.plot(ratio, ratio**power, color="#5b5f66", linestyle=line, marker="", label=label)
+        curves(ax, found, "ratio", known={"": Look("measured", "#7c3aed", "-", "D")})
+        ax.set(xscale="log", yscale="log", xlabel="all inputs / inputs that the mask may keep", ylabel="saving")
+        ax.set_xticks(ratio, [f"{r:g}" for r in ratio])
+        ax.set_yticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+        ax.minorticks_off()
+        ax.legend(loc="upper left")
+    return figure
+
+
+def paper_table() -> xr.DataArray:
+    """Return the two columns of the paper's Table 1 that stand for no mask and a free mask, from the ledger."""
+    from attnbook import ledger
+
+    cells = ledger.claim("GA-TAB1").paper_value
+    table = [[cells[f"{name}_{n}"] for name in ("baseline", "attention")] for n in PAPER_SIZES]
+    return xr.DataArray(table, {"size": list(PAPER_SIZES), "model": ["no mask", "free mask"]}, ("size", "model"))
+
+
+def by_width(data: xr.Dataset, units: int) -> Figure:
+    """Draw the paper's Table 1 and, at the end of training, that of students with so many hidden units."""
+    import matplotlib.pyplot as plt
+
+    ours, rows = data.test_loss.sel(part="end", width=units), [f"{n // 1000},000" for n in PAPER_SIZES]
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.4))
+        for ax, losses in zip(axes, (paper_table(), ours), strict=True):
+            place = losses.assign_coords(size=range(len(rows)))
+            curves(ax, place, "size", "model", LOOKS)
+            ax.set_xticks(range(len(rows)), rows, rotation=35)
+            ax.set(yscale="log", xlabel="samples, row of Table 1", ylabel="test loss")
+            ax.minorticks_off()
+        axes[0].set(title="the paper", ylim=(1e-3, 10))
+        axes[1].set(title=f"ours, {units} hidden units", ylim=(1e-9, 1))
+        axes[0].legend(loc="upper right")
+    return figure
+
+
+def width_text(data: xr.Dataset, units: int) -> str:
+    """Say how many weights meet how many labels, and what the steep fall of the table has become."""
+    rows = data.test_loss.sel(part="end", width=units).median("seed")
+    first, fifth = (rows.sel(size=n) for n in (10_000, 20_000))
+    return (
+        f"{units} hidden units: {units * (16 + OUTPUTS)} weights, {156 * OUTPUTS} labels in the first row. Loss in the "
+        f"rows 10,000 and 20,000: no mask {first.sel(model='no mask'):.2g} and {fifth.sel(model='no mask'):.2g}, "
+        f"free mask {first.sel(model='free mask'):.2g} and {fifth.sel(model='free mask'):.2g}."
+    )
+
+
+def mask_gradient(answer: Callable[..., Any]) -> str | None:
+    """Check the gradient of the mean squared error over two with respect to the mask."""
+    rng = stream(1, "exercise", "GA-1")
+    x, y = rng.standard_normal((7, 5)), rng.standard_normal(7)
+    mask, hidden, decoder = rng.random(5) + 0.5, rng.standard_normal((3, 5)), rng.standard_normal(3)
+    pre = (x * mask) @ hidden.T
+    residual = np.maximum(pre, 0) @ decoder - y
+    terms = residual[:, None] * x * (((pre > 0) * decoder) @ hidden)
+    right = terms.mean(0)
+    likely = {
+        "it is the sum over samples, divide by their number": terms.sum(0),
+        "a factor 2 too many: the loss has 1/2 in front": 2 * right,
+        "the derivative of ReLU is missing: units that are off pass nothing back": (
+            residual[:, None] * x * (decoder @ hidden)
+        ).mean(0),
+        "the weights of the second layer are missing": (residual[:, None] * x * ((pre > 0) @ hidden)).mean(0),
+        "the inputs are masked once too often: x enters, not x times a": right * mask,
+        "the sign is reversed: the residual is prediction minus label": -right,
+    }
+    got = answer(*(a.copy() for a in (x, y, mask, hidden, decoder)))
+    return verdict(got, right, likely, "one number per input")
+
+
+def on_the_simplex(answer: Callable[..., Any]) -> str | None:
+    """Check a network rewritten so that its mask sums to one."""
+    rng = stream(1, "exercise", "GA-2")
+    mask, hidden, decoder = rng.random(5) + 0.5, rng.standard_normal((3, 5)), rng.standard_normal(3)
+    inputs = rng.standard_normal((20, 5))
+
+    def function(a: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
+        return np.maximum((inputs * a) @ w.T, 0) @ v
+
+    parts = answer(mask.copy(), hidden.copy(), decoder.copy())
+    shapes = [np.shape(part) for part in parts]
+    if shapes != [(5,), (3, 5), (3,)]:
+        return f"mask, hidden and decoder are wanted, of shapes (5,), (3, 5), (3,), got {shapes}"
+    new_mask, new_hidden, new_decoder = (np.asarray(part, dtype=float) for part in parts)
+    if not np.isclose(new_mask.sum(), 1.0):
+        return f"the new mask sums to {new_mask.sum():.3g}, not to 1"
+    before, after = function(mask, hidden, decoder), function(new_mask, new_hidden, new_decoder)
+    if np.allclose(before, after):
+        return None
+    ratio = np.linalg.norm(after) / np.linalg.norm(before)
+    return f"the function changed: its values are now {ratio:.3g} times what they were; some layer must make up for it"
+
+
+CHECKS = {"GA-1": mask_gradient, "GA-2": on_the_simplex}
