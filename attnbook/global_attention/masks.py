@@ -28,6 +28,7 @@ teacher's $a^*$ is ``mask``, $w^{(1)*}$ is ``hidden`` and $w^{(2)*}$ is ``decode
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
@@ -40,10 +41,11 @@ from torch import Tensor
 
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import threads
+from attnbook.core.runtime import Progress, threads
 from attnbook.core.settings import check_sizes, check_weights
 from attnbook.global_attention.batches import Batches, initial_network, rows_of
 from attnbook.global_attention.two_layer import predict
+from attnbook.lab import listening
 from attnbook.train import SGD, Adam, cosine, train
 
 __all__ = [
@@ -231,6 +233,7 @@ def train_members(
     *,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
 ) -> History:
     """Train networks of any mix of models, seeds, sample sizes and sparsities as one program.
 
@@ -240,6 +243,7 @@ def train_members(
         training: Steps, batches and step size.
         device: Where to compute.
         dtype: Type of the computation; default float32.
+        progress: Told (steps done, steps in all); default whoever listens to the experiment.
 
     Returns:
         History with the records ``test_loss (records, members)``, the mean squared error on clean held-out labels,
@@ -272,9 +276,11 @@ def train_members(
             gradients["hidden"].addcmul_(columns / norms, weight.unsqueeze(1))
         return losses, gradients
 
+    if progress:
+        progress(0, training.steps)
     # A second thread gains less than half for matrices this small, and costs several times as much where another
     # process wants the core: chapters, tests and seeds run side by side instead.
-    with threads(1):
+    with threads(1), listening(partial(_tell, progress, training.steps)) if progress else nullcontext():
         return train(
             gradient,
             {name: to(start[name]) for name in ("mask", "hidden", "decoder")},
@@ -287,6 +293,10 @@ def train_members(
             schedule=cosine(training.steps) if training.decay else lambda step: 1.0,
             names=[str(m) for m in members],
         )
+
+
+def _tell(progress: Progress, steps: int, share: float) -> None:
+    progress(round(share * steps), steps)
 
 
 def _mask_rule(members: Sequence[Member], to: Callable[..., Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -8,7 +8,6 @@ from toy_experiment import Toy
 
 from attnbook.core.results import Measurement, stored_measurements, stored_path
 from attnbook.global_attention.noisy_mnist.experiments import NoisyMnist
-from attnbook.global_attention.sample_complexity.experiments import ErrorRate
 from attnbook.ledger import (
     OUTCOMES,
     Claim,
@@ -24,6 +23,7 @@ from attnbook.ledger import (
 from attnbook.ledger.rendering import card
 from attnbook.ledger.schema import EARNED
 from attnbook.preconditioning.structure_aware_descent.experiments import StructureAwareDescent
+from attnbook.registry import experiment
 
 
 def made(accept="loss <= 0.5 * paper_loss", **changes):
@@ -108,9 +108,8 @@ def test_a_claim_without_a_rule_cannot_be_judged(reason):
         judge(made("", untestable=reason), measured(loss=0.1))
 
 
-RATE = "global_attention.error_rate"
-
-
+RATE, LONG = "global_attention.error_rate", "global_attention.sample_complexity"
+ErrorRate, Table1 = experiment(RATE), experiment(LONG)
 BOOK = ErrorRate.load_stored("book")
 OWN = "your run, not judged"
 
