@@ -154,8 +154,8 @@ def test_measuring_a_claim_that_is_not_in_the_ledger_is_an_error():
 
 
 def test_the_size_is_that_of_the_data_whatever_the_session_says():
-    """At the larger size T1-tight fails, at the book's it holds: the data's settings decide, not the session's."""
-    found = {size: check(ErrorRate.load_stored(size), only=["GA-T1-tight"]).verdicts[0] for size in ("book", "full")}
+    """At the paper's size TAB1 fails, at the book's it holds: the data's settings decide, not the session's."""
+    found = {size: check(Table1.load_stored(size), only=["GA-TAB1"]).verdicts[0] for size in ("book", "full")}
     assert {size: (v.size, v.outcome) for size, v in found.items()} == {
         "book": ("book", "reproduced in trend"), "full": ("full", "not reproduced"),
     }  # fmt: skip
@@ -165,8 +165,8 @@ def test_the_size_is_that_of_the_data_whatever_the_session_says():
     ("data", "said"),
     [
         (BOOK.isel(seed=[1, 3]), "seeds 1, 3 (0, 1, 2, 3, 4)"),
-        (red.named(ErrorRate(steps=400, n_inputs=64), BOOK), "n_inputs 64 (32), steps 400 (3000)"),
-        (red.named(ErrorRate.at("full", width=3), ErrorRate.load_stored("full")), "size full, width 3 (32)"),
+        (red.named(ErrorRate(steps=400, noise=0.25), BOOK), "noise 0.25 (0.5), steps 400 (1000)"),
+        (red.named(ErrorRate.at("full", noise=0.25), BOOK), "size full, noise 0.25 (0.5)"),
         (red.named(ErrorRate.at("smoke"), BOOK), "size smoke, seeds 0, 1, 2, 3, 4 (0, 1)"),
         (red.named(ErrorRate.at("smoke"), BOOK.isel(seed=[0, 1])), "the size of tests"),
     ],
