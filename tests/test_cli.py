@@ -107,7 +107,7 @@ def test_list_shows_every_claim_with_its_outcome_and_counts_the_papers_and_this_
     for row in rows:
         assert row["outcome"] in lines[row["id"]]
         assert row["where"] in lines[row["id"]]
-    assert "l1 over baseline 0.99" in lines[ORDER]
+    assert "limited over no mask 0.2" in lines[ORDER]
     papers, book, apart, rules = said[-4:]
     counts = Counter("apart" if row["outcome"] in APART else row["source"] for row in rows)
     assert papers.startswith(f"Statements of the papers: {counts['paper']} claims: ")
@@ -236,8 +236,8 @@ def runs(monkeypatch):
 @pytest.mark.slow
 def test_fresh_seeds_are_run_once_and_every_page_says_how_often_the_verdict_held(call, stored, runs):
     command = ("verify", "global_attention.error_rate", "--fresh", "--sets", 2, "--device", "cpu")
-    rows = json.loads(call(*command, "--json", code=1).stdout)  # at this size one verdict does not hold
-    assert {row["fresh"] for row in rows} == {"held in 2 of 2", "unstable: held in 1 of 2"}
+    rows = json.loads(call(*command, "--json", code=1).stdout)  # at this size some verdicts do not hold
+    assert {row["fresh"] for row in rows} == {"held in 2 of 2", *(f"unstable: held in {n} of 2" for n in (0, 1))}
     assert [seeds[0] for seeds in runs] == [20000, 30000]
     assert "ok  GA-T1-order: reproduced in trend (held in 2 of 2)" in call(*command, code=1).stdout
     assert len(runs) == 2

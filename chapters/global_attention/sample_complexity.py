@@ -233,6 +233,7 @@ LONG = {
 
 @experiment(
     "global_attention.sample_complexity",
+    group=1,
     smoke={"sizes": (30, 40, 50, 60, 70, 80), "n_test": 64, "snapshot": 20, "steps": 30, "seeds": (0, 1)},
     full=LONG,
     paper_size=True,
