@@ -1,15 +1,12 @@
 """Rules decide, safely; of several results one counts."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import red
 from toy_experiment import Toy
 
-from attnbook import lab
 from attnbook.core.results import Measurement, stored_measurements, stored_path
-from attnbook.global_attention.sample_complexity.experiments import ErrorRate
 from attnbook.ledger import (
     OUTCOMES,
     Claim,
@@ -25,8 +22,7 @@ from attnbook.ledger import (
 from attnbook.ledger.rendering import card
 from attnbook.ledger.schema import EARNED
 from attnbook.preconditioning.structure_aware_descent.experiments import StructureAwareDescent
-
-NOISY = lab.load_script(Path(__file__).parents[2] / "chapters" / "global_attention" / "noisy_mnist.py")
+from attnbook.registry import experiment
 
 
 def made(accept="loss <= 0.5 * paper_loss", **changes):
@@ -111,9 +107,8 @@ def test_a_claim_without_a_rule_cannot_be_judged(reason):
         judge(made("", untestable=reason), measured(loss=0.1))
 
 
-RATE = "global_attention.error_rate"
-
-
+RATE, LONG = "global_attention.error_rate", "global_attention.sample_complexity"
+ErrorRate, Table1 = experiment(RATE), experiment(LONG)
 BOOK = ErrorRate.load_stored("book")
 OWN = "your run, not judged"
 
@@ -158,8 +153,8 @@ def test_measuring_a_claim_that_is_not_in_the_ledger_is_an_error():
 
 
 def test_the_size_is_that_of_the_data_whatever_the_session_says():
-    """At the larger size T1-tight fails, at the book's it holds: the data's settings decide, not the session's."""
-    found = {size: check(ErrorRate.load_stored(size), only=["GA-T1-tight"]).verdicts[0] for size in ("book", "full")}
+    """At the paper's size TAB1 fails, at the book's it holds: the data's settings decide, not the session's."""
+    found = {size: check(Table1.load_stored(size), only=["GA-TAB1"]).verdicts[0] for size in ("book", "full")}
     assert {size: (v.size, v.outcome) for size, v in found.items()} == {
         "book": ("book", "reproduced in trend"), "full": ("full", "not reproduced"),
     }  # fmt: skip
@@ -169,8 +164,8 @@ def test_the_size_is_that_of_the_data_whatever_the_session_says():
     ("data", "said"),
     [
         (BOOK.isel(seed=[1, 3]), "seeds 1, 3 (0, 1, 2, 3, 4)"),
-        (red.named(ErrorRate(steps=400, n_inputs=64), BOOK), "n_inputs 64 (32), steps 400 (3000)"),
-        (red.named(ErrorRate.at("full", width=3), ErrorRate.load_stored("full")), "size full, width 3 (32)"),
+        (red.named(ErrorRate(steps=400, noise=0.25), BOOK), "noise 0.25 (0.5), steps 400 (1000)"),
+        (red.named(ErrorRate.at("full", noise=0.25), BOOK), "size full, noise 0.25 (0.5)"),
         (red.named(ErrorRate.at("smoke"), BOOK), "size smoke, seeds 0, 1, 2, 3, 4 (0, 1)"),
         (red.named(ErrorRate.at("smoke"), BOOK.isel(seed=[0, 1])), "the size of tests"),
     ],
@@ -217,9 +212,9 @@ def test_an_experiment_that_varies_one_of_the_book_is_not_judged():
 
 def test_what_other_settings_leave_out_is_said_in_a_line():
     """A panel that a claim reads is missing: xarray's own message has a hundred lines."""
-    made, two = NOISY.noisy_mnist, ["GA-F2", "GA-F2-every"]
-    few = made.kind.at("book", panels=("figure_4",))
-    report = check(red.named(few, made.stored().sel(panel=["figure_4"])), only=two)
+    kind, two = experiment("global_attention.noisy_mnist"), ["GA-F2", "GA-F2-every"]
+    few = kind.at("book", panels=("figure_4",))
+    report = check(red.named(few, kind.load_stored("book").sel(panel=["figure_4"])), only=two)
     lines = repr(report).splitlines()
     assert lines[:2] == [f"{claim}: your run, not measured" for claim in two]
     assert lines[2].startswith("your run: panels figure_4 (figure_2, ")
