@@ -80,8 +80,8 @@ def trained(
 
     The sizes are the numbers of steps, hidden units, and training and test images.
     """
-    steps, *others = sizes
-    training = Training(steps, BATCH, PANELS[panel][1], *others, looks(steps))
+    steps, width, n_train, n_test = sizes
+    training = Training(steps, BATCH, PANELS[panel][1], width, n_train, n_test, looks(steps))
     found = train_members(members, load(images), training, device=device()).records
     shape, dims = [len(values) for values in axes.values()], ("record", *axes)
     data = xr.Dataset({name: (dims, np.minimum(found[name], CEILING).reshape(-1, *shape)) for name in CURVES})
