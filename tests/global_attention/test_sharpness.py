@@ -1,6 +1,7 @@
 """Sharpness: the algebra of Theorem 4, training against plain torch, rules that can fail, exercises, the page."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_theorem_4_volumes_grow_and_losses_around_the_minimum_stay():
     assert volume == pytest.approx((7 - 5) * math.log(0.3) + (35 - 5) * math.log(5))
     for _ in range(10):
         near = [array + 0.01 * rng.standard_normal(array.shape) for array in first.network()]
-        losses = [np.square(output(at, first.inputs) - first.labels).mean() for at in (near, rescale(*near, 1.0, 1e3))]
+        both = tuple(near), rescale(*near, 1.0, 1e3)
+        losses = [np.square(output(at, first.inputs) - first.labels).mean() for at in both]
         assert losses[0] > 1e-6
         assert losses[1] == pytest.approx(losses[0], rel=1e-10)
 
@@ -324,3 +326,65 @@ def test_the_relative_sharpness_is_one_number_for_the_whole_orbit():
 def test_bad_input_is_named(call, name):
     with pytest.raises((ValueError, TypeError), match=name):
         call()
+
+
+def test_a_softplus_network_is_the_same_only_with_its_sharpness_rescaled():
+    mask, hidden, decoder = Minimum.draw(0).network()
+    inputs = stream(0, "softplus").standard_normal((13, 7))
+
+    def outputs(network, sharpness):
+        return network[2] @ np.logaddexp(0, sharpness * (network[1] * network[0]) @ inputs.T) / sharpness
+
+    before, new = outputs((mask, hidden, decoder), 5.0), rescale(mask, hidden, decoder, 0.2, 3.0)
+    np.testing.assert_allclose(outputs(new, 5.0 / (0.2 * 3.0)), before, rtol=1e-12)
+    assert np.abs(outputs(new, 5.0) - before).max() > 1e-2
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The program of the page, and its networks of one seed."""
+    cells = json.loads((ROOT / "chapters/global_attention/sharpness.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    program = next(source for source in sources if "def sharpness" in source)
+    assert sum(bool(line.strip()) for line in program.splitlines()) <= 40
+    found: dict = {}
+    exec(program, found)  # the book's own
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "Adam"])
+def test_the_page_s_program_does_what_its_table_says(page, optimizer):
+    """Equal steps, equal loss, another optimiser, a longer run, and scale moved between mask and first layer."""
+    train, sharpness, layers = page["train"], page["sharpness"], ("first", "second")
+    options = {} if optimizer == "sgd" else {"optimizer": lambda weights: torch.optim.Adam(weights, lr=0.003)}
+    x, y, *_ = page["data"](1)
+    baseline, attention = train(x, y, mask=False, **options), train(x, y, **options)
+    goal = functional.cross_entropy(page["outputs"](baseline, x), y)
+    stopped, flat = train(x, y, until=goal, **options), sharpness(baseline, x, y, layers)
+    assert 0.7 < sharpness(attention, x, y) / flat < 1.3
+    assert sharpness(stopped, x, y) / flat > 1.4
+    if optimizer == "sgd":
+        moved = stopped | {"mask": 10 * stopped["mask"], "first": stopped["first"] / 10}
+        torch.testing.assert_close(page["outputs"](moved, x), page["outputs"](stopped, x), rtol=1e-3, atol=1e-3)
+        assert sharpness(moved, x, y) > 30 * sharpness(stopped, x, y)
+        longer = sharpness(train(x, y, mask=False, steps=1200), x, y, layers)
+        assert 0.4 < longer / flat < 0.65
+        assert longer < sharpness(attention, x, y)
+
+
+def test_the_page_s_sharpness_is_the_largest_eigenvalue(page):
+    x, y, *_ = page["data"](0, n=53, side=24)
+    w = page["train"](x, y, steps=11)
+    small = {"first": w["first"][:, 200:205], "second": w["second"], "mask": w["mask"][200:205]}
+    x = x[:, 200:205]
+    sizes = [small[name].numel() for name in ("mask", "first", "second")]
+
+    def loss(vector):
+        split = zip(("mask", "first", "second"), vector.split(sizes), strict=True)
+        return functional.cross_entropy(page["outputs"]({k: v.view_as(small[k]) for k, v in split}, x), y)
+
+    whole = torch.func.hessian(loss)(torch.cat([small[k].flatten() for k in ("mask", "first", "second")]))
+    assert page["sharpness"](small, x, y, products=300) == pytest.approx(
+        torch.linalg.eigvalsh(whole)[-1].item(), rel=1e-2
+    )
