@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 own = lab.load_script(ROOT / "chapters" / "global_attention" / "sharpness.py")
 MADE = {name: getattr(own, name) for name in ("hessian_spectrum", "weight_decay", "orbit", "norms")}
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # in forward derivatives
 FACTORS = list(itertools.product((0.01, 0.3, 10.0), (0.1, 10.0)))
 
 
@@ -171,7 +172,7 @@ def test_hessians_are_those_of_automatic_differentiation(folded):
 def test_attention_is_stopped_at_the_first_record_with_the_loss_of_the_baseline(smoke):
     settings = smoke["hessian_spectrum"].attrs["settings"]
     data = own.hessian_spectrum.run("smoke", steps=60, seeds=(0,))
-    loss, stop = data.train_loss.isel(seed=0, step_size=0), int(data.stopped_at)
+    loss, stop = data.train_loss.isel(seed=0, step_size=0), data.stopped_at.item()
     drawn = own.noisy("digits", settings["n_train"], settings["n_test"], settings["side"], 0)
     options = {"width": settings["width"], "step_size": 0.1, "steps": 60, "record_every": 5, "device": CPU}
     history = train_classifiers(drawn, 0, (False, True), (0.0, 0.0), **options)
