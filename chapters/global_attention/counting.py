@@ -27,18 +27,18 @@ from attnbook.global_attention.population import (
 from attnbook.global_attention.regions import region_bound
 from attnbook.global_attention.two_layer import Hessian, Softplus
 from attnbook.lab import Counts, Seeds, device, experiment, lowest, sweep
-from attnbook.show import LOOKS, Look, log_axis, looks_of, style
+from attnbook.show import LOOKS, log_axis, looks_of, style
 from attnbook.train import SGD, train
 
 if TYPE_CHECKING:  # loaded only where something is drawn
     from matplotlib.figure import Figure
 
 TEACHER = 8  # inputs, and units of the teacher that adds up the positive parts of its inputs
-BAD = 0.005  # error over the variance of the labels from which an end counts as bad
+BAD, FOUND = 0.005, 1e-6  # errors over the variance of labels: from which an end is bad, up to which it is exact
 AT_REST = 1e-6  # norm of a gradient up to which a network counts as at rest
 STUCK, FITTED = 1e-4, 1e-12  # relative losses from which a fit counts as stuck, and up to which as exact
 DESCENT = SGD(0.02, momentum=0.9)
-WAYS = ("gradient descent", "L-BFGS", "gradient descent, mask")
+WAYS = ("no mask", "mask")
 NETWORKS = ("baseline", "attention", "l1_attention")
 
 
@@ -65,7 +65,7 @@ def ends(
     seeds: Sequence[int], width: int, way: str, starts: int, steps: int, polish: int, widest: int
 ) -> dict[str, Any]:
     """Train from all starts; look closely at the worst end of each seed."""
-    masked = way.endswith("mask")
+    masked = way == "mask"
     drawn = [stream(seed, "start", i) for seed in seeds for i in range(starts)]
     sizes = (width, TEACHER)
     start = {
@@ -82,9 +82,8 @@ def ends(
         return sum(part.flatten(1).square().sum(1) for part in gradient.values()).sqrt(), gradient
 
     now = {name: to_tensor(array, device=device(), dtype=torch.float64) for name, array in start.items()}
-    if way != "L-BFGS":
-        options: Any = {"record": lambda p: {"slope": descent(p, None)[0]}, "record_at": (steps,)}
-        now = train(descent, now, optimizer=DESCENT, steps=steps, **options).parameters
+    options: Any = {"record": lambda p: {"slope": descent(p, None)[0]}, "record_at": (steps,)}
+    now = train(descent, now, optimizer=DESCENT, steps=steps, **options).parameters
     rows, decoder = (now["hidden"] * now["mask"][:, None]).cpu(), now["decoder"].cpu()
     last = [settled(*each, polish) for each in zip(rows, decoder, strict=True)]
     error, gradient = (np.reshape([one[i] for one in last], (len(seeds), starts)) for i in (2, 3))
@@ -105,10 +104,14 @@ def settled(rows: Tensor, decoder: Tensor, polish: int) -> tuple[Tensor, Tensor,
         here = now[: shape.numel()].view(shape), now[shape.numel() :]
         return float(population_loss(*here)), torch.cat([part.flatten() for part in population_gradient(*here)]).numpy()
 
+    def enough(intermediate_result: Any) -> None:
+        if intermediate_result.fun < FOUND * label_variance(TEACHER):
+            raise StopIteration
+
     flat = torch.cat([rows.flatten(), decoder]).numpy()
     if value(flat)[0] > BAD / 2 * label_variance(TEACHER):
         options = {"maxiter": polish, "maxfun": 2 * polish, "ftol": 0.0, "gtol": 1e-8, "maxcor": 30}
-        flat = minimize(value, flat, jac=True, method="L-BFGS-B", options=options).x
+        flat = minimize(value, flat, jac=True, method="L-BFGS-B", options=options, callback=enough).x
     loss, gradient = value(flat)
     last = torch.from_numpy(flat)
     rows, decoder = last[: shape.numel()].view(shape), last[shape.numel() :]
@@ -123,7 +126,8 @@ def look_at(rows: Tensor, decoder: Tensor, widest: int) -> dict[str, Any]:
     unit = rows / rows.norm(dim=1, keepdim=True)
     sizes = rows.shape.numel()
     flat = torch.cat([rows.flatten(), decoder])
-    hessian = torch.func.hessian(lambda v: population_loss(v[:sizes].view(rows.shape), v[sizes:]))(flat)
+    loss: Callable[[Tensor], Tensor] = lambda v: population_loss(v[:sizes].view(rows.shape), v[sizes:])
+    hessian = torch.autograd.functional.hessian(loss, flat)
     curvature = torch.linalg.eigvalsh(hessian)
     # The mean of x_k where a.x > 0 is a_k / |a| times that of relu(x_1); the derivative in a row is 2 u E(error h).
     average = unit * mean_relu(unit)[:, None]
@@ -158,11 +162,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
             "largest_correlation": worst.correlation.max(),
             "largest_mean": worst.mean_error.max(),
         },
-        "GA-B-init": {
-            "bad_share": share.sel(way=WAYS[0]),
-            "bad_share_lbfgs": share.sel(way=WAYS[1]),
-            "bad_share_mask": share.sel(way=WAYS[2]),
-        },
+        "GA-B-init": {"bad_share": share.sel(way="no mask"), "bad_share_mask": share.sel(way="mask")},
     }
 
 
@@ -336,14 +336,13 @@ def by_width(data: xr.Dataset, width: int) -> Figure:
     """Draw where all starts end for one width of the student, sorted by their error."""
     import matplotlib.pyplot as plt
 
-    looks = {WAYS[0]: Look(WAYS[0], "#0b5cad", "-", "o"), WAYS[1]: Look(WAYS[1], "#c2410c", "--", "s")}
     with style():
         figure, ax = plt.subplots(figsize=(6.4, 3.3))
-        for way, look in looks.items():
+        for way, look in looks_of(WAYS).items():
             errors = np.sort(data.error.sel(width=width, way=way).values.ravel())[::-1]
-            ax.plot(np.arange(1, len(errors) + 1), np.maximum(errors, 1e-12), **look.line_style(), markevery=6)
+            ax.plot(np.arange(1, len(errors) + 1), np.maximum(errors, FOUND), **look.line_style(), markevery=6)
         ax.axhline(BAD, color="#5b5f66", linewidth=1, linestyle=":")
-        ax.set(yscale="log", ylim=(3e-13, 1), xlim=(0, data.error[0, 0].size + 1))
+        ax.set(yscale="log", ylim=(FOUND / 2, 1), xlim=(0, data.error[0, 0].size + 1))
         ax.set(xlabel="random starts, the worst first", ylabel="error over label variance")
         ax.legend(loc="upper right")
     return figure
@@ -352,9 +351,9 @@ def by_width(data: xr.Dataset, width: int) -> Figure:
 def by_width_text(data: xr.Dataset, width: int) -> str:
     """Say how many starts end badly for one width."""
     bad = (data.error >= BAD) & (data.gradient <= AT_REST)
-    counts = [int(bad.sel(width=width, way=way).sum()) for way in WAYS[:2]]
+    counts = [int(bad.sel(width=width, way=way).sum()) for way in WAYS]
     total = data.error[0, 0].size
-    return f"{width} units: {counts[0]} of {total} starts end badly by gradient descent, {counts[1]} by L-BFGS."
+    return f"{width} units: {counts[0]} of {total} starts end badly without a mask, {counts[1]} with one."
 
 
 def region_bounds(n_inputs: int = 100, kept: Sequence[int] = (5, 10, 20, 50, 80)) -> Figure:
@@ -362,18 +361,17 @@ def region_bounds(n_inputs: int = 100, kept: Sequence[int] = (5, 10, 20, 50, 80)
     import matplotlib.pyplot as plt
 
     widths = np.unique(np.geomspace(100, 5000, 300).astype(int))
+    known = {n_inputs: replace(LOOKS["baseline"], label=f"baseline, {n_inputs}")}
     with style():
-        figure, ax = plt.subplots(figsize=(7.2, 3.8))
-        looks = looks_of(
-            [*kept, n_inputs], {n_inputs: replace(LOOKS["baseline"], label=f"baseline, {n_inputs}")}, "mask keeps {}"
-        )
-        for i, (size, look) in enumerate(looks.items()):
-            bound = [math.log10(max(1, region_bound(int(n), size))) for n in widths]
-            ax.plot(widths, bound, **look.line_style(), markevery=(8 * i, 50))
-        log_axis(ax, (100, 200, 300, 500, 1000, 2000, 5000), "hidden units")
-        ax.set(ylabel="log₁₀ of the bound")
-        ax.set_yscale("symlog", linthresh=30)
-        ax.legend(fontsize=9.5)
+        figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), width_ratios=(1, 1.25))
+        for ax, ticks in zip(axes, ((100, 200, 300, 400), (100, 300, 1000, 5000)), strict=True):
+            for i, (size, look) in enumerate(looks_of([*kept, n_inputs], known, "mask keeps {}").items()):
+                bound = [math.log10(max(1, region_bound(int(n), size))) for n in widths]
+                ax.plot(widths, bound, **look.line_style(), markevery=(8 * i, 50))
+            log_axis(ax, ticks, "hidden units")
+        axes[0].set(xlim=(100, 400), ylim=(-1, 36), ylabel="log₁₀ of the bound", title="narrow")
+        axes[1].set_title("all widths")
+        axes[1].legend(fontsize=9.5)
     return figure
 
 
