@@ -126,8 +126,7 @@ def look_at(rows: Tensor, decoder: Tensor, widest: int) -> dict[str, Any]:
     unit = rows / rows.norm(dim=1, keepdim=True)
     sizes = rows.shape.numel()
     flat = torch.cat([rows.flatten(), decoder])
-    loss: Callable[[Tensor], Tensor] = lambda v: population_loss(v[:sizes].view(rows.shape), v[sizes:])
-    hessian = torch.autograd.functional.hessian(loss, flat)
+    hessian = torch.autograd.functional.hessian(lambda v: population_loss(v[:sizes].view(rows.shape), v[sizes:]), flat)
     curvature = torch.linalg.eigvalsh(hessian)
     # The mean of x_k where a.x > 0 is a_k / |a| times that of relu(x_1); the derivative in a row is 2 u E(error h).
     average = unit * mean_relu(unit)[:, None]
@@ -152,16 +151,16 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     bad = (small.error >= BAD) & (small.gradient <= AT_REST)
     share = bad.mean("start")
     worst = small.where(bad.any("start") & (small.error.max("start") == small.error.where(bad).max("start")))
+    extremes = {
+        "largest_gradient": small.gradient.where(bad).max(),
+        "lowest_curvature": worst.lowest_curvature.min(),
+        "first_curvature": worst.first_curvature.min(),
+        "least_variance": worst.least_variance.min(),
+        "largest_correlation": worst.correlation.max(),
+        "largest_mean": worst.mean_error.max(),
+    }
     return {
-        "GA-A5": {
-            "bad_share": bad.mean(),
-            "largest_gradient": small.gradient.where(bad).max(),
-            "lowest_curvature": worst.lowest_curvature.min(),
-            "first_curvature": worst.first_curvature.min(),
-            "least_variance": worst.least_variance.min(),
-            "largest_correlation": worst.correlation.max(),
-            "largest_mean": worst.mean_error.max(),
-        },
+        "GA-A5": {"bad_share": bad.mean(), **{name: value.fillna(0) for name, value in extremes.items()}},
         "GA-B-init": {"bad_share": share.sel(way="no mask"), "bad_share_mask": share.sel(way="mask")},
     }
 
@@ -327,7 +326,7 @@ def arrows(ends: Mapping[str, Any]) -> Figure:
                             arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 2.2})  # fmt: skip
                 ax.text(place + 0.3, -1.25, f"{unit.max():.2f}", color=color, ha="center", fontsize=10)
             ax.set(xlim=(-0.4, len(cosines) + 0.1), ylim=(-1.35, 0.95), xticks=[], yticks=[], title=name)
-            ax.set_ylabel("missing\nunit →", rotation=90)
+            ax.set_ylabel("one unit of\nthe teacher →", rotation=90)
             ax.grid(visible=False)
     return figure
 
