@@ -85,7 +85,17 @@ def train_classifiers(
 
 
 def weights_at(history: History, record: int, member: int, *, device: torch.device) -> Parameters:
-    """Return the weights of one network at one record of :func:`train_classifiers`."""
+    """Return the weights of one network.
+
+    Args:
+        history: What :func:`train_classifiers` gave.
+        record: Which record; -1 is the last.
+        member: Which network.
+        device: Where the weights are wanted.
+
+    Returns:
+        ``mask (pixels,)``, ``hidden (width, pixels)`` and ``decoder (classes, width)``.
+    """
     names = ("mask", "hidden", "decoder")
     return {name: to_tensor(history.records[name][record, member], device=device) for name in names}
 
@@ -93,7 +103,16 @@ def weights_at(history: History, record: int, member: int, *, device: torch.devi
 def accuracy(
     weights: Parameters, inputs: Float[np.ndarray, "samples pixels"], labels: Int[np.ndarray, " samples"]
 ) -> float:
-    """Return the share of images that one network tells right."""
+    """Return the share of images that one network classifies right.
+
+    Args:
+        weights: Its ``mask``, ``hidden`` and ``decoder``.
+        inputs: The images.
+        labels: Which digit is in each.
+
+    Returns:
+        A number between 0 and 1.
+    """
     one = {name: tensor[None] for name, tensor in weights.items()}
     scores = predict(one, to_tensor(inputs, device=weights["mask"].device)[None], ACTIVATION)[0]
     return float((scores.argmax(0).cpu().numpy() == labels).mean())
@@ -111,9 +130,11 @@ def loss_hessian(weights: Parameters, data: NoisyDigits, *, folded: bool) -> Hes
         Its product with vectors.
     """
     mask, hidden, decoder = (weights[name] for name in ("mask", "hidden", "decoder"))
-    samples = to_tensor(data.train, device=mask.device), _one_hot(data.train_labels, mask.device)
-    first = (None, hidden * mask) if folded else (mask, hidden)
-    return Hessian(*first, decoder, *samples, activation=ACTIVATION, loss="cross_entropy")
+    inputs, labels = to_tensor(data.train, device=mask.device), _one_hot(data.train_labels, mask.device)
+    options: dict[str, Any] = {"activation": ACTIVATION, "loss": "cross_entropy"}
+    if folded:
+        return Hessian(None, hidden * mask, decoder, inputs, labels, **options)
+    return Hessian(mask, hidden, decoder, inputs, labels, **options)
 
 
 def _one_hot(labels: np.ndarray, device: torch.device) -> Tensor:

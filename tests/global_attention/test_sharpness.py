@@ -239,16 +239,6 @@ def test_every_claim_of_the_chapter_is_measured_or_says_why_not():
     }
 
 
-def test_the_bulk_is_judged_by_the_eigenvalue_of_rank_50_and_no_other(stored):
-    data = stored["hessian_spectrum"]
-    for rank, factor in ((49, 1), (50, 3), (51, 1)):
-        before, after = (
-            own.hessian_spectrum.measure(one)["GA-F3-bulk"].values["rank_50_ratio"]
-            for one in (data, scaled("eigenvalues", 3, spectrum="attention", rank=rank)(data))
-        )
-        assert after == pytest.approx(factor * before)
-
-
 @pytest.mark.parametrize("size", ["book", "full"])
 def test_numbers_of_the_page(size):
     data = own.hessian_spectrum.stored(size)
@@ -262,20 +252,14 @@ def test_numbers_of_the_page(size):
     assert (gain.median("seed") > 0.02).all()
 
 
-def test_pictures_draw(stored):
-    first = Minimum.draw(0)
-    drawn = [
-        own.ratios(stored["hessian_spectrum"], {"mine": 1.5}),
-        own.spectra(stored["hessian_spectrum"]),
-        own.orbit_map(stored["orbit"]),
-        own.orbit_frame(first, 0.1, 1.0),
-        own.decays(stored["weight_decay"]),
-    ]
-    assert "yours: mine" in [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert all(figure.axes[0].get_xlabel() for figure in drawn)
+def test_a_reader_s_ratios_are_drawn_and_the_slider_s_question_has_its_answer(stored):
+    figure, first = own.ratios(stored["hessian_spectrum"], {"mine": 1.5}), Minimum.draw(0)
+    assert "yours: mine" in [text.get_text() for text in figure.legends[0].get_texts()]
     plt.close("all")
     assert "the largest eigenvalue is 1 times" in own.orbit_text(first, 1.0, 1.0)
-    assert max(first.sharpness(a, b) for a, b in ((0.01, 1.0), (0.03, 1.0))) > 100 * first.sharpness(1.0, 1.0)
+    found = [first.sharpness(a, b) / first.sharpness(1.0, 1.0) for a in (0.03, 0.3, 1.0, 3.0) for b in (0.1, 1.0, 10.0)]
+    assert min(found) > 0.1
+    assert max(found) > 100
 
 
 def by_hand(hessian, p, d, logs):
