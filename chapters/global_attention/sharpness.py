@@ -59,8 +59,8 @@ def hessian_spectrum(
     where = device()
 
     def one(seed: int, step_size: float) -> dict[str, Any]:
-        data, training = noisy(images, n_train, n_test, side, seed), {"width": width, "steps": steps}
-        training |= {"step_size": step_size, "record_every": record_every, "device": where}
+        data, sizes = noisy(images, n_train, n_test, side, seed), {"width": width, "steps": steps}
+        training: dict[str, Any] = sizes | {"step_size": step_size, "record_every": record_every, "device": where}
         history = train_classifiers(data, seed, (False, True), (0.0, 0.0), **training)
         losses, last = history.records["train_loss"], len(history.steps) - 1
         reached = losses[:, 1] <= losses[-1, 0]
@@ -129,8 +129,10 @@ def weight_decay(
 
     def one(seed: int) -> dict[str, Any]:
         data, each = noisy(images, n_train, n_test, side, seed), len(decays)
-        training = {"width": width, "step_size": step_size, "steps": steps, "record_every": steps, "device": device()}
-        history = train_classifiers(data, seed, (False,) * each + (True,) * each, decays * 2, **training)
+        training: dict[str, Any] = {"width": width, "steps": steps, "record_every": steps, "device": device()}
+        history = train_classifiers(
+            data, seed, (False,) * each + (True,) * each, decays * 2, step_size=step_size, **training
+        )
         networks = [weights_at(history, -1, member, device=device()) for member in range(2 * each)]
         parts = {"train": (data.train, data.train_labels), "test": (data.test, data.test_labels)}
         found = {
