@@ -67,9 +67,8 @@ def ends(
     """Train from all starts; look closely at the worst end of each seed."""
     masked = way == "mask"
     drawn = [stream(seed, "start", i) for seed in seeds for i in range(starts)]
-    sizes = (width, TEACHER)
     start = {
-        "hidden": np.stack([rng.standard_normal(sizes) / TEACHER**0.5 for rng in drawn]),
+        "hidden": np.stack([rng.standard_normal((width, TEACHER)) / TEACHER**0.5 for rng in drawn]),
         "decoder": np.stack([rng.standard_normal(width) / width**0.5 for rng in drawn]),
         "mask": np.ones((len(drawn), TEACHER)),
     }
@@ -149,7 +148,6 @@ def look_at(rows: Tensor, decoder: Tensor, widest: int) -> dict[str, Any]:
 def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     small = data.sel(width=TEACHER)
     bad = (small.error >= BAD) & (small.gradient <= AT_REST)
-    share = bad.mean("start")
     worst = small.where(bad.any("start") & (small.error.max("start") == small.error.where(bad).max("start")))
     extremes = {
         "largest_gradient": small.gradient.where(bad).max(),
@@ -161,7 +159,10 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     }
     return {
         "GA-A5": {"bad_share": bad.mean(), **{name: value.fillna(0) for name, value in extremes.items()}},
-        "GA-B-init": {"bad_share": share.sel(way="no mask"), "bad_share_mask": share.sel(way="mask")},
+        "GA-B-init": {
+            "bad_share": bad.sel(way="no mask").mean("start"),
+            "bad_share_mask": bad.sel(way="mask").mean("start"),
+        },
     }
 
 
@@ -183,10 +184,10 @@ def trained_networks(
     """Networks trained on samples: in how many pieces do new inputs lie, and are their features independent?"""
 
     def at(n: float) -> dict[str, Any]:
-        last = n == samples[-1]
-        setup = Setup(n_inputs, 10, max(1, width // 2), width, 0.0 if last else noise, fresh)
+        sd, many = (0.0, 3 * steps) if n == samples[-1] else (noise, steps)
+        setup = Setup(n_inputs, 10, max(1, width // 2), width, sd, fresh)
         members = [Member(model, seed, int(n), n_relevant, penalty) for seed in seeds for model in NETWORKS]
-        training = Training(steps * (3 if last else 1), 64, 5e-3, (steps * (3 if last else 1),), decay=True)
+        training = Training(many, 64, 5e-3, (many,), decay=True)
         history = train_members(members, setup, training, device=device())
         pieces, variance = [], []
         for i, member in enumerate(members):
@@ -195,8 +196,7 @@ def trained_networks(
             pieces.append(len(np.unique(np.packbits(before > 0, axis=1), axis=0)))
             variance.append(np.linalg.eigvalsh(np.cov(np.maximum(before, 0).T))[0])
         found = {"patterns": pieces, "least_variance": variance, "error": history.records["test_loss"][-1]}
-        shape = len(seeds), len(NETWORKS)
-        return {name: (("seed", "network"), np.reshape(values, shape)) for name, values in found.items()}
+        return {name: (("seed", "network"), np.reshape(one, (len(seeds), -1))) for name, one in found.items()}
 
     return sweep(at, samples=samples).assign_coords(network=list(NETWORKS))
 
@@ -303,14 +303,7 @@ def fit(
 
 
 def arrows(ends: Mapping[str, Any]) -> Figure:
-    """Draw the units of networks as arrows: up is the unit of the teacher that the network is farthest from.
-
-    Args:
-        ends: Name to first layer, ``(units, inputs)``, whose lengths do not matter.
-
-    Returns:
-        The figure, a panel for each network.
-    """
+    """Draw the units of networks as arrows: up is the unit of the teacher that the network is farthest from."""
     import matplotlib.pyplot as plt
 
     with style():
