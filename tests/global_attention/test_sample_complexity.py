@@ -197,6 +197,13 @@ def test_numbers_of_the_page(stored):
     assert 1 - samples.sel(model="free mask") / samples.sel(**NO) == pytest.approx(1 / 6, abs=0.015)
     last = error.sel(size=4096)
     assert last.sel(model="L1 mask") > 1.5 * last.sel(**LIMITED)
+    long = own.error_rate.stored("full").test_loss
+    saved = own.needed(long).median("seed")
+    assert saved.sel(**NO) / saved.sel(**LIMITED) == pytest.approx(6, abs=0.2)
+    assert saved.sel(**NO) / saved.sel(model="L1 mask") == pytest.approx(2.5, abs=0.1)
+    ratio = (long.sel(**LIMITED) / long.sel(**NO)).median("seed")
+    assert ratio.sel(size=64) > 0.6
+    assert ratio.sel(size=slice(128, None)).max() <= 0.16
     few = error.sel(size=32)
     assert few.sel(**LIMITED) > few.sel(model="L1 mask")
     assert error.sel(size=slice(32, 128)).sel(**NO).min() > 0.9
