@@ -402,4 +402,4 @@ def rank_of_pairs(answer: Callable[..., Any]) -> str | None:
     return verdict([answer(*case) for case in cases], right, likely, "a rank for each case")
 
 
-CHECKS = {"GA-L1": first_failure, "GA-L3": rank_of_pairs}
+CHECKS = {"GA-L1": first_failure, "GA-L4": rank_of_pairs}

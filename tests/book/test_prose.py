@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
     "global_attention/counting",
+    "global_attention/sample_complexity",
     "global_attention/sharpness",
     "implicit_bias/max_margin_direction",
     "multi_head/curvature",

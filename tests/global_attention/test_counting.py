@@ -295,8 +295,8 @@ def rank(m, p, d):
     ("exercise", "right", "wrong", "hint"),
     [
         ("GA-L1", lambda s: first(s, 0), lambda s: first(s, -1), "no failure"),
-        ("GA-L3", rank, lambda m, p, d: min(2 * m, d), "a pair adds only"),
-        ("GA-L3", rank, lambda m, p, d: min(m, d), "of which there are p"),
+        ("GA-L4", rank, lambda m, p, d: min(2 * m, d), "a pair adds only"),
+        ("GA-L4", rank, lambda m, p, d: min(m, d), "of which there are p"),
     ],
 )
 def test_exercises_accept_the_right_answer_and_name_the_mistake(exercise, right, wrong, hint):
