@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
+    "global_attention/self_attention",
     "implicit_bias/max_margin_direction",
     "multi_head/curvature",
     "multi_head/how_many_heads",
