@@ -399,7 +399,7 @@ def by_steps(data: xr.Dataset) -> Figure:
         for ax, n in zip(axes, data["size"].values, strict=True):
             curves(ax, data.test_accuracy.sel(size=n, drop=True), "step", "network", LOOKS)
             ax.set(xscale="log", title=f"{n:,} reviews", xlabel="optimiser steps")
-            ax.set_xticks(data.step.values, [f"{step}" for step in data.step.values])
+            ax.set_xticks(data.step.values[::2], [f"{step}" for step in data.step.values[::2]])
             ax.minorticks_off()
         axes[0].set_ylabel(ACCURACY)
         axes[-1].legend(fontsize=9.5)
