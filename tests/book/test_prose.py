@@ -12,11 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
-<<<<<<< HEAD
-    "global_attention/self_attention",
-=======
     "global_attention/sample_complexity",
->>>>>>> main
+    "global_attention/self_attention",
     "implicit_bias/max_margin_direction",
     "multi_head/curvature",
     "multi_head/how_many_heads",
