@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,7 +103,7 @@ def teachers(
         weights = [initial_parameters(model, seeds[i], restart, sizes(width)) for i, _, restart in members]
 
         def ends(p: dict[str, Tensor]) -> dict[str, Tensor]:
-            answer = lambda p, x: predict(model, p, x)  # noqa: E731
+            answer = partial(predict, model)
             return {"train_loss": own_errors(answer, p, seen), "test_loss": own_errors(answer, p, tested)}
 
         found = fit(model, weights, batch, step_size, steps, ends)
@@ -164,9 +165,7 @@ def larger_space(
             inputs, labels = (x[:, here].repeat_interleave(tries, 0) for x in drawn[number])
             return inputs, labels
 
-        def ends(p: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {"test_loss": own_errors(lambda p, x: predict(model, p, x), p, tested)}
-
+        ends = lambda p: {"test_loss": own_errors(partial(predict, model), p, tested)}  # noqa: E731
         loss = fit(model, weights, batch, step_size, steps, ends)["test_loss"][-1]
         return {"test_loss": ("seed", loss.reshape(len(seeds), tries).min(1))}
 
@@ -184,7 +183,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 REVIEWS_SMOKE = {
     "reviews": "synthetic", "vectors": "", "dimension": 8, "n_positions": 40, "width": 8, "sizes": (6, 12),
-    "n_test": 30, "batch_size": 16, "seeds": (0, 1),
+    "n_test": 30, "batch_size": 16, "seeds": (0, 1)
 }  # fmt: skip
 
 
@@ -214,7 +213,7 @@ def imdb(
 
     def cell(size: int, network: Any) -> dict[str, Any]:
         ends = [epoch * -(-size // batch_size) for epoch in range(1, epochs + 1)]
-        return learned(corpus, shape, network, seeds, size, step_size, batch_size, ends).rename(step="epoch")
+        return learned(corpus, shape, network, seeds, size, (step_size, batch_size), ends).rename(step="epoch")
 
     return sweep(cell, size=sizes, network=NETWORKS).assign_coords(epoch=range(1, epochs + 1))
 
@@ -229,30 +228,20 @@ def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
     cells = {f"{name}_{n}": final.sel(network=name, size=n) for name in NETWORKS[:2] for n in PAPER_SIZES}
     error = [abs(cells[name].median() - value) for name, value in ledger.claim("GA-TAB2").paper_value.items()]
     lead, few, many = attention - flat, attention.sel(size=875), flat.sel(size=7000)
-    return {
-        "GA-TAB2": cells | {"largest_error": xr.concat(error, "cell").max()},
-        "GA-TAB2-order": {
-            "smallest_lead": lead.min("size"),
-            "smallest_lead_few": lead.sel(size=slice(None, 3500)).min("size"),
-        },
-        "GA-TAB2-headline": {
-            "self_attention_875": few,
-            "baseline_3500": flat.sel(size=3500),
-            "baseline_7000": many,
-            "seeds_ahead": (few > many).sum(),
-            "seeds": xr.DataArray(few.sizes["seed"]),
-        },
-    }
+    leads = {"smallest_lead": lead.min("size"), "smallest_lead_few": lead.sel(size=slice(None, 3500)).min("size")}
+    ahead = {"seeds_ahead": (few > many).sum(), "seeds": xr.DataArray(few.sizes["seed"])}
+    shown = {"self_attention_875": few, "baseline_3500": flat.sel(size=3500), "baseline_7000": many}
+    largest = {"largest_error": xr.concat(error, "cell").max()}
+    return {"GA-TAB2": cells | largest, "GA-TAB2-order": leads, "GA-TAB2-headline": shown | ahead}
 
 
 @experiment(
     "global_attention.equal_steps",
     group=1,
-    smoke={"dimension": 8, "n_positions": 40, "width": 8, "sizes": (6, 12), "n_test": 30, "read_at": (2, 3), "seeds": (0, 1)},
+    smoke=REVIEWS_SMOKE | {"read_at": (2, 3)},
     full={
         "reviews": "imdb", "vectors": "imdb_ppmi_svd_100d", "dimension": 100, "n_positions": 128, "width": 64,
-        "sizes": (875, 17_500), "step_size": 3e-3, "read_at": (70, 280, 560, 1000, 1400),
-        "seeds": (0,),
+        "sizes": (875, 17_500), "step_size": 3e-3, "read_at": (70, 280, 560, 1000, 1400), "seeds": (0,),
     },
 )  # fmt: skip
 def equal_steps(
@@ -273,7 +262,7 @@ def equal_steps(
     shape = ReviewShape(n_positions, dimension, width)
 
     def cell(size: int, network: Any) -> xr.Dataset:
-        return learned(corpus, shape, network, seeds, size, step_size, batch_size, read_at)
+        return learned(corpus, shape, network, seeds, size, (step_size, batch_size), read_at)
 
     return sweep(cell, size=sizes, network=NETWORKS)
 
@@ -295,18 +284,12 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
 
 
 def learned(
-    corpus: Corpus,
-    shape: ReviewShape,
-    network: Any,
-    seeds: Sequence[int],
-    size: int,
-    step_size: float,
-    batch_size: int,
-    read_at: Sequence[int],
+    corpus: Corpus, shape: ReviewShape, network: Any, seeds: Seeds, size: int, how: tuple[float, int], read_at: Any
 ) -> xr.Dataset:
     """Train a network for each seed on its own choice of reviews; test it after some numbers of steps."""
     if size > len(corpus.train):
         raise ValueError(f"sizes: expected at most {len(corpus.train)}, the training reviews, got {size}")
+    (step_size, batch_size), read_at = how, list(read_at)
     vectors, found = to_tensor(corpus.vectors, device=device()), np.empty((len(seeds), len(read_at)))
     for i, seed in enumerate(seeds):
         chosen = stream(seed, "training reviews").permutation(len(corpus.train))[:size]
@@ -317,8 +300,8 @@ def learned(
                 raise FloatingPointError(f"{network}, seed {seed}, {size} reviews: no finite loss in step {step}")
             optimizer.step()
             if step in read_at:
-                found[i, list(read_at).index(step)] = trained.accuracy(corpus.test)
-    return xr.Dataset({"test_accuracy": (("seed", "step"), found)}, {"step": list(read_at)})
+                found[i, read_at.index(step)] = trained.accuracy(corpus.test)
+    return xr.Dataset({"test_accuracy": (("seed", "step"), found)}, {"step": read_at})
 
 
 def batches(n_reviews: int, batch_size: int, seed: int, steps: int) -> Iterator[np.ndarray]:
