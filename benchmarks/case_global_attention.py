@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attnbook.core.rng import stream, to_tensor
 from attnbook.global_attention.padding_free_attention import attend
-from attnbook.global_attention.review_networks import groups_of_similar_length
 
 N_POSITIONS, DIMENSION = 2142, 100
 # Root mean squares of the lengths of the 25,000 training reviews of IMDB in 32 equal slices, sorted by length.
@@ -55,7 +54,6 @@ class _Problem:
         def draw(*shape: int) -> torch.Tensor:
             return to_tensor(rng.standard_normal(shape), dtype=dtype)
 
-        self.lengths = np.array(LENGTHS)
         self.tokens = [draw(length, DIMENSION) * 0.1 for length in LENGTHS]
         self.at_words = [draw(length, DIMENSION) for length in LENGTHS]
         self.at_padding = draw(len(LENGTHS), DIMENSION)
@@ -64,11 +62,10 @@ class _Problem:
 
 def _ours(p: _Problem) -> np.ndarray:
     key_query, value = leaves = [matrix.clone().requires_grad_() for matrix in (p.key_query, p.value)]
-    for part in groups_of_similar_length(p.lengths):
-        tokens, at_words = (torch.nn.utils.rnn.pad_sequence(x[part], batch_first=True) for x in (p.tokens, p.at_words))
-        words, padding = attend(tokens, key_query, value, N_POSITIONS)
-        empty = torch.as_tensor(N_POSITIONS - p.lengths[part]).to(tokens).unsqueeze(1)
-        ((words * at_words).sum() + (padding * p.at_padding[part] * empty).sum()).backward()
+    for one, tokens in enumerate(p.tokens):
+        words, padding = attend(tokens[None], key_query, value, N_POSITIONS)
+        empty = N_POSITIONS - len(tokens)
+        ((words[0] * p.at_words[one]).sum() + (padding[0] * p.at_padding[one] * empty).sum()).backward()
     return torch.stack([leaf.grad for leaf in leaves]).numpy()
 
 

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 import attnbook
 from attnbook import cli, data, ledger
 from attnbook.core import kernel_margin, lanczos, max_margin, rng, runtime, spectrum
-from attnbook.global_attention import compare
 from attnbook.mirror_descent import joint_directions
 from attnbook.mirror_descent.attention_svm import attention_svm
 from attnbook.mirror_descent.data import draw_problems
@@ -74,7 +73,6 @@ def calls() -> list[Call]:
     labels = np.where(np.arange(len(tokens)) % 2, 1.0, -1.0)
     head, key_query = draw.standard_normal(tokens.shape[2]), draw.standard_normal((tokens.shape[2],) * 2)
     start = {"decoder": np.zeros((1, *tokens.shape[1:])), "key_query": np.zeros((1, *key_query.shape))}
-    inputs, classes = draw.standard_normal((30, 4)), np.arange(30) % 2
     gram, result = np.eye(3), experiments()["implicit_bias.direction"].load_stored("book")
     small = NEGATIVE | NOT_FINITE
     below_1 = st.integers(-99, 0)
@@ -101,11 +99,6 @@ def calls() -> list[Call]:
         Call(kernel_margin.kernel_margin, {"gram": gram, "labels": np.ones(3)}, {
             "gram": spoiled(gram) | st.just(gram + np.triu(gram[::-1])),
             "labels": spoiled(np.ones(3)) | st.just(gram[0])}),
-        Call(compare, {"inputs": inputs, "labels": classes, "steps": 1, "seeds": (0,)}, {
-            "inputs": spoiled(inputs).filter(lambda a: a.shape != (30, 5)) | NO_NUMBER, "width": below_1 | WORD,
-            "labels": spoiled(classes) | st.just(np.zeros(30)), "steps": below_1 | WORD, "batch_size": below_1,
-            "step_sizes": st.sampled_from([(), (0.0,), (0.1, -1.0), ("x",)]), "penalties": st.just((-1.0,)),
-            "held_out": small | st.floats(0.5, 1), "seeds": st.sampled_from([(), (0, 0), (-1,), ("x",)])}),
         Call(MirrorDescent, {"params": [weight], "lr": 0.1}, {
             "lr": small, "p": small | st.floats(0, 1), "momentum": small | st.floats(1, 9), "weight_decay": small,
             "params": st.just([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))])}),

@@ -46,23 +46,6 @@ class EncodedReviews:
         starts = np.cumsum([0, *map(len, rows)])
         return EncodedReviews(np.concatenate([self.ids[:0], *rows]), starts, self.labels[chosen])
 
-    def longest_first(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, " reviews"]:
-        """Return some reviews in the order of falling length."""
-        return chosen[np.argsort(-self.lengths[chosen], kind="stable")]
-
-    def padded(self, chosen: Int[np.ndarray, " reviews"]) -> Int[np.ndarray, "reviews longest"]:
-        """Return the ids of some reviews, padded with 0 to the longest of them, at least one position."""
-        lengths = self.lengths[chosen]
-        table = np.zeros((len(chosen), int(lengths.max(initial=1))), dtype=np.int64)
-        for row, review in enumerate(chosen):
-            table[row, : lengths[row]] = self.words(review)
-        return table
-
-    def means(self, vectors: Float[np.ndarray, "vocabulary dimension"]) -> Float[np.ndarray, "reviews dimension"]:
-        """Return the mean vector of the words of each review; zero for a review without a known word."""
-        totals = np.stack([vectors[self.words(review)].sum(0) for review in range(len(self))])
-        return totals / np.maximum(self.lengths, 1)[:, None]
-
 
 @dataclass(frozen=True)
 class Corpus:

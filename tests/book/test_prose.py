@@ -16,6 +16,7 @@ CHAPTERS = [
     "global_attention/noisy_mnist",
     "global_attention/sample_complexity",
     "global_attention/sharpness",
+    "global_attention/self_attention",
     "implicit_bias/max_margin_direction",
     "multi_head/curvature",
     "multi_head/how_many_heads",

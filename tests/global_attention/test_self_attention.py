@@ -1,18 +1,14 @@
 """Self-attention on padded reviews: without the padding, it is the same; networks on tokens."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
 import torch
 
-from attnbook.core.figures import BACKGROUND
 from attnbook.global_attention import padding_free_attention
 from attnbook.global_attention.padding_free_attention import attention_weights, merge_key_query
-from attnbook.global_attention.self_attention.experiments import l1_gradient_of_softmax
-from attnbook.global_attention.self_attention.figures import LOOKS
-from attnbook.global_attention.token_networks import Sizes, draw_teacher, initial_parameters, predict
+from attnbook.global_attention.token_networks import Sizes, draw_flat_teacher, draw_teacher, initial_parameters, predict
 
 T, DV, P = 5, 3, 17
 SIZES = Sizes(n_tokens=7, dimension=5, n_query=3, n_value=2, width=11)
@@ -105,7 +101,9 @@ def test_more_words_than_positions_are_refused(matrices):
 
 
 def test_an_l1_penalty_on_attention_weights_has_no_gradient():
-    assert l1_gradient_of_softmax() <= 1e-15
+    logits = draw(11).requires_grad_()
+    (gradient,) = torch.autograd.grad(torch.softmax(logits, 0).abs().sum(), logits)
+    assert gradient.abs().max() <= 1e-15
 
 
 def members(model, **changes):
@@ -145,21 +143,30 @@ def test_labels_of_a_teacher_have_mean_zero_and_variance_one_and_weights_far_fro
     assert weights.max(-1).values.mean() > 3 / 7
 
 
+def test_near_zero_self_attention_sees_the_mean_token_only(inputs):
+    """The proof that the class does not contain flat networks; at the inputs themselves it sees more."""
+    p = members("self_attention")
+    shuffled = inputs[:, :, torch.tensor([3, 0, 6, 1, 5, 2, 4])]
+    for scale, same in ((1e-5, True), (1.0, False)):
+        one, other = (predict("self_attention", p, scale * x) / scale for x in (inputs, shuffled))
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-8) == same
+
+
+def test_a_flat_teacher_reads_as_many_inputs_as_it_is_told():
+    teacher = draw_flat_teacher(SIZES, np.random.default_rng(0), 6)
+    x = draw(1, 9, 7, 5).requires_grad_()
+    labels = predict("global_attention", teacher, x)
+    (gradient,) = torch.autograd.grad(labels.sum(), x)
+    assert (gradient.abs().sum((0, 1)) > 0).sum() == 6
+
+
+def test_three_layers_by_hand(inputs):
+    p = members("three_layers")
+    hidden = (inputs[0].flatten(1) @ p["hidden"][0].T).relu()
+    expected = (hidden @ p["middle"][0].T).relu() @ p["decoder"][0]
+    torch.testing.assert_close(predict("three_layers", p, inputs)[0], expected)
+
+
 def test_bad_sizes_are_refused_by_name():
     with pytest.raises(ValueError, match="n_value: expected at least 1, got 0"):
         dataclasses.replace(SIZES, n_value=0)
-
-
-def test_networks_can_be_told_apart_without_colour():
-    def luminance(color):
-        channels = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-        return float(
-            np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-            @ [0.2126, 0.7152, 0.0722]
-        )
-
-    for look in LOOKS.values():
-        assert (luminance(BACKGROUND) + 0.05) / (luminance(look.color) + 0.05) >= 4.5
-    for one, other in itertools.combinations(LOOKS.values(), 2):
-        assert one.marker != other.marker
-        assert one.line != other.line

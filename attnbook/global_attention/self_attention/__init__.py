@@ -1,1 +1,0 @@
-"""Is it the attention? Theorem 2 on samples of a teacher, and Table 2 on film reviews."""
