@@ -14,7 +14,6 @@ import side_by_side
 import variants_torch
 from side_by_side import Case, InJax, as_markdown, check, measure
 
-
 CASE = Case(
     "Sums",
     "The sum of 7 numbers.",
