@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
     "implicit_bias/max_margin_direction",
+    "global_attention/recurrent",
     "multi_head/curvature",
     "multi_head/how_many_heads",
     "multi_head/one_good_step",
