@@ -300,7 +300,7 @@ def sentences(seed: int, purpose: str, count: int) -> np.ndarray:
 
 READ = {
     "flat": Look("flat network", "#5b5f66", "--", "s"),
-    "mean": Look("mean pooling", "#7c3aed", ":", "D"),
+    "mean": Look("mean pooling", "#be185d", ":", "D"),
     "one_step": Look("attention, 1 step", "#0b5cad", "-", "o"),
     "two_steps": Look("attention, 2 steps", "#c2410c", "-.", "^"),
     "three_steps": Look("attention, 3 steps, large", "#1f2937", (0, (3, 1, 1, 1)), "P"),
@@ -418,12 +418,8 @@ def count_weights(answer: Callable[..., Any]) -> str | None:
 def newest_context(answer: Callable[..., Any]) -> str | None:
     """Check the first step whose weights depend on what was found, for a state that lags behind by some steps."""
     right = np.array([2, 3, 4])
-    likely = {
-        "that is the step whose state has seen c_1; the score of the next step reads that state": right - 1,
-        "step 1 finds c_1; count the steps until a score reads a state that contains it": np.array([1, 1, 1]),
-        "one step too many": right + 1,
-    }
-    return verdict([answer(lag) for lag in range(3)], right, likely, "for each lag one step number")
+    likely = {"by that step the state has seen c_1; the next step reads it": right - 1, "one step too many": right + 1}
+    return verdict([float(answer(lag)) for lag in range(3)], right, likely, "for each lag one step number")
 
 
 CHECKS = {"GA-R2": count_weights, "GA-R3": newest_context}
