@@ -172,9 +172,8 @@ def penalties(
     def path(name: str, strengths: Sequence[float]) -> dict[str, Any]:
         members = [Member(seed, n)._replace(**{name: one}) for seed, one in product(seeds, strengths)]
         found = fit("one_step", "attention", FOCUS, members, steps, n_test)
-        return {
-            f"{name}_{which}": (("seed", name), found[which].reshape(len(seeds), -1)) for which in ("test", "train")
-        }
+        kept = {which: found[which].reshape(len(seeds), -1) for which in ("test", "train")}
+        return {f"{name}_{which}": (("seed", name), errors) for which, errors in kept.items()}
 
     free, *paths = (path(*one) for one in track((("l2", (0.0,)), ("l2", l2), ("entropy", entropy))))
     named = paths[0] | paths[1] | {"free": ("seed", free["l2_test"][1][:, 0])}
@@ -187,11 +186,9 @@ def _(data: xr.Dataset) -> dict[str, dict[str, xr.DataArray]]:
     over = {"over_best": picked / data.l2_test.min("l2"), "over_free": picked / data.free}
     ratios = data.entropy_test / data.free
     best = ratios.isel(entropy=ratios.median("seed").argmin("entropy"))
+    fitted = {name: ratio.where(fits).median("seed").fillna(np.inf) for name, ratio in over.items()}
     return {
-        "GA-G1-l2-attention": {
-            **{name: ratio.where(fits).median("seed").fillna(np.inf) for name, ratio in over.items()},
-            "fitted": fits.mean("seed"),
-        },
+        "GA-G1-l2-attention": fitted | {"fitted": fits.mean("seed")},
         "GA-G1-sparse-attention": {"best_entropy": best, "helped_entropy": (best < 1).mean("seed")},
     }
 
@@ -329,17 +326,14 @@ def bounds(data: xr.Dataset) -> Figure:
 
     with style():
         figure, ax = plt.subplots(figsize=(7.2, 2.2))
-        for row, (model, needed, bound, _) in enumerate(needs(data)):
-            ax.plot([needed, bound], [row, row], color="#b8b8b8", marker="")
-            ax.plot(
-                needed, row, color=READ[model].color, marker="o", linestyle="", label="reached" if not row else None
-            )
-            ax.plot(
-                bound, row, color="#b00020", marker="|", markersize=16, linestyle="", label=None if row else "bound"
-            )
-        ax.set_yticks(range(3), [READ[model].label for model in LADDER[2:5]])
+        models, needed, bound, _ = zip(*needs(data), strict=True)
+        rows = range(len(models))
+        ax.hlines(rows, needed, bound, color="#b8b8b8")
+        ax.plot(needed, rows, "o", color=READ["one_step"].color, label="needed in training")
+        ax.plot(bound, rows, "|", color="#b00020", markersize=16, label="required by the bound")
+        ax.set_yticks(rows, [READ[model].label for model in models])
         ax.set(xscale="log", xlabel=f"{SENTENCES} for an error of {ERROR:g}", ylim=(2.6, -0.6), xlim=(100, 1e6))
-        ax.legend(loc="upper right", fontsize=10)
+        figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
@@ -357,7 +351,7 @@ def needs(data: xr.Dataset) -> list[tuple[str, float, float, int]]:
 
 
 def focus_frame(data: xr.Dataset, focus: float) -> Figure:
-    """Draw the error against training sentences for one focus of the teacher."""
+    """Draw the error against training sentences for one focus."""
     import matplotlib.pyplot as plt
 
     with style():
@@ -374,10 +368,8 @@ def focus_text(data: xr.Dataset, focus: float) -> str:
     at = data.test_error.sel(focus=focus).isel(size=1).median("seed")
     ahead, behind = ("mean", "one_step") if at.sel(model="mean") < at.sel(model="one_step") else ("one_step", "mean")
     ratio = float(at.sel(model=behind) / at.sel(model=ahead))
-    return (
-        f"Focus {focus:g}: the word that weighs most has {top:.0%} of the weight. With {int(data.size[1])} sentences "
-        f"the error of {READ[behind].label} is {ratio:.1f} times the error of {READ[ahead].label}."
-    )
+    found = f"the error of {READ[behind].label} is {ratio:.1f} times the error of {READ[ahead].label}"
+    return f"Focus {focus:g}: the top word has {top:.0%} of the weight. With {int(data.size[1])} sentences {found}."
 
 
 def advice(data: xr.Dataset) -> Figure:
@@ -408,7 +400,7 @@ def count_weights(answer: Callable[..., Any]) -> str | None:
     likely = {
         "the recurrence is missing": layers + score,
         "the score is missing": layers + recurrence,
-        "the last vector v of the score is missing": right - units,
+        "the vector v of the score is missing": right - units,
         "the two layers are missing": score + recurrence,
         "weights are shared between steps: count them once": layers + n_steps * (score + recurrence),
     }

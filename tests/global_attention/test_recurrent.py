@@ -1,5 +1,6 @@
 """Recurrent attention: plain loops, special cases by hand, rules that can fail, the page's program, exercises."""
 
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -285,3 +286,38 @@ def test_exercises_accept_the_right_answer_and_name_the_mistake(exercise, right,
 def test_the_dimension_of_the_bound_is_the_number_of_weights():
     drawn = initial_parameters(Recurrence(3, 5, 7), 11, 13, rng=np.random.default_rng(0))
     assert count(5, 7, 11, 13) == sum(array.size for array in drawn.values())
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The names that the page's program defines."""
+    page = Path(own.__file__).with_suffix(".ipynb").read_text(encoding="utf-8")
+    cells = ["".join(c["source"]) for c in json.loads(page)["cells"] if c["cell_type"] == "code"]
+    shown = [
+        cell for cell in cells if "def sentences(" in cell or "def error_of(" in cell or "def mean_pooling(" in cell
+    ]
+    assert all(len([line for line in cell.splitlines() if line.strip()]) <= 40 for cell in shown[:2])
+    names = {}
+    exec("\n".join([*shown[:2], shown[2].split("yours =")[0]]), names)
+    return names
+
+
+def test_the_page_s_attention_is_that_of_the_library(program):
+    torch.manual_seed(0)
+    net = program["Attention"](3, 4, 8)
+    names = {"P": "score_state", "R": "score_word", "U": "state_state", "W": "state_context"}
+    weights = {new: getattr(net, old).weight[None] for old, new in names.items()}
+    weights |= {"score_out": net.v.weight, "hidden": net.read[0].weight[None], "decoder": net.read[2].weight}
+    x = torch.randn(5, 10, 6)
+    torch.testing.assert_close(net(x), predict(weights, x[None], 3)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_the_page_says_of_changes(program):
+    error, attention = program["error_of"], program["Attention"]
+    usual = {n: error(attention, n) for n in (300, 1000)}
+    assert error(lambda: attention(3, 32, 64), 1000) < 2 * usual[1000]
+    assert error(attention, 1000, noise=0.0) < 0.3 * usual[1000]
+    assert error(program["mean_pooling"], 300, focus=0.0) < 0.1
+    assert error(attention, 3000, places=True) > 0.5
+    assert error(attention, 300, decay=0.02) < 0.7 * usual[300]
