@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import torch
 import typer
 from measuring import HERE, markdown_table, provenance
+from problem import BOOK
 
 from attnbook.core import runtime
 from attnbook.global_attention.masks import Member, Setup, Training, train_members
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 STORED = HERE / "accelerator.json"
 SIZES = ((1, 1), (5, 1), (20, 1), (100, 1), (5, 4), (5, 16))  # seeds of 18 networks, times the book's width
@@ -31,7 +31,7 @@ PRODUCTS = 3e9  # operations of matrix products, about, after which a core has b
 
 def seconds_per_step(seeds: tuple[int, ...], wider: int, steps: int, device: str) -> float:
     """Train the networks of these seeds and return the time of a step."""
-    s, clock = SampleComplexity(), list[float]()
+    s, clock = BOOK, list[float]()
     members = [Member(model, seed, n, s.n_relevant, s.penalty) for seed in seeds for n in s.sizes for model in s.models]
     train_members(
         members,
@@ -45,7 +45,7 @@ def seconds_per_step(seeds: tuple[int, ...], wider: int, steps: int, device: str
 
 def measure(n_seeds: int, wider: int, device: str, rounds: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
     """Time one size on the accelerator, on one core and on two."""
-    s, seeds = SampleComplexity(), tuple(range(n_seeds))
+    s, seeds = BOOK, tuple(range(n_seeds))
     networks = n_seeds * len(s.sizes) * len(s.models)
     products = networks * s.batch_size * wider * s.width * (4 * s.n_inputs + 6 * s.outputs)
     steps = max(3, min(200, round(PRODUCTS / products)))

@@ -19,7 +19,6 @@ import torch
 from side_by_side import Case
 
 from attnbook.core.experiment import Arrays, Experiment
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 from attnbook.preconditioning.structure_aware_descent.experiments import Ablation
 
 CPU = torch.device("cpu")
@@ -28,12 +27,7 @@ ALLOWED = 0.02  # of the training time, for what surrounds it
 
 def cases() -> list[Case]:
     """Return the comparisons of this part."""
-    short = SampleComplexity.at("book", steps=300, snapshot=300)  # with fewer steps the plumbing weighs more
-    return [
-        plumbing("the ablation of part 5", Ablation(), "spectral"),
-        plumbing("Table 1", short, "test_loss"),
-        two_processes(),
-    ]
+    return [plumbing("the ablation of part 5", Ablation(), "spectral"), two_processes()]
 
 
 def plumbing(name: str, experiment: Experiment, array: str) -> Case:

@@ -21,7 +21,6 @@ from torch import Tensor
 from attnbook import train
 from attnbook.core import ensemble, update_rules
 from attnbook.global_attention import masks
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 from attnbook.lab import Experiment, checkout, load_script
 
 STEPS = 200
@@ -41,7 +40,7 @@ def step_sizes(rule: str) -> Case:
     Returns:
         The case.
     """
-    settings = SampleComplexity()
+    settings = problem.BOOK
     drawn = {n: torch.from_numpy(a).float() for n, a in problem.draw(settings, 1).items() if n != "rows"}
     parameters = {
         "mask": torch.ones_like(drawn["hidden"][:, 0]),

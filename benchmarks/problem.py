@@ -7,31 +7,35 @@ that ``attnbook.global_attention.masks.train_members`` draws for itself; the che
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 
 from attnbook.core.rng import stream
 from attnbook.global_attention.masks import Member, Setup
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
+from attnbook.lab import checkout, load_script
 
 Arrays = dict[str, np.ndarray]
 
 BLOCK = 100
+TABLE_1 = load_script(checkout() / "chapters/global_attention/sample_complexity.py").table_1
+BOOK = SimpleNamespace(**TABLE_1.settings("book"), models=("baseline", "attention", "l1_attention"))
+"""The settings of Table 1 at the book's size, and the three students by their names in the library."""
 
 
-def members_of(settings: SampleComplexity) -> list[Member]:
+def members_of(settings: SimpleNamespace) -> list[Member]:
     """Return all networks of the table."""
     s = settings
     return [Member(m, seed, n, s.n_relevant, s.penalty) for seed, n, m in product(s.seeds, s.sizes, s.models)]
 
 
-def setup_of(settings: SampleComplexity, n_test: int) -> Setup:
+def setup_of(settings: SimpleNamespace, n_test: int) -> Setup:
     """Return the sizes of teacher and network."""
     s = settings
     return Setup(s.n_inputs, s.outputs, s.teacher_width, s.width, noise=0.0, n_test=n_test)
 
 
-def draw(settings: SampleComplexity, steps: int) -> Arrays:
+def draw(settings: SimpleNamespace, steps: int) -> Arrays:
     """Draw everything a variant needs to train all networks for this many steps.
 
     Returns:
@@ -56,7 +60,7 @@ def draw(settings: SampleComplexity, steps: int) -> Arrays:
     }
 
 
-def held_out_losses(settings: SampleComplexity, parameters: Arrays) -> np.ndarray:
+def held_out_losses(settings: SimpleNamespace, parameters: Arrays) -> np.ndarray:
     """Return the mean squared error ``(members,)`` of trained networks on samples that none has seen."""
     losses = []
     for number, member in enumerate(members_of(settings)):
@@ -68,7 +72,7 @@ def held_out_losses(settings: SampleComplexity, parameters: Arrays) -> np.ndarra
     return np.array(losses)
 
 
-def flops_per_step(settings: SampleComplexity) -> tuple[int, str]:
+def flops_per_step(settings: SimpleNamespace) -> tuple[int, str]:
     """Return the floating point operations of all matrix products of a step, and the formula."""
     networks = len(members_of(settings))
     p, w, o, b = settings.n_inputs, settings.width, settings.outputs, settings.batch_size
@@ -79,18 +83,18 @@ def flops_per_step(settings: SampleComplexity) -> tuple[int, str]:
     return networks * b * (4 * w * p + 6 * w * o), formula
 
 
-def _pool(settings: SampleComplexity, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _pool(settings: SimpleNamespace, seed: int) -> tuple[np.ndarray, np.ndarray]:
     inputs = stream(seed, "inputs").standard_normal((max(settings.sizes), settings.n_inputs))
     return inputs, setup_of(settings, 1).teacher(seed, settings.n_relevant)(inputs)
 
 
-def _batches(settings: SampleComplexity, seed: int, size: int, steps: int) -> np.ndarray:
+def _batches(settings: SimpleNamespace, seed: int, size: int, steps: int) -> np.ndarray:
     shape, first_row = (BLOCK, settings.batch_size), settings.seeds.index(seed) * max(settings.sizes)
     blocks = [(stream(seed, "batches", size, n).random(shape) * size) for n in range(-(-steps // BLOCK))]
     return first_row + np.concatenate(blocks).astype(np.int64)[:steps]
 
 
-def _initial_weights(settings: SampleComplexity, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _initial_weights(settings: SimpleNamespace, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = stream(seed, "initial weights")
     hidden = rng.standard_normal((settings.width, settings.n_inputs)) / np.sqrt(settings.n_inputs)
     return hidden, rng.standard_normal((settings.outputs, settings.width)) / np.sqrt(settings.width)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from timeit import repeat
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from rich.progress import track
 from rich.table import Table
 
 from attnbook.core import runtime
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 VARIANTS = {
     "one ensemble (ours)": ("variants_torch", "Ours"),
@@ -67,7 +67,7 @@ def main(
 
 def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
     """Check that all variants train the same networks, then measure them in interleaved rounds."""
-    settings, facts = SampleComplexity.at("book"), provenance(jax_python)
+    settings, facts = problem.BOOK, provenance(jax_python)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         arrays = folder / "problem.npz"
@@ -97,7 +97,7 @@ def measure(jax_python: Path | None, rounds: int, steps: int) -> dict[str, Any]:
     }
 
 
-def calls_alone(settings: SampleComplexity) -> tuple[float, float]:
+def calls_alone(settings: SimpleNamespace) -> tuple[float, float]:
     """Return what the products of a step, in its shapes, and the passes over its large tensors take alone, in ms."""
     members, width, inputs = len(problem.members_of(settings)), settings.width, settings.n_inputs
     groups, batch = members // len(settings.models), settings.batch_size
@@ -135,7 +135,7 @@ def start(arrays: Path, jax_python: Path | None) -> list[Worker]:
     return workers
 
 
-def check(settings: SampleComplexity, workers: Sequence[Worker], folder: Path) -> dict[str, float]:
+def check(settings: SimpleNamespace, workers: Sequence[Worker], folder: Path) -> dict[str, float]:
     """Compare the held-out losses of all networks after a few steps.
 
     Returns:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from problem import Arrays, members_of, setup_of
+from problem import BOOK, Arrays, members_of, setup_of
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from worker import Seconds
 
 from attnbook.global_attention.masks import Training, train_members
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 
 class Ours:
@@ -20,7 +19,7 @@ class Ours:
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        self.settings = SampleComplexity.at("book")
+        self.settings = BOOK
         self.calls = 0
 
     def train(self, steps: int, dtype: str) -> tuple[Seconds, Arrays]:

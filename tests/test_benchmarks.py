@@ -15,7 +15,6 @@ import variants_torch
 from side_by_side import Case, InJax, as_markdown, check, measure
 
 from attnbook.global_attention.loss_landscape.experiments import HessianSpectrum
-from attnbook.global_attention.sample_complexity.experiments import SampleComplexity
 
 CASE = Case(
     "Sums",
@@ -81,7 +80,7 @@ def test_a_variant_whose_module_the_other_python_lacks_is_named(monkeypatch):
 
 def test_the_networks_of_table_1_are_those_of_the_book():
     """Ours draws data, weights and batches itself; the others get the arrays of ``problem.py``."""
-    settings = SampleComplexity.at("book")
+    settings = problem.BOOK
     arrays = problem.draw(settings, 3)
     ours, others = (kind(arrays).train(3, "float64")[1] for kind in (variants_torch.Ours, variants_torch.Vmap))
     losses = [problem.held_out_losses(settings, trained) for trained in (ours, others)]

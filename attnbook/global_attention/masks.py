@@ -1,20 +1,24 @@
 r"""The teachers and networks of Section 5.1, and how the networks are trained.
 
-All five models are one network, $f(x) = w^{(2)}\phi(w^{(1)}(x \odot a))$ with $\phi=\mathrm{ReLU}$ and no biases; they
+All models are one network, $f(x) = w^{(2)}\phi(w^{(1)}(x \odot a))$ with $\phi=\mathrm{ReLU}$ and no biases; they
 differ in what happens to the mask $a$:
 
-================  =============================================================================
-model             mask
-================  =============================================================================
-``baseline``      fixed at ones: no attention
-``attention``     trained from ones
-``l1_attention``  trained from ones, penalty $\lambda\sum_k|a_k|$ added to the loss
-``sum_to_one``    trained, renormalised after each step (non-negative, mean 1: assumption A7
-                  with the inputs multiplied by $p$)
-``oracle``        fixed at the truth $a^*$ (Proposition 1)
-================  =============================================================================
+=================  ============================================================================
+model              mask
+=================  ============================================================================
+``baseline``       fixed at ones: no attention
+``group_penalty``  fixed at ones; $\lambda\sum_k\|w^{(1)}_k\|$ over the columns of the first
+                   layer is added to the loss
+``attention``      trained from ones
+``l1_attention``   trained from ones, penalty $\lambda\sum_k|a_k|$ added to the loss
+``limited``        trained from ones with at most $s_0$ entries, all between 0 and 1 (assumption
+                   A4); the limit falls from $p$ to $s_0$ in the first half of training
+``sum_to_one``     trained, renormalised after each step (non-negative, mean 1: assumption A7
+                   with the inputs multiplied by $p$)
+``oracle``         fixed at the truth $a^*$ (Proposition 1)
+=================  ============================================================================
 
-At step 0 the first four are the same function, and models of the same seed and sample size see the same
+At step 0 all but the last are the same function, and models of the same seed and sample size see the same
 batches, so that every difference comes from the mask. Weights follow torch's convention ``(to, from)``.
 
 A teacher looks at a few of its inputs. The paper's $p$ is ``n_inputs``, its $k$ or $s_0$ is ``n_relevant``, and the
@@ -24,9 +28,10 @@ teacher's $a^*$ is ``mask``, $w^{(1)*}$ is ``hidden`` and $w^{(2)*}$ is ``decode
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -34,19 +39,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.runtime import Progress, threads
 from attnbook.core.settings import check_sizes, check_weights
 from attnbook.global_attention.batches import Batches, initial_network, rows_of
 from attnbook.global_attention.two_layer import predict
+from attnbook.lab import listening
+from attnbook.train import SGD, Adam, cosine, train
 
 __all__ = [
-    "Member", "Model", "Setup", "Teacher", "Training", "effective_weights", "loss_and_gradient", "train_members",
-]  # fmt: skip
+    "Member",
+    "Model",
+    "Setup",
+    "Teacher",
+    "Training",
+    "allowance",
+    "effective_weights",
+    "loss_and_gradient",
+    "train_members",
+]
 
-Model: TypeAlias = Literal["baseline", "attention", "l1_attention", "sum_to_one", "oracle"]
+Model: TypeAlias = Literal[
+    "baseline", "group_penalty", "attention", "l1_attention", "limited", "sum_to_one", "oracle"
+]
 
 
 @dataclass(frozen=True)
@@ -117,12 +133,13 @@ class Member:
     seed: int  #: Seed of teacher, inputs, batches and initial weights
     n_samples: int  #: Size of its training set
     n_relevant: int  #: Inputs the teacher looks at
-    penalty: float = 0.0  #: L1 weight on the mask; used by ``l1_attention`` only
+    penalty: float = 0.0  #: Weight of the penalty; used by ``l1_attention`` and ``group_penalty`` only
+    limit: int | None = None  #: Entries that a mask of ``limited`` may keep, $s_0$; default ``n_relevant``
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise ValueError(f"model: expected one of {', '.join(get_args(Model))}, got {self.model!r}")
-        check_sizes(self, "n_samples", "n_relevant")
+        check_sizes(self, "n_samples", "n_relevant", *([] if self.limit is None else ["limit"]))
         check_weights(self, "penalty")
 
     def __str__(self) -> str:
@@ -131,16 +148,19 @@ class Member:
 
 @dataclass(frozen=True)
 class Training:
-    """How the networks are trained: Adam on batches drawn with replacement."""
+    """How the networks are trained: Adam, or plain gradient descent, on batches drawn with replacement."""
 
     steps: int  #: Number of steps
     batch_size: int  #: Samples per step
-    step_size: float  #: Step size of Adam
+    step_size: float  #: Step size of the rule
     record_at: tuple[int, ...]  #: Steps at which the test loss is recorded
     decay: bool = False  #: Whether the step size falls to zero along a cosine
+    rule: Literal["Adam", "SGD"] = "Adam"  #: The optimiser
 
     def __post_init__(self) -> None:
         check_sizes(self, "steps", "batch_size")
+        if self.rule not in ("Adam", "SGD"):
+            raise ValueError(f"rule: expected Adam or SGD, got {self.rule!r}")
 
 
 def loss_and_gradient(
@@ -184,6 +204,28 @@ def effective_weights(parameters: Parameters) -> Float[Tensor, "members inputs"]
     return parameters["mask"].abs() * parameters["hidden"].square().sum(1).sqrt()
 
 
+def allowance(step: int, steps: int, n_inputs: int, limit: int) -> int:
+    """Return how many entries a limited mask may keep after a step.
+
+    All in the first tenth of training, ``limit`` in its second half, and a falling power in between.
+
+    Args:
+        step: Number of the step, from 0 on.
+        steps: Steps of training.
+        n_inputs: Number of inputs.
+        limit: Entries that may be kept in the end.
+
+    Returns:
+        A number between ``limit`` and ``n_inputs``.
+
+    Example:
+        >>> [allowance(step, 1000, 32, 4) for step in (100, 300, 500, 999)]
+        [32, 11, 4, 4]
+    """
+    share = min(max(step / steps - 0.1, 0.0) / 0.4, 1.0)
+    return round(n_inputs * (limit / n_inputs) ** share)
+
+
 def train_members(
     members: Sequence[Member],
     setup: Setup,
@@ -201,22 +243,25 @@ def train_members(
         training: Steps, batches and step size.
         device: Where to compute.
         dtype: Type of the computation; default float32.
-        progress: Told (steps done, steps in all).
+        progress: Told (steps done, steps in all); default whoever listens to the experiment.
 
     Returns:
-        History with the records ``test_loss (records, members)``, the mean squared error on clean held-out labels, and
-        ``effective_weights (records, members, inputs)``.
+        History with the records ``test_loss (records, members)``, the mean squared error on clean held-out labels,
+        ``bias (records, members)``, the part of its root that is a constant (zero for a network whose mean output is
+        right), and ``effective_weights (records, members, inputs)``.
 
     Raises:
-        ValueError: If ``members`` is empty or a teacher has more relevant inputs than inputs.
+        ValueError: If ``members`` is empty, or a teacher has more relevant inputs, or a mask a larger limit, than there
+            are inputs.
         FloatingPointError: If a member diverges.
     """
     if not members:
         raise ValueError("members: expected at least one network, got none")
+    if over := [m for m in members if (m.limit or 1) > setup.n_inputs]:
+        raise ValueError(f"limit: expected at most n_inputs = {setup.n_inputs}, got {over[0].limit}")
     to = partial(to_tensor, device=device, dtype=dtype)
     data = _Data(members, setup, training.batch_size, to)
-    trained, penalty = _mask_rule(members, to)
-    projected = torch.tensor([m.model == "sum_to_one" for m in members], device=device)
+    trained, penalties = _mask_rule(members, to)
     start = initial_network([m.seed for m in members], setup.n_inputs, setup.width, setup.outputs)
     for mask, member in zip(start["mask"], members, strict=True):
         if member.model == "oracle":
@@ -224,37 +269,69 @@ def train_members(
 
     def gradient(parameters: Parameters, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Parameters]:
         losses, gradients = loss_and_gradient(parameters, batch)
-        gradients["mask"].addcmul_(parameters["mask"].sign(), penalty).mul_(trained)
+        gradients["mask"].addcmul_(parameters["mask"].sign(), penalties["l1_attention"]).mul_(trained)
+        if (weight := penalties["group_penalty"]).any():
+            columns = parameters["hidden"]
+            norms = columns.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+            gradients["hidden"].addcmul_(columns / norms, weight.unsqueeze(1))
         return losses, gradients
 
-    def renormalise(parameters: Parameters) -> None:
-        mask = parameters["mask"]
-        positive = mask.clamp(min=0.0)
-        mask.copy_(torch.where(projected.unsqueeze(1), positive / positive.mean(1, keepdim=True), mask))
-
+    if progress:
+        progress(0, training.steps)
     # A second thread gains less than half for matrices this small, and costs several times as much where another
     # process wants the core: chapters, tests and seeds run side by side instead.
-    with threads(1):
-        return ensemble.train(
+    with threads(1), listening(partial(_tell, progress, training.steps)) if progress else nullcontext():
+        return train(
             gradient,
             {name: to(start[name]) for name in ("mask", "hidden", "decoder")},
             data.batch,
-            optimizer=update_rules.Adam(training.step_size),
+            optimizer={"Adam": Adam, "SGD": SGD}[training.rule](training.step_size),
             steps=training.steps,
-            record=lambda p: {"test_loss": data.test_loss(p), "effective_weights": effective_weights(p)},
+            record=lambda p: data.errors(p) | {"effective_weights": effective_weights(p)},
             record_at=training.record_at,
-            project=renormalise if projected.any() else None,
-            schedule=update_rules.cosine(training.steps) if training.decay else None,
+            project=_constraints(members, training.steps, setup.n_inputs, device),
+            schedule=cosine(training.steps) if training.decay else lambda step: 1.0,
             names=[str(m) for m in members],
-            progress=progress,
         )
 
 
-def _mask_rule(members: Sequence[Member], to: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-    """Return which masks are trained, and the penalties on them: a name that the red tests take hold of."""
-    trained = to([m.model not in ("baseline", "oracle") for m in members])
-    penalty = to([m.penalty * (m.model == "l1_attention") for m in members])
-    return trained.unsqueeze(1), penalty.unsqueeze(1)
+def _tell(progress: Progress, steps: int, share: float) -> None:
+    progress(round(share * steps), steps)
+
+
+def _mask_rule(members: Sequence[Member], to: Callable[..., Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return which masks are trained, and the penalties by model: a name that the red tests take hold of."""
+    fixed = ("baseline", "group_penalty", "oracle")
+    penalties = {
+        name: to([m.penalty * (m.model == name) for m in members]).unsqueeze(1)
+        for name in ("l1_attention", "group_penalty")
+    }
+    return to([m.model not in fixed for m in members]).unsqueeze(1), penalties
+
+
+def _constraints(
+    members: Sequence[Member], steps: int, n_inputs: int, device: torch.device
+) -> Callable[[Parameters], None] | None:
+    """Return what brings masks back to where they may be after a step; None where all may be anywhere."""
+    rows = {
+        name: torch.tensor([i for i, m in enumerate(members) if m.model == name], device=device, dtype=torch.int64)
+        for name in ("sum_to_one", "limited")
+    }
+    limits = [m.limit or m.n_relevant for m in members if m.model == "limited"]
+    numbers = count()
+
+    def project(parameters: Parameters) -> None:
+        mask, step = parameters["mask"], next(numbers)
+        if len(simplex := rows["sum_to_one"]):
+            positive = mask[simplex].clamp(min=0.0)
+            mask[simplex] = positive / positive.mean(1, keepdim=True)
+        if len(limited := rows["limited"]):
+            allowed = torch.tensor([allowance(step, steps, n_inputs, limit) for limit in limits], device=device)
+            strength = effective_weights({name: parameters[name][limited] for name in ("mask", "hidden")})
+            least = strength.sort(1, descending=True).values.gather(1, allowed.unsqueeze(1) - 1)
+            mask[limited] = mask[limited].clamp(0.0, 1.0) * (strength >= least)
+
+    return project if any(map(len, rows.values())) else None
 
 
 class _Data:
@@ -282,17 +359,21 @@ class _Data:
         rows = self.rows(step)
         return rows_of(self.inputs, rows), rows_of(self.labels, rows).mT.contiguous()
 
-    def test_loss(self, parameters: Parameters) -> Tensor:
-        losses = parameters["mask"].new_empty(len(parameters["mask"]))
+    def errors(self, parameters: Parameters) -> dict[str, Tensor]:
+        found = {name: parameters["mask"].new_empty(len(parameters["mask"])) for name in ("test_loss", "bias")}
         for mine, (inputs, labels) in zip(self.pools.values(), self.tests, strict=True):
             chosen = {name: tensor[mine] for name, tensor in parameters.items()}
-            total = torch.zeros(len(mine), device="cpu", dtype=torch.float64)  # not every device has float64
+            # To the CPU: not every device has float64.
+            total = torch.zeros(len(mine), device="cpu", dtype=torch.float64)
+            shift = torch.zeros(len(mine), labels.shape[1], device="cpu", dtype=torch.float64)
             # So few at a time that the hidden units stay in cache; one product for all members of a pool.
             for x, y in zip(inputs.split(512), labels.split(512), strict=True):
                 residuals = predict(chosen, x.unsqueeze(0), torch.relu_) - y.T
                 total += residuals.square().sum((1, 2)).cpu().double()
-            losses[mine] = (total / labels.numel()).to(losses)
-        return losses
+                shift += residuals.sum(2).cpu().double()
+            found["test_loss"][mine] = (total / labels.numel()).to(found["test_loss"])
+            found["bias"][mine] = ((shift / len(labels)).square().mean(1).sqrt()).to(found["bias"])
+        return found
 
     def _draw(self, seed: int, k: int, part: str, count: int, sd: float) -> tuple[Tensor, Tensor]:
         inputs = stream(seed, f"{part}inputs").standard_normal((count, self.setup.n_inputs))

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
+    "global_attention/sample_complexity",
     "implicit_bias/max_margin_direction",
     "global_attention/recurrent",
     "multi_head/curvature",

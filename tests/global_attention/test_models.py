@@ -12,6 +12,7 @@ from attnbook.global_attention.masks import (
     Member,
     Setup,
     Training,
+    allowance,
     effective_weights,
     loss_and_gradient,
     train_members,
@@ -21,15 +22,15 @@ from attnbook.global_attention.two_layer import predict
 CPU = torch.device("cpu")
 SETUP = Setup(n_inputs=7, outputs=3, teacher_width=5, width=11, noise=0.1, n_test=13)
 STEPS = BLOCK + 17  # crosses a block of batches
-MODELS = ("baseline", "attention", "l1_attention", "sum_to_one", "oracle")
+MODELS = ("baseline", "attention", "l1_attention", "sum_to_one", "limited", "group_penalty", "oracle")
 
 
 def members(seeds=(0, 1), sizes=(19, 23)):
     return [Member(m, seed, n, 2, penalty=0.03) for seed in seeds for n in sizes for m in MODELS]
 
 
-def train(chosen, *, steps=STEPS, dtype=torch.float64, decay=False):
-    training = Training(steps, batch_size=5, step_size=0.01, record_at=(0, steps), decay=decay)
+def train(chosen, *, steps=STEPS, dtype=torch.float64, **options):
+    training = Training(steps, batch_size=5, step_size=0.01, record_at=(0, steps), **options)
     return train_members(chosen, SETUP, training, device=CPU, dtype=dtype)
 
 
@@ -39,16 +40,16 @@ def random_parameters(count):
     return {name: to_tensor(rng.standard_normal(shape), dtype=torch.float64) for name, shape in shapes.items()}
 
 
-def plain_training(member):
+def plain_training(member, rule):
     """One network by nn.Parameter, autograd and torch.optim: what a user would write."""
     teacher, rng = SETUP.teacher(member.seed, member.n_relevant), stream(member.seed, "initial weights")
     hidden = nn.Parameter(torch.tensor(rng.standard_normal((11, 7)) / np.sqrt(7)))
     decoder = nn.Parameter(torch.tensor(rng.standard_normal((3, 11)) / np.sqrt(11)))
     mask = nn.Parameter(torch.tensor(teacher.mask if member.model == "oracle" else np.ones(7)))
-    mask.requires_grad_(member.model not in ("baseline", "oracle"))
+    mask.requires_grad_(member.model not in ("baseline", "group_penalty", "oracle"))
     x_all = stream(member.seed, "inputs").standard_normal((23, 7))
     y_all = teacher(x_all) + SETUP.noise * stream(member.seed, "noise").standard_normal((23, 3))
-    optimizer = torch.optim.Adam([p for p in (mask, hidden, decoder) if p.requires_grad], lr=0.01)
+    optimizer = getattr(torch.optim, rule)([p for p in (mask, hidden, decoder) if p.requires_grad], lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for step in range(STEPS):
         block, within = divmod(step, BLOCK)
@@ -58,6 +59,8 @@ def plain_training(member):
         loss = (torch.relu((x * mask) @ hidden.T) @ decoder.T - y).square().mean()
         if member.model == "l1_attention":
             loss = loss + member.penalty * mask.abs().sum()
+        if member.model == "group_penalty":
+            loss = loss + member.penalty * hidden.norm(dim=0).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -66,16 +69,22 @@ def plain_training(member):
             with torch.no_grad():
                 mask.clamp_(min=0)
                 mask.div_(mask.mean())
+        if member.model == "limited":
+            with torch.no_grad():
+                strength = mask.abs() * hidden.norm(dim=0)
+                order = strength.argsort(descending=True)
+                mask.clamp_(0, 1)[order[allowance(step, STEPS, 7, 2) :]] = 0
     return {"mask": mask.detach(), "hidden": hidden.detach(), "decoder": decoder.detach()}
 
 
 @pytest.mark.slow
-def test_ensemble_equals_training_each_network_alone():
+@pytest.mark.parametrize("rule", ["Adam", "SGD"])
+def test_ensemble_equals_training_each_network_alone(rule):
     """To 1e-12 in float64, for every model, seed and sample size; the step size falls along a cosine."""
     chosen = members()
-    history = train(chosen, decay=True)
+    history = train(chosen, decay=True, rule=rule)
     for i, member in enumerate(chosen):
-        for name, expected in plain_training(member).items():
+        for name, expected in plain_training(member, rule).items():
             torch.testing.assert_close(history.parameters[name][i], expected, rtol=1e-10, atol=1e-12, msg=str(member))
 
 
@@ -123,19 +132,21 @@ def test_network_of_one_unit_by_hand():
 
 def test_models_of_a_seed_start_as_the_same_function():
     first = train([Member(m, 0, 19, 2) for m in MODELS], steps=1).records["test_loss"][0]
-    assert len(set(first[:4])) == 1
-    assert first[4] != first[0]  # the oracle starts at the true mask
+    assert len(set(first[:-1])) == 1
+    assert first[-1] != first[0]  # the oracle starts at the true mask
 
 
 def test_masks_obey_their_model():
     final = train(members(seeds=(0,), sizes=(19,))).parameters["mask"]
     truth = torch.tensor(SETUP.teacher(0, 2).mask)
-    baseline, attention, _, simplex, oracle = final
+    baseline, attention, _, simplex, limited, _, oracle = final
     assert torch.equal(baseline, torch.ones(7, dtype=torch.float64))
     assert not torch.equal(attention, baseline)
     assert simplex.min() >= 0
     assert simplex.mean().item() == pytest.approx(1.0)
     assert torch.equal(oracle, truth)
+    assert int((limited > 0).sum()) == 2
+    assert limited.max() <= 1
 
 
 def test_test_loss_is_measured_against_clean_labels():
@@ -148,6 +159,24 @@ def test_test_loss_is_measured_against_clean_labels():
     hidden, decoder = rng.standard_normal((11, 7)) / np.sqrt(7), rng.standard_normal((3, 11)) / np.sqrt(11)
     by_hand = (torch.tensor(decoder @ np.maximum(hidden @ inputs.T, 0)) - labels).square().mean()
     assert history.records["test_loss"][0, 0] == pytest.approx(by_hand.item(), rel=1e-12)
+    bias = (torch.tensor(decoder @ np.maximum(hidden @ inputs.T, 0)) - labels).mean(1).square().mean().sqrt()
+    assert history.records["bias"][0, 0] == pytest.approx(bias.item(), rel=1e-12)
+
+
+def test_the_gradient_conserves_the_balance_of_mask_and_columns():
+    """a times its derivative is the product of column and derivative, so descent changes a^2 and |w|^2 alike."""
+    parameters, rng = random_parameters(2), np.random.default_rng(2)
+    batch = torch.tensor(rng.standard_normal((1, 5, 7))), torch.tensor(rng.standard_normal((1, 3, 5)))
+    gradients = loss_and_gradient(parameters, batch)[1]
+    of_columns = (parameters["hidden"] * gradients["hidden"]).sum(1)
+    torch.testing.assert_close(parameters["mask"] * gradients["mask"], of_columns, rtol=1e-12, atol=1e-14)
+
+
+def test_a_limit_falls_from_all_inputs_to_what_may_stay():
+    found = [allowance(step, 100, 32, 4) for step in range(100)]
+    assert found[:11] == [32] * 11
+    assert found[50:] == [4] * 50
+    assert found == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +187,7 @@ def test_test_loss_is_measured_against_clean_labels():
         (("attention", 0, 5, -2), "n_relevant"),
         (("attention", 0, 5, 2, -0.1), "penalty"),
         (("attention", 0, 5, 2, float("nan")), "penalty"),
+        (("limited", 0, 5, 2, 0.0, 0), "limit"),
     ],
 )
 def test_impossible_members_are_refused_by_name(arguments, name):
@@ -168,6 +198,13 @@ def test_impossible_members_are_refused_by_name(arguments, name):
 def test_more_relevant_inputs_than_inputs_are_refused():
     with pytest.raises(ValueError, match="n_relevant"):
         train([Member("attention", 0, 19, 8)])
+
+
+def test_a_rule_that_does_not_exist_and_a_limit_above_the_inputs_are_refused():
+    with pytest.raises(ValueError, match="rule: expected Adam or SGD"):
+        Training(3, 5, 0.01, (3,), rule="magic")
+    with pytest.raises(ValueError, match="limit: expected at most n_inputs = 7, got 8"):
+        train([Member("limited", 0, 19, 2, limit=8)])
 
 
 def test_no_members_are_refused():

@@ -8,7 +8,6 @@ from toy_experiment import Toy
 
 from attnbook.core.results import Measurement, stored_measurements, stored_path
 from attnbook.global_attention.noisy_mnist.experiments import NoisyMnist
-from attnbook.global_attention.sample_complexity.experiments import ErrorRate
 from attnbook.ledger import (
     OUTCOMES,
     Claim,
@@ -24,6 +23,7 @@ from attnbook.ledger import (
 from attnbook.ledger.rendering import card
 from attnbook.ledger.schema import EARNED
 from attnbook.preconditioning.structure_aware_descent.experiments import StructureAwareDescent
+from attnbook.registry import experiment
 
 
 def made(accept="loss <= 0.5 * paper_loss", **changes):
@@ -108,9 +108,8 @@ def test_a_claim_without_a_rule_cannot_be_judged(reason):
         judge(made("", untestable=reason), measured(loss=0.1))
 
 
-RATE = "global_attention.error_rate"
-
-
+RATE, LONG = "global_attention.error_rate", "global_attention.sample_complexity"
+ErrorRate, Table1 = experiment(RATE), experiment(LONG)
 BOOK = ErrorRate.load_stored("book")
 OWN = "your run, not judged"
 
@@ -155,8 +154,8 @@ def test_measuring_a_claim_that_is_not_in_the_ledger_is_an_error():
 
 
 def test_the_size_is_that_of_the_data_whatever_the_session_says():
-    """At the larger size T1-tight fails, at the book's it holds: the data's settings decide, not the session's."""
-    found = {size: check(ErrorRate.load_stored(size), only=["GA-T1-tight"]).verdicts[0] for size in ("book", "full")}
+    """At the paper's size TAB1 fails, at the book's it holds: the data's settings decide, not the session's."""
+    found = {size: check(Table1.load_stored(size), only=["GA-TAB1"]).verdicts[0] for size in ("book", "full")}
     assert {size: (v.size, v.outcome) for size, v in found.items()} == {
         "book": ("book", "reproduced in trend"), "full": ("full", "not reproduced"),
     }  # fmt: skip
@@ -166,8 +165,8 @@ def test_the_size_is_that_of_the_data_whatever_the_session_says():
     ("data", "said"),
     [
         (BOOK.isel(seed=[1, 3]), "seeds 1, 3 (0, 1, 2, 3, 4)"),
-        (red.named(ErrorRate(steps=400, n_inputs=64), BOOK), "n_inputs 64 (32), steps 400 (3000)"),
-        (red.named(ErrorRate.at("full", width=3), ErrorRate.load_stored("full")), "size full, width 3 (32)"),
+        (red.named(ErrorRate(steps=400, noise=0.25), BOOK), "noise 0.25 (0.5), steps 400 (1000)"),
+        (red.named(ErrorRate.at("full", noise=0.25), BOOK), "size full, noise 0.25 (0.5)"),
         (red.named(ErrorRate.at("smoke"), BOOK), "size smoke, seeds 0, 1, 2, 3, 4 (0, 1)"),
         (red.named(ErrorRate.at("smoke"), BOOK.isel(seed=[0, 1])), "the size of tests"),
     ],

@@ -1,1 +1,0 @@
-"""How many samples does a mask save: Theorem 1, Table 1, Figure 7."""
