@@ -120,7 +120,8 @@ def looks(
     heard = (p["score_word"] @ words.flatten(2)).unflatten(2, words.shape[2:]) if additive else words
     n_state = p["score_state"].shape[2] if additive else p["score_word"].shape[1]
     # One state, and one context, serve all samples until the first look enters the state.
-    state, context, taken = words.new_ones(len(words), n_state, 1), words.new_zeros(*words.shape[:2], 1), []
+    state, context = words.new_ones(len(words), n_state, 1), words.new_zeros(*words.shape[:2], 1)
+    taken: list[Look] = []
     for _ in range(n_steps):
         if additive:
             units = (heard + (p["score_state"] @ state).unsqueeze(2)).tanh()
