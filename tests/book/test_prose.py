@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
+    "global_attention/counting",
+    "global_attention/noisy_mnist",
     "global_attention/sample_complexity",
+    "global_attention/sharpness",
     "implicit_bias/max_margin_direction",
     "global_attention/recurrent",
     "multi_head/curvature",
