@@ -173,7 +173,7 @@ def test_each_symbol_of_a_row_has_its_own_meaning():
     ("chapter", "symbol"),
     [
         ("global_attention/sharpness", r"\phi"),  # softplus there
-        ("global_attention/recurrent", "D"),  # layers of a network
+        ("global_attention/recurrent", "s_0"),  # the first state
         ("global_attention/self_attention", "a"),  # softmax(QK'/sqrt d)
         ("multi_head/how_many_heads", "p"),  # a power of H
         ("mirror_descent/rates", "r"),  # a variable of integration

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from attnbook.core.rng import stream
 
-__all__ = ["Mechanism", "WordTeacher", "draw_word_teacher", "softmax"]
+__all__ = ["Mechanism", "WordTeacher", "draw_word_teacher", "order_blind_floor", "softmax"]
 
 Mechanism: TypeAlias = Literal["attention", "two_looks", "position"]
 
@@ -68,7 +68,7 @@ def softmax(logits: Float[np.ndarray, "*samples words"]) -> Float[np.ndarray, "*
 
 
 def draw_word_teacher(
-    mechanism: Mechanism, seed: int, *, n_words: int, dimension: int, width: int, sharpness: float
+    mechanism: Mechanism, seed: int, *, n_words: int, dimension: int, width: int, focus: float
 ) -> WordTeacher:
     r"""Return a teacher drawn at random.
 
@@ -78,14 +78,14 @@ def draw_word_teacher(
         n_words: Words $p$ of a sentence.
         dimension: Entries $t$ of a word, at least 2.
         width: Hidden units.
-        sharpness: Standard deviation of the scores that the softmax sees, $\|q\|$ for ``attention``; 0 gives
+        focus: Standard deviation of the scores that the softmax sees, $\|q\|$ for ``attention``; 0 gives
             all words the same weight. For ``two_looks`` it holds for the first look, and about so for the second.
 
     Raises:
-        ValueError: If ``mechanism`` is unknown, a size is too small, or ``sharpness`` is negative.
+        ValueError: If ``mechanism`` is unknown, a size is too small, or ``focus`` is negative.
 
     Example:
-        >>> teacher = draw_word_teacher("attention", 0, n_words=3, dimension=2, width=4, sharpness=0.0)
+        >>> teacher = draw_word_teacher("attention", 0, n_words=3, dimension=2, width=4, focus=0.0)
         >>> teacher.weights(np.ones((1, 3, 2))).tolist() == [[1 / 3] * 3]
         True
     """
@@ -94,8 +94,8 @@ def draw_word_teacher(
     for name, size, least in (("n_words", n_words, 1), ("dimension", dimension, 2), ("width", width, 1)):
         if size < least:
             raise ValueError(f"{name}: expected at least {least}, got {size}")
-    if not 0 <= sharpness < np.inf:
-        raise ValueError(f"sharpness: expected a finite number of at least 0, got {sharpness}")
+    if not 0 <= focus < np.inf:
+        raise ValueError(f"focus: expected a finite number of at least 0, got {focus}")
     rng = stream(seed, "word teacher")
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
@@ -103,12 +103,44 @@ def draw_word_teacher(
     turn = rotation @ (np.eye(dimension) - np.outer(direction, direction))
     hidden = rng.standard_normal((width, dimension)) / np.sqrt(dimension)
     decoder = rng.standard_normal(width) / np.sqrt(width)
-    places = sharpness * rng.standard_normal(n_words)
+    places = focus * rng.standard_normal(n_words)
     # A softmax-weighted mean of words has a variance of about a half in each direction that q does not see.
-    turn *= sharpness / np.sqrt((dimension - 1) / 2)
-    raw = WordTeacher(mechanism, sharpness * direction, turn, places, hidden, decoder)
+    turn *= focus / np.sqrt((dimension - 1) / 2)
+    raw = WordTeacher(mechanism, focus * direction, turn, places, hidden, decoder)
     labels = raw(stream(seed, "label scale").standard_normal((SCALE_SAMPLES, n_words, dimension)))
     return WordTeacher(mechanism, raw.query, turn, places, hidden, decoder / labels.std())
+
+
+def order_blind_floor(
+    teacher: WordTeacher,
+    sentences: Float[np.ndarray, "samples words dimension"],
+    shuffles: int,
+    rng: np.random.Generator,
+) -> float:
+    """Return an unbiased estimate of the error below which no model gets that is blind to the order of words.
+
+    Such a model answers the same for every order of the same words, and all are equally likely for independent words:
+    its mean squared error is at least the mean, over sentences, of the variance of the label over orders.
+
+    Args:
+        teacher: What labels the sentences.
+        sentences: Sentences of independent words of one distribution.
+        shuffles: Orders of each sentence to try, at least 2.
+        rng: Source of randomness.
+
+    Returns:
+        The floor, in units of the squared label.
+
+    Raises:
+        ValueError: If there are fewer than two orders.
+    """
+    if shuffles < 2:
+        raise ValueError(f"shuffles: expected at least 2, got {shuffles}")
+    labels = []
+    for _ in range(shuffles):
+        order = rng.permuted(np.tile(np.arange(sentences.shape[1]), (len(sentences), 1)), axis=1)
+        labels.append(teacher(np.take_along_axis(sentences, order[..., None], axis=1)))
+    return float(np.var(labels, axis=0, ddof=1).mean())
 
 
 def _pool(weights: np.ndarray, sentences: np.ndarray) -> np.ndarray:

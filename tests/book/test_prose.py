@@ -18,6 +18,7 @@ CHAPTERS = [
     "global_attention/sharpness",
     "global_attention/self_attention",
     "implicit_bias/max_margin_direction",
+    "global_attention/recurrent",
     "multi_head/curvature",
     "multi_head/how_many_heads",
     "multi_head/one_good_step",

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbook.global_attention.word_teachers import draw_word_teacher
+from attnbook.global_attention.word_teachers import draw_word_teacher, order_blind_floor
 
-SIZES = {"n_words": 7, "dimension": 5, "width": 11, "sharpness": 2.5}
+SIZES = {"n_words": 7, "dimension": 5, "width": 11, "focus": 2.5}
 
 
 @cache
@@ -30,8 +30,8 @@ def test_weights_are_positive_and_sum_to_one(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", ["attention", "two_looks", "position"])
-def test_without_sharpness_all_words_weigh_the_same(mechanism):
-    np.testing.assert_allclose(teacher(mechanism, sharpness=0.0).weights(sentences()), 1 / 7, rtol=1e-12)
+def test_without_focus_all_words_weigh_the_same(mechanism):
+    np.testing.assert_allclose(teacher(mechanism, focus=0.0).weights(sentences()), 1 / 7, rtol=1e-12)
 
 
 @pytest.mark.parametrize("mechanism", ["attention", "two_looks", "position"])
@@ -75,7 +75,7 @@ def test_a_sentence_whose_words_are_all_equal_is_read_as_that_word():
 @pytest.mark.parametrize(
     ("change", "named"),
     [({"n_words": 0}, "n_words"), ({"dimension": 1}, "dimension"), ({"width": 0}, "width")]
-    + [({"sharpness": s}, "sharpness") for s in (-1.0, float("inf"), float("nan"))],
+    + [({"focus": s}, "focus") for s in (-1.0, float("inf"), float("nan"))],
 )
 def test_impossible_teachers_are_refused_by_name(change, named):
     with pytest.raises(ValueError, match=named):
@@ -85,3 +85,21 @@ def test_impossible_teachers_are_refused_by_name(change, named):
 def test_unknown_mechanisms_are_refused_by_name():
     with pytest.raises(ValueError, match="mechanism"):
         teacher("magic")
+
+
+def floor(teacher, sentences, shuffles, seed=1):
+    return order_blind_floor(teacher, sentences, shuffles, np.random.default_rng(seed))
+
+
+def test_order_blind_models_lose_nothing_where_order_does_not_matter():
+    assert floor(teacher("attention"), sentences(50), 3) < 1e-25
+    assert floor(teacher("position"), sentences(50), 3) > 0.1
+    with pytest.raises(ValueError, match="shuffles"):
+        floor(teacher("position"), sentences(3), 1)
+
+
+def test_the_floor_of_two_words_is_the_variance_over_both_orders():
+    """By hand: two words have two orders; the variance is a quarter of the squared difference."""
+    t, x = teacher("position", n_words=2), sentences(400, n_words=2)
+    exact = ((t(x) - t(x[:, ::-1])) ** 2 / 4).mean()
+    assert floor(t, x, 300) == pytest.approx(exact, rel=0.02)
