@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from statistics import median
 from timeit import repeat
 
@@ -14,14 +15,15 @@ from side_by_side import Case
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from attnbook import lab
 from attnbook.core.rng import stream, to_tensor
 from attnbook.data import Images, digits
-from attnbook.global_attention.digit_training import CLASSES, N_TRAIN_RECORDED, Member, Training, train_members
+from attnbook.global_attention.digit_training import CLASSES, MODELS, N_TRAIN_RECORDED, Member, Training, train_members
 from attnbook.global_attention.noisy_digits import NoisyDigits, draw_noisy_digits
-from attnbook.global_attention.noisy_mnist.experiments import PANELS, NoisyMnist
 
 CPU = torch.device("cpu")
-BOOK = NoisyMnist.at("book")
+CHAPTER = lab.load_script(Path(__file__).parents[1] / "chapters" / "global_attention" / "noisy_mnist.py")
+BOOK = CHAPTER.noisy_mnist.settings()
 OURS, LOOP = "one program per seed (ours)", "one after another, autograd and torch.optim.SGD"
 # Losses are compared up to this step: with large step sizes, rounding errors grow exponentially.
 COMPARED_TO = 50
@@ -33,13 +35,13 @@ def cases() -> list[Case]:
 
 
 def _case(panel: str, figure: int) -> Case:
-    side, training = PANELS[panel][0].image_size, BOOK.training(panel)
+    side, training = CHAPTER.PANELS[panel][0].image_size, _training(panel)
     runs = {
         OURS: _ours,
         LOOP: _loop,
         "torch.func: vmap(grad) over stack_module_state, per seed": _vmapped,
     }
-    n_networks = len(BOOK.members(panel, BOOK.seeds))
+    n_networks = len(_members(panel, BOOK["seeds"]))
     n_compared = sum(step <= COMPARED_TO for step in training.record_at)
 
     def remark(wall: Mapping[str, float]) -> str:
@@ -56,8 +58,9 @@ def _case(panel: str, figure: int) -> Case:
         title=f"NoisyMNIST figure {figure}, {side} x {side}: all step sizes and seeds",
         what=(
             f"{training.steps} steps of {n_networks} networks with {training.width} hidden units, for "
-            f"{len(BOOK.step_sizes)} step sizes, 3 models and {len(BOOK.seeds)} seeds, {training.batch_size} images a "
-            f"step, in float32; images are drawn, and losses and accuracies recorded {len(training.record_at)} times, "
+            f"{len(BOOK['step_sizes'])} step sizes, 3 models and {len(BOOK['seeds'])} seeds, "
+            f"{training.batch_size} images a step, in float32; images are drawn, and losses and accuracies recorded "
+            f"{len(training.record_at)} times, "
             f"by all. Compared are test and training losses up to step {COMPARED_TO}: with large step sizes, rounding "
             "errors grow."
         ),
@@ -68,14 +71,27 @@ def _case(panel: str, figure: int) -> Case:
     )
 
 
+def _training(panel: str) -> Training:
+    """Return how the networks of a figure are trained."""
+    width = BOOK["width_large" if panel in CHAPTER.FIGURES else "width"]
+    sizes = width, BOOK["n_train"], BOOK["n_test"], CHAPTER.looks(BOOK["steps"])
+    return Training(BOOK["steps"], CHAPTER.BATCH, CHAPTER.PANELS[panel][1], *sizes)
+
+
+def _members(panel: str, seeds: tuple[int, ...]) -> list[Member]:
+    """Return the networks of a figure."""
+    scene, weight = CHAPTER.PANELS[panel][0], BOOK["penalty_large" if panel in CHAPTER.FIGURES else "penalty"]
+    return [Member(m, s, scene, size, weight) for s in seeds for size in BOOK["step_sizes"] for m in MODELS]
+
+
 def _bound(
     run: Callable[[list[Member], Training], np.ndarray], panel: str, n_compared: int
 ) -> Callable[[], np.ndarray]:
     """Train a figure seed by seed: the networks of a seed see the same images."""
-    training = BOOK.training(panel)
+    training = _training(panel)
 
     def of_all_seeds() -> np.ndarray:
-        curves = [run(BOOK.members(panel, (seed,)), training) for seed in BOOK.seeds]
+        curves = [run(_members(panel, (seed,)), training) for seed in BOOK["seeds"]]
         return np.concatenate(curves, axis=-1)[:, :n_compared]
 
     return of_all_seeds
@@ -83,8 +99,8 @@ def _bound(
 
 def _floor(panel: str, *, passes: bool = False) -> float:
     """Return what the large matrix products of a figure take by themselves, or with passes over weights, in ms."""
-    training, pixels = BOOK.training(panel), PANELS[panel][0].n_pixels
-    members = BOOK.members(panel, BOOK.seeds[:1])
+    training, pixels = _training(panel), CHAPTER.PANELS[panel][0].n_pixels
+    members = _members(panel, BOOK["seeds"][:1])
     side_by_side, plain = len(members) * training.width, sum(m.model == "baseline" for m in members) * training.width
     weights, batch = torch.rand(side_by_side, pixels), torch.rand(training.batch_size, pixels)
     recorded = torch.rand(training.n_test + N_TRAIN_RECORDED, pixels)
@@ -102,7 +118,7 @@ def _floor(panel: str, *, passes: bool = False) -> float:
 
     in_steps = median(repeat(step, number=50, repeat=7)) / 50 * training.steps
     in_records = median(repeat(lambda: weights @ recorded.T, number=10, repeat=7)) / 10 * len(training.record_at)
-    return 1e3 * len(BOOK.seeds) * (in_steps + in_records)
+    return 1e3 * len(BOOK["seeds"]) * (in_steps + in_records)
 
 
 @cache

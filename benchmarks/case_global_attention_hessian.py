@@ -19,13 +19,14 @@ from attnbook.core.lanczos import Leading, leading_eigenvalues
 from attnbook.core.rng import stream, to_tensor
 from attnbook.core.spectrum import hessian_product
 from attnbook.data import digits
-from attnbook.global_attention.digit_training import Member
-from attnbook.global_attention.loss_landscape.hessian import HessianSpectrum, one_hot, train_classifiers
-from attnbook.global_attention.noisy_digits import draw_noisy_digits
+from attnbook.global_attention.digit_classifiers import train_classifiers
+from attnbook.global_attention.noisy_digits import Scene, draw_noisy_digits
 from attnbook.global_attention.two_layer import Hessian, Softplus
+from attnbook.lab import checkout, load_script
 
-BOOK = HessianSpectrum()
-COUNT, TOLERANCE, DTYPE = BOOK.n_eigenvalues, BOOK.tolerance, np.float32
+EXPERIMENT = load_script(checkout() / "chapters/global_attention/sharpness.py").hessian_spectrum
+BOOK = EXPERIMENT.settings()
+COUNT, TOLERANCE, DTYPE = BOOK["n_eigenvalues"], BOOK["tolerance"], np.float32
 CPU = torch.device("cpu")
 # Rows of the Hessian written out at a time.
 ROWS = 64
@@ -62,7 +63,7 @@ def cases() -> list[Case]:
             title=f"Top-{COUNT} Hessian eigenvalues of the 576-16-10 network",
             what=(
                 f"The {COUNT} largest of 9376 eigenvalues, to a residual of at most {TOLERANCE:g} of each, where "
-                f"{BOOK.steps} steps of training end; {BOOK.n_train} images, in float32."
+                f"{BOOK['steps']} steps of training end; {BOOK['n_train']} images, in float32."
             ),
             variants=variants | {DENSE: minimum.by_decomposition},
             # The eigenvalue of rank 100 is about 0.06 of the largest, so that its residual may be 6e-4 of the largest.
@@ -88,10 +89,11 @@ class _Minimum:
 
     @cached_property
     def _trained(self) -> tuple[Parameters, Tensor, Tensor]:
-        data = draw_noisy_digits(digits(), BOOK.scene, n_train=BOOK.n_train, n_test=BOOK.n_test, seed=0)
-        member, training = Member("baseline", 0, BOOK.scene, BOOK.step_sizes[0]), BOOK.training(BOOK.steps)
-        history = train_classifiers([member], {0: data}, training, sharpness=BOOK.sharpness, device=CPU)
-        trained = history.parameters
+        sizes = {name: BOOK[name] for name in ("n_train", "n_test")}
+        data = draw_noisy_digits(digits(), Scene(BOOK["side"], 8), **sizes, seed=0)
+        options = {name: BOOK[name] for name in ("width", "steps", "record_every")}
+        step_size = BOOK["step_sizes"][-1]
+        trained = train_classifiers(data, 0, [False], [0.0], **options, step_size=step_size, device=CPU).parameters
         network = {name: trained[name][0] for name in ("hidden", "decoder")}
         return network, to_tensor(data.train, device=CPU), torch.as_tensor(data.train_labels)
 
@@ -99,9 +101,8 @@ class _Minimum:
         """Return the product."""
         network, inputs, classes = self._trained
         hidden, decoder = (network[name].to(dtype) for name in ("hidden", "decoder"))
-        labels = one_hot(classes.numpy(), device=CPU).T.contiguous().to(dtype)
-        activation = Softplus(BOOK.sharpness)
-        return Hessian(None, hidden, decoder, inputs.to(dtype), labels, activation=activation, loss="cross_entropy")
+        labels = F.one_hot(classes, 10).T.contiguous().to(dtype)
+        return Hessian(None, hidden, decoder, inputs.to(dtype), labels, activation=Softplus(), loss="cross_entropy")
 
     def by_lanczos(self) -> Leading:
         hessian = self.hessian()
@@ -114,7 +115,7 @@ class _Minimum:
         layers = [nn.Linear(*weight.mT.shape, bias=False) for weight in network.values()]
         for layer, weight in zip(layers, network.values(), strict=True):
             layer.weight = nn.Parameter(weight)
-        model = nn.Sequential(layers[0], nn.Softplus(beta=BOOK.sharpness, threshold=40.0), layers[1])
+        model = nn.Sequential(layers[0], nn.Softplus(beta=Softplus().sharpness, threshold=40.0), layers[1])
         weights = list(model.parameters())
         operator = HessianLinearOperator(
             model, nn.CrossEntropyLoss(), weights, [(inputs, classes)], check_deterministic=False
@@ -125,7 +126,7 @@ class _Minimum:
         network, inputs, classes = self._trained
 
         def loss(parameters: Parameters) -> Tensor:
-            value = F.softplus(inputs @ parameters["hidden"].T, beta=BOOK.sharpness, threshold=40.0)
+            value = F.softplus(inputs @ parameters["hidden"].T, beta=Softplus().sharpness, threshold=40.0)
             return F.cross_entropy(value @ parameters["decoder"].T, classes)
 
         product, size = hessian_product(loss, network)

@@ -14,8 +14,6 @@ import side_by_side
 import variants_torch
 from side_by_side import Case, InJax, as_markdown, check, measure
 
-from attnbook.global_attention.loss_landscape.experiments import HessianSpectrum
-
 CASE = Case(
     "Sums",
     "The sum of 7 numbers.",
@@ -88,7 +86,7 @@ def test_the_networks_of_table_1_are_those_of_the_book():
 
 
 def test_the_minimum_whose_eigenvalues_are_compared_is_the_book_s(monkeypatch):
-    small = HessianSpectrum.at("smoke")
+    small = case_global_attention_hessian.EXPERIMENT.settings("smoke")
     monkeypatch.setattr(case_global_attention_hessian, "BOOK", small)
     minimum = case_global_attention_hessian._Minimum()
     every = minimum.by_decomposition()

@@ -63,7 +63,7 @@ def files_in(folder):
 def numbers_in(path):
     raw = json.loads(path.read_text(encoding="utf-8"))
     assert raw.pop("provenance")
-    assert raw.pop("arrays", None) or raw.pop("sha256")
+    assert raw.pop("sha256")
     return raw
 
 

@@ -172,8 +172,7 @@ def test_each_symbol_of_a_row_has_its_own_meaning():
 @pytest.mark.parametrize(
     ("chapter", "symbol"),
     [
-        ("global_attention/loss_landscape", "k"),  # the index of an input
-        ("global_attention/loss_landscape", r"\phi"),  # softplus there
+        ("global_attention/sharpness", r"\phi"),  # softplus there
         ("global_attention/recurrent", "D"),  # layers of a network
         ("global_attention/self_attention", "a"),  # softmax(QK'/sqrt d)
         ("multi_head/how_many_heads", "p"),  # a power of H

@@ -14,7 +14,7 @@ FILE = ROOT / "style" / "readme.png"
 
 
 def picture() -> bytes:
-    """Return the PNG: error against samples, without a mask and with one that has to choose; with its own background."""
+    """Return the PNG: error against samples, with and without a mask; it brings its own background."""
     chapter = load_script(ROOT / "chapters" / "global_attention" / "sample_complexity.py")
     return core_figures.png(chapter.errors(chapter.error_rate.stored()), dpi=150, colors=32)
 

@@ -1,8 +1,8 @@
 r"""The networks of Figures 2 and 4 to 6: digits in noise, told apart behind one mask.
 
 A two-layer network with biases, $z = w^{(2)}\phi(w^{(1)}(x\odot a) + b^{(1)}) + b^{(2)}$ with $\phi=\mathrm{ReLU}$,
-ends in ten scores and is trained by gradient descent with momentum on the cross-entropy. The models are the first three
-of :mod:`.masks`: ``baseline`` with a mask $a$ of ones, ``attention`` and ``l1_attention``.
+ends in ten scores and is trained on the cross-entropy. The mask $a$ starts at ones: it stays there in the model
+``baseline`` and is trained in ``attention`` and, with an L1 penalty, in ``l1_attention``.
 
 Networks of one seed start as the same function and see the same images in the same order, whatever their model, step
 size or penalty. Weights follow torch's convention ``(to, from)``.
@@ -10,8 +10,8 @@ size or penalty. Weights follow torch's convention ``(to, from)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
@@ -20,15 +20,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnbook.core import ensemble, update_rules
 from attnbook.core.ensemble import History, Parameters
 from attnbook.core.rng import stream, to_tensor
-from attnbook.core.runtime import Progress, threads
+from attnbook.core.runtime import threads
 from attnbook.core.settings import check_positive, check_sizes, check_weights
 from attnbook.data import Images
 from attnbook.global_attention.batches import initial_network, rows_of
-from attnbook.global_attention.masks import effective_weights
 from attnbook.global_attention.noisy_digits import NoisyDigits, Scene, draw_noisy_digits
+from attnbook.train import SGD, Optimizer, train
 
 __all__ = ["CLASSES", "MODELS", "Member", "Model", "Training", "shrink_columns", "train_members"]
 
@@ -48,7 +47,7 @@ class Member:
     model: Model  #: What happens to its mask
     seed: int  #: Seed of images, noise, batches and initial weights
     scene: Scene  #: Sizes of image and digit, and the kind of noise
-    step_size: float  #: Step size of gradient descent, constant
+    step_size: float  #: Step size, constant
     penalty: float = 0.0  #: L1 weight on the mask; used by ``l1_attention`` only
     decay: float = 0.0  #: Weight of the L2 penalty $\frac12\|w\|^2$ on both layers, without the biases
     #: Weight of $\sum_k\|w^{(1)}_k\|$, the norms of the first-layer weights of each pixel; by proximal steps, which set
@@ -110,12 +109,12 @@ def train_members(
     *,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
+    optimizer: Callable[[Sequence[float]], Optimizer] | None = None,
 ) -> History:
     """Train networks of any mix of models, seeds, noises, digit sizes, step sizes and penalties as one program.
 
     Members of one seed and scene look at the same images, and their first layers enter one matrix product, side by
-    side: put them next to each other, equally many for each, with equally many baselines among them.
+    side: put them next to each other, equally many for each.
 
     Args:
         members: The networks; all images must be of one size.
@@ -123,121 +122,103 @@ def train_members(
         training: Steps, momentum, sizes.
         device: Where to compute.
         dtype: Type of the computation; default float32.
-        progress: Told (steps done, steps in all).
+        optimizer: Step sizes of all members to an update rule, such as :class:`attnbook.train.Adam`; default gradient
+            descent with the momentum of ``training``.
 
     Returns:
         History with the records ``test_loss``, ``train_loss`` and ``accuracy (records, members)`` and
-        ``effective_weights (records, members, pixels)``. It lists members that diverge; their losses are infinite then.
+        ``strength (records, members, pixels)``, where the strength of a pixel is the size of its mask entry times the
+        norm of its weights. It lists members that diverge; their losses are infinite then.
 
     Raises:
         ValueError: If there are no members, they do not fit together, or the data set is too small.
     """
-    # Those without a mask first: their products need no folding, and their gradient no other pass than its product.
-    order = sorted(range(len(members)), key=lambda i: members[i].model != "baseline")
-    ordered = [members[i] for i in order]
     data = _Data(members, images, training, device, dtype)
-    descent = _Descent(ordered, data)
-    start = initial_network([m.seed for m in ordered], ordered[0].scene.n_pixels, training.width, CLASSES)
+    network = _Network(members, data)
+    start = initial_network([m.seed for m in members], members[0].scene.n_pixels, training.width, CLASSES)
+    step_sizes = [m.step_size for m in members]
     # With momentum a constant gradient moves the weights this many steps' way.
-    lengths = data.to([m.step_size * m.group_lasso / (1 - training.momentum) for m in ordered])
+    lengths = data.to([m.step_size * m.group_lasso / (1 - training.momentum) for m in members])
     with threads(1):
-        history = ensemble.train(
-            descent,
+        return train(
+            network.gradient,
             {name: data.to(array) for name, array in start.items()},
             data.batch,
-            optimizer=update_rules.SGD(1.0),  # step sizes and momentum are in what the descent returns
+            optimizer=SGD(step_sizes, training.momentum) if optimizer is None else optimizer(step_sizes),
             steps=training.steps,
-            record=descent.record,
+            record=network.record,
             record_at=training.record_at,
             project=(lambda p: shrink_columns(p["hidden"], lengths)) if lengths.any() else None,
             on_divergence="record",
-            names=[str(m) for m in ordered],
-            progress=progress,
+            names=[str(m) for m in members],
         )
-    back = np.argsort(order)
-    return replace(
-        history,
-        records={name: record[:, back] for name, record in history.records.items()},
-        parameters={name: tensor[torch.from_numpy(back)] for name, tensor in history.parameters.items()},
-        stopped_at=history.stopped_at[back],
-        diverged=history.diverged[back],
-    )
 
 
-class _Descent:
-    r"""Momentum on the gradient in closed form, times the step size; the members without a mask come first.
+class _Network:
+    r"""Losses and their gradients in closed form.
 
     With $u = \mathrm{softmax}(z) - \text{one-hot}(y)$, $h=\phi(\cdot)$ and $G = (w^{(2)\top}u\odot h')x^\top$, the
     gradient of the folded weights $w^{(1)}\mathrm{diag}(a)$: $\nabla w^{(2)} = uh^\top$, $\nabla w^{(1)} =
-    G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no product of its own,
-    and without one $G$ is added to the velocity by the product that forms it. A constant step size may multiply the
-    gradient instead of the velocity, so members of all step sizes are one tensor. Penalties enter by a subgradient.
+    G\,\mathrm{diag}(a)$, $\nabla a = \sum_j G_{j\cdot}\odot w^{(1)}_{j\cdot}$. The mask costs no product of its own.
+    Penalties enter by a subgradient.
     """
 
     def __init__(self, members: Sequence[Member], data: _Data) -> None:
-        self.data, self.momentum = data, data.training.momentum
-        plain = sum(m.model == "baseline" for m in members)
-        self.parts = slice(0, plain), slice(plain, len(members))
+        self.data = data
         self.group = torch.as_tensor([data.keys.index((m.seed, m.scene)) for m in members], device=data.device)
-        self.scale = data.to([m.step_size for m in members]).view(-1, 1, 1) / data.training.batch_size
-        penalties = [m.step_size * m.penalty * (m.model == "l1_attention") for m in members[plain:]]
-        self.penalty = data.to(penalties).unsqueeze(1)
-        self.decay = data.to([m.step_size * m.decay for m in members]).view(-1, 1, 1)
+        self.masked = data.to([m.model != "baseline" for m in members]).unsqueeze(1)
+        self.penalty = data.to([m.penalty * (m.model == "l1_attention") for m in members]).unsqueeze(1)
+        self.decay = data.to([m.decay for m in members]).view(-1, 1, 1)
         self.decaying = bool(self.decay.any())
-        self.velocity: Parameters = {}
-        shape = (len(members) - plain, data.training.width, data.inputs.shape[2])
-        self.folded, self.gradient = data.inputs.new_empty((2, *shape))
+        self.folded, self.of_folded = data.inputs.new_empty(
+            (2, len(members), data.training.width, data.inputs.shape[2])
+        )
 
-    def __call__(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
-        if not self.velocity:
-            self.velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    def gradient(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Parameters]:
         inputs, labels = batch
-        plain, masked = self.parts
-        hidden, mask = parameters["hidden"][masked], parameters["mask"][masked].unsqueeze(1)
-        activation, found = self._forward(parameters, inputs)
-        log_share, which = found.log_softmax(1), labels.index_select(0, self.group).unsqueeze(1)
+        activation, scores = self._forward(parameters, inputs)
+        log_share, which = scores.log_softmax(1), labels.index_select(0, self.group).unsqueeze(1)
         losses = log_share.gather(1, which).mean((1, 2)).neg_()
         residual = log_share.exp_().scatter_add_(1, which, log_share.new_full((), -1.0).expand(which.shape))
-        residual.mul_(self.scale)
+        residual.div_(inputs.shape[1])
         # sign(activation) is the derivative of ReLU, 0 at 0.
         backward = torch.bmm(parameters["decoder"].mT, residual).mul_(activation.sign())
-        velocity, m = self.velocity, self.momentum
-        self._by_group(velocity["hidden"][plain]).baddbmm_(self._by_group(backward[plain]), inputs, beta=m)
-        torch.bmm(self._by_group(backward[masked]), inputs, out=self._by_group(self.gradient))
-        velocity["hidden"][masked].mul_(m).addcmul_(self.gradient, mask)
-        pushes = torch.mul(self.gradient, hidden, out=self.folded).sum(1)
-        pushes.addcmul_(parameters["mask"][masked].sign(), self.penalty)
-        velocity["mask"][masked].mul_(m).add_(pushes)
-        velocity["hidden_bias"].mul_(m).add_(backward.sum(2))
-        velocity["decoder"].baddbmm_(residual, activation.mT, beta=m)
-        velocity["decoder_bias"].mul_(m).add_(residual.sum(2))
+        torch.bmm(self._by_group(backward), inputs, out=self._by_group(self.of_folded))
+        pushes = torch.mul(self.of_folded, parameters["hidden"], out=self.folded).sum(1)
+        found = {
+            "mask": pushes.addcmul_(parameters["mask"].sign(), self.penalty).mul_(self.masked),
+            "hidden": self.of_folded * parameters["mask"].unsqueeze(1),
+            "decoder": torch.bmm(residual, activation.mT),
+            "hidden_bias": backward.sum(2),
+            "decoder_bias": residual.sum(2),
+        }
         for name in ("hidden", "decoder") if self.decaying else ():
-            velocity[name].addcmul_(parameters[name], self.decay)
-        return losses, velocity
-
-    def _forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Activation and scores of each member on the images of its group."""
-        hidden, (plain, masked) = parameters["hidden"], self.parts
-        before = hidden.new_empty(*hidden.shape[:2], inputs.shape[1])
-        torch.mul(hidden[masked], parameters["mask"][masked].unsqueeze(1), out=self.folded)
-        for part, weights in ((plain, hidden[plain]), (masked, self.folded)):
-            torch.bmm(self._by_group(weights), inputs.mT, out=self._by_group(before[part]))
-        return _decode(parameters, before)
-
-    def _by_group(self, rows: Tensor) -> Tensor:
-        """First layers of a seed and scene side by side."""
-        return rows.view(len(self.data.keys), -1, rows.shape[-1])
+            found[name].addcmul_(parameters[name], self.decay)
+        return losses, found
 
     def record(self, parameters: Parameters) -> dict[str, Tensor]:
         """Cross-entropy on test and training images, accuracy, and how strongly each pixel enters."""
         found = {}
         for part, (inputs, labels) in (("test", self.data.test), ("train", self.data.seen)):
-            _, output = self._forward(parameters, inputs)
+            _, scores = self._forward(parameters, inputs)
             which = labels[self.group].unsqueeze(1)
-            found[f"{part}_loss"] = -output.log_softmax(1).gather(1, which).mean((1, 2))
+            found[f"{part}_loss"] = -scores.log_softmax(1).gather(1, which).mean((1, 2))
             if part == "test":  # the index of max is on a CPU ten times faster than argmax
-                found["accuracy"] = (output.max(1).indices == labels[self.group]).to(output).mean(1)
-        return found | {"effective_weights": effective_weights(parameters)}
+                found["accuracy"] = (scores.max(1).indices == labels[self.group]).to(scores).mean(1)
+        return found | {"strength": parameters["mask"].abs() * parameters["hidden"].norm(dim=1)}
+
+    def _forward(self, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Activation and scores of each member on the images of its group."""
+        hidden = parameters["hidden"]
+        torch.mul(hidden, parameters["mask"].unsqueeze(1), out=self.folded)
+        before = torch.bmm(self._by_group(self.folded), inputs.mT).view(*hidden.shape[:2], -1)
+        activation = before.add_(parameters["hidden_bias"].unsqueeze(2)).relu_()
+        scores = torch.baddbmm(parameters["decoder_bias"].unsqueeze(2), parameters["decoder"], activation)
+        return activation, scores
+
+    def _by_group(self, rows: Tensor) -> Tensor:
+        """First layers of a seed and scene side by side."""
+        return rows.view(len(self.data.keys), -1, rows.shape[-1])
 
 
 class _Data:
@@ -247,14 +228,12 @@ class _Data:
         self, members: Sequence[Member], images: Images, training: Training, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.training, self.device, self.dtype = training, device, dtype
-        images_of = groupby(members, lambda m: (m.seed, m.scene))
-        runs = [(key, [m.model == "baseline" for m in run]) for key, run in images_of]
-        self.keys = [key for key, _ in runs]
-        counts = [(len(plain), sum(plain)) for _, plain in runs]
+        runs = [(key, len(list(run))) for key, run in groupby(members, lambda m: (m.seed, m.scene))]
+        self.keys, counts = [key for key, _ in runs], [count for _, count in runs]
         if len(set(counts)) != 1 or len(set(self.keys)) != len(runs):
             raise ValueError(
-                "members: expected those of one seed and scene next to each other, equally many and equally many "
-                f"baselines for each, at least one; got runs of {counts}"
+                "members: expected those of one seed and scene next to each other, equally many for each, at least "
+                f"one; got runs of {counts}"
             )
         if len({scene.n_pixels for _, scene in self.keys}) != 1:
             raise ValueError("members: expected images of one size")
@@ -280,9 +259,3 @@ class _Data:
         inputs = torch.stack([self.to(getattr(samples, part)) for samples in drawn])
         classes = np.stack([getattr(samples, f"{part}_labels") for samples in drawn])
         return inputs, torch.as_tensor(classes, device=self.device)
-
-
-def _decode(parameters: Parameters, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Activation, in place of what is given, and scores."""
-    activation = before.add_(parameters["hidden_bias"].unsqueeze(2)).relu_()
-    return activation, torch.baddbmm(parameters["decoder_bias"].unsqueeze(2), parameters["decoder"], activation)

@@ -60,9 +60,7 @@ __all__ = [
     "train_members",
 ]
 
-Model: TypeAlias = Literal[
-    "baseline", "group_penalty", "attention", "l1_attention", "limited", "sum_to_one", "oracle"
-]
+Model: TypeAlias = Literal["baseline", "group_penalty", "attention", "l1_attention", "limited", "sum_to_one", "oracle"]
 
 
 @dataclass(frozen=True)

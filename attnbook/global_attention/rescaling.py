@@ -33,9 +33,17 @@ Network: TypeAlias = tuple[Mask, Hidden, Decoder]
 
 
 def rescale(mask: Mask, hidden: Hidden, decoder: Decoder, mask_factor: float, hidden_factor: float) -> Network:
-    r"""Return $T_{\alpha_1,\alpha_2}$ of a network, new mask, first and second layer: for ReLU the same function.
+    r"""Return $T_{\alpha_1,\alpha_2}$ of a network: for ReLU the same function.
 
-    The second layer is divided by both factors.
+    Args:
+        mask: The mask, which is multiplied by its factor.
+        hidden: The first layer, which is multiplied by its factor.
+        decoder: The second layer, which is divided by both.
+        mask_factor: Positive.
+        hidden_factor: Positive.
+
+    Returns:
+        New mask, first and second layer.
 
     Raises:
         ValueError: If a factor is not positive and finite.
@@ -53,9 +61,17 @@ def hessian_scaling(
 ) -> Float[np.ndarray, " parameters"]:
     r"""Return the diagonal of $D$ in $\nabla^2L(T\theta)=D\,\nabla^2L(\theta)\,D$.
 
-    $D=\mathrm{diag}(\alpha_1^{-1}I_p,\ \alpha_2^{-1}I_{pd},\ \alpha_1\alpha_2I_{d})$ in the order mask, first layer,
-    second layer: the Hessian anywhere on the orbit comes from one point without differentiating again. Weights move
-    by the inverse, so volumes of weights grow by $1/\det D$. Here $p$ is ``n_inputs`` and $d$ is ``width``.
+    $D=\mathrm{diag}(\alpha_1^{-1}I_p,\ \alpha_2^{-1}I_{pd},\ \alpha_1\alpha_2I_{d})$: the Hessian anywhere on the orbit
+    comes from one point without differentiating again. Weights move by the inverse, so volumes grow by $1/\det D$.
+
+    Args:
+        n_inputs: The number $p$ of inputs.
+        width: The number $d$ of hidden units, with one output.
+        mask_factor: Positive.
+        hidden_factor: Positive.
+
+    Returns:
+        The diagonal, in the order mask, first layer, second layer.
 
     Raises:
         ValueError: If a factor is not positive and finite.
@@ -67,13 +83,21 @@ def hessian_scaling(
 
 @dataclass(frozen=True)
 class Minimum:
-    """A network, and data that it fits exactly: a minimum of objective (2)."""
+    """A network, and data that it fits exactly: a minimum of objective (2).
 
-    mask: Mask  #: In [0, 1], ``(inputs,)``
-    hidden: Hidden  #: First layer, ``(width, inputs)``
-    decoder: Decoder  #: Second layer, ``(1, width)``
-    inputs: np.ndarray  #: Samples, ``(samples, inputs)``
-    labels: np.ndarray  #: Of the samples, ``(1, samples)``
+    Attributes:
+        mask: In [0, 1], ``(inputs,)``.
+        hidden: First layer, ``(width, inputs)``.
+        decoder: Second layer, ``(1, width)``.
+        inputs: Samples, ``(samples, inputs)``.
+        labels: Of the samples, ``(1, samples)``.
+    """
+
+    mask: Mask
+    hidden: Hidden
+    decoder: Decoder
+    inputs: np.ndarray
+    labels: np.ndarray
 
     @classmethod
     def draw(cls, seed: int, *, n_inputs: int = 7, width: int = 5, samples: int = 43) -> Minimum:
@@ -99,27 +123,18 @@ class Minimum:
         """The Hessian at the start, written out."""
         return self.hessian().dense().numpy()
 
+    def scaling(self, mask_factor: float, hidden_factor: float) -> np.ndarray:
+        """Return the diagonal of :func:`hessian_scaling` for this network."""
+        return hessian_scaling(len(self.mask), len(self.hidden), mask_factor, hidden_factor)
+
     def eigenvalues(self, mask_factor: float, hidden_factor: float) -> np.ndarray:
         """Return all eigenvalues at the rescaled weights, largest first, from the Hessian at the start alone."""
-        scaling = hessian_scaling(len(self.mask), len(self.hidden), mask_factor, hidden_factor)
+        scaling = self.scaling(mask_factor, hidden_factor)
         return np.linalg.eigvalsh(self.dense * np.outer(scaling, scaling))[::-1]
 
     def sharpness(self, mask_factor: float, hidden_factor: float) -> float:
         """Return the largest of them."""
         return float(self.eigenvalues(mask_factor, hidden_factor)[0])
-
-    def log_volume(self, mask_factor: float, hidden_factor: float) -> float:
-        """Return the logarithm of the factor by which the rescaling changes volumes of weights."""
-        return -float(np.log(hessian_scaling(len(self.mask), len(self.hidden), mask_factor, hidden_factor)).sum())
-
-    def loss_change(self, seed: int, hidden_factor: float) -> float:
-        """Return how much the loss changes at most, among points around the minimum, when the map moves them."""
-        rng, changes = stream(seed, "neighbours"), []
-        for _ in range(20):
-            mask, hidden, decoder = (a + 0.01 * rng.standard_normal(a.shape) for a in self.network())
-            both = (mask, hidden, decoder), rescale(mask, hidden, decoder, 1.0, hidden_factor)
-            changes.append(np.diff([np.square(output(at, self.inputs) - self.labels).mean() / 2 for at in both])[0])
-        return float(np.abs(changes).max())
 
     def least_penalty_factor(self, mask_factor: float) -> float:
         r"""Return the $\alpha_2$ at which the L2 penalty on both layers is least, for a given $\alpha_1$.
@@ -128,12 +143,6 @@ class Minimum:
         $2\|w^{(1)}\|\|w^{(2)}\|/\alpha_1$ there: it grows as the mask shrinks, and vanishes as the mask grows.
         """
         return math.sqrt(float(np.linalg.norm(self.decoder) / (mask_factor * np.linalg.norm(self.hidden))))
-
-    def least_penalty(self, mask_factor: float) -> tuple[float, float]:
-        """Return the least L2 penalty on both layers for a mask this much larger, and the sharpness there."""
-        factor = self.least_penalty_factor(mask_factor)
-        _, hidden, decoder = self.network(mask_factor, factor)
-        return float(np.square(hidden).sum() + np.square(decoder).sum()), self.sharpness(mask_factor, factor)
 
     @property
     def limits(self) -> tuple[float, float, float]:
@@ -147,6 +156,6 @@ class Minimum:
 
 
 def output(network: Network, inputs: np.ndarray) -> np.ndarray:
-    """Return the outputs of a ReLU network for these inputs."""
+    """Return the outputs ``(outputs, samples)`` of a ReLU network for inputs ``(samples, inputs)``."""
     mask, hidden, decoder = network
     return decoder @ np.maximum((hidden * mask) @ inputs.T, 0.0)

@@ -32,7 +32,7 @@ QUERIES = {
     "population loss": "chapters/preconditioning/population_loss.html",
     "scaling law": "chapters/preconditioning/scaling_law.html",
     "one good step": "chapters/multi_head/one_good_step.html",
-    "loss landscape": "chapters/global_attention/loss_landscape.html",
+    "loss landscape": "chapters/global_attention/sharpness.html",
     "lazy training": "chapters/softmax_ntk/lazy_training.html",
 }
 

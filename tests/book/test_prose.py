@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [
+    "global_attention/counting",
+    "global_attention/noisy_mnist",
     "global_attention/sample_complexity",
+    "global_attention/sharpness",
     "global_attention/self_attention",
     "implicit_bias/max_margin_direction",
     "multi_head/curvature",

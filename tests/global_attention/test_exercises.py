@@ -33,7 +33,6 @@ def residual(scores, labels, *, forget=""):
 
 RIGHT = {
     "GA-D1": residual,
-    "GA-D3": lambda a, w: a**2 - (w**2).sum(0),
     "GA-1": gradient,
     "GA-2": lambda a, w, v: (a / a.sum(), w * a.sum(), v),
 }
@@ -49,10 +48,6 @@ WRONG = [
         }.items()
     ),
     ("GA-D1", lambda z, y: z[0], "shape"),
-    ("GA-D3", lambda a, w: a**2 + (w**2).sum(0), "take the difference"),
-    ("GA-D3", lambda a, w: np.zeros(5), "a constant"),
-    ("GA-D3", lambda a, w: np.abs(a) * np.linalg.norm(w, axis=0), "changes along the flow"),
-    ("GA-D3", lambda a, w: a.sum(), "shape"),
     ("GA-1", lambda *a: gradient(*a, forget="relu"), "derivative of ReLU"),
     ("GA-1", lambda *a: gradient(*a, forget="decoder"), "second layer"),
     ("GA-1", lambda *a: gradient(*a, forget="mean"), "divide by their number"),

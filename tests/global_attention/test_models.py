@@ -164,7 +164,7 @@ def test_test_loss_is_measured_against_clean_labels():
 
 
 def test_the_gradient_conserves_the_balance_of_mask_and_columns():
-    """a times its derivative is the product of column and derivative, so descent changes a^2 and |w|^2 alike."""
+    """Mask times its derivative is the product of column and derivative, so a^2 and |w|^2 change alike."""
     parameters, rng = random_parameters(2), np.random.default_rng(2)
     batch = torch.tensor(rng.standard_normal((1, 5, 7))), torch.tensor(rng.standard_normal((1, 3, 5)))
     gradients = loss_and_gradient(parameters, batch)[1]

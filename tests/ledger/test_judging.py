@@ -7,7 +7,6 @@ import red
 from toy_experiment import Toy
 
 from attnbook.core.results import Measurement, stored_measurements, stored_path
-from attnbook.global_attention.noisy_mnist.experiments import NoisyMnist
 from attnbook.ledger import (
     OUTCOMES,
     Claim,
@@ -213,11 +212,12 @@ def test_an_experiment_that_varies_one_of_the_book_is_not_judged():
 
 def test_what_other_settings_leave_out_is_said_in_a_line():
     """A panel that a claim reads is missing: xarray's own message has a hundred lines."""
-    few, two = NoisyMnist.at("book", panels=("figure_2",)), ["GA-F2", "GA-X-digits-equal"]
-    report = check(red.named(few, NoisyMnist.load_stored("book").sel(panel=["figure_2"])), only=two)
+    kind, two = experiment("global_attention.noisy_mnist"), ["GA-F2", "GA-F2-every"]
+    few = kind.at("book", panels=("figure_4",))
+    report = check(red.named(few, kind.load_stored("book").sel(panel=["figure_4"])), only=two)
     lines = repr(report).splitlines()
     assert lines[:2] == [f"{claim}: your run, not measured" for claim in two]
-    assert lines[2].startswith("your run: panels figure_2 (figure_2, ")
+    assert lines[2].startswith("your run: panels figure_4 (figure_2, ")
     assert "the claims cannot be measured from it: KeyError: not all values found in index 'panel'" in lines[2]
     assert len(lines) == 3
     assert "– your run, not measured" in report._repr_html_()
