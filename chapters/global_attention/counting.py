@@ -296,7 +296,8 @@ def fit(
         moved = flat - (jacobian.mT @ weights)[..., 0]
         trial, after = linearised(moved, inputs, labels, masked)
         better = after.square().sum(1) < error.square().sum(1)
-        flat, error = (torch.where(better[:, None], *pair) for pair in ((moved, flat), (after, error)))
+        flat = torch.where(better[:, None], moved, flat)
+        error = torch.where(better[:, None], after, error)
         jacobian = torch.where(better[:, None, None], trial, jacobian)
         damping = torch.where(better, damping * 0.3, damping * 4).clamp(1e-14, 1e6)
     return flat, (jacobian.mT @ error[..., None]).norm(dim=(1, 2)) / n_samples

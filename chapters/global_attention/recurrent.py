@@ -258,14 +258,14 @@ def fit(
         schedule=cosine(steps),
     ).parameters
 
-    def errors(inputs: Tensor, labels: Tensor, counts: Sequence[int]) -> np.ndarray:
+    def measured(inputs: Tensor, labels: Tensor, counts: Sequence[int]) -> np.ndarray:
         alone = ({name: tensor[i : i + 1] for name, tensor in trained.items()} for i in range(len(members)))
         asked = zip(alone, own.tolist(), counts, strict=True)
         found = [(look(p, inputs[k : k + 1, :n])[0] - labels[k : k + 1, :n]).square().mean() for p, k, n in asked]
         return torch.stack(found).double().cpu().numpy()
 
-    test = {name: errors(*draw(name, n_test), [n_test] * len(members)) for name in ("test", "validation")}
-    return test | {"train": errors(x, y, [m.n for m in members])}
+    test = {name: measured(*draw(name, n_test), [n_test] * len(members)) for name in ("test", "validation")}
+    return test | {"train": measured(x, y, [m.n for m in members])}
 
 
 def labelled(

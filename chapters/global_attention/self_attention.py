@@ -359,7 +359,7 @@ def gain_frame(data: xr.Dataset, epoch: int) -> Figure:
             ax.plot(line.steps, line, color=color, marker="o", linestyle="-", label=f"{n:,}")
         ax.axhline(0, color=INK, linewidth=1, linestyle=":")
         ax.set(xlim=(10, 2000), ylim=(-0.6, 2.5), xscale="log", xlabel="optimiser steps", ylabel="gain (points)")
-        figure.legend(title=REVIEWS, loc="outside right", fontsize=9.5)
+        figure.legend(*ax.get_legend_handles_labels(), title=REVIEWS, loc="outside right upper", fontsize=9.5)
     return figure
 
 
