@@ -102,5 +102,5 @@ def label_variance(n_inputs: int) -> float:
     Args:
         n_inputs: Number of inputs, which is that of its units.
     """
-    eye = torch.eye(n_inputs, dtype=torch.float64)
+    eye = torch.eye(n_inputs, dtype=torch.float64, device="cpu")
     return float(mean_products(eye, eye)[0].sum() - mean_relu(eye).sum() ** 2)

@@ -241,7 +241,7 @@ def _(data: xr.Dataset) -> dict[str, dict[str, Any]]:
     smoke=REVIEWS_SMOKE | {"read_at": (2, 3)},
     full={
         "reviews": "imdb", "vectors": "imdb_ppmi_svd_100d", "dimension": 100, "n_positions": 128, "width": 64,
-        "sizes": (875, 17_500), "step_size": 3e-3, "read_at": (70, 280, 560, 1000, 1400), "seeds": (0,),
+        "sizes": (875, 17_500), "step_size": 3e-3, "read_at": (70, 280, 560, 1000, 1400), "seeds": (0, 1, 2),
     },
 )  # fmt: skip
 def equal_steps(
