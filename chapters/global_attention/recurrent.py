@@ -223,9 +223,10 @@ def fit(
     """Train networks of one kind as one program; return mean squared errors on clean test and noisy other labels."""
     where, seeds, recurrence = device(), list(dict.fromkeys(m.seed for m in members)), RECURRENT.get(model)
 
-    def draw(purpose: str, count: int) -> list[Tensor]:
+    def draw(purpose: str, count: int) -> tuple[Tensor, Tensor]:
         sets = [labelled(model, teacher(mechanism, focus, seed), seed, purpose, count, noise) for seed in seeds]
-        return [to_tensor(np.stack(arrays), device=where) for arrays in zip(*sets, strict=True)]
+        sentences, labels = (to_tensor(np.stack(arrays), device=where) for arrays in zip(*sets, strict=True))
+        return sentences, labels
 
     def look(parameters: Parameters, given: Tensor) -> tuple[Tensor, Tensor]:
         if recurrence is None:
