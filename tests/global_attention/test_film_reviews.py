@@ -181,6 +181,12 @@ def test_pictures_draw(stored):
     plt.close("all")
 
 
+def test_the_page_says_what_equal_steps_give(stored):
+    accuracy = stored[own.equal_steps.id].test_accuracy
+    gain = accuracy.sel(network="self_attention") - accuracy.sel(network="uniform_attention")
+    np.testing.assert_allclose(gain.sel(step=1400).median("seed").round(1), [1.1, 2.6])
+
+
 def right_attend(queries, keys, values, key_bias, value_bias, n_positions):
     powers = np.exp(queries @ keys.T)
     padding = (n_positions - len(keys)) * np.exp(queries @ key_bias)[:, None]
