@@ -33,7 +33,7 @@ from torch import Tensor
 
 from attnbook.core.ensemble import Parameters
 
-__all__ = ["Look", "Recurrence", "initial_parameters", "looks", "read"]
+__all__ = ["AttentionStep", "Recurrence", "initial_parameters", "looks", "read"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Recurrence:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
 
 
-class Look(NamedTuple):
+class AttentionStep(NamedTuple):
     """What one step sees.
 
     Attributes:
@@ -98,7 +98,7 @@ def initial_parameters(
 
 def looks(
     parameters: Parameters, sentences: Float[Tensor, "members samples words dimension"], n_steps: int
-) -> list[Look]:
+) -> list[AttentionStep]:
     """Return what each of some looks at sentences sees.
 
     Args:
@@ -121,7 +121,7 @@ def looks(
     n_state = p["score_state"].shape[2] if additive else p["score_word"].shape[1]
     # One state, and one context, serve all samples until the first look enters the state.
     state, context = words.new_ones(len(words), n_state, 1), words.new_zeros(*words.shape[:2], 1)
-    taken: list[Look] = []
+    taken: list[AttentionStep] = []
     for _ in range(n_steps):
         if additive:
             units = (heard + (p["score_state"] @ state).unsqueeze(2)).tanh()
@@ -132,7 +132,7 @@ def looks(
             state = (p["state_state"] @ state + p["state_context"] @ context).tanh()
         weights = torch.softmax(logits, 1)
         context = (weights.unsqueeze(1) * words).sum(2)
-        taken.append(Look(weights.mT, context.mT))
+        taken.append(AttentionStep(weights.mT, context.mT))
     return taken
 
 

@@ -38,7 +38,7 @@ from attnbook.core.settings import check_sizes
 from attnbook.global_attention.padding_free_attention import attend, attention_weights, merge_key_query
 from attnbook.global_attention.reviews import EncodedReviews
 
-__all__ = ["NETWORKS", "Network", "ReviewNetwork", "ReviewShape", "initial_weights"]
+__all__ = ["Network", "ReviewNetwork", "ReviewShape", "initial_weights"]
 
 Network: TypeAlias = Literal["baseline", "self_attention", "uniform_attention"]
 NETWORKS: tuple[Network, ...] = get_args(Network)
