@@ -24,7 +24,7 @@ whose first layer has a step size $P$ times larger.** So $S$ alone is kept and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,10 +38,9 @@ from attnbook.core.settings import check_sizes
 from attnbook.global_attention.padding_free_attention import attend, attention_weights, merge_key_query
 from attnbook.global_attention.reviews import EncodedReviews
 
-__all__ = ["Network", "ReviewNetwork", "ReviewShape", "initial_weights"]
+__all__ = ["NETWORKS", "ReviewNetwork", "ReviewShape", "initial_weights"]
 
-Network: TypeAlias = Literal["baseline", "self_attention", "uniform_attention"]
-NETWORKS: tuple[Network, ...] = get_args(Network)
+NETWORKS = "baseline", "self_attention", "uniform_attention"
 BLOCK = 64  # positions whose first weights are drawn at a time
 
 
@@ -61,7 +60,7 @@ class ReviewNetwork:
     """A network of Table 2 or the control; weights start uniform within one over the root of the fan-in, as in torch.
 
     Args:
-        network: Which one.
+        network: Which one, of ``NETWORKS``.
         shape: Its sizes.
         vectors: Word vectors, row 0 zero; device and type of the computation are theirs.
         seed: Seed of the initial weights; all networks of a seed start with the same layers.
@@ -74,7 +73,7 @@ class ReviewNetwork:
     """
 
     def __init__(
-        self, network: Network, shape: ReviewShape, vectors: Float[Tensor, "vocabulary dimension"], *, seed: int
+        self, network: str, shape: ReviewShape, vectors: Float[Tensor, "vocabulary dimension"], *, seed: int
     ) -> None:
         if network not in NETWORKS:
             raise ValueError(f"network: expected one of {', '.join(NETWORKS)}, got {network!r}")
