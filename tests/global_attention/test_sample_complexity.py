@@ -195,7 +195,8 @@ def test_numbers_of_the_page(stored):
     runs = stored["error_rate"]
     samples, error = own.needed(runs.test_loss).median("seed"), runs.test_loss.median("seed")
     assert 1 - samples.sel(model="free mask") / samples.sel(**NO) == pytest.approx(1 / 6, abs=0.015)
-    assert [float(f"{samples.sel(**model):.2g}") for model in (LIMITED, NO)] == [140, 1100]  # the landing page, too
+    found = [float(samples.sel(**model)) for model in (LIMITED, NO)]
+    assert found == pytest.approx([135, 1100], rel=0.02)  # the landing page, too
     last = error.sel(size=4096)
     assert last.sel(model="L1 mask") > 1.5 * last.sel(**LIMITED)
     long = own.error_rate.stored("full").test_loss
