@@ -184,7 +184,8 @@ def test_pictures_draw(stored):
 def test_the_page_says_what_equal_steps_give(stored):
     accuracy = stored[own.equal_steps.id].test_accuracy
     gain = accuracy.sel(network="self_attention") - accuracy.sel(network="uniform_attention")
-    np.testing.assert_allclose(gain.sel(step=1400).median("seed").round(1), [1.1, 2.6])
+    last = gain.sel(step=1400).round(1)
+    np.testing.assert_allclose([last.min("seed"), last.max("seed")], [[0.7, 1.6], [2.3, 2.9]])
 
 
 def right_attend(queries, keys, values, key_bias, value_bias, n_positions):
