@@ -80,7 +80,8 @@ def calls() -> list[Call]:
     shapes = {"tokens": spoiled(tokens, free=1), "queries": spoiled(queries), "labels": spoiled(labels) | other_label}
     weight = torch.nn.Parameter(torch.ones(2))
     at = [Call(kind.at, {}, {"size": WORD.map("x".__add__), "steeps": st.just(3), "seeds": st.one_of(
-        st.just(()), st.just((0, 0)), st.lists(st.integers(), min_size=1), st.floats(), WORD), "chunk": below_1 | WORD})
+        st.just(()), st.just((0, 0)), st.lists(st.integers(max_value=-1), min_size=1), st.floats(), WORD),
+        "chunk": below_1 | WORD})
         for kind in list(experiments().values())[::12]]  # fmt: skip
     return [
         Call(certify, {"tokens": tokens, "labels": labels, "start": start, "n_heads": 1e6}, {

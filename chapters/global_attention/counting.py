@@ -286,7 +286,7 @@ def fit(
 
     linearised = torch.func.vmap(torch.func.jacrev(residual, has_aux=True))
     jacobian, error = linearised(flat, inputs, labels, masked)
-    damping, identity = torch.full_like(flat[:, 0], 1e-2), torch.eye(n_samples).to(flat)
+    damping, identity = torch.full_like(flat[:, 0], 1e-2), torch.eye(n_samples, dtype=flat.dtype, device=flat.device)
     for _ in range(steps):
         if ((jacobian.mT @ error[..., None]).norm(dim=(1, 2)) / n_samples <= 1e-13).all():
             break
@@ -337,7 +337,7 @@ def by_width(data: xr.Dataset, width: int) -> Figure:
         ax.axhline(BAD, color="#5b5f66", linewidth=1, linestyle=":")
         ax.set(yscale="log", ylim=(FOUND / 2, 1), xlim=(0, data.error[0, 0].size + 1))
         ax.set(xlabel="random starts, the worst first", ylabel="error over label variance")
-        ax.legend(loc="upper right")
+        ax.legend(loc="upper left")
     return figure
 
 

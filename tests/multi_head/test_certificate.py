@@ -238,7 +238,7 @@ def test_samples_that_no_direction_separates_fail_separability(x):
         ("tokens", lambda x: "words", "tokens: expected numbers, got str"),
         ("labels", lambda y: y[:5], r"labels: expected \(1, 11\)"),
         ("labels", lambda y: (y + 1) / 2, "labels: expected 1 or -1, got 0"),
-        ("start", lambda s: {"decoder": s["decoder"]}, "start: 'key_query' is missing"),
+        ("start", lambda s: {"decoder": s["decoder"]}, "start: expected 'key_query'"),
         ("start", lambda s: {**s, "decoder": s["decoder"][:, :3]}, r"start\['decoder'\]: expected \(1, 2, 5, 7\)"),
         ("start", lambda s: {**s, "key_query": s["key_query"] + math.inf}, r"start\['key_query'\]: expected finite"),
         ("n_heads", lambda n: 0.5, "n_heads: expected a finite number of at least 1"),

@@ -96,7 +96,7 @@ def test_fewer_networks_and_records_are_some_of_all(problem):
     [
         (lambda s, x, y: (s, x[:, :1], y[:, :1]), "at least 2, got 1"),
         (lambda s, x, y: (s, x, 2 * y), "labels: expected 1 or -1, got"),
-        (lambda s, x, y: ({"decoder": s["decoder"]}, x, y), "'key_query' is missing"),
+        (lambda s, x, y: ({"decoder": s["decoder"]}, x, y), "expected 'key_query'"),
         (lambda s, x, y: (s, x * torch.nan, y), "tokens: .* not finite"),
     ],
 )

@@ -174,7 +174,7 @@ def test_parameters_that_do_not_fit_are_refused_by_name(function, name, change):
 
 def test_missing_parameters_are_refused_by_name():
     parameters, (tokens, _) = draw()
-    with pytest.raises(ValueError, match="'key_query' is missing"):
+    with pytest.raises(ValueError, match="expected 'key_query'"):
         layer.outputs({"decoder": parameters["decoder"]}, tokens)
 
 
